@@ -11,7 +11,7 @@
 #include "net/ip.h"
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 14
+#define ABI_VERSION 15
 
 /* core/src/path/tables.rs */
 #define HASH_SLOTS 65537
@@ -29,6 +29,7 @@
 #define INTERFACE_PLACES 256
 #define VIP_IDS 256
 #define BEHIND_MAX 8
+#define RETURN_PLACES 8192
 /* So many that a multiplier which gives each of PEERS_MAX peers a place of its own is soon found. */
 #define PEER_PLACES 65536
 
@@ -160,6 +161,10 @@ enum session_state {
 };
 /* Idle times: a state's lower three bits name its own. */
 #define STATES 8
+/* No session's state names the first two: of the state that a VIP's sessions are at work in, how much of its time must be left that a
+ * packet needn't note it anew, and how much more there may be. */
+#define IDLE_LEAST 0
+#define IDLE_STEP 1
 /* The furthest that an expiry is ahead, in ticks. */
 #define LIFE_MAX (1 << 30)
 
@@ -170,7 +175,7 @@ struct settings {
 	__u64 seed[2];
 	__u64 jiffy_ns; /* 0: what `given_now` says is the time, for tests */
 	__u32 buckets6;
-	__u32 pad;
+	__u32 fib_parts; /* of each CPU, of the cache of the kernel's routes */
 	__u64 ring_seed[2];
 };
 
@@ -204,7 +209,7 @@ struct vip {
 	__u16 own; /* this host's own server slot where every host decides, else NO_SERVER */
 	__u32 idle[STATES]; /* in ticks of 2^20 ns, by the lower bits of the session's state */
 	struct ip address6; /* zeros for IPv4 */
-};
+} __attribute__((aligned(64)));
 
 /*
  * Value of `handoffs`: how a VIP's connections are accepted, and what a client's wish is looked up by. At the same
@@ -270,6 +275,13 @@ struct endpoint {
 	struct behind behind[BEHIND_MAX];
 };
 
+/* Value of `returns`: the VIP and the server of an endpoint that is one server's of one VIP alone; zeros for others, and where another
+ * endpoint has the place. A hint: the server's entry says whether it is so. */
+struct hint {
+	__u16 vip;
+	__u16 server;
+};
+
 /* Value of `rings`; index: service * 2 + half. Written while the other half is in force. */
 struct ring {
 	__u32 order_len;
@@ -302,17 +314,17 @@ struct previous {
 
 /* Value of `servers`, one cache line; index: server slot. Each 64-bit word is written at once. */
 struct server {
-	__u8 dst[6];
-	__u16 weight;
+	__u8 dst[6]; /* with the next, the beginning of a frame */
 	__u8 src[6];
 	__u16 flags;
+	__u16 weight;
 	__u32 ifindex;
 	__be16 port; /* NAT: the server's own */
 	__u16 mtu; /* NAT, TUNNEL: the longest packet on the way, outer headers included */
 	__u64 identity;
 	struct ip to; /* NAT: the server's own address; TUNNEL: the outer destination */
 	struct ip own; /* NAT: the director's own address towards it; TUNNEL: the outer source */
-};
+} __attribute__((aligned(64)));
 
 /* Value of `interfaces`; index: ifindex modulo INTERFACE_PLACES. */
 struct interface {
@@ -320,7 +332,7 @@ struct interface {
 	__u16 pad;
 	__u32 ifindex;
 	__u32 pad2;
-};
+} __attribute__((aligned(8)));
 
 /* Value of `shares`, by VIP id: of the session table, the assured sessions that are the VIP's own, and that it has. */
 struct share {

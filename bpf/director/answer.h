@@ -4,6 +4,7 @@
 #define EVENER_ANSWER_H
 
 #include "director/deliver.h"
+#include "director/fib_cache.h"
 
 #ifndef AF_INET
 #define AF_INET 2
@@ -196,6 +197,7 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 	hop = &at->hop;
 	hop->ifindex = 0;
 	hop->mtu = 0;
+	hop->epoch = epoch_now();
 	route.ifindex = frame_ingress(ctx);
 	route.tot_len = len;
 	if (at->pkt.v6) {
@@ -219,6 +221,7 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 	switch (bpf_fib_lookup(ctx, &route, sizeof(route), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 		hop->ifindex = hop->lan = route.ifindex;
+		hop->most = route.mtu_result;
 		for (int i = 0; i < ETH_ALEN / 2; i++) {
 			((__u16 *)hop->src)[i] = ((__u16 *)route.smac)[i];
 			((__u16 *)hop->dst)[i] = ((__u16 *)route.dmac)[i];
@@ -284,6 +287,24 @@ static __always_inline void ends_back(const struct owner *owner, struct ends *en
 	}
 }
 
+/* Keeps what the kernel said of the way to a client, for the short way. */
+static __always_inline void keep_hop(context *ctx, const struct scratch *at)
+{
+	const struct hop *hop = &at->hop;
+	struct fib_hop found = {
+		.since = at->back.now,
+		.epoch = hop->epoch,
+		.src = at->owner.service.word[0],
+		.ingress = frame_ingress(ctx),
+		.ifindex = hop->ifindex,
+		.mtu = hop->most,
+	};
+
+	copy_mac(found.link, hop->dst);
+	copy_mac(found.link + ETH_ALEN, hop->src);
+	remember_hop(&found, at->owner.client.word[0]);
+}
+
 /* Sends a packet with new ends on by the host's routes. */
 static __always_inline int send_back(context *ctx, struct scratch *at)
 {
@@ -304,6 +325,8 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
+	if (!pkt->v6 && !is_later(pkt))
+		keep_hop(ctx, at);
 	if (!relink(ctx, pkt->l3, hop->lan, pkt->v6, hop->src, hop->dst))
 		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
 	return with_reason(frame_send(ctx, hop->ifindex), REASON_ANSWERED);

@@ -103,29 +103,6 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 		choice->server = select_server(vip->service, vip->flags, PICK_HASH, ring_hash);
 }
 
-/*
- * The session of an IPv4 connection that was handed off and is at work, as it now is; 0 for all that hand_off() is to
- * look at. Not inlined: what other services' packets don't need takes nothing of their stack.
- */
-__attribute__((noinline)) __u64 follow_handed(__u64 key, __u64 hash, __u32 vip, __u32 flags, __u32 arrival)
-{
-	struct flow flow = { .hash = hash, .now = ticks_now(), .flags = flags };
-	struct found found = {};
-	struct server *server;
-
-	if (opens(&flow) || flags & TCP_URG || !find_session(key, hash, flow.now, &found))
-		return 0;
-	flow.vip = find_vip_by_id(vip);
-	server = present_server(value_server(found.value));
-	if (!flow.vip || value_mark(found.value) & MARK_DOUBTED || !server || server->flags & SERVER_NOBODY)
-		return 0;
-	/* Of what was passed on, only what is surely no other connection's. */
-	if (arrival != ARRIVED_DIRECT &&
-	    (value_server(found.value) != flow.vip->own || is_ending(found.value)))
-		return 0;
-	return follow(&flow, 0, &found);
-}
-
 /* Returns the server's entry, or NULL where there is none. */
 static __always_inline struct server *choose(const struct packet *packet, struct flow *flow, struct choice *choice)
 {

@@ -4,6 +4,7 @@
 #define EVENER_DECIDE_H
 
 #include "director/icmp.h"
+#include "director/short.h"
 #include "director/trace.h"
 
 /* Sends a client's packet to the server that was chosen for it, with all that there may be to do. */
@@ -69,100 +70,23 @@ static __always_inline __u32 whole_len(context *ctx, const struct packet *packet
 	return packet->l3 + packet->len > here ? frame_len(ctx) : here;
 }
 
-/*
- * The short way for what is most: whole, untagged IPv4 packets into an IPIP tunnel over IPv4, or to new addresses
- * with the client's own port. Does what the long way does, by pointers; 0 where that one must be taken.
- */
-static __always_inline int wrap_fast(context *ctx, const struct packet *packet, const struct server *server)
-{
-	struct iphdr *ip = bytes_at(ctx, ETH_HLEN, sizeof(*ip));
-	struct inherited inherited;
-	struct {
-		__u16 link[7];
-		__u32 ip[5];
-	} __attribute__((packed)) *outer;
-
-	if (!ip)
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
-	inherited.class = ip->tos;
-	inherited.fragment = ip->frag_off & bpf_htons(IPV4_DONT_FRAGMENT);
-	inherited.id = inherited.fragment ? 0 : ip->id;
-	decrement_ttl4(ip);
-	if (frame_wrap(ctx, ETH_HLEN, sizeof(*ip), ETH_HLEN, false, false))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
-	outer = bytes_at(ctx, 0, sizeof(*outer));
-	if (!outer)
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
-	rewrite_link((void *)outer, server->src, server->dst);
-	outer->link[6] = bpf_htons(ETH_P_IP);
-	put_outer4((void *)outer->ip, server, &inherited, packet->len, IPPROTO_IPIP);
-	if (server->ifindex == frame_ingress(ctx))
-		return frame_back(ctx);
-	frame_leave(ctx);
-	return bpf_redirect(server->ifindex, 0);
-}
-
-static __always_inline int translate_fast(context *ctx, const struct packet *packet, const struct server *server)
-{
-	struct {
-		__u16 link[7];
-		struct iphdr ip;
-		__be16 ports[2];
-	} __attribute__((packed)) *headers = bytes_at(ctx, 0, sizeof(*headers));
-	bool udp = packet->protocol == IPPROTO_UDP;
-	struct change change = {};
-	struct iphdr *ip;
-	__be16 *ports;
-
-	if (!headers)
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
-	ip = (void *)headers + ETH_HLEN;
-	ports = (void *)(ip + 1);
-	rewrite_link((void *)headers, server->src, server->dst);
-	put_word(&ip->daddr, server->to.word[0], &change.pseudo);
-	ip->check = changed(ip->check, change.pseudo);
-	decrement_ttl4(ip);
-	change.body = (__u16)~ports[1] + server->port;
-	ports[1] = server->port;
-	frame_fix(ctx, ETH_HLEN + sizeof(*ip) + (udp ? 6 : 16), &change, udp);
-	if (server->ifindex == frame_ingress(ctx))
-		return frame_back(ctx);
-	frame_leave(ctx);
-	return bpf_redirect(server->ifindex, 0);
-}
-
-/* Whether one of them will do. */
-static __always_inline bool is_fast(context *ctx, const struct packet *packet, const struct choice *choice,
-				    const struct server *server)
-{
-	const struct iphdr *ip = (void *)packet->ethernet + ETH_HLEN;
-	__u32 outer = server->flags & SERVER_TUNNEL ? sizeof(*ip) : 0;
-
-	return !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN &&
-	       !(server->flags & (SERVER_LOCAL | SERVER_V6 | SERVER_GUE | SERVER_SOURCE_NAT)) &&
-	       (choice->session || server->flags & SERVER_TUNNEL) && ip->ttl > 1 &&
-	       packet->len + outer <= server->mtu && !segment_len(ctx);
-}
-
 /* Sends a client's packet to the server that was chosen for it. */
 static __always_inline int send_segment(context *ctx, const struct packet *packet, const struct flow *flow,
-					const struct choice *choice, const struct server *server, bool is_most)
+					const struct choice *choice, const struct server *server)
 {
-	__u16 far = server->flags & (SERVER_TUNNEL | SERVER_NAT);
-	bool goes_on = may_go_to(flow->arrival, server);
+	__u32 flags = server->flags & ~SERVER_UP & 0xffff;
+	void *frame = bytes_at(ctx, 0, SHORT_LEN);
 
-	if (far && goes_on && is_fast(ctx, packet, choice, server)) {
-		if (is_most && choice->beside)
-			count_reason(choice->beside);
+	/* Most that begin a session. */
+	if (frame && !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN && may_go_to(flow->arrival, server) &&
+	    (choice->session || flags & SERVER_TUNNEL) && may_go_far(ctx, frame, server, flags)) {
 		count_server(choice->server, whole_len(ctx, packet), choice->new_session);
-		return far & SERVER_TUNNEL ? wrap_fast(ctx, packet, server) : translate_fast(ctx, packet, server);
+		return (__u8)go_far_short(ctx, frame, flags, packet->protocol, server);
 	}
-	if (far || packet->is_fragment || packet->l3 != ETH_HLEN)
+	if (flags & (SERVER_TUNNEL | SERVER_NAT) || packet->is_fragment || packet->l3 != ETH_HLEN)
 		return go_far(packet, flow, choice, whole_len(ctx, packet));
-	if (is_most && choice->beside)
-		count_reason(choice->beside);
 	count_server(choice->server, whole_len(ctx, packet), choice->new_session);
-	if (server->flags & SERVER_LOCAL || !goes_on) {
+	if (server->flags & SERVER_LOCAL || !may_go_to(flow->arrival, server)) {
 		if (server->flags & SERVER_PUNTED)
 			mark_punted(packet->ethernet->h_source);
 		return with_reason(VERDICT_PASS, REASON_LOCAL);
@@ -175,27 +99,14 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 	return bpf_redirect(server->ifindex, 0);
 }
 
-/* For finish(), which what is most doesn't come to. */
-static __always_inline void note_choice(const struct packet *packet, const struct choice *choice)
+static __always_inline int decide_segment(context *ctx, const struct packet *packet, const struct vip *vip)
 {
-	struct scratch *at = packet->at ? packet->at : scratch_here();
-
-	if (!at)
-		return;
-	at->pkt.server = choice->server;
-	at->pkt.beside = choice->beside;
-}
-
-/* `is_most` where the packet is one of what is most, for which the verifier has patience. */
-static __always_inline int decide_segment(context *ctx, const struct packet *packet, const struct vip *vip,
-					  bool is_most)
-{
+	struct scratch *at = packet->at;
 	struct choice choice = {};
 	struct server *server;
 	struct flow flow = {
 		.vip = vip,
 		.now = ticks_now(),
-		.key6 = packet->at ? &packet->at->owner.key : 0,
 		.v6 = packet->v6,
 		.udp = packet->protocol == IPPROTO_UDP,
 		.flags = packet->flags,
@@ -204,10 +115,11 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 
 	if (has_bad_flags(packet->flags))
 		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
+	if (!at)
+		return VERDICT_DROP;
+	flow.key6 = &at->owner.key;
 	if (packet->v6) {
-		if (!flow.key6)
-			return VERDICT_DROP;
-		*flow.key6 = session_key6(&packet->at->src, true, packet->client_port, vip->id);
+		*flow.key6 = session_key6(&at->src, true, packet->client_port, vip->id);
 		flow.hash = flow_hash6(flow.key6);
 	} else {
 		flow.key = session_key(packet->src4, packet->client_port, vip->id);
@@ -215,22 +127,16 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	}
 	if (vip->flags & VIP_HANDOFF) {
 		flow.arrival = arrival_of(vip, packet->ethernet);
-		/* Most segments are acknowledgments, and ask for nothing. */
-		if (is_most && !(vip->flags & VIP_LATER && packet->has_data))
-			choice.session = follow_handed(flow.key, flow.hash, vip->id, flow.flags, flow.arrival);
-		choice.server = choice.session;
 		/* To nobody yet: to hand_off(). */
-		if (!choice.session)
-			return go_far(packet, &flow, &choice, whole_len(ctx, packet));
-		server = present_server(choice.server);
-	} else {
-		server = choose(packet, &flow, &choice);
+		return go_far(packet, &flow, &choice, whole_len(ctx, packet));
 	}
+	server = choose(packet, &flow, &choice);
 	if (!server)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	if (!is_most)
-		note_choice(packet, &choice);
-	return send_segment(ctx, packet, &flow, &choice, server, is_most);
+	/* For finish(). */
+	at->pkt.server = choice.server;
+	at->pkt.beside = choice.beside;
+	return send_segment(ctx, packet, &flow, &choice, server);
 }
 
 static __always_inline struct vip *vip_of(const struct packet *packet)
@@ -255,7 +161,7 @@ static __always_inline bool forget_parse(context *ctx, struct packet *packet)
 	return packet->ethernet;
 }
 
-/* Any packet at all. Not inlined: few come here, see decide(). */
+/* The long way, which any packet may go. Not inlined: what it has on the stack would else be there beside that of the rest. */
 __attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
@@ -270,7 +176,7 @@ __attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 			return VERDICT_DROP;
 		vip = vip_of(&packet);
 		if (vip)
-			return decide_segment(ctx, &packet, vip, false);
+			return decide_segment(ctx, &packet, vip);
 		if (!answering)
 			return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 		at = scratch_for(&packet);
@@ -306,48 +212,11 @@ __attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 	}
 }
 
-/*
- * The same steps for what is most, untagged IPv4 without a fault, in few instructions: the way of every packet is
- * the shorter for what it needs not ask. Nothing is changed before it is known that this will do. Not inlined: what it
- * has on the stack would else be there beside that of decide_slow().
- */
-__attribute__((noinline)) int decide_fast(context *ctx)
+/* The long way, step by step. */
+static __always_inline int go_on(context *ctx, struct scratch *at)
 {
-	struct interface *own = find_interface(frame_ingress(ctx));
-	struct packet packet = { .l3 = ETH_HLEN, .l4 = ETH_HLEN + sizeof(struct iphdr) };
-	struct cursor cursor;
-	struct iphdr *ip;
-	struct vip *vip;
+	int step = decide_slow(ctx, at);
 
-	frame_begin(ctx);
-	cursor = cursor_of(ctx);
-	packet.ethernet = take(&cursor, sizeof(struct ethhdr));
-	ip = take(&cursor, sizeof(*ip));
-	if (!packet.ethernet || !ip || !own || ((__be16 *)packet.ethernet)[6] != bpf_htons(ETH_P_IP) ||
-	    !same_mac(packet.ethernet->h_dest, own->mac) || packet.ethernet->h_source[0] & 1 ||
-	    *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET))
-		return STEP_ANY;
-	packet.protocol = ip->protocol;
-	packet.len = bpf_ntohs(ip->tot_len);
-	packet.src4 = ip->saddr;
-	packet.dst4 = ip->daddr;
-	if (!is_transport(packet.protocol) || packet.len < sizeof(*ip) || packet.len > left(&cursor) + sizeof(*ip) ||
-	    is_martian(packet.src4) || packet.src4 == packet.dst4 ||
-	    parse_transport(&cursor, packet.len - sizeof(*ip), &packet) != PARSED_SEGMENT)
-		return STEP_ANY;
-	vip = find_vip(vip_bits(packet.dst4, packet.port, packet.protocol));
-	if (vip)
-		return decide_segment(ctx, &packet, vip, true);
-	if (answering)
-		return scratch_for(&packet) ? STEP_ANSWER : VERDICT_DROP;
-	return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
-}
-
-/* Goes on with what is left to do. */
-static __always_inline int go_on(context *ctx, struct scratch *at, int step)
-{
-	if (step == STEP_ANY)
-		step = decide_slow(ctx, at);
 	if (step == STEP_SOLICITATION)
 		return answer_solicitation(ctx, at);
 	if (step == STEP_ICMP)
@@ -380,16 +249,16 @@ static __always_inline int go_on(context *ctx, struct scratch *at, int step)
 }
 
 /* The same to its end, which is told where somebody wants to know. */
-static __always_inline int finish(context *ctx, int step)
+static __always_inline int go_long(context *ctx)
 {
 	struct scratch *at = scratch_here();
 	int outcome;
 
 	if (!at)
 		return VERDICT_DROP;
-	if (step == STEP_ANY)
-		at->pkt.beside = 0;
-	outcome = go_on(ctx, at, step);
+	at->pkt.beside = 0;
+	frame_begin(ctx);
+	outcome = go_on(ctx, at);
 	if (at->pkt.beside)
 		count_reason(at->pkt.beside);
 	if (at->pkt.tells)
@@ -407,15 +276,21 @@ static __always_inline int settle(int outcome)
 	return (__s8)outcome;
 }
 
+/* Not inlined, and the short way is: what that must keep it has registers for. */
+__attribute__((noinline)) int long_way(context *ctx)
+{
+	return settle(go_long(ctx));
+}
+
 static __always_inline int decide(context *ctx)
 {
-	int outcome = STEP_ANY;
+	if (!is_traced(ctx)) {
+		int verdict = short_way(ctx);
 
-	if (is_traced(ctx))
-		frame_begin(ctx);
-	else
-		outcome = decide_fast(ctx);
-	return settle(outcome & STEP ? finish(ctx, outcome) : outcome);
+		if (verdict != STEP_ANY)
+			return verdict;
+	}
+	return long_way(ctx);
 }
 
 #endif

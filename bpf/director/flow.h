@@ -21,12 +21,12 @@ enum arrival {
 static __always_inline __u16 arrival_from(__u64 source)
 {
 	__u64 word = *(volatile __u64 *)&peers_in;
-	__u32 place = (source * (word | 1)) / (~0ULL / PEER_PLACES + 1);
+	__u32 place = place_by(word, source, PEER_PLACES);
 	__u32 arrival = ARRIVED_DIRECT;
 
 	if (source == PASSED_TWICE)
 		arrival = ARRIVED_PASSED_TWICE;
-	else if (source == PASSED || (word && peers[(word & 1) * PEER_PLACES + place] == source))
+	else if (source == PASSED || (word && peers[place] == source))
 		arrival = ARRIVED_PASSED;
 	/* To the verifier three values would be three ways. */
 	forget(arrival, place);

@@ -17,7 +17,7 @@
 #include "net/tcp.h"
 
 /* Filled before loading. */
-const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2 };
+const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2, .fib_parts = 1 };
 
 /* The settings again, for who adopts a running data plane: a pinned map can be opened, a constant can't. */
 struct {
@@ -36,7 +36,7 @@ struct {
 /* Two halves of VIP_PLACES: one in force, one to be written. */
 struct vip vips[2 * VIP_PLACES] TABLE(vips);
 
-/* The multiplier that gives each VIP its place (odd), and in its lowest bit the half in force instead. */
+/* The multiplier that gives each VIP its place: odd, and with a bit of its own for the half in force. */
 __u64 commit TABLE(commit);
 
 /* At the same places, and switched with them. */
@@ -48,9 +48,15 @@ __u16 vip_places[2 * VIP_IDS] TABLE(vip_places);
 /* How many endpoints answer through the director: where there are none, none is looked up. */
 __u64 answering TABLE(answering);
 
+/* By hint_place() of an endpoint. */
+struct hint returns[RETURN_PLACES] TABLE(returns);
+
+/* How often the host's routes or neighbours have changed, as far as a daemon has heard. */
+__u64 fib_epoch TABLE(fib_epoch);
+
 /*
  * The MACs that other hosts pass packets on with, as mac_bits() makes words of them; in two halves like the VIPs.
- * The multiplier that gives each its place, and in its lowest bit the half in force; 0 if there are none.
+ * The multiplier that gives each its place, as for VIPs; 0 if there are none.
  */
 __u64 peers[2 * PEER_PLACES] TABLE(peers);
 __u64 peers_in TABLE(peers_in);
@@ -228,12 +234,14 @@ static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol
 #endif
 }
 
+/* Where a word that switches has these bits, in one of two halves of so many places. */
+#define place_by(word, bits, places) ((bits) * (word) / (~0ULL / (places) + 1) | ((word) & (places)))
+
 static __always_inline struct vip *vip_at(__u64 bits)
 {
 	__u64 word = *(volatile __u64 *)&commit;
-	__u32 place = (bits * (word | 1)) / (~0ULL / VIP_PLACES + 1);
 
-	return &vips[(word & 1) * VIP_PLACES + place];
+	return &vips[place_by(word, bits, VIP_PLACES)];
 }
 
 static __always_inline struct vip *find_vip(__u64 bits)
@@ -266,12 +274,18 @@ static __always_inline struct vip *find_vip6(const struct ip *address, __be16 po
 	return vip;
 }
 
+/* Where in `returns` an endpoint is, by its address, port and protocol as vip_bits() has them. */
+static __always_inline __u32 hint_place(__u64 bits)
+{
+	return bits * 0x9e3779b97f4a7c15ULL / (~0ULL / RETURN_PLACES + 1);
+}
+
 /* Where in `vips` and `handoffs` the VIP of this id is, if there is one. */
 static __always_inline __u32 place_by_id(__u16 id)
 {
-	__u64 half = *(volatile __u64 *)&commit & 1;
+	__u64 half = *(volatile __u64 *)&commit & VIP_PLACES;
 
-	return half * VIP_PLACES + vip_places[half * VIP_IDS + id % VIP_IDS] % VIP_PLACES;
+	return half | vip_places[half / VIP_PLACES * VIP_IDS + id % VIP_IDS] % VIP_PLACES;
 }
 
 /* The VIP of this id, or NULL. */

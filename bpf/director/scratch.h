@@ -135,6 +135,8 @@ struct hop {
 	__u32 mtu; /* not 0: the packet is longer than this */
 	__u8 src[8];
 	__u8 dst[8];
+	__u32 most; /* the longest packet that the way takes */
+	__u64 epoch; /* of routes, before this was asked */
 	__u32 next_ifindex; /* where the neighbour is to be found */
 	struct bpf_redir_neigh next;
 };

@@ -17,14 +17,21 @@
 /* Jiffies are one load; any of the clocks is a call and a loop. */
 static __always_inline __u32 ticks_now(void)
 {
-	if (!settings.jiffy_ns)
+	__u64 jiffy_ns = settings.jiffy_ns;
+
+	if (!jiffy_ns)
 		return READ_ONCE(given_now);
-	return (bpf_jiffies64() * settings.jiffy_ns) >> 20;
+	return (bpf_jiffies64() * jiffy_ns) >> 20;
 }
 
+/* Client and port are turned to where they belong at once: the compiler doesn't see that what is beside them is zero. */
 static __always_inline __u64 session_key(__be32 client, __be16 port, __u16 vip)
 {
-	return (__u64)bpf_ntohl(client) << 32 | (__u64)bpf_ntohs(port) << 16 | vip;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return __builtin_bswap64(client) | __builtin_bswap32(port) | vip;
+#else
+	return (__u64)client << 32 | (__u64)port << 16 | vip;
+#endif
 }
 
 static __always_inline __u64 value_of(__u16 server, __u8 state, __u32 expires)
@@ -109,12 +116,12 @@ static __always_inline __u32 is_ending(__u64 value)
 	return ENDING >> value_state(value) & 1;
 }
 
-/* Two rounds of multiply and fold, with secret odd multipliers: core/src/path/sessions, FlowHash. */
+/* Two rounds of multiply and fold, with secret multipliers, which are odd: core/src/path/sessions, FlowHash. */
 static __always_inline __u64 hashed(__u64 key, const volatile __u64 seed[2])
 {
-	key *= seed[0] | 1;
+	key *= seed[0];
 	key ^= key >> 32;
-	key *= seed[1] | 1;
+	key *= seed[1];
 	return key ^ key >> 32;
 }
 
@@ -150,14 +157,14 @@ static __always_inline struct key6 session_key6(const struct ip *client, bool v6
 
 static __always_inline __u64 hashed6(const struct key6 *key, __u64 last, const volatile __u64 seed[2])
 {
-	__u64 hash = key->word[0] * (seed[0] | 1);
+	__u64 hash = key->word[0] * seed[0];
 
 	hash ^= hash >> 32;
-	hash = (hash ^ key->word[1]) * (seed[1] | 1);
+	hash = (hash ^ key->word[1]) * seed[1];
 	hash ^= hash >> 32;
-	hash = (hash ^ last) * (seed[0] | 1);
+	hash = (hash ^ last) * seed[0];
 	hash ^= hash >> 32;
-	hash *= seed[1] | 1;
+	hash *= seed[1];
 	return hash ^ hash >> 32;
 }
 
@@ -173,8 +180,11 @@ static __always_inline __u64 ring_hash6(const struct key6 *key)
 
 static __always_inline struct bucket *first_bucket(__u64 hash)
 {
-	__u32 index = scale(hash, settings.buckets);
+	__u32 half = hash, index;
 
+	/* Taken in one instruction, not by two shifts. */
+	hide(half);
+	index = scale(half, settings.buckets);
 	return bpf_map_lookup_elem(&sessions, &index);
 }
 
@@ -211,24 +221,51 @@ struct found {
 	__u16 vip;
 };
 
-static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 now, struct found *found)
+/* Where in its bucket a session is looked for first, and then round: the lowest bits of its hash, by which no bucket is named. */
+static __always_inline __u32 home_of(__u64 hash)
 {
-	/* The verifier would follow everything behind the loop once for each place: mixed with a number that it can't tell, which is
-	 * taken out again, places are all the same to it. */
-	__u32 place = now;
+	return hash % BUCKET_SESSIONS;
+}
+
+/* The next place; hidden, so that the compiler makes no case of each, which the verifier would follow apart. */
+static __always_inline __u32 next_place(__u32 place)
+{
+	place = (place + 1) % BUCKET_SESSIONS;
+	hide(place);
+	return place % BUCKET_SESSIONS;
+}
+
+/* The key's place in the bucket, or NULL. */
+static __always_inline struct session *place_in(struct bucket *bucket, __u64 key, __u32 home, __u32 *place)
+{
+	*place = home;
+	for (int i = 0; i < BUCKET_SESSIONS; i++) {
+		if (READ_ONCE(bucket->slot[*place].key) == key)
+			return &bucket->slot[*place];
+		*place = next_place(*place);
+	}
+	return 0;
+}
+
+/* Whether some place has the key, in few instructions: a flow that isn't known has none of sixteen. */
+static __always_inline bool may_have(struct bucket *bucket, __u64 key)
+{
+	for (int i = 0; i < BUCKET_SESSIONS; i++)
+		if (READ_ONCE(bucket->slot[i].key) == key)
+			return true;
+	return false;
+}
+
+static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 home, __u32 now, struct found *found)
+{
+	__u32 place;
 	struct session *slot;
 
-	hide(place);
-	for (int i = 0; i < BUCKET_SESSIONS; i++) {
-		if (READ_ONCE(bucket->slot[i].key) == key)
-			goto match;
-		place ^= i ^ (i + 1);
-		hide(place);
-	}
-	return false;
-match:
-	place = (place ^ now) % BUCKET_SESSIONS;
-	slot = &bucket->slot[place];
+	if (!may_have(bucket, key))
+		return false;
+	slot = place_in(bucket, key, home, &place);
+	if (!slot)
+		return false;
 	found->slot += place;
 	found->place = &slot->value;
 	found->vip = key;
@@ -241,11 +278,11 @@ static __always_inline bool find_session(__u64 key, __u64 hash, __u32 now, struc
 	struct bucket *bucket = first_bucket(hash);
 
 	found->slot = scale(hash, settings.buckets) * BUCKET_SESSIONS;
-	if (bucket && find_in(bucket, key, now, found))
+	if (bucket && find_in(bucket, key, home_of(hash), now, found))
 		return true;
 	bucket = second_bucket(hash);
 	found->slot = scale(hash >> 32, settings.buckets) * BUCKET_SESSIONS;
-	return bucket && find_in(bucket, key, now, found);
+	return bucket && find_in(bucket, key, home_of(hash), now, found);
 }
 
 static __always_inline bool change_session(struct found *found, __u64 to)
@@ -289,10 +326,12 @@ static __always_inline void fill(struct session *slot, __u64 key, __u64 value)
 	count_session(key, value, 1);
 }
 
-static __always_inline bool insert_in(struct bucket *bucket, __u64 key, __u64 value, __u32 now)
+static __always_inline bool insert_in(struct bucket *bucket, __u64 key, __u32 home, __u64 value, __u32 now)
 {
-	for (int i = 0; i < BUCKET_SESSIONS; i++) {
-		struct session *slot = &bucket->slot[i];
+	__u32 place = home;
+
+	for (int i = 0; i < BUCKET_SESSIONS; i++, place = next_place(place)) {
+		struct session *slot = &bucket->slot[place];
 
 		if (claim(slot, now)) {
 			fill(slot, key, value);
@@ -460,14 +499,15 @@ __attribute__((noinline)) int insert_session(__u64 key, __u64 hash, __u64 value,
 	if (!first || !second)
 		return false;
 	room1 = room(first, now);
-	room2 = room(second, now);
-	if (room1 < BUCKET_SESSIONS / 2 && room2 > room1) {
+	/* The common case asks no further. */
+	room2 = room1 < BUCKET_SESSIONS / 2 ? room(second, now) : 0;
+	if (room2 > room1) {
 		struct bucket *fuller = first;
 
 		first = second;
 		second = fuller;
 	}
-	return insert_in(first, key, value, now) || insert_in(second, key, value, now);
+	return insert_in(first, key, home_of(hash), value, now) || insert_in(second, key, home_of(hash), value, now);
 }
 
 #endif

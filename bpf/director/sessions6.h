@@ -32,21 +32,19 @@ static __always_inline bool has_key6(const struct session6 *slot, const struct k
 }
 
 /* The place in the bucket, or BUCKET_SESSIONS. */
-static __always_inline __u32 find_in6(struct bucket6 *bucket, const struct key6 *key, __u32 now, struct found *found)
+static __always_inline __u32 find_in6(struct bucket6 *bucket, const struct key6 *key, __u32 home, __u32 now,
+				      struct found *found)
 {
-	__u32 place = now;
+	__u32 place = home;
 	struct session6 *slot;
 
-	hide(place);
 	for (int i = 0; i < BUCKET_SESSIONS; i++) {
-		if (has_key6(&bucket->slot[i], key))
+		if (has_key6(&bucket->slot[place], key))
 			goto match;
-		place ^= i ^ (i + 1);
-		hide(place);
+		place = next_place(place);
 	}
 	return BUCKET_SESSIONS;
 match:
-	place = (place ^ now) % BUCKET_SESSIONS;
 	slot = &bucket->slot[place];
 	found->place = &slot->value;
 	found->vip = key->word[2];
@@ -65,13 +63,13 @@ static __always_inline __u32 find6(enum table6 table, __u32 pool, const struct k
 
 	if (!bucket)
 		return NOT_FOUND;
-	place = find_in6(bucket, key, now, found);
+	place = find_in6(bucket, key, home_of(hash), now, found);
 	if (place < BUCKET_SESSIONS)
 		return index * BUCKET_SESSIONS + place;
 	bucket = bucket6_at(table, pool, hash >> 32, &index);
 	if (!bucket)
 		return NOT_FOUND;
-	place = find_in6(bucket, key, now, found);
+	place = find_in6(bucket, key, home_of(hash), now, found);
 	return place < BUCKET_SESSIONS ? index * BUCKET_SESSIONS + place : NOT_FOUND;
 }
 
@@ -106,15 +104,17 @@ static __always_inline void fill6(struct session6 *slot, const struct key6 *key,
 		count_session(key->word[2], value, 1);
 }
 
-static __always_inline __u32 insert_in6(struct bucket6 *bucket, const struct key6 *key, __u64 value, __u32 now,
-					bool counts)
+static __always_inline __u32 insert_in6(struct bucket6 *bucket, const struct key6 *key, __u32 home, __u64 value,
+					__u32 now, bool counts)
 {
-	for (int i = 0; i < BUCKET_SESSIONS; i++) {
-		struct session6 *slot = &bucket->slot[i];
+	__u32 place = home;
+
+	for (int i = 0; i < BUCKET_SESSIONS; i++, place = next_place(place)) {
+		struct session6 *slot = &bucket->slot[place];
 
 		if (claim6(slot, now, counts)) {
 			fill6(slot, key, value, counts);
-			return i;
+			return place;
 		}
 	}
 	return BUCKET_SESSIONS;
@@ -189,8 +189,8 @@ static __always_inline __u32 insert6(enum table6 table, __u32 pool, const struct
 	if (!first || !second)
 		return NOT_FOUND;
 	room1 = room6(first, now);
-	room2 = room6(second, now);
-	if (room1 < BUCKET_SESSIONS / 2 && room2 > room1) {
+	room2 = room1 < BUCKET_SESSIONS / 2 ? room6(second, now) : 0;
+	if (room2 > room1) {
 		struct bucket6 *fuller = first;
 		__u32 index = index1;
 
@@ -199,10 +199,10 @@ static __always_inline __u32 insert6(enum table6 table, __u32 pool, const struct
 		index1 = index2;
 		index2 = index;
 	}
-	place = insert_in6(first, key, value, now, counts);
+	place = insert_in6(first, key, home_of(hash), value, now, counts);
 	if (place < BUCKET_SESSIONS)
 		return index1 * BUCKET_SESSIONS + place;
-	place = insert_in6(second, key, value, now, counts);
+	place = insert_in6(second, key, home_of(hash), value, now, counts);
 	return place < BUCKET_SESSIONS ? index2 * BUCKET_SESSIONS + place : NOT_FOUND;
 }
 

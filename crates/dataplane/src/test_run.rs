@@ -13,6 +13,19 @@ pub(crate) struct Run {
     pub(crate) len: usize,
 }
 
+/// A program's number in the kernel.
+pub(crate) fn id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = sys::bpf_prog_info::default();
+    let mut len = size_of::<sys::bpf_prog_info>() as u32;
+    // SAFETY: the pointers are to a struct of that length, and name no other memory.
+    let answer =
+        unsafe { sys::bpf_obj_get_info_by_fd(program.as_raw_fd(), (&raw mut info).cast(), &raw mut len) };
+    if answer < 0 {
+        return Err(io::Error::from_raw_os_error(-answer));
+    }
+    Ok(info.id)
+}
+
 /// Runs a program on a frame.
 pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::Result<Run> {
     let mut options = sys::bpf_test_run_opts {

@@ -21,104 +21,102 @@ struct headers {
 	__u32 tcp[5];
 } __attribute__((packed));
 
-/* What a run changes. One CPU runs these at a time. */
+/* The links that every frame begins with, as subject.rs writes them: what a run changes is set again without having been saved. */
+#define LINKS_FIRST bpf_cpu_to_be64(0x0200000000010200)
+#define LINKS_REST bpf_htonl(0x00000002)
+/* TTL 64, TCP, and no checksum. */
+#define TTL_WORD bpf_htonl(0x40060000)
+
+/* What `nat` changes besides. One CPU runs these at a time. */
 struct {
-	__u16 link[6];
-	__u32 ttl_word;
 	__u32 addresses[2];
 	__u32 ports;
 	__u32 checksum_word;
 } saved;
 
-static __always_inline struct headers *headers_of(struct xdp_md *ctx)
+/* Not by a cursor: that asks once more whether there is a frame at all. */
+static __always_inline bool has_headers(struct xdp_md *ctx, struct headers **headers)
 {
-	struct cursor cursor = cursor_of(ctx);
-
-	return take(&cursor, sizeof(struct headers));
+	*headers = (void *)(long)ctx->data;
+	return (void *)(*headers + 1) <= (void *)(long)ctx->data_end;
 }
 
-/* The flows in an order that no prefetcher guesses. */
-static __always_inline __u32 next_flow(void)
+/* A client's address and port, in place of those at the packet's source or destination; the flows in an order that no prefetcher
+ * guesses. */
+static __always_inline bool vary(struct xdp_md *ctx, bool source)
 {
-	return ((bench.turn++ * 2654435761u) & (bench.flows - 1)) + bench.first;
-}
-
-/* A client's address and port, in place of those at the packet's source or destination. */
-static __always_inline struct headers *vary(struct xdp_md *ctx, bool source)
-{
-	struct headers *headers = headers_of(ctx);
+	struct headers *headers;
 	__u32 flow;
 
-	if (!headers)
-		return 0;
-	flow = next_flow();
-	headers->ip[source ? 3 : 4] = 10 | flow << 8; /* 10.x.x.x, and the bits above in the port */
-	((__u16 *)headers->tcp)[source ? 0 : 1] = 0x1001 | flow >> 24;
-	return headers;
+	if (!has_headers(ctx, &headers))
+		return false;
+	flow = ((bench.turn++ * 2654435761u) & (bench.flows - 1)) + bench.first;
+	/* 10.x.x.x, and the bits above in the port */
+	*(__u32 *)((void *)headers + (source ? 26 : 30)) = 10 | flow << 8;
+	*(__u16 *)((void *)headers + (source ? 34 : 36)) = 0x1001 | flow >> 24;
+	return true;
 }
 
-static __always_inline void save_link(const struct headers *headers)
+static __always_inline void restore_link(struct headers *headers)
 {
-	for (int i = 0; i < 6; i++)
-		saved.link[i] = headers->link[i];
+	*(__u64 *)headers = LINKS_FIRST;
+	*(__u32 *)((void *)headers + 8) = LINKS_REST;
 }
 
-static __always_inline struct headers *restore_link(struct xdp_md *ctx)
+/* The same of what was in a tunnel. */
+static __always_inline void restore(struct xdp_md *ctx)
 {
-	struct headers *headers = headers_of(ctx);
+	struct headers *headers;
 
-	if (!headers)
-		return 0;
-	for (int i = 0; i < 6; i++)
-		headers->link[i] = saved.link[i];
-	headers->link[6] = bpf_htons(ETH_P_IP);
-	return headers;
+	if (!has_headers(ctx, &headers))
+		return;
+	restore_link(headers);
+	*(__u16 *)((void *)headers + 12) = bpf_htons(ETH_P_IP);
+	*(__u32 *)((void *)headers + 22) = TTL_WORD;
 }
 
-/* The wrapper alone, as all of them have it at the least. */
+/* The wrapper alone, as all of them have it at the least: 35 instructions at the most. */
 SEC("xdp.frags")
 int empty(struct xdp_md *ctx)
 {
-	struct headers *headers = vary(ctx, true);
+	struct headers *headers;
 
-	if (!headers)
+	if (!vary(ctx, true))
 		return XDP_ABORTED;
-	save_link(headers);
-	restore_link(ctx);
+	if (has_headers(ctx, &headers))
+		restore_link(headers);
 	return XDP_PASS;
 }
 
 SEC("xdp.frags")
 int l2(struct xdp_md *ctx)
 {
-	struct headers *headers = vary(ctx, true);
+	struct headers *headers;
 	int verdict;
 
-	if (!headers)
+	if (!vary(ctx, true))
 		return XDP_ABORTED;
-	save_link(headers);
 	verdict = decide(ctx);
-	restore_link(ctx);
+	if (has_headers(ctx, &headers))
+		restore_link(headers);
 	return verdict;
 }
 
 static __always_inline int translated(struct xdp_md *ctx, bool source)
 {
-	struct headers *headers = vary(ctx, source);
+	struct headers *headers;
 	int verdict;
 
-	if (!headers)
+	if (!vary(ctx, source) || !has_headers(ctx, &headers))
 		return XDP_ABORTED;
-	save_link(headers);
-	saved.ttl_word = headers->ip[2];
 	saved.addresses[0] = headers->ip[3];
 	saved.addresses[1] = headers->ip[4];
 	saved.ports = headers->tcp[0];
 	saved.checksum_word = headers->tcp[4];
 	verdict = decide(ctx);
-	headers = restore_link(ctx);
-	if (headers) {
-		headers->ip[2] = saved.ttl_word;
+	if (has_headers(ctx, &headers)) {
+		restore_link(headers);
+		headers->ip[2] = TTL_WORD;
 		headers->ip[3] = saved.addresses[0];
 		headers->ip[4] = saved.addresses[1];
 		headers->tcp[0] = saved.ports;
@@ -143,19 +141,14 @@ int nat_out(struct xdp_md *ctx)
 SEC("xdp.frags")
 int tunnel(struct xdp_md *ctx)
 {
-	struct headers *headers = vary(ctx, true);
 	int verdict;
 
-	if (!headers)
+	if (!vary(ctx, true))
 		return XDP_ABORTED;
-	save_link(headers);
-	saved.ttl_word = headers->ip[2];
 	verdict = decide(ctx);
 	if (verdict == XDP_TX && bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
 		return XDP_ABORTED;
-	headers = restore_link(ctx);
-	if (headers)
-		headers->ip[2] = saved.ttl_word;
+	restore(ctx);
 	return verdict;
 }
 
@@ -318,16 +311,14 @@ static __always_inline int yardstick_decide(struct xdp_md *ctx)
 SEC("xdp.frags")
 int yardstick(struct xdp_md *ctx)
 {
-	struct headers *headers = vary(ctx, true);
 	int verdict;
 
-	if (!headers)
+	if (!vary(ctx, true))
 		return XDP_ABORTED;
-	save_link(headers);
 	verdict = yardstick_decide(ctx);
 	if (verdict == XDP_TX && bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
 		return XDP_ABORTED;
-	restore_link(ctx);
+	restore(ctx);
 	return verdict;
 }
 

@@ -13,6 +13,7 @@ mod produced;
 mod queries;
 mod segments;
 mod sessions;
+mod short;
 mod tunnels;
 mod turns;
 mod world;

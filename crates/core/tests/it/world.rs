@@ -10,7 +10,7 @@ use evener_core::net::packet::{Checksum, HEADROOM, Packet};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::cookie::{NO_KEYS, SharedKeys};
-use evener_core::path::decide::{Decision, Memory, decide, end, stay};
+use evener_core::path::decide::{Decision, Memory, decide, decide_long, end, stay};
 use evener_core::path::fragments::{FragmentKey, Fragments, Track};
 use evener_core::path::guesses::Guesses;
 use evener_core::path::lease::{ENDLESS, Lease};
@@ -19,7 +19,7 @@ use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::path::routes::{FibResult, Routes};
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for,
+    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, SessionKey, Sessions, Shares, State, Value, buckets_for,
 };
 use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey,
@@ -181,6 +181,18 @@ impl World {
     /// Decides a frame that came in by interface 1; what becomes of it, and the bytes then.
     pub(crate) fn decide(&self, frame: &[u8], checksum: Checksum, now: u32) -> (Decision, Vec<u8>) {
         on(frame, checksum, |packet| decide(&self.tables, &self.memory(), packet, now))
+    }
+
+    /// The same the long way.
+    pub(crate) fn decide_long(&self, frame: &[u8], checksum: Checksum, now: u32) -> (Decision, Vec<u8>) {
+        on(frame, checksum, |packet| decide_long(&self.tables, &self.memory(), packet, now))
+    }
+
+    /// Notes a session of the first VIP that is at work, with server 1.
+    pub(crate) fn establish(&self, client: IpAddr, port: u16, now: u32) {
+        let key = SessionKey { client, port, vip: 1 };
+        let value = Value::new(1, State::Established, now + 100);
+        self.memory().sessions.insert(key, key.hash(SEED), value, now).unwrap();
     }
 
     /// Ends the connection of a frame that came in by interface 1.

@@ -64,7 +64,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
 const FOUR: usize = 4;
 const SIX: usize = 5;
 /// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
-const VERSION: u64 = 7;
+const VERSION: u64 = 8;
 /// Where the hash key stands, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 

@@ -1,5 +1,6 @@
 //! The types of `bpf/abi.h` as the compiler's BTF gives them, and how core's values become their bytes.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ pub(super) use handoff::{
 pub(super) const ABI_VERSION: u32 = h::ABI_VERSION as u32;
 /// Idle times of a VIP.
 const STATES: usize = h::STATES as usize;
+const IDLE_LEAST: usize = h::IDLE_LEAST as usize;
+const IDLE_STEP: usize = h::IDLE_STEP as usize;
 /// Rings there are room for.
 pub(super) const SERVICES_MAX: usize = h::SERVICES_MAX as usize;
 pub(super) const RING_WORDS: usize = size_of::<c::ring>() / 8;
@@ -181,15 +184,17 @@ pub(super) struct Settings {
     pub(super) seed: Seed,
     pub(super) jiffy_ns: u64,
     pub(super) buckets6: u32,
+    pub(super) fib_parts: u32,
     /// Of who runs now: a data plane that is adopted gets its programs anew.
     pub(super) ring_seed: Seed,
 }
 
 impl Settings {
     pub(super) fn to_bytes(self) -> [u8; SETTINGS_LEN] {
-        let Settings { abi_version, buckets, seed, jiffy_ns, buckets6, ring_seed } = self;
-        let [seed, ring_seed] = [seed, ring_seed].map(|seed| [seed.0, seed.1]);
-        bytes(&c::settings { abi_version, buckets, seed, jiffy_ns, buckets6, pad: 0, ring_seed })
+        let Settings { abi_version, buckets, seed, jiffy_ns, buckets6, fib_parts, ring_seed } = self;
+        // As multipliers, which are odd.
+        let [seed, ring_seed] = [seed, ring_seed].map(|seed| [seed.0 | 1, seed.1 | 1]);
+        bytes(&c::settings { abi_version, buckets, seed, jiffy_ns, buckets6, fib_parts, ring_seed })
     }
 
     /// Reads back what an earlier daemon wrote, of any version; the key of rings is for the caller to say.
@@ -203,6 +208,7 @@ impl Settings {
             seed,
             jiffy_ns: u64_at(24)?,
             buckets6: u32_at(32)?,
+            fib_parts: u32_at(36)?,
             ring_seed: seed,
         })
     }
@@ -265,7 +271,17 @@ pub(super) fn vip_bits(key: &VipKey) -> u64 {
 
 /// Where a multiplier places a VIP in its half, which has [`VIP_PLACES`], or a peer, which has [`PEER_PLACES`].
 pub(super) fn place_of<const PLACES: usize>(bits: u64, multiplier: u64) -> usize {
-    (bits.wrapping_mul(multiplier | 1) / (u64::MAX / PLACES as u64 + 1)) as usize
+    (bits.wrapping_mul(multiplier) / (u64::MAX / PLACES as u64 + 1)) as usize
+}
+
+/// Which half such a multiplier is for: a bit of its own says it.
+pub(super) const fn half_of<const PLACES: usize>(multiplier: u64) -> usize {
+    ((multiplier / PLACES as u64) & 1) as usize
+}
+
+/// A multiplier for that half, of any bits.
+pub(super) const fn multiplier_for<const PLACES: usize>(half: usize, bits: u64) -> u64 {
+    bits & !(PLACES as u64) | (half * PLACES) as u64 | 1
 }
 
 /// A peer's MAC as one word that is never 0: `mac_bits` of `bpf/net/mark.h`.
@@ -297,6 +313,10 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
     for state in State::ALL {
         idle[state as usize % STATES] = state.idle(&vip.idle);
     }
+    let at_work = State::at_work(key.protocol);
+    let (life, step) = (at_work.idle(&vip.idle), at_work.step(&vip.idle));
+    idle[IDLE_LEAST] = life.saturating_sub(step).max(1);
+    idle[IDLE_STEP] = step;
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
     words(&c::vip {
         key: vip_key(key),
@@ -501,9 +521,9 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     let version = if to.is_ipv6() { SERVER_V6 } else { 0 };
     words(&c::server {
         dst: server.mac.0,
-        weight: server.weight,
         src: src.0,
         flags: flags | forwarding | version,
+        weight: server.weight,
         ifindex: server.ifindex,
         port: port.to_be(),
         mtu,
@@ -518,10 +538,10 @@ pub(crate) const SERVER_FLAGS_WORD: usize = 1;
 
 /// Whether two values of that word name the same way to a server, or one of them none.
 pub(super) fn same_forwarding(a: u64, b: u64) -> bool {
-    // The flags are the word's last two bytes in memory.
+    // The flags stand before the word's last two bytes in memory.
     let flags = |word: u64| {
-        let [.., high, low] = word.to_ne_bytes();
-        u16::from_ne_bytes([high, low])
+        let [.., first, second, _, _] = word.to_ne_bytes();
+        u16::from_ne_bytes([first, second])
     };
     let (a, b) = (flags(a), flags(b));
     a & SERVER_PRESENT == 0 || b & SERVER_PRESENT == 0 || (a ^ b) & SERVER_FORWARDING == 0
@@ -571,6 +591,26 @@ pub(super) fn endpoint(behind: &[Behind]) -> [u8; ENDPOINT_LEN] {
         value.count += 1;
     }
     bytes(&value)
+}
+
+/// Where in `returns` an endpoint's hint is: `hint_place` of `bpf/director/maps.h`.
+fn hint_place(key: &VipKey) -> usize {
+    let bits = vip_bits(key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (bits / (u64::MAX / h::RETURN_PLACES + 1)) as usize
+}
+
+pub(super) const RETURN_WORDS: usize = h::RETURN_PLACES as usize * size_of::<c::hint>() / 8;
+
+/// All of `returns`. Of endpoints that share a place the last one has it, and of IPv6 none is there.
+pub(super) fn hints(endpoints: &BTreeMap<VipKey, Vec<Behind>>) -> Vec<u64> {
+    let mut hints = vec![c::hint { vip: 0, server: 0 }; h::RETURN_PLACES as usize];
+    for (key, behind) in endpoints.iter().filter(|(key, _)| key.address.is_ipv4()) {
+        if let [Behind { vip, server }] = **behind {
+            hints[hint_place(key)] = c::hint { vip, server };
+        }
+    }
+    // SAFETY: two hints are eight bytes without padding, of which any are a value.
+    hints.as_chunks::<2>().0.iter().map(|pair| unsafe { std::mem::transmute_copy(pair) }).collect()
 }
 
 /// Reads back what [`endpoint`] wrote.

@@ -35,7 +35,7 @@ impl Program {
             tables.interfaces.extend(abi::interface_of(&load(place)));
         }
         let size = abi::VIP_PLACES * abi::VIP_WORDS;
-        let half = (self.commit[0].load(Relaxed) & 1) as usize;
+        let half = abi::half_of::<{ abi::VIP_PLACES }>(self.commit[0].load(Relaxed));
         let handoffs = &self.handoffs[half * abi::VIP_PLACES * abi::HANDOFF_WORDS..];
         let (mut generations, mut ring_halves) = (BTreeSet::new(), 0);
         for (place, beside) in self.vips[half * size..][..size]

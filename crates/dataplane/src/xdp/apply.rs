@@ -216,6 +216,11 @@ impl Program {
         }
         self.memory().sessions.share(tables);
         self.memory().guesses.keep(tables);
+        if self.is_stale || !(delta.endpoints.is_empty() && delta.endpoints_removed.is_empty()) {
+            for (place, word) in self.returns.iter().zip(abi::hints(&tables.endpoints)) {
+                place.store(word, Release);
+            }
+        }
         // Where the count says that there are none, none is looked for.
         self.answering[0].store(tables.endpoints.len() as u64, Release);
         self.halves = staged.halves;
@@ -303,13 +308,13 @@ impl Program {
         let keys: Vec<u64> = tables.vips.keys().map(abi::vip_bits).collect();
         let multiplier = separating::<{ abi::VIP_PLACES }>(&keys, self.commit[0].load(Relaxed))
             .ok_or_else(|| EngineError::Capacity(format!("no room for {} service addresses", keys.len())))?;
-        let half = (self.commit[0].load(Relaxed) & 1) ^ 1;
+        let half = abi::half_of::<{ abi::VIP_PLACES }>(multiplier);
         let size = abi::VIP_PLACES * abi::VIP_WORDS;
-        let places = &self.vips[half as usize * size..][..size];
+        let places = &self.vips[half * size..][..size];
         for word in places {
             word.store(0, Relaxed);
         }
-        let handoffs = &self.handoffs[half as usize * abi::VIP_PLACES * abi::HANDOFF_WORDS..];
+        let handoffs = &self.handoffs[half * abi::VIP_PLACES * abi::HANDOFF_WORDS..];
         for word in &handoffs[..abi::VIP_PLACES * abi::HANDOFF_WORDS] {
             word.store(0, Relaxed);
         }
@@ -333,11 +338,11 @@ impl Program {
                 place as u16;
         }
         let by_id = abi::vip_places(&by_id);
-        let ids = &self.vip_places[half as usize * by_id.len()..];
+        let ids = &self.vip_places[half * by_id.len()..];
         for (word, value) in ids.iter().zip(by_id) {
             word.store(value, Relaxed);
         }
-        Ok((multiplier & !1) | half)
+        Ok(multiplier)
     }
 
     fn clear_server(&self, slot: u16) {
@@ -377,12 +382,13 @@ fn check(tables: &Tables) -> Result<(), EngineError> {
 
 /// A multiplier that gives every key one of so many places of its own, looked for from `from` on.
 pub(super) fn separating<const PLACES: usize>(keys: &[u64], from: u64) -> Option<u64> {
-    let mut multiplier = from;
+    let half = 1 - abi::half_of::<PLACES>(from);
+    let mut bits = from;
     let mut taken = vec![false; PLACES];
     for _ in 0..100_000 {
         // Any sequence that tries many will do; this is Knuth's linear congruential one.
-        multiplier =
-            multiplier.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let multiplier = abi::multiplier_for::<PLACES>(half, bits);
         taken.fill(false);
         let place = |bits: &u64| abi::place_of::<PLACES>(*bits, multiplier);
         if !keys.iter().any(|bits| std::mem::replace(&mut taken[place(bits)], true)) {

@@ -10,6 +10,7 @@ mod apply;
 mod attach;
 mod bare;
 mod events;
+mod fib_epoch;
 mod grace;
 mod held;
 mod memory;
@@ -36,6 +37,7 @@ use crate::link::name_of;
 use crate::moves::Moves;
 use crate::{Counters, Engine, EngineError, Mover, Readings};
 use attach::Link;
+use fib_epoch::FibEpoch;
 use held::HeldFrames;
 use program::{Program, Size};
 
@@ -66,6 +68,8 @@ pub struct XdpEngine {
     links: BTreeMap<u32, (Link, Mode)>,
     /// From when the first interface is attached.
     held: Option<HeldFrames>,
+    /// Ends what is remembered of routes, when they change.
+    _fib_epoch: FibEpoch,
     moves: Arc<Moves>,
     running: Option<Tables>,
     /// Whether programs are attached where the tables say, and nothing is left of anything else.
@@ -129,12 +133,14 @@ impl XdpEngine {
                 return Err(error);
             }
         }
+        let fib_epoch = FibEpoch::start(&program)?;
         Ok(XdpEngine {
             program,
             mode: options.mode,
             pins: options.pins,
             links,
             held: None,
+            _fib_epoch: fib_epoch,
             moves: Arc::default(),
             running,
             is_settled: false,
@@ -164,6 +170,16 @@ impl XdpEngine {
     /// When the kernel refuses, as it does frames shorter than an Ethernet header.
     pub fn test_run(&self, hook: Hook, frame: &[u8]) -> Result<(Verdict, Vec<u8>), EngineError> {
         test_run::director(&self.program, hook, frame)
+    }
+
+    /// The kernel's number of the program for `hook`, by which it can be looked at. For tests.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn program_id(&self, hook: Hook) -> Result<u32, EngineError> {
+        let program = self.program.deciding(hook)?;
+        crate::test_run::id(program)
+            .map_err(|error| EngineError::system("looking at a program", "CAP_BPF", error))
     }
 
     /// Attaches to an interface, or to one that has a program already in a better way, if there is any. What the file asks

@@ -18,18 +18,18 @@ impl Program {
             return Ok(0);
         }
         let old = self.peers_in[0].load(Relaxed);
-        let half = (old & 1) ^ 1;
         let bits: Vec<u64> = peers.iter().copied().map(abi::mac_bits).collect();
         let room = || EngineError::Capacity(format!("{} hosts are more than {PEERS_MAX}", peers.len()));
         let multiplier = separating::<{ abi::PEER_PLACES }>(&bits, old).ok_or_else(room)?;
-        let places = &self.peers[half as usize * abi::PEER_PLACES..][..abi::PEER_PLACES];
+        let half = abi::half_of::<{ abi::PEER_PLACES }>(multiplier);
+        let places = &self.peers[half * abi::PEER_PLACES..][..abi::PEER_PLACES];
         for place in places {
             place.store(0, Relaxed);
         }
         for bits in bits {
             places[abi::place_of::<{ abi::PEER_PLACES }>(bits, multiplier)].store(bits, Relaxed);
         }
-        Ok((multiplier & !1) | half)
+        Ok(multiplier)
     }
 
     /// What an earlier daemon wrote.
@@ -37,7 +37,8 @@ impl Program {
         match self.peers_in[0].load(Relaxed) {
             0 => BTreeSet::new(),
             word => {
-                let half = &self.peers[(word & 1) as usize * abi::PEER_PLACES..][..abi::PEER_PLACES];
+                let half = abi::half_of::<{ abi::PEER_PLACES }>(word);
+                let half = &self.peers[half * abi::PEER_PLACES..][..abi::PEER_PLACES];
                 half.iter().filter_map(|place| abi::mac_of(place.load(Relaxed))).collect()
             }
         }

@@ -40,13 +40,17 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 37] = [
+pub(super) const PINNED: [&str; 41] = [
     "about",
     "commit",
     "vips",
     "handoffs",
     "vip_places",
     "answering",
+    "returns",
+    "fib_epoch",
+    "fib_clients",
+    "fib_hops",
     "addresses",
     "endpoints",
     "interfaces",
@@ -108,6 +112,7 @@ pub(super) struct Program {
     pub(super) handoffs: Shared<AtomicU64>,
     pub(super) vip_places: Shared<AtomicU64>,
     pub(super) answering: Shared<AtomicU64>,
+    pub(super) returns: Shared<AtomicU64>,
     /// By server slot.
     pub(super) pools: Shared<AtomicU64>,
     pub(super) commit: Shared<AtomicU64>,
@@ -159,6 +164,7 @@ impl Program {
                 seed: size.seed,
                 jiffy_ns: if size.clock_is_given { 0 } else { abi::jiffy_ns() },
                 buckets6: buckets(size.sessions6_max)?,
+                fib_parts: fib_parts()?,
                 ring_seed: size.seed,
             },
         };
@@ -227,6 +233,7 @@ impl Program {
             handoffs: words("handoffs", 2 * abi::VIP_PLACES * abi::HANDOFF_WORDS)?,
             vip_places: words("vip_places", 2 * abi::VIP_PLACE_WORDS)?,
             answering: words("answering", 1)?,
+            returns: words("returns", abi::RETURN_WORDS)?,
             pools: words("pools", SERVER_SLOTS)?,
             commit: words("commit", 1)?,
             given_now: words("given_now", 1)?,
@@ -295,6 +302,11 @@ impl Program {
     /// What is to be told, and how much was lost, for who reads it.
     pub(super) fn second_watch(&self) -> Result<Shared<AtomicU64>, EngineError> {
         shared(&self.maps, "watch", abi::WATCH_WORDS)
+    }
+
+    /// How often routes have changed, for who counts that.
+    pub(super) fn second_fib_epoch(&self) -> Result<Shared<AtomicU64>, EngineError> {
+        shared(&self.maps, "fib_epoch", 1)
     }
 
     /// The map as it is, for walking through it.
@@ -390,6 +402,13 @@ impl Program {
     }
 }
 
+/// Parts of 32 KB that each CPU's cache of routes has: of few CPUs as many as serve a hundred thousand clients, of many together
+/// no more than 32 MB.
+fn fib_parts() -> Result<u32, EngineError> {
+    let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;
+    Ok((1024 / cpus.max(1)).clamp(1, 32) as u32)
+}
+
 fn buckets(sessions_max: usize) -> Result<u32, EngineError> {
     u32::try_from(buckets_for(sessions_max))
         .map_err(|_| EngineError::Capacity(format!("{sessions_max} sessions are too many")))
@@ -450,6 +469,7 @@ fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> R
         let entries = match name.as_str() {
             "sessions" => Some(settings.buckets),
             "sessions6" => Some(settings.buckets6),
+            "fib_clients" => Some(settings.fib_parts),
             _ => None,
         };
         if let Some(entries) = entries {

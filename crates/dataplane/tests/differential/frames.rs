@@ -283,6 +283,34 @@ pub fn segment(v6: bool, service: u8, client: u8, port: u16, flags: u8) -> Vec<u
     link(ip(numbered(v6, client), vip(v6, service), &body, (port, 80), 64))
 }
 
+/// A whole datagram, with so many bytes of payload.
+pub fn datagram(v6: bool, service: u8, client: u8, port: u16, payload: usize) -> Vec<u8> {
+    let body = Body {
+        udp: true,
+        flags: 0,
+        sequence: 1,
+        acknowledgment: 2,
+        payload,
+        unsummed: false,
+        fragment: None,
+        extensions: Vec::new(),
+    };
+    link(ip(numbered(v6, client), vip(v6, service), &body, (port, 80), 64))
+}
+
+/// What a server says to a packet that was sent on to an address of its own; with TCP, with these flags.
+pub fn answer_to(forwarded: &[u8], flags: u8) -> Option<Vec<u8>> {
+    let packet = Packet::read(forwarded)?;
+    if !matches!(packet.dst, IpAddr::V4(address) if address.octets()[..3] == [10, 0, 5]) {
+        return None;
+    }
+    let mut answer = packet.turned();
+    if !packet.udp {
+        answer[packet.l4 + 13] = flags;
+    }
+    Some(link(answer))
+}
+
 /// The first of a UDP packet's two fragments, or the other one.
 pub fn fragment(v6: bool, service: u8, client: u8, first: bool) -> Vec<u8> {
     // Each has 64 bytes of payload; the first one has the UDP header too, in units of eight bytes.

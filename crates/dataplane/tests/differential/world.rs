@@ -44,7 +44,7 @@ const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 4]);
 pub const SESSIONS: usize = 512;
 pub const NOW: u32 = 5_000_000;
 /// Longer than a round: nobody goes for his age.
-const IDLE: IdleTicks = IdleTicks {
+pub const IDLE: IdleTicks = IdleTicks {
     syn: ticks(600_000),
     tcp: ticks(900_000),
     half_closed: ticks(650_000),
@@ -172,8 +172,8 @@ impl Fragments for TestFragments {
 /// What the farm is made of, one thing after the other.
 pub struct Builder {
     pub tables: Tables,
-    next_server: u16,
-    next_vip: u16,
+    pub next_server: u16,
+    pub next_vip: u16,
 }
 
 impl Builder {

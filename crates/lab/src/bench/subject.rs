@@ -74,10 +74,13 @@ impl Bench {
 
     /// Opens `flows` (a power of two) sessions, and sends a packet of each.
     pub(super) fn open(&mut self, subject: Subject, flows: u32) -> Result<()> {
+        // Only clients open sessions.
+        let opener = if subject == Subject::NatOut { Subject::NatIn } else { subject };
         for flags in [TCP_SYN, TCP_ACK] {
-            // Only clients open sessions.
-            let opener = if subject == Subject::NatOut { Subject::NatIn } else { subject };
             self.run(opener, self.frame(80, flags), flows, 0, flows)?;
+            if let (Subject::NatIn, TCP_SYN, Some(endpoint)) = (opener, flags, self.endpoint) {
+                self.run(Subject::NatOut, self.answer(endpoint, TCP_SYN | TCP_ACK), flows, 0, flows)?;
+            }
         }
         Ok(())
     }
@@ -85,7 +88,7 @@ impl Bench {
     /// Nanoseconds a packet of sessions that [`Bench::open`] opened.
     pub(super) fn established(&mut self, subject: Subject, flows: u32, packets: u32) -> Result<u64> {
         let frame = match (subject, self.endpoint) {
-            (Subject::NatOut, Some(endpoint)) => self.answer(endpoint),
+            (Subject::NatOut, Some(endpoint)) => self.answer(endpoint, TCP_ACK),
             _ => self.frame(80, TCP_ACK),
         };
         self.run(subject, frame, flows, 0, packets)
@@ -127,8 +130,8 @@ impl Bench {
     }
 
     /// A server's answer, to a client that the wrapper fills in.
-    fn answer(&self, endpoint: SocketAddrV4) -> Vec<u8> {
-        let mut frame = self.frame(0, TCP_ACK);
+    fn answer(&self, endpoint: SocketAddrV4, flags: u8) -> Vec<u8> {
+        let mut frame = self.frame(0, flags);
         frame[26..30].copy_from_slice(&endpoint.ip().octets());
         frame[30..34].fill(0);
         frame[34..36].copy_from_slice(&endpoint.port().to_be_bytes());
@@ -147,6 +150,8 @@ impl Bench {
         frame[23] = 6;
         frame[30..34].copy_from_slice(&self.vip.octets());
         frame[36..38].copy_from_slice(&port.to_be_bytes());
+        // What comes behind the server's first number, which is zero.
+        frame[45] = 1;
         frame[46] = 0x50;
         frame[47] = flags;
         frame

@@ -50,11 +50,10 @@ impl<'a> Flow<'a> {
         Value::new(server, state, self.now.wrapping_add(state.idle(&self.vip.idle)))
     }
 
-    /// A cache line written for every packet would travel between CPUs: every few seconds is enough, a 64th
-    /// of the idle time at the most.
+    /// Whether what a session is now must be noted.
     pub(super) fn is_stale(&self, old: Value, new: Value) -> bool {
         let gained = new.expires().wrapping_sub(old.expires()) as i32;
-        let step = (new.state().idle(&self.vip.idle) >> 6).min(1 << 12) as i32;
+        let step = new.state().step(&self.vip.idle) as i32;
         let is_marked_anew = match new.state() {
             State::Established => has_moved_on(old.mark(), new.mark()),
             _ => old.mark() != new.mark(),
@@ -146,7 +145,7 @@ pub(super) fn client_side(server: Option<&ServerEntry>) -> Side {
 ///
 /// Where it isn't plausible that the client has closed, its port stays with the server while that takes new sessions: a
 /// stranger's RST and SYN would else move a connection that is open. What is stateless goes by the hash.
-fn chooses_anew(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
+pub(super) fn chooses_anew(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
     let Some(server) = tables.servers.get(&value.server()) else {
         return true;
     };

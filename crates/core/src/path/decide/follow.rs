@@ -112,19 +112,22 @@ struct Step {
 
 /// Keeps a session alive and moves its state on.
 pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, side: Side, found: Found<'_>) -> Value {
-    let was = found.value;
-    let step = match side {
-        Side::Client { sees_answers } => of_client(flow, was, sees_answers),
-        Side::Server => of_server(flow, was),
-    };
-    let Some(step) = step else { return was };
-    let next = flow.value(was.server(), step.state).with_mark(step.mark);
-    let gained = next.expires().wrapping_sub(was.expires()) as i32;
-    let value = if step.lasts && gained < 0 { next.moved_to(step.state, was.expires()) } else { next };
-    if flow.is_stale(was, value) {
+    let Some(value) = next(flow, side, found.value) else { return found.value };
+    if flow.is_stale(found.value, value) {
         memory.sessions.change(found, value);
     }
     value
+}
+
+/// What a session is with this packet; `None` where it changes nothing.
+pub(super) fn next(flow: &Flow<'_>, side: Side, was: Value) -> Option<Value> {
+    let step = match side {
+        Side::Client { sees_answers } => of_client(flow, was, sees_answers),
+        Side::Server => of_server(flow, was),
+    }?;
+    let next = flow.value(was.server(), step.state).with_mark(step.mark);
+    let gained = next.expires().wrapping_sub(was.expires()) as i32;
+    Some(if step.lasts && gained < 0 { next.moved_to(step.state, was.expires()) } else { next })
 }
 
 /// `None` where a packet changes nothing.

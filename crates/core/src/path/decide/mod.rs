@@ -1,6 +1,6 @@
 //! One packet, one verdict: the specification that every engine carries out.
 //!
-//! [`decide`] tells packets apart. What clients send goes to servers ([`choose`] and [`deliver`]), what servers
+//! Most packets go the short way (`short`). [`decide_long`] tells packets apart. What clients send goes to servers ([`choose`] and [`deliver`]), what servers
 //! answer through the director goes back to clients ([`answer`]); fragments and ICMP errors follow the
 //! packets that they belong to ([`fragment`], [`error`]).
 
@@ -11,6 +11,7 @@ mod error;
 mod follow;
 mod fragment;
 mod handoff;
+mod short;
 
 pub use crate::path::reason::Reason;
 pub use handoff::{end, stay};
@@ -188,8 +189,14 @@ impl<'a> Knowledge<'a> {
     }
 }
 
-/// Decides a packet at tick `now`, and rewrites it accordingly.
+/// Decides a packet at tick `now`, and rewrites it accordingly: the short way where that will do.
 pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
+    let known = Knowledge::of(tables, memory, packet, now);
+    short::decide(&known, packet).unwrap_or_else(|| decide_long(tables, memory, packet, now))
+}
+
+/// The same the long way, which any packet can go.
+pub fn decide_long(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     let own = tables.interfaces.get(&packet.ingress).copied();
     let known = Knowledge::of(tables, memory, packet, now);
     let answered = |reason| Decision::of(Verdict::Forward { ifindex: packet.ingress }, reason);

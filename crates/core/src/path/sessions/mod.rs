@@ -2,7 +2,7 @@
 //!
 //! A flat array of buckets, each of eight sessions of 16 bytes: two neighbouring cache lines, which
 //! processors fetch together, in one page. A session's keyed hash names two buckets, of which the first
-//! nearly always has it, so a look-up reads one or two cache lines. A table is sized for five sessions a
+//! nearly always has it, at the place of the eight that three more bits name or soon behind it; so a look-up reads one or two cache lines. A table is sized for five sessions a
 //! bucket and spends 25.6 bytes on each, 51.2 on an IPv6 session, whose slot has 32; the papers count up to 32 (LSMAC, section 4.2.1). The table is plain memory:
 //! the kernel's array map, a mapped file or a vector hold the same bits, and this code lists, sweeps
 //! and serves all of them. `bpf/director/sessions.h` is its copy in C.
@@ -138,6 +138,10 @@ impl FlowHash {
     /// The slot of the service's hash table that this flow falls in.
     pub const fn hash_slot(self) -> usize {
         (((self.0 >> 16) as u32 as u64 * HASH_SLOTS as u64) >> 32) as usize
+    }
+    /// Where in its bucket the session is looked for first, and then round: the lowest bits, by which no bucket is named.
+    pub const fn home(self) -> usize {
+        self.0 as usize % BUCKET_SESSIONS
     }
     /// The two buckets of a table of `buckets` that may hold the session.
     pub const fn buckets(self, buckets: u32) -> (u32, u32) {

@@ -94,11 +94,10 @@ impl<'a, const N: usize> Table<'a, N> {
 
     /// Finds a live session, and the number of its slot.
     pub fn find(&self, key: &Words<N>, hash: FlowHash, now: u32) -> Option<(usize, Found<'a>)> {
-        // A key is noted again only where it has expired, and there in the same place or before it: in each
-        // bucket the first is the one.
+        // A key is noted again only where it has expired, and there in the same place or before it, as one goes round from
+        // its home: in each bucket the first is the one.
         self.pair(hash)?.into_iter().find_map(|number| {
-            let bucket = &self.buckets[number];
-            let (at, slot) = bucket.0.iter().enumerate().find(|(_, slot)| slot.has(key))?;
+            let (at, slot) = self.buckets[number].round(hash.home()).find(|(_, slot)| slot.has(key))?;
             let (found, value) = slot.read();
             let is_it = found == *key && value.is_live(now);
             let found = Found { place: &slot.value, vip: vip_of(key), value };
@@ -125,7 +124,7 @@ impl<'a, const N: usize> Table<'a, N> {
         let crowded = room1 < BUCKET_SESSIONS / 2 && room2 > room1;
         let order = if crowded { [second, first] } else { [first, second] };
         for number in order {
-            for (at, slot) in self.buckets[number].0.iter().enumerate() {
+            for (at, slot) in self.buckets[number].round(hash.home()) {
                 if slot.claim(now, self.counted) {
                     self.fill(slot, key, value);
                     return Ok(number * BUCKET_SESSIONS + at);
@@ -250,6 +249,11 @@ impl<'a, const N: usize> Table<'a, N> {
 }
 
 impl<const N: usize> Bucket<N> {
+    /// All slots with their places, from the `home` on and round.
+    fn round(&self, home: usize) -> impl Iterator<Item = (usize, &Slot<N>)> {
+        self.0.iter().enumerate().cycle().skip(home).take(BUCKET_SESSIONS)
+    }
+
     fn room(&self, now: u32) -> usize {
         self.0.iter().filter(|slot| Value(slot.value.load(Acquire)).is_vacant(now)).count()
     }

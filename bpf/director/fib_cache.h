@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/*
+ * Where answers to IPv4 clients went a moment ago, for each CPU: asking the kernel's routing table costs more than all the rest of
+ * such a packet. An answer is good for a second by this clock, with a daemon or without, and until the daemon hears that a route or a
+ * neighbour has changed (`fib_epoch`).
+ *
+ * Clients are many and next hops few, so a client's word names its next hop by a number that is never given again to another one:
+ * whatever ends a hop ends it for all clients at once. A hop's place is named by what it is; where another one has it, the answer
+ * isn't kept, and numbers grow by one a second at the most, or with each change.
+ */
+#ifndef EVENER_FIB_CACHE_H
+#define EVENER_FIB_CACHE_H
+
+#include "director/sessions.h"
+
+/* Words of 32 KB, which is the most that a value of each CPU may have. */
+#define FIB_PART_WORDS 4096
+#define FIB_HOPS 64
+/* A second, in ticks of 2^20 ns. */
+#define FIB_LIFE_TICKS (1000000000ULL >> 20)
+
+struct fib_part {
+	__u64 word[FIB_PART_WORDS]; /* the client's address above its hop's number */
+};
+
+struct fib_hop {
+	__u32 number; /* its place in the lowest bits */
+	__u32 since;
+	__u64 epoch;
+	__be32 src; /* the service, which rules may look at, */
+	__u32 ingress; /* and where the answer came in */
+	__u32 ifindex;
+	__u32 mtu;
+	__u8 link[2 * ETH_ALEN]; /* as a frame begins */
+	__u32 pad;
+};
+
+struct fib_hops {
+	struct fib_hop hop[FIB_HOPS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fib_part);
+} fib_clients SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fib_hops);
+} fib_hops SEC(".maps");
+
+static __always_inline __u64 epoch_now(void)
+{
+	return READ_ONCE(fib_epoch);
+}
+
+/* A client's word, in this CPU's part of them. */
+static __always_inline __u64 *fib_word(__be32 src, __be32 dst)
+{
+	/* Keyed, or clients could choose to share a place. */
+	__u64 hash = ((__u64)src << 32 ^ dst) * settings.seed[0];
+	__u32 part = scale(hash >> 32, settings.fib_parts);
+	struct fib_part *words = bpf_map_lookup_elem(&fib_clients, &part);
+
+	return words ? &words->word[hash >> 20 & (FIB_PART_WORDS - 1)] : 0;
+}
+
+static __always_inline bool is_good(const struct fib_hop *hop, __u32 now, __u64 epoch)
+{
+	return now - hop->since < FIB_LIFE_TICKS && hop->epoch == epoch;
+}
+
+/* Where a packet from this service to this client goes that came in there; NULL if that isn't known. */
+static __always_inline const struct fib_hop *known_hop(__be32 src, __be32 dst, __u32 ingress, __u32 now)
+{
+	__u32 first = 0;
+	__u64 *word = fib_word(src, dst);
+	struct fib_hops *hops;
+	struct fib_hop *hop;
+
+	if (!word || *word >> 32 != dst)
+		return 0;
+	hops = bpf_map_lookup_elem(&fib_hops, &first);
+	if (!hops)
+		return 0;
+	hop = &hops->hop[*word % FIB_HOPS];
+	hide(hop);
+	if (hop->number != (__u32)*word || hop->src != src || hop->ingress != ingress || !is_good(hop, now, epoch_now()))
+		return 0;
+	return hop;
+}
+
+/* Remembers what the kernel said of that; `found` has no number yet. */
+static __always_inline void remember_hop(const struct fib_hop *found, __be32 dst)
+{
+	const __u32 *link = (const void *)found->link, *its;
+	__u64 mixed = ((__u64)found->src << 32 ^ link[0] ^ (__u64)link[1] << 16 ^ link[2]) * settings.seed[0] ^
+		      ((__u64)found->ingress << 32 ^ found->ifindex) * settings.seed[1];
+	__u32 first = 0, place = (mixed >> 32) % FIB_HOPS;
+	struct fib_hops *hops = bpf_map_lookup_elem(&fib_hops, &first);
+	__u64 *word = fib_word(found->src, dst);
+	struct fib_hop *hop;
+	bool is_same;
+
+	if (!hops || !word)
+		return;
+	hop = &hops->hop[place];
+	its = (const void *)hop->link;
+	is_same = hop->src == found->src && hop->ingress == found->ingress && hop->ifindex == found->ifindex &&
+		  hop->mtu == found->mtu && its[0] == link[0] && its[1] == link[1] && its[2] == link[2];
+	if (is_good(hop, found->since, found->epoch)) {
+		if (!is_same)
+			return;
+	} else {
+		__u32 number = hop->number - hop->number % FIB_HOPS + FIB_HOPS + place;
+
+		*hop = *found;
+		hop->number = number;
+	}
+	*word = (__u64)dst << 32 | hop->number;
+}
+
+#endif

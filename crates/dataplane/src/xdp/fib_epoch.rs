@@ -1,0 +1,99 @@
+//! Hearing of changes to the host's routes and neighbours, which end what the kernel's side remembers of them. Without a daemon that
+//! ends by itself within a second.
+
+use std::io::{self, PipeReader, PipeWriter, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU64, Ordering::Release};
+use std::thread::{self, JoinHandle};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{self, AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType};
+use socket2::Socket;
+
+use super::program::Program;
+use crate::EngineError;
+use crate::shared::Shared;
+
+/// Groups of rtnetlink(7), as bits: links, neighbours, IPv4 addresses, routes and rules, and next hops that are objects of their own
+/// (RTNLGRP_NEXTHOP).
+const GROUPS: u32 = (libc::RTMGRP_LINK
+    | libc::RTMGRP_NEIGH
+    | libc::RTMGRP_IPV4_IFADDR
+    | libc::RTMGRP_IPV4_ROUTE
+    | libc::RTMGRP_IPV4_RULE) as u32
+    | 1 << (32 - 1);
+
+/// The thread that listens; it ends when this is dropped.
+pub(super) struct FibEpoch {
+    /// Closing it wakes the thread.
+    wake: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FibEpoch {
+    /// Listens from now on, in the network namespace of the calling thread. What was remembered before is over.
+    pub(super) fn start(program: &Program) -> Result<FibEpoch, EngineError> {
+        let failed = |error| EngineError::system("listening for changes of routes", "CAP_NET_ADMIN", error);
+        let (woken, wake) = io::pipe().map_err(failed)?;
+        let listener =
+            Listener { socket: open().map_err(failed)?, woken, epoch: program.second_fib_epoch()? };
+        listener.change();
+        let thread = thread::Builder::new().name("routes".into());
+        let thread = thread.spawn(move || listener.run()).map_err(failed)?;
+        Ok(FibEpoch { wake: Some(wake), thread: Some(thread) })
+    }
+}
+
+impl Drop for FibEpoch {
+    fn drop(&mut self) {
+        self.wake = None;
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that listens for changes of routes had failed");
+        }
+    }
+}
+
+fn open() -> io::Result<Socket> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket::socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+    socket::bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
+    Ok(socket.into())
+}
+
+struct Listener {
+    socket: Socket,
+    woken: PipeReader,
+    epoch: Shared<AtomicU64>,
+}
+
+impl Listener {
+    fn run(mut self) {
+        loop {
+            let mut fds = [
+                PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
+            ];
+            let _ = poll(&mut fds, PollTimeout::NONE);
+            if fds[1].revents().is_some_and(|events| !events.is_empty()) {
+                return;
+            }
+            self.hear();
+        }
+    }
+
+    /// Reads what there is: whatever it says, something has changed. So it has where more came than the socket holds.
+    fn hear(&mut self) {
+        let mut message = [0; 8192];
+        loop {
+            match self.socket.read(&mut message) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => self.change(),
+            }
+        }
+    }
+
+    fn change(&self) {
+        self.epoch[0].fetch_add(1, Release);
+    }
+}
