@@ -11,7 +11,7 @@ use std::time::Duration;
 use evener_core::dns::MeasuredPath;
 use evener_core::node::path_probe::{
     AT_ONCE, Arrival, Message, NONCE_LEN, Nonce, PACED, PACKET_LEN, Packet, Step, available_bps,
-    bottleneck_bps, paced_gap_ns,
+    bottleneck_bps, is_burst, is_in_time, paced_gap_ns,
 };
 use evener_core::node::secret::Key;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
@@ -49,7 +49,15 @@ pub(crate) async fn by_trains(to: SocketAddr, key: &Key) -> Result<MeasuredPath,
     let lost = || format!("of a train from {to} {} packets of {AT_ONCE} came", train.len());
     let bottleneck_bps = bottleneck_bps(&train).ok_or_else(lost)?;
     let gap_ns = paced_gap_ns(bottleneck_bps);
+    if !is_in_time(Step::Paced, gap_ns) {
+        return Ok(MeasuredPath { bottleneck_bps, available_bps: None });
+    }
     let train = prober.train(challenge, Step::Paced, gap_ns).await.map_err(failed)?;
+    if is_burst(&train, bottleneck_bps) {
+        return Err(format!(
+            "a token bucket on the path from {to} lets a train pass at once, whatever the path carries"
+        ));
+    }
     let available_bps = available_bps(&train, PACED, gap_ns, bottleneck_bps);
     Ok(MeasuredPath { bottleneck_bps, available_bps })
 }

@@ -16,6 +16,8 @@ const GAPS_MIN: usize = 4;
 const LOST_PERCENT: usize = 10;
 /// A train whose sender took so much longer than it should is none, in percent.
 const LATE_PERCENT: u64 = 30;
+/// Others that send more than so much of what a link carries aren't there, in percent.
+const BURST_PERCENT: u128 = 110;
 
 /// A packet of a train, as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,17 @@ pub fn available_bps(train: &[Arrival], packets: u8, gap_ns: u32, bottleneck_bps
     Some(bottleneck_bps.saturating_sub(u64::try_from(others_bps).unwrap_or(u64::MAX)))
 }
 
+/// Whether a paced train came out so much more slowly than it was sent that others would have had to send more than a link of this rate carries: then the
+/// rate is none of the link's, but of what a token bucket let pass at once, and nothing is known of either.
+pub fn is_burst(train: &[Arrival], bottleneck_bps: u64) -> bool {
+    let (Some(first), Some(last)) = (train.first(), train.last()) else { return false };
+    let sent_ns = last.sent_ns.saturating_sub(first.sent_ns);
+    let arrived_ns = last.arrived_ns.saturating_sub(first.arrived_ns);
+    let ours = u64::from(last.index.saturating_sub(first.index)) * PACKET_BITS;
+    let ours_ns = u128::from(ours) * 1_000_000_000 / u128::from(bottleneck_bps.max(1));
+    u128::from(arrived_ns).saturating_sub(ours_ns) * 100 > u128::from(sent_ns) * BURST_PERCENT
+}
+
 /// What cprobe calls available: trains of echoes, of each the bits by the time from the first to the last; the mean of all but the fastest and the slowest. That is the rate
 /// at which a train comes out (Dovrolis, Ramanathan and Moore 2001), between what is available and what the link carries, and neither.
 pub fn echoes_available_bps(trains: &[Vec<Arrival>]) -> Option<u64> {
@@ -93,6 +106,7 @@ pub fn echoes_available_bps(trains: &[Vec<Arrival>]) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::{AT_ONCE, PACED, paced_gap_ns};
     use super::*;
@@ -163,6 +177,25 @@ mod tests {
             let burst = Link { burst_bits: 6 * PACKET_BITS, ..Link::of(bps) }.carry(&at_once());
             assert!(is_near(bottleneck_bps(&burst), bps, 10), "{bps}: {:?}", bottleneck_bps(&burst));
         }
+    }
+
+    #[test]
+    fn bursts_of_a_token_bucket_are_no_link() {
+        for bps in [4_000_000, 40_000_000] {
+            // The first train passes by tokens alone, and the second has some of them.
+            for packets in [17, 24, 30] {
+                let link = Link { burst_bits: packets * PACKET_BITS, ..Link::of(bps) };
+                let found = bottleneck_bps(&link.carry(&at_once())).unwrap();
+                assert!(found > 10 * bps, "{found}");
+                let drained = Link { burst_bits: (packets - 16) * PACKET_BITS, ..Link::of(bps) };
+                assert!(is_burst(&drained.carry(&paced(paced_gap_ns(found))), found), "{bps}, {packets}");
+            }
+            for others_percent in [0, 50, 95] {
+                let link = Link { others_bps: bps * others_percent / 100, ..Link::of(bps) };
+                assert!(!is_burst(&link.carry(&paced(paced_gap_ns(bps))), bps), "{bps}, {others_percent} %");
+            }
+        }
+        assert!(!is_burst(&[], 1));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 mod dispersion;
 mod trains;
 
-pub use dispersion::{Arrival, available_bps, bottleneck_bps, echoes_available_bps};
+pub use dispersion::{Arrival, available_bps, bottleneck_bps, echoes_available_bps, is_burst};
 pub use trains::{Refused, Responder, Response, Train};
 
 use alloc::vec::Vec;
@@ -176,6 +176,14 @@ impl Packet {
         let sent_ns = u64::from_be_bytes(*rest.first_chunk()?);
         Some(Packet { challenge: *challenge, step: Step::of(*step)?, index: *index, sent_ns })
     }
+}
+
+/// What a train may take to be sent, in nanoseconds.
+pub const TRAIN_NS_MAX: u64 = 2_000_000_000;
+
+/// Whether a train that goes at this rate is sent in time.
+pub fn is_in_time(step: Step, gap_ns: u32) -> bool {
+    u64::from(step.packets()) * u64::from(gap_ns) <= TRAIN_NS_MAX
 }
 
 /// The time between packets of a paced train over a link of this rate, in nanoseconds.

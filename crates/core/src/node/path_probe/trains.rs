@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Message, NONCE_LEN, Nonce, Step};
+use super::{Message, NONCE_LEN, Nonce, Step, is_in_time};
 use crate::node::secret::Key;
 
 /// A challenge is good for one to two of these, in milliseconds.
@@ -77,7 +77,7 @@ impl Responder {
                 let is_own = [slot, slot.wrapping_sub(1)]
                     .iter()
                     .any(|slot| self.challenge(request, from, *slot) == challenge);
-                if !is_own || self.sent.contains(&(challenge, step)) {
+                if !is_own || self.sent.contains(&(challenge, step)) || !is_in_time(step, gap_ns) {
                     return Err(Refused::Silent);
                 }
                 if now_ms < self.free_ms && self.last != Some(challenge) {
@@ -200,6 +200,8 @@ mod tests {
         // Its own challenge, sent back, is none for it.
         let own = Message::Challenge { request: REQUEST, challenge };
         assert_eq!(farm.receive(1_100, director(), own), Err(Refused::Silent));
+        let long = Message::Go { request: REQUEST, challenge, step: Step::Paced, gap_ns: 80_000_000 };
+        assert_eq!(farm.receive(1_100, director(), long), Err(Refused::Silent), "more than two seconds");
         assert!(
             farm.go(1_100, director(), challenge, Step::AtOnce).is_ok(),
             "and nothing of that is in the way"
