@@ -43,7 +43,7 @@ pub(crate) async fn by_trains(to: SocketAddr, key: &Key) -> Result<MeasuredPath,
     let mut prober = Prober::open(to, *key, request).await.map_err(failed)?;
     let challenge = prober.challenge().await.map_err(failed)?;
     let challenge = challenge.ok_or_else(|| {
-        format!("the agent at {to} doesn't answer by UDP: its file needs [farm] secret_file and this host in [farm] directors")
+        format!("the agent at {to} doesn't answer by UDP: its file needs the same [[dns.name]] with `probe`, [farm] secret_file, and this host in [farm] directors; a firewall may be in the way")
     })?;
     let train = prober.train(challenge, Step::AtOnce, 0).await.map_err(failed)?;
     let lost = || format!("of a train from {to} {} packets of {AT_ONCE} came", train.len());
