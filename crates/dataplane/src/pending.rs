@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use evener_core::server::{Answer, Pending};
-use libbpf_rs::{Error, ErrorKind, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{Error, ErrorKind, Link, Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -150,7 +150,7 @@ impl Following {
 
     /// The map of requests, for sock_diag(7).
     pub fn requests(&self) -> Option<BorrowedFd<'_>> {
-        let map = self.object.maps().find(|map| map.name() == PENDING)?;
+        let map = self.map(PENDING)?;
         // SAFETY: the descriptor belongs to an object of `self`, which the borrow doesn't outlive.
         Some(unsafe { BorrowedFd::borrow_raw(map.as_fd().as_raw_fd()) })
     }
@@ -174,9 +174,13 @@ impl Following {
         words.sum()
     }
 
-    fn map(&self, name: &str) -> Option<MapHandle> {
-        let map = self.object.maps().find(|map| map.name() == name)?;
-        MapHandle::try_from(&map).ok()
+    /// The number by which another process finds the map of requests.
+    pub fn number(&self) -> Option<u32> {
+        self.map(PENDING)?.info().ok().map(|info| info.info.id)
+    }
+
+    fn map(&self, name: &str) -> Option<Map<'_>> {
+        self.object.maps().find(|map| map.name() == name)
     }
 }
 
@@ -192,13 +196,6 @@ pub fn requests_of(number: u32) -> io::Result<OwnedFd> {
     match map.name() == PENDING {
         true => map.as_fd().try_clone_to_owned(),
         false => Err(io::ErrorKind::NotFound.into()),
-    }
-}
-
-impl Following {
-    /// The number by which another process finds the map of requests.
-    pub fn number(&self) -> Option<u32> {
-        self.map(PENDING)?.info().ok().map(|info| info.info.id)
     }
 }
 

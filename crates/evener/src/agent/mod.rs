@@ -5,6 +5,7 @@
 
 mod desired;
 pub mod doctor;
+mod listening;
 mod load;
 pub(crate) mod local_server;
 mod member;
@@ -40,7 +41,7 @@ use crate::runtime::reader;
 use crate::runtime::secret;
 use crate::runtime::signals::{Signals, Wish};
 use desired::{DesiredState, Identity};
-use load::Telling;
+use load::{Known, Telling};
 use member::Memberships;
 use place::{HostState, PlaceError};
 use state::State;
@@ -192,7 +193,8 @@ impl Agent {
         let config_path = config_path.to_owned();
         let wanted = member::wanted(&config, &identity, &network);
         let path_key = path_probe::key(&config)?;
-        let telling = Telling::start(&config, &wanted, path_key, &directory);
+        let known = Known { config: &config, network: &network, memberships: &wanted, path_key };
+        let telling = Telling::start(&known, &directory);
         let mut memberships = Memberships::new(&directory);
         memberships.follow(wanted, &telling);
         let mut agent = Agent {
@@ -285,7 +287,7 @@ impl Agent {
         let path_key = path_probe::key(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         let wanted = member::wanted(&config, &self.identity, &network);
-        self.telling.follow(&config, &wanted, path_key);
+        self.telling.follow(&Known { config: &config, network: &network, memberships: &wanted, path_key });
         self.memberships.follow(wanted, &self.telling);
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;

@@ -1,16 +1,15 @@
 //! Sends directors of the farm trains of packets, by which they measure the path from here.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use evener_core::node::path_probe::{self, Packet, Responder, Response, Train};
 use evener_core::node::secret::{KEY_LEN, Key};
-use nix::sys::socket::sockopt;
-use socket2::{Domain, Socket, Type};
+use socket2::Type;
 use tokio::net::UdpSocket;
 
+use super::listening::bind;
 use super::load::Again;
 use super::load::host::monotonic_ns;
 use crate::config::{AgentListen, Config};
@@ -34,7 +33,7 @@ pub(crate) fn key(config: &Config) -> Result<Option<Key>, ReadError> {
 pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpAddr>) {
     let mut again = Again::default();
     let socket = loop {
-        match open(listen) {
+        match bind(listen, Type::DGRAM).and_then(|socket| UdpSocket::from_std(socket.into())) {
             Ok(socket) => break socket,
             Err(error) => {
                 if again.wait().await {
@@ -64,25 +63,6 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
             }
             Ok(Response::Train(train)) => start(&socket, from, train),
             Err(refused) => tracing::debug!(%from, ?refused, "no probe"),
-        }
-    }
-}
-
-fn open(listen: AgentListen) -> io::Result<UdpSocket> {
-    let bind = |address: SocketAddr| -> io::Result<UdpSocket> {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
-        if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
-            nix::sys::socket::setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        UdpSocket::from_std(socket.into())
-    };
-    match listen {
-        AgentListen::At(address) => bind(address),
-        // A socket of IPv6 takes both; where there is no IPv6, IPv4 is all.
-        AgentListen::Everywhere { port } => {
-            bind((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|_| bind((Ipv4Addr::UNSPECIFIED, port).into()))
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::admin::table;
 use crate::cli::{self, CONFIG_FILE};
 use crate::config::{self, Config};
 use crate::io::diag::{self, OpenConnection};
-use crate::io::locating::is_local;
+use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::lock::Lock;
 use crate::runtime::{Exit, paths, terminal};
 use crate::views::Request;
@@ -36,6 +36,10 @@ enum RequestsError {
     Config(String),
     #[error(transparent)]
     Follow(#[from] FollowError),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error("this host can't be read: {0}")]
+    Host(io::Error),
     #[error("the kernel doesn't say what its sockets have to send: {0}")]
     Kernel(io::Error),
     #[error("the requests could not be written: {0}")]
@@ -60,6 +64,7 @@ fn show(args: &cli::Requests) -> Result<(), RequestsError> {
         return Err(RequestsError::Privilege);
     }
     let config = config(args)?;
+    let network = network()?;
     let ports = load::ports(&config);
     let source = Source::open(&ports)?;
     if !args.watch && matches!(source, Source::Own(_)) {
@@ -73,7 +78,7 @@ fn show(args: &cli::Requests) -> Result<(), RequestsError> {
         let sending = diag::sending(&ports, source.requests()).map_err(RequestsError::Kernel)?;
         let now_ns = host::monotonic_ns();
         let mut requests: Vec<Request> =
-            sending.open.iter().map(|one| request_of(one, &config, now_ns)).collect();
+            sending.open.iter().map(|one| request_of(one, &config, &network, now_ns)).collect();
         requests.sort_by_key(|request| std::cmp::Reverse(request.bytes_left));
         let text = match (args.json, args.watch) {
             (true, true) => serde_json::to_string(&requests).map(|line| line + "\n"),
@@ -91,6 +96,12 @@ fn show(args: &cli::Requests) -> Result<(), RequestsError> {
         }
         std::thread::sleep(INTERVAL);
     }
+}
+
+/// This host's own addresses, by which it is found in the file.
+fn network() -> Result<Network, RequestsError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(RequestsError::Host)?.block_on(network::read())?)
 }
 
 /// The file: that which is named, or the agent's, or the usual one.
@@ -130,11 +141,11 @@ impl Source {
     }
 }
 
-fn request_of(open: &OpenConnection, config: &Config, now_ns: u64) -> Request {
+fn request_of(open: &OpenConnection, config: &Config, network: &Network, now_ns: u64) -> Request {
     let (bytes_left, is_exact) = open.left();
     let rate = open.rate_since(now_ns).filter(|rate| *rate > 0.0);
     let line = open.request.as_ref().map(|request| words_of(&request.line)).unwrap_or_default();
-    let (service, server) = place_of(open.server, config);
+    let (service, server) = place_of(open.server, config, network);
     Request {
         service,
         client: open.client.to_string(),
@@ -164,7 +175,7 @@ fn words_of(line: &[u8]) -> (Option<String>, Option<String>) {
 }
 
 /// The service that an address of this host belongs to, and this server's name in it.
-fn place_of(at: SocketAddr, config: &Config) -> (Option<String>, Option<String>) {
+fn place_of(at: SocketAddr, config: &Config, network: &Network) -> (Option<String>, Option<String>) {
     let services = config.services.iter();
     let by_address = services.clone().find(|service| service.addresses.contains(&at));
     let has_server = |service: &&evener_core::farm::Service| {
@@ -175,7 +186,7 @@ fn place_of(at: SocketAddr, config: &Config) -> (Option<String>, Option<String>)
         service.servers.iter().any(is_here)
     };
     if let Some(service) = by_address.or_else(|| services.clone().find(has_server)) {
-        let own = service.servers.iter().find(|server| server.address == at.ip() || is_local(server.address));
+        let own = service.servers.iter().find(|server| network.is_local(server.address));
         return (Some(service.name.clone()), own.map(|server| server.name.clone()));
     }
     for service in &config.groups {

@@ -21,6 +21,7 @@ use crate::{Agent, service};
 
 /// What may be in a client's receive buffer, unread, or on its way.
 const NEAR: u64 = 64 * 1024;
+const SCRIPTED_PORT: u16 = 8_088;
 
 /// A file for a host whose server has this port.
 fn config(farm: &Farm, host: &Host, port: u16) -> String {
@@ -161,6 +162,14 @@ fn scripted(host: &Host, port: u16) -> Result<mpsc::Sender<Vec<Vec<u8>>>> {
     Ok(script)
 }
 
+/// One on a farm's first server, with an agent, which has had its answer: by that it knows a first speed.
+fn scripted_with_agent(farm: &Farm) -> Result<(mpsc::Sender<Vec<Vec<u8>>>, Agent)> {
+    let host = farm.server(0);
+    let script = scripted(host, SCRIPTED_PORT)?;
+    script.send(vec![b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), vec![]])?;
+    Ok((script, Agent::start(host, &config(farm, host, SCRIPTED_PORT), &[])?))
+}
+
 /// How what is left of an answer is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Left {
@@ -176,11 +185,8 @@ enum Left {
 fn each_answer_ends_where_it_says_or_is_known_by_the_kernel_alone() -> Result<()> {
     let farm = Farm::builder().build()?;
     let (host, client) = (farm.server(0), farm.client(0));
-    let at = SocketAddr::new(host.address().into(), 8_088);
-    let script = scripted(host, at.port())?;
-    // The agent's own, by which it knows a first speed.
-    script.send(vec![b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), vec![]])?;
-    let _agent = Agent::start(host, &config(&farm, host, at.port()), &[])?;
+    let at = SocketAddr::new(host.address().into(), SCRIPTED_PORT);
+    let (script, _agent) = scripted_with_agent(&farm)?;
     let get = "GET /a?b HTTP/1.1\r\nHost: a\r\n\r\n";
     let head = |fields: &str| format!("HTTP/1.1 {fields}\r\n\r\n").into_bytes();
     let (part, much) = (vec![b'x'; 1_000], vec![b'x'; 8_000_000]);
@@ -339,10 +345,8 @@ fn some_answer(random: &mut Random) -> Vec<Vec<u8>> {
 fn the_kernel_knows_of_answers_what_core_does() -> Result<()> {
     let farm = Farm::builder().build()?;
     let (host, client) = (farm.server(0), farm.client(0));
-    let at = SocketAddr::new(host.address().into(), 8_088);
-    let script = scripted(host, at.port())?;
-    script.send(vec![b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), vec![]])?;
-    let _agent = Agent::start(host, &config(&farm, host, at.port()), &[])?;
+    let at = SocketAddr::new(host.address().into(), SCRIPTED_PORT);
+    let (script, _agent) = scripted_with_agent(&farm)?;
     let (mut known, mut random) = (0, Random::new(20));
     for number in 0..60 {
         let method = ["GET", "HEAD", "POST", "X-Y_Z"][random.below(4)];

@@ -24,7 +24,7 @@ pub struct Train {
     pub gap_ns: u32,
 }
 
-/// What follows from a message.
+/// Why a message is not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Nothing is answered: it is of nobody who may ask, or makes no sense.

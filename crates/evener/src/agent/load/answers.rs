@@ -3,21 +3,22 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evener_core::net::http::{Frame, Reading, Refusal, read_within, refuse};
 use evener_core::net::prefix::Prefix;
-use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::json;
+use socket2::Type;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Again;
 use super::measure::Load;
 use super::queries::Queries;
+use crate::agent::listening::bind;
 use crate::config::AgentListen;
 use crate::runtime::accept::accept;
 use crate::runtime::seats::{Seat, Seats};
@@ -31,7 +32,7 @@ const FRESH_TIMEOUT: Duration = Duration::from_millis(100);
 /// What is read of a question, in bytes.
 pub(super) const QUESTION_MAX: usize = 8 * 1024;
 /// Connections that wait to be taken.
-const BACKLOG: u32 = 1_024;
+const BACKLOG: i32 = 1_024;
 
 /// Where it is answered, and whom.
 pub(super) struct Door {
@@ -78,17 +79,10 @@ impl Door {
         self.permitted.as_ref().is_none_or(|permitted| permitted.has(client))
     }
 
-    async fn bind(&self) -> io::Result<TcpListener> {
-        match self.listen {
-            AgentListen::At(address) => TcpListener::bind(address).await,
-            // A socket of IPv6 takes both, whatever the host's default; where there is no IPv6, IPv4 is all.
-            AgentListen::Everywhere { port } => match everywhere(port) {
-                Err(error) if error.raw_os_error() == Some(nix::libc::EAFNOSUPPORT) => {
-                    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
-                }
-                opened => opened,
-            },
-        }
+    fn bind(&self) -> io::Result<TcpListener> {
+        let socket = bind(self.listen, Type::STREAM)?;
+        socket.listen(BACKLOG)?;
+        TcpListener::from_std(socket.into())
     }
 }
 
@@ -100,14 +94,6 @@ async fn renew(refresh: &Refresh) {
     }
 }
 
-fn everywhere(port: u16) -> io::Result<TcpListener> {
-    let socket = TcpSocket::new_v6()?;
-    socket.set_reuseaddr(true)?;
-    setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
-    socket.bind((Ipv6Addr::UNSPECIFIED, port).into())?;
-    socket.listen(BACKLOG)
-}
-
 /// Listens, and answers who may ask, for as long as it lives. What can't be listened on is tried again. Who may not has its connection
 /// closed at once, and takes no place of others.
 pub(super) async fn serve<F>(door: Door, load: watch::Receiver<Load>, answer: fn(TcpStream, Load, Asker) -> F)
@@ -116,7 +102,7 @@ where
 {
     let mut again = Again::default();
     let listener = loop {
-        match door.bind().await {
+        match door.bind() {
             Ok(listener) => break listener,
             Err(error) => {
                 if again.wait().await {
@@ -293,7 +279,9 @@ fn metrics(load: &Load) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::net::SocketAddr;
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use tokio::net::TcpSocket;
 
     use super::*;
     use crate::request_heads::{Expected, vectors};

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use super::host::count_own_request;
 use crate::config::Config;
 use crate::io::locating::is_local;
+use crate::io::network::Network;
 
 /// How long it may take, and how much of an answer is read, in bytes.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,19 +26,22 @@ pub(super) struct FirstRequest {
 }
 
 /// One for each place of the file where a server program of this host may listen.
-pub(super) fn first_requests(config: &Config) -> Vec<FirstRequest> {
-    let of_services =
-        config.services.iter().filter(|service| service.protocol == Protocol::Tcp).flat_map(requests_of);
+pub(super) fn first_requests(config: &Config, network: &Network) -> Vec<FirstRequest> {
+    let services = config.services.iter().filter(|service| service.protocol == Protocol::Tcp);
+    // There may be hundreds of thousands.
     let members = config.members().filter_map(|member| Some(SocketAddr::new(member.address?, member.port)));
+    let members = members.filter(|to| network.is_local(to.ip()));
     let of_members = members.map(|to| FirstRequest { to, path: "/".to_owned(), host: to.to_string() });
-    of_services.chain(of_members).filter(|request| is_local(request.to.ip())).collect()
+    services.flat_map(|service| requests_of(service, network)).chain(of_members).collect()
 }
 
 /// At its servers' own addresses, and at the service's, which a server may have.
-fn requests_of(service: &Service) -> Vec<FirstRequest> {
+fn requests_of(service: &Service, network: &Network) -> Vec<FirstRequest> {
     let port = service.addresses.first().map_or(80, SocketAddr::port);
-    let own =
-        service.servers.iter().map(|server| SocketAddr::new(server.address, server.port.unwrap_or(port)));
+    let servers = service.servers.iter().filter(|server| network.is_local(server.address));
+    let own = servers.map(|server| SocketAddr::new(server.address, server.port.unwrap_or(port)));
+    // It may have been put in place since the network was read.
+    let shared = service.addresses.iter().copied().filter(|address| is_local(address.ip()));
     let (path, host) = match &service.health.kind {
         HealthKind::Http { path, host, .. } => (path.clone(), host.clone()),
         _ => ("/".to_owned(), None),
@@ -47,7 +51,7 @@ fn requests_of(service: &Service) -> Vec<FirstRequest> {
         path: path.clone(),
         host: host.clone().unwrap_or_else(|| to.to_string()),
     };
-    own.chain(service.addresses.iter().copied()).map(request).collect()
+    own.chain(shared).map(request).collect()
 }
 
 /// The speed of the first that answers, in bytes a second: bytes of the answer by the time since the request. `None` where nobody answers.

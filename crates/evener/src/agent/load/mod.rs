@@ -25,6 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::member::Wanted;
 use super::path_probe;
 use crate::config::{AgentConfig, Config};
+use crate::io::network::Network;
 use answers::{Door, Permitted};
 use delay::Delay;
 use first_speed::FirstRequest;
@@ -93,8 +94,18 @@ pub(super) fn ports(config: &Config) -> BTreeSet<u16> {
     ports.chain(config.members().map(|member| member.port)).collect()
 }
 
+/// What an agent knows when it begins to measure, or goes on by another file.
+pub(super) struct Known<'a> {
+    pub(super) config: &'a Config,
+    pub(super) network: &'a Network,
+    pub(super) memberships: &'a [Wanted],
+    /// By which directors are believed that probe the path from here.
+    pub(super) path_key: Option<Key>,
+}
+
 impl Settings {
-    fn of(config: &Config, memberships: &[Wanted], path_key: Option<Key>) -> Settings {
+    fn of(known: &Known<'_>) -> Settings {
+        let Known { config, network, memberships, path_key } = *known;
         Settings {
             config: config.agent.clone(),
             ports: ports(config),
@@ -102,13 +113,11 @@ impl Settings {
             askers: config.farm.directors.iter().copied().collect(),
             is_member: !memberships.is_empty(),
             probes_milli: memberships.iter().map(Wanted::probes_milli).sum(),
-            first_requests: first_speed::first_requests(config),
+            first_requests: first_speed::first_requests(config, network),
             path_key,
         }
     }
-}
 
-impl Settings {
     /// Whether anybody is told.
     fn measures(&self) -> bool {
         self.config.listen.is_some() || self.config.check_listen.is_some() || self.is_member
@@ -117,13 +126,8 @@ impl Settings {
 
 impl Telling {
     /// Begins, by this file. `directory` is where `evener requests` looks.
-    pub(super) fn start(
-        config: &Config,
-        memberships: &[Wanted],
-        path_key: Option<Key>,
-        directory: &Path,
-    ) -> Telling {
-        let settings = Settings::of(config, memberships, path_key);
+    pub(super) fn start(known: &Known<'_>, directory: &Path) -> Telling {
+        let settings = Settings::of(known);
         let mut telling = Telling {
             settings: settings.clone(),
             load: Arc::new(watch::channel(Load::default()).0),
@@ -136,8 +140,8 @@ impl Telling {
     }
 
     /// Goes on by another file; begins anew if it says anything else.
-    pub(super) fn follow(&mut self, config: &Config, memberships: &[Wanted], path_key: Option<Key>) {
-        let settings = Settings::of(config, memberships, path_key);
+    pub(super) fn follow(&mut self, known: &Known<'_>) {
+        let settings = Settings::of(known);
         if settings != self.settings {
             self.begin(settings);
         }

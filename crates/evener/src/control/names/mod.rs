@@ -276,8 +276,7 @@ impl Names {
             self.bus.tell(Event::Path { address, error });
         }
         if is_news {
-            let asks =
-                |number: &usize| self.running.get(*number).is_some_and(|one| one.config.probe.is_some());
+            let asks = |number: &usize| self.running.get(*number).is_some_and(|one| one.probes(address));
             let numbers: Vec<usize> = (0..self.running.len()).filter(asks).collect();
             numbers.into_iter().for_each(|number| self.mark(number));
         }

@@ -91,6 +91,13 @@ impl Running {
         (Arc::clone(&self.balanced), Arc::new(shown))
     }
 
+    /// Whether the path to a server is probed for it. Services' servers may be anywhere.
+    pub(super) fn probes(&self, server: IpAddr) -> bool {
+        let has = list_of(&self.config)
+            .is_none_or(|list| list.servers.iter().any(|one| one.address.ip() == server));
+        self.config.probe.is_some() && has
+    }
+
     /// All that may be given.
     fn candidates(&self, followed: &[Followed], now_ms: u64) -> Vec<Candidate> {
         match &self.servers {

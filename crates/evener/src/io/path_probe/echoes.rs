@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use evener_core::dns::MeasuredPath;
+use evener_core::net::checksum;
+use evener_core::net::wire::{icmp, icmpv6};
 use evener_core::node::path_probe::{Arrival, bottleneck_bps, echoes_available_bps};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::unix::AsyncFd;
@@ -110,19 +112,14 @@ impl Echoes {
     }
 
     fn echo(&self, number: u16) -> Vec<u8> {
-        let kind = if self.server.is_ipv4() { 8 } else { 128 };
+        let kind = if self.server.is_ipv4() { icmp::ECHO } else { icmpv6::ECHO };
         let mut bytes = vec![kind, 0, 0, 0];
         bytes.extend(self.identifier.to_be_bytes());
         bytes.extend(number.to_be_bytes());
         bytes.resize(PACKET_LEN + HEADER_LEN, 0);
         // Of ICMPv6 the kernel makes it, since addresses are in it (RFC 3542, section 3.1).
         if self.server.is_ipv4() {
-            let sum: u32 = bytes
-                .chunks(2)
-                .map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)))
-                .sum();
-            let folded = (sum & 0xffff) + (sum >> 16);
-            let sum = !((folded & 0xffff) + (folded >> 16)) as u16;
+            let sum = checksum::finish(checksum::add(0, &bytes));
             bytes[2..4].copy_from_slice(&sum.to_be_bytes());
         }
         bytes
@@ -131,8 +128,8 @@ impl Echoes {
     /// The number of one of these echoes' answers. Of IPv4 the packet comes with its header.
     fn number(&self, packet: &[u8]) -> Option<u16> {
         let (message, kind) = match self.server {
-            IpAddr::V4(_) => (packet.get(usize::from(packet.first()? & 15) * 4..)?, 0),
-            IpAddr::V6(_) => (packet, 129),
+            IpAddr::V4(_) => (packet.get(usize::from(packet.first()? & 15) * 4..)?, icmp::ECHO_REPLY),
+            IpAddr::V6(_) => (packet, icmpv6::ECHO_REPLY),
         };
         let [found, _, _, _, one, two, number @ ..] = message else { return None };
         let is_ours = (*found, u16::from_be_bytes([*one, *two])) == (kind, self.identifier);
