@@ -9,7 +9,7 @@
 #define MESSAGE_MAX 4096
 /* Longer than a field's name and what is compared of its value. */
 #define MESSAGE_PAD 40
-/* What is read of a segment's data: message.h. */
+/* What is read of the data of one segment, or of some that follow each other: message.h. */
 struct message {
 	__u32 at, len; /* where the reading is, and where it ends */
 	__u32 line; /* where the line begins */
@@ -20,10 +20,11 @@ struct message {
 	__u32 codings; /* fields that say how the body is encoded, which is in chunks */
 	__u32 digits;
 	__u32 closes; /* whether no other message follows */
-	__u32 odd;
+	__u32 odd; /* something unusual is in the line that is read, or in one before */
 	__u32 before; /* the byte before */
 	__u64 length;
-	__u8 byte[MESSAGE_MAX + MESSAGE_PAD];
+	/* Twice, since the verifier takes for possible that as much is added as there may be. */
+	__u8 byte[MESSAGE_MAX + MESSAGE_MAX + MESSAGE_PAD];
 };
 
 #endif

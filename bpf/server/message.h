@@ -38,7 +38,7 @@ static __always_inline __u64 lower_at(const struct message *m, __u32 at)
 	return word_at(m, at) | 0x2020202020202020;
 }
 
-/* Begins a line, at `at`. Behind the bytes that are there stand those of another message; but a head that gets as far as
+/* Begins a line, at `at`. Behind the bytes that are there stand those of another message; but a line that gets as far as
  * that has no end here. */
 static __always_inline void begin_line(struct message *m, __u32 at)
 {
@@ -46,6 +46,8 @@ static __always_inline void begin_line(struct message *m, __u32 at)
 
 	m->line = at;
 	m->field = FIELD_OTHER;
+	if (at >= m->len)
+		return;
 	/* RFC 9112, section 5.2: the line before goes on. */
 	if (m->byte[at] == ' ' || m->byte[at] == '\t') {
 		m->odd = true;
@@ -84,11 +86,13 @@ static __always_inline void end_line(struct message *m, __u32 at)
 static __always_inline void read_length(struct message *m, __u8 byte)
 {
 	if (byte >= '0' && byte <= '9') {
+		if (m->digits && (m->before == ' ' || m->before == '\t'))
+			m->odd = true;
 		m->length = m->length * 10 + (byte - '0');
 		m->digits++;
 		if (m->length > LENGTH_MAX)
 			m->odd = true;
-	} else if (byte != '\r' && (m->digits || (byte != ' ' && byte != '\t'))) {
+	} else if (byte != '\r' && byte != ' ' && byte != '\t') {
 		m->odd = true;
 	}
 }
@@ -137,23 +141,31 @@ static long read_on(__u32 turn, void *arg)
 		m->closes = true;
 	m->before = byte;
 	m->at = at + 1;
-	return m->odd || m->head_len;
+	/* A line is read to its end, since one that has none here may be read again with more. */
+	return byte == '\n' && (m->odd || m->head_len);
 }
 
-/* Reads `len` bytes of a segment as the beginning of a message. Global, so that it is verified once, and on its own. */
-__noinline int read_message(struct __sk_buff *skb, __u32 from, __u32 len)
+/* Whether more bytes could help: no line that is whole is unusual. */
+static __always_inline bool is_cut(const struct message *m)
+{
+	return !m->head_len && !(m->odd && m->before == '\n');
+}
+
+/* Reads the first `kept` bytes that stand in the message, and `len` of a segment behind them, as the beginning of a message. Global, so
+ * that it is verified once, and on its own. */
+__noinline int read_behind(struct __sk_buff *skb, __u32 from, __u32 len, __u32 kept)
 {
 	struct message *m = message_here();
 	__u32 last = len - 1;
 
-	if (!m || last >= MESSAGE_MAX)
+	if (!m || last >= MESSAGE_MAX || kept > MESSAGE_MAX)
 		return false;
 	/* Kernels of today and of yesterday see by this that it is neither nothing nor too much. */
 	hide(last);
-	if (bpf_skb_load_bytes(skb, from, m->byte, last + 1))
+	if (bpf_skb_load_bytes(skb, from, m->byte + kept, last + 1))
 		return false;
 	m->at = 0;
-	m->len = len;
+	m->len = kept + len;
 	m->line = 0;
 	m->field = FIELD_OTHER;
 	m->head_len = 0;
@@ -163,8 +175,14 @@ __noinline int read_message(struct __sk_buff *skb, __u32 from, __u32 len)
 	m->odd = false;
 	m->before = 0;
 	m->length = 0;
-	bpf_loop(len, read_on, &m, 0);
+	bpf_loop(m->len, read_on, &m, 0);
 	return true;
+}
+
+/* The same of a segment that begins with it. */
+static __always_inline int read_message(struct __sk_buff *skb, __u32 from, __u32 len)
+{
+	return read_behind(skb, from, len, 0);
 }
 
 #endif

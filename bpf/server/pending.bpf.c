@@ -137,7 +137,7 @@ int answer_leaves(struct __sk_buff *skb)
 		if (!known)
 			return PASS;
 	}
-	follow(skb, known, &data, tcp->bytes_acked + (__u32)(data.sequence - tcp->snd_una));
+	follow(skb, sk, known, &data, tcp->bytes_acked + (__u32)(data.sequence - tcp->snd_una));
 	return PASS;
 }
 

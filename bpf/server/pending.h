@@ -16,6 +16,7 @@
 /* What is copied of an answer at first: most heads are shorter, and a copy of the most costs as much as to read them. */
 #define ANSWER_HEAD_USUAL 512
 #define PROVISIONAL_MAX 2
+#define VERSION_LEN 8
 
 /* A segment's data. */
 struct data {
@@ -25,6 +26,12 @@ struct data {
 	__u32 len;
 	bool is_last; /* nothing comes behind it */
 };
+
+static __always_inline void copy_words(__u64 *to, const __u64 *from)
+{
+	for (__u32 i = 0; i < ANSWER_HEAD_MAX / 8; i++)
+		to[i] = from[i];
+}
 
 static __always_inline bool is_method(const __u8 *start)
 {
@@ -70,6 +77,7 @@ static __always_inline bool read_request(struct __sk_buff *skb, const struct dat
 	p->end_sequence = 0;
 	p->begin = 0;
 	p->end = 0;
+	p->kept = 0;
 	/* Last, since what leaves may be looked at on another CPU. */
 	barrier();
 	p->answer = word >> 32 == WORD(0, 0, 0, 0, 'P', 'R', 'I', ' ') || word == WORD('C', 'O', 'N', 'N', 'E', 'C', 'T', ' ') ?
@@ -104,46 +112,78 @@ static __always_inline bool is_status(__u64 status)
 	       third <= '9';
 }
 
-static __always_inline bool read_head(struct __sk_buff *skb, const struct message *m, __u32 from, __u32 len)
+/* Puts the beginning of the head, which was sent before, where the head is read. */
+static __always_inline bool bring_start(struct bpf_sock *sk, struct message *m)
 {
-	if (!read_message(skb, from, len < ANSWER_HEAD_USUAL ? len : ANSWER_HEAD_USUAL))
-		return false;
-	if (!m->head_len && !m->odd && len > ANSWER_HEAD_USUAL &&
-	    !read_message(skb, from, len < ANSWER_HEAD_MAX ? len : ANSWER_HEAD_MAX))
-		return false;
-	return m->head_len && !m->odd;
+	struct head_start *start = bpf_sk_storage_get(&heads, sk, 0, 0);
+
+	if (start)
+		copy_words((__u64 *)m->byte, start->word);
+	return start;
 }
 
-static __always_inline bool begin_answer(struct __sk_buff *skb, struct pending *p, const struct data *data, __u64 position)
+/* Keeps what is there of a head that isn't whole. */
+static __always_inline bool keep_start(struct bpf_sock *sk, const struct message *m)
 {
-	__u32 from = data->from, len = data->len, sequence = data->sequence;
+	struct head_start *start = bpf_sk_storage_get(&heads, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
+	if (start)
+		copy_words(start->word, (const __u64 *)m->byte);
+	else
+		count(COUNT_UNFOLLOWED, 1);
+	return start;
+}
+
+/* Whether the beginning of a head can be read, with these bytes behind what was kept of it. */
+static __always_inline bool read_head(struct __sk_buff *skb, const struct message *m, __u32 from, __u32 len, __u32 kept)
+{
+	__u32 room = ANSWER_HEAD_MAX - kept;
+
+	if (!kept && !read_message(skb, from, len < ANSWER_HEAD_USUAL ? len : ANSWER_HEAD_USUAL))
+		return false;
+	if ((kept || (is_cut(m) && len > ANSWER_HEAD_USUAL)) && !read_behind(skb, from, len < room ? len : room, kept))
+		return false;
+	return m->len < VERSION_LEN || word_at(m, 0) >> 8 == WORD(0, 'H', 'T', 'T', 'P', '/', '1', '.');
+}
+
+/* The first bytes of an answer, or more of its head; false where its end is not to be known. */
+static __always_inline bool begin_answer(struct __sk_buff *skb, struct bpf_sock *sk, struct pending *p,
+					 const struct data *data, __u64 position)
+{
+	__u32 from = data->from, len = data->len, sequence = p->begin_sequence, kept = p->kept;
+	struct message *m = message_here();
+
+	position -= kept;
 	/* Also of one whose end is unknown. */
 	p->begin = position;
+	if (!m || kept >= ANSWER_HEAD_MAX || (kept && !bring_start(sk, m)))
+		return false;
 	for (__u32 i = 0; i <= PROVISIONAL_MAX; i++) {
-		struct message *m = message_here();
 		__u64 status, length, end;
 
-		if (!len) {
-			p->begin_sequence = sequence;
-			return true;
-		}
-		if (!m || !read_head(skb, m, from, len))
+		if (len && !read_head(skb, m, from, len, kept))
 			return false;
-		status = word_at(m, 8) >> 32;
-		if (word_at(m, 0) >> 8 != WORD(0, 'H', 'T', 'T', 'P', '/', '1', '.') || !is_status(status))
+		if (!len || (is_cut(m) && kept + len < ANSWER_HEAD_MAX)) {
+			p->begin_sequence = sequence;
+			p->begin = position;
+			p->kept = kept + len;
+			return !len || keep_start(sk, m);
+		}
+		status = word_at(m, VERSION_LEN) >> 32;
+		if (!m->head_len || m->odd || !is_status(status))
 			return false;
 		if (status >> 16 == (' ' << 8 | '1') && status != WORD(0, 0, 0, 0, ' ', '1', '0', '1')) {
-			from += m->head_len;
-			len -= m->head_len;
+			from += m->head_len - kept;
+			len -= m->head_len - kept;
 			position += m->head_len;
 			sequence += m->head_len;
+			kept = 0;
 			continue;
 		}
 		if (!body_of(p, m, status, &length))
 			return false;
 		end = position + m->head_len + length;
-		if (position + len > end)
+		if (position + kept + len > end)
 			return false;
 		p->begin_sequence = sequence;
 		p->end_sequence = sequence + (__u32)(end - position);
@@ -168,20 +208,27 @@ static __always_inline void finish(struct pending *p, const struct data *data, _
 }
 
 /* What the server sends next; `position` is that of its first byte. */
-static __always_inline void follow(struct __sk_buff *skb, struct pending *p, const struct data *data, __u64 position)
+static __always_inline void follow(struct __sk_buff *skb, struct bpf_sock *sk, struct pending *p, const struct data *data,
+				   __u64 position)
 {
 	if (p->answer == PENDING_WAITING) {
-		__s32 ahead = data->sequence - p->begin_sequence;
+		__s32 ahead = data->sequence - (p->begin_sequence + p->kept);
 
 		if (ahead < 0)
 			return;
-		if (ahead || !begin_answer(skb, p, data, position))
+		if (ahead || !begin_answer(skb, sk, p, data, position))
 			p->answer = PENDING_UNKNOWN;
 	} else if (p->answer == PENDING_KNOWN && position + data->len > p->end) {
+		/* More than it promised, or the answer to a request that came ahead, of which nothing was kept. */
+		p->line_len = 0;
 		p->answer = PENDING_UNKNOWN;
 	}
 	if (data->is_last)
 		finish(p, data, position + data->len);
+	if (p->kept && p->answer != PENDING_WAITING) {
+		p->kept = 0;
+		bpf_sk_storage_delete(&heads, sk);
+	}
 }
 
 #endif

@@ -20,7 +20,7 @@ enum pending_answer {
 enum pending_count {
 	/* bytes that were sent for the first time */
 	COUNT_SENT = 0,
-	/* requests for which there was no memory: of these nothing is known */
+	/* requests, or heads of answers, for which there was no memory: of these nothing is known */
 	COUNT_UNFOLLOWED = 1,
 	PENDING_COUNTS,
 };
@@ -36,7 +36,8 @@ struct pending {
 	__u8 answer;
 	__u8 is_head;
 	__u8 line_len;
-	__u8 pad[5];
+	__u8 pad;
+	__u32 kept; /* bytes of the answer's head that were sent, while that isn't whole: heads */
 	__u8 line[LINE_MAX];
 };
 

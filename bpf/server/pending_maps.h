@@ -20,6 +20,18 @@ struct {
 	__type(value, struct pending);
 } pending SEC(".maps");
 
+/* The beginning of an answer's head that segments have cut. */
+struct head_start {
+	__u64 word[MESSAGE_MAX / 8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct head_start);
+} heads SEC(".maps");
+
 /* Key of `early`. */
 struct early_key {
 	struct ip client, server;

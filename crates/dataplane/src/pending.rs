@@ -83,7 +83,8 @@ struct Value {
     answer: u8,
     is_head: u8,
     line_len: u8,
-    pad: [u8; 5],
+    pad: u8,
+    kept: u32,
     line: [u8; LINE_MAX as usize],
 }
 

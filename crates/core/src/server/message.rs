@@ -18,34 +18,49 @@ pub struct Head {
     pub closes: bool,
 }
 
+/// How far the bytes at hand tell of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// It is whole.
+    Whole(Head),
+    /// It goes on behind them; no line of it that is whole is unusual.
+    Cut,
+    /// One is.
+    Odd,
+}
+
 impl Head {
     /// Reads the head that `bytes` begin with; nothing if it has no end there, or anything in it is unusual.
     pub fn read(bytes: &[u8]) -> Option<Head> {
-        Head::read_up_to(bytes, LENGTH_MAX)
+        match Head::read_up_to(bytes, LENGTH_MAX) {
+            Reading::Whole(head) => Some(head),
+            Reading::Cut | Reading::Odd => None,
+        }
     }
 
     /// The same where the body may be as long as this, in bytes.
-    pub(super) fn read_up_to(bytes: &[u8], length_max: u64) -> Option<Head> {
+    pub(super) fn read_up_to(bytes: &[u8], length_max: u64) -> Reading {
         let (mut head, mut rest, mut is_first) = (Head::default(), bytes, true);
-        loop {
-            let end = rest.iter().position(|byte| *byte == b'\n')?;
-            let (line, behind) = rest.split_at_checked(end + 1)?;
-            // RFC 9112, section 2.2: some take a line feed alone for an end, and others don't.
-            let line = line.strip_suffix(b"\r\n")?;
-            // Nor is it known what they make of other control characters (RFC 9110, section 5.5).
-            if line.iter().any(|byte| *byte < b' ' && *byte != b'\t') {
-                return None;
-            }
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, behind) = rest.split_at(end + 1);
             rest = behind;
+            // RFC 9112, section 2.2: some take a line feed alone for an end, and others don't. Nor is it known what
+            // they make of other control characters (RFC 9110, section 5.5).
+            let line = line.strip_suffix(b"\r\n");
+            let Some(line) = line.filter(|line| line.iter().all(|byte| *byte >= b' ' || *byte == b'\t'))
+            else {
+                return Reading::Odd;
+            };
             if line.is_empty() {
                 head.len = bytes.len() - rest.len();
-                return Some(head);
+                return Reading::Whole(head);
             }
-            if !is_first {
-                head.add_field(line, length_max)?;
+            if !is_first && head.add_field(line, length_max).is_none() {
+                return Reading::Odd;
             }
             is_first = false;
         }
+        Reading::Cut
     }
 
     fn add_field(&mut self, line: &[u8], length_max: u64) -> Option<()> {
@@ -71,9 +86,9 @@ impl Head {
     }
 }
 
-/// Digits, and only blanks before them.
+/// Digits, and only blanks around them (RFC 9110, section 5.5).
 fn length(value: &[u8], length_max: u64) -> Option<u64> {
-    let digits = value.trim_ascii_start();
+    let digits = value.trim_ascii();
     if digits.is_empty() {
         return None;
     }
@@ -97,6 +112,7 @@ mod tests {
         for (text, says) in [
             ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", head(0, 0, 0, false)),
             ("HTTP/1.1 200 OK\r\ncontent-LENGTH: \t 007\r\n\r\n", head(1, 0, 7, false)),
+            ("HTTP/1.1 200 OK\r\nContent-Length:5 \t \r\n\r\n", head(1, 0, 5, false)),
             ("HTTP/1.1 200 OK\r\nContent-Length:5\r\nContent-Length:6\r\n\r\n", head(2, 0, 6, false)),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding:Chunked\r\n\r\n", head(0, 1, 0, false)),
             ("HTTP/1.1 200 OK\r\nX-Content-Length: 5\r\nContent-Lengthy: 6\r\n\r\n", head(0, 0, 0, false)),
@@ -104,7 +120,8 @@ mod tests {
             (" \r\nConnections: close\r\n\r\n", head(0, 0, 0, false)),
         ] {
             assert_eq!(read(&[text, "body"].concat()), Some(Head { len: text.len(), ..says }), "{text:?}");
-            assert!((0..text.len()).all(|len| read(&text[..len]).is_none()), "{text:?} has an end");
+            let cut = |len| Head::read_up_to(&text.as_bytes()[..len], LENGTH_MAX) == Reading::Cut;
+            assert!((0..text.len()).all(cut), "{text:?} has an end before, or is unusual");
         }
         let most = |length: u64| std::format!("x\r\nContent-Length: {length}\r\n\r\n");
         assert!(read(&most(LENGTH_MAX)).is_some() && read(&most(LENGTH_MAX + 1)).is_none());
@@ -116,7 +133,8 @@ mod tests {
             "x\r\nContent-Length: 5\n\r\n",
             "x\n\r\n\r\n",
             "x\r\nContent-Length:\r\n\r\n",
-            "x\r\nContent-Length: 5 \r\n\r\n",
+            "x\r\nContent-Length: 5 6\r\n\r\n",
+            "x\r\nContent-Length: \r\n\r\n",
             "x\r\nContent-Length: +5\r\n\r\n",
             "x\r\nContent-Length: 5, 5\r\n\r\n",
             "x\r\nContent-Length: 184467440737095516150\r\n\r\n",

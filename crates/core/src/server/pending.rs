@@ -5,23 +5,27 @@
 //! acknowledged. Any method counts, and any server program that speaks HTTP/1 in clear. Where the end of an answer isn't known, what the kernel holds
 //! of it is a lower bound.
 
-use super::message::Head;
+use alloc::vec::Vec;
+
+use super::message::{Head, Reading};
 
 /// The least that is read of a request: method, target and version don't fit into fewer bytes (RFC 9112, section 3).
 const REQUEST_MIN: usize = 16;
-/// Bytes of a segment that are read as an answer's head: server programs write it at once.
+/// The longest head of an answer that is read, in bytes.
 const ANSWER_HEAD_MAX: usize = 4_096;
-/// Provisional answers (RFC 9110, section 15.2) that one segment may have before the final one begins in it.
+/// Provisional answers (RFC 9110, section 15.2) of which one segment may have the end before the final one begins in it.
 const PROVISIONAL_MAX: usize = 2;
 /// The longest body that is believed, in bytes: positions are added to it.
 const LENGTH_MAX: u64 = 1 << 60;
+/// Bytes of the version that an answer begins with.
+const VERSION_LEN: usize = 8;
 /// An empty line before a request, which servers pass over (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
 /// How far an answer is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It has not begun.
+    /// It has not begun, or its head is not whole yet.
     Waiting,
     /// It has begun, and its end is known.
     Known,
@@ -99,14 +103,17 @@ impl Pending {
         })
     }
 
-    /// What the server sends next.
-    pub fn send(&mut self, sent: &Sent<'_>) {
+    /// What the server sends next. `head` has the bytes of the answer's head that were sent before, while it isn't whole.
+    pub fn send(&mut self, sent: &Sent<'_>, head: &mut Vec<u8>) {
         match self.answer {
-            Answer::Waiting => match sent.sequence.wrapping_sub(self.begin_sequence) as i32 {
-                0 => self.begin_answer(sent),
-                ahead if ahead > 0 => self.answer = Answer::Unknown, // its beginning went by unseen
-                _ => return,                                         // something from before comes again
-            },
+            Answer::Waiting => {
+                let expected = self.begin_sequence.wrapping_add(head.len() as u32);
+                match sent.sequence.wrapping_sub(expected) as i32 {
+                    0 => self.begin_answer(sent, head),
+                    ahead if ahead > 0 => self.answer = Answer::Unknown, // bytes before it went by unseen
+                    _ => return,                                         // something from before comes again
+                }
+            }
             Answer::Known if sent.position + sent.data.len() as u64 > self.end => {
                 self.answer = Answer::Unknown;
             }
@@ -117,6 +124,9 @@ impl Pending {
                 sent.position + sent.data.len() as u64,
                 sent.sequence.wrapping_add(sent.data.len() as u32),
             );
+        }
+        if self.answer != Answer::Waiting {
+            head.clear();
         }
     }
 
@@ -129,17 +139,28 @@ impl Pending {
         }
     }
 
-    fn begin_answer(&mut self, sent: &Sent<'_>) {
-        let (mut rest, mut position, mut sequence) = (sent.data, sent.position, sent.sequence);
+    fn begin_answer(&mut self, sent: &Sent<'_>, kept: &mut Vec<u8>) {
+        let mut position = sent.position - kept.len() as u64;
         // Also of one whose end is unknown.
         self.begin = position;
+        kept.extend_from_slice(sent.data);
+        let bytes = core::mem::take(kept);
+        let (mut rest, mut sequence) = (&bytes[..], self.begin_sequence);
         for _ in 0..=PROVISIONAL_MAX {
-            if rest.is_empty() {
-                self.begin_sequence = sequence;
-                return;
-            }
             let start = rest.get(..ANSWER_HEAD_MAX).unwrap_or(rest);
-            let Some((head, status)) = head(start) else { break };
+            if start.len() >= VERSION_LEN && !start.starts_with(b"HTTP/1.") {
+                break;
+            }
+            let head = match Head::read_up_to(start, LENGTH_MAX) {
+                Reading::Whole(head) => head,
+                Reading::Cut if start.len() < ANSWER_HEAD_MAX => {
+                    (self.begin_sequence, self.begin) = (sequence, position);
+                    kept.extend_from_slice(rest);
+                    return;
+                }
+                Reading::Cut | Reading::Odd => break,
+            };
+            let Some(status) = status(start) else { break };
             if (100..200).contains(&status) && status != 101 {
                 rest = &rest[head.len..];
                 position += head.len as u64;
@@ -190,16 +211,13 @@ fn is_request(data: &[u8]) -> bool {
     })
 }
 
-/// The head that these bytes begin with, and its status.
-fn head(start: &[u8]) -> Option<(Head, u16)> {
-    let head = Head::read_up_to(start, LENGTH_MAX)?;
-    let status = start.strip_prefix(b"HTTP/1.")?.get(1..5)?;
-    let [b' ', digits @ ..] = status else { return None };
+/// The status of an answer that begins with these bytes (RFC 9112, section 4).
+fn status(start: &[u8]) -> Option<u16> {
+    let [b' ', digits @ ..] = start.get(VERSION_LEN..VERSION_LEN + 4)? else { return None };
     digits
         .iter()
         .try_fold(0u16, |status, digit| digit.is_ascii_digit().then(|| status * 10 + u16::from(digit - b'0')))
         .filter(|status| *status >= 100)
-        .map(|status| (head, status))
 }
 
 #[cfg(test)]
@@ -217,12 +235,13 @@ mod tests {
     /// A connection on which client and server have sent this in turn; of the server's, the position and the sequence number behind it.
     struct Connection {
         pending: Option<Pending>,
+        head: Vec<u8>,
         position: u64,
     }
 
     impl Connection {
         fn new() -> Connection {
-            Connection { pending: None, position: 0 }
+            Connection { pending: None, head: Vec::new(), position: 0 }
         }
 
         fn sequence(&self) -> u32 {
@@ -238,7 +257,7 @@ mod tests {
         fn send(&mut self, data: &str, is_last: bool) -> &mut Connection {
             let (sequence, position) = (self.sequence(), self.position);
             let pending = self.pending.get_or_insert_with(Pending::unknown);
-            pending.send(&Sent { sequence, position, data: data.as_bytes(), is_last });
+            pending.send(&Sent { sequence, position, data: data.as_bytes(), is_last }, &mut self.head);
             self.position += data.len() as u64;
             self
         }
@@ -275,6 +294,40 @@ mod tests {
         let second = answer("206 Partial Content", "Content-Range: bytes 0-9/1000\r\nContent-Length: 10\r\n");
         connection.request(GET).answer(&second);
         assert_eq!(connection.left(len + 1_000), Some(second.len() as u64 + 10));
+    }
+
+    #[test]
+    fn heads_may_come_in_pieces() {
+        let (hints, ok) =
+            (answer("103 Early Hints", "Link: </a>\r\n"), answer("200 OK", "Content-Length: 1000\r\n"));
+        let whole = [&*hints, &ok, "x"].concat();
+        for first in 1..whole.len() {
+            for second in [first, first + 1, whole.len() - 1] {
+                let mut connection = Connection::new();
+                connection.request(GET).answer(&whole[..first]);
+                connection.answer(&whole[first..second.max(first)]).answer(&whole[second.max(first)..]);
+                let begin = hints.len() as u64;
+                assert_eq!(connection.left(begin), Some(ok.len() as u64 + 1_000), "{first} and {second}");
+                assert!(connection.head.is_empty());
+            }
+        }
+        // As long as one may be, and a byte longer.
+        for (len, is_known) in [(ANSWER_HEAD_MAX, true), (ANSWER_HEAD_MAX + 1, false)] {
+            let rest = answer("200 OK", "Content-Length: 0\r\nA: \r\n").len();
+            let head = answer("200 OK", &format!("Content-Length: 0\r\nA: {}\r\n", "b".repeat(len - rest)));
+            let mut connection = Connection::new();
+            connection.request(GET).answer(&head[..3_000]).answer(&head[3_000..]);
+            assert_eq!(connection.left(0).is_some(), is_known, "{len}");
+        }
+        // What is no head isn't kept until it is long.
+        for no_head in ["HTTP/2.0", "HTTP/1.1 200 OK\n", "HTTP/1.1 200 OK\r\nA\r\n b\r\n"] {
+            let mut connection = Connection::new();
+            connection.request(GET).answer(no_head);
+            assert_eq!(connection.pending.unwrap().answer, Answer::Unknown, "{no_head}");
+        }
+        let mut ends = Connection::new();
+        ends.request(GET).answer(&ok[..20]).send("", true);
+        assert_eq!((ends.pending.unwrap().answer, ends.head.len()), (Answer::Unknown, 0));
     }
 
     #[test]
@@ -318,7 +371,7 @@ mod tests {
             answer("200 OK", "Content-Length: -1\r\n"),
             answer("101 Switching Protocols", "Upgrade: websocket\r\n"),
             answer("099 None", "Content-Length: 5\r\n"),
-            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n".to_owned(),
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\n\r\n".to_owned(),
             "HTTP/2 200 OK\r\nContent-Length: 5\r\n\r\n".to_owned(),
             "ICY 200 OK\r\nContent-Length: 5\r\n\r\n".to_owned(),
             answer("200 OK", "Content-Length: 5\r\n") + "123456",
@@ -378,12 +431,13 @@ mod tests {
         let head = answer("200 OK", "Content-Length: 10\r\n");
         let mut pending = Pending::request(None, FIRST, GET.as_bytes()).unwrap();
         let sent = |sequence, data| Sent { sequence, position: 0, data, is_last: false };
-        pending.send(&sent(FIRST.wrapping_sub(5), b"12345"));
+        let head_so_far = &mut Vec::new();
+        pending.send(&sent(FIRST.wrapping_sub(5), b"12345"), head_so_far);
         assert_eq!(pending.answer, Answer::Waiting);
-        pending.send(&sent(FIRST, head.as_bytes()));
+        pending.send(&sent(FIRST, head.as_bytes()), head_so_far);
         assert_eq!(pending.answer, Answer::Known);
         let mut late = Pending::request(None, FIRST, GET.as_bytes()).unwrap();
-        late.send(&sent(FIRST.wrapping_add(1), head.as_bytes()));
+        late.send(&sent(FIRST.wrapping_add(1), head.as_bytes()), head_so_far);
         assert_eq!(late.answer, Answer::Unknown);
     }
 }

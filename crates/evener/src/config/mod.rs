@@ -13,6 +13,7 @@ mod health;
 mod member;
 mod method;
 mod once;
+mod paths;
 mod placement;
 mod problems;
 mod references;
@@ -386,7 +387,8 @@ fn config(
     let log = root.section("log", |section| Log {
         access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });
-    let agent = root.section("agent", |section| agent::read(section, &mut refers.member));
+    let (agent, agent_listen) = root
+        .section("agent", |section| (agent::read(section, &mut refers.member), section.key_span("listen")));
     let read = root.sections("service", |section| service_or_group(section, unwritten));
     if !root.has("service") && !root.has("dns") && !refers.member.names_group {
         root.missing("service",
@@ -411,14 +413,11 @@ fn config(
         refers.cookie_secret_file = section.key_span("cookie_secret_file");
         dns::read(section, &followed, origin, unwritten)
     });
-    if dns.probes_paths() && farm.secret_file.is_none() {
-        let message = "agents answer probes of paths to who has the farm's secret, and [farm] names none";
-        let help = "run `evener keygen FILE` once, copy FILE to this host and to the servers, and add secret_file = \"FILE\" to [farm]";
-        root.problem(Problem::new(refers.dns.clone(), message, help));
-    }
     let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
     let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
-    (Config { engine, admin, log, agent, farm, services, groups, dns }, refers, files)
+    let config = Config { engine, admin, log, agent, farm, services, groups, dns };
+    paths::check(root, &config, paths::Places { dns: refers.dns.clone(), agent_listen });
+    (config, refers, files)
 }
 
 /// Reads a service, as the one or the other; notes whether its policy isn't written.

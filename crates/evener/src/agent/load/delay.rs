@@ -24,8 +24,8 @@ pub(super) struct Delay {
     pub(super) first_speed: Option<f64>,
     last: Option<Look>,
     /// What was carried in a second, lately.
-    speeds: VecDeque<(Duration, f64)>,
-    /// The same when something was carried last.
+    speeds: VecDeque<Carried>,
+    /// How fast the link and the paths of clients are, as was seen when they had more to carry than they could.
     speed: Option<f64>,
     /// What clients took in a second, between the last two looks.
     rates: BTreeMap<Source, f64>,
@@ -37,7 +37,19 @@ struct Look {
     at: Duration,
     sent: u64,
     in_flight: u64,
+    /// Whether there was something to send.
+    is_busy: bool,
     acknowledged: HashMap<(SocketAddr, SocketAddr), u64>,
+}
+
+/// What went between two looks.
+#[derive(Debug)]
+struct Carried {
+    at: Duration,
+    /// In bytes a second.
+    speed: f64,
+    /// Whether there was more to send at both: else the link may be faster.
+    is_busy: bool,
 }
 
 impl Delay {
@@ -56,9 +68,11 @@ impl Delay {
     pub(super) fn look(&mut self, sending: &Sending, sent: Option<u64>, at: Duration) {
         let Some(sent) = sent else { return };
         let acknowledged = sending.open.iter().map(|one| ((one.client, one.server), one.acknowledged));
-        let look = Look { at, sent, in_flight: sending.in_flight, acknowledged: acknowledged.collect() };
+        let is_busy = sending.open.iter().any(|one| one.left().0 > 0);
+        let look =
+            Look { at, sent, in_flight: sending.in_flight, is_busy, acknowledged: acknowledged.collect() };
         if let Some(last) = self.last.replace(look) {
-            self.carry(&last, sent, sending.in_flight, at);
+            self.carry(&last, sent, sending.in_flight, is_busy, at);
             self.rates = rates(&sending.open, &last, at.saturating_sub(last.at).as_secs_f64());
         }
     }
@@ -71,19 +85,23 @@ impl Delay {
         }
     }
 
-    /// Notes what clients have taken since the last look: what was sent, less what is on its way now and wasn't then.
-    fn carry(&mut self, last: &Look, sent: u64, in_flight: u64, at: Duration) {
+    /// Notes what clients have taken since the last look: what was sent, less what is on its way now and wasn't then. What went while there was
+    /// nothing more to send tells only that the link is no slower.
+    fn carry(&mut self, last: &Look, sent: u64, in_flight: u64, is_busy: bool, at: Duration) {
         let seconds = at.saturating_sub(last.at).as_secs_f64();
         let carried = sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
         if carried > 0 && seconds > 0.0 {
-            self.speeds.push_back((at, carried as f64 / seconds));
+            let speed = carried as f64 / seconds;
+            self.speeds.push_back(Carried { at, speed, is_busy: is_busy && last.is_busy });
         }
-        while self.speeds.front().is_some_and(|(then, _)| at.saturating_sub(*then) > SPEED_KEPT) {
+        while self.speeds.front().is_some_and(|one| at.saturating_sub(one.at) > SPEED_KEPT) {
             self.speeds.pop_front();
         }
-        let fastest = self.speeds.iter().map(|(_, speed)| *speed).fold(0.0, f64::max);
+        let fastest = self.speeds.iter().map(|one| one.speed).fold(0.0, f64::max);
+        let is_known = self.speeds.iter().any(|one| one.is_busy);
+        let before = self.speed.filter(|_| !is_known).unwrap_or_default();
         if fastest > 0.0 {
-            self.speed = Some(fastest);
+            self.speed = Some(fastest.max(before));
         }
     }
 
@@ -202,6 +220,28 @@ mod tests {
         let sending = |taken, in_flight| Sending { in_flight, ..of(vec![download(1, taken, 11 * MIB, 1)]) };
         look(&mut delay, &sending(0, 0), 0, 0);
         assert_eq!(look(&mut delay, &sending(MIB, 2 * MIB), 3 * MIB, 1), Some(10.0));
+    }
+
+    #[test]
+    fn what_goes_while_there_is_no_more_to_send_makes_no_link_slower() {
+        let mut delay = Delay::new(DelayKind::Corrected);
+        for at in 0..4 {
+            look(&mut delay, &of(vec![download(1, at * MIB, 10 * MIB, at)]), at * MIB, at);
+        }
+        // Small answers now and then, long after: the link still takes 1 MiB in a second.
+        for at in 100..120 {
+            look(&mut delay, &of(vec![]), 3 * MIB + at * 1_000, at);
+        }
+        let burst = of(vec![download(2, 0, 5 * MIB, 0)]);
+        assert_eq!(look(&mut delay, &burst, 3 * MIB + 120_000, 120), Some(5.0));
+        // It has become slower.
+        for at in 121..140 {
+            let sent = 3 * MIB + 120_000 + (at - 120) * MIB / 4;
+            look(&mut delay, &of(vec![download(2, (at - 120) * MIB / 4, 9 * MIB, at - 120)]), sent, at);
+        }
+        let left = (9 * MIB - 5 * MIB) as f64;
+        let slow = of(vec![download(2, 5 * MIB, 9 * MIB, 20)]);
+        assert_eq!(look(&mut delay, &slow, 8 * MIB + 120_000, 140), Some(left / (MIB as f64 / 4.0)));
     }
 
     #[test]

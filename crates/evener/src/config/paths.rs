@@ -1,0 +1,34 @@
+//! Whether agents can answer probes of paths by UDP, as far as the file tells.
+
+use super::problems::{Problem, Span};
+use super::section::Section;
+use super::{AgentListen, Config};
+
+/// Where problems are shown.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) dns: Span,
+    /// `listen` of `[agent]`, where the file has it.
+    pub(super) agent_listen: Option<Span>,
+}
+
+/// Reports what an agent with this file would refuse, or not hear.
+pub(super) fn check(root: &mut Section<'_>, config: &Config, places: Places) {
+    if !config.dns.probes_paths() {
+        return;
+    }
+    if config.farm.secret_file.is_none() {
+        let message = "agents answer probes of paths to who has the farm's secret, and [farm] names none";
+        let help = "run `evener keygen FILE` once, copy FILE to this host and to the servers, and add secret_file = \"FILE\" to [farm]";
+        root.problem(Problem::new(places.dns, message, help));
+    }
+    let is_reached = match config.agent.listen {
+        Some(AgentListen::At(address)) => !address.ip().is_loopback(),
+        Some(AgentListen::Everywhere { .. }) => true,
+        None => false,
+    };
+    if let Some(span) = places.agent_listen.filter(|_| !is_reached) {
+        let message = "agents answer probes of paths at `listen`, where no other host reaches them";
+        root.problem(Problem::new(span, message, "write listen = \":9183\""));
+    }
+}
