@@ -11,7 +11,9 @@
 #include "net/ip.h"
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 15
+#define ABI_VERSION 16
+/* Had no `extents`, and else the same: its sessions are carried over. */
+#define ABI_WITHOUT_EXTENTS 15
 
 /* core/src/path/tables.rs */
 #define HASH_SLOTS 65537

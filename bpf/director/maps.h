@@ -95,6 +95,9 @@ __u16 scores[SERVER_SLOTS] TABLE(scores);
 /* The time, where it is given. */
 __u64 given_now TABLE(given_now);
 
+/* How much of `sessions` and of `sessions6` is in use: core/src/path/sessions/extent.rs. */
+__u64 extents[2] TABLE(extents);
+
 /* What of the session table is whose. */
 struct share shares[VIP_IDS] TABLE(shares);
 

@@ -178,19 +178,49 @@ static __always_inline __u64 ring_hash6(const struct key6 *key)
 	return hashed6(key, key->word[2] & ~0xffffULL, settings.ring_seed);
 }
 
-static __always_inline struct bucket *first_bucket(__u64 hash)
-{
-	__u32 half = hash, index;
+/* Which of `extents`. */
+enum extent {
+	EXTENT_SESSIONS,
+	EXTENT_SESSIONS6,
+};
 
+/* The bits of a bucket's number that count now. */
+static __always_inline __u32 extent_mask(enum extent table)
+{
+	return READ_ONCE(extents[table]);
+}
+
+/* While sessions are on their way: the bits that counted before; else those that do now. */
+static __always_inline __u32 extent_before(enum extent table)
+{
+	return READ_ONCE(extents[table]) >> 32;
+}
+
+static __always_inline bool is_moving(enum extent table)
+{
+	__u64 extent = READ_ONCE(extents[table]);
+
+	return (__u32)extent != extent >> 32;
+}
+
+/* By the lower half of a hash, or by the upper one. */
+static __always_inline __u32 bucket_index(__u32 half, __u32 mask)
+{
 	/* Taken in one instruction, not by two shifts. */
 	hide(half);
-	index = scale(half, settings.buckets);
+	return scale(half, settings.buckets) & mask;
+}
+
+static __always_inline struct bucket *first_bucket(__u64 hash)
+{
+	__u32 index = bucket_index(hash, extent_mask(EXTENT_SESSIONS));
+
 	return bpf_map_lookup_elem(&sessions, &index);
 }
 
 static __always_inline struct bucket *second_bucket(__u64 hash)
 {
-	__u32 index = scale(hash >> 32, settings.buckets);
+	__u32 index = bucket_index(hash >> 32, extent_mask(EXTENT_SESSIONS));
 
 	return bpf_map_lookup_elem(&sessions, &index);
 }
@@ -273,16 +303,76 @@ static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 home
 	return READ_ONCE(slot->key) == key && is_live(found->value, now);
 }
 
+static __always_inline bool find_half(__u64 key, __u32 half, __u32 home, __u32 mask, __u32 now, struct found *found)
+{
+	__u32 index = bucket_index(half, mask);
+	struct bucket *bucket = bpf_map_lookup_elem(&sessions, &index);
+
+	found->slot = index * BUCKET_SESSIONS;
+	return bucket && find_in(bucket, key, home, now, found);
+}
+
+/* A look at each of a session's buckets by the extent of before, and again by that of now, where it may have come meanwhile. */
+struct looking {
+	const struct key6 *key6;
+	__u64 key;
+	__u64 hash;
+	__u32 now;
+	__u32 slot;
+};
+
+static long look_again(__u32 turn, void *arg)
+{
+	struct looking *looking = arg;
+	__u32 half = turn & 1 ? looking->hash >> 32 : looking->hash;
+	__u32 mask = turn < 2 ? extent_before(EXTENT_SESSIONS) : extent_mask(EXTENT_SESSIONS);
+	struct found found = {};
+
+	if (!find_half(looking->key, half, home_of(looking->hash), mask, looking->now, &found))
+		return 0;
+	looking->slot = found.slot;
+	return 1;
+}
+
+#define NOT_FOUND (~0u)
+
+/* The slot of a session that is on its way, or NOT_FOUND. Not inlined: the verifier checks it once. */
+__attribute__((noinline)) __u32 find_moving(__u64 key, __u64 hash, __u32 now)
+{
+	struct looking looking = { .key = key, .hash = hash, .now = now, .slot = NOT_FOUND };
+
+	bpf_loop(4, look_again, &looking, 0);
+	return looking.slot;
+}
+
+/* What stands in a slot, if it is this session, and live. */
+static __always_inline bool find_at(__u32 slot, __u64 key, __u32 now, struct found *found)
+{
+	__u32 index = slot / BUCKET_SESSIONS;
+	struct bucket *bucket = bpf_map_lookup_elem(&sessions, &index);
+	struct session *session;
+
+	if (!bucket)
+		return false;
+	session = &bucket->slot[slot % BUCKET_SESSIONS];
+	found->slot = slot;
+	found->place = &session->value;
+	found->vip = key;
+	found->value = READ_ONCE(session->value);
+	return READ_ONCE(session->key) == key && is_live(found->value, now);
+}
+
 static __always_inline bool find_session(__u64 key, __u64 hash, __u32 now, struct found *found)
 {
-	struct bucket *bucket = first_bucket(hash);
+	__u32 mask = extent_mask(EXTENT_SESSIONS), slot;
 
-	found->slot = scale(hash, settings.buckets) * BUCKET_SESSIONS;
-	if (bucket && find_in(bucket, key, home_of(hash), now, found))
+	if (find_half(key, hash, home_of(hash), mask, now, found) ||
+	    find_half(key, hash >> 32, home_of(hash), mask, now, found))
 		return true;
-	bucket = second_bucket(hash);
-	found->slot = scale(hash >> 32, settings.buckets) * BUCKET_SESSIONS;
-	return bucket && find_in(bucket, key, home_of(hash), now, found);
+	if (!is_moving(EXTENT_SESSIONS))
+		return false;
+	slot = find_moving(key, hash, now);
+	return slot != NOT_FOUND && find_at(slot, key, now, found);
 }
 
 static __always_inline bool change_session(struct found *found, __u64 to)

@@ -16,7 +16,7 @@ enum table6 {
 static __always_inline struct bucket6 *bucket6_at(enum table6 table, __u32 pool, __u32 hash, __u32 *index)
 {
 	if (table == TABLE_SESSIONS6) {
-		*index = scale(hash, settings.buckets6);
+		*index = scale(hash, settings.buckets6) & extent_mask(EXTENT_SESSIONS6);
 		return bpf_map_lookup_elem(&sessions6, index);
 	}
 	*index = pool * POOL_BUCKETS + scale(hash, POOL_BUCKETS);
@@ -52,11 +52,9 @@ match:
 	return has_key6(slot, key) && is_live(found->value, now) ? place : BUCKET_SESSIONS;
 }
 
-#define NOT_FOUND (~0u)
-
 /* The number of the slot in its map, or NOT_FOUND. */
-static __always_inline __u32 find6(enum table6 table, __u32 pool, const struct key6 *key, __u64 hash, __u32 now,
-				   struct found *found)
+static __always_inline __u32 find_now6(enum table6 table, __u32 pool, const struct key6 *key, __u64 hash, __u32 now,
+				       struct found *found)
 {
 	__u32 index, place;
 	struct bucket6 *bucket = bucket6_at(table, pool, hash, &index);
@@ -71,6 +69,62 @@ static __always_inline __u32 find6(enum table6 table, __u32 pool, const struct k
 		return NOT_FOUND;
 	place = find_in6(bucket, key, home_of(hash), now, found);
 	return place < BUCKET_SESSIONS ? index * BUCKET_SESSIONS + place : NOT_FOUND;
+}
+
+static long look_again6(__u32 turn, void *arg)
+{
+	struct looking *looking = arg;
+	__u32 half = turn & 1 ? looking->hash >> 32 : looking->hash;
+	__u32 mask = turn < 2 ? extent_before(EXTENT_SESSIONS6) : extent_mask(EXTENT_SESSIONS6);
+	__u32 index = scale(half, settings.buckets6) & mask, place;
+	struct bucket6 *bucket = bpf_map_lookup_elem(&sessions6, &index);
+	struct found found = {};
+
+	if (!bucket)
+		return 0;
+	place = find_in6(bucket, looking->key6, home_of(looking->hash), looking->now, &found);
+	if (place >= BUCKET_SESSIONS)
+		return 0;
+	looking->slot = index * BUCKET_SESSIONS + place;
+	return 1;
+}
+
+/* As find_moving(). */
+__attribute__((noinline)) __u32 find_moving6(const struct key6 *key, __u64 hash, __u32 now)
+{
+	struct looking looking = { .key6 = key, .hash = hash, .now = now, .slot = NOT_FOUND };
+
+	if (!key)
+		return NOT_FOUND;
+	bpf_loop(4, look_again6, &looking, 0);
+	return looking.slot;
+}
+
+/* What stands in a slot of `sessions6`: its number, or NOT_FOUND where it isn't this session, or has expired. */
+static __always_inline __u32 find_at6(__u32 number, const struct key6 *key, __u32 now, struct found *found)
+{
+	__u32 index = number / BUCKET_SESSIONS;
+	struct bucket6 *bucket = bpf_map_lookup_elem(&sessions6, &index);
+	struct session6 *slot;
+
+	if (!bucket)
+		return NOT_FOUND;
+	slot = &bucket->slot[number % BUCKET_SESSIONS];
+	found->place = &slot->value;
+	found->vip = key->word[2];
+	found->value = READ_ONCE(slot->value);
+	return has_key6(slot, key) && is_live(found->value, now) ? number : NOT_FOUND;
+}
+
+static __always_inline __u32 find6(enum table6 table, __u32 pool, const struct key6 *key, __u64 hash, __u32 now,
+				   struct found *found)
+{
+	__u32 number = find_now6(table, pool, key, hash, now, found);
+
+	if (number != NOT_FOUND || table != TABLE_SESSIONS6 || !is_moving(EXTENT_SESSIONS6))
+		return number;
+	number = find_moving6(key, hash, now);
+	return number == NOT_FOUND ? NOT_FOUND : find_at6(number, key, now, found);
 }
 
 static __always_inline __u32 room6(struct bucket6 *bucket, __u32 now)

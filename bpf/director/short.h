@@ -293,7 +293,10 @@ static __always_inline int short_transport(context *ctx, void *frame, __u32 byte
 	key = session_key(WORD_AT(26), HALF_AT(34), vip->id);
 	slot = look_up(key);
 	if (!slot)
-		return vip->flags & VIP_STATELESS ? by_table(ctx, frame, bytes, protocol, key, vip) : STEP_ANY;
+		/* One that is on its way is looked for further. */
+		return vip->flags & VIP_STATELESS && !is_moving(EXTENT_SESSIONS) ?
+			       by_table(ctx, frame, bytes, protocol, key, vip) :
+			       STEP_ANY;
 	if (!is_at_work(slot, key, vip, protocol == IPPROTO_TCP ? STATE_ESTABLISHED : STATE_UDP, now, &value))
 		return STEP_ANY;
 	if (VIP_RULES & SELDOM)

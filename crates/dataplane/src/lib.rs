@@ -100,7 +100,15 @@ pub trait Engine: Send {
         Vec::new()
     }
 
-    /// Buckets of the session tables in force, for IPv4 and for IPv6. What an earlier daemon left keeps its tables.
+    /// Returns when every packet that was met before has been dealt with, where one may go by what has changed since.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn settle(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Buckets of the session tables in force, in use or not, for IPv4 and for IPv6. What an earlier daemon left keeps its tables.
     fn buckets(&self) -> [usize; 2];
 
     /// From now on tells this, and nothing else. Until then a data plane that outlived its daemon goes on with what that one

@@ -21,7 +21,8 @@ use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::path::routes::Routes;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, Table, buckets_for,
+    Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS, Seed, Sessions, Shares, Table, WHOLE, buckets_for,
+    extent_for,
 };
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
 use evener_core::path::unmatched::{self, Unmatched};
@@ -64,9 +65,18 @@ const MAGIC: u64 = u64::from_le_bytes(*b"evener.s");
 const FOUR: usize = 4;
 const SIX: usize = 5;
 /// Changes with [`layout`] and with what the words mean, those of `abi.h` too.
-const VERSION: u64 = 8;
+const VERSION: u64 = 9;
+/// Had no [`EXTENTS`], and else the same: its sessions are carried over.
+const VERSION_WITHOUT_EXTENTS: u64 = 8;
+/// Which header word says it.
+const AT_VERSION: usize = 1;
 /// Where the hash key stands, behind the header words.
 const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
+/// How much of each session table is in use, behind that.
+const EXTENTS: Range<usize> = SEED.end..SEED.end + 2;
+
+/// Tables in use as a whole.
+static ALL: [AtomicU64; 2] = [const { AtomicU64::new(WHOLE) }; 2];
 
 /// The mapped file.
 #[derive(Debug)]
@@ -143,9 +153,17 @@ impl Store {
             theirs.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
         let theirs: [u64; HEADER_WORDS] = std::array::from_fn(|_| theirs.next().unwrap_or_default());
         let sizes = Sizes { four: theirs[FOUR] as usize, six: theirs[SIX] as usize };
-        let same = (0..HEADER_WORDS).all(|at| at == FOUR || at == SIX || theirs[at] == header[at]);
+        let is_older = theirs[AT_VERSION] == VERSION_WITHOUT_EXTENTS;
+        let is_same = |at: usize| theirs[at] == header[at] || (at == AT_VERSION && is_older);
+        let same = (0..HEADER_WORDS).all(|at| at == FOUR || at == SIX || is_same(at));
         let is_whole = sizes.fits().is_some_and(|end| end == about.len());
-        (same && is_whole).then(|| Self::map(path, file, sizes)).transpose()
+        let store = (same && is_whole).then(|| Self::map(path, file, sizes)).transpose()?;
+        if let Some(store) = store.as_ref().filter(|_| is_older) {
+            // In this order: one that says of itself that it is new has extents.
+            store.words[EXTENTS].iter().for_each(|word| word.store(WHOLE, Release));
+            store.words[AT_VERSION].store(VERSION, Release);
+        }
+        Ok(store)
     }
 
     /// Makes the file under another name first: under its own it is whole or not there at all.
@@ -164,7 +182,8 @@ impl Store {
         }
         let mut store = Self::map(path, file, sizes)?;
         store.seed = seed;
-        for (value, word) in header.iter().chain(&[seed.0, seed.1]).zip(&*store.words) {
+        let extents = [sizes.four, sizes.six].map(|buckets| extent_for(FIRST_BUCKETS, buckets));
+        for (value, word) in header.iter().chain(&[seed.0, seed.1]).chain(&extents).zip(&*store.words) {
             word.store(*value, Relaxed);
         }
         fs::rename(draft, path)?;
@@ -202,7 +221,9 @@ impl Store {
 
     fn sessions(&self) -> Sessions<'_> {
         let shares = Shares(&self.words[layout::SHARES]);
-        Sessions::new(&self.four, &self.six, Counted { active: &self.words[layout::ACTIVE], shares })
+        let sessions =
+            Sessions::new(&self.four, &self.six, Counted { active: &self.words[layout::ACTIVE], shares });
+        sessions.within(self.words[EXTENTS].first_chunk().unwrap_or(&ALL))
     }
 
     fn guesses(&self) -> Guesses<'_> {

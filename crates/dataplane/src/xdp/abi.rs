@@ -48,6 +48,7 @@ pub(super) use handoff::{
 
 /// Of the object that is built here; that of one that runs already may differ.
 pub(super) const ABI_VERSION: u32 = h::ABI_VERSION as u32;
+pub(super) const ABI_WITHOUT_EXTENTS: u32 = h::ABI_WITHOUT_EXTENTS as u32;
 /// Idle times of a VIP.
 const STATES: usize = h::STATES as usize;
 const IDLE_LEAST: usize = h::IDLE_LEAST as usize;

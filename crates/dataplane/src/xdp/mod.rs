@@ -333,11 +333,13 @@ fn lift_memlock() {
 
 /// Whether what is pinned in `dir` can be carried on with.
 fn is_adoptable(dir: &Path) -> bool {
-    if !program::PINNED.iter().all(|map| dir.join(map).exists()) {
+    let is_there = |map: &str| dir.join(map).exists();
+    if !program::PINNED.iter().filter(|map| **map != program::EXTENTS).all(|map| is_there(map)) {
         return false;
     }
     match program::pinned_settings(dir) {
-        Ok(settings) if settings.abi_version == abi::ABI_VERSION => true,
+        Ok(settings) if settings.abi_version == abi::ABI_VERSION => is_there(program::EXTENTS),
+        Ok(settings) if settings.abi_version == abi::ABI_WITHOUT_EXTENTS => true,
         Ok(settings) => {
             let (theirs, ours) = (settings.abi_version, abi::ABI_VERSION);
             tracing::warn!(
@@ -437,6 +439,10 @@ impl Engine for XdpEngine {
 
     fn count_choice(&self, slot: u16) {
         self.program.count_choice(slot);
+    }
+
+    fn settle(&self) -> Result<(), EngineError> {
+        self.program.grace.wait()
     }
 
     fn buckets(&self) -> [usize; 2] {

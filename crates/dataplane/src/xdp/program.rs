@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 use evener_core::path::cookie;
@@ -14,7 +14,7 @@ use evener_core::path::decide::{Memory, Reason};
 use evener_core::path::guesses;
 use evener_core::path::mark;
 use evener_core::path::ports::{POOL_BUCKETS, POOLS};
-use evener_core::path::sessions::{SHARE_WORDS, Seed, buckets_for};
+use evener_core::path::sessions::{FIRST_BUCKETS, SHARE_WORDS, Seed, WHOLE, buckets_for, extent_for};
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
 use evener_core::path::unmatched;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
@@ -40,7 +40,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 41] = [
+pub(super) const PINNED: [&str; 42] = [
     "about",
     "commit",
     "vips",
@@ -77,12 +77,16 @@ pub(super) const PINNED: [&str; 41] = [
     "scores",
     "given_now",
     "shares",
+    EXTENTS,
     "cursors",
     "server_stats",
     "user_stats",
     "user_count",
     "reasons",
 ];
+
+/// Came with version 16: tables of the one before were always whole, and are adopted as such.
+pub(super) const EXTENTS: &str = "extents";
 
 /// What a data plane made anew is to be.
 #[derive(Clone, Copy, Debug)]
@@ -169,13 +173,22 @@ impl Program {
             },
         };
         settings.ring_seed = size.ring_seed.unwrap_or(settings.seed);
+        settings.abi_version = abi::ABI_VERSION;
         let open = || {
             let mut open = opened(OBJECT, |program| program != DIRECTOR)?;
             prepare(&mut open, settings, adopt)?;
             Ok(open)
         };
         let object = load(open, |error| refused("loading the BPF programs", error))?;
-        Self::over(object, settings)
+        let program = Self::over(object, settings)?;
+        let is_new = !adopt.is_some_and(|dir| dir.join(EXTENTS).exists());
+        if is_new {
+            program.memory.extents().iter().zip(program.buckets()).for_each(|(word, buckets)| {
+                let extent = if adopt.is_some() { WHOLE } else { extent_for(FIRST_BUCKETS, buckets) };
+                word.store(extent, Relaxed);
+            });
+        }
+        Ok(program)
     }
 
     fn over(object: Object, settings: Settings) -> Result<Self, EngineError> {
@@ -196,6 +209,7 @@ impl Program {
             ring_seed: settings.ring_seed,
             sessions: shared(&maps, "sessions", settings.buckets as usize)?,
             shares: words("shares", SHARE_WORDS)?,
+            extents: words(EXTENTS, 2)?,
             sessions6: shared(&maps, "sessions6", settings.buckets6 as usize)?,
             ports: shared(&maps, "ports", POOLS * POOL_BUCKETS)?,
             active: words("active", SERVER_SLOTS)?,
@@ -475,7 +489,8 @@ fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> R
         if let Some(entries) = entries {
             map.set_max_entries(entries).map_err(|error| refused(format!("sizing {name}"), error))?;
         }
-        if let Some(dir) = adopt.filter(|_| PINNED.contains(&&*name)) {
+        let is_there = |dir: &&Path| name != EXTENTS || dir.join(EXTENTS).exists();
+        if let Some(dir) = adopt.filter(|_| PINNED.contains(&&*name)).filter(is_there) {
             map.reuse_pinned_map(dir.join(&name)).map_err(|e| refused(format!("adopting map {name}"), e))?;
         }
     }

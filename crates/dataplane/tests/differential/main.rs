@@ -93,6 +93,9 @@ impl Kernel {
     fn clear(&mut self, core: &Core) {
         let (memory, now) = (self.engine.memory(), self.engine.now());
         memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
+        memory.sessions.end_move();
+        memory.sessions.begin_move([SESSIONS; 2]);
+        memory.sessions.end_move();
         memory.ports.sweep(now, |_, _| false);
         let words = memory.counts.cursors.iter().chain(memory.unmatched.0).chain(memory.guesses.0);
         words.for_each(|word| word.store(0, Relaxed));
@@ -188,10 +191,25 @@ fn difference(before: &[u8], core: &[u8], c: &[u8]) -> String {
     format!("first differs at {at:?}\nbefore {before:02x?}\ncore   {core:02x?}\nC      {c:02x?}")
 }
 
+/// Both tables grow and shrink, some packets between each two steps.
+fn resize(turn: usize, memory: &Memory<'_>, now: u32) {
+    let sessions = &memory.sessions;
+    let all = sessions.buckets();
+    match turn % 12 {
+        1 if !sessions.is_resizing() => sessions.begin_move([[4, 200], [200, 16], [16, 4]][turn / 12 % 3]),
+        4 => drop(sessions.move_some(0..all / 3, SEED, now)),
+        // Where there is no room for all, both extents stay in force.
+        10 if sessions.move_some(0..all, SEED, now) == 0 => sessions.end_move(),
+        _ => {}
+    }
+}
+
 fn round(plans: &[Plan], c: &Kernel, core: &mut Core) -> TestCaseResult {
     let mut seen = Vec::new();
     for (number, plan) in plans.iter().enumerate() {
         c.pass(core, PAUSES[number % PAUSES.len()]);
+        resize(number, &core.memory(), core.now);
+        resize(number, &c.engine.memory(), c.engine.now());
         let Some(before) = plan.frame(&seen) else { continue };
         let Some((decision, after)) = meet(core, c, &before)? else { continue };
         if matches!(decision.reason, Reason::Forwarded | Reason::Answered | Reason::Local) {

@@ -20,7 +20,7 @@ use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::path::routes::{FibResult, Routes};
 use evener_core::path::select::{Counts, Score};
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for, ticks,
+    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, WHOLE, buckets_for, ticks,
 };
 use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
@@ -316,6 +316,7 @@ pub struct Core {
     active: Vec<AtomicU64>,
     scores: Vec<AtomicU16>,
     shares: Vec<AtomicU64>,
+    extents: [AtomicU64; 2],
     cursors: Vec<AtomicU64>,
     lease: AtomicU64,
     cookies: [AtomicU64; cookie::WORDS],
@@ -351,6 +352,7 @@ impl Core {
             active: many(SERVER_SLOTS),
             scores: many(SERVER_SLOTS),
             shares: many(SHARE_WORDS),
+            extents: [const { AtomicU64::new(WHOLE) }; 2],
             cursors: many(64),
             lease: AtomicU64::new(0),
             cookies,
@@ -370,7 +372,7 @@ impl Core {
     pub fn memory(&self) -> Memory<'_> {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
-            sessions: Sessions::new(&self.four, &self.six, counted),
+            sessions: Sessions::new(&self.four, &self.six, counted).within(&self.extents),
             counts: Counts { cursors: &self.cursors, active: &self.active, scores: &self.scores },
             ports: Ports::new(&self.ports),
             fragments: &self.fragments,

@@ -263,7 +263,17 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
         |status| status.sessions_embryonic,
     )?;
     daemon.gauge("sessions_max", "Sessions that the table is sized for.", |status| status.sessions_max)?;
-    daemon.gauge("session_slots", "Slots of the session table.", |status| status.session_slots)?;
+    daemon.gauge(
+        "session_slots",
+        "Places of the session table that are in use, taken or not.",
+        |status| status.session_slots,
+    )?;
+    daemon.gauge("session_slots_max", "Places that the session table can have in use.", |status| {
+        status.session_slots_max
+    })?;
+    daemon.gauge("sessions_moving", "Whether the session table is being resized.", |status| {
+        u64::from(status.sessions_moving)
+    })?;
     daemon.gauge("generation", "The generation of tables that is in force.", |status| status.generation)?;
     daemon.gauge(
         "generation_wanted",

@@ -229,6 +229,12 @@ pub(super) fn sessions(sessions: &[Session], width: usize) -> String {
     table(sessions, "There are no sessions.", columns, |_| String::new(), width)
 }
 
+/// How much of the session table is in use.
+fn session_table(status: &Status) -> String {
+    let moving = if status.sessions_moving { "; it is being resized" } else { "" };
+    format!("{} places of {}{moving}", count(status.session_slots), count(status.session_slots_max))
+}
+
 /// The daemon as a whole, one fact a line.
 pub(super) fn status(status: &Status, page: usize) -> String {
     let mut facts = vec![
@@ -245,6 +251,7 @@ pub(super) fn status(status: &Status, page: usize) -> String {
         facts.extend([
             ("sessions", format!("{} of {} ({percent})", count(status.sessions), count(status.sessions_max))),
             ("assured", format!("{assured}; {embryonic} embryonic")),
+            ("session table", session_table(status)),
         ]);
     }
     if status.adopted {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evener_core::director::{Director, Identity, Input, LoadQuery, Moment, Output, Probe, why_not_itself};
 use evener_core::farm::plan::PlanError;
-use evener_core::path::sessions::{SessionKey, Value, ticks};
+use evener_core::path::sessions::{Fitting, SessionKey, Step, Value, buckets_for, ticks};
 use evener_core::path::tables::Tables;
 use evener_dataplane::{Counters, Engine, EngineError};
 use tokio::sync::mpsc;
@@ -30,6 +30,11 @@ use crate::record::Names;
 
 /// The engine whose packets go by the kernel's routes.
 pub(super) const KERNEL_ENGINE: &str = "xdp";
+
+/// Between two looks at how full the session tables are, while they are not nearly empty; the same while they are; and between two portions that are moved.
+const FIT_SOON: Duration = Duration::from_millis(20);
+const FIT_LATER: Duration = Duration::from_millis(100);
+const FIT_ON: Duration = Duration::from_millis(1);
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +64,7 @@ pub(super) struct Executor {
     pub(super) bus: Bus,
     pub(super) showing: Showing,
     swept: usize,
+    fitting: Fitting,
 }
 
 /// What orders are carried out with.
@@ -89,6 +95,7 @@ impl Executor {
             bus,
             showing,
             swept: 0,
+            fitting: Fitting::default(),
         }
     }
 
@@ -210,6 +217,28 @@ impl Executor {
         self.sweep(self.swept..end);
         self.engine.memory().guesses.forget_old(self.engine.now());
         self.swept = if end == buckets { 0 } else { end };
+    }
+
+    /// Has the session tables become as large as what is in them, a step at a time; returns when to take the next.
+    pub(super) fn fit_sessions(&mut self) -> Duration {
+        let config = &self.config.engine;
+        let buckets = [buckets_for(config.sessions_max), buckets_for(config.sessions6_max)];
+        let memory = self.engine.memory();
+        match self.fitting.step(&memory.sessions, buckets, memory.seed, self.engine.now()) {
+            Step::Rest => FIT_LATER,
+            Step::Watch => FIT_SOON,
+            Step::Walk => FIT_ON,
+            Step::Settle => match self.engine.settle() {
+                Ok(()) => {
+                    self.fitting.settled();
+                    Duration::ZERO
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the session table stays as large as it is for now");
+                    FIT_LATER
+                }
+            },
+        }
     }
 
     fn sweep(&self, range: std::ops::Range<usize>) {

@@ -160,6 +160,7 @@ impl Daemon {
         restore_server.set_missed_tick_behavior(MissedTickBehavior::Delay);
         restore.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reread = Some(Instant::now() + REREAD);
+        let mut fit = Instant::now();
         loop {
             self.names.refresh(self.executor.director.snapshot(), &self.groups.shown().latest());
             self.say_ready();
@@ -198,6 +199,7 @@ impl Daemon {
                         local_server.rehandoff(moving);
                     }
                 }
+                () = tokio::time::sleep_until(fit) => fit = Instant::now() + self.executor.fit_sessions(),
                 _ = restore.tick() => self.executor.restore(),
                 _ = restore_server.tick() => self.restore_server().await,
                 _ = sweep.tick() => {

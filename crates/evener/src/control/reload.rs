@@ -224,8 +224,9 @@ impl Fixed {
         let keys = [
             ("[engine] kind", old.kind != new.kind),
             ("[engine] xdp_mode", old.xdp_mode != new.xdp_mode),
-            ("[engine] sessions_max", old.sessions_max != new.sessions_max),
-            ("[engine] sessions6_max", old.sessions6_max != new.sessions6_max),
+            // Less bounds what is in use of the tables.
+            ("[engine] sessions_max", old.sessions_max < new.sessions_max),
+            ("[engine] sessions6_max", old.sessions6_max < new.sessions6_max),
             ("[engine] threads", old.threads != new.threads),
             ("[admin]", self.admin != config.admin),
         ];

@@ -63,8 +63,14 @@ pub struct Status {
     pub sessions_embryonic: u64,
     /// Sessions that the table is sized for.
     pub sessions_max: u64,
-    /// Slots of the table.
+    /// Places of the table that are in use, taken or not: it grows with its sessions.
     pub session_slots: u64,
+    /// The most that there can be.
+    #[serde(default)]
+    pub session_slots_max: u64,
+    /// Whether sessions are on their way to their places in a table that has grown or shrunk.
+    #[serde(default)]
+    pub sessions_moving: bool,
     /// Packets by reason; every reason is there.
     pub packets: BTreeMap<String, u64>,
     /// Answers to ARP and neighbour discovery that were not believed, by reason.
@@ -172,6 +178,8 @@ pub(crate) fn status(moment: &Moment) -> Status {
         sessions_embryonic: sessions.saturating_sub(assured),
         sessions_max: memory.sessions.sized_for() as u64,
         session_slots: memory.sessions.capacity() as u64,
+        session_slots_max: memory.sessions.capacity_max() as u64,
+        sessions_moving: memory.sessions.is_resizing(),
         packets: packets.collect(),
         refused: counted(snapshot.refused.iter().map(|(reason, count)| (*reason, *count))),
         events: counted(events),

@@ -14,26 +14,34 @@
 //! a compare-and-exchange too, so its server's count of active sessions and its VIP's count of assured ones change
 //! exactly once with it.
 //!
+//! # Extent
+//! A table is made for the most that it may hold, and used in part: as many buckets as serve what is in it ([`Extent`], [`Fitting`]).
+//!
 //! # Room
 //! A new session whose two buckets are full of live ones takes the place of another ([`Class`]): of an embryonic one of the
 //! source (IPv4 /24, IPv6 /56) that has most of them there, the soonest to expire; else of one that is over, or half; else of an assured one whose VIP has more than its share,
 //! if its own has less. An assured session within its VIP's share is never put out.
 
+mod atomic;
+mod extent;
+mod resize;
 mod shares;
 mod table;
 mod value;
 
+pub use extent::{Extent, FIRST_BUCKETS, WHOLE, extent_for};
+pub use resize::{Fitting, Step};
 pub use shares::{SHARE_WORDS, Shares};
 pub use table::{Bucket, Found, Table, Words};
 pub use value::{Class, LIFE_MAX, State, Value};
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::path::tables::{HASH_SLOTS, Tables};
+use atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Sessions in a bucket.
-pub const BUCKET_SESSIONS: usize = 8;
+/// Sessions in a bucket. A model checker has its hands full with two.
+pub const BUCKET_SESSIONS: usize = if cfg!(loom) { 2 } else { 8 };
 /// Sessions in a bucket of a table that holds what it is sized for.
 const BUCKET_FILL: usize = 5;
 /// Bytes of a session in its bucket.
@@ -247,6 +255,40 @@ impl<'a> Sessions<'a> {
         Sessions { four: Table::new(four, counted), six: Table::new(six, counted), counted }
     }
 
+    /// The same of tables that are in use as far as these words say ([`Extent`]).
+    pub fn within(self, [four, six]: &'a [AtomicU64; 2]) -> Self {
+        Sessions {
+            four: self.four.within(Extent(Some(four))),
+            six: self.six.within(Extent(Some(six))),
+            ..self
+        }
+    }
+
+    /// From now on sessions are to stand in so many buckets of each table, or somewhat more; what stands elsewhere is found there, until it was moved. To be
+    /// called where no other such change is on its way. [`Fitting`] takes these steps.
+    pub fn begin_move(&self, [four, six]: [usize; 2]) {
+        self.four.begin_move(extent::mask_for(four, self.four.buckets_max()));
+        self.six.begin_move(extent::mask_for(six, self.six.buckets_max()));
+    }
+
+    /// Moves the sessions of these buckets; returns how many found no room. To be called once no packet goes by what was before alone.
+    pub fn move_some(&self, range: core::ops::Range<usize>, seed: Seed, now: u32) -> usize {
+        let four = self.four.buckets();
+        let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);
+        self.four.move_all(range.start..range.end.min(four), seed, now) + self.six.move_all(in_six, seed, now)
+    }
+
+    /// Sessions stand where they are to. To be called once all were moved.
+    pub fn end_move(&self) {
+        self.four.end_move();
+        self.six.end_move();
+    }
+
+    /// Whether sessions are on their way to where they shall stand.
+    pub fn is_resizing(&self) -> bool {
+        self.four.extent.masks().is_moving() || self.six.extent.masks().is_moving()
+    }
+
     /// Gives each service of `tables` its share.
     pub fn share(&self, tables: &Tables) {
         self.counted.shares.share(tables, self.four.sized_for(), self.six.sized_for());
@@ -257,8 +299,8 @@ impl<'a> Sessions<'a> {
         self.counted.shares
     }
 
-    /// Sessions the tables can hold when every slot is taken.
-    pub const fn capacity(&self) -> usize {
+    /// Sessions that can stand in the buckets in use, when every slot is taken.
+    pub fn capacity(&self) -> usize {
         self.buckets() * BUCKET_SESSIONS
     }
 
@@ -267,8 +309,13 @@ impl<'a> Sessions<'a> {
         self.four.sized_for() + self.six.sized_for()
     }
 
-    /// Number of buckets, for walking the tables in portions.
-    pub const fn buckets(&self) -> usize {
+    /// The same of all buckets, in use or not.
+    pub const fn capacity_max(&self) -> usize {
+        (self.four.sized_for() + self.six.sized_for()) / BUCKET_FILL * BUCKET_SESSIONS
+    }
+
+    /// Number of buckets in use, for walking the tables in portions.
+    pub fn buckets(&self) -> usize {
         self.four.buckets() + self.six.buckets()
     }
 

@@ -3,10 +3,9 @@
 //! Any service may fill what is vacant. Where room is short, one that has less than its share takes it from one that has
 //! more, and nobody takes from one that has no more than its share. Only assured sessions count: the others are anybody's.
 
-use core::net::IpAddr;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
+use super::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::path::tables::{Tables, VIP_IDS};
+use core::net::IpAddr;
 
 /// Words of all shares: two for each VIP, by its number.
 pub const SHARE_WORDS: usize = 2 * VIP_IDS;

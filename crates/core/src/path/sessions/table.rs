@@ -1,7 +1,10 @@
 //! One table of sessions: buckets of eight, keys of any length.
 
-use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-
+use super::atomic::{
+    AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+    fence,
+};
+use super::extent::{self, Extent};
 use super::{BUCKET_FILL, BUCKET_SESSIONS, Class, Counted, FlowHash, Full, State, Value};
 
 /// A key's words; what they mean is for who made them.
@@ -12,21 +15,28 @@ pub type Words<const N: usize> = [u64; N];
 #[repr(C)]
 pub(crate) struct Slot<const N: usize> {
     key: [AtomicU64; N],
-    value: AtomicU64,
+    pub(super) value: AtomicU64,
 }
 
 /// Eight sessions in neighbouring cache lines: two for keys of one word, four for keys of three.
 #[derive(Debug)]
 #[repr(C, align(128))]
-pub struct Bucket<const N: usize>([Slot<N>; BUCKET_SESSIONS]);
+pub struct Bucket<const N: usize>(pub(super) [Slot<N>; BUCKET_SESSIONS]);
 
 impl<const N: usize> Default for Bucket<N> {
+    #[cfg(not(loom))]
     fn default() -> Self {
         // Constants, since tables of many are made of it.
         Bucket(
             [const { Slot { key: [const { AtomicU64::new(0) }; N], value: AtomicU64::new(0) } };
                 BUCKET_SESSIONS],
         )
+    }
+
+    #[cfg(loom)]
+    fn default() -> Self {
+        let slot = || Slot { key: core::array::from_fn(|_| AtomicU64::new(0)), value: AtomicU64::new(0) };
+        Bucket(core::array::from_fn(|_| slot()))
     }
 }
 
@@ -43,7 +53,7 @@ pub struct Found<'a> {
 const ATTEMPTS: usize = 2;
 
 /// The VIP that a key names in its last word.
-fn vip_of<const N: usize>(key: &Words<N>) -> u16 {
+pub(super) fn vip_of<const N: usize>(key: &Words<N>) -> u16 {
     key.last().map_or(0, |word| *word as u16)
 }
 
@@ -61,25 +71,37 @@ fn source_of<const N: usize>(key: &Words<N>) -> u64 {
 /// A view of buckets, and of what is counted of sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a, const N: usize> {
-    buckets: &'a [Bucket<N>],
-    counted: Counted<'a>,
+    pub(super) buckets: &'a [Bucket<N>],
+    pub(super) extent: Extent<'a>,
+    pub(super) counted: Counted<'a>,
 }
 
 impl<'a, const N: usize> Table<'a, N> {
-    /// A view over `buckets`.
+    /// A view over `buckets`, of which all are in use.
     pub const fn new(buckets: &'a [Bucket<N>], counted: Counted<'a>) -> Self {
-        Table { buckets, counted }
+        Table { buckets, extent: Extent(None), counted }
     }
 
-    /// Number of buckets.
-    pub const fn buckets(&self) -> usize {
+    /// The same of a table that is in use as far as this says.
+    pub const fn within(self, extent: Extent<'a>) -> Self {
+        Table { extent, ..self }
+    }
+
+    /// Number of buckets in use: beyond them there is no session.
+    pub fn buckets(&self) -> usize {
+        let masks = self.extent.masks();
+        extent::used(masks.now.max(masks.before), self.buckets.len())
+    }
+
+    /// Number of buckets, in use or not.
+    pub(super) const fn buckets_max(&self) -> usize {
         self.buckets.len()
     }
 
     /// The part of the table that is these buckets.
     pub(crate) fn part(&self, range: core::ops::Range<usize>) -> Table<'a, N> {
         let end = range.end.min(self.buckets.len());
-        Table { buckets: self.buckets.get(range.start..end).unwrap_or_default(), counted: self.counted }
+        Table { buckets: self.buckets.get(range.start..end).unwrap_or_default(), ..*self }
     }
 
     /// Sessions that the table is sized for.
@@ -87,16 +109,41 @@ impl<'a, const N: usize> Table<'a, N> {
         self.buckets.len() * BUCKET_FILL
     }
 
-    fn pair(&self, hash: FlowHash) -> Option<[usize; 2]> {
+    /// The two buckets of an extent that may hold a session.
+    pub(super) fn pair(&self, hash: FlowHash, mask: u32) -> Option<[usize; 2]> {
         let (first, second) = hash.buckets(self.buckets.len() as u32);
-        (!self.buckets.is_empty()).then_some([first as usize, second as usize])
+        (!self.buckets.is_empty()).then_some([(first & mask) as usize, (second & mask) as usize])
     }
 
     /// Finds a live session, and the number of its slot.
     pub fn find(&self, key: &Words<N>, hash: FlowHash, now: u32) -> Option<(usize, Found<'a>)> {
+        let mut masks = self.extent.masks();
+        // Again only if the extent has changed meanwhile, which it does some times a second at the most.
+        loop {
+            let found = match masks.is_moving() {
+                false => self.find_in(masks.now, key, hash, now),
+                // It may have moved between the first look and the second.
+                true => [masks.now, masks.before, masks.now]
+                    .into_iter()
+                    .find_map(|mask| self.find_in(mask, key, hash, now)),
+            };
+            let before = core::mem::replace(&mut masks, self.extent.masks());
+            if found.is_some() || masks == before {
+                return found;
+            }
+        }
+    }
+
+    pub(super) fn find_in(
+        &self,
+        mask: u32,
+        key: &Words<N>,
+        hash: FlowHash,
+        now: u32,
+    ) -> Option<(usize, Found<'a>)> {
         // A key is noted again only where it has expired, and there in the same place or before it, as one goes round from
         // its home: in each bucket the first is the one.
-        self.pair(hash)?.into_iter().find_map(|number| {
+        self.pair(hash, mask)?.into_iter().find_map(|number| {
             let (at, slot) = self.buckets[number].round(hash.home()).find(|(_, slot)| slot.has(key))?;
             let (found, value) = slot.read();
             let is_it = found == *key && value.is_live(now);
@@ -118,32 +165,77 @@ impl<'a, const N: usize> Table<'a, N> {
     ///
     /// # Errors
     /// [`Full`] when both buckets hold only sessions that stay.
-    pub fn insert(&self, key: &Words<N>, hash: FlowHash, value: Value, now: u32) -> Result<usize, Full> {
-        let [first, second] = self.pair(hash).ok_or(Full)?;
-        let (room1, room2) = (self.buckets[first].room(now), self.buckets[second].room(now));
-        let crowded = room1 < BUCKET_SESSIONS / 2 && room2 > room1;
-        let order = if crowded { [second, first] } else { [first, second] };
-        for number in order {
-            for (at, slot) in self.buckets[number].round(hash.home()) {
-                if slot.claim(now, self.counted) {
-                    self.fill(slot, key, value);
-                    return Ok(number * BUCKET_SESSIONS + at);
-                }
+    pub fn insert(&self, key: &Words<N>, hash: FlowHash, mut value: Value, now: u32) -> Result<usize, Full> {
+        let mut masks = self.extent.masks();
+        loop {
+            let number = self.insert_in(masks.now, key, hash, value, now)?;
+            // Either this sees that the extent is another one, or whoever moves sessions there sees this one (which it looks for behind such a
+            // fence too).
+            fence(SeqCst);
+            let before = core::mem::replace(&mut masks, self.extent.masks());
+            if masks == before || !self.take_back(number, key, value) {
+                return Ok(number);
             }
+            // Somebody may have copied it and be about to free the copy, in whose place this one may come to stand.
+            value = value.moved_to(value.state(), value.expires().wrapping_add(1));
+        }
+    }
+
+    fn insert_in(
+        &self,
+        mask: u32,
+        key: &Words<N>,
+        hash: FlowHash,
+        value: Value,
+        now: u32,
+    ) -> Result<usize, Full> {
+        let pair = self.pair(hash, mask).ok_or(Full)?;
+        if let Some((number, slot)) = self.claim_in(self.order(pair, now), hash, now) {
+            self.fill(slot, key, value);
+            return Ok(number);
         }
         // Another CPU may be about to have the same place.
-        let displaced = (0..ATTEMPTS).find_map(|_| self.displace([first, second], key, now));
+        let displaced = (0..ATTEMPTS).find_map(|_| self.displace(pair, key, now));
         let (number, slot) = displaced.ok_or(Full)?;
         self.fill(slot, key, value);
         Ok(number)
     }
 
+    /// A session's two buckets in the order in which it is to take a place there.
+    pub(super) fn order(&self, [first, second]: [usize; 2], now: u32) -> [usize; 2] {
+        let (room1, room2) = (self.buckets[first].room(now), self.buckets[second].room(now));
+        let crowded = room1 < BUCKET_SESSIONS / 2 && room2 > room1;
+        if crowded { [second, first] } else { [first, second] }
+    }
+
+    /// Claims a vacant slot in the first of these buckets that has one, and gives it with its number.
+    pub(super) fn claim_in(
+        &self,
+        numbers: [usize; 2],
+        hash: FlowHash,
+        now: u32,
+    ) -> Option<(usize, &'a Slot<N>)> {
+        let buckets = self.buckets;
+        numbers.into_iter().find_map(|number| {
+            let mut round = buckets[number].round(hash.home());
+            let (at, slot) = round.find(|(_, slot)| slot.claim(now, self.counted))?;
+            Some((number * BUCKET_SESSIONS + at, slot))
+        })
+    }
+
+    /// Frees a session that was just noted, unless it has changed or moved meanwhile.
+    fn take_back(&self, number: usize, key: &Words<N>, value: Value) -> bool {
+        let slot = &self.buckets[number / BUCKET_SESSIONS].0[number % BUCKET_SESSIONS];
+        let is_back = slot.value.compare_exchange(value.0, Value::FREE.0, Release, Relaxed).is_ok();
+        if is_back {
+            self.counted.count(vip_of(key), value, -1);
+        }
+        is_back
+    }
+
     /// Writes a session to a slot that was claimed for it.
     fn fill(&self, slot: &Slot<N>, key: &Words<N>, value: Value) {
-        for (place, word) in slot.key.iter().zip(key) {
-            place.store(*word, Release);
-        }
-        slot.value.store(value.0, Release);
+        slot.write(key, value);
         self.counted.count(vip_of(key), value, 1);
     }
 
@@ -197,9 +289,13 @@ impl<'a, const N: usize> Table<'a, N> {
         changed
     }
 
-    /// All live sessions, while others come and go.
+    fn in_use(&self) -> &'a [Bucket<N>] {
+        self.buckets.get(..self.buckets()).unwrap_or_default()
+    }
+
+    /// All live sessions, while others come and go. One that moves meanwhile may be there twice.
     pub fn list(&self, now: u32) -> impl Iterator<Item = (Words<N>, Value)> + use<'a, N> {
-        self.buckets.iter().flat_map(|bucket| &bucket.0).filter_map(move |slot| {
+        self.in_use().iter().flat_map(|bucket| &bucket.0).filter_map(move |slot| {
             let (key, value) = slot.read();
             value.is_live(now).then_some((key, value))
         })
@@ -207,7 +303,7 @@ impl<'a, const N: usize> Table<'a, N> {
 
     /// Gives what is live other keys, where nobody else uses the table.
     pub(crate) fn rekey(&self, now: u32, key: impl Fn(Words<N>) -> Words<N>) {
-        for slot in self.buckets.iter().flat_map(|bucket| &bucket.0) {
+        for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
             let (old, value) = slot.read();
             if value.is_live(now) {
                 slot.key.iter().zip(key(old)).for_each(|(word, new)| word.store(new, Relaxed));
@@ -219,7 +315,7 @@ impl<'a, const N: usize> Table<'a, N> {
     /// true. Returns how many slots it freed.
     pub fn sweep(&self, now: u32, mut keep: impl FnMut(Words<N>, Value) -> bool) -> usize {
         let mut freed = 0;
-        for slot in self.buckets.iter().flat_map(|bucket| &bucket.0) {
+        for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
             let (key, value) = slot.read();
             if matches!(value.state(), State::Free | State::Claimed)
                 || (value.is_live(now) && keep(key, value))
@@ -237,7 +333,7 @@ impl<'a, const N: usize> Table<'a, N> {
     /// Frees slots that a writer claimed and never finished (it was killed in between), and counts the
     /// others. Only for a table that nobody else uses yet.
     pub fn recover(&self, now: u32) {
-        for slot in self.buckets.iter().flat_map(|bucket| &bucket.0) {
+        for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
             let value = Value(slot.value.load(Acquire));
             if value.is_live(now) {
                 self.counted.count(vip_of(&slot.key()), value, 1);
@@ -260,6 +356,24 @@ impl<const N: usize> Bucket<N> {
 }
 
 impl<const N: usize> Slot<N> {
+    /// Writes to a slot that was claimed.
+    pub(super) fn write(&self, key: &Words<N>, value: Value) {
+        for (place, word) in self.key.iter().zip(key) {
+            place.store(*word, Release);
+        }
+        self.value.store(value.0, Release);
+    }
+
+    /// Frees a slot that holds this value, and takes its key away: where the session comes again to the same bucket, it may stand
+    /// behind this slot, and whoever has just claimed that hasn't written its own key yet.
+    pub(super) fn vacate(&self, value: Value) -> bool {
+        let is_ours = self.value.compare_exchange(value.0, Value::CLAIMED.0, AcqRel, Relaxed).is_ok();
+        if is_ours {
+            self.write(&[0; N], Value::FREE);
+        }
+        is_ours
+    }
+
     fn has(&self, key: &Words<N>) -> bool {
         self.key.iter().zip(key).all(|(place, word)| place.load(Acquire) == *word)
     }
@@ -269,7 +383,7 @@ impl<const N: usize> Slot<N> {
     }
 
     /// Key and value as of one moment; a slot that changes hands meanwhile reads as claimed.
-    fn read(&self) -> (Words<N>, Value) {
+    pub(super) fn read(&self) -> (Words<N>, Value) {
         let key = self.key();
         let value = self.value.load(Acquire);
         if self.has(&key) { (key, Value(value)) } else { (key, Value::CLAIMED) }
@@ -288,4 +402,5 @@ impl<const N: usize> Slot<N> {
     }
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Bucket<1>>() == 128 && size_of::<Bucket<3>>() == 256);

@@ -1,0 +1,153 @@
+//! A table that is resized beside one other thread, in all orders in which the two may meet, and with all that a processor may show one of the
+//! other's writes late: `make model`. Sessions are those of tables of two buckets with two places each.
+
+extern crate std;
+
+use alloc::vec::Vec;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU64};
+use loom::thread;
+
+use super::super::{Bucket4, Counted, Extent, Found, Shares, extent_for};
+use super::*;
+
+const NOW: u32 = 1;
+const ALL: usize = 2;
+
+struct World {
+    buckets: Vec<Bucket4>,
+    active: [AtomicU64; 2],
+    shares: [AtomicU64; 4],
+    extent: AtomicU64,
+    has_begun: AtomicBool,
+}
+
+impl World {
+    fn new(extent: u64) -> Arc<World> {
+        let word = || AtomicU64::new(0);
+        Arc::new(World {
+            buckets: (0..ALL).map(|_| Bucket4::default()).collect(),
+            active: [word(), word()],
+            shares: [word(), word(), word(), word()],
+            extent: AtomicU64::new(extent),
+            has_begun: AtomicBool::new(false),
+        })
+    }
+
+    fn table(&self) -> Table<'_, 1> {
+        let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
+        Table::new(&self.buckets, counted).within(Extent(Some(&self.extent)))
+    }
+
+    fn find(&self, key: Words<1>) -> Option<Found<'_>> {
+        self.table().find(&key, FlowHash::of(&key, SEED), NOW).map(|(_, found)| found)
+    }
+
+    /// Whether there was room: a place that is just being written is nobody's.
+    fn insert(&self, key: Words<1>, state: State) -> bool {
+        self.table().insert(&key, FlowHash::of(&key, SEED), in_state(state), NOW).is_ok()
+    }
+
+    /// Resizes the table, as an engine does that doesn't wait for others; false where somebody was in the way.
+    fn resize(&self, mask: u32) {
+        let table = self.table();
+        table.begin_move(mask);
+        while table.move_all(0..table.buckets(), SEED, NOW) > 0 {
+            thread::yield_now();
+        }
+        table.end_move();
+    }
+
+    /// The states in which a session stands, each once; all that is counted must be so.
+    fn check(&self, key: Words<1>) -> Vec<State> {
+        let all: Vec<_> = self.table().list(NOW).collect();
+        let count = |counts: fn(State) -> bool| all.iter().filter(|(_, value)| counts(value.state())).count();
+        assert_eq!(self.active[1].load(Relaxed), count(State::is_active) as u64, "active ones: {all:?}");
+        assert_eq!(self.shares[3].load(Relaxed), count(State::is_assured) as u64, "assured ones: {all:?}");
+        all.into_iter().filter(|(its, _)| *its == key).map(|(_, value)| value.state()).collect()
+    }
+}
+
+const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
+
+fn in_state(state: State) -> Value {
+    Value::new(1, state, NOW + 100)
+}
+
+/// The first client whose two buckets are these of a whole table; its VIP is 1.
+fn client(pair: [usize; 2]) -> Words<1> {
+    let keys = (1u64..).map(|client| [client << 32 | 1 << 16 | 1]);
+    let hash = |key: &Words<1>| FlowHash::of(key, SEED).buckets(ALL as u32);
+    keys.into_iter().find(|key| hash(key) == (pair[0] as u32, pair[1] as u32)).unwrap()
+}
+
+/// A session that must move when the table grows, and one that is in its way when it shrinks.
+const UP: [usize; 2] = [1, 1];
+
+/// Tries all orders of a table that grows, or shrinks, and of what another thread does there; then looks at what is left.
+fn beside(
+    what: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,
+    after: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,
+) {
+    for (before, mask) in [(extent_for(1, ALL), u32::MAX), (extent_for(2, ALL), 0)] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let (world, key) = (World::new(before), client(UP));
+            assert!(world.insert(key, State::Established));
+            let other = Arc::clone(&world);
+            let thread = thread::spawn(move || what(&other, key));
+            world.resize(mask);
+            thread.join().unwrap();
+            after(&world, key);
+        });
+    }
+}
+
+#[test]
+fn a_session_is_found_at_each_moment() {
+    beside(
+        |world, key| assert_eq!(world.find(key).map(|found| found.value), Some(in_state(State::Established))),
+        |world, key| assert_eq!(world.check(key), [State::Established]),
+    );
+}
+
+#[test]
+fn a_session_that_changes_is_counted_as_it_is_in_the_end() {
+    beside(
+        |world, key| {
+            for state in [State::HalfClosed, State::Established, State::Closing] {
+                let found = world.find(key).unwrap();
+                world.table().change(found, in_state(state));
+            }
+        },
+        |world, key| assert_eq!(world.check(key).len(), 1),
+    );
+}
+
+#[test]
+fn a_session_that_ends_is_not_counted_any_more() {
+    beside(
+        |world, _| assert!(world.table().sweep(NOW, |_, _| false) <= 2),
+        // One that was copied a moment before is met by the next sweep.
+        |world, key| assert!(world.check(key).len() <= 1),
+    );
+}
+
+#[test]
+fn a_session_that_begins_is_found_from_then_on() {
+    beside(
+        |world, _| {
+            let new = client([1, 0]);
+            if world.insert(new, State::New) {
+                assert!(world.find(new).is_some());
+                world.has_begun.store(true, Relaxed);
+            }
+        },
+        |world, key| {
+            assert_eq!(world.check(key), [State::Established]);
+            assert_eq!(world.check(client([1, 0])).len(), usize::from(world.has_begun.load(Relaxed)));
+        },
+    );
+}
