@@ -50,6 +50,9 @@ enum Command {
         /// Only what agents report of bytes to send, beside what clients lack, and what that costs; `--load` has it too
         #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director", "redirect", "load"])]
         reports: bool,
+        /// Only the kernel engine's packets, beside Katran: a checkout of its source, or its bare repository
+        #[arg(long, value_name = "DIR", conflicts_with_all = ["every_host", "handoff", "director", "redirect", "load", "reports"])]
+        katran: Option<PathBuf>,
         /// Write plots of the papers' figures for these farms to this folder, as SVG
         #[arg(long, value_name = "DIR")]
         plots: Option<PathBuf>,
@@ -127,10 +130,11 @@ fn main() -> ExitCode {
             redirect,
             load,
             reports,
+            katran,
             plots,
             json,
         } => {
-            let what = match (packets, every_host, handoff) {
+            let what = match (packets || katran.is_some(), every_host, handoff) {
                 _ if director => What::Director,
                 _ if redirect => What::Redirect,
                 _ if load => What::Load,
@@ -141,7 +145,7 @@ fn main() -> ExitCode {
                 _ => What::All,
             };
             let effort = Effort { what, ..if quick { Effort::QUICK } else { Effort::FULL } };
-            measure(effort, plots.as_deref(), json)
+            measure(effort, plots.as_deref(), katran.as_deref(), json)
         }
         Command::Load(options) => load(options),
         Command::Simulate { seed, seeds } => Ok(simulate(seed, seeds)),
@@ -195,8 +199,8 @@ fn show(json: bool) -> Result<ExitCode> {
     Ok(if outcome.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn measure(effort: Effort, plots: Option<&Path>, json: bool) -> Result<ExitCode> {
-    let report = bench::run(effort, plots)?;
+fn measure(effort: Effort, plots: Option<&Path>, katran: Option<&Path>, json: bool) -> Result<ExitCode> {
+    let report = bench::run(effort, plots, katran)?;
     if json {
         println!("{}", serde_json::to_string_pretty(&report)?)
     } else {
