@@ -32,26 +32,29 @@ enum Command {
         /// Only the kernel engine's packets and the session table; no farm is built
         #[arg(long)]
         packets: bool,
-        /// Only farms whose every host is a director
+        /// Only requests from clients to servers, method by method
         #[arg(long, conflicts_with = "packets")]
+        end_to_end: bool,
+        /// Only farms whose every host is a director
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end"])]
         every_host: bool,
         /// Only farms where connections are handed over
-        #[arg(long, conflicts_with_all = ["packets", "every_host"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host"])]
         handoff: bool,
         /// Only the control plane of a large farm: no farm is built
-        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff"])]
         director: bool,
         /// Only answers that send clients on
-        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director"])]
         redirect: bool,
         /// Only how long clients wait: for answers that send them on, and for servers, by the policy
-        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director", "redirect"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director", "redirect"])]
         load: bool,
         /// Only what agents report of bytes to send, beside what clients lack, and what that costs; `--load` has it too
-        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director", "redirect", "load"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director", "redirect", "load"])]
         reports: bool,
         /// Only the kernel engine's packets, beside Katran: a checkout of its source, or its bare repository
-        #[arg(long, value_name = "DIR", conflicts_with_all = ["every_host", "handoff", "director", "redirect", "load", "reports"])]
+        #[arg(long, value_name = "DIR", conflicts_with_all = ["end_to_end", "every_host", "handoff", "director", "redirect", "load", "reports"])]
         katran: Option<PathBuf>,
         /// Write plots of the papers' figures for these farms to this folder, as SVG
         #[arg(long, value_name = "DIR")]
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         Command::Bench {
             quick,
             packets,
+            end_to_end,
             every_host,
             handoff,
             director,
@@ -135,6 +139,7 @@ fn main() -> ExitCode {
             json,
         } => {
             let what = match (packets || katran.is_some(), every_host, handoff) {
+                _ if end_to_end => What::EndToEnd,
                 _ if director => What::Director,
                 _ if redirect => What::Redirect,
                 _ if load => What::Load,

@@ -44,6 +44,8 @@ pub enum What {
     All,
     /// Only what needs no farm.
     Packets,
+    /// Only requests from clients to servers, method by method.
+    EndToEnd,
     /// Only farms whose every host is a director.
     EveryHost,
     /// Only farms where connections are handed over.
@@ -118,7 +120,7 @@ pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Resul
         session_table: (packets && katran.is_none()).then(session_table::run),
         director: matches!(effort.what, What::All | What::Director).then(director::run).transpose()?,
         end_to_end: match effort.what {
-            What::All => vec![
+            What::All | What::EndToEnd => vec![
                 end_to_end::run(effort)?,
                 remote::tunnel(effort)?,
                 remote::nat(effort)?,
@@ -133,13 +135,18 @@ pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Resul
             | What::Reports => Vec::new(),
         },
         every_host: match effort.what {
-            What::Packets | What::Handoff | What::Director | What::Redirect | What::Load | What::Reports => {
-                None
-            }
+            What::Packets
+            | What::EndToEnd
+            | What::Handoff
+            | What::Director
+            | What::Redirect
+            | What::Load
+            | What::Reports => None,
             What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
         },
         handoff_scaling: match effort.what {
             What::Packets
+            | What::EndToEnd
             | What::EveryHost
             | What::Director
             | What::Redirect
