@@ -1,31 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/*
- * What a packet costs. BPF_PROG_TEST_RUN repeats a program on one frame and does not restore it: these
- * wrappers vary the flow before each run and undo the rewrite after it. `empty` is the wrapper alone.
- */
+/* What a packet costs: the director's programs and a yardstick, wrapped as wrapper.h says. `empty` is the wrapper alone. */
 #include "director/decide.h"
-
-struct bench {
-	__u32 flows; /* a power of two */
-	__u32 first; /* added to each flow's number, so that a run can have flows of its own */
-	__u32 turn;
-	__u32 pad;
-};
-
-struct bench bench = { .flows = 1 };
-
-/* What a frame begins with, as words that can be copied: links, IPv4, TCP. */
-struct headers {
-	__u16 link[7];
-	__u32 ip[5];
-	__u32 tcp[5];
-} __attribute__((packed));
-
-/* The links that every frame begins with, as subject.rs writes them: what a run changes is set again without having been saved. */
-#define LINKS_FIRST bpf_cpu_to_be64(0x0200000000010200)
-#define LINKS_REST bpf_htonl(0x00000002)
-/* TTL 64, TCP, and no checksum. */
-#define TTL_WORD bpf_htonl(0x40060000)
+#include "wrapper.h"
 
 /* What `nat` changes besides. One CPU runs these at a time. */
 struct {
@@ -33,47 +9,6 @@ struct {
 	__u32 ports;
 	__u32 checksum_word;
 } saved;
-
-/* Not by a cursor: that asks once more whether there is a frame at all. */
-static __always_inline bool has_headers(struct xdp_md *ctx, struct headers **headers)
-{
-	*headers = (void *)(long)ctx->data;
-	return (void *)(*headers + 1) <= (void *)(long)ctx->data_end;
-}
-
-/* A client's address and port, in place of those at the packet's source or destination; the flows in an order that no prefetcher
- * guesses. */
-static __always_inline bool vary(struct xdp_md *ctx, bool source)
-{
-	struct headers *headers;
-	__u32 flow;
-
-	if (!has_headers(ctx, &headers))
-		return false;
-	flow = ((bench.turn++ * 2654435761u) & (bench.flows - 1)) + bench.first;
-	/* 10.x.x.x, and the bits above in the port */
-	*(__u32 *)((void *)headers + (source ? 26 : 30)) = 10 | flow << 8;
-	*(__u16 *)((void *)headers + (source ? 34 : 36)) = 0x1001 | flow >> 24;
-	return true;
-}
-
-static __always_inline void restore_link(struct headers *headers)
-{
-	*(__u64 *)headers = LINKS_FIRST;
-	*(__u32 *)((void *)headers + 8) = LINKS_REST;
-}
-
-/* The same of what was in a tunnel. */
-static __always_inline void restore(struct xdp_md *ctx)
-{
-	struct headers *headers;
-
-	if (!has_headers(ctx, &headers))
-		return;
-	restore_link(headers);
-	*(__u16 *)((void *)headers + 12) = bpf_htons(ETH_P_IP);
-	*(__u32 *)((void *)headers + 22) = TTL_WORD;
-}
 
 /* The wrapper alone, as all of them have it at the least: 35 instructions at the most. */
 SEC("xdp.frags")
@@ -114,7 +49,7 @@ static __always_inline int translated(struct xdp_md *ctx, bool source)
 	saved.ports = headers->tcp[0];
 	saved.checksum_word = headers->tcp[4];
 	verdict = decide(ctx);
-	if (has_headers(ctx, &headers)) {
+	if (!SHOWN && has_headers(ctx, &headers)) {
 		restore_link(headers);
 		headers->ip[2] = TTL_WORD;
 		headers->ip[3] = saved.addresses[0];
@@ -141,15 +76,9 @@ int nat_out(struct xdp_md *ctx)
 SEC("xdp.frags")
 int tunnel(struct xdp_md *ctx)
 {
-	int verdict;
-
 	if (!vary(ctx, true))
 		return XDP_ABORTED;
-	verdict = decide(ctx);
-	if (verdict == XDP_TX && bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
-		return XDP_ABORTED;
-	restore(ctx);
-	return verdict;
+	return unwrap(ctx, decide(ctx));
 }
 
 /*
@@ -311,15 +240,9 @@ static __always_inline int yardstick_decide(struct xdp_md *ctx)
 SEC("xdp.frags")
 int yardstick(struct xdp_md *ctx)
 {
-	int verdict;
-
 	if (!vary(ctx, true))
 		return XDP_ABORTED;
-	verdict = yardstick_decide(ctx);
-	if (verdict == XDP_TX && bpf_xdp_adjust_head(ctx, sizeof(struct iphdr)))
-		return XDP_ABORTED;
-	restore(ctx);
-	return verdict;
+	return unwrap(ctx, yardstick_decide(ctx));
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

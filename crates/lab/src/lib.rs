@@ -26,6 +26,7 @@ pub mod evener;
 pub mod family;
 pub mod farm;
 pub mod faults;
+pub mod hop;
 pub mod host;
 pub mod icmp;
 mod lan;

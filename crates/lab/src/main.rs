@@ -32,24 +32,30 @@ enum Command {
         /// Only the kernel engine's packets and the session table; no farm is built
         #[arg(long)]
         packets: bool,
-        /// Only farms whose every host is a director
+        /// Only requests from clients to servers, method by method
         #[arg(long, conflicts_with = "packets")]
+        end_to_end: bool,
+        /// Only farms whose every host is a director
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end"])]
         every_host: bool,
         /// Only farms where connections are handed over
-        #[arg(long, conflicts_with_all = ["packets", "every_host"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host"])]
         handoff: bool,
         /// Only the control plane of a large farm: no farm is built
-        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff"])]
         director: bool,
         /// Only answers that send clients on
-        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director"])]
         redirect: bool,
         /// Only how long clients wait: for answers that send them on, and for servers, by the policy
-        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director", "redirect"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director", "redirect"])]
         load: bool,
         /// Only what agents report of bytes to send, beside what clients lack, and what that costs; `--load` has it too
-        #[arg(long, conflicts_with_all = ["packets", "every_host", "handoff", "director", "redirect", "load"])]
+        #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director", "redirect", "load"])]
         reports: bool,
+        /// Only the kernel engine's packets, beside Katran: a checkout of its source, or its bare repository
+        #[arg(long, value_name = "DIR", conflicts_with_all = ["end_to_end", "every_host", "handoff", "director", "redirect", "load", "reports"])]
+        katran: Option<PathBuf>,
         /// Write plots of the papers' figures for these farms to this folder, as SVG
         #[arg(long, value_name = "DIR")]
         plots: Option<PathBuf>,
@@ -121,16 +127,19 @@ fn main() -> ExitCode {
         Command::Bench {
             quick,
             packets,
+            end_to_end,
             every_host,
             handoff,
             director,
             redirect,
             load,
             reports,
+            katran,
             plots,
             json,
         } => {
-            let what = match (packets, every_host, handoff) {
+            let what = match (packets || katran.is_some(), every_host, handoff) {
+                _ if end_to_end => What::EndToEnd,
                 _ if director => What::Director,
                 _ if redirect => What::Redirect,
                 _ if load => What::Load,
@@ -141,7 +150,7 @@ fn main() -> ExitCode {
                 _ => What::All,
             };
             let effort = Effort { what, ..if quick { Effort::QUICK } else { Effort::FULL } };
-            measure(effort, plots.as_deref(), json)
+            measure(effort, plots.as_deref(), katran.as_deref(), json)
         }
         Command::Load(options) => load(options),
         Command::Simulate { seed, seeds } => Ok(simulate(seed, seeds)),
@@ -195,8 +204,8 @@ fn show(json: bool) -> Result<ExitCode> {
     Ok(if outcome.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn measure(effort: Effort, plots: Option<&Path>, json: bool) -> Result<ExitCode> {
-    let report = bench::run(effort, plots)?;
+fn measure(effort: Effort, plots: Option<&Path>, katran: Option<&Path>, json: bool) -> Result<ExitCode> {
+    let report = bench::run(effort, plots, katran)?;
     if json {
         println!("{}", serde_json::to_string_pretty(&report)?)
     } else {

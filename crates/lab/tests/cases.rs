@@ -30,6 +30,29 @@ fn the_core_does_what_the_cases_say() -> Result<()> {
     Ok(())
 }
 
+/// Who is traced is decided upon the long way: it must be the same.
+fn traced() -> Result<Vec<CaseFile>> {
+    Ok(files()?.iter().map(CaseFile::traced).collect())
+}
+
+#[test]
+fn the_core_does_the_same_the_long_way() -> Result<()> {
+    let tallies: Vec<Tally> = traced()?.iter().map(|file| run(file, &mut Spec::default())).collect();
+    check(&tallies);
+    Ok(())
+}
+
+#[test]
+fn the_c_does_the_same_the_long_way() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let tallies: Vec<Tally> =
+        traced()?.iter().map(|file| cases::play_on_kernel(file, Hook::Xdp)).collect::<Result<_>>()?;
+    check(&tallies);
+    Ok(())
+}
+
 fn the_kernel_does_what_the_cases_say(hook: Hook) -> Result<()> {
     if !skip::has_root() {
         return Ok(());

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use evener_lab::cut::Order;
+use evener_lab::evener::{self, Agent};
 use evener_lab::family::Family;
 use evener_lab::farm::{Farm, Shape};
+use evener_lab::hop::{Hop, Method};
 use evener_lab::host::Host;
 use evener_lab::load::Load;
 use evener_lab::{dns, owner, skip, transfer, udp};
@@ -386,4 +388,25 @@ fn wait_until(condition: impl Fn() -> bool) -> bool {
         thread::sleep(Duration::from_millis(20));
     }
     false
+}
+
+#[test]
+fn a_bare_hop_passes_requests_on() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    for method in [Method::Link, Method::Tunnel] {
+        let builder = Farm::builder().servers(2);
+        let farm = if method == Method::Link { builder } else { builder.remote().bare() }.build()?;
+        let file = evener::web_service_by(&farm, 0, "xdp", "method = \"tunnel\"\n");
+        let agents =
+            if method == Method::Link { Vec::new() } else { Agent::start_all(farm.servers(), &file)? };
+        let hop = Hop::start(farm.director(), &farm, 0, method)?;
+        let load = Load { connections: 8, requests: Some(10), ..Load::to(farm.service()) };
+        let report = load.run_on(farm.client(0))?;
+        assert_eq!((report.requests, report.errors.total()), (80, 0), "{method:?}: {report:?}");
+        drop((hop, agents));
+        assert!(farm.client(0).curl(&[&format!("http://{}/who", farm.service())]).is_err(), "{method:?}");
+    }
+    Ok(())
 }

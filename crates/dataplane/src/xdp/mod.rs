@@ -22,6 +22,7 @@ mod routes;
 mod test_run;
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -301,6 +302,15 @@ pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
     let program = Program::load(size, None)?;
     Link::create(program.fd("pass_all")?, ifindex, Mode::Native)
         .map_err(|error| attach_error(&name_of(ifindex), error))
+}
+
+/// Attaches somebody's own program where traffic control begins, as the engine attaches its own. It stays until the interface goes or
+/// [`std::mem::drop`] of the result.
+///
+/// # Errors
+/// As for attaching the engine.
+pub fn attach_tc(program: BorrowedFd<'_>, ifindex: u32) -> Result<impl Send + use<>, EngineError> {
+    Link::create(program, ifindex, Mode::Tc).map_err(|error| attach_error(&name_of(ifindex), error))
 }
 
 fn attach_error(name: &str, error: std::io::Error) -> EngineError {

@@ -28,7 +28,7 @@ use evener_dataplane::xdp::{Mode, Options, XdpEngine};
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-use super::packet_cost::Surroundings;
+use super::packets::Surroundings;
 use crate::table::Table;
 
 /// The interface that packets are taken from.

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Effort;
 use crate::evener::{self, Evener};
 use crate::farm::{Farm, WEB_PORT};
+use crate::hop::{Hop, Method};
 use crate::host::Host;
 use crate::load::Load;
 use crate::proxies::{HaProxy, NginxProxy};
@@ -35,6 +36,8 @@ pub(super) const PAGES: [Page; 3] = [
 ];
 /// What all others are compared with, where servers reply directly.
 pub(super) const STRAIGHT: &str = "straight";
+/// What does the least in a director's place.
+pub(super) const HOP: &str = "a bare hop";
 
 /// A way from clients to servers.
 pub(super) struct Way<'a> {
@@ -53,6 +56,8 @@ pub struct Outcome {
     pub method: &'static str,
     /// The way that all others are compared with.
     pub base: &'static str,
+    /// Another way that all are compared with, if there is one.
+    pub second: Option<&'static str>,
     /// Connections at a time.
     pub connections: usize,
     /// Rounds of which the median counts.
@@ -78,6 +83,8 @@ pub struct Figure {
     pub requests_per_second: f64,
     /// Requests per second by those of [`Outcome::base`], in the same round; median over the rounds.
     pub ratio: f64,
+    /// The same by those of [`Outcome::second`].
+    pub to_second: Option<f64>,
     /// Half of the requests were answered sooner; median over the rounds, in microseconds.
     pub p50_us: f64,
     /// 99 of 100 were; median over the rounds, in microseconds.
@@ -102,13 +109,14 @@ struct Round {
 /// Builds the farm with all that is compared in it, and measures.
 pub(super) fn run(effort: Effort) -> Result<Outcome> {
     // proxies have a director of their own, where no program of ours sees their packets; so has each engine
-    let farm = Farm::builder().servers(SERVERS).directors(3).vips(2).silent().offload_replies().build()?;
-    let mut outcome = Outcome::new("l2", STRAIGHT, effort);
+    let farm = Farm::builder().servers(SERVERS).directors(4).vips(3).silent().offload_replies().build()?;
+    let mut outcome = Outcome::new("l2", STRAIGHT, Some(HOP), effort);
     let client = farm.client(0);
     let way = |name, targets| Way { name, targets, client, director: None };
     let haproxy = HaProxy::start(&farm.directors()[2], farm.servers())?;
     let nginx = NginxProxy::start(&farm.directors()[2], farm.servers())?;
-    let mut ways = vec![way(STRAIGHT, farm.straight())];
+    let _hop = Hop::start(&farm.directors()[3], &farm, 2, Method::Link)?;
+    let mut ways = vec![way(STRAIGHT, farm.straight()), way(HOP, vec![(farm.vip(2), WEB_PORT).into()])];
     let mut running = Vec::new();
     for (number, (name, engine)) in (0..).zip([("evener xdp", "xdp"), ("evener packet", "packet")]) {
         match start_evener(&farm, number, engine) {
@@ -194,8 +202,20 @@ pub(super) fn measure(
 }
 
 impl Outcome {
-    pub(super) fn new(method: &'static str, base: &'static str, effort: Effort) -> Outcome {
-        Outcome { method, base, connections: CONNECTIONS, rounds: effort.rounds, ..Outcome::default() }
+    pub(super) fn new(
+        method: &'static str,
+        base: &'static str,
+        second: Option<&'static str>,
+        effort: Effort,
+    ) -> Outcome {
+        Outcome {
+            method,
+            base,
+            second,
+            connections: CONNECTIONS,
+            rounds: effort.rounds,
+            ..Outcome::default()
+        }
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -212,6 +232,7 @@ impl Outcome {
                 reply,
                 requests_per_second: 0.0,
                 ratio: 0.0,
+                to_second: None,
                 p50_us: 0.0,
                 p99_us: 0.0,
                 director_s: None,
@@ -225,15 +246,14 @@ impl Outcome {
 
     /// Makes medians of the rounds.
     fn settle(&mut self) {
-        let base = |keep_alive, reply| {
-            let figure = self
-                .figures
-                .iter()
-                .find(|it| (it.way, it.keep_alive, it.reply) == (self.base, keep_alive, reply));
-            figure.map(|figure| figure.rounds.clone()).unwrap_or_default()
+        let of = |way, figure: &Figure| {
+            let same =
+                |it: &&Figure| (it.way, it.keep_alive, it.reply) == (way, figure.keep_alive, figure.reply);
+            self.figures.iter().find(same).map(|figure| figure.rounds.clone()).unwrap_or_default()
         };
-        let bases: Vec<_> = self.figures.iter().map(|figure| base(figure.keep_alive, figure.reply)).collect();
-        for (figure, base) in self.figures.iter_mut().zip(bases) {
+        let both = |figure| (of(self.base, figure), self.second.map(|second| of(second, figure)));
+        let bases: Vec<_> = self.figures.iter().map(both).collect();
+        for (figure, (base, second)) in self.figures.iter_mut().zip(bases) {
             let rounds = &figure.rounds;
             figure.requests_per_second =
                 median(rounds.iter().map(|round| round.requests_per_second).collect());
@@ -244,11 +264,11 @@ impl Outcome {
                 rounds.iter().map(|round| round.requests).sum(),
             );
             figure.director_s = per_thousand(time, requests);
-            let ratios = rounds
-                .iter()
-                .zip(&base)
-                .map(|(own, base)| own.requests_per_second / base.requests_per_second);
-            figure.ratio = median(ratios.collect());
+            let to = |base: &[Round]| {
+                let pairs = rounds.iter().zip(base);
+                median(pairs.map(|(own, base)| own.requests_per_second / base.requests_per_second).collect())
+            };
+            (figure.ratio, figure.to_second) = (to(&base), second.map(|second| to(&second)));
         }
     }
 
@@ -257,7 +277,8 @@ impl Outcome {
             "{} end to end: {SERVERS} nginx servers, {} connections, requests per second, median of {} rounds;",
             self.method, self.connections, self.rounds
         );
-        println!("behind it the ratio to \"{}\" in the same round.", self.base);
+        let second = self.second.map(|second| format!(", and then to \"{second}\"")).unwrap_or_default();
+        println!("behind it the ratio to \"{}\" in the same round{second}.", self.base);
         for engine in &self.engines {
             println!("  {engine}");
         }
@@ -287,7 +308,10 @@ impl Outcome {
     fn table(&self, keep_alive: bool) -> Table {
         self.table_of(keep_alive, |it| {
             let failed = if it.errors > 0 { format!("{} failed", it.errors) } else { String::new() };
-            vec![thousands(it.requests_per_second as u64), format!("{:.2}x", it.ratio), failed]
+            let ratios =
+                [Some(it.ratio), it.to_second].into_iter().flatten().map(|ratio| format!("{ratio:.2}x"));
+            let rate = thousands(it.requests_per_second as u64);
+            [rate].into_iter().chain(ratios).chain([failed]).collect()
         })
     }
 

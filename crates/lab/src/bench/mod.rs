@@ -6,13 +6,12 @@ mod end_to_end;
 mod every_host;
 mod handoff;
 mod load;
-mod packet_cost;
+mod packets;
 mod plot;
 mod redirect;
 mod remote;
 mod reports;
 mod session_table;
-mod subject;
 
 use std::path::Path;
 use std::process::Command;
@@ -45,6 +44,8 @@ pub enum What {
     All,
     /// Only what needs no farm.
     Packets,
+    /// Only requests from clients to servers, method by method.
+    EndToEnd,
     /// Only farms whose every host is a director.
     EveryHost,
     /// Only farms where connections are handed over.
@@ -83,7 +84,7 @@ impl Effort {
 pub struct Report {
     /// The machine, the programs and the day.
     pub environment: Environment,
-    packet_cost: Option<packet_cost::Outcome>,
+    packet_cost: Option<packets::Outcome>,
     session_table: Option<session_table::Outcome>,
     director: Option<director::Outcome>,
     /// Requests from clients to servers, method by method.
@@ -108,17 +109,18 @@ pub struct Environment {
     pub programs: Vec<String>,
 }
 
-/// Measures, telling on standard error how far it is. Plots are written to a folder, if one is named.
-pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
+/// Measures, telling on standard error how far it is. Plots are written to a folder, if one is named; if one has Katran's source, packets are
+/// measured beside it, and nothing else is.
+pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Result<Report> {
     let environment = Environment::find()?;
     let packets = matches!(effort.what, What::All | What::Packets);
     Ok(Report {
         environment,
-        packet_cost: packets.then(|| packet_cost::run(effort.rounds)).transpose()?,
-        session_table: packets.then(session_table::run),
+        packet_cost: packets.then(|| packets::run(effort.rounds, katran)).transpose()?,
+        session_table: (packets && katran.is_none()).then(session_table::run),
         director: matches!(effort.what, What::All | What::Director).then(director::run).transpose()?,
         end_to_end: match effort.what {
-            What::All => vec![
+            What::All | What::EndToEnd => vec![
                 end_to_end::run(effort)?,
                 remote::tunnel(effort)?,
                 remote::nat(effort)?,
@@ -133,13 +135,18 @@ pub fn run(effort: Effort, plots: Option<&Path>) -> Result<Report> {
             | What::Reports => Vec::new(),
         },
         every_host: match effort.what {
-            What::Packets | What::Handoff | What::Director | What::Redirect | What::Load | What::Reports => {
-                None
-            }
+            What::Packets
+            | What::EndToEnd
+            | What::Handoff
+            | What::Director
+            | What::Redirect
+            | What::Load
+            | What::Reports => None,
             What::All | What::EveryHost => Some(every_host::run(effort, plots)?),
         },
         handoff_scaling: match effort.what {
             What::Packets
+            | What::EndToEnd
             | What::EveryHost
             | What::Director
             | What::Redirect

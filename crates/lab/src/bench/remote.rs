@@ -7,13 +7,16 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 
 use super::Effort;
-use super::end_to_end::{Outcome, PAGES, SERVERS, STRAIGHT, Way, measure, start};
+use super::end_to_end::{HOP, Outcome, PAGES, SERVERS, STRAIGHT, Way, measure, start};
 use crate::evener::{self, Agent};
 use crate::farm::{Builder, Farm};
+use crate::hop::{Hop, Method};
 use crate::proxies::{HaProxy, NftDnat};
 
 /// What nat is compared with: the same client and servers, and the director only their router.
 const ROUTED: &str = "the director's kernel, routing";
+/// And the kernel's own nat.
+const DNAT: &str = "nftables DNAT";
 
 /// A way from clients to servers. What stands between them ends before its farm does.
 struct Lane {
@@ -26,7 +29,7 @@ struct Lane {
 /// nat beside routing, the kernel's own nat, and a proxy.
 pub(super) fn nat(effort: Effort) -> Result<Outcome> {
     let builder = Farm::builder().servers(SERVERS).routed().offload_replies();
-    let mut outcome = Outcome::new("nat", ROUTED, effort);
+    let mut outcome = Outcome::new("nat", ROUTED, Some(DNAT), effort);
     let routed = lane(ROUTED, &builder, |farm| {
         farm.forward_on_directors()?;
         Ok((farm.straight(), Vec::new()))
@@ -35,7 +38,7 @@ pub(super) fn nat(effort: Effort) -> Result<Outcome> {
     for (name, engine) in [("evener nat, xdp", "xdp"), ("evener nat, packet", "packet")] {
         add_evener(&mut lanes, &mut outcome, name, &builder, engine, "method = \"nat\"\n");
     }
-    lanes.push(lane("nftables DNAT", &builder, |farm| {
+    lanes.push(lane(DNAT, &builder, |farm| {
         farm.forward_on_directors()?;
         let dnat = NftDnat::start(farm.director(), farm.service(), farm.servers())?;
         Ok((vec![farm.service()], vec![Box::new(dnat)]))
@@ -47,8 +50,15 @@ pub(super) fn nat(effort: Effort) -> Result<Outcome> {
 /// Tunnels beside going straight to the servers, and a proxy.
 pub(super) fn tunnel(effort: Effort) -> Result<Outcome> {
     let builder = Farm::builder().servers(SERVERS).remote().bare().offload_replies();
-    let mut outcome = Outcome::new("tunnel", STRAIGHT, effort);
+    let mut outcome = Outcome::new("tunnel", STRAIGHT, Some(HOP), effort);
     let mut lanes = vec![lane(STRAIGHT, &builder, |farm| Ok((farm.straight(), Vec::new())))?];
+    lanes.push(lane(HOP, &builder, |farm| {
+        // servers take packets out of tunnels as they do for the director
+        let file = evener::web_service_by(farm, 0, "xdp", "method = \"tunnel\"\n");
+        let agents = Agent::start_all(farm.servers(), &file)?;
+        let hop = Hop::start(farm.director(), farm, 0, Method::Tunnel)?;
+        Ok((vec![farm.service()], vec![Box::new(agents), Box::new(hop)]))
+    })?);
     let (ipip, gue) = ("method = \"tunnel\"\n", "method = \"tunnel\"\nencapsulation = \"gue\"\n");
     for (name, engine, keys) in [
         ("evener ipip, xdp", "xdp", ipip),

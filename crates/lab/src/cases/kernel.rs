@@ -15,6 +15,7 @@ use evener_core::path::decide::{HELD_FRAME_MAX, Reason, Verdict};
 use evener_core::path::parse::{Parsed, parse};
 use evener_core::path::sessions::State;
 use evener_core::path::tables::Tables;
+use evener_dataplane::events::Watch;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 use evener_dataplane::{Engine, EngineError};
 
@@ -181,6 +182,7 @@ impl Subject for Kernel {
         memory.marker.set(&MARKER);
         let words = memory.counts.cursors.iter().chain(memory.unmatched.0).chain(memory.guesses.0);
         words.for_each(|word| word.store(0, Ordering::Relaxed));
+        self.trace(&BTreeSet::new())?;
         self.load()
     }
 
@@ -202,6 +204,10 @@ impl Subject for Kernel {
     fn guessed(&mut self) -> Result<()> {
         self.engine.memory().guesses.use_up(self.engine.now());
         Ok(())
+    }
+
+    fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()> {
+        Ok(self.engine.watch(&Watch { connections: false, clients: clients.clone() })?)
     }
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {

@@ -18,9 +18,10 @@ mod transport;
 mod words;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ use evener_core::path::decide::Reason;
 use evener_core::path::mark::Marker;
 use evener_core::path::sessions::{Seed, State, ticks};
 use evener_core::path::tables::Tables;
+use evener_dataplane::events::CLIENTS_MAX;
 
 pub use kernel::play as play_on_kernel;
 pub use packet::Cables;
@@ -64,6 +66,37 @@ pub struct CaseFile {
     pub routes: Arc<Vec<Route>>,
     /// In the order of the file.
     pub cases: Vec<Case>,
+}
+
+impl CaseFile {
+    /// The same cases, in each of which everybody is traced from the beginning whose packets it begins with: they go the long way.
+    pub fn traced(&self) -> CaseFile {
+        let mut file = self.clone();
+        for case in &mut file.cases {
+            let frames = case.steps.iter().filter_map(|step| match &step.action {
+                Action::Packet(packet) => source(&packet.frame),
+                _ => None,
+            });
+            let mut clients = BTreeSet::new();
+            for client in frames {
+                if clients.len() < CLIENTS_MAX {
+                    clients.insert(client);
+                }
+            }
+            let step = Step { line: case.line, text: "traced".to_owned(), action: Action::Trace(clients) };
+            case.steps.insert(0, step);
+        }
+        file
+    }
+}
+
+/// Where an untagged frame's packet is from.
+fn source(frame: &[u8]) -> Option<IpAddr> {
+    match frame.get(12..14)? {
+        [0x08, 0x00] => Some(Ipv4Addr::from(*frame.get(26..)?.first_chunk::<4>()?).into()),
+        [0x86, 0xdd] => Some(Ipv6Addr::from(*frame.get(22..)?.first_chunk::<16>()?).into()),
+        _ => None,
+    }
 }
 
 /// A story that begins without any session.
@@ -112,6 +145,8 @@ pub enum Action {
     Lease(Lease),
     /// Cookies are made and believed by these keys.
     Keys(Keys),
+    /// Packets from or to these are told from now on, and others aren't.
+    Trace(BTreeSet<IpAddr>),
     /// So many guesses at cookies were wrong that no more are looked at.
     Guessed,
     /// Time passes without a packet.

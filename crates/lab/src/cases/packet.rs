@@ -1,8 +1,9 @@
 //! Cases on the packet engine: real frames over real cables, in a network namespace of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::sleep;
@@ -15,6 +16,7 @@ use evener_core::path::decide::Reason;
 use evener_core::path::sessions::State;
 use evener_core::path::tables::Tables;
 use evener_dataplane::Engine;
+use evener_dataplane::events::Watch;
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::packet::{Options, PacketEngine};
 use nix::net::if_::if_nametoindex;
@@ -239,6 +241,11 @@ impl Subject for Bench {
         let engine = self.engine()?;
         engine.memory().guesses.use_up(engine.now());
         Ok(())
+    }
+
+    fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()> {
+        let watch = Watch { connections: false, clients: clients.clone() };
+        Ok(self.engine.as_mut().context("No case has begun")?.watch(&watch)?)
     }
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {

@@ -1,6 +1,8 @@
 //! Plays cases on a subject and says where it differs.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,12 @@ pub trait Subject {
     /// # Errors
     /// When no case has begun.
     fn guessed(&mut self) -> Result<()>;
+
+    /// Tells of packets from or to these, and of no others; a case begins with nobody.
+    ///
+    /// # Errors
+    /// When no case has begun, or they are too many.
+    fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()>;
 
     /// Gives it a frame. What becomes of that may take a while to see: whoever has to wait, waits
     /// for what is expected.
@@ -141,6 +149,7 @@ fn play(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Result<(),
             Action::Change(tables) => subject.change(tables).map_err(failed(step.line))?,
             Action::Lease(lease) => subject.lease(*lease).map_err(failed(step.line))?,
             Action::Keys(keys) => subject.keys(keys).map_err(failed(step.line))?,
+            Action::Trace(clients) => subject.trace(clients).map_err(failed(step.line))?,
             Action::Guessed => subject.guessed().map_err(failed(step.line))?,
             Action::Wait { ms } => subject.wait(*ms),
         }

@@ -1,14 +1,15 @@
 //! Cases on the core: the specification itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU16, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use evener_core::net::packet::{HEADROOM, Packet as CorePacket};
 use evener_core::path::cookie::{Keys, Schedule, SharedKeys, WORDS};
-use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
+use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide, decide_long};
 use evener_core::path::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
 use evener_core::path::guesses::{self, Guesses};
 use evener_core::path::lease;
@@ -43,6 +44,7 @@ pub struct Spec {
     marker: [AtomicU64; mark::WORDS],
     unmatched: Vec<AtomicU64>,
     guesses: Vec<AtomicU64>,
+    is_traced: bool,
     now: u32,
 }
 
@@ -87,6 +89,7 @@ impl Spec {
         };
         let mut buffer = [&[0; HEADROOM], frame].concat();
         let mut packet = CorePacket::new(&mut buffer, HEADROOM, ingress);
+        let decide = if self.is_traced { decide_long } else { decide };
         let decision = decide(&self.tables, &memory, &mut packet, self.now);
         (decision, packet.frame().to_vec())
     }
@@ -179,6 +182,12 @@ impl Subject for Spec {
 
     fn guessed(&mut self) -> Result<()> {
         Guesses(&self.guesses).use_up(self.now);
+        Ok(())
+    }
+
+    /// Telling is none of core's business, but what is told goes the long way.
+    fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()> {
+        self.is_traced = !clients.is_empty();
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Lines to cases. Nothing is guessed: a line that makes no sense is an error with its place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -75,6 +76,10 @@ impl Reader {
                 let keys = epoch(&mut words)?;
                 self.world.set_keys(keys);
                 self.step(number, line, Action::Keys(keys))
+            }
+            "traced" => {
+                let clients = traced(&mut words)?;
+                self.step(number, line, Action::Trace(clients))
             }
             "guessed" => {
                 words.end()?;
@@ -214,6 +219,16 @@ fn epoch(words: &mut Words<'_>) -> Result<Keys, Wrong> {
     let keys = if words.take("none") { Keys::NONE } else { keys(words.parse("a number")?) };
     words.end()?;
     Ok(keys)
+}
+
+/// Addresses, or `nobody`
+fn traced(words: &mut Words<'_>) -> Result<BTreeSet<IpAddr>, Wrong> {
+    let mut clients = BTreeSet::new();
+    while !words.take("nobody") && words.peek().is_some() {
+        clients.insert(words.parse("an address")?);
+    }
+    words.end()?;
+    Ok(clients)
 }
 
 /// `endless`, `ended` or `N ms`

@@ -309,15 +309,36 @@ impl World {
 
     /// What happens to a server in the middle of a case.
     pub(super) fn change(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
-        let place = self.place(words.next("a server's name")?)?;
+        let name = words.next("a server's name, or interface")?;
+        if name == "interface" {
+            return self.take_away(words);
+        }
+        let place = self.place(name)?;
         let server = &mut self.servers[place];
-        match words.next("down, up, gone or weight")? {
+        match words.next("down, up, gone, mac or weight")? {
             "down" => server.up = false,
             "up" => server.up = true,
             "gone" => server.gone = true,
+            "mac" => server.mac = words.parse("a MAC address")?,
             "weight" => server.weight = words.parse("a weight")?,
-            other => return Err(format!("`{other}` happens to no server; down, up, gone and weight do")),
+            other => {
+                return Err(format!("`{other}` happens to no server; down, up, gone, mac and weight do"));
+            }
         }
+        words.end()
+    }
+
+    /// An interface goes, and with it whoever is reached by it.
+    fn take_away(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
+        let number = words.parse("an interface's number")?;
+        words.expect("gone")?;
+        if self.interfaces.remove(&number).is_none() {
+            return Err(format!("there is no interface {number}"));
+        }
+        self.servers
+            .iter_mut()
+            .filter(|server| server.interface == number)
+            .for_each(|server| server.gone = true);
         words.end()
     }
 

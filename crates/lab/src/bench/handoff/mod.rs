@@ -8,11 +8,12 @@ use std::net::SocketAddr;
 use anyhow::Result;
 
 use super::Effort;
-use super::end_to_end::{self, PAGES, Page, SERVERS, STRAIGHT, Way, engine_of, measure, start};
+use super::end_to_end::{self, HOP, PAGES, Page, SERVERS, STRAIGHT, Way, engine_of, measure, start};
 use crate::cpu::BpfTimes;
 use crate::evener::{self, Handoff, Offer, route};
 use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
+use crate::hop::{Hop, Method};
 use crate::proxies::{HaProxy, NginxProxy};
 use crate::web;
 
@@ -27,22 +28,23 @@ const LARGE: Page = Page { name: "100 MB", path: "/bytes/100000000", connections
 /// Builds the farm with all that is compared in it, and measures.
 pub(super) fn run(effort: Effort) -> Result<end_to_end::Outcome> {
     // proxies have a director of their own, where no program of ours sees their packets; so has what reads nothing
-    let farm = Farm::builder().servers(SERVERS).directors(3).vips(2).bare().offload_replies().build()?;
+    let farm = Farm::builder().servers(SERVERS).directors(4).vips(3).bare().offload_replies().build()?;
     web::write_by_length(&farm, &[LARGE_LEN])?;
     let all: Vec<&str> = farm.servers().iter().map(|server| server.name()).collect();
     let others = (0..ROUTES).map(|number| route(&format!("path = \"/{number}/*\""), &all[..1]));
     let routes: Vec<String> = others.chain([route("path = \"/*\"", &all)]).collect();
     let offer = Offer { sessions_max: 1 << 20, ..Offer::new("xdp", SERVERS.into(), &routes) };
     let handoff = Handoff::start(farm, offer)?;
-    let mut outcome = end_to_end::Outcome::new("handoff", STRAIGHT, effort);
+    let mut outcome = end_to_end::Outcome::new("handoff", STRAIGHT, Some(HOP), effort);
     outcome.engines.push(format!("evener handoff: {}", engine_of(&handoff.evener, "xdp")?));
     let farm = &handoff.farm;
     let [reading, proxies, layer_two] = [0, 1, 2].map(|number| &farm.directors()[number]);
-    // agents have made servers silent for service addresses; this one is no agent's
-    let service = SocketAddr::from((farm.vip(1), WEB_PORT));
-    farm.servers()
-        .iter()
-        .try_for_each(|server| server.ip(&[format!("addr add {}/32 dev lo", service.ip())]))?;
+    // agents have made servers silent for service addresses; these are no agent's
+    let [service, hopped] = [1, 2].map(|vip| SocketAddr::from((farm.vip(vip), WEB_PORT)));
+    let lines = [service, hopped].map(|service| format!("addr add {}/32 dev lo", service.ip()));
+    farm.servers().iter().try_for_each(|server| server.ip(&lines))?;
+    let bare = &farm.directors()[3];
+    let _hop = Hop::start(bare, farm, 2, Method::Link)?;
     let (l2, says) = start(farm, layer_two, &evener::web_service(farm, 1, "xdp"), "xdp")?;
     outcome.engines.push(format!("evener l2: {says}"));
     let (haproxy, nginx) =
@@ -50,6 +52,7 @@ pub(super) fn run(effort: Effort) -> Result<end_to_end::Outcome> {
     let way = |name, targets, director| Way { name, targets, client: farm.client(0), director };
     let ways = [
         way(STRAIGHT, farm.straight(), None),
+        way(HOP, vec![hopped], Some(bare)),
         way("evener handoff", vec![handoff.service(Family::V4)], Some(reading)),
         way("evener l2", vec![service], Some(layer_two)),
         way("HAProxy tcp", vec![haproxy.tcp], Some(proxies)),

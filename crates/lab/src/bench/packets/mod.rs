@@ -1,10 +1,17 @@
-//! What one packet costs in the kernel engine, beside a balancer of the usual design on the same frames.
+//! What one packet costs in the kernel engine, beside Katran or, where its source is not there, a balancer of the usual design: on the
+//! same frames, in the same wrapper, in turn.
+
+mod frames;
+mod katran;
+mod programs;
+mod subject;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use evener_core::farm::policy::{self, Weighted};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
@@ -12,9 +19,13 @@ use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
 };
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use serde::Serialize;
 
-use super::subject::{Bench, Subject};
+use self::frames::{OWN, SERVER_PORT, SERVERS, TUNNELS_FROM, address_of, mac_of};
+use self::katran::Source;
+use self::subject::{Bench, Subject};
 use crate::netns::{Netns, ip_batch};
 use crate::owner;
 use crate::table::Table;
@@ -23,11 +34,16 @@ const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
 const SESSIONS_MAX: usize = 2 << 20;
 const FLOWS: [u32; 4] = [1, 1 << 10, 1 << 16, 1 << 20];
 const NEW: u32 = 1 << 16;
+/// So many rounds of new sessions find room beside a million that there are.
+const NEW_ROUNDS_MAX: usize = 14;
 const PACKETS: u32 = 2_000_000;
 
 /// Costs by number of flows.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
+    /// What stands beside the director.
+    beside: String,
+    rounds: usize,
     rows: Vec<Row>,
 }
 
@@ -49,17 +65,17 @@ struct Method {
     new_session: Option<Cost>,
 }
 
-/// The director beside the yardstick.
+/// The director, and what stands beside it.
 #[derive(Debug, Serialize)]
 struct Cost {
     director: Spread,
-    yardstick: Spread,
+    beside: Spread,
 }
 
 impl Cost {
     /// Of medians.
     fn ratio(&self) -> f64 {
-        self.director.median as f64 / self.yardstick.median.max(1) as f64
+        self.director.median as f64 / self.beside.median.max(1) as f64
     }
 }
 
@@ -109,66 +125,102 @@ enum Kind {
     Nat,
 }
 
-/// Measures with `rounds` rounds for each figure, in turn, so that both meet the same noise.
-pub(super) fn run(rounds: usize) -> Result<Outcome> {
+/// What Katran can be held against: it has tunnels alone, and knows neither hosts that pass packets on nor nat.
+fn methods_beside(
+    katran: Option<&Source>,
+) -> impl Iterator<Item = (Kind, &'static [(&'static str, Subject)])> {
+    let both = katran.is_some();
+    METHODS.into_iter().filter(move |(kind, _)| !both || matches!(kind, Kind::Link | Kind::Tunnel))
+}
+
+/// Measures with `rounds` rounds for each figure, in turn, so that both meet the same noise; beside Katran, of which a folder has the
+/// source, with three times as many.
+pub(super) fn run(rounds: usize, katran: Option<&Path>) -> Result<Outcome> {
+    let katran = katran.map(Source::build).transpose()?;
+    let katran = katran.as_ref();
+    let rounds = if katran.is_some() { 3 * rounds } else { rounds };
+    let beside = katran.map_or_else(
+        || {
+            "a yardstick, an IPIP balancer of the usual design with an LRU map of flows (not Katran)"
+                .to_owned()
+        },
+        Source::name,
+    );
     let surroundings = Surroundings::new()?;
     surroundings.netns.enter(|| {
+        stay_on_one_cpu()?;
         let rows = FLOWS.into_iter().map(|flows| {
             eprintln!("  packets of {flows} flows");
-            row(flows, rounds)
+            row(flows, rounds, katran)
         });
-        Ok(Outcome { rows: rows.collect::<Result<_>>()? })
+        Ok(Outcome { beside, rounds, rows: rows.collect::<Result<_>>()? })
     })?
 }
 
-fn row(flows: u32, rounds: usize) -> Result<Row> {
+/// Katran's flows are each CPU's own, and caches are as well. It is the last CPU, since the first has more to do.
+fn stay_on_one_cpu() -> Result<()> {
+    let may = sched_getaffinity(Pid::from_raw(0))?;
+    let last = (0..CpuSet::count()).rev().find(|cpu| may.is_set(*cpu).unwrap_or_default());
+    let mut cpus = CpuSet::new();
+    cpus.set(last.context("There is no CPU to run on")?)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &cpus)?)
+}
+
+fn row(flows: u32, rounds: usize, katran: Option<&Source>) -> Result<Row> {
     let (mut wrapper, mut pass, mut methods) = (Spread::default(), None, Vec::new());
-    for (kind, subjects) in METHODS {
-        let mut bench = Bench::new(SESSIONS_MAX, &Arc::new(tables(kind)), VIP)?;
+    let other = if katran.is_some() { Subject::Katran } else { Subject::Yardstick };
+    for (kind, subjects) in methods_beside(katran) {
+        let mut bench = Bench::new(SESSIONS_MAX, &Arc::new(tables(kind)), VIP, katran)?;
         if kind == Kind::Link {
             wrapper = spread(rounds, || bench.established(Subject::Wrapper, flows, PACKETS))?;
-            pass = Some(pair(rounds, Subject::L2, |subject| bench.pass(subject, PACKETS))?);
+            // in the tunnel's wrapper, since the other one's is such a one
+            pass = Some(pair(rounds, [Subject::Tunnel, other], |subject| bench.pass(subject, PACKETS))?);
         }
         for (name, subject) in subjects {
-            methods.push(method(&mut bench, name, *subject, flows, rounds)?);
+            methods.push(method(&mut bench, name, [*subject, other], flows, rounds)?);
         }
     }
-    let pass = pass.unwrap_or(Cost { director: Spread::default(), yardstick: Spread::default() });
+    let pass = pass.unwrap_or(Cost { director: Spread::default(), beside: Spread::default() });
     Ok(Row { flows, wrapper, pass, methods })
 }
 
 fn method(
     bench: &mut Bench,
     name: &'static str,
-    subject: Subject,
+    subjects: [Subject; 2],
     flows: u32,
     rounds: usize,
 ) -> Result<Method> {
-    for subject in [subject, Subject::Yardstick] {
+    for subject in subjects {
         bench.open(subject, flows)?;
+        bench.look(subject, flows)?;
     }
-    let established = pair(rounds, subject, |subject| bench.established(subject, flows, PACKETS))?;
+    let established = pair(rounds, subjects, |subject| bench.established(subject, flows, PACKETS))?;
     let mut round = 0;
     let mut new_session = |subject| {
         round += 1;
         bench.new_sessions(subject, round, NEW)
     };
-    let opens = subject != Subject::NatOut;
-    let new_session = if opens { Some(pair(rounds, subject, &mut new_session)?) } else { None };
+    let opens = subjects[0] != Subject::NatOut;
+    let rounds = rounds.min(NEW_ROUNDS_MAX);
+    let new_session = if opens { Some(pair(rounds, subjects, &mut new_session)?) } else { None };
+    for subject in subjects {
+        bench.look(subject, flows)?;
+    }
     Ok(Method { name, established, new_session })
 }
 
 fn pair<E>(
     rounds: usize,
-    subject: Subject,
+    subjects: [Subject; 2],
     mut measure: impl FnMut(Subject) -> Result<u64, E>,
 ) -> Result<Cost, E> {
-    let (mut director, mut yardstick) = (Vec::new(), Vec::new());
+    let [mut director, mut beside] = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
-        director.push(measure(subject)?);
-        yardstick.push(measure(Subject::Yardstick)?);
+        director.push(measure(subjects[0])?);
+        beside.push(measure(subjects[1])?);
     }
-    Ok(Cost { director: Spread::of(director), yardstick: Spread::of(yardstick) })
+    Ok(Cost { director: Spread::of(director), beside: Spread::of(beside) })
 }
 
 fn spread<E>(rounds: usize, mut measure: impl FnMut() -> Result<u64, E>) -> Result<Spread, E> {
@@ -211,13 +263,13 @@ impl Drop for Surroundings {
 /// server, so that whose answer it is needs no looking for.
 fn tables(kind: Kind) -> Tables {
     let mut tables = Tables::default();
-    tables.interfaces.insert(1, Mac([2, 0, 0, 0, 0, 1]));
+    tables.interfaces.insert(1, OWN);
     tables.interfaces.insert(2, Mac([2, 0, 0, 0, 0, 2]));
-    let count = if kind == Kind::Nat { 1 } else { 8u16 };
-    for slot in 1..=count {
-        let mac = Mac([2, 0, 0, 0, 1, slot as u8]);
-        let (own, address) = (Ipv4Addr::new(198, 51, 100, 1), Ipv4Addr::new(198, 51, 100, 10 + slot as u8));
-        let (own, address): (IpAddr, IpAddr) = (own.into(), address.into());
+    let servers = if kind == Kind::Nat { 1 } else { SERVERS };
+    let count = u16::from(servers);
+    for number in 1..=servers {
+        let (slot, mac) = (u16::from(number), mac_of(number));
+        let (own, address): (IpAddr, IpAddr) = (TUNNELS_FROM.into(), address_of(number).into());
         let way = match kind {
             Kind::Link | Kind::TwoChoices | Kind::EveryHost | Kind::Stateless => Forwarding::Link,
             Kind::Tunnel => Forwarding::Tunnel {
@@ -227,10 +279,12 @@ fn tables(kind: Kind) -> Tables {
                 mtu: 1500,
                 mark: None,
             },
-            Kind::Nat => Forwarding::Nat { to: (address, 8080).into(), own, source_nat: false, mtu: 1500 },
+            Kind::Nat => {
+                Forwarding::Nat { to: (address, SERVER_PORT).into(), own, source_nat: false, mtu: 1500 }
+            }
         };
         if kind == Kind::Nat {
-            let key = VipKey { address, port: 8080, protocol: Protocol::Tcp };
+            let key = VipKey { address, port: SERVER_PORT, protocol: Protocol::Tcp };
             tables.endpoints.insert(key, vec![Behind { vip: 1, server: slot }]);
         }
         let server = ServerEntry {
@@ -284,10 +338,11 @@ impl Outcome {
     /// The table.
     pub(super) fn print(&self) {
         println!(
-            "One packet in the kernel engine, in nanoseconds: median (quartile, minimum) (BPF_PROG_TEST_RUN, the wrapper's cost included;"
+            "One packet in the kernel engine (BPF_PROG_TEST_RUN), in nanoseconds with the wrapper's own: median (quartile, minimum) of {}",
+            self.rounds
         );
-        println!("beside it an IPIP balancer with an LRU map of flows, on the same frames):");
-        let cost = |cost: &Cost| format!("{} / {} = {:.2}x", cost.director, cost.yardstick, cost.ratio());
+        println!("rounds; beside it, on the same frames and in turn, {}:", self.beside);
+        let cost = |cost: &Cost| format!("{} / {} = {:.2}x", cost.director, cost.beside, cost.ratio());
         let mut table = Table::new(&["flows", "", "established", "new session"]);
         for row in &self.rows {
             table.row([row.flows.to_string(), "wrapper".to_owned(), row.wrapper.to_string(), String::new()]);
@@ -324,7 +379,7 @@ mod tests {
     }
 
     fn meets(kind: Kind, subject: Subject) -> Result<()> {
-        let mut bench = Bench::new(4096, &Arc::new(tables(kind)), VIP)?;
+        let mut bench = Bench::new(4096, &Arc::new(tables(kind)), VIP, None)?;
         bench.open(subject, 256)?;
         bench.established(subject, 256, 10_000)?;
         let (counters, sessions) = bench.outcome()?;

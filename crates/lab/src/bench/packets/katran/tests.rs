@@ -1,0 +1,121 @@
+//! What can be said without Katran's source. A balancer of the same shape stands for it, which drops all.
+
+use std::sync::Arc;
+
+use super::super::subject::Subject;
+use super::super::{Bench, Kind, Surroundings, VIP, tables};
+use super::*;
+use crate::skip;
+
+const DROPS: &str = include_str!("drops.bpf.c");
+
+/// A folder that goes.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Result<Folder> {
+        let folder = env::temp_dir().join(format!("evener-lab-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        Ok(Folder(folder))
+    }
+
+    /// One with these files in Katran's places.
+    fn with(name: &str, balancer: &str) -> Result<Folder> {
+        let folder = Folder::new(name)?;
+        for part in PARTS {
+            fs::create_dir_all(folder.0.join(part))?;
+        }
+        fs::write(folder.0.join(BALANCER), balancer)?;
+        fs::write(folder.0.join("katran/lib/linux_includes/bpf.h"), "#include <linux/bpf.h>\n")?;
+        Ok(folder)
+    }
+
+    fn git(&self, words: &[&str]) -> Result<()> {
+        let who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false"];
+        let done = Command::new("git").arg("-C").arg(&self.0).args(who).args(words).output()?;
+        ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        Ok(())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn refusal(folder: &Path) -> Result<String> {
+    let Err(error) = Source::build(folder) else { bail!("{} was built", folder.display()) };
+    Ok(format!("{error:#}"))
+}
+
+#[test]
+fn a_folder_without_the_source_is_refused_in_a_sentence() -> Result<()> {
+    let nothing = Folder::new("nothing")?;
+    for folder in [nothing.0.as_path(), Path::new("/nowhere")] {
+        let said = refusal(folder)?;
+        assert!(said.contains("has neither katran/lib/bpf/balancer.bpf.c nor a commit"), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_repository_of_something_else_is_refused_in_a_sentence() -> Result<()> {
+    let other = Folder::new("other")?;
+    fs::write(other.0.join("file"), "")?;
+    other.git(&["init", "--quiet"])?;
+    other.git(&["add", "."])?;
+    other.git(&["commit", "--quiet", "-m", "it"])?;
+    for folder in [other.0.clone(), other.0.join(".git")] {
+        let said = refusal(&folder)?;
+        assert!(said.contains("has no katran/lib/bpf") && said.contains(KNOWN), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn source_that_clang_refuses_is_named_in_a_sentence() -> Result<()> {
+    let broken = Folder::with("broken", "#include \"not/there.h\"\n")?;
+    let said = refusal(&broken.0)?;
+    assert!(said.contains("can't be built") && said.contains("not/there.h"), "{said}");
+    assert!(!said.contains('\n'), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_checkouts_commit_is_built_whatever_else_is_in_it() -> Result<()> {
+    let checkout = Folder::with("checkout", DROPS)?;
+    checkout.git(&["init", "--quiet"])?;
+    checkout.git(&["add", "."])?;
+    checkout.git(&["commit", "--quiet", "-m", "it"])?;
+    fs::write(checkout.0.join(BALANCER), "neither here nor there")?;
+    let bare = checkout.0.join(".git");
+    for folder in [&checkout.0, &bare] {
+        let source = Source::build(folder)?;
+        assert_eq!(source.commit.as_deref().map(str::len), Some(40));
+        let made = source.folder.clone();
+        assert!(made.join("measured.o").is_file());
+        drop(source);
+        assert!(!made.exists());
+    }
+    Ok(())
+}
+
+#[test]
+fn packets_that_are_not_forwarded_are_not_measured() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let folder = Folder::with("drops", DROPS)?;
+    let source = Source::build(&folder.0)?;
+    assert_eq!(source.commit, None);
+    let surroundings = Surroundings::new()?;
+    let said = surroundings.netns.enter(|| {
+        let mut bench = Bench::new(4096, &Arc::new(tables(Kind::Link)), VIP, Some(&source))?;
+        Ok::<_, anyhow::Error>(
+            bench.open(Subject::Katran, 16).err().map(|error| error.to_string()).unwrap_or_default(),
+        )
+    })??;
+    assert!(said.contains("the last of 16 packets met verdict 1"), "{said}");
+    Ok(())
+}
