@@ -9,10 +9,10 @@ LAB := $(SUDO) target/release/evener-lab
 
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
-.PHONY: help setup build install packages test proof demo bench fmt lint fuzz clean
+.PHONY: help setup build install uninstall packages packages-test test proof demo bench fmt lint fuzz clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing to build and test
 	@scripts/setup
@@ -24,8 +24,14 @@ build: setup ## Build the release programs
 install: ## Install what was built, below PREFIX (/usr/local) and DESTDIR
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install
 
+uninstall: ## Remove what `make install` has put there
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install --undo
+
 packages: setup ## Build a deb and an rpm, in target/packages
 	@scripts/packages
+
+packages-test: setup ## Build packages, and install, run, upgrade and purge them in a bare Debian; needs root
+	@scripts/packages-test
 
 test: setup ## Check formatting and lints, and run every test; farm tests need root
 	@scripts/test

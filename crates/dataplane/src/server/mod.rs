@@ -48,6 +48,9 @@ pub struct Places {
     pub hook: Option<Hook>,
 }
 
+/// Where the kernel describes itself.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
 /// Why a server's programs can't do what they should.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -67,6 +70,12 @@ pub enum ServerError {
         /// Its answer.
         answer: String,
     },
+    /// The kernel doesn't describe itself, and the programs call functions of its own.
+    #[error(
+        "this host can't take packets out of tunnels, nor connections that are handed over: there is no {BTF}; use a kernel built with \
+         CONFIG_DEBUG_INFO_BTF, or mount /sys"
+    )]
+    NoBtf,
     /// The kernel can take packets out of tunnels, but make no connections of what is handed off.
     #[error(transparent)]
     Handoff(#[from] Missing),

@@ -13,7 +13,7 @@ use evener_core::path::tables::VipKey;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut};
 
 use super::attach::{ACCEPT, LOOK};
-use super::{Offer, Reason, ServerError, Tables};
+use super::{BTF, Offer, Reason, ServerError, Tables};
 use crate::load::load;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
@@ -60,6 +60,7 @@ fn refused(what: impl Into<String>, error: &libbpf_rs::Error) -> ServerError {
         ErrorKind::PermissionDenied if !nix::unistd::geteuid().is_root() => {
             ServerError::Privilege { what, answer: format!("{error:#}") }
         }
+        _ if !Path::new(BTF).exists() => ServerError::NoBtf,
         _ => ServerError::Kernel { what, answer: format!("{error:#}") },
     }
 }

@@ -111,8 +111,8 @@ fn btf() -> Finding {
         true => Finding::ok("BTF", "The kernel describes its types."),
         false => Finding::warn(
             "BTF",
-            "There is no /sys/kernel/btf/vmlinux: if the xdp engine can't be loaded, use a kernel built with \
-             CONFIG_DEBUG_INFO_BTF, or mount /sys.",
+            "There is no /sys/kernel/btf/vmlinux: directors work, and servers can't take packets out of tunnels, nor \
+             connections that are handed over; for these, use a kernel built with CONFIG_DEBUG_INFO_BTF, or mount /sys.",
         ),
     }
 }

@@ -8,6 +8,7 @@ mod daemon;
 mod farm;
 mod host;
 mod hosts;
+mod installs;
 mod links;
 mod names;
 mod owners;
@@ -52,6 +53,7 @@ pub fn run(Doctor { config, view }: &Doctor) -> Exit {
 /// file to look at, where that is not what runs here.
 async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     let mut findings = host::findings();
+    findings.extend(installs::findings());
     let socket = socket.map_or_else(paths::admin_socket, |path| Ok(path.to_owned()));
     let daemon = match socket {
         Ok(socket) => daemon::look(&Client::new(socket), &mut findings).await,

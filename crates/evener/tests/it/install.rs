@@ -1,8 +1,12 @@
 //! `make install`: what lies where, and that units run the program where it is.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+
+use nix::unistd::Uid;
 
 #[test]
 fn install_puts_program_units_pages_and_completions_below_a_prefix() {
@@ -24,6 +28,7 @@ fn install_puts_program_units_pages_and_completions_below_a_prefix() {
         "share/fish/vendor_completions.d/evener.fish",
         "share/doc/evener/evener.example.toml",
         "share/doc/evener/LICENSE-MIT",
+        "share/doc/evener/docs/start.md",
     ] {
         assert!(fs::metadata(at(path)).is_ok_and(|file| file.len() > 0), "{path}");
     }
@@ -35,19 +40,64 @@ fn install_puts_program_units_pages_and_completions_below_a_prefix() {
     let version = Command::new(at("bin/evener")).arg("--version").output().unwrap();
     assert!(version.status.success());
     assert!(!folder.join("etc").exists(), "the operator's files are his own");
+
+    fs::write(at("bin/another"), "").unwrap();
+    let undo = Command::new(root.join("scripts/install"))
+        .arg("--undo")
+        .envs([("DESTDIR", folder.as_os_str()), ("PREFIX", "/opt/evener".as_ref())])
+        .output()
+        .unwrap();
+    assert!(undo.status.success(), "{}", String::from_utf8_lossy(&undo.stderr));
+    let left = |path: &str| fs::read_dir(at(path)).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(
+        left(".").eq(["bin"]) && left("bin").eq(["another"]),
+        "what isn't Evener's stays, and nothing else"
+    );
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// What it says when it installs nothing.
+fn refusal(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 #[test]
-fn install_says_that_nothing_was_built() {
+fn install_says_what_is_missing() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = std::env::temp_dir().join(format!("evener-install-none-{}", std::process::id()));
-    let output = Command::new(root.join("scripts/install"))
-        .env("PROGRAM", "target/none/evener")
-        .env("DESTDIR", &folder)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("run `make build` first"), "{said}");
-    assert!(!folder.exists());
+    let install = |program: &Path| {
+        let mut command = Command::new(root.join("scripts/install"));
+        command.env("PROGRAM", program).env("DESTDIR", &folder);
+        command
+    };
+    let said = refusal(&mut install(Path::new("target/none/evener")));
+    assert!(said.contains("run `make build` first"), "{said}");
+    // A program whose loader isn't there: the shell calls that "not found".
+    let strange = std::env::temp_dir().join(format!("evener-strange-{}", std::process::id()));
+    fs::write(&strange, "#!/lib/no-such-loader\n").unwrap();
+    fs::set_permissions(&strange, fs::Permissions::from_mode(0o755)).unwrap();
+    let said = refusal(&mut install(&strange));
+    assert!(said.contains("doesn't run here: it needs") || said.contains("this system has musl"), "{said}");
+    let said = refusal(install(Path::new(env!("CARGO_BIN_EXE_evener"))).arg("--undo"));
+    assert!(said.contains("nothing was installed below"), "{said}");
+    assert!(!folder.exists(), "nothing is half installed");
+    fs::remove_file(strange).unwrap();
+}
+
+#[test]
+fn install_says_who_may_write_where() {
+    if !Uid::effective().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    // Whoever this is may read neither the sources nor the program.
+    let folder = std::env::temp_dir().join(format!("evener-install-nobody-{}", std::process::id()));
+    fs::create_dir_all(folder.join("scripts")).unwrap();
+    let script = folder.join("scripts/install");
+    fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install"), &script).unwrap();
+    let said = refusal(Command::new(&script).env("PREFIX", "/usr/local").uid(65_534).gid(65_534));
+    assert!(said.contains("/usr/local can't be written: run this as root"), "{said}");
+    fs::remove_dir_all(folder).unwrap();
 }
