@@ -9,6 +9,7 @@ mod full;
 mod handoff;
 mod limits;
 mod payloads;
+mod resize;
 mod server;
 mod short;
 mod told;
