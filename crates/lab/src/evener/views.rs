@@ -29,6 +29,9 @@ pub struct Status {
     pub sessions_assured: u64,
     /// Those of which only first packets were seen.
     pub sessions_embryonic: u64,
+    pub session_slots: u64,
+    pub session_slots_max: u64,
+    pub sessions_moving: bool,
     /// Packets by reason.
     pub packets: BTreeMap<String, u64>,
     /// ARP answers that were not believed, by reason.

@@ -25,6 +25,8 @@ on_both_engines! {
     spoofed_queries_that_are_answered_leave_ports_to_clients,
     a_flooded_service_leaves_room_to_others,
     a_flooded_service_leaves_room_to_others_over_ipv6,
+    a_table_that_grows_under_a_flood_keeps_its_sessions,
+    a_table_that_grows_under_a_flood_keeps_its_sessions_over_ipv6,
 }
 
 by_way!(l2, L2: who_has_said_all_is_answered_late);
@@ -199,6 +201,38 @@ fn one_is_flooded(engine: &str, family: Family) -> Result<()> {
         served.with_context(|| format!("client {number}"))?;
     }
     let after: Vec<String> = old.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    assert_eq!(before, after, "what was open stays");
+    Ok(())
+}
+
+fn a_table_that_grows_under_a_flood_keeps_its_sessions(engine: &str) -> Result<()> {
+    grows(engine, Family::V4)
+}
+
+fn a_table_that_grows_under_a_flood_keeps_its_sessions_over_ipv6(engine: &str) -> Result<()> {
+    grows(engine, Family::V6)
+}
+
+/// The daemon is killed at whatever it is doing then, and the next one goes on with that.
+fn grows(engine: &str, family: Family) -> Result<()> {
+    let mut stage = Plan::new(engine, Way::L2, family).stage(2)?;
+    let mut open: Vec<Visit> =
+        (0..20).map(|_| Visit::open(stage.client(), stage.service)).collect::<Result<_>>()?;
+    let before: Vec<String> = open.iter_mut().map(Visit::who).collect::<Result<_>>()?;
+    let slots = stage.evener.status()?.session_slots;
+    let spoofer = Spoofer::new(&stage.farm, stage.service, false)?;
+    (0..12_000).try_for_each(|number| spoofer.send(number))?;
+    stage.evener.daemon().kill9()?;
+    stage.evener.start_again()?;
+    ensure!(stage.evener.status()?.adopted);
+    (12_000..24_000).try_for_each(|number| spoofer.send(number))?;
+    wait::until("the table has grown and all have moved", || {
+        let status = stage.evener.status()?;
+        Ok(status.session_slots > slots && !status.sessions_moving)
+    })?;
+    let status = stage.evener.status()?;
+    ensure!(status.session_slots <= status.session_slots_max && status.sessions_assured >= 20, "{status:?}");
+    let after: Vec<String> = open.iter_mut().map(Visit::who).collect::<Result<_>>()?;
     assert_eq!(before, after, "what was open stays");
     Ok(())
 }
