@@ -9,7 +9,7 @@ LAB := $(SUDO) target/release/evener-lab
 
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
-.PHONY: help setup build install uninstall packages packages-test test proof demo bench fmt lint fuzz clean
+.PHONY: help setup build install uninstall packages packages-test test proof model demo bench fmt lint fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ test: setup ## Check formatting and lints, and run every test; farm tests need r
 
 proof: setup ## What takes longer, in an hour and a quarter: busy passes of the suite, more simulated farms, fuzzing
 	@scripts/proof $(ARGS)
+
+# the atomics of session tables become the model checker's, so everything is built anew, beside what else is
+model: setup ## Try all orders in which a packet and whoever resizes a session table may meet
+	@RUSTFLAGS="--cfg loom" cargo test -p evener-core --release --lib --target-dir target/loom model
 
 # it shows and doesn't measure: the programs are those of the tests, which take half as long to build
 demo: setup ## Show a whole farm at work, in about half a minute

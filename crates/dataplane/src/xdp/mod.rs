@@ -116,6 +116,7 @@ impl XdpEngine {
         let mut links = BTreeMap::new();
         let mut running = None;
         if let Some(dir) = adopt {
+            program.pin_maps(dir)?;
             running = Some(program.adopt());
             let failed = |e| EngineError::system("adopting the attached programs", "CAP_SYS_ADMIN", e);
             for pins::PinnedLink { place, path, link } in pins::links(dir).map_err(failed)? {
@@ -348,8 +349,8 @@ fn is_adoptable(dir: &Path) -> bool {
         return false;
     }
     match program::pinned_settings(dir) {
-        Ok(settings) if settings.abi_version == abi::ABI_VERSION => is_there(program::EXTENTS),
-        Ok(settings) if settings.abi_version == abi::ABI_WITHOUT_EXTENTS => true,
+        // Where there are no extents, nobody has resized the tables yet.
+        Ok(settings) if [abi::ABI_VERSION, abi::ABI_WITHOUT_EXTENTS].contains(&settings.abi_version) => true,
         Ok(settings) => {
             let (theirs, ours) = (settings.abi_version, abi::ABI_VERSION);
             tracing::warn!(

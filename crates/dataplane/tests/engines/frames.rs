@@ -205,6 +205,7 @@ fn a_killed_daemons_sessions_and_counts_are_carried_on() {
         assert!(matches!(start(), Err(EngineError::System { .. })), "two must not share a file");
         // A kill takes nothing back; neither does dropping.
         drop(engine);
+        make_older(&file);
 
         let mut engine = start().unwrap();
         let running = engine.running().unwrap();
@@ -225,6 +226,15 @@ fn a_killed_daemons_sessions_and_counts_are_carried_on() {
         engine.leave(false).unwrap();
         assert!(!file.exists());
     });
+}
+
+/// As a daemon leaves it whose session table was always in use as a whole.
+fn make_older(file: &std::path::Path) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    let word = |at: u64, value: u64| file.write_all_at(&value.to_ne_bytes(), 8 * at).unwrap();
+    word(1, 8);
+    (9..11).for_each(|at| word(at, 0));
 }
 
 #[test]

@@ -238,3 +238,40 @@ fn peers_and_the_lease_outlive_the_daemon() {
         Box::new(engine).leave(false).unwrap();
     });
 }
+
+/// As a daemon leaves it whose session table was always in use as a whole.
+fn make_older(pins: &Path) {
+    use libbpf_rs::{MapCore, MapFlags, MapHandle};
+    std::fs::remove_file(pins.join("extents")).unwrap();
+    let about = MapHandle::from_pinned_path(pins.join("about")).unwrap();
+    let key = 0u32.to_ne_bytes();
+    let mut value = about.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+    value[..4].copy_from_slice(&15u32.to_ne_bytes());
+    about.update(&key, &value, MapFlags::ANY).unwrap();
+}
+
+#[test]
+fn sessions_of_the_version_before_are_carried_over() {
+    if skipped() {
+        return;
+    }
+    Host::new("director").enter(|| {
+        let bench = Bench::set_up();
+        let dir = pins::directory().unwrap();
+        let engine = kernel_engine(None, Some(dir.clone()), two_servers(&bench));
+        let servers: Vec<Mac> = (0..10).map(|port| bench.reaches(1000 + port, TCP_SYN)).collect();
+        Box::new(engine).leave(true).unwrap();
+        make_older(&dir);
+        let mut engine = restart(&dir);
+        assert!(engine.running().is_some(), "it is adopted");
+        engine.apply(&Arc::new(two_servers(&bench))).unwrap();
+        let again: Vec<Mac> = (0..10).map(|port| bench.reaches(1000 + port, TCP_ACK)).collect();
+        assert_eq!(servers, again);
+        assert_eq!(engine.memory().sessions.list(engine.now()).count(), 10);
+        // Whoever made it older would take this one for another version's.
+        Box::new(engine).leave(true).unwrap();
+        let engine = restart(&dir);
+        assert!(engine.running().is_some());
+        Box::new(engine).leave(false).unwrap();
+    });
+}

@@ -31,7 +31,7 @@ use crate::owner;
 use crate::table::Table;
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
-const SESSIONS_MAX: usize = 2 << 20;
+const SESSIONS_MAX: usize = 16 << 20;
 const FLOWS: [u32; 4] = [1, 1 << 10, 1 << 16, 1 << 20];
 const NEW: u32 = 1 << 16;
 /// So many rounds of new sessions find room beside a million that there are.
@@ -196,13 +196,15 @@ fn method(
         bench.look(subject, flows)?;
     }
     let established = pair(rounds, subjects, |subject| bench.established(subject, flows, PACKETS))?;
+    let rounds = rounds.min(NEW_ROUNDS_MAX);
+    // A daemon would have it grow meanwhile.
+    bench.fit_for(flows + NEW * rounds as u32);
     let mut round = 0;
     let mut new_session = |subject| {
         round += 1;
         bench.new_sessions(subject, round, NEW)
     };
     let opens = subjects[0] != Subject::NatOut;
-    let rounds = rounds.min(NEW_ROUNDS_MAX);
     let new_session = if opens { Some(pair(rounds, subjects, &mut new_session)?) } else { None };
     for subject in subjects {
         bench.look(subject, flows)?;

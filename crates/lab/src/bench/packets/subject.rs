@@ -112,6 +112,9 @@ const LOOKED_AT: u32 = 1 << 26;
 /// How many of them.
 const LOOKS: u32 = 64;
 
+/// Katran's maps are as large as they are made, and slower the larger: so it gets what serves here.
+const KATRAN_FLOWS_MAX: usize = 2 << 20;
+
 impl Bench {
     /// Loads a table for `sessions_max` sessions. `tables` must have a TCP service on `vip`, port 80, and
     /// interface 1; its servers must be reached as the subjects are that shall be measured, and for
@@ -124,7 +127,7 @@ impl Bench {
     ) -> Result<Self> {
         let bare = Bare::new(sessions_max, tables)?;
         let programs = programs(&bare, vip).context("The measuring programs can't be loaded")?;
-        let katran = katran.map(|source| katran::load(source, sessions_max, vip)).transpose()?;
+        let katran = katran.map(|source| katran::load(source, KATRAN_FLOWS_MAX, vip)).transpose()?;
         let endpoint = tables.endpoints.keys().find_map(|key| match SocketAddr::new(key.address, key.port) {
             SocketAddr::V4(endpoint) => Some(endpoint),
             SocketAddr::V6(_) => None,
@@ -138,6 +141,10 @@ impl Bench {
         // Only clients open sessions.
         let opener = if subject == Subject::NatOut { Subject::NatIn } else { subject };
         let all = Flows { flows, first: 0, turn: 0 };
+        if !matches!(subject, Subject::Wrapper | Subject::Yardstick | Subject::Katran) {
+            self.bare.forget();
+            self.fit_for(flows);
+        }
         for flags in [TCP_SYN, TCP_ACK] {
             self.run(opener, Doing::Open, &self.frame(80, flags), all, flows)?;
             if let (Subject::NatIn, TCP_SYN, Some(endpoint)) = (opener, flags, self.endpoint) {
@@ -146,6 +153,11 @@ impl Bench {
             }
         }
         Ok(())
+    }
+
+    /// Has the table grow for so many sessions, as a daemon has.
+    pub(super) fn fit_for(&self, sessions: u32) {
+        self.bare.fit_for(sessions as usize);
     }
 
     /// Nanoseconds a packet of sessions that [`Bench::open`] opened.
