@@ -160,9 +160,12 @@ __noinline int waits(struct __sk_buff *skb)
 	connection.client_port = segment.tcp->source;
 	connection.service_port = segment.tcp->dest;
 	begun = bpf_map_lookup_elem(&clearing, &connection);
-	if (!begun || now >= begun->until)
+	if (!begun)
 		return false;
-	return !begun->is_in || !has_connection(skb, &segment);
+	/* That is over then: of a connection that its server has closed first the stack keeps no more than of the old one. */
+	if (begun->is_in && has_connection(skb, &segment))
+		begun->until = 0;
+	return now < begun->until;
 }
 
 #endif

@@ -26,11 +26,20 @@ impl Host {
         self.capture_in_switch(&Lan::of(self.interfaces[interface].address).bridge(), filter)
     }
 
+    /// Captures what the host's own stack is given at one of its interfaces, as often as it is.
+    pub fn capture_inside(&self, interface: usize, filter: &str) -> Result<Capture> {
+        self.capture_at(&format!("eth{interface}"), filter)
+    }
+
     fn capture_in_switch(&self, port: &str, filter: &str) -> Result<Capture> {
         let switch = Host { name: format!("switch.{port}"), netns: self.switch.clone(), ..self.clone() };
+        switch.capture_at(port, filter)
+    }
+
+    fn capture_at(&self, port: &str, filter: &str) -> Result<Capture> {
         let mut words = vec!["tcpdump", "-l", "-n", "-e", "-t", "--immediate-mode", "-i", port];
         words.extend(filter.split_whitespace());
-        let mut tcpdump = switch.spawn("tcpdump", &words)?;
+        let mut tcpdump = self.spawn("tcpdump", &words)?;
         tcpdump.wait_for("listening on", Duration::from_secs(5))?;
         Ok(Capture { tcpdump })
     }

@@ -1,7 +1,8 @@
 //! A way that is being cleared: the first segment of a connection has become a reset of the old one between the same ends
 //! ([`Outcome::Clears`](super::Outcome::Clears)), and a copy of it comes in again behind that. Between the two the stack knows nothing of the
 //! connection: what else is said on it would meet the listener, which resets it (RFC 9293, section 3.10.7.2). So that goes through the same
-//! queue, behind the copy. `bpf/server/clear.h` is its copy in C.
+//! queue, behind the copy. Once the connection has its socket, that is over: the stack keeps in TIME-WAIT what it remembers of a connection that
+//! its server has closed first (FIN-WAIT-2 of Linux, tcp_time_wait), by which it couldn't be told from the old one. `bpf/server/clear.h` is its copy in C.
 
 use super::Socket;
 
@@ -18,10 +19,13 @@ pub struct Clearing {
 }
 
 impl Clearing {
-    /// Whether another segment of the connection waits, where the host has this socket for its ends.
-    pub fn holds(&self, now_ns: u64, socket: &Socket) -> bool {
+    /// Whether another segment of the connection waits, where the host has this socket for its ends. Where it doesn't, none does any more.
+    pub fn holds(&mut self, now_ns: u64, socket: &Socket) -> bool {
         let has_connection = !matches!(socket, Socket::None | Socket::Listener | Socket::TimeWait(_));
-        now_ns < self.until_ns && !(self.is_in && has_connection)
+        if self.is_in && has_connection {
+            self.until_ns = 0;
+        }
+        now_ns < self.until_ns
     }
 }
 
@@ -37,10 +41,14 @@ mod tests {
         let cleared = Clearing { until_ns: 10, is_in: false };
         let copied = Clearing { is_in: true, ..cleared };
         for socket in [Socket::None, Socket::Listener, Socket::TimeWait(old), Socket::Opening, connection] {
-            assert!(cleared.holds(9, &socket), "the socket is the old connection's: {socket:?}");
-            assert!(!cleared.holds(10, &socket), "nothing waits for ever: {socket:?}");
+            let (mut early, mut late) = (cleared, cleared);
+            assert!(early.holds(9, &socket), "the socket is the old connection's: {socket:?}");
+            assert!(!late.holds(10, &socket), "nothing waits for ever: {socket:?}");
             let is_new = matches!(socket, Socket::Opening | Socket::Connection { .. });
+            let mut copied = copied;
             assert_eq!(copied.holds(9, &socket), !is_new, "{socket:?}");
+            // The server has closed it, and the client's end comes.
+            assert_eq!(copied.holds(9, &Socket::TimeWait(old)), !is_new, "{socket:?}");
         }
     }
 }

@@ -29,8 +29,11 @@ pub struct Status {
     pub sessions_assured: u64,
     /// Those of which only first packets were seen.
     pub sessions_embryonic: u64,
+    /// Places of the session table that are in use.
     pub session_slots: u64,
+    /// The most that there can be.
     pub session_slots_max: u64,
+    /// Whether sessions are on their way to other places.
     pub sessions_moving: bool,
     /// Packets by reason.
     pub packets: BTreeMap<String, u64>,

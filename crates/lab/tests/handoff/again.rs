@@ -6,13 +6,15 @@ use evener_lab::by_hand::ByHand;
 use evener_lab::evener::{Handoff, Offer, Plan, Team, route};
 use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
+use evener_lab::load::Load;
 
-use crate::counted;
+use crate::{counted, farm};
 
 on_both_engines! {
     ports_are_used_again,
     ports_are_used_again_where_every_host_decides,
     an_acknowledgment_comes_behind_the_data,
+    an_end_is_taken_at_once,
 }
 
 /// Connections were met in TIME-WAIT, of which there were so many at most, and no reset had to wait.
@@ -43,6 +45,26 @@ fn ports_are_used_again_where_every_host_decides(engine: &str) -> Result<()> {
     again::ports_are_used_again(team.farm.clients(), &services)?;
     let tunnels = team.hosts[0].status()?.tunnels;
     cleared(|reason| Ok(tunnels.get(reason).copied().unwrap_or_default()), 2 * 2 * MET_AGAIN)
+}
+
+/// A server that closes first keeps its connection in TIME-WAIT, as it did the one before from the same port; the client's end is no segment
+/// that has to wait for that one to be cleared, and to come in again and again meanwhile.
+fn an_end_is_taken_at_once(engine: &str) -> Result<()> {
+    const USES: u64 = 40;
+    let handoff = farm(engine, 1, &[route("path = \"/*\"", &["web1"])])?;
+    let server = handoff.farm.server(0);
+    handoff.client().netns().sysctl(&[("ipv4/ip_local_port_range", "20000 20003")])?;
+    let ends = server.capture_inside(0, "src portrange 20000-20003 and tcp[13] & 1 != 0")?;
+    // So long that the client acknowledges the server's end before it has read all, and ends the connection then.
+    let load =
+        Load { path: "/108k".to_owned(), requests: Some(USES), ..Load::to(handoff.service(Family::V4)) };
+    let report = load.run_on(handoff.client())?;
+    ensure!(report.requests == USES && report.errors.total() == 0, "{report:?}");
+    cleared(|reason| counted(server, reason), USES)?;
+    let ends = ends.stop()?;
+    // Some may have been sent twice.
+    ensure!((1..=3 * USES as usize).contains(&ends.len()), "{} ends: {:?}", ends.len(), ends.first());
+    Ok(())
 }
 
 /// As two processors make it.
