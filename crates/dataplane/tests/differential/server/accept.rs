@@ -223,7 +223,7 @@ impl Cleared {
         let keys: Vec<_> = self.0.keys().collect();
         prop_assert_eq!(keys.len(), 1);
         for is_in in [false, true] {
-            let clearing = Clearing { until_ns: u64::MAX, is_in };
+            let mut clearing = Clearing { until_ns: u64::MAX, is_in };
             let value = [clearing.until_ns.to_ne_bytes(), u64::from(is_in).to_ne_bytes()].concat();
             self.0.update(&keys[0], &value, MapFlags::ANY).unwrap();
             let Some(ran) = c.run(Hook::Accept, frame)? else { return Ok(()) };
@@ -231,6 +231,14 @@ impl Cleared {
                 return Ok(());
             }
             prop_assert_eq!(ran.goes_on, !clearing.holds(0, &socket), "{:?} {:?}", clearing, socket);
+            let until = self
+                .0
+                .lookup(&keys[0], MapFlags::ANY)
+                .unwrap()
+                .and_then(|value| value.first_chunk().copied());
+            // Over, or cleared once more by this very segment.
+            let goes_on = until.map(u64::from_ne_bytes) == Some(u64::MAX);
+            prop_assert_eq!(goes_on, clearing.until_ns == u64::MAX, "{:?} {:?}", clearing, socket);
             *met.entry(if ran.goes_on { "goes on" } else { "waits" }.to_owned()).or_default() += 1;
         }
         Ok(())

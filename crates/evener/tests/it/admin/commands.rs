@@ -52,6 +52,7 @@ fn people_see_tables() {
     reloads:        3
     sessions:       12345 of 1.0M (1%)
     assured:        12300; 45 embryonic
+    session table:  2.1M places of 2.1M
     adopted:        yes: it carries on with what an earlier daemon left running
     not in force:   generation 18: the engine refuses it, so 17 goes on; it is tried
                     again

@@ -31,6 +31,8 @@ fn metrics_are_the_views() {
         ("evener_sessions_embryonic", 45.0),
         ("evener_sessions_max", 1_000_000.0),
         ("evener_session_slots", 2_097_152.0),
+        ("evener_session_slots_max", 2_097_152.0),
+        ("evener_sessions_moving", 0.0),
         ("evener_peer_datagrams_total{outcome=\"accepted\"}", 77.0),
         ("evener_peer_datagrams_total{outcome=\"forged\"}", 3.0),
         ("evener_host_up{host=\"web2\"}", 1.0),

@@ -33,6 +33,8 @@ pub fn status() -> Status {
         sessions_embryonic: 45,
         sessions_max: 1_000_000,
         session_slots: 2_097_152,
+        session_slots_max: 2_097_152,
+        sessions_moving: false,
         packets: counts(&[("forwarded", 1_234_567), ("fragment", 0), ("no_server", 7)]),
         refused: counts(&[("own_mac", 2)]),
         events: counts(&[("server_down", 4)]),
