@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use evener_core::director::Input;
 use evener_core::farm::Farm;
 use evener_core::net::wire::Mac;
-use evener_core::path::sessions::buckets_for;
+use evener_core::path::sessions::{buckets_for, sessions_for};
 use tokio::time::timeout_at;
 
 use super::conflicts::Asked;
@@ -206,13 +206,11 @@ impl Fixed {
         if engine.kind() == IDLE_ENGINE {
             return fixed;
         }
-        let sessions = engine.memory().sessions;
-        let sized_for = |buckets: usize| buckets * sessions.sized_for() / sessions.buckets().max(1);
         let [four, six] = engine.buckets();
         for (max, buckets) in [(&mut fixed.engine.sessions_max, four), (&mut fixed.engine.sessions6_max, six)]
         {
             if buckets_for(*max) != buckets {
-                *max = sized_for(buckets);
+                *max = sessions_for(buckets);
             }
         }
         fixed

@@ -249,6 +249,11 @@ pub const fn buckets_for(sessions_max: usize) -> usize {
     if buckets < 2 { 2 } else { buckets }
 }
 
+/// Sessions that a table of so many buckets is sized for.
+pub const fn sessions_for(buckets: usize) -> usize {
+    buckets * BUCKET_FILL
+}
+
 impl<'a> Sessions<'a> {
     /// A view over buckets for each IP version.
     pub const fn new(four: &'a [Bucket4], six: &'a [Bucket6], counted: Counted<'a>) -> Self {
