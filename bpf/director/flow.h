@@ -121,26 +121,21 @@ static __always_inline bool find_flow(const struct flow *flow, struct found *fou
 /* The same in the slot where it was found before, as it was then; another CPU may have changed it. */
 static __always_inline bool find_again(const struct flow *flow, __u32 slot, __u64 value, struct found *found)
 {
-	__u32 index = slot / BUCKET_SESSIONS;
+	struct session6 *six;
+	struct session *four;
 
 	if (slot == NOT_FOUND)
 		return false;
 	found->value = value;
 	found->vip = flow->vip->id;
 	if (flow->v6) {
-		struct bucket6 *bucket = bpf_map_lookup_elem(&sessions6, &index);
-
-		if (!bucket)
-			return false;
-		found->place = &bucket->slot[slot % BUCKET_SESSIONS].value;
+		six = session6_at(slot);
+		found->place = six ? &six->value : 0;
 	} else {
-		struct bucket *bucket = bpf_map_lookup_elem(&sessions, &index);
-
-		if (!bucket)
-			return false;
-		found->place = &bucket->slot[slot % BUCKET_SESSIONS].value;
+		four = session_at(slot);
+		found->place = four ? &four->value : 0;
 	}
-	return true;
+	return found->place;
 }
 
 /* Where there is no vacant place, in that of another one; another CPU may be about to have the same, so twice. */

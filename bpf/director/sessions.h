@@ -7,10 +7,8 @@
 #ifndef EVENER_SESSIONS_H
 #define EVENER_SESSIONS_H
 
+#include "director/extent.h"
 #include "director/maps.h"
-
-#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
-#define WRITE_ONCE(x, to) (*(volatile typeof(x) *)&(x) = (to))
 
 #define VALUE_CLAIMED ((__u64)STATE_CLAIMED << 16)
 
@@ -178,31 +176,6 @@ static __always_inline __u64 ring_hash6(const struct key6 *key)
 	return hashed6(key, key->word[2] & ~0xffffULL, settings.ring_seed);
 }
 
-/* Which of `extents`. */
-enum extent {
-	EXTENT_SESSIONS,
-	EXTENT_SESSIONS6,
-};
-
-/* The bits of a bucket's number that count now. */
-static __always_inline __u32 extent_mask(enum extent table)
-{
-	return READ_ONCE(extents[table]);
-}
-
-/* While sessions are on their way: the bits that counted before; else those that do now. */
-static __always_inline __u32 extent_before(enum extent table)
-{
-	return READ_ONCE(extents[table]) >> 32;
-}
-
-static __always_inline bool is_moving(enum extent table)
-{
-	__u64 extent = READ_ONCE(extents[table]);
-
-	return (__u32)extent != extent >> 32;
-}
-
 /* By the lower half of a hash, or by the upper one. */
 static __always_inline __u32 bucket_index(__u32 half, __u32 mask)
 {
@@ -286,6 +259,15 @@ static __always_inline bool may_have(struct bucket *bucket, __u64 key)
 	return false;
 }
 
+/* Whether this session stands there, and lives. */
+static __always_inline bool is_session(struct session *slot, __u64 key, __u32 now, struct found *found)
+{
+	found->place = &slot->value;
+	found->vip = key;
+	found->value = READ_ONCE(slot->value);
+	return READ_ONCE(slot->key) == key && is_live(found->value, now);
+}
+
 static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 home, __u32 now, struct found *found)
 {
 	__u32 place;
@@ -297,10 +279,7 @@ static __always_inline bool find_in(struct bucket *bucket, __u64 key, __u32 home
 	if (!slot)
 		return false;
 	found->slot += place;
-	found->place = &slot->value;
-	found->vip = key;
-	found->value = READ_ONCE(slot->value);
-	return READ_ONCE(slot->key) == key && is_live(found->value, now);
+	return is_session(slot, key, now, found);
 }
 
 static __always_inline bool find_half(__u64 key, __u32 half, __u32 home, __u32 mask, __u32 now, struct found *found)
@@ -312,7 +291,6 @@ static __always_inline bool find_half(__u64 key, __u32 half, __u32 home, __u32 m
 	return bucket && find_in(bucket, key, home, now, found);
 }
 
-/* A look at each of a session's buckets by the extent of before, and again by that of now, where it may have come meanwhile. */
 struct looking {
 	const struct key6 *key6;
 	__u64 key;
@@ -324,8 +302,7 @@ struct looking {
 static long look_again(__u32 turn, void *arg)
 {
 	struct looking *looking = arg;
-	__u32 half = turn & 1 ? looking->hash >> 32 : looking->hash;
-	__u32 mask = turn < 2 ? extent_before(EXTENT_SESSIONS) : extent_mask(EXTENT_SESSIONS);
+	__u32 half = half_in_turn(looking->hash, turn), mask = mask_in_turn(EXTENT_SESSIONS, turn);
 	struct found found = {};
 
 	if (!find_half(looking->key, half, home_of(looking->hash), mask, looking->now, &found))
@@ -341,38 +318,32 @@ __attribute__((noinline)) __u32 find_moving(__u64 key, __u64 hash, __u32 now)
 {
 	struct looking looking = { .key = key, .hash = hash, .now = now, .slot = NOT_FOUND };
 
-	bpf_loop(4, look_again, &looking, 0);
+	bpf_loop(MOVING_TURNS, look_again, &looking, 0);
 	return looking.slot;
 }
 
-/* What stands in a slot, if it is this session, and live. */
-static __always_inline bool find_at(__u32 slot, __u64 key, __u32 now, struct found *found)
+/* A slot by its number, or NULL. */
+static __always_inline struct session *session_at(__u32 number)
 {
-	__u32 index = slot / BUCKET_SESSIONS;
+	__u32 index = number / BUCKET_SESSIONS;
 	struct bucket *bucket = bpf_map_lookup_elem(&sessions, &index);
-	struct session *session;
 
-	if (!bucket)
-		return false;
-	session = &bucket->slot[slot % BUCKET_SESSIONS];
-	found->slot = slot;
-	found->place = &session->value;
-	found->vip = key;
-	found->value = READ_ONCE(session->value);
-	return READ_ONCE(session->key) == key && is_live(found->value, now);
+	return bucket ? &bucket->slot[number % BUCKET_SESSIONS] : 0;
 }
 
 static __always_inline bool find_session(__u64 key, __u64 hash, __u32 now, struct found *found)
 {
-	__u32 mask = extent_mask(EXTENT_SESSIONS), slot;
+	__u32 mask = extent_mask(EXTENT_SESSIONS);
+	struct session *slot;
 
 	if (find_half(key, hash, home_of(hash), mask, now, found) ||
 	    find_half(key, hash >> 32, home_of(hash), mask, now, found))
 		return true;
 	if (!is_moving(EXTENT_SESSIONS))
 		return false;
-	slot = find_moving(key, hash, now);
-	return slot != NOT_FOUND && find_at(slot, key, now, found);
+	found->slot = find_moving(key, hash, now);
+	slot = found->slot == NOT_FOUND ? 0 : session_at(found->slot);
+	return slot && is_session(slot, key, now, found);
 }
 
 static __always_inline bool change_session(struct found *found, __u64 to)

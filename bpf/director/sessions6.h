@@ -13,10 +13,15 @@ enum table6 {
 	TABLE_PORTS,
 };
 
+static __always_inline __u32 bucket6_index(__u32 half, __u32 mask)
+{
+	return scale(half, settings.buckets6) & mask;
+}
+
 static __always_inline struct bucket6 *bucket6_at(enum table6 table, __u32 pool, __u32 hash, __u32 *index)
 {
 	if (table == TABLE_SESSIONS6) {
-		*index = scale(hash, settings.buckets6) & extent_mask(EXTENT_SESSIONS6);
+		*index = bucket6_index(hash, extent_mask(EXTENT_SESSIONS6));
 		return bpf_map_lookup_elem(&sessions6, index);
 	}
 	*index = pool * POOL_BUCKETS + scale(hash, POOL_BUCKETS);
@@ -31,12 +36,20 @@ static __always_inline bool has_key6(const struct session6 *slot, const struct k
 	return !differs;
 }
 
+/* Whether this session stands there, and lives. */
+static __always_inline bool is_session6(struct session6 *slot, const struct key6 *key, __u32 now, struct found *found)
+{
+	found->place = &slot->value;
+	found->vip = key->word[2];
+	found->value = READ_ONCE(slot->value);
+	return has_key6(slot, key) && is_live(found->value, now);
+}
+
 /* The place in the bucket, or BUCKET_SESSIONS. */
 static __always_inline __u32 find_in6(struct bucket6 *bucket, const struct key6 *key, __u32 home, __u32 now,
 				      struct found *found)
 {
 	__u32 place = home;
-	struct session6 *slot;
 
 	for (int i = 0; i < BUCKET_SESSIONS; i++) {
 		if (has_key6(&bucket->slot[place], key))
@@ -45,11 +58,7 @@ static __always_inline __u32 find_in6(struct bucket6 *bucket, const struct key6 
 	}
 	return BUCKET_SESSIONS;
 match:
-	slot = &bucket->slot[place];
-	found->place = &slot->value;
-	found->vip = key->word[2];
-	found->value = READ_ONCE(slot->value);
-	return has_key6(slot, key) && is_live(found->value, now) ? place : BUCKET_SESSIONS;
+	return is_session6(&bucket->slot[place], key, now, found) ? place : BUCKET_SESSIONS;
 }
 
 /* The number of the slot in its map, or NOT_FOUND. */
@@ -74,9 +83,7 @@ static __always_inline __u32 find_now6(enum table6 table, __u32 pool, const stru
 static long look_again6(__u32 turn, void *arg)
 {
 	struct looking *looking = arg;
-	__u32 half = turn & 1 ? looking->hash >> 32 : looking->hash;
-	__u32 mask = turn < 2 ? extent_before(EXTENT_SESSIONS6) : extent_mask(EXTENT_SESSIONS6);
-	__u32 index = scale(half, settings.buckets6) & mask, place;
+	__u32 index = bucket6_index(half_in_turn(looking->hash, turn), mask_in_turn(EXTENT_SESSIONS6, turn)), place;
 	struct bucket6 *bucket = bpf_map_lookup_elem(&sessions6, &index);
 	struct found found = {};
 
@@ -96,35 +103,30 @@ __attribute__((noinline)) __u32 find_moving6(const struct key6 *key, __u64 hash,
 
 	if (!key)
 		return NOT_FOUND;
-	bpf_loop(4, look_again6, &looking, 0);
+	bpf_loop(MOVING_TURNS, look_again6, &looking, 0);
 	return looking.slot;
 }
 
-/* What stands in a slot of `sessions6`: its number, or NOT_FOUND where it isn't this session, or has expired. */
-static __always_inline __u32 find_at6(__u32 number, const struct key6 *key, __u32 now, struct found *found)
+/* A slot of `sessions6` by its number, or NULL. */
+static __always_inline struct session6 *session6_at(__u32 number)
 {
 	__u32 index = number / BUCKET_SESSIONS;
 	struct bucket6 *bucket = bpf_map_lookup_elem(&sessions6, &index);
-	struct session6 *slot;
 
-	if (!bucket)
-		return NOT_FOUND;
-	slot = &bucket->slot[number % BUCKET_SESSIONS];
-	found->place = &slot->value;
-	found->vip = key->word[2];
-	found->value = READ_ONCE(slot->value);
-	return has_key6(slot, key) && is_live(found->value, now) ? number : NOT_FOUND;
+	return bucket ? &bucket->slot[number % BUCKET_SESSIONS] : 0;
 }
 
 static __always_inline __u32 find6(enum table6 table, __u32 pool, const struct key6 *key, __u64 hash, __u32 now,
 				   struct found *found)
 {
 	__u32 number = find_now6(table, pool, key, hash, now, found);
+	struct session6 *slot;
 
 	if (number != NOT_FOUND || table != TABLE_SESSIONS6 || !is_moving(EXTENT_SESSIONS6))
 		return number;
 	number = find_moving6(key, hash, now);
-	return number == NOT_FOUND ? NOT_FOUND : find_at6(number, key, now, found);
+	slot = number == NOT_FOUND ? 0 : session6_at(number);
+	return slot && is_session6(slot, key, now, found) ? number : NOT_FOUND;
 }
 
 static __always_inline __u32 room6(struct bucket6 *bucket, __u32 now)

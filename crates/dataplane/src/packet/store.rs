@@ -75,9 +75,6 @@ const SEED: Range<usize> = HEADER_WORDS..HEADER_WORDS + 2;
 /// How much of each session table is in use, behind that.
 const EXTENTS: Range<usize> = SEED.end..SEED.end + 2;
 
-/// Tables in use as a whole.
-static ALL: [AtomicU64; 2] = [const { AtomicU64::new(WHOLE) }; 2];
-
 /// The mapped file.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -223,7 +220,7 @@ impl Store {
         let shares = Shares(&self.words[layout::SHARES]);
         let sessions =
             Sessions::new(&self.four, &self.six, Counted { active: &self.words[layout::ACTIVE], shares });
-        sessions.within(self.words[EXTENTS].first_chunk().unwrap_or(&ALL))
+        sessions.within(&self.words[EXTENTS])
     }
 
     fn guesses(&self) -> Guesses<'_> {

@@ -1,6 +1,5 @@
 //! The types of `bpf/abi.h` as the compiler's BTF gives them, and how core's values become their bytes.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -10,10 +9,8 @@ use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::path::fragments::{FragmentKey, Track};
 use evener_core::path::mark::Passed;
 use evener_core::path::select::{EXPLORING, GAIN_UNIT, SCORE_UNIT};
-use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, Seed, State, Value};
-use evener_core::path::tables::{
-    self, Behind, Forwarding, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey,
-};
+use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, State, Value};
+use evener_core::path::tables::{self, Forwarding, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey};
 use evener_core::path::{fragments, ports};
 
 /// Generated; its names are C's.
@@ -36,19 +33,22 @@ use director::types as c;
 use crate::numbers::abi as h;
 use crate::numbers::is_reason;
 
+mod endpoints;
 mod events;
 mod handoff;
+mod settings;
 #[cfg(test)]
 mod tests;
 
+pub(super) use endpoints::{
+    RETURN_WORDS, address, address_key, endpoint, endpoint_key, endpoint_key_of, endpoint_of, hints,
+};
 pub(super) use events::{LOST_WORD, WATCH_CLIENTS, WATCH_WORDS, event_of, watch};
 pub(super) use handoff::{
     HANDOFF_WORDS, InForce, generation_of, handoff, handoff_of, route_entry, route_key,
 };
+pub(super) use settings::{ABI_VERSION, ABI_WITHOUT_EXTENTS, SETTINGS_LEN, Settings, jiffy_ns};
 
-/// Of the object that is built here; that of one that runs already may differ.
-pub(super) const ABI_VERSION: u32 = h::ABI_VERSION as u32;
-pub(super) const ABI_WITHOUT_EXTENTS: u32 = h::ABI_WITHOUT_EXTENTS as u32;
 /// Idle times of a VIP.
 const STATES: usize = h::STATES as usize;
 const IDLE_LEAST: usize = h::IDLE_LEAST as usize;
@@ -98,10 +98,6 @@ const VIP_ANNOUNCE: u8 = h::VIP_ANNOUNCE as u8;
 const VIP_STATELESS: u8 = h::VIP_STATELESS as u8;
 const VIP_HANDOFF: u8 = h::VIP_HANDOFF as u8;
 const VIP_LATER: u8 = h::VIP_LATER as u8;
-
-const ADDRESS_SERVICE: u32 = h::ADDRESS_SERVICE as u32;
-const ADDRESS_ANNOUNCED: u32 = h::ADDRESS_ANNOUNCED as u32;
-const ADDRESS_ENDPOINT: u32 = h::ADDRESS_ENDPOINT as u32;
 
 const fn number_of_pick(pick: Pick) -> u8 {
     let number = match pick {
@@ -173,52 +169,6 @@ fn bytes<T: Copy, const N: usize>(value: &T) -> [u8; N] {
     const { assert!(size_of::<T>() == N) };
     // SAFETY: the sizes are equal, and the structs given here are integers that fill them wholly.
     unsafe { std::mem::transmute_copy(value) }
-}
-
-pub(super) const SETTINGS_LEN: usize = size_of::<c::settings>();
-
-/// What a data plane was loaded with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Settings {
-    pub(super) abi_version: u32,
-    pub(super) buckets: u32,
-    pub(super) seed: Seed,
-    pub(super) jiffy_ns: u64,
-    pub(super) buckets6: u32,
-    pub(super) fib_parts: u32,
-    /// Of who runs now: a data plane that is adopted gets its programs anew.
-    pub(super) ring_seed: Seed,
-}
-
-impl Settings {
-    pub(super) fn to_bytes(self) -> [u8; SETTINGS_LEN] {
-        let Settings { abi_version, buckets, seed, jiffy_ns, buckets6, fib_parts, ring_seed } = self;
-        // As multipliers, which are odd.
-        let [seed, ring_seed] = [seed, ring_seed].map(|seed| [seed.0 | 1, seed.1 | 1]);
-        bytes(&c::settings { abi_version, buckets, seed, jiffy_ns, buckets6, fib_parts, ring_seed })
-    }
-
-    /// Reads back what an earlier daemon wrote, of any version; the key of rings is for the caller to say.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Settings> {
-        let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let seed = Seed(u64_at(8)?, u64_at(16)?);
-        Some(Settings {
-            abi_version: u32_at(0)?,
-            buckets: u32_at(4)?,
-            seed,
-            jiffy_ns: u64_at(24)?,
-            buckets6: u32_at(32)?,
-            fib_parts: u32_at(36)?,
-            ring_seed: seed,
-        })
-    }
-}
-
-/// The length of one tick of the kernel's timer, in nanoseconds: what coarse clocks resolve.
-pub(super) fn jiffy_ns() -> u64 {
-    use nix::time::{ClockId, clock_getres};
-    clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map_or(4_000_000, |resolution| resolution.tv_nsec() as u64)
 }
 
 /// An address as packets have it: bytes stay bytes.
@@ -546,79 +496,6 @@ pub(super) fn same_forwarding(a: u64, b: u64) -> bool {
     };
     let (a, b) = (flags(a), flags(b));
     a & SERVER_PRESENT == 0 || b & SERVER_PRESENT == 0 || (a ^ b) & SERVER_FORWARDING == 0
-}
-
-pub(super) const ADDRESS_KEY_LEN: usize = size_of::<c::address_key>();
-
-/// Key of `addresses`.
-pub(super) fn address_key(address: IpAddr) -> [u8; ADDRESS_KEY_LEN] {
-    bytes(&c::address_key { address: ip(address), v6: address.is_ipv6().into() })
-}
-
-/// Value of `addresses`; `None` where the address is of no interest.
-pub(super) fn address(address: IpAddr, tables: &tables::Tables) -> Option<[u8; 4]> {
-    let flag = |is: bool, flag: u32| if is { flag } else { 0 };
-    let flags = flag(tables.has_address(address), ADDRESS_SERVICE)
-        | flag(tables.announces(address), ADDRESS_ANNOUNCED)
-        | flag(tables.has_endpoint(address), ADDRESS_ENDPOINT);
-    (flags != 0).then(|| bytes(&c::address { flags }))
-}
-
-pub(super) const ENDPOINT_KEY_LEN: usize = size_of::<c::endpoint_key>();
-pub(super) const ENDPOINT_LEN: usize = size_of::<c::endpoint>();
-
-/// Key of `endpoints`.
-pub(super) fn endpoint_key(key: &VipKey) -> [u8; ENDPOINT_KEY_LEN] {
-    bytes(&c::endpoint_key {
-        address: ip(key.address),
-        port: key.port.to_be(),
-        protocol: key.protocol.number(),
-        v6: key.address.is_ipv6().into(),
-    })
-}
-
-/// Reads back what [`endpoint_key`] wrote.
-pub(super) fn endpoint_key_of(key: &[u8]) -> Option<VipKey> {
-    let key: c::endpoint_key = from_bytes(key)?;
-    let protocol = protocol_of(key.protocol)?;
-    Some(VipKey { address: ip_of(key.address, key.v6 != 0), port: u16::from_be(key.port), protocol })
-}
-
-/// Value of `endpoints`; what exceeds [`tables::BEHIND_MAX`] is left out.
-pub(super) fn endpoint(behind: &[Behind]) -> [u8; ENDPOINT_LEN] {
-    let mut value = c::endpoint { count: 0, behind: [c::behind { vip: 0, server: 0 }; tables::BEHIND_MAX] };
-    for (place, behind) in value.behind.iter_mut().zip(behind) {
-        *place = c::behind { vip: behind.vip, server: behind.server };
-        value.count += 1;
-    }
-    bytes(&value)
-}
-
-/// Where in `returns` an endpoint's hint is: `hint_place` of `bpf/director/maps.h`.
-fn hint_place(key: &VipKey) -> usize {
-    let bits = vip_bits(key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (bits / (u64::MAX / h::RETURN_PLACES + 1)) as usize
-}
-
-pub(super) const RETURN_WORDS: usize = h::RETURN_PLACES as usize * size_of::<c::hint>() / 8;
-
-/// All of `returns`. Of endpoints that share a place the last one has it, and of IPv6 none is there.
-pub(super) fn hints(endpoints: &BTreeMap<VipKey, Vec<Behind>>) -> Vec<u64> {
-    let mut hints = vec![c::hint { vip: 0, server: 0 }; h::RETURN_PLACES as usize];
-    for (key, behind) in endpoints.iter().filter(|(key, _)| key.address.is_ipv4()) {
-        if let [Behind { vip, server }] = **behind {
-            hints[hint_place(key)] = c::hint { vip, server };
-        }
-    }
-    // SAFETY: two hints are eight bytes without padding, of which any are a value.
-    hints.as_chunks::<2>().0.iter().map(|pair| unsafe { std::mem::transmute_copy(pair) }).collect()
-}
-
-/// Reads back what [`endpoint`] wrote.
-pub(super) fn endpoint_of(value: &[u8]) -> Option<Vec<Behind>> {
-    let value: c::endpoint = from_bytes(value)?;
-    let all = value.behind.iter().take(value.count as usize);
-    Some(all.map(|behind| Behind { vip: behind.vip, server: behind.server }).collect())
 }
 
 /// Key of `fragments`.

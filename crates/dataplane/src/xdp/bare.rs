@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evener_core::path::sessions::{BUCKET_SESSIONS, FIRST_BUCKETS, Seed};
+use evener_core::path::sessions::{Seed, buckets_in_use_for};
 use evener_core::path::tables::Tables;
 use libbpf_rs::OpenObject;
 
@@ -54,8 +54,7 @@ impl Bare {
     /// Has the table in use become as large as a daemon makes it in which so many sessions come to stand. No packet may be on its way.
     pub fn fit_for(&self, sessions: usize) {
         let memory = self.0.memory();
-        let buckets = (sessions * 8).div_ceil(3 * BUCKET_SESSIONS).max(FIRST_BUCKETS);
-        memory.sessions.begin_move([buckets, 1]);
+        memory.sessions.begin_move([buckets_in_use_for(sessions), 1]);
         let left = memory.sessions.move_some(0..memory.sessions.buckets(), memory.seed, self.0.now());
         assert_eq!(left, 0, "a table for {sessions} sessions has no room for those that it holds");
         memory.sessions.end_move();

@@ -11,7 +11,7 @@ use evener_core::path::lease::Lease;
 use evener_core::path::mark::{self, NO_MARKER, SharedMarker};
 use evener_core::path::ports::Ports;
 use evener_core::path::select::Counts;
-use evener_core::path::sessions::{Bucket4, Bucket6, Counted, Seed, Sessions, Shares, WHOLE};
+use evener_core::path::sessions::{Bucket4, Bucket6, Counted, Seed, Sessions, Shares};
 use evener_core::path::unmatched::Unmatched;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -59,7 +59,7 @@ impl KernelMemory {
     pub(super) fn memory(&self) -> Memory<'_> {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
-            sessions: Sessions::new(&self.sessions, &self.sessions6, counted).within(self.extents()),
+            sessions: Sessions::new(&self.sessions, &self.sessions6, counted).within(&self.extents),
             counts: Counts { cursors: &self.cursors, active: &self.active, scores: &self.scores },
             ports: Ports::new(&self.ports),
             fragments: &self.fragments,
@@ -72,11 +72,6 @@ impl KernelMemory {
             unmatched: Unmatched(&self.unmatched),
             guesses: Guesses(&self.guesses),
         }
-    }
-
-    pub(super) fn extents(&self) -> &[AtomicU64; 2] {
-        static NONE: [AtomicU64; 2] = [const { AtomicU64::new(WHOLE) }; 2];
-        self.extents.first_chunk().unwrap_or(&NONE)
     }
 
     fn stats_of(&self, slot: u16) -> &[AtomicU64] {

@@ -181,12 +181,12 @@ impl Program {
         };
         let object = load(open, |error| refused("loading the BPF programs", error))?;
         let program = Self::over(object, settings)?;
-        let is_new = !adopt.is_some_and(|dir| dir.join(EXTENTS).exists());
-        if is_new {
-            program.memory.extents().iter().zip(program.buckets()).for_each(|(word, buckets)| {
-                let extent = if adopt.is_some() { WHOLE } else { extent_for(FIRST_BUCKETS, buckets) };
-                word.store(extent, Relaxed);
-            });
+        for (word, buckets) in program.memory.extents.iter().zip(program.buckets()) {
+            match adopt {
+                None => word.store(extent_for(FIRST_BUCKETS, buckets), Relaxed),
+                Some(dir) if !has_extents(dir) => word.store(WHOLE, Relaxed),
+                Some(_) => {}
+            }
         }
         Ok(program)
     }
@@ -470,6 +470,11 @@ pub(super) fn table_name(name: &OsStr) -> String {
     name.strip_prefix(".bss.").unwrap_or(&name).to_owned()
 }
 
+/// Whether the tables that are pinned there were made to be resized.
+fn has_extents(dir: &Path) -> bool {
+    dir.join(EXTENTS).exists()
+}
+
 /// Settings and sizes into the object before it is loaded.
 fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> Result<(), EngineError> {
     for mut map in open.maps_mut() {
@@ -489,8 +494,8 @@ fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> R
         if let Some(entries) = entries {
             map.set_max_entries(entries).map_err(|error| refused(format!("sizing {name}"), error))?;
         }
-        let is_there = |dir: &&Path| name != EXTENTS || dir.join(EXTENTS).exists();
-        if let Some(dir) = adopt.filter(|_| PINNED.contains(&&*name)).filter(is_there) {
+        let is_pinned = |dir: &&Path| PINNED.contains(&&*name) && (name != EXTENTS || has_extents(dir));
+        if let Some(dir) = adopt.filter(is_pinned) {
             map.reuse_pinned_map(dir.join(&name)).map_err(|e| refused(format!("adopting map {name}"), e))?;
         }
     }

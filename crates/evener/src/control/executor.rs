@@ -35,6 +35,8 @@ pub(super) const KERNEL_ENGINE: &str = "xdp";
 const FIT_SOON: Duration = Duration::from_millis(20);
 const FIT_LATER: Duration = Duration::from_millis(100);
 const FIT_ON: Duration = Duration::from_millis(1);
+/// Where there are none.
+const FIT_NEVER: Duration = Duration::from_secs(86_400);
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -221,6 +223,9 @@ impl Executor {
 
     /// Has the session tables become as large as what is in them, a step at a time; returns when to take the next.
     pub(super) fn fit_sessions(&mut self) -> Duration {
+        if self.is_idle() {
+            return FIT_NEVER;
+        }
         let config = &self.config.engine;
         let buckets = [buckets_for(config.sessions_max), buckets_for(config.sessions6_max)];
         let memory = self.engine.memory();

@@ -30,7 +30,7 @@ mod table;
 mod value;
 
 pub use extent::{Extent, FIRST_BUCKETS, WHOLE, extent_for};
-pub use resize::{Fitting, Step};
+pub use resize::{Fitting, Step, buckets_in_use_for};
 pub use shares::{SHARE_WORDS, Shares};
 pub use table::{Bucket, Found, Table, Words};
 pub use value::{Class, LIFE_MAX, State, Value};
@@ -260,20 +260,17 @@ impl<'a> Sessions<'a> {
         Sessions { four: Table::new(four, counted), six: Table::new(six, counted), counted }
     }
 
-    /// The same of tables that are in use as far as these words say ([`Extent`]).
-    pub fn within(self, [four, six]: &'a [AtomicU64; 2]) -> Self {
-        Sessions {
-            four: self.four.within(Extent(Some(four))),
-            six: self.six.within(Extent(Some(six))),
-            ..self
-        }
+    /// The same of tables that are in use as far as a word for each says ([`Extent`]), IPv4's first.
+    pub fn within(self, extents: &'a [AtomicU64]) -> Self {
+        let (four, six) = (Extent(extents.first()), Extent(extents.get(1)));
+        Sessions { four: self.four.within(four), six: self.six.within(six), ..self }
     }
 
     /// From now on sessions are to stand in so many buckets of each table, or somewhat more; what stands elsewhere is found there, until it was moved. To be
     /// called where no other such change is on its way. [`Fitting`] takes these steps.
     pub fn begin_move(&self, [four, six]: [usize; 2]) {
-        self.four.begin_move(extent::mask_for(four, self.four.buckets_max()));
-        self.six.begin_move(extent::mask_for(six, self.six.buckets_max()));
+        self.four.begin_move(extent::mask_for(four, self.four.buckets.len()));
+        self.six.begin_move(extent::mask_for(six, self.six.buckets.len()));
     }
 
     /// Moves the sessions of these buckets; returns how many found no room. To be called once no packet goes by what was before alone.
@@ -316,7 +313,7 @@ impl<'a> Sessions<'a> {
 
     /// The same of all buckets, in use or not.
     pub const fn capacity_max(&self) -> usize {
-        (self.four.sized_for() + self.six.sized_for()) / BUCKET_FILL * BUCKET_SESSIONS
+        (self.four.buckets.len() + self.six.buckets.len()) * BUCKET_SESSIONS
     }
 
     /// Number of buckets in use, for walking the tables in portions.

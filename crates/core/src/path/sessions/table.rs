@@ -93,11 +93,6 @@ impl<'a, const N: usize> Table<'a, N> {
         extent::used(masks.now.max(masks.before), self.buckets.len())
     }
 
-    /// Number of buckets, in use or not.
-    pub(super) const fn buckets_max(&self) -> usize {
-        self.buckets.len()
-    }
-
     /// The part of the table that is these buckets.
     pub(crate) fn part(&self, range: core::ops::Range<usize>) -> Table<'a, N> {
         let end = range.end.min(self.buckets.len());

@@ -3,7 +3,7 @@
 
 use evener_core::path::content::RouteKey;
 use evener_core::path::mark::Passed;
-use evener_core::path::tables::{Handoff, Later};
+use evener_core::path::tables::{Behind, Handoff, Later};
 
 use super::*;
 

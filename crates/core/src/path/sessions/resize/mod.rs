@@ -2,8 +2,8 @@
 //!
 //! First the extent names both, that before and that to come: new sessions stand where they shall, and who finds one nowhere there looks where
 //! it was. Once no packet goes by the extent of before alone ([`Step::Settle`]), every session is moved that stands elsewhere: it is copied, then freed where it was, so
-//! that at each moment a look finds it. Then the extent names the new one alone. Whoever dies in between leaves a table that is found
-//! right by everybody, and his successor walks once more.
+//! that at each moment a look finds it. Then the extent names the new one alone. A daemon that dies in between leaves a table in which everybody finds all sessions,
+//! and its successor walks once more.
 
 use super::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 use super::extent::{self, FIRST_BUCKETS, Masks, mask_for};
@@ -11,6 +11,8 @@ use super::table::{Slot, Table, Words, vip_of};
 use super::{BUCKET_SESSIONS, FlowHash, Seed, Sessions, State, Value};
 use core::ops::Range;
 
+/// A table grows where more than this part of its places is taken.
+const CROWDED: (usize, usize) = (3, 8);
 /// Buckets that are looked at to know how full all are: their number is random, since the hash is keyed.
 const SAMPLE: usize = 256;
 /// Buckets that are moved at once.
@@ -18,7 +20,7 @@ const PORTION: usize = 8_192;
 /// Looks one after the other that must find the table nearly empty before it shrinks.
 const IDLE_LOOKS: u32 = 100;
 
-/// What is to be done next for a table.
+/// The next thing to be done for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// Look again in a while.
@@ -46,13 +48,19 @@ impl Fitting {
         four.max(six)
     }
 
-    /// What [`Step::Settle`] waits for has come.
+    /// No packet goes by the extent of before alone any more ([`Step::Settle`]).
     pub fn settled(&mut self) {
         (self.four.is_settled, self.six.is_settled) = (true, true);
     }
 }
 
-/// The same for one table.
+/// Buckets that come to be in use for so many sessions, or somewhat more.
+pub const fn buckets_in_use_for(sessions: usize) -> usize {
+    let buckets = (sessions * CROWDED.1).div_ceil(CROWDED.0 * BUCKET_SESSIONS);
+    if buckets > FIRST_BUCKETS { buckets } else { FIRST_BUCKETS }
+}
+
+/// The same as [`Fitting`] for one table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Resizer {
     /// The next bucket to look at, or to move.
@@ -98,7 +106,7 @@ impl Resizer {
             0 => used,
             // Nobody knows how many more there would be.
             _ if 4 * taken > 3 * places => used.saturating_mul(16),
-            _ if 8 * taken > 3 * places => used.saturating_mul(2),
+            _ if CROWDED.1 * taken > CROWDED.0 * places => used.saturating_mul(2),
             _ if 16 * taken < places => used / 2,
             _ => used,
         };
@@ -134,7 +142,7 @@ impl<const N: usize> Table<'_, N> {
     pub(super) fn begin_move(&self, mask: u32) {
         let before = self.extent.masks().now;
         self.extent.set(Masks { now: mask, before });
-        // Who notes a session looks at the extent behind such a fence as well: either he sees this, or it is seen in the walk.
+        // An insert looks at the extent behind such a fence as well: either it sees this, or the walk sees the session.
         fence(SeqCst);
     }
 

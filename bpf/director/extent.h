@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* How much of a session table is in use: core/src/path/sessions/extent.rs. */
+#ifndef EVENER_EXTENT_H
+#define EVENER_EXTENT_H
+
+#include "director/maps.h"
+
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, to) (*(volatile typeof(x) *)&(x) = (to))
+
+/* Which of `extents`. */
+enum extent {
+	EXTENT_SESSIONS,
+	EXTENT_SESSIONS6,
+};
+
+/* The bits of a bucket's number that count now. */
+static __always_inline __u32 extent_mask(enum extent table)
+{
+	return READ_ONCE(extents[table]);
+}
+
+/* Whether sessions are on their way from where they stood to where they are to stand. */
+static __always_inline bool is_moving(enum extent table)
+{
+	__u64 extent = READ_ONCE(extents[table]);
+
+	return (__u32)extent != extent >> 32;
+}
+
+/* A session on its way is looked for in each of its two buckets by the extent of before, and then by that of now, where it may have come meanwhile. */
+#define MOVING_TURNS 4
+
+static __always_inline __u32 half_in_turn(__u64 hash, __u32 turn)
+{
+	return turn & 1 ? hash >> 32 : hash;
+}
+
+static __always_inline __u32 mask_in_turn(enum extent table, __u32 turn)
+{
+	__u64 extent = READ_ONCE(extents[table]);
+
+	return turn < MOVING_TURNS / 2 ? extent >> 32 : extent;
+}
+
+#endif
