@@ -9,7 +9,7 @@
 #define MESSAGE_MAX 4096
 /* Longer than a field's name and what is compared of its value. */
 #define MESSAGE_PAD 40
-/* What is read of the data of one segment, or of some that follow each other: message.h. */
+/* The data of one segment, or of some that follow each other, as far as it is read: message.h. */
 struct message {
 	__u32 at, len; /* where the reading is, and where it ends */
 	__u32 line; /* where the line begins */

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rooms = format!("-I{}", bpf.display());
     // <asm/types.h> is in a folder of the host's architecture, which clang's BPF target doesn't know.
     let include = format!("-I/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
-    // What is shown leaves frames as the programs made them, to be looked at.
+    // Programs that are shown leave frames as they made them, to be looked at.
     for (source, object, shown) in [
         ("bench.bpf.c", "bench.bpf.o", "-DSHOWN=0"),
         ("bench.bpf.c", "shown.bpf.o", "-DSHOWN=1"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/* What a packet costs: the director's programs and a yardstick, wrapped as wrapper.h says. `empty` is the wrapper alone. */
+/* The cost of a packet: the director's programs and a yardstick, wrapped as wrapper.h says. `empty` is the wrapper alone. */
 #include "director/decide.h"
 #include "wrapper.h"
 

@@ -22,7 +22,7 @@ struct bench {
 
 struct bench bench = { .flows = 1 };
 
-/* What a frame begins with, as words that can be copied: links, IPv4, TCP. */
+/* The beginning of a frame, as words that can be copied: links, IPv4, TCP. */
 struct headers {
 	__u16 link[7];
 	__u32 ip[5];

@@ -103,7 +103,7 @@ impl Pending {
         })
     }
 
-    /// What the server sends next. `head` has the bytes of the answer's head that were sent before, while it isn't whole.
+    /// Takes in the server's next segment. `head` has the bytes of the answer's head that were sent before, while it isn't whole.
     pub fn send(&mut self, sent: &Sent<'_>, head: &mut Vec<u8>) {
         match self.answer {
             Answer::Waiting => {
@@ -319,7 +319,7 @@ mod tests {
             connection.request(GET).answer(&head[..3_000]).answer(&head[3_000..]);
             assert_eq!(connection.left(0).is_some(), is_known, "{len}");
         }
-        // What is no head isn't kept until it is long.
+        // Bytes that are no head aren't kept until they are many.
         for no_head in ["HTTP/2.0", "HTTP/1.1 200 OK\n", "HTTP/1.1 200 OK\r\nA\r\n b\r\n"] {
             let mut connection = Connection::new();
             connection.request(GET).answer(no_head);

@@ -268,7 +268,7 @@ fn sessions_of_the_version_before_are_carried_over() {
         let again: Vec<Mac> = (0..10).map(|port| bench.reaches(1000 + port, TCP_ACK)).collect();
         assert_eq!(servers, again);
         assert_eq!(engine.memory().sessions.list(engine.now()).count(), 10);
-        // Whoever made it older would take this one for another version's.
+        // A daemon of the older version would take this for another one's.
         Box::new(engine).leave(true).unwrap();
         let engine = restart(&dir);
         assert!(engine.running().is_some());

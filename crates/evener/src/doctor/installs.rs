@@ -17,7 +17,7 @@ const UNITS: [&str; 4] = [
 ];
 const UNIT_NAMES: [&str; 2] = ["evener.service", "evener-agent.service"];
 
-/// What is to be known, if something is.
+/// A note on other installs, if there are any.
 pub(super) fn findings() -> Vec<Finding> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(PROGRAMS.map(PathBuf::from));

@@ -56,7 +56,7 @@ fn install_puts_program_units_pages_and_completions_below_a_prefix() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// What it says when it installs nothing.
+/// Its message when it installs nothing.
 fn refusal(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(!output.status.success());
@@ -92,7 +92,7 @@ fn install_says_who_may_write_where() {
         eprintln!("skipped: only root can be somebody else");
         return;
     }
-    // Whoever this is may read neither the sources nor the program.
+    // This user may read neither the sources nor the program.
     let folder = std::env::temp_dir().join(format!("evener-install-nobody-{}", std::process::id()));
     fs::create_dir_all(folder.join("scripts")).unwrap();
     let script = folder.join("scripts/install");

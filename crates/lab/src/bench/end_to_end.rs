@@ -36,7 +36,7 @@ pub(super) const PAGES: [Page; 3] = [
 ];
 /// What all others are compared with, where servers reply directly.
 pub(super) const STRAIGHT: &str = "straight";
-/// What does the least in a director's place.
+/// A program that does the least in a director's place.
 pub(super) const HOP: &str = "a bare hop";
 
 /// A way from clients to servers.

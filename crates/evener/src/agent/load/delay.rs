@@ -42,7 +42,7 @@ struct Look {
     acknowledged: HashMap<(SocketAddr, SocketAddr), u64>,
 }
 
-/// What went between two looks.
+/// The bytes that went between two looks.
 #[derive(Debug)]
 struct Carried {
     at: Duration,
@@ -85,8 +85,8 @@ impl Delay {
         }
     }
 
-    /// Notes what clients have taken since the last look: what was sent, less what is on its way now and wasn't then. What went while there was
-    /// nothing more to send tells only that the link is no slower.
+    /// Notes what clients have taken since the last look: what was sent, less what is on its way now and wasn't then. Bytes that went while there was
+    /// nothing more to send tell only that the link is no slower.
     fn carry(&mut self, last: &Look, sent: u64, in_flight: u64, is_busy: bool, at: Duration) {
         let seconds = at.saturating_sub(last.at).as_secs_f64();
         let carried = sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);

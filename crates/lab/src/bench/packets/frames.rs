@@ -13,7 +13,7 @@ pub(super) const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const SENDER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// The router that Katran sends everything to.
 pub(super) const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 9]);
-/// What stands for a client until the wrapper fills one in.
+/// A client until the wrapper fills one in.
 pub(super) const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
 /// The director's address on tunnels.
 pub(super) const TUNNELS_FROM: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -51,7 +51,7 @@ pub(super) fn segment(from: SocketAddrV4, to: SocketAddrV4, flags: u8) -> Vec<u8
     frame[30..34].copy_from_slice(&to.ip().octets());
     frame[34..36].copy_from_slice(&from.port().to_be_bytes());
     frame[36..38].copy_from_slice(&to.port().to_be_bytes());
-    // What comes behind the server's first number, which is zero.
+    // Behind the server's first number, which is zero.
     frame[45] = 1;
     frame[46] = 0x50;
     frame[47] = flags;
@@ -167,7 +167,7 @@ mod tests {
         segment(client, SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 100), 80), 0x10)
     }
 
-    /// What Katran should make of it.
+    /// The frame that Katran should make of it.
     fn in_a_tunnel(sent: &[u8]) -> Vec<u8> {
         let mut outer = vec![0x45, 0, 0, 70, 0, 0, 0, 0, 64, 4, 0, 0, 172, 16, 0, 1];
         outer.extend(address_of(3).octets());

@@ -54,7 +54,7 @@ impl Source {
         Ok(source)
     }
 
-    /// What was built, for people.
+    /// The balancer that was built, in words.
     pub(super) fn name(&self) -> String {
         match &self.commit {
             Some(commit) => format!("Katran, commit {commit}"),
@@ -180,7 +180,7 @@ pub(super) fn load(source: &Source, flows_max: usize, vip: Ipv4Addr) -> Result<P
     Ok(programs)
 }
 
-/// What `KatranLb` writes (`katran/lib/KatranLb.cpp`; the structures are in `balancer_structs.h`).
+/// The values that `KatranLb` writes (`katran/lib/KatranLb.cpp`; the structures are in `balancer_structs.h`).
 fn configure(programs: &Programs, flows_max: usize, vip: Ipv4Addr) -> Result<()> {
     let number = |number: u32| number.to_ne_bytes().to_vec();
     let address = |address: Ipv4Addr| [&address.octets()[..], &[0; 12]].concat();
@@ -210,7 +210,7 @@ fn configure(programs: &Programs, flows_max: usize, vip: Ipv4Addr) -> Result<()>
     programs.fill("lru_mapping", [(number(cpu), flows.as_fd().as_raw_fd().to_ne_bytes().to_vec())])
 }
 
-/// What it has counted.
+/// Its counts.
 pub(super) struct Counted {
     pub(super) forwarded: u64,
     pub(super) passed: u64,

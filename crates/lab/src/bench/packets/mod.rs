@@ -1,4 +1,4 @@
-//! What one packet costs in the kernel engine, beside Katran or, where its source is not there, a balancer of the usual design: on the
+//! The cost of one packet in the kernel engine, beside Katran or, where its source is not there, a balancer of the usual design: on the
 //! same frames, in the same wrapper, in turn.
 
 mod frames;
@@ -41,7 +41,7 @@ const PACKETS: u32 = 2_000_000;
 /// Costs by number of flows.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
-    /// What stands beside the director.
+    /// The balancer beside the director.
     beside: String,
     rounds: usize,
     rows: Vec<Row>,
@@ -125,7 +125,7 @@ enum Kind {
     Nat,
 }
 
-/// What Katran can be held against: it has tunnels alone, and knows neither hosts that pass packets on nor nat.
+/// The methods that Katran can be compared with: it has tunnels alone, and knows neither hosts that pass packets on nor nat.
 fn methods_beside(
     katran: Option<&Source>,
 ) -> impl Iterator<Item = (Kind, &'static [(&'static str, Subject)])> {

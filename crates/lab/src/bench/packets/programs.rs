@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{Map, MapCore, MapFlags, Object, OpenObject, ProgramInput, ProgramMut};
 
-/// What a kernel program may say of a frame.
+/// A kernel program's verdict on a frame.
 pub(super) const XDP_PASS: u32 = 2;
 pub(super) const XDP_TX: u32 = 3;
 pub(super) const XDP_REDIRECT: u32 = 4;
@@ -36,7 +36,7 @@ impl Flows {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub(super) struct Ran {
     /// Nanoseconds of one packet.

@@ -69,7 +69,7 @@ impl Subject {
     }
 }
 
-/// What is done with packets.
+/// How packets are dealt with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     /// They are for no service.
@@ -82,7 +82,7 @@ enum Doing {
     Go,
 }
 
-/// What a subject's programs have counted; what they don't count is `None`.
+/// Counts of a subject's programs; `None` for those that they don't have.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     forwarded: Option<u64>,
@@ -208,7 +208,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What becomes of one packet, if that is right.
+    /// The frame that one packet becomes, if that is right.
     fn show(&mut self, subject: Subject, frame: &[u8], flows: Flows) -> Result<Vec<u8>> {
         let ran = self.programs_of(subject)?.show(subject.program(), frame, flows)?;
         let Flows { first, turn, .. } = flows;
@@ -264,7 +264,7 @@ impl Bench {
         Ok(ran.each)
     }
 
-    /// What a run must have counted.
+    /// The counts that a run must have made.
     fn wanted(&self, subject: Subject, doing: Doing, packets: u64) -> Counts {
         let (forwarded, passed) = if doing == Doing::Pass { (0, packets) } else { (packets, 0) };
         let begun = if doing == Doing::Begin { packets } else { 0 };
@@ -304,7 +304,7 @@ impl Bench {
         }
     }
 
-    /// What the director's programs counted, and live sessions, to see that what was measured is what is meant.
+    /// Counts of the director's programs, and live sessions: they show that the run did the work that it stands for.
     #[cfg(test)]
     pub(super) fn outcome(&self) -> Result<(evener_dataplane::Counters, usize)> {
         Ok((self.bare.counters()?, self.bare.fill()))
