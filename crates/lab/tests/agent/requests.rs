@@ -51,18 +51,30 @@ fn is_near(shown: u64, lacks: u64, hundredths: u64) -> bool {
 fn is_known(host: &Host, clients: &[Reader]) -> Result<()> {
     let lacks: Vec<u64> = clients.iter().map(Reader::lacks).collect::<Result<_>>()?;
     let sum: u64 = lacks.iter().sum();
+    // While the agent begins anew, nobody answers.
+    let mut last = None;
     wait::until("the agent knows what clients lack", || {
-        // While the agent begins anew, nobody answers.
-        let Ok(load) = load(host) else { return Ok(false) };
-        Ok(load["bytes_source"] == "exact" && is_near(bytes(&load, "bytes_to_send")?, sum, 5))
-    })?;
-    let shown = requests(host)?;
-    for (client, lacks) in clients.iter().zip(lacks).filter(|(_, lacks)| *lacks > NEAR) {
+        let known = load(host).and_then(|load| {
+            ensure!(
+                load["bytes_source"] == "exact" && is_near(bytes(&load, "bytes_to_send")?, sum, 5),
+                "{sum} of all, and {load}"
+            );
+            are_shown(&requests(host)?, clients, &lacks)
+        });
+        last = known.as_ref().err().map(ToString::to_string);
+        Ok(known.is_ok())
+    })
+    .with_context(|| last.unwrap_or_default())
+}
+
+/// Whether each client's request is among those that are shown, with what it lacks.
+fn are_shown(shown: &[Value], clients: &[Reader], lacks: &[u64]) -> Result<()> {
+    for (client, lacks) in clients.iter().zip(lacks).filter(|(_, lacks)| **lacks > NEAR) {
         let address = client.address()?.to_string();
         let one = shown.iter().find(|one| one["client"] == *address);
         let one = one.with_context(|| format!("{address} in {shown:?}"))?;
         ensure!(
-            one["source"] == "exact" && is_near(bytes(one, "bytes_left")?, lacks, 10),
+            one["source"] == "exact" && is_near(bytes(one, "bytes_left")?, *lacks, 10),
             "{lacks} and {one}"
         );
         let length = bytes(one, "bytes_left")? + bytes(one, "bytes_sent")?;
