@@ -4,12 +4,14 @@
 //! It is `no_std`, so the compiler holds it to that promise. Its packet side is the specification
 //! of the C in `bpf/`; the same packets go through both and must come out alike.
 //!
-//! Six rooms, each of which knows only those above it:
+//! Eight rooms, each of which knows only those above it:
 //!
 //! * [`net`]: what is on the wire
 //! * [`path`]: one packet's way through a director
 //! * [`server`]: one packet's way on a server
-//! * [`farm`]: services, servers and what is known of them, as data; the tables that follow
+//! * [`pool`]: servers, what is known of them, and who of them is chosen
+//! * [`farm`]: services and servers as data; the tables that follow
+//! * [`dns`]: names: messages, zones, and whose address is given
 //! * [`node`]: what nodes say to each other, and what of it is believed
 //! * [`director`]: a whole farm's state machine
 #![no_std]
@@ -26,4 +28,5 @@ pub mod farm;
 pub mod net;
 pub mod node;
 pub mod path;
+pub mod pool;
 pub mod server;

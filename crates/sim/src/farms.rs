@@ -6,13 +6,12 @@ use std::sync::LazyLock;
 
 use evener_core::farm::network::{Interface, Network, Route};
 use evener_core::farm::plan::{self, ServerName};
-use evener_core::farm::{
-    Farm, Health, HealthKind, Method, Peers, Placement, RouteList, Server, Service, example,
-};
+use evener_core::farm::{Farm, Method, Peers, Placement, RouteList, Server, Service, example};
 use evener_core::net::Encapsulation;
 use evener_core::net::wire::Mac;
 use evener_core::node::secret::Key;
 use evener_core::path::tables::Tables;
+use evener_core::pool::{HealthCheck, HealthKind};
 
 use crate::handoff;
 
@@ -144,7 +143,7 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
         discover_interval_ms: 1_000,
         discover_rounds: 2,
         servers_max: 16,
-        health: Health {
+        health: HealthCheck {
             kind: HealthKind::Tcp,
             interval_ms: PROBE_MS,
             timeout_ms: PROBE_TIMEOUT_MS,

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use evener_core::director::{Director, Identity, Input, Moment, Output, Snapshot, Start};
 use evener_core::farm::Farm;
 use evener_core::farm::plan::ServerName;
-use evener_core::farm::policy::Fills;
 use evener_core::net::wire::Mac;
 use evener_core::path::sessions::{Seed, ticks};
 use evener_core::path::tables::Tables;
+use evener_core::pool::policy::Fills;
 
 use crate::engine::Engine;
 use crate::farms::{self, Kind, LINK};

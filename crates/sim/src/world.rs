@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evener_core::director::{Input, LoadQuery, Output, Probe};
-use evener_core::farm::health::Failure;
 use evener_core::farm::plan::ServerName;
-use evener_core::farm::report::BadReport;
 use evener_core::net::wire::Mac;
+use evener_core::pool::health::Failure;
+use evener_core::pool::report::BadReport;
 
 use crate::check::{self, Broken};
 use crate::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};

@@ -10,12 +10,12 @@ use super::hosts::Hosts;
 use super::slow_start::Rising;
 use super::{Director, Event, Output, Reloads};
 use crate::farm::Farm;
-use crate::farm::health::Health;
 use crate::farm::membership::{Membership, Notice};
 use crate::farm::network::Network;
 use crate::farm::plan::{self, Plan, ServerName, Slots};
 use crate::net::wire::Mac;
 use crate::path::tables::Tables;
+use crate::pool::health::Health;
 
 /// A change that the engine refused is tried again after this time, in milliseconds.
 pub(super) const RETRY_MS: u64 = 5_000;

@@ -4,12 +4,12 @@ use alloc::string::String;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::farm::health::{State, Transition};
 use crate::farm::membership;
 use crate::farm::plan::ServerName;
-use crate::farm::report::BadReport;
 use crate::net::wire::Mac;
 use crate::node::peers;
+use crate::pool::health::{State, Transition};
+use crate::pool::report::BadReport;
 
 /// Something that happened. Its text names neither service nor server, which stand beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,14 +7,15 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::hosts::{self, Hosts};
 use super::{Director, Event, Output};
-use crate::farm::health::{self, Health, State};
 use crate::farm::membership::{Answer, Member};
-use crate::farm::plan::{self, MemberState, ServerName, WHOLE};
-use crate::farm::policy;
-use crate::farm::signals::Candidate;
+use crate::farm::plan::{self, MemberState, ServerName};
 use crate::farm::{Farm, Service};
 use crate::node::peers::{KnownHost, Notice, Own, Received, Tick};
 use crate::path::tables::{NO_SERVER, Tables};
+use crate::pool::WHOLE;
+use crate::pool::health::{self, Health, State};
+use crate::pool::policy;
+use crate::pool::signals::Candidate;
 
 /// Reports of others that a host waits for before it answers again.
 const REPORTS_HEARD_FIRST: u32 = 2;

@@ -8,11 +8,11 @@ use core::net::IpAddr;
 
 use crate::farm::network::Network;
 use crate::farm::plan::{self, ServerName};
-use crate::farm::policy::Sharing;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
 use crate::node::peers::{HostSetting, Peers, Publishable, Settings};
 use crate::node::secret::Key;
+use crate::pool::policy::Sharing;
 
 /// Who this host is in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]

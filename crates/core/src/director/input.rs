@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use crate::farm::Farm;
-use crate::farm::health::Failure;
 use crate::farm::network::Network;
 use crate::farm::plan::ServerName;
-use crate::farm::report::{BadReport, Report};
 use crate::net::wire::Mac;
 use crate::path::tables::Tables;
+use crate::pool::health::Failure;
+use crate::pool::report::{BadReport, Report};
 
 /// When something is learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

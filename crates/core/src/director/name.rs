@@ -4,9 +4,9 @@ use alloc::string::{String, ToString};
 use core::net::IpAddr;
 
 use super::event::{Event, Link};
-use crate::farm::health::State;
 use crate::farm::membership;
 use crate::node::peers;
+use crate::pool::health::State;
 
 /// What an event is about, as far as it is about anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Director, Output, why_not_itself};
-use crate::farm::health::{Failure, Health};
+use crate::farm::Service;
 use crate::farm::membership::Member;
 use crate::farm::plan::ServerName;
-use crate::farm::{Health as Settings, HealthKind, Service};
 use crate::net::Encapsulation;
 use crate::net::wire::Mac;
+use crate::pool::health::{Failure, Health};
+use crate::pool::{HealthCheck as Settings, HealthKind};
 
 /// A probe that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,10 +5,11 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::{Director, Event, Output};
-use crate::farm::Reporting;
-use crate::farm::heard::{Change, Heard, ReportsSnapshot};
-use crate::farm::plan::{ServerName, WHOLE, identity};
-use crate::farm::report::{BadReport, Report};
+use crate::farm::plan::{ServerName, identity};
+use crate::pool::Reporting;
+use crate::pool::WHOLE;
+use crate::pool::report::{BadReport, Report};
+use crate::pool::reports::{Change, Heard, ReportsSnapshot};
 
 /// A question that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 
 use super::{Director, Output};
 use crate::farm::plan::ServerName;
-use crate::farm::policy::score::{Smoothed, gains, scores};
-use crate::farm::policy::{self, Weighing};
-use crate::farm::signals::Signal;
 use crate::path::select::Score;
+use crate::pool::policy::score::{Smoothed, gains, scores};
+use crate::pool::policy::{self, Weighing};
+use crate::pool::signals::Signal;
 
 /// Time between two comparisons, in milliseconds.
 const COMPARES_MS: u64 = 1_000;

@@ -3,10 +3,10 @@
 use alloc::collections::BTreeMap;
 
 use super::Director;
-use crate::farm::health::Health;
 use crate::farm::plan::ServerName;
-use crate::farm::signals::Signals;
 use crate::node::peers::KnownHost;
+use crate::pool::health::Health;
+use crate::pool::signals::Signals;
 
 /// Sessions are counted so often at least, in milliseconds.
 const COUNTS_MS: u64 = 1_000;

@@ -3,8 +3,9 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use super::Director;
-use crate::farm::health::{State, Transition};
-use crate::farm::plan::{ServerName, WHOLE};
+use crate::farm::plan::ServerName;
+use crate::pool::WHOLE;
+use crate::pool::health::{State, Transition};
 
 /// Who is on the way to its whole weight.
 #[derive(Clone, Debug, Default)]

@@ -10,14 +10,14 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::Director;
-use crate::farm::health::{self, Health};
-use crate::farm::heard::ReportsSnapshot;
 use crate::farm::membership::{Member, Refusal};
 use crate::farm::network::Network;
 use crate::farm::plan::{MemberState, Plan, ServerName};
-use crate::farm::signals::Signals;
 use crate::farm::{self, Farm};
 use crate::node::peers::KnownHost;
+use crate::pool::health::{self, Health};
+use crate::pool::reports::ReportsSnapshot;
+use crate::pool::signals::Signals;
 
 /// A farm at one moment.
 #[derive(Clone, Debug, Default)]

@@ -6,10 +6,10 @@ use alloc::string::{String, ToString};
 use core::net::IpAddr;
 
 use super::{Director, ServerState};
-use crate::farm::health;
 use crate::farm::plan::{MemberState, ServerName};
 use crate::farm::{Method, Service};
 use crate::node::peers::KnownHost;
+use crate::pool::health;
 
 impl Director {
     /// How a server is, and why it isn't up.

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use siphasher::sip::SipHasher13;
 
 use super::name::Name;
-use crate::farm::policy::{Policy, RoundRobin, Weighted};
+use crate::pool::policy::{Policy, RoundRobin, Weighted};
 
 /// The most addresses in an answer.
 pub(super) const TOP_MAX: usize = 16;

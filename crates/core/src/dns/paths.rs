@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::farm::report::Report;
+use crate::pool::report::Report;
 
 /// What a probe found counts for so many intervals.
 const KEPT_INTERVALS: u64 = 3;

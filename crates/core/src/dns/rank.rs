@@ -9,8 +9,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::farm::policy::Weighing;
-use crate::farm::signals::{Signal, Signals};
+use crate::pool::policy::Weighing;
+use crate::pool::signals::{Signal, Signals};
 
 /// The policy whose servers are ranked.
 pub const POLICY: &str = "expected-delay";
@@ -78,7 +78,7 @@ fn said_with(signals: &Signals, unknown: Option<&str>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::farm::report::{BANDWIDTH_MAX, DELAY_MAX, Report};
+    use crate::pool::report::{BANDWIDTH_MAX, DELAY_MAX, Report};
     use proptest::prelude::*;
 
     fn signals(delay_us: u64, bottleneck_bps: Option<u64>, available_bps: Option<u64>) -> Signals {

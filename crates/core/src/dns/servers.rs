@@ -10,12 +10,12 @@ use core::net::SocketAddr;
 use core::sync::atomic::AtomicU64;
 
 use crate::farm::group::{MemberChange, State};
-use crate::farm::health::{self, Failure, Health};
-use crate::farm::heard::{Change, Heard};
-use crate::farm::report::{BadReport, Report};
-use crate::farm::shares::Known;
-use crate::farm::signals::Signals;
-use crate::farm::{self, Reporting};
+use crate::pool::health::{self, Failure, Health};
+use crate::pool::report::{BadReport, Report};
+use crate::pool::reports::{Change, Heard};
+use crate::pool::shares::Known;
+use crate::pool::signals::Signals;
+use crate::pool::{HealthCheck, Reporting};
 
 /// Shares of who starts slowly are made anew so often, in milliseconds.
 const RENEW_MS: u64 = 500;
@@ -47,7 +47,7 @@ pub struct ServerList {
     /// In the order of the file.
     pub servers: Box<[OwnServer]>,
     /// How they are probed.
-    pub health: Arc<farm::Health>,
+    pub health: Arc<HealthCheck>,
     /// How they are asked for their load, if they are.
     pub report: Option<Arc<Reporting>>,
     /// How long one takes to its whole share once it works, in milliseconds; 0 for at once.
@@ -308,14 +308,14 @@ impl Effect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::farm::{HealthKind, ReportKind};
+    use crate::pool::{HealthKind, ReportKind};
     use alloc::vec;
 
     fn list(addresses: &[&str], kind: HealthKind) -> ServerList {
         let server = |address: &&str| OwnServer { name: None, address: address.parse().unwrap(), weight: 1 };
         ServerList {
             servers: addresses.iter().map(server).collect(),
-            health: Arc::new(farm::Health {
+            health: Arc::new(HealthCheck {
                 kind,
                 interval_ms: 1_000,
                 timeout_ms: 500,

@@ -7,10 +7,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Health, HealthKind, Method, Placement, RouteList, Server, Service, Timeouts};
-use crate::farm::policy::score::GAIN_PERCENT;
+use super::{Method, Placement, RouteList, Server, Service, Timeouts};
 use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::Later;
+use crate::pool::policy::score::GAIN_PERCENT;
+use crate::pool::{HealthCheck, HealthKind};
 
 /// A web service of layer-two dispatch that listed servers take in turns, and that is probed by TCP.
 pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service {
@@ -36,7 +37,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
         servers_max: 64,
         servers,
         routes: RouteList::default(),
-        health: Health {
+        health: HealthCheck {
             kind: HealthKind::Tcp,
             interval_ms: 2_000,
             timeout_ms: 1_000,

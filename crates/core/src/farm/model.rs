@@ -16,6 +16,8 @@ use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
 use crate::path::content::{HostPattern, PathPattern};
 use crate::path::tables::Later;
+use crate::pool::policy::Consumer;
+use crate::pool::{HealthCheck, Reporting};
 
 /// Where the decision is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +26,16 @@ pub enum Placement {
     Director,
     /// On every server too: who gets a packet passes it on or serves it (Distributed Packet Rewriting).
     EveryHost,
+}
+
+impl Placement {
+    /// Who chooses where packets are sent on.
+    pub const fn consumer(self) -> Consumer {
+        match self {
+            Placement::Director => Consumer::Director,
+            Placement::EveryHost => Consumer::EveryHost,
+        }
+    }
 }
 
 impl fmt::Display for Placement {
@@ -143,7 +155,7 @@ pub struct Service {
     /// [`Placement::EveryHost`]: what a host passes on is not remembered there, and every packet of it goes by
     /// the hash (the paper's stateless variant).
     pub stateless: bool,
-    /// Name of a policy in [`crate::farm::policy::POLICIES`].
+    /// Name of a policy in [`crate::pool::policy::POLICIES`].
     pub policy: &'static str,
     /// How long a server that works again, or is new, takes to its whole weight, in milliseconds; 0 for at once.
     pub slow_start_ms: u64,
@@ -164,7 +176,7 @@ pub struct Service {
     /// [`Method::Handoff`]: which of them serve what. The first that fits counts; what none fits goes to all.
     pub routes: RouteList,
     /// How servers are probed.
-    pub health: Health,
+    pub health: HealthCheck,
     /// How servers are asked for their load, if they are.
     pub report: Option<Reporting>,
     /// The most that a server gains by its report, in percent of its fair share.
@@ -295,78 +307,6 @@ pub struct Server {
     pub weight: u16,
     /// [`Placement::EveryHost`]: the service addresses that this host owns and answers for.
     pub publish: Vec<IpAddr>,
-}
-
-/// How servers are probed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Health {
-    /// What a probe does.
-    pub kind: HealthKind,
-    /// Time between two probes of one server, in milliseconds.
-    pub interval_ms: u64,
-    /// A probe unanswered for this long has failed, in milliseconds.
-    pub timeout_ms: u64,
-    /// Successes in a row that make a server up.
-    pub rise: u32,
-    /// Failures in a row that make a server down.
-    pub fall: u32,
-    /// The interval varies by up to this share of itself, in percent.
-    pub jitter_percent: u32,
-    /// Port probed; `None` is the service's own.
-    pub port: Option<u16>,
-}
-
-/// What a probe does.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum HealthKind {
-    /// A TCP connection opens.
-    Tcp,
-    /// A GET is answered as asked.
-    Http {
-        /// Request target, beginning with `/`.
-        path: String,
-        /// Host header; `None` sends the service address.
-        host: Option<String>,
-        /// Accepted status codes, inclusive ranges.
-        status: Vec<(u16, u16)>,
-        /// Text that the body must contain.
-        body: Option<String>,
-    },
-    /// The server answers ARP.
-    Arp,
-    /// Servers are always taken to be up.
-    None,
-}
-
-/// How servers are asked for their load, each at its own address.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Reporting {
-    /// How they say it.
-    pub kind: ReportKind,
-    /// The TCP port that answers.
-    pub port: u16,
-    /// Time between two questions to one server, in milliseconds.
-    pub interval_ms: u64,
-    /// An answer that is later than this is none, in milliseconds; less than the interval.
-    pub timeout_ms: u64,
-}
-
-/// How servers say their load.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ReportKind {
-    /// A line as HAProxy's agent-check has it; see [`super::report::agent_check`].
-    AgentCheck,
-    /// JSON, for this request target.
-    Http(String),
-    /// Apache's own page with `?auto`, for this request target; see [`super::report::mod_status`].
-    ModStatus(String),
-}
-
-impl ReportKind {
-    /// Whether it tells how loaded a server is, and not only how much of its weight it wants.
-    pub fn tells_load(&self) -> bool {
-        matches!(self, ReportKind::Http(_) | ReportKind::ModStatus(_))
-    }
 }
 
 /// How long sessions live without a packet, in milliseconds.

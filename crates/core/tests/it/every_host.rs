@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use super::world::{MARK_KEY, ROUTER, World};
 use etherparse::PacketBuilder;
 use evener_core::farm::plan::identity;
-use evener_core::farm::policy::{Weighted, maglev};
 use evener_core::net::packet::{Checksum, Packet};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
@@ -17,6 +16,7 @@ use evener_core::path::mark::Passed;
 use evener_core::path::tables::{
     Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
 };
+use evener_core::pool::policy::{Weighted, maglev};
 use evener_core::server;
 use proptest::prelude::*;
 

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
-use evener_core::farm::policy::score::{GAIN_PERCENT, gains, scores};
-use evener_core::farm::policy::{Weighted, maglev, second_candidates};
 use evener_core::net::wire::Mac;
 use evener_core::path::select::{Counts, Score, select};
 use evener_core::path::sessions::{Seed, SessionKey};
 use evener_core::path::tables::{Forwarding, HASH_SLOTS, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables};
+use evener_core::pool::policy::score::{GAIN_PERCENT, gains, scores};
+use evener_core::pool::policy::{Weighted, maglev, second_candidates};
 
 /// The tables of one service whose servers, numbered from 0, have these weights.
 fn tables(weights: &[u16]) -> Tables {

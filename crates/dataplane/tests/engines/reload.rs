@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use evener_core::director::{Director, Input, Moment, Output, Start};
 use evener_core::farm::network::{Interface, Network, Route};
-use evener_core::farm::{self, Farm, HealthKind, Server, Service, example};
+use evener_core::farm::{Farm, Server, Service, example};
 use evener_core::net::wire::Mac;
 use evener_core::path::sessions::Seed;
+use evener_core::pool::{HealthCheck, HealthKind};
 use evener_dataplane::Engine;
 use evener_dataplane::refusals::Refusals;
 use evener_dataplane::xdp::{XdpEngine, pins};
@@ -27,7 +28,7 @@ fn farm(servers: &[u8], ports: &[u16]) -> Farm {
         mac: Some(Mac([2, 0, 0, 0, 0, *number])),
         ..example::server(&format!("web{number}"), IpAddr::from([192, 0, 2, *number]))
     };
-    let health = farm::Health {
+    let health = HealthCheck {
         kind: HealthKind::None,
         interval_ms: 1_000,
         timeout_ms: 500,

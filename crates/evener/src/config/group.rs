@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use evener_core::farm::Placement;
 use evener_core::farm::group::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
-use evener_core::farm::policy::Consumer;
-use evener_core::farm::policy::score::GAIN_PERCENT;
-use evener_core::farm::signals::Signal;
 use evener_core::net::Protocol;
 use evener_core::net::http::{Status, Url};
+use evener_core::pool::policy::Consumer;
+use evener_core::pool::policy::score::GAIN_PERCENT;
+use evener_core::pool::signals::Signal;
 use toml::Spanned;
 use toml::de::DeValue;
 

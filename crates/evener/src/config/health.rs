@@ -1,7 +1,7 @@
 //! `[service.health]`: how servers are probed.
 
-use evener_core::farm::{Health, HealthKind};
 use evener_core::net::Protocol;
+use evener_core::pool::{HealthCheck, HealthKind};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -22,7 +22,7 @@ const KINDS: [(&str, Kind); 4] =
 
 /// Reads how the servers of a service over `protocol` are probed; `routed` says why they aren't asked on the link,
 /// if they aren't.
-pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option<&str>) -> Health {
+pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option<&str>) -> HealthCheck {
     let written = section.get("kind", kind);
     if let Some(kind) = &written {
         impossible_kind(section, kind, protocol, routed);
@@ -34,7 +34,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option
     }
     let http = http(section);
     let (interval_ms, timeout_ms) = times(section);
-    Health {
+    HealthCheck {
         kind: match kind {
             Kind::Tcp => HealthKind::Tcp,
             Kind::Http => http,

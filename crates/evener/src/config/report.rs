@@ -1,8 +1,9 @@
 //! `[service.report]`: how servers are asked for their load.
 
-use evener_core::farm::policy::{self, Consumer};
-use evener_core::farm::signals::Signal;
-use evener_core::farm::{Placement, ReportKind, Reporting};
+use evener_core::farm::Placement;
+use evener_core::pool::policy::{self, Consumer};
+use evener_core::pool::signals::Signal;
+use evener_core::pool::{ReportKind, Reporting};
 use toml::Spanned;
 
 use super::problems::Problem;

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::policy::{Consumer, score::GAIN_PERCENT};
 use evener_core::farm::{Discover, Service, Timeouts};
 use evener_core::net::Protocol;
+use evener_core::pool::policy::score::GAIN_PERCENT;
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -37,7 +37,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let protocol = section.or("protocol", values::choice(&PROTOCOLS, &[]), Protocol::Tcp);
     let placement = placement::read(section);
     let reach = Reach::read(section, &addresses, protocol, placement);
-    let by = Consumer::of(placement);
+    let by = placement.consumer();
     let policy = section.or("policy", values::policy_name(by), by.default_policy());
     let stateless = placement::stateless(section, placement, policy);
     let slow_start_ms = placement::slow_start_ms(section, placement);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evener_core::farm::policy::{self, Consumer};
+use evener_core::pool::policy::{self, Consumer};
 use toml::de::DeValue;
 
 use super::LogTarget;

@@ -14,12 +14,12 @@ use evener_core::director;
 use evener_core::farm::group::{
     Group, MemberState, Members, Moment, Order, Queried, Reach, State, TokenThrottle,
 };
-use evener_core::farm::health::Failure;
 use evener_core::farm::plan::ServerName;
-use evener_core::farm::report::{BadReport, Report};
 use evener_core::net::http::Url;
 use evener_core::node::group::Message;
 use evener_core::path::sessions::Seed;
+use evener_core::pool::health::Failure;
+use evener_core::pool::report::{BadReport, Report};
 use tokio::sync::mpsc;
 
 use super::now_ms;

@@ -4,8 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use evener_core::farm::group::{Outside, Reach};
-use evener_core::farm::health::Failure;
 use evener_core::net::http::Url;
+use evener_core::pool::health::Failure;
 use tokio::net::lookup_host;
 
 /// Why no connection to a member is opened.

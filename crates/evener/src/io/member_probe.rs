@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use evener_core::director::{ProbePath, Target};
 use evener_core::farm::group::Reach;
-use evener_core::farm::health::Failure;
-use evener_core::farm::{Health, HealthKind};
 use evener_core::net::http::Url;
+use evener_core::pool::health::Failure;
+use evener_core::pool::{HealthCheck, HealthKind};
 
 use super::locating::locate;
 use crate::io::probe::probe;
@@ -20,7 +20,7 @@ use crate::io::probe::probe;
 pub(crate) async fn probe_member(
     url: &Url,
     reach: Option<&Reach>,
-    health: &Health,
+    health: &HealthCheck,
     own: &[SocketAddr],
 ) -> Result<u64, Failure> {
     let timeout = Duration::from_millis(health.timeout_ms);
@@ -44,7 +44,7 @@ pub(crate) async fn probe_member(
 }
 
 /// What is asked of a member: below its URL, and by its own name. One that wants TLS is seen to listen, since probes don't speak it.
-fn kind(url: &Url, health: &Health) -> HealthKind {
+fn kind(url: &Url, health: &HealthCheck) -> HealthKind {
     match &health.kind {
         HealthKind::Http { .. } if url.is_secure() && health.port.is_none() => HealthKind::Tcp,
         HealthKind::Http { path, host, status, body } => HealthKind::Http {

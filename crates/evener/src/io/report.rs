@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use evener_core::director::LoadQuery;
-use evener_core::farm::ReportKind;
-use evener_core::farm::report::{
+use evener_core::pool::ReportKind;
+use evener_core::pool::report::{
     BANDWIDTH_MAX, BYTES_MAX, BadReport, DELAY_MAX, LOAD_MAX, Report, UTILISATION_MAX, agent_check,
     mod_status, number,
 };
@@ -134,8 +134,8 @@ pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
 mod tests {
     use std::net::SocketAddr;
 
-    use evener_core::farm::Reporting;
     use evener_core::farm::plan::ServerName;
+    use evener_core::pool::Reporting;
     use tokio::net::TcpListener;
 
     use super::*;

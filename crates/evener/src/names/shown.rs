@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicU64;
 use arc_swap::ArcSwap;
 use evener_core::director::ServerState;
 use evener_core::dns::{Draw, Settings, Table};
-use evener_core::farm::policy::Weighing;
-use evener_core::farm::report::Report;
-use evener_core::farm::signals::Signals;
+use evener_core::pool::policy::Weighing;
+use evener_core::pool::report::Report;
+use evener_core::pool::signals::Signals;
 
 use super::Counts;
 

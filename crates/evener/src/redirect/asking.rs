@@ -8,12 +8,12 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use evener_core::director::LoadQuery;
-use evener_core::farm::Reporting;
 use evener_core::farm::group::{Queried, Reach};
 use evener_core::farm::plan::ServerName;
-use evener_core::farm::report::{BadReport, Report};
 use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
+use evener_core::pool::Reporting;
+use evener_core::pool::report::{BadReport, Report};
 use tokio::sync::Semaphore;
 
 use crate::io::locating::locate_port;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use evener_core::farm::group::{Dispatch, GroupPolicy, LoadReading};
-use evener_core::farm::policy::score::GAIN_PERCENT;
 use evener_core::net::http::{Refusal, Status};
 use evener_core::path::sessions::Seed;
+use evener_core::pool::policy::score::GAIN_PERCENT;
 use rustls::ServerConfig;
 
 /// What the messages of members are called: section 3.3 of the paper.

@@ -2,10 +2,10 @@
 
 use evener_core::director::ServerSnapshot;
 use evener_core::farm::Service;
-use evener_core::farm::plan::WHOLE;
-use evener_core::farm::policy;
-use evener_core::farm::signals::Signal;
 use evener_core::path::select::SCORE_UNIT;
+use evener_core::pool::WHOLE;
+use evener_core::pool::policy;
+use evener_core::pool::signals::Signal;
 
 /// What is left of a whole weight, between 0 and 1: of a server that takes new sessions.
 pub(super) fn share(seen: &ServerSnapshot) -> f64 {

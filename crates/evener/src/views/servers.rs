@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::director::ServerSnapshot;
-use evener_core::farm::heard::ReportsSnapshot;
 use evener_core::farm::membership::Source;
-use evener_core::farm::report::Report;
-use evener_core::farm::signals::Signals;
 use evener_core::farm::{self, Method, PacketForm};
 use evener_core::path::tables::{Forwarding, ServerEntry};
+use evener_core::pool::report::Report;
+use evener_core::pool::reports::ReportsSnapshot;
+use evener_core::pool::signals::Signals;
 use evener_dataplane::ServerCounters;
 use serde::{Deserialize, Serialize};
 

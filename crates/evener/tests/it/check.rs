@@ -6,10 +6,11 @@ use std::path::Path;
 
 use evener::config::{self, AgentListen, Config, EngineKind, Problems, XdpMode};
 use evener_core::farm::group::{GroupPolicy, LoadReading};
-use evener_core::farm::{Discover, HealthKind, METHOD_NAMES, Method};
+use evener_core::farm::{Discover, METHOD_NAMES, Method};
 use evener_core::net::Encapsulation;
 use evener_core::net::http::Status;
 use evener_core::path::tables::Later;
+use evener_core::pool::HealthKind;
 
 /// A good file that an `[agent]` can follow.
 const AGENT_FILE: &str = "[[service]]\naddress = '192.0.2.100:80'\ndiscover = 'arp'\n";

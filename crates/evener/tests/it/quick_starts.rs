@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use evener::config;
 use evener_core::farm::METHOD_NAMES;
-use evener_core::farm::policy::Consumer;
+use evener_core::pool::policy::Consumer;
 
 /// What makes a whole file of a few keys.
 const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 type Room = (&'static str, &'static [&'static str]);
 
 /// From the top.
-const CORE: [Room; 7] = [
+const CORE: [Room; 8] = [
     ("net", &[]),
     ("path", &["net"]),
     ("server", &["net", "path"]),
-    ("farm", &["net", "path"]),
-    ("dns", &["net", "path", "farm"]),
+    ("pool", &["net", "path"]),
+    ("farm", &["net", "path", "pool"]),
+    ("dns", &["net", "path", "pool", "farm"]),
     ("node", &["net", "farm"]),
-    ("director", &["net", "path", "farm", "node"]),
+    ("director", &["net", "path", "pool", "farm", "node"]),
 ];
 const PRODUCT: [Room; 15] = [
     ("runtime", &[]),

@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use evener_core::director::{Director, Input, Moment, Output, Snapshot, Start};
 use evener_core::farm::choose::{Content, Request};
-use evener_core::farm::health::Failure;
 use evener_core::farm::network::{Interface, Network, Route as NetworkRoute};
 use evener_core::farm::plan::ServerName;
-use evener_core::farm::{Farm, Health, HealthKind, Method, Route, Server, Service, example};
+use evener_core::farm::{Farm, Method, Route, Server, Service, example};
 use evener_core::net::wire::Mac;
 use evener_core::path::content::{Asked, Class, PathPattern};
 use evener_core::path::sessions::Seed;
+use evener_core::pool::health::Failure;
+use evener_core::pool::{HealthCheck, HealthKind};
 use evener_dataplane::Engine as _;
 use evener_dataplane::xdp::{Mode, Options, XdpEngine};
 use nix::time::{ClockId, clock_gettime};
@@ -392,7 +393,7 @@ fn host(number: usize) -> IpAddr {
 fn farm(services: usize, servers: usize, weight: u16) -> Farm {
     let service = |number: usize| Service {
         method: Method::Tunnel,
-        health: Health {
+        health: HealthCheck {
             kind: HealthKind::Tcp,
             interval_ms: INTERVAL_MS,
             timeout_ms: 1_000,

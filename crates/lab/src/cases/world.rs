@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evener_core::farm::Timeouts;
-use evener_core::farm::policy::{self, Policy, Weighted, maglev, second_candidates};
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::arrival::{PASSED, PASSED_TWICE};
@@ -20,6 +19,7 @@ use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Pick, Ring, ServerEntry, Tables,
     Vip, VipKey,
 };
+use evener_core::pool::policy::{self, Policy, Weighted, maglev, second_candidates};
 
 use super::routes::Route;
 use super::words::{Fields, Words, Wrong};

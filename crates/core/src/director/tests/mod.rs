@@ -11,8 +11,9 @@ use core::net::SocketAddr;
 use super::change::RETRY_MS;
 use super::*;
 use crate::farm::network::tests::{director as network, ip};
-use crate::farm::{self, HealthKind, Server, example};
+use crate::farm::{self, Server, example};
 use crate::path::tables::Tables;
+use crate::pool::{HealthCheck, HealthKind};
 
 mod paths;
 mod probes;
@@ -36,7 +37,7 @@ fn farm(servers: &[(&str, u8)]) -> Farm {
         mac: Some(Mac([2, 0, 0, 0, 1, *number])),
         ..example::server(name, IpAddr::from([192, 0, 2, *number]))
     };
-    let health = farm::Health {
+    let health = HealthCheck {
         kind: HealthKind::Tcp,
         interval_ms: 1_000,
         timeout_ms: 500,

@@ -1,8 +1,8 @@
 //! What servers say of their load, and what becomes of it.
 
 use super::*;
-use crate::farm::report::{BadReport, Claim, Report};
-use crate::farm::{ReportKind, Reporting};
+use crate::pool::report::{BadReport, Claim, Report};
+use crate::pool::{ReportKind, Reporting};
 
 fn asked(policy: &'static str) -> Farm {
     let mut farm = farm(&[("a", 11), ("b", 12)]);

@@ -1,7 +1,7 @@
 //! What a director shows: what is in force, whole, whatever is on its way.
 
 use super::*;
-use crate::farm::signals::Signals;
+use crate::pool::signals::Signals;
 
 /// What a snapshot tells that a reload changes.
 fn told(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {

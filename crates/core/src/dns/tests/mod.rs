@@ -11,11 +11,11 @@ use std::string::{String, ToString};
 use proptest::prelude::*;
 
 use super::*;
-use crate::farm::policy;
-use crate::farm::report::Report;
-use crate::farm::shares::{Known, Share, shares};
-use crate::farm::signals::Signals;
 use crate::path::sessions::Seed;
+use crate::pool::policy;
+use crate::pool::report::Report;
+use crate::pool::shares::{Known, Share, shares};
+use crate::pool::signals::Signals;
 
 mod standards;
 

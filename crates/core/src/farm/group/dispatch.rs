@@ -14,11 +14,11 @@ use siphasher::sip::SipHasher13;
 use super::members::PER_DISPATCH;
 use super::model::{GroupPolicy, LoadReading};
 use super::reach::Reach;
-use crate::farm::policy::{Policy, RoundRobin, Weighted, maglev};
-use crate::farm::shares::{WHOLE, most_permille};
 use crate::net::http::{Url, host_of, normal_path};
 use crate::path::content::{Asked, Class, HashKey, Route, Routes};
 use crate::path::sessions::Seed;
+use crate::pool::policy::{Policy, RoundRobin, Weighted, maglev};
+use crate::pool::shares::{WHOLE, most_permille};
 
 /// How many turns are looked at for another member than the first.
 const OTHERS: u64 = 16;

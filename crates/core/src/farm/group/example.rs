@@ -3,9 +3,10 @@
 use alloc::vec;
 
 use super::model::{Group, GroupPolicy, Joining, LoadReading};
-use crate::farm::policy::score::GAIN_PERCENT;
-use crate::farm::{Health, HealthKind, RouteList};
+use crate::farm::RouteList;
 use crate::net::http::Status;
+use crate::pool::policy::score::GAIN_PERCENT;
+use crate::pool::{HealthCheck, HealthKind};
 
 /// A group that anybody may join, without members, which reads reports as the paper does and probes nobody.
 pub(crate) fn group() -> Group {
@@ -27,7 +28,7 @@ pub(crate) fn group() -> Group {
         allow: vec![],
         members: vec![],
         routes: RouteList::default(),
-        health: Health {
+        health: HealthCheck {
             kind: HealthKind::None,
             interval_ms: 2_000,
             timeout_ms: 1_000,

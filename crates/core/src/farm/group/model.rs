@@ -5,10 +5,11 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::SocketAddr;
 
-use crate::farm::policy::{self, Weighing};
-use crate::farm::{Health, Reporting, RouteList};
+use crate::farm::RouteList;
 use crate::net::http::{Status, Url};
 use crate::net::prefix::Prefix;
+use crate::pool::policy::{self, Weighing};
+use crate::pool::{HealthCheck, Reporting};
 
 /// Web servers that clients are sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub struct Group {
     /// Which of them serve what. The first that fits counts; what none fits goes to all.
     pub routes: RouteList,
     /// How members are probed.
-    pub health: Health,
+    pub health: HealthCheck,
 }
 
 /// A member that the operator listed.

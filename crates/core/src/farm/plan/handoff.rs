@@ -8,7 +8,6 @@ use alloc::vec::Vec;
 
 use super::rings::{self, Members};
 use super::{MemberState, PlannedService, Planner, ServiceState, digest, forwarding};
-use crate::farm::policy::Weighted;
 use crate::farm::{self, RouteList};
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::Mac;
@@ -17,6 +16,7 @@ use crate::path::content::{HashKey, Route, Routes};
 use crate::path::cookie::mss_min;
 use crate::path::rewrite::outer_len;
 use crate::path::tables::{Forwarding, Handoff, Later, NO_SERVER, ServerEntry};
+use crate::pool::policy::Weighted;
 
 /// The longest packet of a link that says nothing else.
 const MTU: u16 = 1500;

@@ -8,7 +8,6 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-pub use rising::WHOLE;
 pub use slots::{SERVICES_MAX, Slots};
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -24,10 +23,8 @@ use handoff::Compiled;
 use rings::{Members, Standing};
 use rising::Scale;
 
-use crate::farm::health;
+use crate::farm;
 use crate::farm::membership::{Known, Member, Place, ServerRoute};
-use crate::farm::policy::{self, Fills, Policy, Weighted};
-use crate::farm::{self, HealthKind};
 use crate::net::wire::Mac;
 use crate::path::ports::HOLD_MS;
 use crate::path::sessions::{Seed, ticks};
@@ -35,6 +32,9 @@ use crate::path::tables::{
     BEHIND_MAX, Behind, Forwarding, IdleTicks, NO_SERVER, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip,
     VipKey,
 };
+use crate::pool::HealthKind;
+use crate::pool::health;
+use crate::pool::policy::{self, Fills, Policy, Weighted};
 
 /// The most VIPs of a farm: addresses, each with a port and a protocol.
 pub const VIPS_MAX: usize = 64;
@@ -53,7 +53,7 @@ pub struct ServiceState<'a> {
 pub struct MemberState {
     /// From [`crate::farm::membership`].
     pub member: Member,
-    /// From [`crate::farm::health`].
+    /// From [`crate::pool::health`].
     pub health: health::Status,
     /// Whether the operator drains it.
     pub admin_draining: bool,
@@ -61,7 +61,7 @@ pub struct MemberState {
     pub refuses: bool,
     /// Its share of what this host is asked for, where the policy goes by load; else its weight.
     pub share: Option<u16>,
-    /// How much of its weight it has by now, in tenths: [`WHOLE`] but for a while after it came back.
+    /// How much of its weight it has by now, in tenths: [`crate::pool::WHOLE`] but for a while after it came back.
     pub tenths: u16,
 }
 

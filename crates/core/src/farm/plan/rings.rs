@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use core::hint::select_unpredictable;
 
 use super::Plan;
-use crate::farm::policy::{Fills, Policy, Weighted, second_candidates};
 use crate::path::tables::{NO_SERVER, Pick, Ring, SERVER_SLOTS, place};
+use crate::pool::policy::{Fills, Policy, Weighted, second_candidates};
 
 /// Who is picked from a ring.
 pub(super) struct Members<'a> {

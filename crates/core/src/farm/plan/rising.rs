@@ -1,9 +1,7 @@
 //! Weights of servers that work again and take their share little by little.
 
 use super::MemberState;
-
-/// A whole weight, in tenths.
-pub const WHOLE: u16 = 10;
+use crate::pool::WHOLE;
 
 /// How finely the weights of a service are written down.
 pub(super) struct Scale(u16);

@@ -3,6 +3,7 @@ use crate::farm::membership::Source;
 use crate::farm::{Discover, Method, Placement, Server, example};
 use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::{Delta, HASH_SLOTS, Pick, Ring, SERVER_SLOTS, VIP_IDS};
+use crate::pool::WHOLE;
 use alloc::format;
 use proptest::prelude::*;
 use std::sync::Arc;

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use evener_core::farm::{HealthKind, Service};
+use evener_core::farm::Service;
 use evener_core::net::Protocol;
+use evener_core::pool::HealthKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

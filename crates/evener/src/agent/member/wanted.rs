@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use evener_core::farm::group::{Group, GroupMember};
-use evener_core::farm::{Health, HealthKind};
 use evener_core::net::http::Url;
+use evener_core::pool::{HealthCheck, HealthKind};
 
 use crate::agent::desired::Identity;
 use crate::config::{AgentListen, Config, GroupService, MemberConfig};
@@ -25,7 +25,7 @@ pub(in crate::agent) struct Wanted {
     /// A service of the file lists it: its directors' file has tokens, which may be here as well.
     pub(super) token_file: Option<PathBuf>,
     /// How the server is probed before anything is said for it, and by the director if the file says how.
-    pub(super) health: Health,
+    pub(super) health: HealthCheck,
     pub(super) is_probed: bool,
     pub(super) settings: MemberConfig,
     /// Where the agent answers others.
@@ -128,8 +128,8 @@ fn group_url(service: &GroupService, directors: &[IpAddr]) -> Option<Url> {
     Url::parse(&format!("{scheme}://{}", SocketAddr::new(ip, address.port()))).ok()
 }
 
-fn health() -> Health {
-    Health {
+fn health() -> HealthCheck {
+    HealthCheck {
         kind: HealthKind::Http { path: "/".to_owned(), host: None, status: vec![STATUS], body: None },
         interval_ms: TIMEOUT_MS,
         timeout_ms: TIMEOUT_MS,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use evener_core::dns::Name;
-use evener_core::farm::signals::Signals;
+use evener_core::pool::signals::Signals;
 
 use super::files::NamesFile;
 use super::name::{From, Placed};

@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evener_core::dns::{Limit, Name, OwnServer, PathMode};
+use evener_core::farm::Service;
 use evener_core::farm::group::Group;
-use evener_core::farm::policy::Consumer;
-use evener_core::farm::report::Report;
-use evener_core::farm::signals::{Signal, Signals};
-use evener_core::farm::{Reporting, Service};
+use evener_core::pool::Reporting;
+use evener_core::pool::report::Report;
+use evener_core::pool::signals::{Signal, Signals};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -87,7 +87,7 @@ pub(super) struct Followed<'a> {
 
 impl<'a> Followed<'a> {
     pub(super) fn service(service: &'a Service, span: Span) -> Followed<'a> {
-        let latency = Consumer::of(service.placement).knows(Signal::Latency);
+        let latency = service.placement.consumer().knows(Signal::Latency);
         Followed { name: &service.name, span, signals: signals(latency, service.report.as_ref()) }
     }
 

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evener_core::dns::{Draw, NoneAlive, OwnServer, PathMode, PathProbing, ServerList, Settings, rank};
-use evener_core::farm::policy::score::GAIN_PERCENT;
-use evener_core::farm::policy::{self, Consumer, Weighing};
-use evener_core::farm::{Health, Placement, Reporting};
+use evener_core::farm::Placement;
 use evener_core::net::Protocol;
+use evener_core::pool::policy::score::GAIN_PERCENT;
+use evener_core::pool::policy::{self, Consumer, Weighing};
+use evener_core::pool::{HealthCheck, Reporting};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -102,7 +103,7 @@ pub(super) struct Placed {
 /// Settings of servers, each once: most of many names have the same.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    healths: HashSet<Arc<Health>>,
+    healths: HashSet<Arc<HealthCheck>>,
     reports: HashSet<Arc<Reporting>>,
 }
 

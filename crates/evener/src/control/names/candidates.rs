@@ -8,9 +8,9 @@ use evener_core::director::{ServerState, Snapshot};
 use evener_core::dns::{ServerList, ServerStates};
 use evener_core::farm::Service;
 use evener_core::farm::group::{MemberState, State};
-use evener_core::farm::report::Report;
-use evener_core::farm::shares::Known;
-use evener_core::farm::signals::Signals;
+use evener_core::pool::report::Report;
+use evener_core::pool::shares::Known;
+use evener_core::pool::signals::Signals;
 
 use crate::redirect::ShownGroup;
 

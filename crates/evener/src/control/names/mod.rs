@@ -9,9 +9,9 @@ use evener_core::director::Snapshot;
 use evener_core::dns::{self, Balanced, Fact, MeasuredPath, PathChange, ServerStates};
 use evener_core::farm::group::{MemberChange, State};
 use evener_core::farm::plan::identity;
-use evener_core::farm::signals::Signals;
 use evener_core::node::secret::Key;
 use evener_core::path::sessions::Seed;
+use evener_core::pool::signals::Signals;
 use evener_dataplane::heap;
 use tokio::sync::mpsc;
 

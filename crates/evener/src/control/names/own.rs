@@ -9,10 +9,10 @@ use std::time::Duration;
 use evener_core::director::{self, LoadQuery, ProbePath, Target};
 use evener_core::dns::{Effect, Fact, MeasuredPath, Order, OwnServer, ServerList};
 use evener_core::farm::group::MemberEvent;
-use evener_core::farm::health::Failure;
 use evener_core::farm::plan::ServerName;
-use evener_core::farm::report::BadReport;
-use evener_core::farm::{Health, HealthKind};
+use evener_core::pool::health::Failure;
+use evener_core::pool::report::BadReport;
+use evener_core::pool::{HealthCheck, HealthKind};
 use tokio::sync::mpsc;
 
 use crate::config::{From, NameConfig};
@@ -121,7 +121,7 @@ async fn answer(name: &NameConfig, order: Order) -> Fact {
 }
 
 /// Probes a server once, by this host's own stack, as clients come.
-async fn probe_server(server: &OwnServer, health: &Health) -> Result<u64, Failure> {
+async fn probe_server(server: &OwnServer, health: &HealthCheck) -> Result<u64, Failure> {
     let to = SocketAddr::new(server.address.ip(), health.port.unwrap_or(server.address.port()));
     let kind = match &health.kind {
         // Clients call it by its own port, whichever is probed.

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evener_core::dns::{MeasuredPath, PathChange, PathMode, PathProbing, Paths};
-use evener_core::farm::report::Report;
-use evener_core::farm::{ReportKind, Reporting, Service};
+use evener_core::farm::Service;
 use evener_core::node::secret::Key;
+use evener_core::pool::report::Report;
+use evener_core::pool::{ReportKind, Reporting};
 use tokio::sync::mpsc;
 
 use super::own::{Answer, Told, list_of};

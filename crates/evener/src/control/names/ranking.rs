@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evener_core::dns::Draw;
-use evener_core::farm::policy::Weighing;
-use evener_core::farm::shares::{Known, shares};
+use evener_core::pool::policy::Weighing;
+use evener_core::pool::shares::{Known, shares};
 
 use super::candidates::Candidate;
 use crate::config::NameConfig;

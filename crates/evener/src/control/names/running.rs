@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use evener_core::director::ServerState;
 use evener_core::dns::{Address, Balanced, Draw, RanksChange, ServerStates, Settings};
-use evener_core::farm::signals::Signals;
+use evener_core::pool::signals::Signals;
 
 use super::candidates::{Candidate, Followed, of_own};
 use super::own::list_of;

@@ -4,10 +4,10 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use evener_core::farm::health::Failure;
 use evener_core::farm::membership::Answer;
 use evener_core::net::neighbour::solicitation;
 use evener_core::net::wire::{ARP_REPLY, ETHERTYPE_ARP, ETHERTYPE_IPV6, arp_request, icmpv6, protocol};
+use evener_core::pool::health::Failure;
 use evener_dataplane::link::{Field, Instruction, filter};
 use tokio::time::{Instant, timeout_at};
 

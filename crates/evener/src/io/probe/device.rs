@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use evener_core::farm::health::Failure;
 use evener_core::net::wire::{ETHERNET_LEN, Ethernet};
+use evener_core::pool::health::Failure;
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
 use zerocopy::IntoBytes;

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use evener_core::farm::HealthKind;
-use evener_core::farm::health::{Failure, Judgement, REPLY_MAX, http_request, judge_http};
+use evener_core::pool::HealthKind;
+use evener_core::pool::health::{Failure, Judgement, REPLY_MAX, http_request, judge_http};
 
 /// One connection's part of a probe.
 pub(super) struct Dialogue<'a> {

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use evener_core::farm::health::Failure;
 use evener_core::net::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use evener_core::pool::health::Failure;
 use evener_dataplane::link::{EtherType, Instruction, LinkSocket};
 use nix::net::if_::if_indextoname;
 use tokio::io::Interest;

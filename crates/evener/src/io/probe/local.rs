@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use evener_core::farm::HealthKind;
-use evener_core::farm::health::{Failure, Judgement};
+use evener_core::pool::HealthKind;
+use evener_core::pool::health::{Failure, Judgement};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

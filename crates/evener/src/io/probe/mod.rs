@@ -17,9 +17,9 @@ mod tcp;
 use std::time::{Duration, Instant};
 
 pub use evener_core::director::{Adjacency, ProbePath, Target};
-use evener_core::farm::HealthKind;
-use evener_core::farm::health::Failure;
 use evener_core::path::cookie::Keys;
+use evener_core::pool::HealthKind;
+use evener_core::pool::health::Failure;
 
 /// Probes a server once: how long a good answer took, in microseconds. Where connections are handed over, the handshake is made here
 /// by these keys.

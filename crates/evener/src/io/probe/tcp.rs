@@ -5,9 +5,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use evener_core::farm::HealthKind;
-use evener_core::farm::health::{Failure, Judgement};
 use evener_core::path::cookie::Keys;
+use evener_core::pool::HealthKind;
+use evener_core::pool::health::{Failure, Judgement};
 use evener_dataplane::link::{Instruction, nothing, reserve_port, tcp_filter, tcp_filter_v6};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};

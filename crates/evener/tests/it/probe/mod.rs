@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use evener::io::probe::{Adjacency, ProbePath, Target, probe};
-use evener_core::farm::HealthKind;
-use evener_core::farm::health::Failure;
 use evener_core::net::wire::Mac;
+use evener_core::pool::HealthKind;
+use evener_core::pool::health::Failure;
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;

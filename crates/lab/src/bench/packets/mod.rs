@@ -12,13 +12,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use evener_core::farm::policy::{self, Weighted};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
 };
+use evener_core::pool::policy::{self, Weighted};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use serde::Serialize;

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use super::member::Member;
 use super::{MemberChange, Members, Moment, Order};
-use crate::farm::heard::Change;
-use crate::farm::report::{BadReport, Report};
+use crate::pool::report::{BadReport, Report};
+use crate::pool::reports::Change;
 
 /// What came of a LOAD-QUERY itself. The load comes in a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,9 +89,9 @@ mod tests {
 
     use super::*;
     use crate::farm::group::{Group, GroupMember, GroupPolicy, Joiner, Origin, State, Wanted, example};
-    use crate::farm::{ReportKind, Reporting};
     use crate::net::http::Url;
     use crate::path::sessions::Seed;
+    use crate::pool::{ReportKind, Reporting};
 
     fn at(now_ms: u64) -> Moment {
         Moment { now_ms, unix_ms: 1_800_000_000_000 + now_ms }

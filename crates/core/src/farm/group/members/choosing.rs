@@ -10,8 +10,8 @@ use super::member::Member;
 use super::{Members, Moment, routes};
 use crate::farm::group::dispatch::{Candidate, Dispatch};
 use crate::farm::group::model::{GroupPolicy, LoadReading};
-use crate::farm::health;
-use crate::farm::shares::{Known, Share, WHOLE, shares};
+use crate::pool::health;
+use crate::pool::shares::{Known, Share, WHOLE, shares};
 
 impl Members {
     /// The choice that is to be in force from now on. What the one before gave is taken into account.

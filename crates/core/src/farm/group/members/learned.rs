@@ -7,7 +7,7 @@
 //!
 //! What a request adds is not counted here at all: it has ended, or the next report holds it.
 
-use crate::farm::shares::{LEAST_PERMILLE, WHOLE};
+use crate::pool::shares::{LEAST_PERMILLE, WHOLE};
 
 /// Rates are means over about so long, in milliseconds: as agents measure them.
 const RATE_MS: u64 = 5_000;
@@ -154,7 +154,7 @@ fn bound(reporters: &mut [Reporter<'_>], gain_percent: u64) {
         .iter()
         .map(|one| (one.weight, power(one.learned.exponent - whole).clamp(LEAST_PERMILLE, WHOLE)))
         .collect();
-    let most = whole + logarithm(crate::farm::shares::most_permille(&parts, gain_percent)) - logarithm(WHOLE);
+    let most = whole + logarithm(crate::pool::shares::most_permille(&parts, gain_percent)) - logarithm(WHOLE);
     for one in reporters.iter_mut() {
         one.learned.exponent = one.learned.exponent.min(most);
     }

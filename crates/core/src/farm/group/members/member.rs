@@ -10,12 +10,12 @@ use super::load::Load;
 use super::{Joiner, Moment};
 use crate::farm::group::model::{Group, GroupMember};
 use crate::farm::group::reach::{Origin, Reach};
-use crate::farm::health::{self, Failure, Health};
-use crate::farm::heard::{Heard, ReportsSnapshot};
-use crate::farm::shares::{Share, WHOLE};
-use crate::farm::signals::Signals;
-use crate::farm::{self, HealthKind};
 use crate::net::http::Url;
+use crate::pool::health::{self, Failure, Health};
+use crate::pool::reports::{Heard, ReportsSnapshot};
+use crate::pool::shares::{Share, WHOLE};
+use crate::pool::signals::Signals;
+use crate::pool::{HealthCheck, HealthKind};
 
 /// How a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,10 +319,10 @@ impl Member {
 }
 
 /// How a member is probed. Where listed ones aren't, it is still looked where those are that joined by themselves.
-pub(super) fn settings_of(group: &Group, is_joined: bool) -> farm::Health {
+pub(super) fn settings_of(group: &Group, is_joined: bool) -> HealthCheck {
     match group.health.kind {
         HealthKind::None if is_joined => {
-            farm::Health { kind: HealthKind::Tcp, rise: 1, ..group.health.clone() }
+            HealthCheck { kind: HealthKind::Tcp, rise: 1, ..group.health.clone() }
         }
         _ => group.health.clone(),
     }

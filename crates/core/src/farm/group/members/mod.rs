@@ -33,10 +33,10 @@ use super::dispatch::Dispatch;
 use super::joiner::Joiner;
 use super::model::Group;
 use super::reach::Reach;
-use crate::farm::health::{self, Failure, Health};
-use crate::farm::report::BadReport;
 use crate::net::http::Url;
 use crate::path::sessions::Seed;
+use crate::pool::health::{self, Failure, Health};
+use crate::pool::report::BadReport;
 use member::{Member, settings_of};
 
 /// Members of one group, listed ones aside.

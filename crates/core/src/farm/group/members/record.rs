@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::Joiner;
 use super::member::Member;
 use crate::farm::group::reach::Origin;
-use crate::farm::health;
+use crate::pool::health;
 
 /// The first line, with the version of what follows.
 const FIRST: &str = "evener group members 1";

@@ -4,8 +4,8 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::farm::HealthKind;
 use crate::farm::group::{GroupMember, GroupPolicy, Origin, Wanted, example};
+use crate::pool::HealthKind;
 
 const SECOND: u64 = 1_000;
 

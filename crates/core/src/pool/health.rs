@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use crate::farm::{self, HealthKind};
+use super::{HealthCheck, HealthKind};
 
 /// The most of a reply that is read for a probe, head and body, in bytes.
 pub const REPLY_MAX: usize = 64 * 1024;
@@ -108,7 +108,7 @@ pub enum Failure {
 #[derive(Clone, Debug)]
 pub struct Health {
     /// Mostly the same for many servers.
-    settings: Arc<farm::Health>,
+    settings: Arc<HealthCheck>,
     status: Status,
     /// Answers in a row that speak against `state`.
     against: u32,
@@ -124,12 +124,12 @@ pub struct Health {
 
 impl Health {
     /// A server not probed yet; its first probe is due at once. `seed` spreads the jitter of servers.
-    pub fn new(settings: &farm::Health, seed: u64) -> Health {
+    pub fn new(settings: &HealthCheck, seed: u64) -> Health {
         Health::sharing(&Arc::new(settings.clone()), seed)
     }
 
     /// The same, of one of many servers with these settings.
-    pub fn sharing(settings: &Arc<farm::Health>, seed: u64) -> Health {
+    pub fn sharing(settings: &Arc<HealthCheck>, seed: u64) -> Health {
         let up = settings.kind == HealthKind::None;
         let state = if up { State::Up } else { State::Unknown };
         Health {
@@ -148,14 +148,14 @@ impl Health {
     }
 
     /// A server that took sessions when the control plane stopped: up until probes say otherwise.
-    pub fn resumed(settings: &farm::Health, seed: u64) -> Health {
+    pub fn resumed(settings: &HealthCheck, seed: u64) -> Health {
         let mut health = Health::new(settings, seed);
         health.status = Status { state: State::Up, since_ms: 0, was_up: true };
         health
     }
 
     /// Goes on with other settings after a reload; what is known stays known.
-    pub fn reconfigure(&mut self, now_ms: u64, settings: &farm::Health) -> Option<Transition> {
+    pub fn reconfigure(&mut self, now_ms: u64, settings: &HealthCheck) -> Option<Transition> {
         if *self.settings == *settings {
             return None;
         }
@@ -163,7 +163,7 @@ impl Health {
     }
 
     /// The same, of one of many servers with these settings.
-    pub fn reconfigure_sharing(&mut self, now_ms: u64, settings: &Arc<farm::Health>) -> Option<Transition> {
+    pub fn reconfigure_sharing(&mut self, now_ms: u64, settings: &Arc<HealthCheck>) -> Option<Transition> {
         let before = core::mem::replace(&mut self.settings, Arc::clone(settings));
         if before == *settings {
             return None;
@@ -394,8 +394,8 @@ mod tests {
     use std::string::ToString;
     use std::vec;
 
-    fn settings(rise: u32, fall: u32) -> farm::Health {
-        farm::Health {
+    fn settings(rise: u32, fall: u32) -> HealthCheck {
+        HealthCheck {
             kind: HealthKind::Tcp,
             interval_ms: 2_000,
             timeout_ms: 1_000,
@@ -494,7 +494,7 @@ mod tests {
 
     #[test]
     fn a_server_not_probed_is_up() {
-        let none = farm::Health { kind: HealthKind::None, ..settings(1, 1) };
+        let none = HealthCheck { kind: HealthKind::None, ..settings(1, 1) };
         let health = Health::new(&none, 1);
         assert_eq!((health.status().state, health.next_probe_at()), (State::Up, u64::MAX));
         let mut down = Health::new(&settings(1, 1), 1);
@@ -568,7 +568,7 @@ mod tests {
         fn the_interval_stays_within_its_jitter(
             seed: u64, interval_ms in 0u64..100_000, jitter_percent in 0u32..150
         ) {
-            let mut health = Health::new(&farm::Health { interval_ms, jitter_percent, ..settings(1, 1) }, seed);
+            let mut health = Health::new(&HealthCheck { interval_ms, jitter_percent, ..settings(1, 1) }, seed);
             let spread = interval_ms * u64::from(jitter_percent.min(100)) / 100;
             for _ in 0..20 {
                 health.started(1_000);

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 
 use super::two::{Two, Weighing};
-use crate::farm::signals::{Signal, Signals};
+use crate::pool::signals::{Signal, Signals};
 
 /// Less than a millisecond is the network's chance, in microseconds.
 const FLOOR: u64 = 1_000;

@@ -31,8 +31,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
-use crate::farm::signals::{Candidate, Signal};
 use crate::path::tables::Pick;
+use crate::pool::signals::{Candidate, Signal};
 
 /// The largest share.
 pub const SHARE_MAX: u16 = 1_000;

@@ -7,8 +7,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::{Policy, RoundRobin, SHARE_MAX, Sharing, Weighted};
-use crate::farm::signals::{Candidate, Signal};
 use crate::path::tables::Pick;
+use crate::pool::signals::{Candidate, Signal};
 
 /// A host is loaded above the average from this part of it, in percent: far enough above for the chance ups and
 /// downs of a few hundred sessions to stay below.
@@ -124,7 +124,7 @@ fn scaled(parts: &[u128]) -> Vec<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::farm::signals::Signals;
+    use crate::pool::signals::Signals;
     use proptest::prelude::*;
 
     fn host(weight: u16, load: u32) -> Candidate {

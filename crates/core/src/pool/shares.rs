@@ -11,7 +11,7 @@ use super::signals::{Signal, Signals};
 /// The least part of its weight that a server has which lives, in thousandths: whatever it says, it isn't forgotten.
 pub const LEAST_PERMILLE: u64 = 30;
 /// All of its weight.
-pub(super) const WHOLE: u64 = 1_000;
+pub(crate) const WHOLE: u64 = 1_000;
 
 /// What is known of a server.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +76,7 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known])
 
 /// What of its weight a server has at the most, in thousandths, lest it gains more than so many percent of its fair share. Those that are
 /// cut make the whole less, so it is found step by step.
-pub(super) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
+pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     let weight: u128 = servers.iter().map(|(weight, _)| u128::from(*weight)).sum();
     let mut most = WHOLE;
     loop {

@@ -3,8 +3,7 @@
 use core::fmt;
 
 use super::{POLICIES, Policy, by_name};
-use crate::farm::Placement;
-use crate::farm::signals::Signal;
+use crate::pool::signals::Signal;
 
 /// Who chooses among servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,14 +66,6 @@ impl Consumer {
                 own: &["random", "failover"],
                 default: "random",
             },
-        }
-    }
-
-    /// Who chooses where packets are sent on.
-    pub const fn of(placement: Placement) -> Consumer {
-        match placement {
-            Placement::Director => Consumer::Director,
-            Placement::EveryHost => Consumer::EveryHost,
         }
     }
 

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 
 use super::two::{Two, Weighing};
-use crate::farm::signals::{Signal, Signals};
+use crate::pool::signals::{Signal, Signals};
 
 /// Below a tenth of what it can do a server is as good as idle, in thousandths.
 const FLOOR: u64 = 100;
@@ -31,7 +31,7 @@ fn said(signals: &Signals) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::farm::report::Report;
+    use crate::pool::report::Report;
 
     #[test]
     fn errors_are_work_that_is_left() {

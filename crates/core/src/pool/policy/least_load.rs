@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 
 use super::two::{Two, Weighing};
-use crate::farm::signals::{Signal, Signals};
+use crate::pool::signals::{Signal, Signals};
 
 /// One process that runs, in thousandths of the paper's unit.
 const FLOOR: u64 = 10_000;

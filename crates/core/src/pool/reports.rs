@@ -2,9 +2,8 @@
 
 use alloc::collections::BTreeMap;
 
-use super::Reporting;
-use super::plan::WHOLE;
 use super::report::{BadReport, Claim, Report};
+use super::{Reporting, WHOLE};
 
 /// After so many questions without a good answer a report is too old, and after this time at least, in milliseconds.
 const EXPIRES_INTERVALS: u64 = 3;

@@ -5,8 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::{Policy, Weighted};
-use crate::farm::signals::{Signal, Signals};
 use crate::path::tables::Pick;
+use crate::pool::signals::{Signal, Signals};
 
 /// Of two servers that the flow's hash names, the one with less to do.
 pub(super) struct Two {

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use super::{Policy, Weighted};
-use crate::farm::signals::Signal;
 use crate::path::tables::{ORDER_MAX, Pick};
+use crate::pool::signals::Signal;
 
 /// The server with the fewest active sessions for its weight.
 pub struct LeastConnections;

@@ -1,0 +1,76 @@
+//! How servers of a pool are looked after, as its operator wants it.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// How servers are probed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HealthCheck {
+    /// What a probe does.
+    pub kind: HealthKind,
+    /// Time between two probes of one server, in milliseconds.
+    pub interval_ms: u64,
+    /// A probe unanswered for this long has failed, in milliseconds.
+    pub timeout_ms: u64,
+    /// Successes in a row that make a server up.
+    pub rise: u32,
+    /// Failures in a row that make a server down.
+    pub fall: u32,
+    /// The interval varies by up to this share of itself, in percent.
+    pub jitter_percent: u32,
+    /// Port probed; `None` is the service's own.
+    pub port: Option<u16>,
+}
+
+/// What a probe does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HealthKind {
+    /// A TCP connection opens.
+    Tcp,
+    /// A GET is answered as asked.
+    Http {
+        /// Request target, beginning with `/`.
+        path: String,
+        /// Host header; `None` sends the service address.
+        host: Option<String>,
+        /// Accepted status codes, inclusive ranges.
+        status: Vec<(u16, u16)>,
+        /// Text that the body must contain.
+        body: Option<String>,
+    },
+    /// The server answers ARP.
+    Arp,
+    /// Servers are always taken to be up.
+    None,
+}
+
+/// How servers are asked for their load, each at its own address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reporting {
+    /// How they say it.
+    pub kind: ReportKind,
+    /// The TCP port that answers.
+    pub port: u16,
+    /// Time between two questions to one server, in milliseconds.
+    pub interval_ms: u64,
+    /// An answer that is later than this is none, in milliseconds; less than the interval.
+    pub timeout_ms: u64,
+}
+
+/// How servers say their load.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ReportKind {
+    /// A line as HAProxy's agent-check has it; see [`super::report::agent_check`].
+    AgentCheck,
+    /// JSON, for this request target.
+    Http(String),
+    /// Apache's own page with `?auto`, for this request target; see [`super::report::mod_status`].
+    ModStatus(String),
+}
+
+impl ReportKind {
+    /// Whether it tells how loaded a server is, and not only how much of its weight it wants.
+    pub fn tells_load(&self) -> bool {
+        matches!(self, ReportKind::Http(_) | ReportKind::ModStatus(_))
+    }
+}
