@@ -7,15 +7,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::hosts::Hosts;
-use super::slow_start::Rising;
+use super::pools::Pools;
+
 use super::{Director, Event, Output, Reloads};
 use crate::farm::Farm;
 use crate::farm::membership::{Membership, Notice};
 use crate::farm::network::Network;
-use crate::farm::plan::{self, Plan, ServerName, Slots};
+use crate::farm::plan::{self, Plan, Slots};
 use crate::net::wire::Mac;
 use crate::path::tables::Tables;
-use crate::pool::health::Health;
 
 /// A change that the engine refused is tried again after this time, in milliseconds.
 pub(super) const RETRY_MS: u64 = 5_000;
@@ -41,9 +41,8 @@ pub(super) struct Before {
     pub(super) network: Arc<Network>,
     pub(super) links: BTreeMap<u32, Mac>,
     pub(super) membership: Membership,
-    pub(super) healths: BTreeMap<ServerName, Health>,
+    pub(super) pools: Pools,
     pub(super) hosts: Option<Hosts>,
-    pub(super) rising: Rising,
     pub(super) members_notices: Vec<Notice>,
     pub(super) hosts_notices: Vec<crate::node::peers::Notice>,
 }
@@ -57,7 +56,7 @@ impl Director {
         }
         self.replan_wanted = false;
         // Hosts that wait for a word that is said with the tables wait no longer for it.
-        let gathered = if self.hosts.is_some() { 0 } else { self.healths.len() as u64 };
+        let gathered = if self.hosts.is_some() { 0 } else { self.pools.len() as u64 };
         self.gather_until_ms = now_ms.saturating_add(gathered / SERVERS_PER_MS);
         let links: Vec<_> = self.links.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect();
         let mut slots = self.slots.clone();
@@ -82,7 +81,7 @@ impl Director {
                 if before.is_some() {
                     self.refused_reload(error.to_string());
                 }
-                self.take_back(before, now_ms);
+                self.take_back(before);
                 self.outputs.push_back(Output::Unplanned(error));
             }
         }
@@ -141,7 +140,7 @@ impl Director {
         match applied.before {
             Some(before) => {
                 self.refused_reload(error);
-                self.take_back(Some(before), now_ms);
+                self.take_back(Some(before));
             }
             None => self.tell(Event::NotApplied { error }),
         }
@@ -155,13 +154,12 @@ impl Director {
     }
 
     /// Goes back to what was known before a reload.
-    fn take_back(&mut self, before: Option<Box<Before>>, now_ms: u64) {
+    fn take_back(&mut self, before: Option<Box<Before>>) {
         let Some(before) = before else { return };
-        let Before { farm, network, links, membership, healths, hosts, rising, .. } = *before;
+        let Before { farm, network, links, membership, pools, hosts, .. } = *before;
         (self.farm, self.network, self.links) = (farm, network, links);
-        (self.membership, self.healths, self.hosts, self.rising) = (membership, healths, hosts, rising);
-        self.schedule_probes();
-        self.match_reports(now_ms);
+        (self.membership, self.hosts) = (membership, hosts);
+        self.pools.take_back(pools);
     }
 
     /// Sessions of servers and service addresses that were there and are gone are to go too; then their numbers are free again.

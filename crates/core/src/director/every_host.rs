@@ -12,8 +12,9 @@ use crate::farm::plan::{self, MemberState, ServerName};
 use crate::farm::{Farm, Service};
 use crate::node::peers::{KnownHost, Notice, Own, Received, Tick};
 use crate::path::tables::{NO_SERVER, Tables};
+use crate::pool::Server;
 use crate::pool::WHOLE;
-use crate::pool::health::{self, Health, State};
+use crate::pool::health::{self, State};
 use crate::pool::policy;
 use crate::pool::signals::Candidate;
 
@@ -53,13 +54,13 @@ impl Director {
         let takes_part = |host: &KnownHost| host.alive && host.ready;
         // Where nobody takes part yet, this host does what it can.
         let ready = said.is_some_and(takes_part) || !known.iter().any(takes_part);
-        let health = match self.healths.get(&name).map(Health::status) {
+        let health = match self.pools.status(&name) {
             Some(own) if member.local && ready => own,
             // Its ring is that of the others first, whom second chances are for (`plan`).
             _ if member.local => health::Status::UNKNOWN,
             _ => said.map_or(health::Status::UNKNOWN, |host| status(host, bit)),
         };
-        let drained = self.drained.contains(&name);
+        let drained = self.pools.drained().contains(&name);
         MemberState {
             health,
             admin_draining: if member.local { drained } else { said.is_some_and(|h| h.draining & bit != 0) },
@@ -191,9 +192,9 @@ impl Director {
         let (mut up, mut draining) = (0, 0);
         for (bit, service) in bits().zip(self.farm.every_host()) {
             let name = ServerName { service: service.name.clone(), server: hosts.name.clone() };
-            let is_up = self.healths.get(&name).is_some_and(|health| health.status().state == State::Up);
+            let is_up = self.pools.server(&name).is_some_and(Server::is_up);
             up |= if is_up { bit } else { 0 };
-            draining |= if self.drained.contains(&name) { bit } else { 0 };
+            draining |= if self.pools.drained().contains(&name) { bit } else { 0 };
         }
         let load = u32::try_from(hosts.load.div_ceil(LOAD_UNIT)).unwrap_or(u32::MAX);
         hosts.peers.set_own(Own { load, up, draining, macs: self.links.values().copied().collect() });

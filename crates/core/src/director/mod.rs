@@ -15,11 +15,10 @@ mod input;
 mod name;
 mod output;
 mod paths;
+mod pools;
 mod probe;
-mod reports;
 mod scores;
 mod signals;
-mod slow_start;
 mod snapshot;
 mod state;
 #[cfg(test)]
@@ -33,9 +32,8 @@ pub use input::{Input, Moment};
 pub use name::About;
 pub use output::Output;
 pub use paths::{tunnel_source, why_not_itself};
-pub use probe::{Adjacency, Probe, ProbePath, Target};
-pub use reports::LoadQuery;
-pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServerState, ServiceSnapshot, Snapshot};
+pub use probe::{Adjacency, LoadQuery, Probe, ProbePath, Target};
+pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServiceSnapshot, Snapshot};
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,15 +50,15 @@ use crate::node::peers::KnownHost;
 use crate::node::secret::Key;
 use crate::path::sessions::Seed;
 use crate::path::tables::Tables;
-use crate::pool::health::{Failure, Health, State, Status};
+use crate::pool::health::{State, Status};
 use crate::pool::policy::Fills;
+use crate::pool::{Fact, Server, WHOLE};
 use change::{Applying, Before};
 use hosts::Hosts;
 use paths::Paths;
+use pools::{Pools, Wanted};
 use probe::can_be_probed;
-use reports::Reports;
 use scores::Scores;
-use slow_start::Rising;
 use watch::Told;
 
 /// What a director begins with.
@@ -89,11 +87,8 @@ pub struct Director {
     network: Arc<Network>,
     links: BTreeMap<u32, Mac>,
     membership: Membership,
-    healths: BTreeMap<ServerName, Health>,
-    /// No probe is due before this time, in milliseconds: every turn asks, and there may be many servers.
-    probes_from_ms: u64,
+    pools: Pools,
     paths: Paths,
-    drained: BTreeSet<ServerName>,
     /// The other hosts, where every one decides.
     hosts: Option<Hosts>,
     lease_holds: bool,
@@ -123,8 +118,6 @@ pub struct Director {
     /// Active sessions by slot, as they were counted last, and when.
     active: BTreeMap<u16, u64>,
     counted_ms: u64,
-    rising: Rising,
-    reports: Reports,
     scores: Scores,
     outputs: VecDeque<Output>,
 }
@@ -138,10 +131,8 @@ impl Director {
         let surroundings = paths.surroundings(&farm, &network, &links);
         let mut director = Director {
             membership: Membership::new(&farm.services, surroundings, now.ms),
-            healths: BTreeMap::new(),
-            probes_from_ms: u64::MAX,
+            pools: Pools::new(drained),
             paths,
-            drained,
             hosts: host.map(|(own, key, incarnation)| Hosts::new(&farm, own.name, key, incarnation, now.ms)),
             lease_holds: now.lease_holds,
             seed,
@@ -164,14 +155,13 @@ impl Director {
             has_changed: true,
             active: BTreeMap::new(),
             counted_ms: 0,
-            rising: Rising::default(),
-            reports: Reports::default(),
             scores: Scores::default(),
             outputs: VecDeque::new(),
             farm: Arc::new(farm),
             network: Arc::new(network),
             links,
         };
+        director.pools.reload(&director.farm.services, now.ms);
         director.adopt(&running, now.ms);
         director.in_force = running;
         if !director.in_force.vips.is_empty() {
@@ -179,7 +169,6 @@ impl Director {
             let before = Arc::clone(&director.in_force);
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
-        director.match_healths(now.ms);
         director.say_own();
         director.snapshot = Arc::new(director.see(now.ms));
         director
@@ -188,13 +177,13 @@ impl Director {
     /// Knows again who is in the tables of a running data plane.
     fn adopt(&mut self, running: &Tables, now_ms: u64) {
         self.slots.adopt(running);
-        for known in plan::known(running, &self.farm.services) {
-            self.membership.resume(&known, now_ms);
+        let known = plan::known(running, &self.farm.services);
+        known.iter().for_each(|known| self.membership.resume(known, now_ms));
+        self.match_servers(now_ms);
+        for known in known {
             let named = identity(&known.service, &known.server);
-            let up = running.servers.values().any(|server| server.identity == named && server.up);
-            if let Some(service) = self.farm.service(&known.service).filter(|_| up) {
-                let name = ServerName { service: known.service, server: known.server };
-                self.healths.insert(name, Health::resumed(&service.health, named));
+            if running.servers.values().any(|server| server.identity == named && server.up) {
+                self.pools.resume(&ServerName { service: known.service, server: known.server });
             }
         }
         self.resume_hosts(running, now_ms);
@@ -212,8 +201,8 @@ impl Director {
             }
             Input::Frame { ifindex, bytes } => self.hear(ifindex, &bytes, now.ms),
             Input::Datagram { from, bytes } => self.hear_host(from, &bytes, now.ms),
-            Input::Probed { server, result } => self.probed(&server, result, now.ms),
-            Input::Reported { server, result } => self.reported(&server, result, now.ms),
+            Input::Probed { server, result } => self.learn(&server, Fact::Probed(result), now.ms),
+            Input::Reported { server, result } => self.learn(&server, Fact::Reported(result), now.ms),
             Input::Network(network) => self.surroundings(*network, now.ms),
             Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
             Input::Reload { farm, network, links } => self.reload(*farm, *network, links, now.ms),
@@ -239,13 +228,11 @@ impl Director {
         let round = self.membership.next_round_at().unwrap_or(u64::MAX);
         let plan_at_ms = if self.replan_wanted { self.gather_until_ms } else { u64::MAX };
         let others = [
-            self.probes_from_ms,
+            self.pools.next_at(),
             self.next_report_at(),
             self.told.look_at_ms,
             self.retry_at_ms,
             plan_at_ms,
-            self.next_rise_at(),
-            self.reports.next_at(),
             self.scores.compare_at_ms,
         ];
         others.into_iter().fold(round, u64::min)
@@ -265,10 +252,8 @@ impl Director {
             }
             self.notice(notices, now_ms);
         }
-        self.probe_due(now_ms);
-        self.ask_due(now_ms);
+        self.look_after(now_ms);
         self.compare_due(now_ms);
-        self.raise_weights(now_ms);
         self.look(now_ms);
         if self.retry_at_ms <= now_ms {
             self.retry_at_ms = u64::MAX;
@@ -287,24 +272,10 @@ impl Director {
     /// Tells what happened to the membership, and follows it if it changed.
     fn notice(&mut self, notices: Vec<Notice>, now_ms: u64) {
         if notices.iter().any(|notice| notice.event.changes_servers()) {
-            self.match_healths(now_ms);
+            self.match_servers(now_ms);
             self.replan_wanted = true;
         }
         self.tell_of_members(notices);
-    }
-
-    fn probed(&mut self, server: &ServerName, result: Result<u64, Failure>, now_ms: u64) {
-        let Some(health) = self.healths.get_mut(server) else { return };
-        let transition = health.result(now_ms, result);
-        self.probes_from_ms = self.probes_from_ms.min(health.next_probe_at());
-        if let Some(transition) = transition {
-            self.rising.changed(server, &transition, now_ms);
-            // Where the service has no slow start its weight is whole before the tables are made.
-            self.raise_weights(now_ms);
-            self.tell(Event::Health { server: server.clone(), transition });
-            self.say_own();
-            self.replan_wanted = true;
-        }
     }
 
     /// Takes in what is newly known of the network. Without names in the file, an interface that came up is one more to take packets
@@ -335,7 +306,7 @@ impl Director {
         let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
         let notices = self.membership.surroundings(surroundings, now_ms);
         self.tell_of_members(notices);
-        self.match_healths(now_ms);
+        self.match_servers(now_ms);
         self.replan_wanted = true;
     }
 
@@ -343,9 +314,8 @@ impl Director {
     fn reload(&mut self, farm: Farm, network: Network, links: BTreeMap<u32, Mac>, now_ms: u64) {
         let mut before = Before {
             membership: self.membership.clone(),
-            healths: self.healths.clone(),
+            pools: self.pools.clone(),
             hosts: self.hosts.clone(),
-            rising: self.rising.clone(),
             farm: core::mem::replace(&mut self.farm, Arc::new(farm)),
             network: core::mem::replace(&mut self.network, Arc::new(network)),
             links: core::mem::replace(&mut self.links, links),
@@ -356,13 +326,8 @@ impl Director {
         let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
         before.members_notices = self.membership.surroundings(surroundings, now_ms);
         before.members_notices.extend(self.membership.reconfigure(&self.farm.services, now_ms));
-        for (name, health) in &mut self.healths {
-            if let Some(service) = self.farm.service(&name.service) {
-                health.reconfigure(now_ms, &service.health);
-            }
-        }
-        self.match_healths(now_ms);
-        self.raise_weights(now_ms);
+        self.pools.reload(&self.farm.services, now_ms);
+        self.match_servers(now_ms);
         self.say_own();
         self.newcomers.clear();
         self.reloading.get_or_insert(Box::new(before));
@@ -370,8 +335,7 @@ impl Director {
     }
 
     fn drain(&mut self, server: ServerName, drain: bool, now_ms: u64) {
-        let changed = if drain { self.drained.insert(server.clone()) } else { self.drained.remove(&server) };
-        if changed {
+        if self.pools.drain(&server, drain) {
             self.tell(Event::Drained { server, drain });
         }
         self.say_own();
@@ -394,44 +358,35 @@ impl Director {
                     return self.host_state(hosts, known, service, member);
                 }
                 let name = ServerName { service: service.name.clone(), server: member.name.clone() };
+                let server = self.pools.server(&name);
                 let health = match self.why_not_here(service, &member) {
                     Some(_) => Some(Status { state: State::Down, ..Status::UNKNOWN }),
-                    None => self.healths.get(&name).map(Health::status),
+                    None => server.map(|server| server.health().status()),
                 };
                 MemberState {
-                    health: health.unwrap_or_else(|| Health::new(&service.health, 0).status()),
-                    admin_draining: self.drained.contains(&name),
-                    refuses: self.reports.refuses(&name),
+                    health: health.unwrap_or(Status::UNKNOWN),
+                    admin_draining: server.is_some_and(Server::is_drained),
+                    refuses: server.is_some_and(Server::refuses),
                     share: None,
-                    tenths: self.rising.tenths(&name).min(self.reports.tenths(&name)),
+                    tenths: server.map_or(WHOLE, Server::tenths),
                     member,
                 }
             })
             .collect()
     }
 
-    /// Gives every server a health, and forgets that of those who are gone. One that has yet to be found is not probed: that nobody
-    /// knows where it is says enough. The same servers are asked for their load.
-    fn match_healths(&mut self, now_ms: u64) {
-        let mut healths = BTreeMap::new();
+    /// Has pools follow who the servers are. One that has yet to be found is not probed: that nobody knows where it is says enough.
+    fn match_servers(&mut self, now_ms: u64) {
         for service in &self.farm.services {
-            for member in self.membership.members(&service.name) {
-                let probed = can_be_probed(service, &member) && self.why_not_here(service, &member).is_none();
-                let name = ServerName { service: service.name.clone(), server: member.name };
-                let known = self.healths.remove(&name);
-                if known.is_none() && self.generation_in_force > 0 {
-                    self.rising.joined(name.clone());
-                }
-                let new = || Health::new(&service.health, identity(&name.service, &name.server));
-                let mut health = known.unwrap_or_else(new);
-                health.set_reachable(probed);
-                healths.insert(name, health);
-            }
+            let members = self.membership.members(&service.name).into_iter();
+            let wanted = members.map(|member| Wanted {
+                is_reachable: can_be_probed(service, &member)
+                    && self.why_not_here(service, &member).is_none(),
+                name: member.name,
+            });
+            let wanted: Vec<Wanted> = wanted.collect();
+            self.pools.follow(&service.name, &wanted, self.generation_in_force > 0, now_ms);
         }
-        self.rising.keep(|server| healths.contains_key(server));
-        self.healths = healths;
-        self.schedule_probes();
-        self.match_reports(now_ms);
     }
 
     /// The service addresses that this host answers ARP or neighbour discovery for, now.
@@ -472,8 +427,7 @@ impl Director {
 
     /// Whether every server that was found was probed once, so that the first connections are shared by all.
     pub fn is_settled(&self) -> bool {
-        let mut probed = self.healths.values().filter(|health| health.is_reachable());
-        probed.all(|health| health.status().state != State::Unknown)
+        self.pools.are_settled()
     }
 
     /// The farm as described, in force or about to be.
@@ -498,7 +452,7 @@ impl Director {
 
     /// What the operator drained.
     pub fn drained(&self) -> &BTreeSet<ServerName> {
-        &self.drained
+        self.pools.drained()
     }
 
     /// Hash tables that were made lately. Whoever runs many directors may have them share those.

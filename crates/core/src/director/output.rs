@@ -6,8 +6,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::event::Event;
-use super::probe::Probe;
-use super::reports::LoadQuery;
+use super::probe::{LoadQuery, Probe};
 use crate::farm::plan::PlanError;
 use crate::path::select::Score;
 use crate::path::tables::Tables;

@@ -1,17 +1,16 @@
 //! Which servers are to be probed, when, and by which way: the one that clients' traffic takes.
 
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Director, Output, why_not_itself};
+use super::{Director, Event, Output, why_not_itself};
 use crate::farm::Service;
 use crate::farm::membership::Member;
 use crate::farm::plan::ServerName;
 use crate::net::Encapsulation;
 use crate::net::wire::Mac;
-use crate::pool::health::{Failure, Health};
-use crate::pool::{HealthCheck as Settings, HealthKind};
+use crate::pool::health::Failure;
+use crate::pool::{Change, Fact, HealthCheck as Settings, HealthKind, Reporting};
 
 /// A probe that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,39 +82,78 @@ pub struct Adjacency {
     pub own_mac: Mac,
 }
 
+/// A question for its load that is due to a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadQuery {
+    /// Whom to ask.
+    pub server: ServerName,
+    /// Where: the server's own address.
+    pub to: SocketAddr,
+    /// How, and how long it may take.
+    pub settings: Reporting,
+}
+
 impl Director {
-    /// Probes that are due now; each counts as begun.
-    pub(super) fn probe_due(&mut self, now_ms: u64) {
-        if now_ms < self.probes_from_ms {
-            return;
-        }
-        let due = self.healths.iter().filter(|(_, health)| health.next_probe_at() <= now_ms);
-        let due: Vec<ServerName> = due.map(|(name, _)| name.clone()).collect();
-        for server in due {
-            let target = self.target(&server);
-            if let Some(health) = self.healths.get_mut(&server) {
-                health.started(now_ms);
+    /// Has servers probed and asked that it is time for, and follows what time alone has changed.
+    pub(super) fn look_after(&mut self, now_ms: u64) {
+        for (server, due) in self.pools.poll(now_ms) {
+            if due.ask {
+                self.ask(&server);
             }
-            let service = self.farm.service(&server.service);
-            match target.zip(service) {
-                Some((target, service)) => {
-                    let handed_over = service.method.hands_over();
-                    let settings = service.health.clone();
-                    let probe = Probe { server, target, handed_over, settings };
-                    self.outputs.push_back(Output::Probe(probe));
-                }
-                None => {
-                    let failure = not_found(service);
-                    self.probed(&server, Err(failure), now_ms);
-                }
+            self.follow_change(&server, due.change);
+            if due.probe {
+                self.probe(server, now_ms);
             }
         }
-        self.schedule_probes();
     }
 
-    /// Notes when the next probe is due.
-    pub(super) fn schedule_probes(&mut self) {
-        self.probes_from_ms = self.healths.values().map(Health::next_probe_at).min().unwrap_or(u64::MAX);
+    /// Takes in what came of a question to a server.
+    pub(super) fn learn(&mut self, server: &ServerName, fact: Fact, now_ms: u64) {
+        if let Some(change) = self.pools.take(server, fact, now_ms) {
+            self.follow_change(server, change);
+        }
+    }
+
+    fn follow_change(&mut self, server: &ServerName, change: Change) {
+        let Change { is_news, is_weighed, transition, refuses, reports } = change;
+        self.scores.has_news |= is_news;
+        self.replan_wanted |= is_weighed;
+        self.has_changed |= is_weighed;
+        if let Some(transition) = transition {
+            self.tell(Event::Health { server: server.clone(), transition });
+            self.say_own();
+        }
+        if let Some(refuses) = refuses {
+            self.tell(Event::Wished { server: server.clone(), refuses });
+        }
+        if let Some(error) = reports {
+            self.tell(Event::Reports { server: server.clone(), error });
+        }
+    }
+
+    fn probe(&mut self, server: ServerName, now_ms: u64) {
+        let service = self.farm.service(&server.service);
+        match self.target(&server).zip(service) {
+            Some((target, service)) => {
+                let handed_over = service.method.hands_over();
+                let settings = service.health.clone();
+                self.outputs.push_back(Output::Probe(Probe { server, target, handed_over, settings }));
+            }
+            None => {
+                let failure = not_found(service);
+                self.learn(&server, Fact::Probed(Err(failure)), now_ms);
+            }
+        }
+    }
+
+    fn ask(&mut self, server: &ServerName) {
+        let settings = self.farm.service(&server.service).and_then(|service| service.report.clone());
+        let member = self.membership.member(&server.service, &server.server);
+        let to = member.and_then(|member| member.address.or_else(|| self.known_address(&member)));
+        if let Some((settings, to)) = settings.zip(to) {
+            let to = SocketAddr::new(to, settings.port);
+            self.outputs.push_back(Output::LoadQuery(LoadQuery { server: server.clone(), to, settings }));
+        }
     }
 
     /// Why a member that is this host itself can't answer clients.

@@ -21,11 +21,13 @@ pub(super) struct Scores {
     told: BTreeMap<u16, Score>,
     /// When servers are compared next, in milliseconds: never where no service asks for that.
     pub(super) compare_at_ms: u64,
+    /// Whether anything came since the snapshot was made.
+    pub(super) has_news: bool,
 }
 
 impl Default for Scores {
     fn default() -> Self {
-        Scores { loads: BTreeMap::new(), told: BTreeMap::new(), compare_at_ms: u64::MAX }
+        Scores { loads: BTreeMap::new(), told: BTreeMap::new(), compare_at_ms: u64::MAX, has_news: false }
     }
 }
 
@@ -42,7 +44,7 @@ impl Director {
         if now_ms < self.scores.compare_at_ms {
             return;
         }
-        self.has_changed |= core::mem::take(&mut self.reports.news);
+        self.has_changed |= core::mem::take(&mut self.scores.has_news);
         self.compare(now_ms);
     }
 
@@ -73,7 +75,7 @@ impl Director {
         let is_news = |(slot, score): &(&u16, &Score)| told.get(slot) != Some(score);
         let changed: Vec<(u16, Score)> = wanted.iter().filter(is_news).map(|(s, c)| (*s, *c)).collect();
         let compare_at_ms = if is_wanted_again { now_ms.saturating_add(COMPARES_MS) } else { u64::MAX };
-        self.scores = Scores { loads, told: wanted, compare_at_ms };
+        self.scores = Scores { loads, told: wanted, compare_at_ms, has_news: self.scores.has_news };
         if !changed.is_empty() {
             self.has_changed = true;
             self.outputs.push_back(Output::Score(changed));

@@ -5,7 +5,6 @@ use alloc::collections::BTreeMap;
 use super::Director;
 use crate::farm::plan::ServerName;
 use crate::node::peers::KnownHost;
-use crate::pool::health::Health;
 use crate::pool::signals::Signals;
 
 /// Sessions are counted so often at least, in milliseconds.
@@ -40,15 +39,13 @@ impl Director {
         let is_host = || self.farm.every_host().any(|service| service.name == name.service);
         let host = known.iter().find(|host| host.name == name.server && is_host());
         let heard_ms = host.and_then(|host| if host.own { Some(now_ms) } else { host.heard_ms });
-        let report = self.reports.latest(name, now_ms);
+        let own = self.pools.server(name).map(|server| server.signals(now_ms)).unwrap_or_default();
         let heard_for_ms = heard_ms.map(|heard_ms| now_ms.saturating_sub(heard_ms));
         Signals {
             active: slot.and_then(|slot| self.active.get(&slot).copied()),
             reported: host.filter(|_| heard_ms.is_some()).map(|host| host.load.into()),
-            report: report.map(|(report, _)| report).unwrap_or_default(),
-            age_ms: report.map(|(_, age_ms)| age_ms).or(heard_for_ms),
-            latency_us: self.healths.get(name).and_then(Health::latency_us),
-            ..Signals::default()
+            age_ms: own.age_ms.or(heard_for_ms),
+            ..own
         }
     }
 }

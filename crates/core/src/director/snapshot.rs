@@ -18,6 +18,7 @@ use crate::node::peers::KnownHost;
 use crate::pool::health::{self, Health};
 use crate::pool::reports::ReportsSnapshot;
 use crate::pool::signals::Signals;
+use crate::pool::{Server, State};
 
 /// A farm at one moment.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +83,7 @@ pub struct ServerSnapshot {
     /// Its number in the tables in force.
     pub slot: Option<u16>,
     /// How it is.
-    pub state: ServerState,
+    pub state: State,
     /// Why it isn't up, in words.
     pub reason: Option<String>,
     /// How much of its weight it has by now, in tenths.
@@ -99,28 +100,6 @@ pub struct ServerSnapshot {
     pub probe_failures: u64,
     /// How often probes found it up or down, when it was not so before.
     pub state_changes: u64,
-}
-
-/// How a server is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerState {
-    /// It takes new sessions.
-    Up,
-    /// It can't.
-    Down,
-    /// It is to take none, and keeps those it has.
-    Draining,
-}
-
-impl ServerState {
-    /// In a word.
-    pub fn name(self) -> &'static str {
-        match self {
-            ServerState::Up => "up",
-            ServerState::Down => "down",
-            ServerState::Draining => "draining",
-        }
-    }
 }
 
 /// A host's part, where every one decides.
@@ -211,7 +190,8 @@ impl Director {
 
     fn see_server(&self, service: &farm::Service, state: MemberState, seen: &Seen<'_>) -> ServerSnapshot {
         let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
-        let health = self.healths.get(&name);
+        let server = self.pools.server(&name);
+        let health = server.map(Server::health);
         let (how, reason) = self.state_of(&name, service, &state, &seen.hosts);
         let failed = health.filter(|_| state.health.state != health::State::Up);
         let slot = seen.slots.get(&name).copied();
@@ -223,7 +203,7 @@ impl Director {
             tenths: state.tenths,
             signals: self.signals(&name, slot, &seen.hosts, seen.now_ms),
             score: slot.map_or(0, |slot| self.scores.score(slot)),
-            reports: self.reports.seen(&name),
+            reports: server.and_then(Server::reports).unwrap_or_default(),
             probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),
             probe_failures: health.map_or(0, Health::failures),
             state_changes: health.map_or(0, Health::changes),

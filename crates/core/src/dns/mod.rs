@@ -28,7 +28,7 @@ pub use file_ranks::{BadRanks, FileRanks, RanksChange, read_ranks};
 pub use limit::{Allowance, Exceeded, Limit, Total};
 pub use name::{Name, NameError};
 pub use paths::{MeasuredPath, PathChange, PathMode, PathOrder, PathProbing, Paths};
-pub use servers::{Effect, Fact, Order, OwnServer, ServerList, ServerStates, ServerView};
+pub use servers::{Effect, Order, OwnServer, ServerList, ServerStates, ServerView};
 pub use table::Table;
 pub use wire::{Rcode, rtype};
 pub use zone::{Lookup, RecordError, RrSet, Zone, is_of_signing};

@@ -9,16 +9,11 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::AtomicU64;
 
-use crate::farm::group::{MemberChange, State};
-use crate::pool::health::{self, Failure, Health};
-use crate::pool::report::{BadReport, Report};
-use crate::pool::reports::{Change, Heard};
+use crate::farm::group::MemberChange;
+use crate::pool::health::{self, Failure};
+use crate::pool::report::BadReport;
 use crate::pool::shares::Known;
-use crate::pool::signals::Signals;
-use crate::pool::{HealthCheck, Reporting};
-
-/// Shares of who starts slowly are made anew so often, in milliseconds.
-const RENEW_MS: u64 = 500;
+use crate::pool::{self, Change, Fact, Pool, Server, State};
 
 /// A server of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +41,8 @@ impl OwnServer {
 pub struct ServerList {
     /// In the order of the file.
     pub servers: Box<[OwnServer]>,
-    /// How they are probed.
-    pub health: Arc<HealthCheck>,
-    /// How they are asked for their load, if they are.
-    pub report: Option<Arc<Reporting>>,
-    /// How long one takes to its whole share once it works, in milliseconds; 0 for at once.
-    pub slow_start_ms: u64,
+    /// How they are looked after.
+    pub settings: Arc<pool::Settings>,
 }
 
 impl ServerList {
@@ -72,15 +63,6 @@ pub enum Order {
     Ask(usize),
 }
 
-/// What came of a question.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fact {
-    /// How long a probe took in microseconds, or why it failed.
-    Probed(Result<u64, Failure>),
-    /// What the server says of its load, or why that isn't believed.
-    Reported(Result<Report, BadReport>),
-}
-
 /// What a fact, or the want of one, changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
@@ -92,16 +74,6 @@ pub struct Effect {
     pub refuses: Option<bool>,
     /// Its reports are believed again (`None` within), or no more, and why.
     pub reports: Option<Option<BadReport>>,
-}
-
-/// One server, as it is now.
-#[derive(Debug)]
-struct OneState {
-    health: Health,
-    /// What it said of its load, if it is asked.
-    heard: Option<Box<Heard>>,
-    is_drained: bool,
-    given: Arc<AtomicU64>,
 }
 
 /// One server for whoever shows it, or gives its address.
@@ -119,125 +91,76 @@ pub struct ServerView<'a> {
     pub given: &'a Arc<AtomicU64>,
 }
 
-/// The servers of a name as they are now, in the order of their list, which is given with each call.
+/// The servers of a name as they are now, by their places in its list, which is given with each call.
 #[derive(Debug)]
 pub struct ServerStates {
-    states: Box<[OneState]>,
-    /// When shares are made anew because somebody starts slowly, in milliseconds.
-    renew_at_ms: u64,
+    pool: Pool<usize>,
+    given: Box<[Arc<AtomicU64>]>,
 }
 
 impl ServerStates {
     /// Of servers that nothing is known of. `seed` is another number for each name: it spreads their probes.
     pub fn new(list: &ServerList, seed: u64, now_ms: u64) -> ServerStates {
-        let mut states = ServerStates { states: Box::default(), renew_at_ms: u64::MAX };
-        states.follow(list, list, seed, now_ms);
-        states
+        let mut pool = Pool::default();
+        pool.follow(0..list.servers.len(), |place| {
+            Server::new(&list.settings, seed_of(seed, *place), now_ms, false)
+        });
+        ServerStates { pool, given: list.servers.iter().map(|_| Arc::default()).collect() }
     }
 
     /// Goes on with another list; what is known of servers whose addresses stay is kept.
-    pub fn follow(&mut self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) {
-        let mut known: BTreeMap<SocketAddr, Vec<OneState>> = BTreeMap::new();
-        let states = core::mem::take(&mut self.states).into_iter();
-        for (state, server) in states.zip(&before.servers).rev() {
-            known.entry(server.address).or_default().push(state);
+    #[must_use]
+    pub fn follow(self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) -> ServerStates {
+        let mut known: BTreeMap<SocketAddr, Vec<(Server, Arc<AtomicU64>)>> = BTreeMap::new();
+        for ((server, given), listed) in self.pool.into_servers().zip(self.given).zip(&before.servers).rev() {
+            known.entry(listed.address).or_default().push((server, given));
         }
-        let is_asked_otherwise = before.report != list.report;
-        let states = (1..).zip(&list.servers).map(|(number, server)| {
-            let seed = seed.wrapping_add(u64::wrapping_mul(number, 0x9e37_79b9_7f4a_7c15));
-            let mut state = match known.get_mut(&server.address).and_then(Vec::pop) {
-                Some(mut state) => {
-                    state.health.reconfigure_sharing(now_ms, &list.health);
-                    state
-                }
-                None => OneState {
-                    health: Health::sharing(&list.health, seed),
-                    heard: None,
-                    is_drained: false,
-                    given: Arc::default(),
-                },
-            };
-            if is_asked_otherwise || state.heard.is_none() {
-                let heard = |settings: &Arc<Reporting>| Box::new(Heard::new(settings, seed, now_ms));
-                state.heard = list.report.as_ref().map(heard);
+        let mut pool = Pool::default();
+        let mut all_given = Vec::with_capacity(list.servers.len());
+        pool.follow(0..list.servers.len(), |place| {
+            let seed = seed_of(seed, *place);
+            let listed = list.servers.get(*place).and_then(|listed| known.get_mut(&listed.address)?.pop());
+            let is_known = listed.is_some();
+            let (mut server, given) =
+                listed.unwrap_or_else(|| (Server::new(&list.settings, seed, now_ms, true), Arc::default()));
+            if is_known {
+                server.reconfigure(&list.settings, seed, now_ms);
             }
-            state
+            all_given.push(given);
+            server
         });
-        self.states = states.collect();
-        self.renew_at_ms = self.renewed_at(list, now_ms);
+        ServerStates { pool, given: all_given.into() }
     }
 
     /// When [`ServerStates::poll`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
-        let of = |one: &OneState| {
-            let asking = one.heard.as_ref().map_or(u64::MAX, |heard| heard.ask_at_ms());
-            asking.min(one.health.next_probe_at())
-        };
-        self.states.iter().map(of).min().unwrap_or(u64::MAX).min(self.renew_at_ms)
+        self.pool.next_at()
     }
 
     /// What is to be asked now, and what has changed by time alone, by places in the list.
-    pub fn poll(&mut self, list: &ServerList, now_ms: u64) -> (Vec<Order>, Vec<(usize, Effect)>) {
+    pub fn poll(&mut self, now_ms: u64) -> (Vec<Order>, Vec<(usize, Effect)>) {
         let (mut orders, mut effects) = (Vec::new(), Vec::new());
-        for (place, one) in self.states.iter_mut().enumerate() {
-            if one.health.next_probe_at() <= now_ms {
-                one.health.started(now_ms);
-                orders.push(Order::Probe(place));
-            }
-            if let (Some(settings), Some(heard)) = (&list.report, &mut one.heard)
-                && heard.ask_at_ms() <= now_ms
-            {
-                effects.push((place, Effect::of(heard.asked(settings, now_ms))));
-                orders.push(Order::Ask(place));
-            }
-        }
-        if self.renew_at_ms <= now_ms {
-            self.renew_at_ms = self.renewed_at(list, now_ms);
-            // It is nobody's in particular: shares of all of them are others.
-            effects.push((0, Effect { is_news: true, ..Effect::default() }));
+        for (place, due) in self.pool.poll(now_ms) {
+            orders.extend(due.probe.then_some(Order::Probe(place)));
+            orders.extend(due.ask.then_some(Order::Ask(place)));
+            effects.push((place, Effect::of(due.change)));
         }
         (orders, effects)
     }
 
-    fn renewed_at(&self, list: &ServerList, now_ms: u64) -> u64 {
-        let starts = |one: &OneState| one.percent(list, now_ms) < 100;
-        if self.states.iter().any(starts) { now_ms.saturating_add(RENEW_MS) } else { u64::MAX }
-    }
-
     /// Takes in what came of a question.
-    pub fn take(&mut self, list: &ServerList, place: usize, fact: Fact, now_ms: u64) -> Effect {
-        let Some(one) = self.states.get_mut(place) else { return Effect::default() };
-        match fact {
-            Fact::Probed(result) => {
-                let Some(transition) = one.health.result(now_ms, result) else { return Effect::default() };
-                let member = match (transition.to, transition.reason) {
-                    (health::State::Up, _) => Some(MemberChange::Up),
-                    (_, reason) => reason.map(MemberChange::Down),
-                };
-                self.renew_at_ms = self.renew_at_ms.min(self.renewed_at(list, now_ms));
-                Effect { is_news: true, member, ..Effect::default() }
-            }
-            Fact::Reported(result) => match &mut one.heard {
-                Some(heard) => Effect::of(heard.take(result, now_ms)),
-                // It came late: the file says no more that it is to be asked.
-                None => Effect::default(),
-            },
-        }
+    pub fn take(&mut self, place: usize, fact: Fact, now_ms: u64) -> Effect {
+        self.pool.take(&place, fact, now_ms).map(Effect::of).unwrap_or_default()
     }
 
     /// The operator wants no more clients to come to a server, or wants them again. True if that is news.
     pub fn drain(&mut self, place: usize, is_drained: bool) -> bool {
-        let before =
-            self.states.get_mut(place).map(|one| core::mem::replace(&mut one.is_drained, is_drained));
-        before.is_some_and(|before| before != is_drained)
+        self.pool.change(&place, |server| server.drain(is_drained)).unwrap_or(false)
     }
 
     /// Of how many servers it isn't known yet whether they work.
     pub fn unknown(&self) -> usize {
-        let is_unknown = |one: &&OneState| {
-            one.health.status().state == health::State::Unknown && one.health.last_failure().is_none()
-        };
-        self.states.iter().filter(is_unknown).count()
+        self.pool.iter().filter(|(_, server)| server.is_unknown()).count()
     }
 
     /// All of them, in the order of the list.
@@ -246,86 +169,74 @@ impl ServerStates {
         list: &'a ServerList,
         now_ms: u64,
     ) -> impl Iterator<Item = (&'a OwnServer, ServerView<'a>)> {
-        let all = || self.states.iter().zip(&list.servers);
+        let all = || self.pool.iter().map(|(_, server)| server).zip(&list.servers);
         // Reports alone leave no name without servers.
-        let may_refuse = all().any(|(one, server)| one.is_up(server) && !one.refuses());
-        all().map(move |(one, server)| (server, one.view(server, list, may_refuse, now_ms)))
+        let takes = |(server, listed): (&Server, &OwnServer)| is_wanted(server, listed) && !server.refuses();
+        let may_refuse = all().any(takes);
+        let view = move |server: &'a Server, listed: &'a OwnServer, given| {
+            let refuses = may_refuse && is_wanted(server, listed) && server.refuses();
+            let state = server.state(listed.weight, refuses);
+            let failure = server.health().last_failure().map(|(_, failure)| failure);
+            ServerView {
+                state,
+                known: Known {
+                    weight: listed.weight,
+                    tenths: server.tenths(),
+                    signals: server.signals(now_ms),
+                },
+                failure: failure.filter(|_| state == State::Down),
+                refuses,
+                given,
+            }
+        };
+        all().zip(&self.given).map(move |((server, listed), given)| (listed, view(server, listed, given)))
     }
 }
 
-impl OneState {
-    /// Whether it works and its operator wants clients to come.
-    fn is_up(&self, server: &OwnServer) -> bool {
-        !self.is_drained && server.weight > 0 && self.health.status().state == health::State::Up
-    }
+/// Whether it works and its operator wants clients to come.
+fn is_wanted(server: &Server, listed: &OwnServer) -> bool {
+    server.state(listed.weight, false) == State::Up
+}
 
-    fn refuses(&self) -> bool {
-        self.heard.as_ref().is_some_and(|heard| heard.refuses())
-    }
-
-    fn percent(&self, list: &ServerList, now_ms: u64) -> u64 {
-        let status = self.health.status();
-        if status.state == health::State::Up {
-            status.slow_start_percent(now_ms, list.slow_start_ms)
-        } else {
-            100
-        }
-    }
-
-    fn view(&self, server: &OwnServer, list: &ServerList, may_refuse: bool, now_ms: u64) -> ServerView<'_> {
-        let refuses = may_refuse && self.is_up(server) && self.refuses();
-        let state = match self.health.status().state {
-            _ if self.is_drained || server.weight == 0 || refuses => State::Draining,
-            health::State::Up => State::Up,
-            health::State::Down | health::State::Unknown => State::Down,
-        };
-        let latest = self.heard.as_ref().and_then(|heard| heard.latest(now_ms));
-        let wanted = self.heard.as_ref().map_or(10, |heard| heard.tenths());
-        let tenths = u16::try_from(self.percent(list, now_ms).div_ceil(10)).unwrap_or(10);
-        let signals = Signals {
-            latency_us: self.health.latency_us(),
-            report: latest.map(|(report, _)| report).unwrap_or_default(),
-            age_ms: latest.map(|(_, age_ms)| age_ms),
-            ..Signals::default()
-        };
-        let failure = self.health.last_failure().map(|(_, failure)| failure);
-        ServerView {
-            state,
-            known: Known { weight: server.weight, tenths: tenths.min(wanted), signals },
-            failure: failure.filter(|_| state == State::Down),
-            refuses,
-            given: &self.given,
-        }
-    }
+fn seed_of(seed: u64, place: usize) -> u64 {
+    seed.wrapping_add((place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 impl Effect {
     fn of(change: Change) -> Effect {
-        Effect { is_news: change.is_news, member: None, refuses: change.refuses, reports: change.turned }
+        let Change { is_news, transition, refuses, reports, .. } = change;
+        let member = transition.and_then(|transition| match (transition.to, transition.reason) {
+            (health::State::Up, _) => Some(MemberChange::Up),
+            (_, reason) => reason.map(MemberChange::Down),
+        });
+        Effect { is_news, member, refuses, reports }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::{HealthKind, ReportKind};
+    use crate::pool::report::Report;
+    use crate::pool::{HealthCheck, HealthKind, ReportKind, Reporting};
     use alloc::vec;
 
     fn list(addresses: &[&str], kind: HealthKind) -> ServerList {
         let server = |address: &&str| OwnServer { name: None, address: address.parse().unwrap(), weight: 1 };
         ServerList {
             servers: addresses.iter().map(server).collect(),
-            health: Arc::new(HealthCheck {
-                kind,
-                interval_ms: 1_000,
-                timeout_ms: 500,
-                rise: 1,
-                fall: 1,
-                jitter_percent: 0,
-                port: None,
+            settings: Arc::new(pool::Settings {
+                check: Arc::new(HealthCheck {
+                    kind,
+                    interval_ms: 1_000,
+                    timeout_ms: 500,
+                    rise: 1,
+                    fall: 1,
+                    jitter_percent: 0,
+                    port: None,
+                }),
+                report: None,
+                slow_start_ms: 0,
             }),
-            report: None,
-            slow_start_ms: 0,
         }
     }
 
@@ -338,15 +249,15 @@ mod tests {
         let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = ServerStates::new(&list, 7, 0);
         assert_eq!((servers.next_at(), servers.unknown()), (0, 2));
-        assert_eq!(servers.poll(&list, 0).0, [Order::Probe(0), Order::Probe(1)]);
+        assert_eq!(servers.poll(0).0, [Order::Probe(0), Order::Probe(1)]);
         assert_eq!(servers.next_at(), u64::MAX, "nothing is due while probes are under way");
-        let up = servers.take(&list, 0, Fact::Probed(Ok(5)), 3);
+        let up = servers.take(0, Fact::Probed(Ok(5)), 3);
         assert_eq!((up.is_news, up.member), (true, Some(MemberChange::Up)));
-        let down = servers.take(&list, 1, Fact::Probed(Err(Failure::Refused)), 4);
+        let down = servers.take(1, Fact::Probed(Err(Failure::Refused)), 4);
         assert_eq!(down.member, Some(MemberChange::Down(Failure::Refused)));
         assert_eq!((states(&servers, &list, 5), servers.unknown()), (vec!["up", "down"], 0));
         assert_eq!(servers.next_at(), 1_000);
-        assert_eq!(servers.take(&list, 9, Fact::Probed(Ok(5)), 5), Effect::default());
+        assert_eq!(servers.take(9, Fact::Probed(Ok(5)), 5), Effect::default());
     }
 
     #[test]
@@ -361,10 +272,10 @@ mod tests {
     fn a_reload_keeps_what_is_known_of_addresses_that_stay() {
         let before = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = ServerStates::new(&before, 7, 0);
-        servers.poll(&before, 0);
-        servers.take(&before, 1, Fact::Probed(Ok(5)), 3);
+        servers.poll(0);
+        servers.take(1, Fact::Probed(Ok(5)), 3);
         let after = list(&["192.0.2.2:80", "192.0.2.3:80"], HealthKind::Tcp);
-        servers.follow(&before, &after, 7, 10);
+        let servers = servers.follow(&before, &after, 7, 10);
         assert_eq!((states(&servers, &after, 10), servers.unknown()), (vec!["up", "down"], 1));
         assert_eq!(after.place_of(1, "192.0.2.2:80".parse().unwrap()), Some(0));
         assert_eq!(after.place_of(0, "192.0.2.1:80".parse().unwrap()), None);
@@ -384,34 +295,40 @@ mod tests {
     fn reports_drain_a_server_as_long_as_another_takes_clients() {
         let kind = ReportKind::AgentCheck;
         let report = Reporting { kind, port: 9, interval_ms: 1_000, timeout_ms: 100 };
-        let list = ServerList {
-            report: Some(Arc::new(report)),
-            ..list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None)
-        };
+        let mut list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None);
+        Arc::make_mut(&mut list.settings).report = Some(Arc::new(report));
         let mut servers = ServerStates::new(&list, 7, 0);
         let refusal = || Fact::Reported(Ok(Report { percent: Some(0), ..Report::default() }));
-        let effect = servers.take(&list, 0, refusal(), 1);
+        let effect = servers.take(0, refusal(), 1);
         assert_eq!((effect.is_news, effect.refuses), (true, Some(true)));
         assert_eq!(states(&servers, &list, 1), ["draining", "up"]);
-        servers.take(&list, 1, refusal(), 1);
+        servers.take(1, refusal(), 1);
         assert_eq!(states(&servers, &list, 1), ["up", "up"]);
         servers.drain(1, true);
         assert_eq!(states(&servers, &list, 1), ["up", "draining"]);
-        assert_eq!(servers.poll(&list, 1_000).0.len(), 2, "both are asked again");
+        assert_eq!(servers.poll(1_000).0.len(), 2, "both are asked again");
     }
 
     #[test]
-    fn who_starts_slowly_is_shown_anew_until_it_has_its_whole_share() {
-        let list = ServerList { slow_start_ms: 1_000, ..list(&["192.0.2.1:80"], HealthKind::Tcp) };
-        let mut servers = ServerStates::new(&list, 7, 0);
-        servers.poll(&list, 1);
-        servers.take(&list, 0, Fact::Probed(Ok(5)), 1);
-        let tenths =
-            |servers: &ServerStates, now_ms| servers.views(&list, now_ms).next().unwrap().1.known.tenths;
-        assert_eq!((tenths(&servers, 1), servers.next_at()), (1, 501));
-        assert!(servers.poll(&list, 501).1.iter().any(|(_, effect)| effect.is_news));
-        assert_eq!((tenths(&servers, 501), tenths(&servers, 1_001)), (5, 10));
-        servers.poll(&list, 1_001);
-        assert_ne!(servers.next_at(), 1_501, "it has its whole share");
+    fn a_server_that_comes_later_has_its_share_by_tenths() {
+        let mut before = list(&["192.0.2.1:80"], HealthKind::Tcp);
+        Arc::make_mut(&mut before.settings).slow_start_ms = 1_000;
+        let servers = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp).servers;
+        let after = ServerList { servers, settings: Arc::clone(&before.settings) };
+        let mut servers = ServerStates::new(&before, 7, 0);
+        servers.poll(0);
+        servers.take(0, Fact::Probed(Ok(5)), 1);
+        let mut servers = servers.follow(&before, &after, 7, 1);
+        servers.poll(1);
+        servers.take(1, Fact::Probed(Ok(5)), 1);
+        let tenths = |servers: &ServerStates| -> Vec<u16> {
+            servers.views(&after, 0).map(|(_, view)| view.known.tenths).collect()
+        };
+        assert_eq!((tenths(&servers), servers.next_at()), (vec![10, 1], 201));
+        assert!(servers.poll(501).1.iter().any(|(place, effect)| *place == 1 && effect.is_news));
+        assert_eq!(tenths(&servers), [10, 5]);
+        servers.poll(1_001);
+        assert_eq!(tenths(&servers), [10, 10]);
+        assert_ne!(servers.next_at(), 1_101, "it has its whole share");
     }
 }

@@ -37,16 +37,6 @@ pub struct Status {
 impl Status {
     /// Of a server that nothing is known of.
     pub const UNKNOWN: Status = Status { state: State::Unknown, since_ms: 0, was_up: false };
-
-    /// What part of its weight a server has that takes `slow_start_ms` to the whole of it, in percent: a tenth when it comes up, and
-    /// all of it where it began so.
-    pub fn slow_start_percent(&self, now_ms: u64, slow_start_ms: u64) -> u64 {
-        let up_ms = now_ms.saturating_sub(self.since_ms);
-        if slow_start_ms == 0 || self.since_ms == 0 || up_ms >= slow_start_ms {
-            return 100;
-        }
-        (up_ms.saturating_mul(100) / slow_start_ms).max(10)
-    }
 }
 
 /// A change of state.
@@ -124,12 +114,7 @@ pub struct Health {
 
 impl Health {
     /// A server not probed yet; its first probe is due at once. `seed` spreads the jitter of servers.
-    pub fn new(settings: &HealthCheck, seed: u64) -> Health {
-        Health::sharing(&Arc::new(settings.clone()), seed)
-    }
-
-    /// The same, of one of many servers with these settings.
-    pub fn sharing(settings: &Arc<HealthCheck>, seed: u64) -> Health {
+    pub fn new(settings: &Arc<HealthCheck>, seed: u64) -> Health {
         let up = settings.kind == HealthKind::None;
         let state = if up { State::Up } else { State::Unknown };
         Health {
@@ -147,23 +132,13 @@ impl Health {
         }
     }
 
-    /// A server that took sessions when the control plane stopped: up until probes say otherwise.
-    pub fn resumed(settings: &HealthCheck, seed: u64) -> Health {
-        let mut health = Health::new(settings, seed);
-        health.status = Status { state: State::Up, since_ms: 0, was_up: true };
-        health
+    /// It took sessions when the control plane stopped: it is up until probes say otherwise.
+    pub fn resume(&mut self) {
+        self.status = Status { state: State::Up, since_ms: 0, was_up: true };
     }
 
     /// Goes on with other settings after a reload; what is known stays known.
-    pub fn reconfigure(&mut self, now_ms: u64, settings: &HealthCheck) -> Option<Transition> {
-        if *self.settings == *settings {
-            return None;
-        }
-        self.reconfigure_sharing(now_ms, &Arc::new(settings.clone()))
-    }
-
-    /// The same, of one of many servers with these settings.
-    pub fn reconfigure_sharing(&mut self, now_ms: u64, settings: &Arc<HealthCheck>) -> Option<Transition> {
+    pub fn reconfigure(&mut self, now_ms: u64, settings: &Arc<HealthCheck>) -> Option<Transition> {
         let before = core::mem::replace(&mut self.settings, Arc::clone(settings));
         if before == *settings {
             return None;
@@ -394,8 +369,8 @@ mod tests {
     use std::string::ToString;
     use std::vec;
 
-    fn settings(rise: u32, fall: u32) -> HealthCheck {
-        HealthCheck {
+    fn settings(rise: u32, fall: u32) -> Arc<HealthCheck> {
+        Arc::new(HealthCheck {
             kind: HealthKind::Tcp,
             interval_ms: 2_000,
             timeout_ms: 1_000,
@@ -403,7 +378,7 @@ mod tests {
             fall,
             jitter_percent: 10,
             port: None,
-        }
+        })
     }
 
     fn http(body: Option<&str>) -> HealthKind {
@@ -494,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_server_not_probed_is_up() {
-        let none = HealthCheck { kind: HealthKind::None, ..settings(1, 1) };
+        let none = Arc::new(HealthCheck { kind: HealthKind::None, ..(*settings(1, 1)).clone() });
         let health = Health::new(&none, 1);
         assert_eq!((health.status().state, health.next_probe_at()), (State::Up, u64::MAX));
         let mut down = Health::new(&settings(1, 1), 1);
@@ -505,7 +480,8 @@ mod tests {
 
     #[test]
     fn a_reload_keeps_what_is_known_and_probes_anew() {
-        let mut health = Health::resumed(&settings(1, 3), 1);
+        let mut health = Health::new(&settings(1, 3), 1);
+        health.resume();
         health.started(10);
         health.result(11, Ok(1));
         assert_eq!(health.reconfigure(20, &settings(1, 3)), None);
@@ -568,7 +544,7 @@ mod tests {
         fn the_interval_stays_within_its_jitter(
             seed: u64, interval_ms in 0u64..100_000, jitter_percent in 0u32..150
         ) {
-            let mut health = Health::new(&HealthCheck { interval_ms, jitter_percent, ..settings(1, 1) }, seed);
+            let mut health = Health::new(&Arc::new(HealthCheck { interval_ms, jitter_percent, ..(*settings(1, 1)).clone() }), seed);
             let spread = interval_ms * u64::from(jitter_percent.min(100)) / 100;
             for _ in 0..20 {
                 health.started(1_000);

@@ -1,17 +1,47 @@
 //! Servers and what is known of them: one machine for packets, HTTP and names.
 //!
-//! [`health`] is how they are, [`reports`] and [`signals`] how loaded, [`policy`] who of them is chosen, and [`shares`] how much of it each is
-//! given.
+//! A [`Pool`] has servers, each of them one machine ([`Server`]) of its [`health`], its [`reports`] and a slow start, by the pool's
+//! [`Settings`]. [`signals`] are what is known of their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
 
 pub mod health;
 pub mod policy;
 pub mod report;
 pub mod reports;
+mod server;
+mod servers;
 mod settings;
 pub mod shares;
 pub mod signals;
+mod slow_start;
 
+pub use server::{Change, Due, Fact, Server, Settings};
+pub use servers::Pool;
 pub use settings::{HealthCheck, HealthKind, ReportKind, Reporting};
 
 /// The whole of a server's weight, in tenths.
 pub const WHOLE: u16 = 10;
+
+/// How a server is, for whoever chooses, and for whoever looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It takes new sessions.
+    Up,
+    /// It can't: it fails its probes, or was never probed.
+    Down,
+    /// It is to take none, and keeps those it has: by its operator, by its weight, or by itself.
+    Draining,
+    /// It works, and has not reported for so long that it was asked to.
+    Silent,
+}
+
+impl State {
+    /// Its name in views.
+    pub const fn name(self) -> &'static str {
+        match self {
+            State::Up => "up",
+            State::Down => "down",
+            State::Draining => "draining",
+            State::Silent => "silent",
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! What one server has said of its load: asked for in turn, believed for a while.
+//! One server's reports of its load: asked for in turn, believed for a while.
 
 use alloc::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use super::{Reporting, WHOLE};
 const EXPIRES_INTERVALS: u64 = 3;
 const EXPIRES_MS: u64 = 10_000;
 
-/// What one server has said.
+/// The reports of one server.
 #[derive(Clone, Debug)]
-pub struct Heard {
+pub struct Reports {
     ask_at_ms: u64,
     last: Option<(Report, u64)>,
     wish: Wish,
@@ -64,12 +64,12 @@ pub struct Change {
     pub refuses: Option<bool>,
 }
 
-impl Heard {
+impl Reports {
     /// Nothing yet. The first questions to servers are spread over an interval, so that not all answers come at once; `spread` is any
     /// number that differs among servers. Times are in milliseconds.
-    pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Heard {
+    pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Reports {
         let ask_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
-        Heard { ask_at_ms, last: None, wish: Wish::default(), seen: ReportsSnapshot::default() }
+        Reports { ask_at_ms, last: None, wish: Wish::default(), seen: ReportsSnapshot::default() }
     }
 
     /// When the next question is due.
@@ -132,7 +132,7 @@ impl Heard {
     }
 
     /// What became of its reports.
-    pub fn seen(&self) -> ReportsSnapshot {
+    pub fn snapshot(&self) -> ReportsSnapshot {
         self.seen.clone()
     }
 }

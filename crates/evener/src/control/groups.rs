@@ -11,15 +11,13 @@ use std::thread::available_parallelism;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evener_core::director;
-use evener_core::farm::group::{
-    Group, MemberState, Members, Moment, Order, Queried, Reach, State, TokenThrottle,
-};
+use evener_core::farm::group::{Group, MemberState, Members, Moment, Order, Queried, Reach, TokenThrottle};
 use evener_core::farm::plan::ServerName;
 use evener_core::net::http::Url;
 use evener_core::node::group::Message;
 use evener_core::path::sessions::Seed;
-use evener_core::pool::health::Failure;
-use evener_core::pool::report::{BadReport, Report};
+use evener_core::pool::{Fact, State};
+
 use tokio::sync::mpsc;
 
 use super::now_ms;
@@ -43,14 +41,14 @@ const RESULTS: usize = 256;
 pub(super) struct Found {
     group: String,
     member: usize,
-    fact: Fact,
+    answer: Answer,
 }
 
 /// What came of a question to a member.
-enum Fact {
-    Probed(Result<u64, Failure>),
+enum Answer {
+    Fact(Fact),
+    /// Of a LOAD-QUERY.
     Queried(Queried),
-    Answered(Result<Report, BadReport>),
 }
 
 /// All groups.
@@ -210,12 +208,11 @@ impl Groups {
     }
 
     /// A question has come back.
-    pub(super) fn take(&mut self, Found { group, member, fact }: Found) {
+    pub(super) fn take(&mut self, Found { group, member, answer }: Found) {
         if let Some(Running { members, .. }) = self.running.get_mut(&group) {
-            match fact {
-                Fact::Probed(result) => members.probed(moment(), member, result),
-                Fact::Queried(queried) => members.queried(moment(), member, queried),
-                Fact::Answered(answer) => members.answered(moment(), member, answer),
+            match answer {
+                Answer::Fact(fact) => members.take(moment(), member, fact),
+                Answer::Queried(queried) => members.queried(moment(), member, queried),
             }
         }
         self.settle();
@@ -387,7 +384,7 @@ impl Groups {
         let Some(running) = self.running.get(name) else { return };
         let (group, own) = (Arc::clone(&running.group), Arc::clone(&self.own));
         self.find_out(name, member, async move {
-            Fact::Probed(probe_member(&url, reach.as_ref(), &group.health, &own).await)
+            Answer::Fact(Fact::Probed(probe_member(&url, reach.as_ref(), &group.health, &own).await))
         });
     }
 
@@ -396,23 +393,23 @@ impl Groups {
         let from = running.group.addresses.iter().map(SocketAddr::ip).collect();
         let (own, ca) = (Arc::clone(&self.own), running.client_ca.clone());
         let question = Question { url, is_named, reach, own, from, ca };
-        self.find_out(name, member, async move { Fact::Queried(ask_for_load(question).await) });
+        self.find_out(name, member, async move { Answer::Queried(ask_for_load(question).await) });
     }
 
     fn ask(&self, name: &str, member: usize, url: Url, reach: Option<Reach>) {
         let settings = self.running.get(name).and_then(|running| running.group.report.clone());
         let (Some(settings), own) = (settings, Arc::clone(&self.own)) else { return };
         self.find_out(name, member, async move {
-            Fact::Answered(ask_for_report(url, reach, own, settings).await)
+            Answer::Fact(Fact::Reported(ask_for_report(url, reach, own, settings).await))
         });
     }
 
-    fn find_out(&self, group: &str, member: usize, fact: impl Future<Output = Fact> + Send + 'static) {
+    fn find_out(&self, group: &str, member: usize, answer: impl Future<Output = Answer> + Send + 'static) {
         let (group, results) = (group.to_owned(), self.results.clone());
         tokio::spawn(async move {
-            let fact = fact.await;
+            let answer = answer.await;
             // The loop ends first only when the daemon does.
-            let _ = results.send(Found { group, member, fact }).await;
+            let _ = results.send(Found { group, member, answer }).await;
         });
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
-use evener_core::director::ServerState;
 use evener_core::dns::{Draw, Settings, Table};
+use evener_core::pool::State;
 use evener_core::pool::policy::Weighing;
 use evener_core::pool::report::Report;
 use evener_core::pool::signals::Signals;
@@ -88,7 +88,7 @@ impl ShownAddress {
 
     /// Whether answers have it while others live.
     pub(crate) fn is_given(&self) -> bool {
-        self.state == ServerState::Up.name() && self.share > 0
+        self.state == State::Up.name() && self.share > 0
     }
 }
 

@@ -4,11 +4,11 @@ mod request;
 
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::director::ServerState;
 use evener_core::farm::choose::{Choice, Content, Nobody, Request, Why};
 use evener_core::farm::network::is_link_local;
 use evener_core::path::sessions::{SessionKey, ms};
 use evener_core::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
+use evener_core::pool::State;
 use serde::{Deserialize, Serialize};
 
 use super::groups;
@@ -96,7 +96,7 @@ impl Published {
         let server = self.snapshot.server(name)?;
         let reason = server.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         let state = server.state.name();
-        (server.state != ServerState::Up).then(|| format!("but {} is {state}{reason}", name.server))
+        (server.state != State::Up).then(|| format!("but {} is {state}{reason}", name.server))
     }
 
     fn explain_way(&self, flow: Option<&Flow>, entry: &ServerEntry) -> Vec<String> {

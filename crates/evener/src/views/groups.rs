@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::farm::REDIRECT;
-use evener_core::farm::group::{GroupPolicy, MemberState, State, Wanted};
+use evener_core::farm::group::{GroupPolicy, MemberState, Wanted};
 use evener_core::net::http::{Reading, read};
+use evener_core::pool::State;
 use serde::{Deserialize, Serialize};
 
 use super::servers::Load;

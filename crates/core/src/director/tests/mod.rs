@@ -13,6 +13,7 @@ use super::*;
 use crate::farm::network::tests::{director as network, ip};
 use crate::farm::{self, Server, example};
 use crate::path::tables::Tables;
+use crate::pool::health::Failure;
 use crate::pool::{HealthCheck, HealthKind};
 
 mod paths;

@@ -107,7 +107,7 @@ fn check_services(files: &Files<'_, '_>, placed: &Placed, services: &BTreeMap<&s
         files.problem(placed, Problem::new(service.span(), message, help));
     }
     if let From::Servers(list) = &placed.config.from {
-        let known = signals(true, list.report.as_deref());
+        let known = signals(true, list.settings.report.as_deref());
         can_weigh(files, placed, &known, "nobody asks these", "[dns.name.report]");
     }
 }

@@ -11,7 +11,7 @@ use evener_core::farm::Placement;
 use evener_core::net::Protocol;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 use evener_core::pool::policy::{self, Consumer, Weighing};
-use evener_core::pool::{HealthCheck, Reporting};
+use evener_core::pool::{self, HealthCheck, Reporting};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -105,6 +105,7 @@ pub(super) struct Placed {
 pub(super) struct Shared {
     healths: HashSet<Arc<HealthCheck>>,
     reports: HashSet<Arc<Reporting>>,
+    settings: HashSet<Arc<pool::Settings>>,
 }
 
 /// The one of these that is equal, which it becomes where there is none.
@@ -190,9 +191,11 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
         }
         true => From::Servers(ServerList {
             servers: servers.into(),
-            health: shared(&mut all.healths, health),
-            report: report.map(|report| shared(&mut all.reports, report)),
-            slow_start_ms,
+            settings: {
+                let check = shared(&mut all.healths, health);
+                let report = report.map(|report| shared(&mut all.reports, report));
+                shared(&mut all.settings, pool::Settings { check, report, slow_start_ms })
+            },
         }),
     };
     Some(Placed {

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use evener_core::director::{ServerState, Snapshot};
+use evener_core::director::Snapshot;
 use evener_core::dns::{ServerList, ServerStates};
 use evener_core::farm::Service;
-use evener_core::farm::group::{MemberState, State};
+use evener_core::farm::group::MemberState;
+use evener_core::pool::State;
 use evener_core::pool::report::Report;
 use evener_core::pool::shares::Known;
 use evener_core::pool::signals::Signals;
@@ -98,7 +99,7 @@ fn of_service(name: &str, own: bool, snapshot: &Snapshot, groups: &[ShownGroup])
             server: Some(server.name.server.as_str().into()),
             address,
             state: server.state.name(),
-            lives: server.state == ServerState::Up,
+            lives: server.state == State::Up,
             known,
             reason: server.reason.clone(),
             given: None,
@@ -129,7 +130,7 @@ fn site(name: &str, addresses: impl Iterator<Item = IpAddr>, servers: &[Candidat
     let candidate = |address| Candidate {
         server: Some(name.into()),
         address,
-        state: if lives { ServerState::Up.name() } else { ServerState::Down.name() },
+        state: if lives { State::Up.name() } else { State::Down.name() },
         lives,
         known: Known {
             weight: u16::try_from(weight.max(1)).unwrap_or(u16::MAX),

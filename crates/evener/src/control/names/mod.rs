@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evener_core::director::Snapshot;
-use evener_core::dns::{self, Balanced, Fact, MeasuredPath, PathChange, ServerStates};
-use evener_core::farm::group::{MemberChange, State};
+use evener_core::dns::{self, Balanced, MeasuredPath, PathChange, ServerStates};
+use evener_core::farm::group::MemberChange;
 use evener_core::farm::plan::identity;
 use evener_core::node::secret::Key;
 use evener_core::path::sessions::Seed;
 use evener_core::pool::signals::Signals;
+use evener_core::pool::{Fact, State};
 use evener_dataplane::heap;
 use tokio::sync::mpsc;
 
@@ -223,9 +224,8 @@ impl Names {
                 let name = settings.name.to_string();
                 let seed = identity(&name, "") ^ self.key.0;
                 let mut states = match known {
-                    Some((before, Source::Own(mut states))) => {
-                        states.follow(list_of(&before).unwrap_or(list), list, seed, now_ms);
-                        states
+                    Some((before, Source::Own(states))) => {
+                        states.follow(list_of(&before).unwrap_or(list), list, seed, now_ms)
                     }
                     _ => ServerStates::new(list, seed, now_ms),
                 };
@@ -316,7 +316,7 @@ impl Names {
         let Some(place) = list.place_of(server, asked.address) else { return };
         let counts = matches!(fact, Fact::Probed(Ok(_))) && goes_by_latency(&config);
         let before = states.unknown();
-        let effect = states.take(list, place, fact, now_ms());
+        let effect = states.take(place, fact, now_ms());
         self.unknown = (self.unknown + states.unknown()).saturating_sub(before);
         if effect.is_news || counts {
             self.mark(number);
@@ -353,8 +353,8 @@ impl Names {
         if let Some(ranks) = &mut running.ranks_from {
             ranks.poll(&config, now_ms, self.questions.results());
         }
-        if let (Some(list), Source::Own(states)) = (list_of(&config), &mut running.servers) {
-            let (orders, effects) = states.poll(list, now_ms);
+        if let Source::Own(states) = &mut running.servers {
+            let (orders, effects) = states.poll(now_ms);
             for order in orders {
                 self.questions.ask(&config, order);
             }

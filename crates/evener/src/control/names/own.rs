@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evener_core::director::{self, LoadQuery, ProbePath, Target};
-use evener_core::dns::{Effect, Fact, MeasuredPath, Order, OwnServer, ServerList};
+use evener_core::dns::{Effect, MeasuredPath, Order, OwnServer, ServerList};
 use evener_core::farm::group::MemberEvent;
 use evener_core::farm::plan::ServerName;
 use evener_core::pool::health::Failure;
 use evener_core::pool::report::BadReport;
-use evener_core::pool::{HealthCheck, HealthKind};
+use evener_core::pool::{Fact, HealthCheck, HealthKind};
 use tokio::sync::mpsc;
 
 use crate::config::{From, NameConfig};
@@ -103,11 +103,11 @@ async fn answer(name: &NameConfig, order: Order) -> Fact {
     let server = |place: usize| list.and_then(|list| Some((list, list.servers.get(place)?)));
     match order {
         Order::Probe(place) => Fact::Probed(match server(place) {
-            Some((list, server)) => probe_server(server, &list.health).await,
+            Some((list, server)) => probe_server(server, &list.settings.check).await,
             None => Err(Failure::NotProbed("it is no server any more".to_owned())),
         }),
         Order::Ask(place) => Fact::Reported(match server(place) {
-            Some((list, server)) => match list.report.as_deref() {
+            Some((list, server)) => match list.settings.report.as_deref() {
                 Some(settings) => {
                     let to = SocketAddr::new(server.address.ip(), settings.port);
                     let named = server_name(name, server);

@@ -74,7 +74,7 @@ impl Probing {
 fn wanted(config: &Config, name: &NameConfig) -> Vec<(IpAddr, u16, PathProbing)> {
     let Some(probing) = name.probe else { return Vec::new() };
     let own = list_of(name).into_iter().flat_map(|list| {
-        let port = agent_port(list.report.as_deref());
+        let port = agent_port(list.settings.report.as_deref());
         list.servers.iter().map(move |server| (server.address.ip(), port))
     });
     let services: &[String] = match &name.from {

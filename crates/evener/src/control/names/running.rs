@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use evener_core::director::ServerState;
 use evener_core::dns::{Address, Balanced, Draw, RanksChange, ServerStates, Settings};
+use evener_core::pool::State;
 use evener_core::pool::signals::Signals;
 
 use super::candidates::{Candidate, Followed, of_own};
@@ -189,7 +189,7 @@ fn address(shown: &ShownAddress) -> Address {
     Address {
         address: shown.address,
         share: shown.share,
-        lives: shown.state == ServerState::Up.name(),
+        lives: shown.state == State::Up.name(),
         given: Arc::clone(&shown.given),
     }
 }

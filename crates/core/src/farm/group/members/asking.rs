@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use super::member::Member;
 use super::{MemberChange, Members, Moment, Order};
-use crate::pool::report::{BadReport, Report};
-use crate::pool::reports::Change;
+use crate::pool::health;
+use crate::pool::{Change, Due, Fact};
 
 /// What came of a LOAD-QUERY itself. The load comes in a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,6 @@ impl Queried {
     }
 }
 
-impl Member {
-    /// When it is asked next, in milliseconds.
-    pub(super) fn ask_at_ms(&self) -> u64 {
-        self.heard.as_ref().map_or(u64::MAX, |heard| heard.ask_at_ms())
-    }
-}
-
 impl Members {
     /// A question for its load went to a member that was silent. As in the paper, one that refuses it is none any more; it may join again.
     /// Members that the file lists are never removed.
@@ -47,37 +40,50 @@ impl Members {
         }
     }
 
-    /// A member has answered a question for what it knows of its load, or hasn't.
-    pub fn answered(&mut self, now: Moment, member: usize, answer: Result<Report, BadReport>) {
-        let Some(one) = self.members.get_mut(&member) else { return };
-        // It came late: the file says no more that it is to be asked.
-        let Some(heard) = &mut one.heard else { return };
-        let change = heard.take(answer, now.now_ms);
-        self.take_in(now, member, change);
+    /// Takes in what came of a probe, or of a question for what a member knows of its load.
+    pub fn take(&mut self, now: Moment, member: usize, fact: Fact) {
+        if let Some(one) = self.members.get_mut(&member) {
+            let change = one.server.take(fact, now.now_ms);
+            self.take_in(now, member, change);
+        }
     }
 
-    /// Those that are due are asked.
-    pub(super) fn ask_for_loads(&mut self, now: Moment, orders: &mut Vec<Order>) {
-        let Some(settings) = self.group.report.clone() else { return };
-        let due = |member: &&Member| !member.left && member.ask_at_ms() <= now.now_ms;
-        let due: Vec<usize> = self.members.values().filter(due).map(|member| member.id).collect();
-        for id in due {
-            let Some(member) = self.members.get_mut(&id) else { continue };
-            let change = member.heard.as_mut().map(|heard| heard.asked(&settings, now.now_ms));
-            let (url, reach) = (member.joiner.url.clone(), member.reach(&self.group));
-            orders.push(Order::Ask { member: id, url, reach });
-            self.take_in(now, id, change.unwrap_or_default());
+    /// Those that are due are probed and asked. Whoever has left is no member, until it returns.
+    pub(super) fn look_after(&mut self, now: Moment, orders: &mut Vec<Order>) {
+        let is_due = |member: &&mut Member| !member.left && member.server.next_at() <= now.now_ms;
+        let mut changes = Vec::new();
+        for member in self.members.values_mut().filter(is_due) {
+            let Due { probe, ask, change } = member.server.poll(now.now_ms);
+            let to = || (member.id, member.joiner.url.clone(), member.reach(&self.group));
+            if probe {
+                let (member, url, reach) = to();
+                orders.push(Order::Probe { member, url, reach });
+            }
+            if ask {
+                let (member, url, reach) = to();
+                orders.push(Order::Ask { member, url, reach });
+            }
+            changes.push((member.id, change));
         }
+        changes.into_iter().for_each(|(member, change)| self.take_in(now, member, change));
     }
 
     fn take_in(&mut self, now: Moment, member: usize, change: Change) {
         let Some(name) = self.members.get(&member).map(|member| member.name().to_string()) else { return };
-        if change.refuses.is_some() || change.turned.is_some() {
-            let (refuses, error) = (change.refuses, change.turned);
-            self.answers.push(Order::TellAnswers { member: name, refuses, error });
+        let Change { is_weighed, transition, refuses, reports: error, .. } = change;
+        if refuses.is_some() || error.is_some() {
+            self.answers.push(Order::TellAnswers { member: name.clone(), refuses, error });
         }
-        if change.refuses.is_some() || change.wishes {
+        if is_weighed {
             self.publish_at_ms = self.publish_at_ms.min(now.now_ms);
+        }
+        if let Some(transition) = transition {
+            match (transition.to, transition.reason) {
+                (health::State::Up, _) => self.tell(name, MemberChange::Up),
+                (_, Some(reason)) => self.tell(name, MemberChange::Down(reason)),
+                _ => {}
+            }
+            self.changed(now);
         }
     }
 }
@@ -88,9 +94,11 @@ mod tests {
     use core::net::IpAddr;
 
     use super::*;
-    use crate::farm::group::{Group, GroupMember, GroupPolicy, Joiner, Origin, State, Wanted, example};
+    use crate::farm::group::{Group, GroupMember, GroupPolicy, Joiner, Origin, Wanted, example};
     use crate::net::http::Url;
     use crate::path::sessions::Seed;
+    use crate::pool::State;
+    use crate::pool::report::Report;
     use crate::pool::{ReportKind, Reporting};
 
     fn at(now_ms: u64) -> Moment {
@@ -169,8 +177,8 @@ mod tests {
         assert_eq!(asked(members.poll(at(1_001))), 0);
         assert!(members.poll_timeout() <= 2_000);
         let utilised = |permille| Report { utilisation_permille: Some(permille), ..Report::default() };
-        members.answered(at(1_100), 0, Ok(utilised(200)));
-        members.answered(at(1_100), 1, Ok(utilised(400)));
+        members.take(at(1_100), 0, Fact::Reported(Ok(utilised(200))));
+        members.take(at(1_100), 1, Fact::Reported(Ok(utilised(400))));
         let [first, second] = shares(&mut members, 1_100);
         assert!(first.abs_diff(200) <= 2 && second.abs_diff(100) <= 2, "{first} {second}");
         assert!(
@@ -184,7 +192,7 @@ mod tests {
     fn answers_drain_a_member_as_long_as_another_takes_clients() {
         let mut members = asking(GroupPolicy::RoundRobin);
         let refusal = || Ok(Report { percent: Some(0), ..Report::default() });
-        members.answered(at(1), 0, refusal());
+        members.take(at(1), 0, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 1), [0, 300]);
         assert_eq!(members.snapshot(at(1))[0].state, State::Draining);
         let told = members.poll(at(1));
@@ -192,10 +200,10 @@ mod tests {
             told.iter().any(|order| matches!(order, Order::TellAnswers { refuses: Some(true), .. })),
             "{told:?}"
         );
-        members.answered(at(2), 1, refusal());
+        members.take(at(2), 1, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 2), [150, 150]);
-        members.answered(at(3), 0, Ok(Report { percent: Some(50), ..Report::default() }));
-        members.answered(at(3), 1, Ok(Report { percent: Some(100), ..Report::default() }));
+        members.take(at(3), 0, Fact::Reported(Ok(Report { percent: Some(50), ..Report::default() })));
+        members.take(at(3), 1, Fact::Reported(Ok(Report { percent: Some(100), ..Report::default() })));
         let [first, second] = shares(&mut members, 3);
         assert!(first.abs_diff(100) <= 2, "{first} {second}");
     }

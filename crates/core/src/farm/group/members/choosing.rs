@@ -19,8 +19,7 @@ impl Members {
         self.absorb(now);
         let median = self.median(now);
         let chosen = self.chosen();
-        let starts_slowly =
-            chosen.iter().any(|member| member.weight_percent(now, self.group.slow_start_ms) < 100);
+        let starts_slowly = chosen.iter().any(|member| member.server.slow_start_percent(now.now_ms) < 100);
         let parts = self.parts(now);
         let candidates = chosen.iter().map(|member| Candidate {
             id: member.id,
@@ -54,7 +53,8 @@ impl Members {
     /// Those that work and are wanted; while there is none, those of which nobody knows yet whether they work.
     fn chosen(&self) -> Vec<&Member> {
         let of = |state: health::State| {
-            let fits = move |member: &&Member| member.is_wanted() && member.health.status().state == state;
+            let fits =
+                move |member: &&Member| member.is_wanted() && member.server.health().status().state == state;
             self.members.values().filter(fits).collect::<Vec<_>>()
         };
         let up = of(health::State::Up);
@@ -62,15 +62,15 @@ impl Members {
             return of(health::State::Unknown).into_iter().filter(|member| member.may_be_tried()).collect();
         }
         // Reports alone leave no group without members.
-        match up.iter().any(|member| !member.refuses()) {
-            true => up.into_iter().filter(|member| !member.refuses()).collect(),
+        match up.iter().any(|member| !member.server.refuses()) {
+            true => up.into_iter().filter(|member| !member.server.refuses()).collect(),
             false => up,
         }
     }
 
     /// Weights in force are finer than those that are written, while somebody starts slowly.
     fn slow_weight(&self, now: Moment, member: &Member) -> u16 {
-        let percent = member.weight_percent(now, self.group.slow_start_ms);
+        let percent = member.server.slow_start_percent(now.now_ms);
         let largest = self.members.values().map(|member| u64::from(member.joiner.weight)).max().unwrap_or(1);
         let fine = (u64::from(u16::MAX) / largest.max(1)).clamp(1, 20);
         let weight = u64::from(member.joiner.weight) * fine * percent / 100;
@@ -84,14 +84,14 @@ impl Members {
         }
         let weighing = self.group.policy.weighing();
         let members = || self.members.values().filter(|member| member.is_wanted());
-        let asked = members().any(|member| member.tenths() < 10);
+        let asked = members().any(|member| member.server.wanted_tenths() < 10);
         if weighing.is_none() && !asked {
             return BTreeMap::new();
         }
         let known = |member: &Member| Known {
             weight: member.joiner.weight,
-            tenths: member.tenths(),
-            signals: member.signals(now),
+            tenths: member.server.wanted_tenths(),
+            signals: member.server.signals(now.now_ms),
         };
         let known: Vec<Known> = members().map(known).collect();
         let parts = shares(weighing, self.group.report_gain_percent, &known);
@@ -109,7 +109,8 @@ impl Members {
         let share = |member: &Member| {
             let found = part(member);
             let of_most = if nobody { WHOLE } else { median };
-            let permille = found.map_or(of_most, |(_, part)| part) * u64::from(member.tenths()) / 10;
+            let permille =
+                found.map_or(of_most, |(_, part)| part) * u64::from(member.server.wanted_tenths()) / 10;
             Share { share: 0, permille, is_known: found.is_some(), load: found.map(|(load, _)| load) }
         };
         self.members.values().map(|member| (member.id, share(member))).collect()
@@ -183,7 +184,7 @@ impl Members {
     pub(super) fn is_renewed(&self, now: Moment) -> bool {
         let by_load =
             !matches!(self.group.policy, GroupPolicy::RoundRobin | GroupPolicy::Hash | GroupPolicy::Random);
-        let slow = |member: &Member| member.weight_percent(now, self.group.slow_start_ms) < 100;
+        let slow = |member: &Member| member.server.slow_start_percent(now.now_ms) < 100;
         !self.members.is_empty() && (by_load || self.members.values().any(slow))
     }
 }

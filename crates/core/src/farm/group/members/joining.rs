@@ -4,7 +4,6 @@ use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use core::net::IpAddr;
 
-use super::member::Member;
 use super::{Joined, MEMBERS_MAX, MemberChange, Members, Moment, ROUTES_MAX, Refused, routes};
 use crate::farm::group::joiner::Joiner;
 use crate::farm::group::reach::{Origin, Reach};
@@ -21,11 +20,7 @@ impl Members {
         let mut joined = Joined { new: 0, known: 0 };
         for joiner in joiners {
             let known = self.by_url.get(&joiner.url).copied();
-            let id = known.unwrap_or_else(|| {
-                let (id, seed) = self.number();
-                self.add(Member::joined(id, joiner.clone(), &self.group, now, seed));
-                id
-            });
+            let id = known.unwrap_or_else(|| self.add(now, joiner.clone(), None, true));
             let Some(member) = self.members.get_mut(&id) else { continue };
             let was_here = known.is_some() && !member.left && (member.joined || member.listed.is_some());
             member.describe(joiner);

@@ -1,6 +1,5 @@
 //! What is known of one member.
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -11,36 +10,11 @@ use super::{Joiner, Moment};
 use crate::farm::group::model::{Group, GroupMember};
 use crate::farm::group::reach::{Origin, Reach};
 use crate::net::http::Url;
-use crate::pool::health::{self, Failure, Health};
-use crate::pool::reports::{Heard, ReportsSnapshot};
+use crate::pool::health::Failure;
+use crate::pool::reports::ReportsSnapshot;
 use crate::pool::shares::{Share, WHOLE};
 use crate::pool::signals::Signals;
-use crate::pool::{HealthCheck, HealthKind};
-
-/// How a member is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Clients are sent to it.
-    Up,
-    /// It fails its probes, or was never probed.
-    Down,
-    /// It gets no new requests: by its operator, by its weight, or because it has left.
-    Draining,
-    /// It works, and has not reported for so long that it was asked to.
-    Silent,
-}
-
-impl State {
-    /// Its name in views.
-    pub const fn name(self) -> &'static str {
-        match self {
-            State::Up => "up",
-            State::Down => "down",
-            State::Draining => "draining",
-            State::Silent => "silent",
-        }
-    }
-}
+use crate::pool::{Fact, HealthCheck, HealthKind, Server, Settings, State, WHOLE as WHOLE_TENTHS};
 
 /// One member at a moment, for views.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,13 +64,11 @@ pub(super) struct Member {
     pub(super) joined: bool,
     /// Whence it joined.
     pub(super) origin: Origin,
-    pub(super) drained: bool,
     /// It said so, and is listed: it waits for its return.
     pub(super) left: bool,
-    pub(super) health: Health,
+    /// How it is, and what it answers when it is asked for its load.
+    pub(super) server: Server,
     pub(super) load: Load,
-    /// What it answers when it is asked for its load, if the file says that it is.
-    pub(super) heard: Option<Box<Heard>>,
     /// When something was last heard of it.
     pub(super) heard_ms: u64,
     /// When it was last asked for its load, since it fell silent.
@@ -105,28 +77,16 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn joined(id: usize, joiner: Joiner, group: &Group, now: Moment, seed: u64) -> Member {
-        Member::new(id, joiner, true, group, now, seed)
-    }
-
-    pub(super) fn listed(id: usize, one: &GroupMember, group: &Group, now: Moment, seed: u64) -> Member {
-        let mut member = Member::new(id, Joiner::new(one.url.clone()), false, group, now, seed);
-        member.list(one);
-        member
-    }
-
-    fn new(id: usize, joiner: Joiner, joined: bool, group: &Group, now: Moment, seed: u64) -> Member {
+    pub(super) fn new(id: usize, joiner: Joiner, joined: bool, server: Server, now: Moment) -> Member {
         Member {
             id,
             listed: None,
             joiner,
             joined,
             origin: Origin::default(),
-            drained: false,
             left: false,
-            health: Health::new(&settings_of(group, joined), seed),
+            server,
             load: Load::default(),
-            heard: group.report.as_ref().map(|settings| Box::new(Heard::new(settings, seed, now.now_ms))),
             heard_ms: now.now_ms,
             asked_ms: None,
             dispatched: Arc::default(),
@@ -187,7 +147,7 @@ impl Member {
         if let Some((reach, address)) = reach.zip(address)
             && let Err(outside) = reach.permits(self.joiner.url.host(), address)
         {
-            self.health.result(now.now_ms, Err(Failure::Forbidden(outside.to_string())));
+            self.server.take(Fact::Probed(Err(Failure::Forbidden(outside.to_string()))), now.now_ms);
         }
     }
 
@@ -196,18 +156,9 @@ impl Member {
         self.listed.is_some() || self.joiner.url.address().is_some()
     }
 
-    /// Goes on by other settings.
-    pub(super) fn reconfigure(&mut self, now: Moment, group: &Group) {
-        self.health.reconfigure(now.now_ms, &settings_of(group, self.listed.is_none()));
-        let id = self.id as u64;
-        let heard = |settings| Box::new(Heard::new(settings, id.wrapping_mul(0x9e37_79b9), now.now_ms));
-        self.heard =
-            group.report.as_ref().map(|settings| self.heard.take().unwrap_or_else(|| heard(settings)));
-    }
-
     /// Whether it takes new requests, if it works.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.drained && !self.left && self.joiner.weight > 0
+        !self.server.is_drained() && !self.left && self.joiner.weight > 0
     }
 
     /// Whether reports are expected of it: one that is only listed may be a server that knows nothing of them.
@@ -220,11 +171,9 @@ impl Member {
     }
 
     pub(super) fn state(&self, now: Moment, query_after_ms: u64) -> State {
-        match self.health.status().state {
-            _ if !self.is_wanted() || self.refuses() => State::Draining,
-            health::State::Down | health::State::Unknown => State::Down,
-            health::State::Up if self.is_silent(now, query_after_ms) => State::Silent,
-            health::State::Up => State::Up,
+        match self.server.state(self.joiner.weight, self.left || self.server.refuses()) {
+            State::Up if self.is_silent(now, query_after_ms) => State::Silent,
+            state => state,
         }
     }
 
@@ -233,36 +182,9 @@ impl Member {
         (self.heard_ms, self.asked_ms) = (now.now_ms, None);
     }
 
-    /// The share of its weight that is in force, in percent: from a tenth to the whole while it starts slowly, counted from when it
-    /// began to work.
-    pub(super) fn weight_percent(&self, now: Moment, slow_start_ms: u64) -> u64 {
-        self.health.status().slow_start_percent(now.now_ms, slow_start_ms)
-    }
-
-    /// Of its weight, how many tenths it wants by its own answers.
-    pub(super) fn tenths(&self) -> u16 {
-        self.heard.as_ref().map_or(10, |heard| heard.tenths())
-    }
-
-    /// Whether it wants no clients by its own answers.
-    pub(super) fn refuses(&self) -> bool {
-        self.heard.as_ref().is_some_and(|heard| heard.refuses())
-    }
-
-    /// What is known of its load beside its own reports.
-    pub(super) fn signals(&self, now: Moment) -> Signals {
-        let latest = self.heard.as_ref().and_then(|heard| heard.latest(now.now_ms));
-        Signals {
-            latency_us: self.health.latency_us(),
-            report: latest.map(|(report, _)| report).unwrap_or_default(),
-            age_ms: latest.map(|(_, age_ms)| age_ms),
-            ..Signals::default()
-        }
-    }
-
     /// For views, with the load that it is thought to have, and the part of its weight that it has by that.
     pub(super) fn view(&self, now: Moment, group: &Group, load: u64, part: Option<&Share>) -> MemberState {
-        let starts_percent = self.weight_percent(now, group.slow_start_ms);
+        let starts_percent = self.server.slow_start_percent(now.now_ms);
         let permille = part.map_or(WHOLE, |part| part.permille);
         let report = self.load.report;
         let age_ms = report.map(|report| now.now_ms.saturating_sub(report.at_ms));
@@ -285,21 +207,21 @@ impl Member {
             load,
             cause,
             dispatched: self.dispatched.load(Relaxed),
-            latency_us: self.health.latency_us(),
-            last_failure: self.health.last_failure().cloned(),
-            refuses: self.refuses(),
-            signals: self.signals(now),
-            answers: self.heard.as_ref().map(|heard| heard.seen()),
+            latency_us: self.server.health().latency_us(),
+            last_failure: self.server.health().last_failure().cloned(),
+            refuses: self.server.refuses(),
+            signals: self.server.signals(now.now_ms),
+            answers: self.server.reports(),
         }
     }
 
     /// By what it is judged, in words.
     fn cause(&self, now: Moment, group: &Group) -> String {
-        if self.refuses() {
+        if self.server.refuses() {
             return "drained by its own report".to_string();
         }
         if let Some(weighing) = group.policy.weighing() {
-            let signals = self.signals(now);
+            let signals = self.server.signals(now.now_ms);
             let said = (weighing.said)(&signals);
             return match (said, signals.age_ms) {
                 (Some(said), Some(age_ms)) => format!("{said} {} s ago", age_ms / 1_000),
@@ -312,19 +234,38 @@ impl Member {
                 let old = if age_ms >= group.joining.remove_after_ms { ", too old: median" } else { "" };
                 format!("reported {} {} s ago{old}", thousandths(report.load), age_ms / 1_000)
             }
-            None if self.tenths() < 10 => "wants less by its own report".to_string(),
+            None if self.server.wanted_tenths() < WHOLE_TENTHS => "wants less by its own report".to_string(),
             None => "no report: median".to_string(),
         }
     }
 }
 
-/// How a member is probed. Where listed ones aren't, it is still looked where those are that joined by themselves.
-pub(super) fn settings_of(group: &Group, is_joined: bool) -> HealthCheck {
-    match group.health.kind {
-        HealthKind::None if is_joined => {
-            HealthCheck { kind: HealthKind::Tcp, rise: 1, ..group.health.clone() }
-        }
-        _ => group.health.clone(),
+/// How members are looked after. Where listed ones aren't probed, it is still looked where those are that joined by themselves.
+#[derive(Debug)]
+pub(super) struct Care {
+    listed: Arc<Settings>,
+    joined: Arc<Settings>,
+}
+
+impl Care {
+    pub(super) fn of(group: &Group) -> Care {
+        let listed = Arc::new(Settings {
+            check: Arc::new(group.health.clone()),
+            report: group.report.clone().map(Arc::new),
+            slow_start_ms: group.slow_start_ms,
+        });
+        let joined = match group.health.kind {
+            HealthKind::None => {
+                let check = HealthCheck { kind: HealthKind::Tcp, rise: 1, ..group.health.clone() };
+                Arc::new(Settings { check: Arc::new(check), ..Settings::clone(&listed) })
+            }
+            _ => Arc::clone(&listed),
+        };
+        Care { listed, joined }
+    }
+
+    pub(super) fn settings(&self, is_joined: bool) -> &Arc<Settings> {
+        if is_joined { &self.joined } else { &self.listed }
     }
 }
 

@@ -19,7 +19,7 @@ mod tests;
 
 pub use asking::Queried;
 pub use load::PER_DISPATCH;
-pub use member::{MemberState, State, thousandths};
+pub use member::{MemberState, thousandths};
 pub use refused::Refused;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -31,13 +31,14 @@ use core::net::IpAddr;
 
 use super::dispatch::Dispatch;
 use super::joiner::Joiner;
-use super::model::Group;
+use super::model::{Group, GroupMember};
 use super::reach::Reach;
 use crate::net::http::Url;
 use crate::path::sessions::Seed;
-use crate::pool::health::{self, Failure, Health};
+use crate::pool::Server;
+use crate::pool::health::Failure;
 use crate::pool::report::BadReport;
-use member::{Member, settings_of};
+use member::{Care, Member};
 
 /// Members of one group, listed ones aside.
 pub const MEMBERS_MAX: usize = 1_024;
@@ -84,7 +85,7 @@ pub struct Joined {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
-    /// Probe a member, and say by [`Members::probed`] what came of it.
+    /// Probe a member, and say by [`Members::take`] what came of it.
     Probe {
         /// [`MemberState::id`].
         member: usize,
@@ -104,7 +105,7 @@ pub enum Order {
         /// What addresses that may have; none for any.
         reach: Option<Reach>,
     },
-    /// Ask a member for what it knows of its load, by the group's `report`, and give the answer to [`Members::answered`].
+    /// Ask a member for what it knows of its load, by the group's `report`, and give the answer to [`Members::take`].
     Ask {
         /// [`MemberState::id`].
         member: usize,
@@ -181,6 +182,7 @@ impl fmt::Display for MemberEvent {
 #[derive(Debug)]
 pub struct Members {
     group: Group,
+    care: Care,
     seed: Seed,
     members: BTreeMap<usize, Member>,
     by_url: BTreeMap<Url, usize>,
@@ -201,6 +203,7 @@ impl Members {
     pub fn new(now: Moment, group: &Group, seed: Seed, record: Option<&str>) -> Members {
         let mut members = Members {
             group: group.clone(),
+            care: Care::of(group),
             seed,
             members: BTreeMap::new(),
             by_url: BTreeMap::new(),
@@ -212,7 +215,8 @@ impl Members {
             is_to_save: false,
             publish_at_ms: 0,
         };
-        members.list(now);
+        // By a record it is known who worked: others come back.
+        members.list(now, record.is_some());
         record::read(record.unwrap_or_default()).into_iter().for_each(|one| members.remember(now, one));
         members
     }
@@ -221,16 +225,18 @@ impl Members {
     pub fn reload(&mut self, now: Moment, group: &Group) {
         self.absorb(now);
         self.group = group.clone();
-        self.list(now);
+        self.care = Care::of(group);
+        self.list(now, true);
         for member in self.members.values_mut() {
-            member.reconfigure(now, group);
+            let settings = self.care.settings(member.listed.is_none());
+            member.server.reconfigure(settings, seed_of(self.seed, member.id), now.now_ms);
             member.check_address(now, group);
         }
         self.changed(now);
     }
 
     /// Members that the file lists come; those that it no longer lists go, unless they had joined.
-    fn list(&mut self, now: Moment) {
+    fn list(&mut self, now: Moment, is_new: bool) {
         let listed: BTreeSet<&Url> = self.group.members.iter().map(|member| &member.url).collect();
         for member in self.members.values_mut().filter(|member| !listed.contains(&member.joiner.url)) {
             member.listed = None;
@@ -239,8 +245,8 @@ impl Members {
             match self.by_url.get(&one.url).and_then(|id| self.members.get_mut(id)) {
                 Some(member) => member.list(&one),
                 None => {
-                    let (id, seed) = self.number();
-                    self.add(Member::listed(id, &one, &self.group, now, seed));
+                    let joiner = Joiner::new(one.url.clone());
+                    self.add(now, joiner, Some(&one), is_new);
                 }
             }
         }
@@ -252,43 +258,43 @@ impl Members {
         let id = match self.by_url.get(&one.joiner.url) {
             Some(id) => *id,
             None if one.joined && self.joined_count() < MEMBERS_MAX => {
-                let (id, seed) = self.number();
-                self.add(Member::joined(id, one.joiner.clone(), &self.group, now, seed));
-                id
+                self.add(now, one.joiner.clone(), None, false)
             }
             None => return,
         };
         if one.drained {
             self.drained.insert(one.joiner.url.to_string());
         }
-        let seed = self.seed_of(id);
         let Some(member) = self.members.get_mut(&id) else { return };
         if one.joined {
             member.describe(&one.joiner);
         }
-        (member.joined, member.drained, member.origin) = (one.joined, one.drained, one.origin);
+        (member.joined, member.origin) = (one.joined, one.origin);
+        member.server.drain(one.drained);
         member.left = one.left && member.listed.is_some();
         member.load.stamp_ms = one.stamp_ms;
         if one.was_up {
-            let settings = settings_of(&self.group, member.listed.is_none());
-            member.health = Health::resumed(&settings, seed);
+            member.server.resume();
         }
         member.check_address(now, &self.group);
     }
 
-    fn number(&mut self) -> (usize, u64) {
+    /// Adds a member that the operator lists, or that joins, and gives its number. One that `is_new` came to a group that was at work.
+    fn add(&mut self, now: Moment, joiner: Joiner, listed: Option<&GroupMember>, is_new: bool) -> usize {
+        let id = self.next_id;
         self.next_id += 1;
-        (self.next_id - 1, self.seed_of(self.next_id - 1))
-    }
-
-    fn seed_of(&self, id: usize) -> u64 {
-        self.seed.0 ^ (id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
-    fn add(&mut self, mut member: Member) {
-        member.drained |= self.drained.iter().any(|name| member.is_called(name));
-        self.by_url.insert(member.joiner.url.clone(), member.id);
-        self.members.insert(member.id, member);
+        let settings = self.care.settings(listed.is_none());
+        let server = Server::new(settings, seed_of(self.seed, id), now.now_ms, is_new);
+        let mut member = Member::new(id, joiner, listed.is_none(), server, now);
+        if let Some(listed) = listed {
+            member.list(listed);
+        }
+        if self.drained.iter().any(|name| member.is_called(name)) {
+            member.server.drain(true);
+        }
+        self.by_url.insert(member.joiner.url.clone(), id);
+        self.members.insert(id, member);
+        id
     }
 
     fn joined_count(&self) -> usize {
@@ -365,19 +371,6 @@ impl Members {
         member.ok_or_else(|| Refused::Unknown(String::new()))
     }
 
-    /// A probe ended: how long it took in microseconds, or why it failed.
-    pub fn probed(&mut self, now: Moment, member: usize, result: Result<u64, Failure>) {
-        let Some(one) = self.members.get_mut(&member) else { return };
-        let Some(transition) = one.health.result(now.now_ms, result) else { return };
-        let name = one.name().to_string();
-        match (transition.to, transition.reason) {
-            (health::State::Up, _) => self.tell(name, MemberChange::Up),
-            (_, Some(reason)) => self.tell(name, MemberChange::Down(reason)),
-            _ => {}
-        }
-        self.changed(now);
-    }
-
     /// These were drained by the operator before: those that are here are so now, and others when they come.
     pub fn keep_drained(&mut self, now: Moment, names: BTreeSet<String>) {
         for name in &names {
@@ -395,8 +388,7 @@ impl Members {
             true => drop(self.drained.insert(name.to_string())),
             false => self.drained.retain(|known| !member.is_called(known)),
         }
-        if member.drained != is_drained {
-            member.drained = is_drained;
+        if member.server.drain(is_drained) {
             let name = member.name().to_string();
             self.tell(name, if is_drained { MemberChange::Drained } else { MemberChange::Undrained });
             self.changed(now);
@@ -408,14 +400,7 @@ impl Members {
     pub fn poll(&mut self, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         self.mind_the_silent(now, &mut orders);
-        for member in self.members.values_mut().filter(|member| !member.left) {
-            if member.health.next_probe_at() <= now.now_ms {
-                member.health.started(now.now_ms);
-                let (url, reach) = (member.joiner.url.clone(), member.reach(&self.group));
-                orders.push(Order::Probe { member: member.id, url, reach });
-            }
-        }
-        self.ask_for_loads(now, &mut orders);
+        self.look_after(now, &mut orders);
         orders.append(&mut self.answers);
         orders.extend(core::mem::take(&mut self.events).into_iter().map(Order::Tell));
         if core::mem::take(&mut self.is_to_save) {
@@ -481,9 +466,8 @@ impl Members {
                 None => member.heard_ms.saturating_add(joining.query_after_ms),
                 Some(asked_ms) => asked_ms.saturating_add(joining.report_ms),
             };
-            let probe = if member.left { u64::MAX } else { member.health.next_probe_at() };
-            let asking = if member.left { u64::MAX } else { member.ask_at_ms() };
-            removal.min(question).min(probe).min(asking)
+            let server = if member.left { u64::MAX } else { member.server.next_at() };
+            removal.min(question).min(server)
         };
         self.members.values().map(of).min().unwrap_or(u64::MAX).min(self.publish_at_ms)
     }
@@ -517,6 +501,11 @@ impl Members {
         let settings = &self.group.health;
         settings.interval_ms.saturating_mul(u64::from(settings.rise)).div_ceil(1_000).clamp(1, 60)
     }
+}
+
+/// Another number for each member, by which its probes are spread.
+fn seed_of(seed: Seed, id: usize) -> u64 {
+    seed.0 ^ (id as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// A load that can be, in thousandths.

@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 use super::Joiner;
 use super::member::Member;
 use crate::farm::group::reach::Origin;
-use crate::pool::health;
 
 /// The first line, with the version of what follows.
 const FIRST: &str = "evener group members 1";
@@ -33,9 +32,9 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a Member>) -> String {
         text.push_str(&format!("{}", member.joiner));
         let words = [
             (member.joined, "@joined"),
-            (member.drained, "@drained"),
+            (member.server.is_drained(), "@drained"),
             (member.left, "@left"),
-            (member.health.status().state == health::State::Up, "@up"),
+            (member.server.is_up(), "@up"),
         ];
         for (_, word) in words.iter().filter(|(holds, _)| *holds) {
             text.push(' ');

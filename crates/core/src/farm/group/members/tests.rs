@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::farm::group::{GroupMember, GroupPolicy, Origin, Wanted, example};
 use crate::pool::HealthKind;
+use crate::pool::{Fact, State};
 
 const SECOND: u64 = 1_000;
 
@@ -44,7 +45,7 @@ fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<Joined, R
     // Where nobody is probed it is looked where those are who joined.
     for state in members.snapshot(at(seconds)) {
         if members.group.health.kind == HealthKind::None {
-            members.probed(at(seconds), state.id, Ok(0));
+            members.take(at(seconds), state.id, Fact::Probed(Ok(0)));
         }
     }
     joined
@@ -138,7 +139,7 @@ fn a_kill_and_a_start_lose_nobody() {
     join(&mut members, 0, &["http://192.0.2.31:8080/a weight=3 anonymous path=/img/* host=*.example.com"])
         .unwrap();
     for member in 0..3 {
-        members.probed(at(1), member, if member == 1 { Err(Failure::Refused) } else { Ok(5) });
+        members.take(at(1), member, Fact::Probed(if member == 1 { Err(Failure::Refused) } else { Ok(5) }));
     }
     members.drain(at(1), "m1", true);
     inform(&mut members, 2, 1.0, Some(2), "http://192.0.2.31:8080/a").unwrap();
@@ -204,13 +205,13 @@ fn a_name_is_chosen_once_it_is_known_where_it_leads_and_no_longer_than_that() {
     members.join(at(0), &origin(), &[joiner]).unwrap();
     assert!(members.poll(at(0)).iter().any(|order| matches!(order, Order::Probe { reach: Some(_), .. })));
     assert_eq!(chosen(&mut members, 0, "/"), None, "nobody knows yet");
-    members.probed(at(1), 0, Err(Failure::NotProbed("no answer of a name server".into())));
+    members.take(at(1), 0, Fact::Probed(Err(Failure::NotProbed("no answer of a name server".into()))));
     assert_eq!(chosen(&mut members, 1, "/"), None, "nor now");
-    members.probed(at(2), 0, Ok(0));
+    members.take(at(2), 0, Fact::Probed(Ok(0)));
     assert_eq!(chosen(&mut members, 2, "/").as_deref(), Some("http://m1"));
-    members.probed(at(4), 0, Err(Failure::NotProbed("no answer of a name server".into())));
+    members.take(at(4), 0, Fact::Probed(Err(Failure::NotProbed("no answer of a name server".into()))));
     assert_eq!(chosen(&mut members, 4, "/").as_deref(), Some("http://m1"));
-    members.probed(at(6), 0, Err(Failure::Forbidden("127.0.0.1 is a loopback address".into())));
+    members.take(at(6), 0, Fact::Probed(Err(Failure::Forbidden("127.0.0.1 is a loopback address".into()))));
     assert_eq!(chosen(&mut members, 6, "/"), None);
     assert_eq!(states(&members, 6), [("http://m1".into(), State::Down)]);
 }
@@ -234,13 +235,13 @@ fn a_report_never_stands_for_a_probe() {
     let probes = members.poll(at(0)).iter().filter(|order| matches!(order, Order::Probe { .. })).count();
     assert_eq!(probes, 2);
     assert!(chosen(&mut members, 0, "/").is_some(), "nobody knows yet");
-    members.probed(at(1), 0, Err(Failure::Refused));
-    members.probed(at(1), 1, Ok(10));
+    members.take(at(1), 0, Fact::Probed(Err(Failure::Refused)));
+    members.take(at(1), 1, Fact::Probed(Ok(10)));
     inform(&mut members, 1, 0.0, None, "http://192.0.2.31:1").unwrap();
     inform(&mut members, 1, 900.0, None, "http://192.0.2.31:2").unwrap();
     assert!((0..20).all(|_| chosen(&mut members, 1, "/").as_deref() == Some("http://192.0.2.31:2")));
     for seconds in [3, 5, 7] {
-        members.probed(at(seconds), 1, Err(Failure::Timeout));
+        members.take(at(seconds), 1, Fact::Probed(Err(Failure::Timeout)));
     }
     assert_eq!(chosen(&mut members, 7, "/"), None);
 }
@@ -298,7 +299,7 @@ fn who_comes_back_starts_slowly() {
     settings.slow_start_ms = 100_000;
     let record = "evener group members 1\nhttp://m1.example @up\n";
     let mut members = Members::new(at(0), &settings, Seed(1, 2), Some(record));
-    members.probed(at(10), 1, Ok(1));
+    members.take(at(10), 1, Fact::Probed(Ok(1)));
     let shares = |members: &mut Members, seconds| {
         let dispatch = members.dispatch(at(seconds));
         let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
@@ -323,7 +324,7 @@ fn a_reload_keeps_who_joined_and_what_is_known() {
 }
 
 #[derive(Clone, Debug)]
-enum Fact {
+enum Happening {
     Join(u8),
     Leave(u8),
     Inform(u8, u32, Option<u64>),
@@ -332,15 +333,15 @@ enum Fact {
     Wait(u64),
 }
 
-fn facts() -> impl Strategy<Value = Vec<Fact>> {
+fn facts() -> impl Strategy<Value = Vec<Happening>> {
     let one = prop_oneof![
-        (0u8..6).prop_map(Fact::Join),
-        (0u8..6).prop_map(Fact::Leave),
+        (0u8..6).prop_map(Happening::Join),
+        (0u8..6).prop_map(Happening::Leave),
         (0u8..6, any::<u32>(), proptest::option::of(0u64..200))
-            .prop_map(|(m, load, at)| Fact::Inform(m, load, at)),
-        (0u8..10, any::<bool>()).prop_map(|(m, good)| Fact::Probed(m, good)),
-        (0u8..6, any::<bool>()).prop_map(|(m, drained)| Fact::Drain(m, drained)),
-        (1u64..70).prop_map(Fact::Wait),
+            .prop_map(|(m, load, at)| Happening::Inform(m, load, at)),
+        (0u8..10, any::<bool>()).prop_map(|(m, good)| Happening::Probed(m, good)),
+        (0u8..6, any::<bool>()).prop_map(|(m, drained)| Happening::Drain(m, drained)),
+        (1u64..70).prop_map(Happening::Wait),
     ];
     proptest::collection::vec(one, 0..60)
 }
@@ -354,12 +355,12 @@ proptest! {
         for fact in facts {
             let name = |number: u8| format!("http://m{number}.example");
             match fact {
-                Fact::Join(number) => drop(join(&mut members, now, &[&name(number)])),
-                Fact::Leave(number) => drop(members.leave(at(now), &[url(&name(number))])),
-                Fact::Inform(number, load, stamp) => drop(inform(&mut members, now, load.into(), stamp, &name(number))),
-                Fact::Probed(member, good) => members.probed(at(now), member.into(), if good { Ok(1) } else { Err(Failure::Timeout) }),
-                Fact::Drain(number, drained) => drop(members.drain(at(now), &name(number), drained)),
-                Fact::Wait(seconds) => now += seconds,
+                Happening::Join(number) => drop(join(&mut members, now, &[&name(number)])),
+                Happening::Leave(number) => drop(members.leave(at(now), &[url(&name(number))])),
+                Happening::Inform(number, load, stamp) => drop(inform(&mut members, now, load.into(), stamp, &name(number))),
+                Happening::Probed(member, good) => members.take(at(now), member.into(), Fact::Probed(if good { Ok(1) } else { Err(Failure::Timeout) })),
+                Happening::Drain(number, drained) => drop(members.drain(at(now), &name(number), drained)),
+                Happening::Wait(seconds) => now += seconds,
             }
             members.poll(at(now));
             prop_assert!(members.poll_timeout() > at(now).now_ms, "it would be asked again at once");

@@ -1,0 +1,147 @@
+//! The pools of services: each a pool of the servers that its membership has, by their names.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::farm::Service;
+use crate::farm::plan::{ServerName, identity};
+use crate::pool::health::{self, Status};
+use crate::pool::{Change, Due, Fact, Pool, Server, Settings};
+
+/// All of them, and what the operator drained.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pools {
+    pools: BTreeMap<String, ServicePool>,
+    /// Servers that aren't there are drained when they come again.
+    drained: BTreeSet<ServerName>,
+}
+
+/// The servers of a service, and how they are looked after.
+#[derive(Clone, Debug)]
+struct ServicePool {
+    settings: Arc<Settings>,
+    servers: Pool<String>,
+}
+
+/// A server that a pool is to have.
+pub(super) struct Wanted {
+    pub(super) name: String,
+    /// Whether a probe can be sent to it.
+    pub(super) is_reachable: bool,
+}
+
+impl Pools {
+    /// None yet; the operator had these servers drained before.
+    pub(super) fn new(drained: BTreeSet<ServerName>) -> Pools {
+        Pools { pools: BTreeMap::new(), drained }
+    }
+
+    /// Goes on with the services of another farm; what is known of servers that stay is kept.
+    pub(super) fn reload(&mut self, services: &[Service], now_ms: u64) {
+        let mut known = core::mem::take(&mut self.pools);
+        for service in services {
+            let settings = Arc::new(Settings {
+                check: Arc::new(service.health.clone()),
+                report: service.report.clone().map(Arc::new),
+                slow_start_ms: service.slow_start_ms,
+            });
+            let mut servers = Pool::default();
+            if let Some(before) = known.remove(&service.name) {
+                servers = before.servers;
+                if before.settings != settings {
+                    let seed = |server: &String| identity(&service.name, server);
+                    servers.change_all(|name, server| server.reconfigure(&settings, seed(name), now_ms));
+                }
+            }
+            self.pools.insert(service.name.clone(), ServicePool { settings, servers });
+        }
+    }
+
+    /// Goes back to what was known before, but for what the operator has drained since.
+    pub(super) fn take_back(&mut self, before: Pools) {
+        self.pools = before.pools;
+        for (service, pool) in &mut self.pools {
+            pool.servers.change_all(|server, state| {
+                let name = ServerName { service: service.clone(), server: server.clone() };
+                state.drain(self.drained.contains(&name));
+            });
+        }
+    }
+
+    /// Goes on with these servers of a service, in the order of their names. Those that come to a farm in force are new.
+    pub(super) fn follow(&mut self, service: &str, servers: &[Wanted], is_in_force: bool, now_ms: u64) {
+        let Some(pool) = self.pools.get_mut(service) else { return };
+        let drained = &self.drained;
+        pool.servers.follow(servers.iter().map(|server| server.name.clone()), |server| {
+            let mut new = Server::new(&pool.settings, identity(service, server), now_ms, is_in_force);
+            new.drain(drained.contains(&ServerName { service: service.into(), server: server.clone() }));
+            new
+        });
+        for Wanted { name, is_reachable } in servers {
+            pool.servers.change(name, |server| server.set_reachable(*is_reachable));
+        }
+    }
+
+    /// A server that took sessions when an earlier director stopped.
+    pub(super) fn resume(&mut self, name: &ServerName) {
+        self.change(name, Server::resume);
+    }
+
+    /// The operator wants no new sessions to go to a server, or wants them again. True if that is news.
+    pub(super) fn drain(&mut self, name: &ServerName, drain: bool) -> bool {
+        self.change(name, |server| server.drain(drain));
+        if drain { self.drained.insert(name.clone()) } else { self.drained.remove(name) }
+    }
+
+    /// What the operator drained, whether it is there or not.
+    pub(super) fn drained(&self) -> &BTreeSet<ServerName> {
+        &self.drained
+    }
+
+    /// A server.
+    pub(super) fn server(&self, name: &ServerName) -> Option<&Server> {
+        self.pools.get(&name.service)?.servers.get(&name.server)
+    }
+
+    /// How a server is by its probes.
+    pub(super) fn status(&self, name: &ServerName) -> Option<Status> {
+        self.server(name).map(|server| server.health().status())
+    }
+
+    /// How many servers there are.
+    pub(super) fn len(&self) -> usize {
+        self.pools.values().map(|pool| pool.servers.iter().count()).sum()
+    }
+
+    /// Whether every server that can be probed was.
+    pub(super) fn are_settled(&self) -> bool {
+        let mut healths =
+            self.pools.values().flat_map(|pool| pool.servers.iter()).map(|(_, server)| server.health());
+        healths.all(|health| !health.is_reachable() || health.status().state != health::State::Unknown)
+    }
+
+    /// When [`Pools::poll`] has something to do, in milliseconds.
+    pub(super) fn next_at(&self) -> u64 {
+        self.pools.values().map(|pool| pool.servers.next_at()).min().unwrap_or(u64::MAX)
+    }
+
+    /// What is due now.
+    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, Due)> {
+        let due = self.pools.iter_mut().flat_map(|(service, pool)| {
+            let named = |(server, due)| (ServerName { service: service.clone(), server }, due);
+            pool.servers.poll(now_ms).into_iter().map(named)
+        });
+        due.collect()
+    }
+
+    /// Takes in what came of a question to a server; nothing where it is none any more.
+    pub(super) fn take(&mut self, name: &ServerName, fact: Fact, now_ms: u64) -> Option<Change> {
+        self.pools.get_mut(&name.service)?.servers.take(&name.server, fact, now_ms)
+    }
+
+    fn change<T>(&mut self, name: &ServerName, change: impl FnOnce(&mut Server) -> T) -> Option<T> {
+        self.pools.get_mut(&name.service)?.servers.change(&name.server, change)
+    }
+}
