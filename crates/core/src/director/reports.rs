@@ -4,23 +4,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::{Director, Event, Output};
+use super::{Director, Event, LoadQuery, Output};
 use crate::farm::plan::{ServerName, identity};
 use crate::pool::Reporting;
 use crate::pool::WHOLE;
 use crate::pool::report::{BadReport, Report};
 use crate::pool::reports::{Change, Heard, ReportsSnapshot};
-
-/// A question that is due.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadQuery {
-    /// Whom to ask.
-    pub server: ServerName,
-    /// Where: the server's own address.
-    pub to: SocketAddr,
-    /// How, and how long it may take.
-    pub settings: Reporting,
-}
 
 /// What servers have said.
 #[derive(Clone, Debug, Default)]

@@ -17,7 +17,7 @@ use evener_core::farm::group::{
 use evener_core::farm::plan::ServerName;
 use evener_core::net::http::Url;
 use evener_core::node::group::Message;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::pool::health::Failure;
 use evener_core::pool::report::{BadReport, Report};
 use tokio::sync::mpsc;

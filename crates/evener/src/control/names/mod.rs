@@ -10,7 +10,7 @@ use evener_core::dns::{self, Balanced, Fact, MeasuredPath, PathChange, ServerSta
 use evener_core::farm::group::{MemberChange, State};
 use evener_core::farm::plan::identity;
 use evener_core::node::secret::Key;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::pool::signals::Signals;
 use evener_dataplane::heap;
 use tokio::sync::mpsc;

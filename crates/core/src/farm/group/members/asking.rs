@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::farm::group::{Group, GroupMember, GroupPolicy, Joiner, Origin, State, Wanted, example};
     use crate::net::http::Url;
-    use crate::path::sessions::Seed;
+    use crate::path::seed::Seed;
     use crate::pool::{ReportKind, Reporting};
 
     fn at(now_ms: u64) -> Moment {
