@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* A packet of a session, on its way to the server or back: core/src/path/decide/choose.rs, Flow. */
+/* A packet of a session, on its way to the server or back: core/src/path/decide/flow.rs. */
 #ifndef EVENER_FLOW_H
 #define EVENER_FLOW_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What is remembered of first fragments (core/src/path/fragments.rs), and frames that application space has next. */
+/* What is remembered of first fragments (core/src/path/decide/track.rs), and frames that application space has next. */
 #ifndef EVENER_FRAGMENT_H
 #define EVENER_FRAGMENT_H
 

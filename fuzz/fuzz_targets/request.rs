@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use evener_core::path::content::{Found, HashKey, HostPattern, NO_ROUTE, PathPattern, Reading, Route, Routes, Why, read};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use libfuzzer_sys::fuzz_target;
 
 /// With a complex route at the end, and without.

@@ -14,10 +14,9 @@ use evener_core::path::lease::Lease;
 use evener_core::path::mark::{NO_MARKER, SharedMarker};
 use evener_core::path::ports::Ports;
 use evener_core::path::routes::{FibResult, Routes};
+use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
-use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, buckets_for,
-};
+use evener_core::path::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, buckets_for};
 use evener_core::path::tables::{Delta, SERVER_SLOTS, Tables};
 use evener_core::path::unmatched::Unmatched;
 

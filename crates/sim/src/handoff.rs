@@ -11,7 +11,7 @@ use evener_core::net::wire::{TCP_ACK, TCP_SYN};
 use evener_core::path::content::PathPattern;
 use evener_core::path::cookie::{FourTuple, Keys, Schedule};
 use evener_core::path::decide::Verdict;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{Arrived, Expectation, Host, Made, Offer, Outcome, Socket, Tables};
 

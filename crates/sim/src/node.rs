@@ -10,7 +10,8 @@ use evener_core::director::{Director, Identity, Input, Moment, Output, Snapshot,
 use evener_core::farm::Farm;
 use evener_core::farm::plan::ServerName;
 use evener_core::net::wire::Mac;
-use evener_core::path::sessions::{Seed, ticks};
+use evener_core::path::seed::Seed;
+use evener_core::path::sessions::ticks;
 use evener_core::path::tables::Tables;
 use evener_core::pool::policy::Fills;
 

@@ -3,13 +3,15 @@
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use super::event::Event;
-use super::probe::{LoadQuery, Probe};
-use crate::farm::plan::PlanError;
+use crate::farm::plan::{PlanError, ServerName};
+use crate::net::Encapsulation;
+use crate::net::wire::Mac;
 use crate::path::select::Score;
 use crate::path::tables::Tables;
+use crate::pool::{HealthCheck, Reporting};
 
 /// An order, to be carried out in turn.
 #[derive(Clone, Debug)]
@@ -70,4 +72,85 @@ pub enum Output {
     Score(Vec<(u16, Score)>),
     /// Something that people, or whoever watches, may want to know.
     Event(Event),
+}
+
+/// A probe that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Whose.
+    pub server: ServerName,
+    /// Where to.
+    pub target: Target,
+    /// Whether connections are handed over: the handshake is then made by who probes.
+    pub handed_over: bool,
+    /// What to do, and how long it may take.
+    pub settings: HealthCheck,
+}
+
+/// Whom to probe, and from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The service address, and the port to probe.
+    pub destination: SocketAddr,
+    /// How the probe gets there.
+    pub way: ProbePath,
+}
+
+/// How a probe gets to its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbePath {
+    /// The server is this host: its own stack connects here.
+    Local {
+        /// The service address if this host has it, else its own.
+        to: SocketAddr,
+    },
+    /// This host's own stack connects to the server's own address, as NAT would have it.
+    Direct {
+        /// That address, and the port to probe.
+        to: SocketAddr,
+    },
+    /// By the server's MAC address.
+    Link {
+        /// The server itself.
+        hop: Adjacency,
+        /// This host's address towards it; of the family of what is asked for.
+        source: IpAddr,
+        /// The server's own address, which ARP probes ask for; unknown for a discovered one.
+        server: Option<IpAddr>,
+    },
+    /// Inside another packet, as traffic by a tunnel comes. Answers come as they are, by any interface.
+    Tunnel {
+        /// The server, or the router before it.
+        hop: Adjacency,
+        /// The address of this host's that answers go to; of the service address's family.
+        source: IpAddr,
+        /// What it is put into.
+        encapsulation: Encapsulation,
+        /// The outer source.
+        from: IpAddr,
+        /// The outer destination: the server's own address. Of the same family as `from`.
+        to: IpAddr,
+    },
+}
+
+/// The next station on the way, by its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adjacency {
+    /// The interface that leads to it.
+    pub ifindex: u32,
+    /// Its MAC.
+    pub mac: Mac,
+    /// The interface's own MAC.
+    pub own_mac: Mac,
+}
+
+/// A question that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadQuery {
+    /// Whom to ask.
+    pub server: ServerName,
+    /// Where: the server's own address.
+    pub to: SocketAddr,
+    /// How, and how long it may take.
+    pub settings: Reporting,
 }

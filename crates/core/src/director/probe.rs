@@ -3,95 +3,13 @@
 use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Director, Event, Output, why_not_itself};
+use super::{Adjacency, Director, Event, LoadQuery, Output, Probe, ProbePath, Target, why_not_itself};
 use crate::farm::Service;
 use crate::farm::membership::Member;
 use crate::farm::plan::ServerName;
-use crate::net::Encapsulation;
 use crate::net::wire::Mac;
 use crate::pool::health::Failure;
-use crate::pool::{Change, Fact, HealthCheck as Settings, HealthKind, Reporting};
-
-/// A probe that is due.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
-    /// Whose.
-    pub server: ServerName,
-    /// Where to.
-    pub target: Target,
-    /// Whether connections are handed over: the handshake is then made by who probes.
-    pub handed_over: bool,
-    /// What to do, and how long it may take.
-    pub settings: Settings,
-}
-
-/// Whom to probe, and from where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// The service address, and the port to probe.
-    pub destination: SocketAddr,
-    /// How the probe gets there.
-    pub way: ProbePath,
-}
-
-/// How a probe gets to its server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbePath {
-    /// The server is this host: its own stack connects here.
-    Local {
-        /// The service address if this host has it, else its own.
-        to: SocketAddr,
-    },
-    /// This host's own stack connects to the server's own address, as NAT would have it.
-    Direct {
-        /// That address, and the port to probe.
-        to: SocketAddr,
-    },
-    /// By the server's MAC address.
-    Link {
-        /// The server itself.
-        hop: Adjacency,
-        /// This host's address towards it; of the family of what is asked for.
-        source: IpAddr,
-        /// The server's own address, which ARP probes ask for; unknown for a discovered one.
-        server: Option<IpAddr>,
-    },
-    /// Inside another packet, as traffic by a tunnel comes. Answers come as they are, by any interface.
-    Tunnel {
-        /// The server, or the router before it.
-        hop: Adjacency,
-        /// The address of this host's that answers go to; of the service address's family.
-        source: IpAddr,
-        /// What it is put into.
-        encapsulation: Encapsulation,
-        /// The outer source.
-        from: IpAddr,
-        /// The outer destination: the server's own address. Of the same family as `from`.
-        to: IpAddr,
-    },
-}
-
-/// The next station on the way, by its link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Adjacency {
-    /// The interface that leads to it.
-    pub ifindex: u32,
-    /// Its MAC.
-    pub mac: Mac,
-    /// The interface's own MAC.
-    pub own_mac: Mac,
-}
-
-/// A question for its load that is due to a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadQuery {
-    /// Whom to ask.
-    pub server: ServerName,
-    /// Where: the server's own address.
-    pub to: SocketAddr,
-    /// How, and how long it may take.
-    pub settings: Reporting,
-}
+use crate::pool::{Change, Fact, HealthKind};
 
 impl Director {
     /// Has servers probed and asked that it is time for, and follows what time alone has changed.

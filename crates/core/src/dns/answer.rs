@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use siphasher::sip::SipHasher13;
 
 use super::balanced::{Balanced, Client, TOP_MAX};
-use super::edns::{OPTIONS_MAX, Options, bare_edns};
+use super::edns::{OPTIONS_MAX, Options, UDP_MAX, bare_edns};
 use super::limit::{Allowance, Exceeded};
 use super::name::{Lowered, NAME_MAX, Name, parents};
 use super::query::{self, Edns, Query, Signature, Subnet, Unread};
@@ -18,10 +18,8 @@ use super::wire::{AA, CLASS_ANY, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC,
 use super::zone::{Found, Lookup, Node, RrSet, Zone};
 use super::{cookie, svcb};
 use crate::net::prefix::client_prefix;
-use crate::path::sessions::Seed;
+use crate::path::seed::Seed;
 
-/// The longest answer by UDP: what goes everywhere unfragmented (dnsflagday.net/2020).
-pub const UDP_MAX: usize = 1_232;
 /// What every client takes (RFC 1035, section 4.2.1).
 const UDP_LEAST: usize = 512;
 const TCP_MAX: usize = 65_535;

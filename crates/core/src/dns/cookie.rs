@@ -6,7 +6,7 @@ use core::net::IpAddr;
 
 use siphasher::sip::SipHasher24;
 
-use crate::path::sessions::Seed;
+use crate::path::seed::Seed;
 
 /// A server's cookie, in octets: version, three unused, time, hash.
 pub(super) const LEN: usize = 16;

@@ -2,10 +2,11 @@
 
 use core::net::IpAddr;
 
-use super::answer::UDP_MAX;
 use super::query::Subnet;
 use super::wire::{Full, Place, Rcode, Room, Writer, option, rtype};
 
+/// The longest answer by UDP: what goes everywhere unfragmented (dnsflagday.net/2020).
+pub const UDP_MAX: usize = 1_232;
 /// What the options of an answer take at most, the identifier and its length aside.
 pub(super) const OPTIONS_MAX: usize = 128;
 

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use siphasher::sip::SipHasher13;
 
 use crate::net::prefix::client_network;
-use crate::path::sessions::Seed;
+use crate::path::seed::Seed;
 
 /// Networks that are told apart, as many as there are places; more of them share.
 const PLACES: usize = 1 << 14;

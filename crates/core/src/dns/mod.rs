@@ -22,8 +22,9 @@ mod tests;
 mod wire;
 mod zone;
 
-pub use answer::{Answered, Asked, Names, Outcome, Transport, UDP_MAX};
+pub use answer::{Answered, Asked, Names, Outcome, Transport};
 pub use balanced::{Address, Balanced, Draw, NoneAlive, Settings};
+pub use edns::UDP_MAX;
 pub use file_ranks::{BadRanks, FileRanks, RanksChange, read_ranks};
 pub use limit::{Allowance, Exceeded, Limit, Total};
 pub use name::{Name, NameError};

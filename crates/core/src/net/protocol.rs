@@ -19,6 +19,15 @@ impl Protocol {
             Protocol::Udp => 17,
         }
     }
+
+    /// The one with this number.
+    pub const fn of_number(number: u8) -> Option<Protocol> {
+        match number {
+            6 => Some(Protocol::Tcp),
+            17 => Some(Protocol::Udp),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Protocol {

@@ -8,16 +8,8 @@
 //! another host's MAC gains that the packet is served here, and changes no session of another host's.
 
 use crate::net::wire::Mac;
-use crate::path::mark::Passed;
+use crate::path::mark::{PASSED, PASSED_TWICE, Passed};
 use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
-
-/// The source of frames that came out of a tunnel from another host; never on a wire (locally administered).
-pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
-/// The same, passed on for the second time.
-pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
-/// The source of frames that go up this host's own stack to who reads what isn't decided here, and not to the server
-/// that this host may be as well; never on a wire. A stranger who writes it gains that the packet is read.
-pub const PUNTED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
 
 /// How a packet came to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,8 @@ use siphasher::sip::SipHasher24;
 
 use crate::net::tcp::TcpOptions;
 use crate::path::parse::{Segment, TcpHeader};
-use crate::path::sessions::{Seed, ticks};
+use crate::path::seed::Seed;
+use crate::path::sessions::ticks;
 
 /// How long an epoch is where the file says nothing else, in milliseconds. A cookie is believed for one to two epochs.
 pub const EPOCH_MS: u64 = 64_000;

@@ -11,6 +11,8 @@
 //! into, and later fragments have no ports. Whoever sees such packets on the way, and can write outer source addresses, can
 //! hence pass on what they like in the same client's name, as they could send it in that client's own; it is served, or refused,
 //! where it comes out, and no session of another host's changes by it ([`crate::path::arrival`]).
+//!
+//! Past the tunnel the frame's source says it, by addresses that no interface has.
 
 use core::hash::Hasher;
 use core::net::IpAddr;
@@ -18,7 +20,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher24;
 
-use crate::path::sessions::Seed;
+use crate::net::wire::Mac;
+use crate::path::seed::Seed;
 
 /// Length of the mark in a GUE header, in bytes.
 pub const MARK_LEN: usize = 12;
@@ -26,6 +29,14 @@ pub const MARK_LEN: usize = 12;
 pub const GUE_LAST: u16 = 0x0001;
 /// Likewise: a mark follows.
 pub const GUE_MARKED: u16 = 0x0002;
+
+/// The source of frames that came out of a tunnel from another host; never on a wire (locally administered).
+pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
+/// The same, passed on for the second time.
+pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
+/// The source of frames that go up this host's own stack to who reads what isn't decided here, and not to the server
+/// that this host may be as well; never on a wire. A stranger who writes it gains that the packet is read.
+pub const PUNTED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
 
 /// How often a packet was passed on, the tunnel that it is in included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

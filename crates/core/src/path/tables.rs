@@ -11,9 +11,8 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
-use crate::path::arrival::PUNTED;
 use crate::path::content::Routes;
-use crate::path::mark::Passed;
+use crate::path::mark::{PUNTED, Passed};
 
 /// Slots of a service's hash table. Prime, as Maglev needs (Eisenbud et al. 2016, section 3.4), and a
 /// hundred times the servers of a large service.

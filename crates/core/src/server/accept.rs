@@ -11,8 +11,8 @@ use crate::net::Protocol;
 use crate::net::checksum::{self, Change};
 use crate::net::tcp::{TCP_LEN, TcpOptions};
 use crate::net::wire::{ETHERNET_LEN, TCP_ACK, TCP_RST, TCP_SYN, TCP_URG, protocol};
-use crate::path::arrival::PUNTED;
 use crate::path::cookie::{self, FourTuple, Keys, RCV_WSCALE, REPLAYED};
+use crate::path::mark::PUNTED;
 use crate::path::tables::VipKey;
 
 /// What the host has besides the tables.

@@ -26,7 +26,7 @@ pub use reason::Reason;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 
-use crate::path::sessions::Seed;
+use crate::path::seed::Seed;
 use crate::path::tables::VipKey;
 
 /// What a server's programs go by.
@@ -52,7 +52,7 @@ pub struct Offer {
     /// another one for who asks on its behalf. The connections have the service's port all the same.
     pub listener: Option<u16>,
     /// The same of the connections that are to be read here before it is known who serves them, where this host may serve
-    /// others itself: their frames' source says so ([`crate::path::arrival::PUNTED`]).
+    /// others itself: their frames' source says so ([`crate::path::mark::PUNTED`]).
     pub punt_listener: Option<u16>,
     /// Whether the turns of request and answer are followed, by which it is known when a connection is at rest.
     pub turns: bool,

@@ -14,8 +14,7 @@ use crate::net::wire::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, FragmentHeader, GUE_PORT, IPV4_FRAGMENT_OFFSET,
     IPV4_MORE_FRAGMENTS, Ipv4, Ipv6, Mac, Udp, protocol,
 };
-use crate::path::arrival::{PASSED, PASSED_TWICE};
-use crate::path::mark::{self, GUE_LAST, GUE_MARKED, MARK_LEN, Passed};
+use crate::path::mark::{self, GUE_LAST, GUE_MARKED, MARK_LEN, PASSED, PASSED_TWICE, Passed};
 use crate::path::tables::VipKey;
 
 const UDP_LEN: usize = 8;
@@ -317,11 +316,7 @@ fn find_service(
     let offer = if portless {
         tables.portless(address)
     } else {
-        let protocol = match next {
-            protocol::TCP => Protocol::Tcp,
-            protocol::UDP => Protocol::Udp,
-            _ => return Err(Reason::NotOwnService),
-        };
+        let protocol = Protocol::of_number(next).ok_or(Reason::NotOwnService)?;
         let ports = take(&mut rest, 4)?;
         let port = u16::from_be_bytes([ports[2], ports[3]]);
         tables.services.get(&VipKey { address, port, protocol }).copied()

@@ -15,7 +15,7 @@ use evener_core::path::content::{
     Asked, Class, Found, HashKey, HostPattern, PathPattern, Reading, Route, Routes, Why, read,
 };
 use evener_core::path::decide::{Reason, Verdict};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::server;
 
 /// The address and port that the frame is for, if it looks like IP, so that it gets as far as it can.

@@ -10,9 +10,9 @@ use evener_core::farm::plan::identity;
 use evener_core::net::packet::{Checksum, Packet};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::arrival::{PASSED, PASSED_TWICE};
 use evener_core::path::decide::{Reason, Verdict};
 use evener_core::path::mark::Passed;
+use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::tables::{
     Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
 };

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use evener_core::net::wire::Mac;
+use evener_core::path::seed::Seed;
 use evener_core::path::select::{Counts, Score, select};
-use evener_core::path::sessions::{Seed, SessionKey};
+use evener_core::path::sessions::SessionKey;
 use evener_core::path::tables::{Forwarding, HASH_SLOTS, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables};
 use evener_core::pool::policy::score::{GAIN_PERCENT, gains, scores};
 use evener_core::pool::policy::{Weighted, maglev, second_candidates};

@@ -8,7 +8,7 @@ use evener_core::dns::{
     Address, Allowance, Asked, Balanced, Draw, Limit, Name, Names, NoneAlive, Settings, Transport, UDP_MAX,
     Zone, rtype,
 };
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 
 const KEY: Seed = Seed(1, 2);
 const HEADER: usize = 12;

@@ -8,7 +8,7 @@ use evener_core::net::checksum;
 use evener_core::net::wire::TCP_RST;
 use evener_core::path::cookie::{FourTuple, Keys};
 use evener_core::path::parse::Glance;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{
     Arrived, Expectation, Host, Leaving, Made, Offer, Old, Outcome, Socket, Tables, Terms,

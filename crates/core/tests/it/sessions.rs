@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use evener_core::path::seed::Seed;
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Class, Counted, SHARE_WORDS, Seed, SessionKey, Sessions, Shares, State, Value,
-    buckets_for,
+    Bucket4, Bucket6, Class, Counted, SHARE_WORDS, SessionKey, Sessions, Shares, State, Value, buckets_for,
 };
 use proptest::prelude::*;
 

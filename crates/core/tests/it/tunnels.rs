@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use evener_core::net::Protocol;
 use evener_core::net::packet::Packet;
-use evener_core::path::arrival::{PASSED, PASSED_TWICE};
+use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::parse::Glance;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{Offer, Reason, Tables, open};
 

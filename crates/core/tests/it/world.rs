@@ -17,9 +17,10 @@ use evener_core::path::lease::{ENDLESS, Lease};
 use evener_core::path::mark::{self, Passed, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::path::routes::{FibResult, Routes};
+use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, SessionKey, Sessions, Shares, State, Value, buckets_for,
+    Bucket4, Bucket6, Counted, SHARE_WORDS, SessionKey, Sessions, Shares, State, Value, buckets_for,
 };
 use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey,

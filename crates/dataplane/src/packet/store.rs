@@ -19,9 +19,10 @@ use evener_core::path::lease::Lease;
 use evener_core::path::mark::{self, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::path::routes::Routes;
+use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS, Seed, Sessions, Shares, Table, WHOLE, buckets_for,
+    Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS, Sessions, Shares, Table, WHOLE, buckets_for,
     extent_for,
 };
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};

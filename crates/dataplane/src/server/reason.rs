@@ -34,5 +34,5 @@ const _: () = {
     assert!(size_of::<connection>() == CONNECTION_LEN);
     assert!(size_of::<expectation>() == EXPECTATION_LEN);
     assert!(size_of::<looked>() == size_of::<Looked>());
-    assert!(size_of::<sip_key>() == size_of::<evener_core::path::sessions::Seed>());
+    assert!(size_of::<sip_key>() == size_of::<evener_core::path::seed::Seed>());
 };

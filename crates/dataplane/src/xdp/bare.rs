@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use evener_core::path::sessions::{Seed, buckets_in_use_for};
+use evener_core::path::seed::Seed;
+use evener_core::path::sessions::buckets_in_use_for;
 use evener_core::path::tables::Tables;
 use libbpf_rs::OpenObject;
 

@@ -10,8 +10,9 @@ use evener_core::path::guesses::Guesses;
 use evener_core::path::lease::Lease;
 use evener_core::path::mark::{self, NO_MARKER, SharedMarker};
 use evener_core::path::ports::Ports;
+use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
-use evener_core::path::sessions::{Bucket4, Bucket6, Counted, Seed, Sessions, Shares};
+use evener_core::path::sessions::{Bucket4, Bucket6, Counted, Sessions, Shares};
 use evener_core::path::unmatched::Unmatched;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 

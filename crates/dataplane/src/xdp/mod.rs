@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::path::decide::{Memory, Verdict};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::Tables;
 use nix::net::if_::if_indextoname;
 

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 
 use evener_core::net::wire::TCP_RST;
-use evener_core::path::arrival::PUNTED;
+use evener_core::path::mark::PUNTED;
 use evener_dataplane::server::{Places, Reason};
 use socket2::{Domain, Protocol, Socket, Type};
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::net::checksum;
 use evener_core::net::wire::{Ipv4, protocol};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::Tables;
 use evener_dataplane::Engine;
 use evener_dataplane::server::{self, Connections, Hook, Look, Places, Reason, Server};

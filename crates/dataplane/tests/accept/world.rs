@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use evener_core::net::Protocol;
 use evener_core::net::wire::{Mac, TCP_RST};
 use evener_core::path::cookie::{FourTuple, Keys, Schedule};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::now_ticks;

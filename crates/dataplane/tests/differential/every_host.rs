@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::arrival::{PASSED, PASSED_TWICE};
 use evener_core::path::mark::Passed;
+use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::tables::{Forwarding, HASH_SLOTS, Pick, Ring, ServerEntry, Tables};
 
 use crate::world::{Builder, vip};

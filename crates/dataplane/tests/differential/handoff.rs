@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::arrival::PUNTED;
 use evener_core::path::content::{HashKey, HostPattern, PathPattern, Route, Routes};
 use evener_core::path::cookie::{Cookie, FourTuple, Keys, REPLAYED, Schedule, Terms};
 use evener_core::path::decide::Reason;
-use evener_core::path::sessions::Seed;
+use evener_core::path::mark::PUNTED;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::{Forwarding, Handoff, Later, NO_SERVER, Pick, Ring, Tables};
 use proptest::prelude::*;
 use std::net::SocketAddr;

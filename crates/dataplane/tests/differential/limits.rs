@@ -6,7 +6,7 @@ use evener_core::net::Protocol;
 use evener_core::path::content::{HashKey, HostPattern, PathPattern, Route, Routes};
 use evener_core::path::cookie::Schedule;
 use evener_core::path::decide::Reason;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::{Behind, Tables, VipKey};
 use evener_dataplane::EngineError;
 

@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use evener_core::path::arrival::PASSED;
 use evener_core::path::cookie::Schedule;
 use evener_core::path::decide::{Decision, HELD_FRAME_MAX, Memory, Reason, Verdict};
 use evener_core::path::fragments::Track;
 use evener_core::path::guesses::VIP_WORDS;
+use evener_core::path::mark::PASSED;
 use evener_core::path::sessions::Session;
 use evener_core::path::tables::Tables;
 use evener_core::path::tables::VIP_IDS;

@@ -18,9 +18,10 @@ use evener_core::path::lease::Lease;
 use evener_core::path::mark::{self, Marker, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::path::routes::{FibResult, Routes};
+use evener_core::path::seed::Seed;
 use evener_core::path::select::{Counts, Score};
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, SHARE_WORDS, Seed, Sessions, Shares, WHOLE, buckets_for, ticks,
+    Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, WHOLE, buckets_for, ticks,
 };
 use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use evener_core::net::wire::Mac;
-use evener_core::path::arrival::PASSED;
 use evener_core::path::decide::Reason;
+use evener_core::path::mark::PASSED;
 use evener_core::path::tables::ServerEntry;
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use evener_core::net::wire::Mac;
 use evener_core::path::content::{HashKey, Routes};
 use evener_core::path::cookie::{Keys, Schedule};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::{Handoff, Later, NO_SERVER, Tables};
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;

@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use evener_core::net::Protocol;
 use evener_core::net::wire::Mac;
 use evener_core::path::decide::Reason;
-use evener_core::path::sessions::{Seed, ticks};
+use evener_core::path::seed::Seed;
+use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
     Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
 };

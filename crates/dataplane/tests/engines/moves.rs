@@ -14,7 +14,8 @@ use evener_core::path::content::{HashKey, PathPattern, Route, Routes};
 use evener_core::path::cookie::{Keys, Schedule};
 use evener_core::path::decide::Reason;
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
-use evener_core::path::sessions::{Seed, SessionKey, State, Value, ticks};
+use evener_core::path::seed::Seed;
+use evener_core::path::sessions::{SessionKey, State, Value, ticks};
 use evener_core::path::tables::{Handoff, Later, NO_SERVER, Ring, Tables};
 use evener_dataplane::{Engine, Mover, Moving};
 

@@ -8,7 +8,7 @@ use evener_core::director::{Director, Input, Moment, Output, Start};
 use evener_core::farm::network::{Interface, Network, Route};
 use evener_core::farm::{Farm, Server, Service, example};
 use evener_core::net::wire::Mac;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::pool::{HealthCheck, HealthKind};
 use evener_dataplane::Engine;
 use evener_dataplane::refusals::Refusals;

@@ -9,7 +9,7 @@ use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::path::content::{HashKey, PathPattern, Route, Routes};
 use evener_core::path::cookie::{FourTuple, Keys, Schedule, Terms};
 use evener_core::path::decide::Reason;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::{Handoff, Later, NO_SERVER, Tables};
 use evener_dataplane::events::{CLIENTS_MAX, Event, Events, Told, Watch};
 use evener_dataplane::packet::PacketEngine;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use evener_core::farm::{Server, Service};
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::mark::MARK_LEN;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::{Later, VipKey};
 use evener_dataplane::server::{Hook, Offer, Places, Tables};
 use serde::{Deserialize, Serialize};

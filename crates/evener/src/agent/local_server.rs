@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evener_core::node::secret::Secret;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_dataplane::server::Hook;
 
 use super::desired::{self, Host, Identity};

@@ -15,9 +15,8 @@ use evener_core::farm::group::{Group, MemberState, Members, Moment, Order, Queri
 use evener_core::farm::plan::ServerName;
 use evener_core::net::http::Url;
 use evener_core::node::group::Message;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::pool::{Fact, State};
-
 use tokio::sync::mpsc;
 
 use super::now_ms;

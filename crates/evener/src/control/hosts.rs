@@ -9,7 +9,7 @@ use evener_core::director::{Identity, generation};
 use evener_core::node::peers::LABEL;
 use evener_core::node::secret::{Key, Secret};
 use evener_core::path::mark::Marker;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use evener_core::dns::{Allowance, Answered, Asked, Limit, Names, Total, Transport};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::AbortHandle;
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use evener_core::farm::group::{Dispatch, GroupPolicy, LoadReading};
 use evener_core::net::http::{Refusal, Status};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 use rustls::ServerConfig;
 

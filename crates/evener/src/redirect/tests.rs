@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evener_core::farm::group::{Candidate, Dispatch, GroupPolicy, LoadReading};
 use evener_core::net::http::{Status, Url};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 
 use super::talk::{Next, Setting, Talk};

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use evener_core::node::secret::{KEY_LEN, Secret, SecretError};
 use evener_core::path::cookie::Schedule;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 
 /// A file with more is no key file.
 const FILE_BYTES: u64 = 64 * 1024;

@@ -1,5 +1,7 @@
 //! The rooms of core and of the product: each knows only those above it, as `ARCHITECTURE.md` has them.
 
+mod circles;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -51,8 +53,17 @@ fn code(file: &Path) -> String {
     let is_test =
         file.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs")));
     let text = if is_test { String::new() } else { fs::read_to_string(file).unwrap() };
-    let text = text.split("#[cfg(test)]").next().unwrap();
-    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let (mut code, mut lines) = (String::new(), text.lines());
+    while let Some(line) = lines.next() {
+        if line.contains("#[cfg(test)]") || line.contains("#[cfg(all(test") {
+            // What is for tests alone ends where it began, as far as it is indented.
+            lines.find(|next| indent(next) == indent(line) && next.ends_with([';', ',', '}']));
+        } else if !line.trim_start().starts_with("//") {
+            code = code + line + "\n";
+        }
+    }
+    code
 }
 
 /// Each folder of a crate is a room, and a list has them all.

@@ -21,7 +21,7 @@ use evener_core::farm::plan::ServerName;
 use evener_core::farm::{Farm, Method, Route, Server, Service, example};
 use evener_core::net::wire::Mac;
 use evener_core::path::content::{Asked, Class, PathPattern};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::pool::health::Failure;
 use evener_core::pool::{HealthCheck, HealthKind};
 use evener_dataplane::Engine as _;

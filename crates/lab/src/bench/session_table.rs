@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::AtomicU64;
 
+use evener_core::path::seed::Seed;
 use evener_core::path::sessions::{
-    BUCKET_SESSIONS, Bucket4, Bucket6, Counted, Seed, SessionKey, Sessions, Shares, State, Value, buckets_for,
+    BUCKET_SESSIONS, Bucket4, Bucket6, Counted, SessionKey, Sessions, Shares, State, Value, buckets_for,
 };
 use serde::Serialize;
 

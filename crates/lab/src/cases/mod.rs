@@ -30,7 +30,8 @@ use evener_core::net::wire::Mac;
 use evener_core::path::cookie::Keys;
 use evener_core::path::decide::Reason;
 use evener_core::path::mark::Marker;
-use evener_core::path::sessions::{Seed, State, ticks};
+use evener_core::path::seed::Seed;
+use evener_core::path::sessions::{State, ticks};
 use evener_core::path::tables::Tables;
 use evener_dataplane::events::CLIENTS_MAX;
 

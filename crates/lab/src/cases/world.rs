@@ -7,12 +7,12 @@ use std::sync::Arc;
 use evener_core::farm::Timeouts;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::arrival::{PASSED, PASSED_TWICE};
 use evener_core::path::content::{
     HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes,
 };
 use evener_core::path::cookie::{Cookie, FourTuple, Keys, Terms as Agreed};
 use evener_core::path::mark::Passed;
+use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
-use evener_core::path::arrival::{PASSED, PASSED_TWICE};
+use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_lab::cases;
 use evener_lab::evener::{Plan, Team};
 use evener_lab::family::Family;

@@ -11,7 +11,7 @@ use std::string::{String, ToString};
 use proptest::prelude::*;
 
 use super::*;
-use crate::path::sessions::Seed;
+use crate::path::seed::Seed;
 use crate::pool::policy;
 use crate::pool::report::Report;
 use crate::pool::shares::{Known, Share, shares};

@@ -11,12 +11,11 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher13;
 
-use super::members::PER_DISPATCH;
 use super::model::{GroupPolicy, LoadReading};
 use super::reach::Reach;
 use crate::net::http::{Url, host_of, normal_path};
 use crate::path::content::{Asked, Class, HashKey, Route, Routes};
-use crate::path::sessions::Seed;
+use crate::path::seed::Seed;
 use crate::pool::policy::{Policy, RoundRobin, Weighted, maglev};
 use crate::pool::shares::{WHOLE, most_permille};
 
@@ -24,6 +23,9 @@ use crate::pool::shares::{WHOLE, most_permille};
 const OTHERS: u64 = 16;
 /// Slots of the hash table, a prime.
 const HASH_SLOTS: usize = 2_053;
+
+/// A dispatch adds so much until the next report, in thousandths: ten, as one more process that can run does.
+pub const PER_DISPATCH: u64 = 10_000;
 
 /// A member that may be chosen.
 #[derive(Clone, Debug)]

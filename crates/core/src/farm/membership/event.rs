@@ -4,8 +4,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 
+use super::answer::Answer;
 use super::binding::Place;
-use super::surroundings::Answer;
 
 /// An event, and the service it is about; `None` if it is about the whole farm.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,11 +5,12 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use super::answer::Answer;
 use super::binding::{Binding, Place};
 use super::event::{Event, Refusal, Removal};
 use super::record::ServerRecord;
 use super::strangers::{Refused, Strangers};
-use super::surroundings::{Answer, Surroundings};
+use super::surroundings::Surroundings;
 use super::{Known, Member, Source};
 use crate::farm::{self, Allow};
 use crate::net::wire::Mac;

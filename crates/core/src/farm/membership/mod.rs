@@ -12,6 +12,7 @@
 //! [`Membership`] is a state machine: frames and the time go in, addresses to ask for and
 //! [`Notice`]s come out, [`Membership::members`] is the state.
 
+mod answer;
 mod binding;
 mod event;
 mod members;
@@ -21,10 +22,11 @@ mod surroundings;
 #[cfg(test)]
 mod tests;
 
+pub use answer::Answer;
 pub use binding::Place;
 pub use event::{Event, Notice, Refusal, Removal};
 pub use strangers::Refused;
-pub use surroundings::{Answer, Router, ServerRoute, Surroundings};
+pub use surroundings::{Router, ServerRoute, Surroundings};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;

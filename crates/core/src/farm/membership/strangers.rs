@@ -2,8 +2,8 @@
 
 use alloc::collections::BTreeSet;
 
+use super::answer::Answer;
 use super::event::{Event, Refusal};
-use super::surroundings::Answer;
 use crate::net::wire::Mac;
 
 /// How many answers were refused, by reason.

@@ -11,9 +11,9 @@ use super::{MemberState, PlannedService, Planner, ServiceState, digest, forwardi
 use crate::farm::{self, RouteList};
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::Mac;
-use crate::path::arrival::PUNTED;
 use crate::path::content::{HashKey, Route, Routes};
 use crate::path::cookie::mss_min;
+use crate::path::mark::PUNTED;
 use crate::path::rewrite::outer_len;
 use crate::path::tables::{Forwarding, Handoff, Later, NO_SERVER, ServerEntry};
 use crate::pool::policy::Weighted;

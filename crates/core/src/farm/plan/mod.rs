@@ -27,7 +27,8 @@ use crate::farm;
 use crate::farm::membership::{Known, Member, Place, ServerRoute};
 use crate::net::wire::Mac;
 use crate::path::ports::HOLD_MS;
-use crate::path::sessions::{Seed, ticks};
+use crate::path::seed::Seed;
+use crate::path::sessions::ticks;
 use crate::path::tables::{
     BEHIND_MAX, Behind, Forwarding, IdleTicks, NO_SERVER, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip,
     VipKey,

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::Refusal;
+use super::refusal::Refusal;
 
 /// The longest host, in bytes: the longest name there is (RFC 1035, section 2.3.4).
 const HOST_MAX: usize = 255;

@@ -4,6 +4,7 @@
 mod answer;
 mod chunks;
 mod host;
+mod refusal;
 mod request;
 mod requests;
 mod send_timeout;
@@ -13,7 +14,8 @@ mod url;
 
 pub use answer::{Frame, Status, redirect, refuse, tell, without_body};
 pub use host::{host_of, normal_path};
-pub use request::{Body, HEAD_MAX, HEADERS_MAX, Reading, Refusal, Request, read, read_within};
+pub use refusal::Refusal;
+pub use request::{Body, HEAD_MAX, HEADERS_MAX, Reading, Request, read, read_within};
 pub use requests::{Passed, Requests};
 pub use send_timeout::SendTimeout;
 pub use url::{URL_MAX, Url, UrlError};

@@ -1,6 +1,6 @@
 //! The keyed hash by which hosts and paths are looked up.
 
-use crate::path::sessions::Seed;
+use crate::path::seed::Seed;
 
 /// 2^31 - 1, a prime.
 pub const PRIME: u32 = 0x7fff_ffff;

@@ -1,10 +1,10 @@
 //! What servers answer through the director (RFC 2391; LSNAT, section 3.2): its source becomes the service
 //! again, and it goes where the host's routes say.
 
-use super::choose::Flow;
 use super::deliver::{fit, untag};
+use super::flow::Flow;
 use super::follow::{Side, follow, takes};
-use super::{Decision, Knowledge, Reason, Verdict, fragment, has_bad_flags};
+use super::{Decision, Knowledge, Reason, Verdict, has_bad_flags, track};
 use crate::net::packet::Packet;
 use crate::path::parse::{Layers, Segment};
 use crate::path::ports::{Holder, Near};
@@ -119,7 +119,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &S
         known.memory.ports.keep(found, value);
     }
     let port = owner.port.map_or(0, |(port, _)| port);
-    if let Err(reason) = fragment::note(known, &at, owner.server, owner.vip.id, port, true) {
+    if let Err(reason) = track::note(known, &at, owner.server, owner.vip.id, port, true) {
         return Decision::drop(reason);
     }
     let rewrite = |packet: &mut Packet<'_>| rewrite::translate(packet, &at, &owner.ends());

@@ -1,66 +1,12 @@
 //! Which server a client's packet goes to: its session's, a new one's, or the hash's (LSMAC, section 3.1).
 
-use super::follow::{Side, first_mark, follow, has_ended, has_moved_on};
-use super::{Knowledge, Memory, Reason};
-use crate::net::Protocol;
-use crate::net::wire::{TCP_ACK, TCP_SYN};
+use super::flow::Flow;
+use super::follow::{Side, first_mark, follow, has_ended};
+use super::{Memory, Reason};
 use crate::path::arrival::Arrival;
-use crate::path::parse::Segment;
 use crate::path::select::{by_hash, by_previous, select};
-use crate::path::sessions::{FlowHash, Found, SessionKey, State, Value};
+use crate::path::sessions::{Found, SessionKey, State, Value};
 use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
-
-/// A packet of a session, on its way to the server or back.
-pub(super) struct Flow<'a> {
-    pub(super) vip: &'a Vip,
-    pub(super) key: SessionKey,
-    pub(super) hash: FlowHash,
-    pub(super) arrival: Arrival,
-    pub(super) udp: bool,
-    pub(super) flags: u8,
-    pub(super) sequence: u32,
-    pub(super) acknowledgment: u32,
-    pub(super) now: u32,
-}
-
-impl<'a> Flow<'a> {
-    pub(super) fn new(known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
-        let key = SessionKey { client: segment.at.src, port: segment.src_port, vip: vip.id };
-        Flow::of(key, known, segment, vip)
-    }
-
-    pub(super) fn of(key: SessionKey, known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
-        let (hash, arrival) = (key.hash(known.memory.seed), known.arrival(vip));
-        let udp = segment.protocol == Protocol::Udp;
-        let &Segment { flags, sequence, acknowledgment, .. } = segment;
-        Flow { vip, key, hash, arrival, udp, flags, sequence, acknowledgment, now: known.now }
-    }
-
-    /// Whether its session's mark is not for who follows it: it is from the connection's cookie.
-    pub(super) fn keeps_mark(&self) -> bool {
-        self.vip.handoff.is_some()
-    }
-
-    /// Whether this packet may begin a session: any of UDP's, a SYN without ACK of TCP's.
-    pub(super) fn opens(&self) -> bool {
-        self.udp || self.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
-    }
-
-    pub(super) fn value(&self, server: u16, state: State) -> Value {
-        Value::new(server, state, self.now.wrapping_add(state.idle(&self.vip.idle)))
-    }
-
-    /// Whether what a session is now must be noted.
-    pub(super) fn is_stale(&self, old: Value, new: Value) -> bool {
-        let gained = new.expires().wrapping_sub(old.expires()) as i32;
-        let step = new.state().step(&self.vip.idle) as i32;
-        let is_marked_anew = match new.state() {
-            State::Established => has_moved_on(old.mark(), new.mark()),
-            _ => old.mark() != new.mark(),
-        };
-        is_marked_anew || (old.state(), old.server()) != (new.state(), new.server()) || gained > step
-    }
-}
 
 /// What was chosen.
 pub(super) struct Choice {

@@ -1,11 +1,13 @@
 //! How a packet gets to its server, whichever way that is reached.
 
-use super::choose::{Choice, Flow};
+use super::choose::Choice;
+use super::flow::Flow;
 use super::{Knowledge, Reason, Verdict};
 use crate::net::packet::Packet;
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::protocol;
-use crate::path::arrival::{Arrival, PUNTED};
+use crate::path::arrival::Arrival;
+use crate::path::mark::PUNTED;
 use crate::path::parse::{Layers, UDP_LEN};
 use crate::path::ports::Holder;
 use crate::path::rewrite::{self, Translation, Tunnel, encapsulate, link_len, outer_len, too_big};

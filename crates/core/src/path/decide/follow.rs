@@ -18,18 +18,12 @@
 //! resets a half-open connection that gets another SYN within its window; if that closed a session, strangers' SYNs would come
 //! to hold places and ports for as long as clients do that were served.
 
-use super::choose::Flow;
+use super::flow::{Flow, NEAR, NEAR_MASK, PLAUSIBLE, has_moved_on};
 use super::{Knowledge, Memory};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::path::parse::Segment;
 use crate::path::sessions::{Found, State, Value};
 
-/// How far from where it belongs a sequence number may be, in units of [`near_mark`]: 64 KB. More isn't on its way before
-/// the first acknowledgment, or behind the last byte.
-const NEAR: u16 = 64;
-/// Of the mark of a session that is half-closed: the end is plausible.
-const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
-const NEAR_MASK: u16 = PLAUSIBLE - 1;
 /// How long a UDP flow must have lasted when its client sends again, in units of [`time_mark`], the first of which may have just
 /// ended: two seconds, as conntrack has it of streams.
 const LASTING: u16 = 16;
@@ -65,11 +59,6 @@ pub(super) enum Side {
 /// The mark of a session that this packet begins.
 pub(super) fn first_mark(flow: &Flow<'_>) -> u16 {
     if flow.udp { time_mark(flow.now) } else { near_mark(flow.sequence) }
-}
-
-/// Whether a client has sent so much that its mark is to be noted anew, lest it loses touch.
-pub(super) fn has_moved_on(old: u16, new: u16) -> bool {
-    new.wrapping_sub(old).wrapping_add(NEAR / 4) & NEAR_MASK > NEAR / 2
 }
 
 /// Whether a session is over, as far as can be told: its client's port may be used again.

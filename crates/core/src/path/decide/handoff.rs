@@ -2,7 +2,8 @@
 //! what it wants: the first segment with data goes on unchanged, and the server makes a socket of it
 //! (LCCP, section 3.1; here without a word to the server).
 
-use super::choose::{Choice, Flow};
+use super::choose::Choice;
+use super::flow::Flow;
 use super::follow::{Side, follow};
 use super::{Begun, Decision, Knowledge, Memory, Reason, Verdict, carry};
 use crate::net::checksum;

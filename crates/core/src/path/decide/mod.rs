@@ -8,10 +8,12 @@ mod answer;
 mod choose;
 mod deliver;
 mod error;
+mod flow;
 mod follow;
 mod fragment;
 mod handoff;
 mod short;
+mod track;
 
 pub use crate::path::reason::Reason;
 pub use handoff::{end, stay};
@@ -28,13 +30,15 @@ use crate::path::parse::{Layers, Parsed, Segment, odd_reason, parse};
 use crate::path::ports::{self, Near, Ports};
 use crate::path::rewrite;
 use crate::path::routes::Routes;
+use crate::path::seed::Seed;
 use crate::path::select::Counts;
-use crate::path::sessions::{Seed, Sessions};
+use crate::path::sessions::Sessions;
 use crate::path::tables::{NO_SERVER, Tables, Vip, VipKey};
 use crate::path::unmatched::Unmatched;
-use choose::{Choice, Flow, choose};
+use choose::{Choice, choose};
 use core::net::IpAddr;
 use deliver::{Route, deliver};
+use flow::Flow;
 
 /// What an engine must do with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,7 +285,7 @@ fn carry(
         Ok(port) => port,
         Err(reason) => return Decision::drop(reason),
     };
-    if let Err(reason) = fragment::note(known, &segment.at, choice.server, flow.vip.id, port, false) {
+    if let Err(reason) = track::note(known, &segment.at, choice.server, flow.vip.id, port, false) {
         return Decision::drop(reason);
     }
     let route = Route { hash: flow.hash, port, arrival: flow.arrival };

@@ -9,7 +9,8 @@
 use core::net::Ipv4Addr;
 
 use super::answer;
-use super::choose::{Choice, Flow, chooses_anew, client_side};
+use super::choose::{Choice, chooses_anew, client_side};
+use super::flow::Flow;
 use super::follow::{Side, next};
 use super::{Decision, Knowledge, Reason, carry};
 use crate::net::Protocol;

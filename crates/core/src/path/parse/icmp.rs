@@ -4,7 +4,6 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::FromBytes;
 
-use super::ip::transport;
 use super::{IcmpError, Layers, Parsed};
 use crate::net::Protocol;
 use crate::net::ip::{IPV4_LEN, IPV6_LEN, walk};
@@ -50,7 +49,7 @@ pub(super) fn parse_v4(frame: &[u8], at: Layers) -> Parsed {
     };
     let header_len = usize::from(ip.version_ihl & 0x0f) * 4;
     let fragment = ip.fragment.get() & IPV4_FRAGMENT_OFFSET != 0;
-    let Some(protocol) = transport(ip.protocol).filter(|_| !fragment) else {
+    let Some(protocol) = Protocol::of_number(ip.protocol).filter(|_| !fragment) else {
         return odd(Reason::IcmpUnknown);
     };
     if ip.version_ihl >> 4 != 4 || header_len < IPV4_LEN {
@@ -82,7 +81,7 @@ pub(super) fn parse_v6(frame: &[u8], at: Layers) -> Parsed {
         return odd(Reason::IcmpUnknown);
     };
     let later = upper.fragment.is_some_and(|fragment| fragment.offset != 0);
-    let Some(protocol) = transport(upper.protocol).filter(|_| !later) else {
+    let Some(protocol) = Protocol::of_number(upper.protocol).filter(|_| !later) else {
         return odd(Reason::IcmpUnknown);
     };
     if ip.version_class_flow.get() >> 28 != 6 {

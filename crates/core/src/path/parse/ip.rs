@@ -10,15 +10,6 @@ use crate::net::ip::{Fault, IPV4_LEN, IPV6_LEN, Upper, is_martian, walk};
 use crate::net::wire::{IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Ipv4, Ipv6, Mac, protocol};
 use crate::path::reason::Reason;
 
-/// A transport that services have, or none.
-pub(super) fn transport(number: u8) -> Option<Protocol> {
-    match number {
-        protocol::TCP => Some(Protocol::Tcp),
-        protocol::UDP => Some(Protocol::Udp),
-        _ => None,
-    }
-}
-
 pub(super) fn parse_v4(frame: &[u8], l3: usize, from: Mac) -> Parsed {
     let body = frame.get(l3..).unwrap_or_default();
     let Ok((ip, _)) = Ipv4::ref_from_prefix(body) else {
@@ -27,7 +18,7 @@ pub(super) fn parse_v4(frame: &[u8], l3: usize, from: Mac) -> Parsed {
     if ip.version_ihl >> 4 != 4 {
         return Parsed::Pass(Reason::BadVersion);
     }
-    let transport = transport(ip.protocol);
+    let transport = Protocol::of_number(ip.protocol);
     if transport.is_none() && ip.protocol != protocol::ICMP {
         return Parsed::Pass(Reason::NotService);
     }
@@ -86,7 +77,7 @@ pub(super) fn parse_v6(frame: &[u8], l3: usize, from: Mac) -> Parsed {
         Err(Fault::Length) => return odd(Reason::BadLength),
     };
     let Upper { protocol, offset, fragment } = upper;
-    let transport = transport(protocol);
+    let transport = Protocol::of_number(protocol);
     // Options may stand at the beginning of what was cut (RFC 8200, section 4.5).
     let later = fragment.is_some() && protocol == protocol::DESTINATION_OPTIONS;
     if protocol == protocol::ICMPV6 && fragment.is_none() {

@@ -37,6 +37,7 @@ pub use value::{Class, LIFE_MAX, State, Value};
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::path::seed::Seed;
 use crate::path::tables::{HASH_SLOTS, Tables};
 use atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -110,18 +111,6 @@ impl SessionKey {
     /// port alone (Distributed Packet Rewriting, section 3), since each host numbers its VIPs itself.
     pub fn ring_hash(&self, seed: Seed) -> FlowHash {
         SessionKey { vip: 0, ..*self }.hash(seed)
-    }
-}
-
-/// A secret that keeps strangers from choosing which sessions share a bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seed(pub u64, pub u64);
-
-impl Seed {
-    /// From random bytes, or from a derived key's first.
-    pub fn from_bytes(bytes: [u8; 16]) -> Seed {
-        let bits = u128::from_be_bytes(bytes);
-        Seed((bits >> 64) as u64, bits as u64)
     }
 }
 

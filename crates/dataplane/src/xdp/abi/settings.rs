@@ -1,6 +1,6 @@
 //! What a data plane was loaded with, as it says itself.
 
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 
 use super::{bytes, c, h};
 

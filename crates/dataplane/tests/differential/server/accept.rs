@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use evener_core::path::arrival::PUNTED;
 use evener_core::path::cookie::{FourTuple, Keys, REPLAYED, Schedule, Terms};
+use evener_core::path::mark::PUNTED;
 use evener_core::server::{Arrived, CLEARING_NS, Clearing, Host, Outcome, Reason, Socket, Tables};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::Hook;

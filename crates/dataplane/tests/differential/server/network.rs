@@ -9,7 +9,7 @@ use evener_core::net::Protocol;
 use evener_core::net::checksum;
 use evener_core::net::wire::protocol;
 use evener_core::path::cookie::{FourTuple, Keys};
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{Expectation, Host, Made, Offer, Old, Socket, Tables, Terms};
 use evener_dataplane::link::{EtherType, LinkSocket};

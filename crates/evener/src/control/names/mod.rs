@@ -10,7 +10,7 @@ use evener_core::dns::{self, Balanced, MeasuredPath, PathChange, ServerStates};
 use evener_core::farm::group::MemberChange;
 use evener_core::farm::plan::identity;
 use evener_core::node::secret::Key;
-use evener_core::path::sessions::Seed;
+use evener_core::path::seed::Seed;
 use evener_core::pool::signals::Signals;
 use evener_core::pool::{Fact, State};
 use evener_dataplane::heap;

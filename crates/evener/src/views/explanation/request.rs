@@ -242,7 +242,7 @@ fn pattern(route: &Route) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use evener_core::path::content::{self, HashKey};
-    use evener_core::path::sessions::Seed;
+    use evener_core::path::seed::Seed;
 
     use super::*;
     use crate::config::{self, Config};

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::farm::group::{Group, GroupMember, GroupPolicy, Joiner, Origin, Wanted, example};
     use crate::net::http::Url;
-    use crate::path::sessions::Seed;
+    use crate::path::seed::Seed;
     use crate::pool::State;
     use crate::pool::report::Report;
     use crate::pool::{ReportKind, Reporting};

@@ -6,9 +6,7 @@ use alloc::vec::Vec;
 
 use super::Moment;
 use super::learned::Learned;
-
-/// A dispatch adds so much until the next report, in thousandths: ten, as one more process that can run does.
-pub const PER_DISPATCH: u64 = 10_000;
+use crate::farm::group::dispatch::PER_DISPATCH;
 
 /// The last that a member reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

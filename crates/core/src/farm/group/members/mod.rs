@@ -18,7 +18,6 @@ mod routes;
 mod tests;
 
 pub use asking::Queried;
-pub use load::PER_DISPATCH;
 pub use member::{MemberState, thousandths};
 pub use refused::Refused;
 
@@ -34,7 +33,7 @@ use super::joiner::Joiner;
 use super::model::{Group, GroupMember};
 use super::reach::Reach;
 use crate::net::http::Url;
-use crate::path::sessions::Seed;
+use crate::path::seed::Seed;
 use crate::pool::Server;
 use crate::pool::health::Failure;
 use crate::pool::report::BadReport;

@@ -8,7 +8,7 @@ use super::super::{
     Asked, Class, Found, HashKey, HostPattern, NO_ROUTE, PRESENT, PathPattern, Route, Routes,
 };
 use super::request;
-use crate::path::sessions::Seed;
+use crate::path::seed::Seed;
 
 const KEY: HashKey = HashKey::new(Seed(0x1234_5678_9abc_def0, 0x0fed_cba9_8765_4321));
 const DEFAULT: u16 = 9_999;

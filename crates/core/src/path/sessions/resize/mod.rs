@@ -8,7 +8,8 @@
 use super::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 use super::extent::{self, FIRST_BUCKETS, Masks, mask_for};
 use super::table::{Slot, Table, Words, vip_of};
-use super::{BUCKET_SESSIONS, FlowHash, Seed, Sessions, State, Value};
+use super::{BUCKET_SESSIONS, FlowHash, Sessions, State, Value};
+use crate::path::seed::Seed;
 use core::ops::Range;
 
 /// A table grows where more than this part of its places is taken.

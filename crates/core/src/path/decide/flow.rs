@@ -1,0 +1,73 @@
+//! A packet of a session, and what its session's value is worth beside the one that is noted.
+
+use super::Knowledge;
+use crate::net::Protocol;
+use crate::net::wire::{TCP_ACK, TCP_SYN};
+use crate::path::arrival::Arrival;
+use crate::path::parse::Segment;
+use crate::path::sessions::{FlowHash, SessionKey, State, Value};
+use crate::path::tables::Vip;
+
+/// How far from where it belongs a sequence number may be, in units of `near_mark`: 64 KB. More isn't on its way before
+/// the first acknowledgment, or behind the last byte.
+pub(super) const NEAR: u16 = 64;
+/// Of the mark of a session that is half-closed: the end is plausible.
+pub(super) const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);
+pub(super) const NEAR_MASK: u16 = PLAUSIBLE - 1;
+
+/// A packet of a session, on its way to the server or back.
+pub(super) struct Flow<'a> {
+    pub(super) vip: &'a Vip,
+    pub(super) key: SessionKey,
+    pub(super) hash: FlowHash,
+    pub(super) arrival: Arrival,
+    pub(super) udp: bool,
+    pub(super) flags: u8,
+    pub(super) sequence: u32,
+    pub(super) acknowledgment: u32,
+    pub(super) now: u32,
+}
+
+impl<'a> Flow<'a> {
+    pub(super) fn new(known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
+        let key = SessionKey { client: segment.at.src, port: segment.src_port, vip: vip.id };
+        Flow::of(key, known, segment, vip)
+    }
+
+    pub(super) fn of(key: SessionKey, known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
+        let (hash, arrival) = (key.hash(known.memory.seed), known.arrival(vip));
+        let udp = segment.protocol == Protocol::Udp;
+        let &Segment { flags, sequence, acknowledgment, .. } = segment;
+        Flow { vip, key, hash, arrival, udp, flags, sequence, acknowledgment, now: known.now }
+    }
+
+    /// Whether its session's mark is not for who follows it: it is from the connection's cookie.
+    pub(super) fn keeps_mark(&self) -> bool {
+        self.vip.handoff.is_some()
+    }
+
+    /// Whether this packet may begin a session: any of UDP's, a SYN without ACK of TCP's.
+    pub(super) fn opens(&self) -> bool {
+        self.udp || self.flags & (TCP_SYN | TCP_ACK) == TCP_SYN
+    }
+
+    pub(super) fn value(&self, server: u16, state: State) -> Value {
+        Value::new(server, state, self.now.wrapping_add(state.idle(&self.vip.idle)))
+    }
+
+    /// Whether what a session is now must be noted.
+    pub(super) fn is_stale(&self, old: Value, new: Value) -> bool {
+        let gained = new.expires().wrapping_sub(old.expires()) as i32;
+        let step = new.state().step(&self.vip.idle) as i32;
+        let is_marked_anew = match new.state() {
+            State::Established => has_moved_on(old.mark(), new.mark()),
+            _ => old.mark() != new.mark(),
+        };
+        is_marked_anew || (old.state(), old.server()) != (new.state(), new.server()) || gained > step
+    }
+}
+
+/// Whether a client has sent so much that its mark is to be noted anew, lest it loses touch.
+pub(super) fn has_moved_on(old: u16, new: u16) -> bool {
+    new.wrapping_sub(old).wrapping_add(NEAR / 4) & NEAR_MASK > NEAR / 2
+}
