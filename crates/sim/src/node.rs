@@ -101,7 +101,7 @@ impl Node {
 
     fn moment(&self, now_ms: u64) -> Moment {
         let lease_holds = self.engine.lease_holds(self.ticks(now_ms));
-        Moment { ms: now_ms + self.ahead_ms, lease_holds }
+        Moment { ms: now_ms + self.ahead_ms, lease_holds, ..Moment::default() }
     }
 
     /// When its daemon wants to be told the time.
@@ -134,8 +134,9 @@ impl Node {
             host: among_hosts.then_some((identity, farms::KEY, incarnation)),
             seed: Seed(1, 2),
             running: running.then(|| (*self.engine.tables).clone()),
+            records: BTreeMap::new(),
         };
-        let now = Moment { ms: now_ms + self.ahead_ms, lease_holds };
+        let now = Moment { ms: now_ms + self.ahead_ms, lease_holds, ..Moment::default() };
         let director = Director::new(start, now);
         self.shown = Arc::clone(director.snapshot());
         self.director = Some(director);
@@ -319,7 +320,10 @@ impl Node {
         let farm = Box::new(self.farm(file));
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         let links = BTreeMap::from([(LINK, farms::node(self.kind, self.number).1)]);
-        let orders = self.tell(now_ms, Input::Reload { farm, network: Box::new(network), links });
+        let orders = self.tell(
+            now_ms,
+            Input::Reload { farm, network: Box::new(network), links, records: BTreeMap::new() },
+        );
         if self.director.is_none() || !self.refused {
             self.file = file;
         }

@@ -360,8 +360,9 @@ impl World {
                         Input::Reported { server, result: Err(BadReport::Silent) },
                     );
                 }
-                // The data plane's are done by the node; announcements change nothing here.
+                // The data plane's are done by the node; announcements change nothing here, and no farm has groups.
                 Output::Announce(_)
+                | Output::Group { .. }
                 | Output::Apply { .. }
                 | Output::Forget { .. }
                 | Output::Lease { .. }

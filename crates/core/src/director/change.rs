@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::hosts::Hosts;
 use super::pools::Pools;
 
-use super::{Director, Event, Output, Reloads};
+use super::{Director, Event, Moment, Output, Reloads};
 use crate::farm::Farm;
 use crate::farm::membership::{Membership, Notice};
 use crate::farm::network::Network;
@@ -43,6 +43,8 @@ pub(super) struct Before {
     pub(super) membership: Membership,
     pub(super) pools: Pools,
     pub(super) hosts: Option<Hosts>,
+    /// What was kept of groups that the new farm has.
+    pub(super) records: BTreeMap<String, String>,
     pub(super) members_notices: Vec<Notice>,
     pub(super) hosts_notices: Vec<crate::node::peers::Notice>,
 }
@@ -98,8 +100,9 @@ impl Director {
         generation: u64,
         in_force: Arc<Tables>,
         error: Option<String>,
-        now_ms: u64,
+        now: Moment,
     ) {
+        let now_ms = now.ms;
         let Some(applied) = self.applying.take_if(|applying| applying.generation == generation) else {
             return;
         };
@@ -116,6 +119,7 @@ impl Director {
                 self.reloads = Reloads { done: self.reloads.done + 1, error: None, ..self.reloads.clone() };
                 self.tell_all(before.hosts_notices.into_iter().map(Event::Hosts));
                 self.tell_of_members(before.members_notices);
+                self.groups.reload(now, &self.farm.groups, &before.records, self.pools.drained());
                 self.resolve_next_hops(now_ms);
                 self.announce(self.announced());
             } else if generation == 1 {

@@ -4,6 +4,7 @@ use alloc::string::String;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::farm::group::MemberChange;
 use crate::farm::membership;
 use crate::farm::plan::ServerName;
 use crate::net::wire::Mac;
@@ -121,6 +122,13 @@ pub enum Event {
         /// Why the last one isn't believed.
         error: Option<BadReport>,
     },
+    /// A member of a group, or a server that is listed for a name alone, came, went, or is otherwise than it was.
+    Member {
+        /// Which.
+        member: ServerName,
+        /// How.
+        change: MemberChange,
+    },
     /// A router said what it can pass on to a server.
     PathMtu {
         /// The server.
@@ -179,6 +187,10 @@ impl Event {
                     | peers::Notice::Released { .. }
             ),
             Event::Health { transition, .. } => transition.to == State::Down,
+            Event::Member { change, .. } => matches!(
+                change,
+                MemberChange::Silent | MemberChange::Removed | MemberChange::Refused | MemberChange::Down(_)
+            ),
             Event::Link { now, .. } => *now != Link::Up,
             Event::DatagramRefused { .. }
             | Event::Answered { .. }
@@ -220,7 +232,8 @@ impl Event {
             | Event::NoRoom { server }
             | Event::Drained { server, .. }
             | Event::Wished { server, .. }
-            | Event::Reports { server, .. } => Some(server),
+            | Event::Reports { server, .. }
+            | Event::Member { member: server, .. } => Some(server),
             _ => None,
         }
     }
@@ -274,6 +287,9 @@ impl fmt::Display for Event {
             Event::Wished { refuses: false, .. } => f.write_str("its own report: takes new sessions again"),
             Event::Reports { error: Some(bad), .. } => write!(f, "its load isn't known: {}", bad.said()),
             Event::Reports { error: None, .. } => f.write_str("it says its load again"),
+            Event::Member { member: ServerName { service, server }, change } => {
+                write!(f, "{service}: {server}: {change}")
+            }
             Event::PathMtu { server, mtu } => {
                 write!(f, "a router on the way to {server} takes no packets longer than {mtu} bytes")
             }

@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use super::groups::MemberFact;
 use crate::farm::Farm;
 use crate::farm::network::Network;
 use crate::farm::plan::ServerName;
@@ -14,15 +15,6 @@ use crate::net::wire::Mac;
 use crate::path::tables::Tables;
 use crate::pool::health::Failure;
 use crate::pool::report::{BadReport, Report};
-
-/// When something is learned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// The monotonic clock, in milliseconds.
-    pub ms: u64,
-    /// Whether the data plane may answer for the addresses that this host owns: its lease ends by itself.
-    pub lease_holds: bool,
-}
 
 /// A fact.
 #[derive(Clone, Debug)]
@@ -60,6 +52,15 @@ pub enum Input {
         /// What it said, or why that isn't believed.
         result: Result<Report, BadReport>,
     },
+    /// An order of a group has come to its end.
+    Member {
+        /// The group.
+        group: String,
+        /// Its number there.
+        member: usize,
+        /// What came of it.
+        fact: MemberFact,
+    },
     /// The network around this host, as its kernel knows it now.
     Network(Box<Network>),
     /// A router can't pass on packets longer than this.
@@ -79,6 +80,8 @@ pub enum Input {
         network: Box<Network>,
         /// The interfaces of it that packets are taken from, with their MACs.
         links: BTreeMap<u32, Mac>,
+        /// What was kept of groups: see [`crate::farm::group::Order::Save`].
+        records: BTreeMap<String, String>,
     },
     /// The operator describes a farm anew that can't be, for a reason that shows before anything is tried.
     ReloadRefused {

@@ -10,8 +10,10 @@
 mod change;
 mod event;
 mod every_host;
+mod groups;
 mod hosts;
 mod input;
+mod moment;
 mod name;
 mod output;
 mod paths;
@@ -27,8 +29,10 @@ pub mod transfer;
 mod watch;
 
 pub use event::{Event, Level, Link};
+pub use groups::{GroupSnapshot, MemberFact};
 pub use hosts::{Identity, IdentityError, generation};
-pub use input::{Input, Moment};
+pub use input::Input;
+pub use moment::Moment;
 pub use name::About;
 pub use output::{Adjacency, LoadQuery, Output, Probe, ProbePath, Target};
 pub use paths::{tunnel_source, why_not_itself};
@@ -36,10 +40,12 @@ pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServiceSnapshot, Snaps
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use crate::farm::group::{self, Group, Members};
 use crate::farm::membership::{Answer, Membership, Notice, Round};
 use crate::farm::network::Network;
 use crate::farm::plan::{self, MemberState, Plan, ServerName, ServiceState, Slots, identity};
@@ -53,6 +59,7 @@ use crate::pool::health::{State, Status};
 use crate::pool::policy::Fills;
 use crate::pool::{Fact, Server, WHOLE};
 use change::{Applying, Before};
+use groups::Groups;
 use hosts::Hosts;
 use paths::Paths;
 use pools::{Pools, Wanted};
@@ -77,6 +84,8 @@ pub struct Start {
     pub seed: Seed,
     /// What a data plane goes by that outlived an earlier director.
     pub running: Option<Tables>,
+    /// What was kept of groups: see [`crate::farm::group::Order::Save`].
+    pub records: BTreeMap<String, String>,
 }
 
 /// The farm as its director knows it.
@@ -118,13 +127,14 @@ pub struct Director {
     active: BTreeMap<u16, u64>,
     counted_ms: u64,
     scores: Scores,
+    groups: Groups,
     outputs: VecDeque<Output>,
 }
 
 impl Director {
     /// Begins with what runs already, if something does. The first fact puts the farm in force.
     pub fn new(start: Start, now: Moment) -> Director {
-        let Start { farm, network, links, drained, host, seed, running } = start;
+        let Start { farm, network, links, drained, host, seed, running, records } = start;
         let running = Arc::new(running.unwrap_or_default());
         let paths = Paths::default();
         let surroundings = paths.surroundings(&farm, &network, &links);
@@ -155,6 +165,7 @@ impl Director {
             active: BTreeMap::new(),
             counted_ms: 0,
             scores: Scores::default(),
+            groups: Groups::new(seed),
             outputs: VecDeque::new(),
             farm: Arc::new(farm),
             network: Arc::new(network),
@@ -169,7 +180,9 @@ impl Director {
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
         director.say_own();
+        director.groups.reload(now, &director.farm.groups, &records, director.pools.drained());
         director.snapshot = Arc::new(director.see(now.ms));
+        director.follow_groups();
         director
     }
 
@@ -197,24 +210,58 @@ impl Director {
             Input::Time { active } => {
                 self.counted(active, now.ms);
                 self.time(now.ms);
+                self.groups.time(now);
             }
             Input::Frame { ifindex, bytes } => self.hear(ifindex, &bytes, now.ms),
             Input::Datagram { from, bytes } => self.hear_host(from, &bytes, now.ms),
             Input::Probed { server, result } => self.learn(&server, Fact::Probed(result), now.ms),
             Input::Reported { server, result } => self.learn(&server, Fact::Reported(result), now.ms),
+            Input::Member { group, member, fact } => self.groups.take(now, &group, member, fact),
             Input::Network(network) => self.surroundings(*network, now.ms),
             Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
-            Input::Reload { farm, network, links } => self.reload(*farm, *network, links, now.ms),
+            Input::Reload { farm, network, links, records } => {
+                self.reload(*farm, *network, links, records, now.ms);
+            }
             Input::ReloadRefused { error } => self.refused_reload(error),
-            Input::Drain { server, drain } => self.drain(server, drain, now.ms),
+            Input::Drain { server, drain } => self.drain(server, drain, now),
             Input::Applied { generation, in_force, error } => {
-                self.applied(generation, in_force, error, now.ms);
+                self.applied(generation, in_force, error, now);
             }
             Input::Released { slot } => self.slots.released(slot),
             Input::Leave => self.leave(now.ms),
         }
         self.settle(before, now.ms);
         self.show(now.ms);
+        self.follow_groups();
+    }
+
+    /// Has a message of a member, or of the operator, do what it says, if there is such a group. One that is refused (`Err`) has changed
+    /// nothing.
+    pub fn message<T>(
+        &mut self,
+        now: Moment,
+        group: &str,
+        message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
+    ) -> Option<T> {
+        let answer = self.groups.message(now, group, message);
+        self.follow_groups();
+        answer
+    }
+
+    /// The members of a group.
+    pub fn group(&self, name: &str) -> Option<&Members> {
+        self.groups.members(name)
+    }
+
+    /// Takes over what groups order, and how they are.
+    fn follow_groups(&mut self) {
+        while let Some((group, order)) = self.groups.poll_order() {
+            self.outputs.push_back(Output::Group { group, order });
+        }
+        self.outputs.extend(self.groups.take_events().into_iter().map(Output::Event));
+        if let Some(groups) = self.groups.snapshot() {
+            Arc::make_mut(&mut self.snapshot).groups = groups.into();
+        }
     }
 
     /// The next order.
@@ -233,6 +280,7 @@ impl Director {
             self.retry_at_ms,
             plan_at_ms,
             self.scores.compare_at_ms,
+            self.groups.next_at(),
         ];
         others.into_iter().fold(round, u64::min)
     }
@@ -310,7 +358,14 @@ impl Director {
     }
 
     /// Goes on with another farm that was checked.
-    fn reload(&mut self, farm: Farm, network: Network, links: BTreeMap<u32, Mac>, now_ms: u64) {
+    fn reload(
+        &mut self,
+        farm: Farm,
+        network: Network,
+        links: BTreeMap<u32, Mac>,
+        records: BTreeMap<String, String>,
+        now_ms: u64,
+    ) {
         let mut before = Before {
             membership: self.membership.clone(),
             pools: self.pools.clone(),
@@ -319,6 +374,7 @@ impl Director {
             network: core::mem::replace(&mut self.network, Arc::new(network)),
             links: core::mem::replace(&mut self.links, links),
             members_notices: Vec::new(),
+            records,
             hosts_notices: Vec::new(),
         };
         before.hosts_notices = self.reconfigure_hosts(now_ms);
@@ -333,12 +389,16 @@ impl Director {
         (self.replan_wanted, self.gather_until_ms) = (true, now_ms);
     }
 
-    fn drain(&mut self, server: ServerName, drain: bool, now_ms: u64) {
+    fn drain(&mut self, server: ServerName, drain: bool, now: Moment) {
+        if self.groups.has(&server.service) {
+            self.groups.drain(now, &server, drain);
+            return;
+        }
         if self.pools.drain(&server, drain) {
             self.tell(Event::Drained { server, drain });
         }
         self.say_own();
-        (self.replan_wanted, self.gather_until_ms) = (true, now_ms);
+        (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }
 
     fn states(&self, known: &[KnownHost]) -> Vec<ServiceState<'_>> {
@@ -419,14 +479,15 @@ impl Director {
     }
 
     /// Whether every service has a server that takes sessions.
-    pub fn is_serving(&self) -> bool {
-        !self.plan.services.is_empty()
-            && self.plan.services.values().all(|service| !service.ring_members.is_empty())
+    pub fn is_serving(&self, now: Moment) -> bool {
+        let has_all = self.farm.services.is_empty() || !self.plan.services.is_empty();
+        let mut services = self.plan.services.values();
+        has_all && services.all(|service| !service.ring_members.is_empty()) && self.groups.are_serving(now)
     }
 
     /// Whether every server that was found was probed once, so that the first connections are shared by all.
     pub fn is_settled(&self) -> bool {
-        self.pools.are_settled()
+        self.pools.are_settled() && self.groups.are_settled()
     }
 
     /// The farm as described, in force or about to be.

@@ -4,6 +4,7 @@ use alloc::string::{String, ToString};
 use core::net::IpAddr;
 
 use super::event::{Event, Link};
+use crate::farm::group::MemberChange;
 use crate::farm::membership;
 use crate::node::peers;
 use crate::pool::health::State;
@@ -59,6 +60,16 @@ impl Event {
             Event::Wished { refuses: false, .. } => "server_takes",
             Event::Reports { error: Some(_), .. } => "reports_fail",
             Event::Reports { error: None, .. } => "reports_come",
+            Event::Member { change, .. } => match change {
+                MemberChange::Joined => "member_joined",
+                MemberChange::Left => "member_left",
+                MemberChange::Silent => "member_silent",
+                MemberChange::Removed | MemberChange::Refused => "member_removed",
+                MemberChange::Up => "member_up",
+                MemberChange::Down(_) => "member_down",
+                MemberChange::Drained => "member_drained",
+                MemberChange::Undrained => "member_undrained",
+            },
             Event::PathMtu { .. } => "path_mtu",
             Event::NotApplied { .. } => "change_refused",
         }
@@ -94,6 +105,7 @@ impl Event {
             | Event::Drained { .. }
             | Event::Wished { .. }
             | Event::Reports { .. }
+            | Event::Member { .. }
             | Event::NotApplied { .. } => about,
         }
     }

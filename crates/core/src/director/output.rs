@@ -1,11 +1,13 @@
 //! What a director orders.
 
 use alloc::collections::BTreeSet;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::event::Event;
+use crate::farm::group;
 use crate::farm::plan::{PlanError, ServerName};
 use crate::net::Encapsulation;
 use crate::net::wire::Mac;
@@ -70,6 +72,13 @@ pub enum Output {
     LoadQuery(LoadQuery),
     /// Give servers these scores, by slot: see [`crate::path::select::Counts::score`].
     Score(Vec<(u16, Score)>),
+    /// Do this for a group.
+    Group {
+        /// Which.
+        group: String,
+        /// What.
+        order: group::Order,
+    },
     /// Something that people, or whoever watches, may want to know.
     Event(Event),
 }

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::Director;
+use super::groups::GroupSnapshot;
 use crate::farm::membership::{Member, Refusal};
 use crate::farm::network::Network;
 use crate::farm::plan::{MemberState, Plan, ServerName};
@@ -39,6 +40,8 @@ pub struct Snapshot {
     pub plan: Arc<Plan>,
     /// The services, in the order of the farm.
     pub services: Arc<[ServiceSnapshot]>,
+    /// The groups, by name.
+    pub groups: Arc<[Arc<GroupSnapshot>]>,
     /// All hosts, where every one decides.
     pub hosts: Arc<[HostSnapshot]>,
     /// Answers to ARP and neighbour discovery that were not believed, by reason.
@@ -172,6 +175,7 @@ impl Director {
             network: Arc::clone(&self.network),
             plan: Arc::clone(&self.plan),
             services: self.farm.services.iter().map(|service| self.see_service(service, &seen)).collect(),
+            groups: Arc::clone(&self.snapshot.groups),
             hosts: self.see_hosts(seen.hosts),
             refused: Arc::new(self.see_refused()),
             datagrams: Arc::new(self.hosts.as_ref().map(|hosts| hosts.peers.counted()).unwrap_or_default()),

@@ -13,5 +13,7 @@ pub mod plan;
 
 mod method;
 mod model;
+mod routes;
 pub use method::{Agent, Found, METHOD_NAMES, Method, PacketForm, Properties, REDIRECT, Replies};
-pub use model::{Allow, Discover, Farm, Peers, Placement, Route, RouteList, Server, Service, Timeouts};
+pub use model::{Allow, Discover, Farm, Peers, Placement, Server, Service, Timeouts};
+pub use routes::{Route, RouteList};

@@ -80,7 +80,7 @@ impl Daemon {
     /// As the product does: orders in turn, and the engine's answer to each that is for it.
     fn learn(&mut self, input: Input) -> Result<(), String> {
         self.now_ms += 1;
-        let now = Moment { ms: self.now_ms, lease_holds: true };
+        let now = Moment { ms: self.now_ms, lease_holds: true, ..Moment::default() };
         self.director.handle(now, input);
         let mut done = Ok(());
         while let Some(order) = self.director.poll_output() {
@@ -107,7 +107,7 @@ impl Daemon {
 
     fn reload(&mut self, farm: &Farm, bench: &Bench) -> Result<(), String> {
         let (network, links) = (Box::new(network(bench)), self.director.links().clone());
-        self.learn(Input::Reload { farm: Box::new(farm.clone()), network, links })
+        self.learn(Input::Reload { farm: Box::new(farm.clone()), network, links, records: BTreeMap::new() })
     }
 
     /// Whether what is shown is this farm, and what the kernel has.
@@ -149,8 +149,9 @@ fn whatever_is_refused_of_a_reload_what_is_in_force_is_shown() {
             host: None,
             seed: Seed::default(),
             running: None,
+            records: BTreeMap::new(),
         };
-        let director = Director::new(start, Moment { ms: 1, lease_holds: true });
+        let director = Director::new(start, Moment { ms: 1, lease_holds: true, ..Moment::default() });
         let mut daemon = Daemon { director, engine, now_ms: 1 };
         daemon.learn(Input::Time { active: BTreeMap::new() }).unwrap();
         daemon.shows(&before, 0);

@@ -22,7 +22,7 @@ use installed::Installed;
 use crate::events::Bus;
 use crate::names;
 use crate::record::Recorder;
-use crate::redirect::Shown;
+use crate::redirect::{Fronts, ShownGroup};
 
 pub(crate) use local::Local;
 
@@ -73,10 +73,17 @@ pub(crate) struct Published {
     pub(crate) local: Option<Local>,
     /// What is set up in the kernel.
     pub(crate) installed: Arc<Installed>,
-    /// Groups whose clients are sent on by HTTP.
-    pub(crate) groups: Arc<Shown>,
+    /// Who answers for groups, whose clients are sent on by HTTP.
+    pub(crate) fronts: Arc<Fronts>,
     /// Names that are answered for.
     pub(crate) names: Arc<names::Shown>,
+}
+
+impl Published {
+    /// The groups.
+    pub(crate) fn groups(&self) -> Vec<ShownGroup> {
+        self.fronts.show(&self.snapshot)
+    }
 }
 
 /// The same with the counts that belong to it.

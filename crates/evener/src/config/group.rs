@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use evener_core::farm::Placement;
 use evener_core::farm::group::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
@@ -54,7 +55,7 @@ const SERVER_KEYS: [&str; 3] = ["url", "anonymous", "control"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupService {
     /// What it means.
-    pub group: Group,
+    pub group: Arc<Group>,
     /// The tokens by which members join and report.
     pub token_file: Option<PathBuf>,
     /// Authorities that have signed certificates by which members do the same.
@@ -140,7 +141,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     Some(PlacedGroup {
         name: name.as_ref().map_or(first.span(), Spanned::span),
         service: GroupService {
-            group: Group {
+            group: Arc::new(Group {
                 name: name.map_or_else(|| first.get_ref().to_string(), Spanned::into_inner),
                 addresses: addresses.iter().map(|address| *address.get_ref()).collect(),
                 status,
@@ -154,7 +155,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
                 members,
                 routes: routes.into_iter().map(Spanned::into_inner).collect::<Vec<_>>().into(),
                 health,
-            },
+            }),
             token_file: token_file.as_ref().map(|file| file.get_ref().clone()),
             client_ca: client_ca.as_ref().map(|file| file.get_ref().clone()),
             tls: tls.as_ref().map(|tls| tls.get_ref().clone()),

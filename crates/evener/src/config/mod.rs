@@ -35,6 +35,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use evener_core::farm::Peers;
 use evener_core::farm::{self, REDIRECT, Service};
@@ -92,6 +93,7 @@ impl Config {
             directors: self.farm.directors.clone(),
             peers: self.farm.peers,
             services: self.services.clone(),
+            groups: self.groups.iter().map(|service| Arc::clone(&service.group)).collect(),
         }
     }
 

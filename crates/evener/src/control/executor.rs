@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evener_core::director::{Director, Identity, Input, LoadQuery, Moment, Output, Probe, why_not_itself};
 use evener_core::farm::plan::PlanError;
+use evener_core::node::group::Message;
 use evener_core::path::sessions::{Fitting, SessionKey, Step, Value, buckets_for, ticks};
 use evener_core::path::tables::Tables;
 use evener_dataplane::{Counters, Engine, EngineError};
 use tokio::sync::mpsc;
 
+use super::groups::Groups;
 use super::handoff::Handing;
 use super::hosts::Hosts;
 use super::showing::Showing;
@@ -19,6 +21,7 @@ use super::telling::Telling;
 use super::totals::Totals;
 use super::{IDLE_ENGINE, now_ms};
 use crate::board::About;
+use crate::board::request::{GroupAnswer, GroupAsker};
 use crate::config::Config;
 use crate::events::{Bus, Event};
 use crate::io::neighbours::Neighbours;
@@ -27,6 +30,8 @@ use crate::io::probe::probe;
 use crate::io::report;
 use crate::io::sysctl::{Settings, is_reverse_path_strict};
 use crate::record::Names;
+use crate::redirect::Ask;
+use crate::runtime::day::second_of_day;
 
 /// The engine whose packets go by the kernel's routes.
 pub(super) const KERNEL_ENGINE: &str = "xdp";
@@ -59,6 +64,7 @@ pub(super) struct Executor {
     pub(super) settings: Settings,
     /// Where other hosts are heard, where every one decides.
     pub(super) hosts: Option<Hosts>,
+    pub(super) groups: Groups,
     pub(super) handing: Handing,
     pub(super) telling: Telling,
     pub(super) totals: Totals,
@@ -75,13 +81,14 @@ pub(super) struct Tools {
     pub(super) neighbours: Neighbours,
     pub(super) settings: Settings,
     pub(super) hosts: Option<Hosts>,
+    pub(super) groups: Groups,
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
 }
 
 impl Executor {
     pub(super) fn new(director: Director, config: Config, about: About, tools: Tools) -> Self {
-        let Tools { engine, neighbours, settings, hosts, facts, bus } = tools;
+        let Tools { engine, neighbours, settings, hosts, groups, facts, bus } = tools;
         let showing = Showing::begin(about, &director, &*engine, bus.clone());
         Executor {
             director,
@@ -90,6 +97,7 @@ impl Executor {
             neighbours,
             settings,
             hosts,
+            groups,
             handing: Handing::default(),
             telling: Telling::default(),
             totals: Totals::default(),
@@ -107,6 +115,11 @@ impl Executor {
     /// The first thing that could not be put in force; what was is so still.
     pub(super) fn feed(&mut self, input: Input) -> Result<(), ExecuteError> {
         self.director.handle(self.moment(), input);
+        self.execute_all()
+    }
+
+    /// Does what the director orders.
+    fn execute_all(&mut self) -> Result<(), ExecuteError> {
         let (mut done, mut applied) = (Ok(()), false);
         while let Some(output) = self.director.poll_output() {
             applied |= matches!(output, Output::Apply { .. });
@@ -122,7 +135,12 @@ impl Executor {
 
     /// The same for what nobody waits for: the director has told of failures, and tries again.
     pub(super) fn tell(&mut self, input: Input) {
-        if let Err(ExecuteError::Plan(error)) = self.feed(input) {
+        self.director.handle(self.moment(), input);
+        self.execute_or_warn();
+    }
+
+    fn execute_or_warn(&mut self) {
+        if let Err(ExecuteError::Plan(error)) = self.execute_all() {
             tracing::error!("{error}; what was in force stays");
         }
     }
@@ -135,8 +153,29 @@ impl Executor {
         self.tell(Input::Time { active });
     }
 
-    fn moment(&self) -> Moment {
-        Moment { ms: now_ms(), lease_holds: self.engine.memory().lease.holds(self.engine.now()) }
+    pub(super) fn moment(&self) -> Moment {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Moment {
+            ms: now_ms(),
+            unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
+            second_of_day: second_of_day(),
+            lease_holds: self.engine.memory().lease.holds(self.engine.now()),
+        }
+    }
+
+    /// A member says something.
+    pub(super) fn answer_member(&mut self, ask: Ask) {
+        let now = self.moment();
+        self.groups.answer(&mut self.director, now, ask);
+        self.execute_or_warn();
+    }
+
+    /// The same of who came by another way.
+    pub(super) fn answer_group(&mut self, group: &str, asker: &GroupAsker, message: Message) -> GroupAnswer {
+        let now = self.moment();
+        let answer = self.groups.ordered(&mut self.director, now, group, asker, message);
+        self.execute_or_warn();
+        answer
     }
 
     fn execute(&mut self, output: Output) -> Result<(), ExecuteError> {
@@ -167,6 +206,7 @@ impl Executor {
             Output::Probe(probe) => self.start_probe(probe),
             Output::LoadQuery(query) => self.ask_for_load(query),
             Output::Score(scores) => self.engine.score(&scores),
+            Output::Group { group, order } => self.groups.execute(&self.config, &group, order),
             Output::Event(event) => self.bus.tell(Event::Farm(event)),
         }
         Ok(())
@@ -275,7 +315,7 @@ impl Executor {
     fn ask_for_load(&self, query: LoadQuery) {
         let facts = self.facts.clone();
         tokio::spawn(async move {
-            let result = report::ask(&query).await;
+            let result = report::ask(query.to, &query.settings).await;
             let _ = facts.send(Input::Reported { server: query.server, result }).await;
         });
     }

@@ -36,6 +36,7 @@ use crate::handoff::{Held, Question};
 use crate::io::neighbours::Frame;
 use crate::io::network;
 use crate::io::network::path_mtu::PathMtu;
+use crate::redirect::Ask;
 use crate::runtime::Exit;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
@@ -43,7 +44,6 @@ use crate::runtime::signals::{Signals, Wish};
 use crate::runtime::spelling::meant;
 use crate::views::has_service;
 use executor::Executor;
-use groups::Groups;
 use hosts::Heard;
 use names::Names;
 use reload::Fixed;
@@ -94,7 +94,7 @@ pub fn run(args: &cli::Run) -> Exit {
         let mut daemon = start::start(&args.config, bus).await?;
         let end = daemon.serve().await;
         if end == Wish::Dismantle {
-            daemon.groups.forget();
+            daemon.executor.groups.forget();
         }
         daemon.leave(args.keep && end != Wish::Dismantle).await
     });
@@ -136,8 +136,8 @@ struct Daemon {
     facts: mpsc::Receiver<Input>,
     /// Files that are read for a reload.
     reading: Reading,
-    /// Services whose clients are sent on by HTTP.
-    groups: Groups,
+    /// Messages of groups' members.
+    asked: mpsc::Receiver<Ask>,
     /// Names that are answered for.
     names: Names,
     ready: bool,
@@ -162,7 +162,7 @@ impl Daemon {
         let mut reread = Some(Instant::now() + REREAD);
         let mut fit = Instant::now();
         loop {
-            self.names.refresh(self.executor.director.snapshot(), &self.groups.shown().latest());
+            self.names.refresh(self.executor.director.snapshot());
             self.say_ready();
             let wake = self.next_wake();
             tokio::select! {
@@ -181,9 +181,8 @@ impl Daemon {
                     self.executor.tell(Input::Datagram { from, bytes });
                 }
                 Some(fact) = self.facts.recv() => self.executor.tell(fact),
-                Some(found) = self.groups.found.recv() => self.groups.take(found),
                 Some(told) = self.names.told.recv() => self.names.told(told),
-                Some(ask) = self.groups.asked.recv() => self.groups.answer(ask),
+                Some(ask) = self.asked.recv() => self.executor.answer_member(ask),
                 Some(read) = self.reading.done.recv() => self.reload(read).await,
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 Some(()) = self.network_changes.recv() => {
@@ -219,7 +218,6 @@ impl Daemon {
                 }
                 () = sleep_until(wake) => {
                     self.executor.time();
-                    self.groups.time();
                     self.names.time();
                 }
             }
@@ -228,19 +226,17 @@ impl Daemon {
 
     fn say_ready(&mut self) {
         let waited = now_ms().saturating_sub(self.executor.showing.about().started_ms) > READY_AFTER_MS;
-        let packets = self.executor.config.takes_packets();
         let director = &self.executor.director;
         if self.ready {
             return;
         }
-        let serving = (!packets || director.is_serving()) && self.groups.are_serving();
-        let settled =
-            serving && director.is_settled() && self.groups.are_settled() && self.names.are_settled();
+        let serving = director.is_serving(self.executor.moment());
+        let settled = serving && director.is_settled() && self.names.are_settled();
         if !(settled || waited) {
             return;
         }
         self.ready = true;
-        self.names.begin(self.executor.director.snapshot(), &self.groups.shown().latest());
+        self.names.begin(self.executor.director.snapshot());
         self.executor.bus.tell(Event::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
@@ -251,8 +247,7 @@ impl Daemon {
     fn next_wake(&self) -> Instant {
         let ready =
             if self.ready { u64::MAX } else { self.executor.showing.about().started_ms + READY_AFTER_MS + 1 };
-        let at =
-            self.executor.director.next_at().min(self.groups.next_at()).min(self.names.next_at()).min(ready);
+        let at = self.executor.director.next_at().min(self.names.next_at()).min(ready);
         Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).min(60_000))
     }
 
@@ -299,7 +294,7 @@ impl Daemon {
                 drop(answer.send(self.drain(ServerName { service, server }, drain)));
             }
             Request::Group { group, asker, message, answer } => {
-                drop(answer.send(self.groups.ordered(&group, &asker, message)));
+                drop(answer.send(self.executor.answer_group(&group, &asker, message)));
             }
             Request::Trace(client, to) => drop(to.send(self.executor.follow(client))),
             Request::Reload(to) => self.begin_reload(Some(to)),
@@ -307,13 +302,13 @@ impl Daemon {
     }
 
     fn drain(&mut self, name: ServerName, drain: bool) -> Result<String, String> {
-        if self.groups.has(&name.service) {
-            return self.groups.drain(&name.service, &name.server, drain);
+        if self.executor.director.group(&name.service).is_some() {
+            return self.drain_member(name, drain);
         }
         if self.names.has(&name.service) {
             let done = self.names.drain(&name.service, &name.server, drain);
             // Whoever waits for the answer may ask for the name next.
-            self.names.refresh(self.executor.director.snapshot(), &self.groups.shown().latest());
+            self.names.refresh(self.executor.director.snapshot());
             return done;
         }
         has_service(self.executor.director.farm(), &name.service)?;
@@ -349,6 +344,34 @@ impl Daemon {
         })
     }
 
+    fn drain_member(&mut self, name: ServerName, drain: bool) -> Result<String, String> {
+        let service = name.service.clone();
+        let full = format!("{service}/{}", name.server);
+        let drained = |daemon: &Daemon| {
+            daemon.executor.director.group(&service).map(|members| members.drained().clone())
+        };
+        let known =
+            self.executor.director.group(&service).map(|members| members.called(&name.server).is_some());
+        if known != Some(true) {
+            let groups = &self.executor.director.snapshot().groups;
+            let seen = groups.iter().filter(|seen| seen.group.name == service).flat_map(|seen| &seen.members);
+            let meant = meant(&name.server, seen.map(|member| member.name.as_str()));
+            return Err(format!("service {service} has no server {}; {meant}", name.server));
+        }
+        let before = drained(self);
+        self.executor.tell(Input::Drain { server: name, drain });
+        let after = drained(self).unwrap_or_default();
+        let text = after.iter().map(|name| format!("{name}\n")).collect::<String>();
+        groups::replace(&groups::drained_path(&self.directory, &service), &text)
+            .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
+        Ok(match (drain, before != Some(after)) {
+            (true, true) => format!("{full} drains: no more clients are sent to it"),
+            (true, false) => format!("{full} was draining already"),
+            (false, true) => format!("{full} gets clients again"),
+            (false, false) => format!("{full} was not drained"),
+        })
+    }
+
     /// Leaves the farm as it should be left.
     async fn leave(mut self, keep: bool) -> Result<(), StartError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
@@ -359,7 +382,7 @@ impl Daemon {
             self.names.forget_drained();
             let _ = std::fs::remove_file(totals::path(&self.directory));
         }
-        drop(self.groups);
+        self.executor.groups.end();
         if !keep && self.executor.identity().is_some() {
             self.executor.tell(Input::Leave);
             tokio::time::sleep(HANDOVER).await;

@@ -11,7 +11,7 @@ use crate::board::installed::Installed;
 use crate::board::{About, Board, Loaded, Published};
 use crate::events::Bus;
 use crate::names;
-use crate::redirect::Shown;
+use crate::redirect::Fronts;
 
 /// Where it goes, and what of it the director doesn't know.
 pub(super) struct Showing {
@@ -22,7 +22,7 @@ pub(super) struct Showing {
     next: Option<Loaded>,
     local: Option<Local>,
     pub(super) installed: Arc<Installed>,
-    groups: Arc<Shown>,
+    fronts: Arc<Fronts>,
     names: Arc<names::Shown>,
 }
 
@@ -40,7 +40,7 @@ impl Showing {
             bus,
             local: None,
             installed: Arc::default(),
-            groups: Arc::default(),
+            fronts: Arc::default(),
             names: Arc::default(),
         });
         Showing {
@@ -50,7 +50,7 @@ impl Showing {
             next: None,
             local: None,
             installed: Arc::default(),
-            groups: Arc::default(),
+            fronts: Arc::default(),
             names: Arc::default(),
         }
     }
@@ -92,7 +92,7 @@ impl Executor {
             bus: self.bus.clone(),
             local: self.showing.local.clone(),
             installed: Arc::clone(&self.showing.installed),
-            groups: Arc::clone(&self.showing.groups),
+            fronts: Arc::clone(&self.showing.fronts),
             names: Arc::clone(&self.showing.names),
         });
     }
@@ -104,8 +104,8 @@ impl Executor {
     }
 
     /// Publishes where groups and names are shown.
-    pub(super) fn show_groups(&mut self, groups: Arc<Shown>, names: Arc<names::Shown>) {
-        self.showing.groups = groups;
+    pub(super) fn show_groups(&mut self, fronts: Arc<Fronts>, names: Arc<names::Shown>) {
+        self.showing.fronts = fronts;
         self.showing.names = names;
         self.publish();
     }

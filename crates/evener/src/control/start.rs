@@ -24,7 +24,7 @@ use tokio::time::timeout_at;
 
 use super::conflicts::{Asked, OwnedElsewhere};
 use super::executor::{ExecuteError, Executor, Tools};
-use super::groups::Groups;
+use super::groups::{self, Groups};
 use super::hosts::{self, Heard, Hosts};
 use super::names::{Names, OpenError};
 use super::reading::{Reading, read_dns_files};
@@ -45,7 +45,7 @@ use crate::io::neighbours::{Frame, Neighbours};
 use crate::io::network::{self, Network, NetworkError, path_mtu};
 use crate::io::sysctl::Settings;
 use crate::record::Recorder;
-use crate::redirect::{ListenError, Opened};
+use crate::redirect::ListenError;
 use crate::runtime::Exit;
 use crate::runtime::descriptors::Room;
 use crate::runtime::lock::{Lock, LockError};
@@ -175,7 +175,11 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
     let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
     let adopted = engine.running().is_some();
-    let drained = read_drained(&directory);
+    let mut drained = read_drained(&directory);
+    drained.extend(
+        groups::drained_of(&directory, &config)
+            .map(|(service, server)| ServerName { service: service.to_owned(), server }),
+    );
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let (asked, questions) = mpsc::channel(REQUESTS);
@@ -190,6 +194,9 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
             return Err(error);
         }
     };
+    let (results, facts) = mpsc::channel(256);
+    let (mut groups, asked) = Groups::new(&directory, results.clone(), &recorder);
+    let mut opened_groups = groups.open(&config)?;
     let start = Start {
         farm: config.description(),
         network,
@@ -198,11 +205,11 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
         seed: engine.memory().seed,
         running: engine.running().cloned(),
+        records: groups.records(&config),
     };
     let hosts = hosts.map(|(hosts, _)| hosts);
     let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());
     let director = Director::new(start, beginning(&*engine, lease_ms, started_ms));
-    let (results, facts) = mpsc::channel(256);
     let fixed = Fixed::of(&config, &*engine);
     let restart_for = fixed.differences(&config);
     if let Some(keys) = &restart_for {
@@ -219,12 +226,12 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         loaded: Loaded { at: SystemTime::now(), restart_for, trouble: None },
     };
     let settings = Settings::new(&directory);
-    let tools = Tools { engine, neighbours, settings, hosts, facts: results, bus };
-    let mut groups = groups(&config, &directory, &tools.bus, &recorder)?;
+    let fronts = groups.fronts();
+    let tools = Tools { engine, neighbours, settings, hosts, groups, facts: results, bus };
     let mut names = Names::new(&directory, seed()?, tools.bus.clone());
     let opened_names = names.open(&config, read_dns_files(&config).map_err(OpenError::from)?)?;
     let mut executor = Executor::new(director, config, about, tools);
-    executor.show_groups(groups.0.shown(), names.shown());
+    executor.show_groups(fronts, names.shown());
     executor.totals = Totals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
@@ -243,7 +250,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         leave_engine(executor.engine, adopted);
         return Err(error);
     }
-    groups.0.follow(&executor.config, groups.1.take());
+    executor.groups.follow(&executor.config, opened_groups.take());
     names.follow(&executor.config, opened_names);
     let mut daemon = Daemon {
         network_changes,
@@ -260,7 +267,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         requests,
         facts,
         reading: Reading::new(),
-        groups: groups.0,
+        asked,
         names,
         ready: false,
         _lock: lock,
@@ -268,18 +275,6 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     daemon.executor.follow_network();
     warn_of_unlisted_tunnels(&daemon.executor);
     Ok(daemon)
-}
-
-/// The groups of a file, with sockets on which nobody answers yet.
-fn groups(
-    config: &Config,
-    directory: &Path,
-    bus: &Bus,
-    recorder: &Arc<Recorder>,
-) -> Result<(Groups, Option<Opened>), StartError> {
-    let mut groups = Groups::new(directory, seed()?, bus.clone(), recorder);
-    let opened = groups.open(config)?;
-    Ok((groups, opened))
 }
 
 /// When the director begins. What runs may have a lease to answer for addresses, if hosts share them.
@@ -293,7 +288,7 @@ fn beginning(engine: &dyn Engine, lease_ms: Option<u64>, now_ms: u64) -> Moment 
         Some(ms) if lease.until().is_none() => lease.set(Some(now.wrapping_add(ticks(ms)))),
         Some(_) => {}
     }
-    Moment { ms: now_ms, lease_holds: lease_holds && lease_ms.is_some() }
+    Moment { ms: now_ms, lease_holds: lease_holds && lease_ms.is_some(), ..Moment::default() }
 }
 
 /// Who this host is among others, and the secret that they share, where every host decides.

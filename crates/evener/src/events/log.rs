@@ -73,8 +73,7 @@ pub(crate) fn write(event: &Event) {
         | Event::Path { .. }
         | Event::Restored { .. }
         | Event::Missing { .. }
-        | Event::Node(_)
-        | Event::Member { .. } => match event.level() {
+        | Event::Node(_) => match event.level() {
             Level::Info => tracing::info!("{event}"),
             Level::Warning => tracing::warn!("{event}"),
             Level::Error => tracing::error!("{event}"),
@@ -83,7 +82,11 @@ pub(crate) fn write(event: &Event) {
 }
 
 fn write_farm(event: &director::Event) {
-    let (service, server) = (event.service(), event.server().map(|server| server.server.as_str()));
+    let (service, server) = match event {
+        // Its text has both.
+        director::Event::Member { .. } => (None, None),
+        _ => (event.service(), event.server().map(|server| server.server.as_str())),
+    };
     let (mut reason, mut from, mut mac, mut interface) = (None, None, None, None);
     match event {
         director::Event::Health { transition, .. } => reason = transition.reason.as_ref().map(display),

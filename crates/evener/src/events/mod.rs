@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use evener_core::director::{self, Level};
-use evener_core::farm::group::{MemberChange, MemberEvent};
 use evener_core::node::lccp::Notice;
 use evener_dataplane::installed::Part;
 use tokio::sync::broadcast::error::RecvError;
@@ -88,13 +87,6 @@ pub enum Event {
     },
     /// Of another node that control messages are exchanged with.
     Node(Notice),
-    /// Of a member of a server group.
-    Member {
-        /// The group's name.
-        service: String,
-        /// What.
-        event: Box<MemberEvent>,
-    },
 }
 
 impl Event {
@@ -118,16 +110,6 @@ impl Event {
             Event::Node(Notice::Silent { .. }) => "node_silent",
             Event::Node(Notice::Heard { .. }) => "node_heard",
             Event::Node(Notice::Refused { .. }) => "message_refused",
-            Event::Member { event, .. } => match event.what {
-                MemberChange::Joined => "member_joined",
-                MemberChange::Left => "member_left",
-                MemberChange::Silent => "member_silent",
-                MemberChange::Removed | MemberChange::Refused => "member_removed",
-                MemberChange::Up => "member_up",
-                MemberChange::Down(_) => "member_down",
-                MemberChange::Drained => "member_drained",
-                MemberChange::Undrained => "member_undrained",
-            },
         }
     }
 
@@ -135,17 +117,6 @@ impl Event {
     pub fn level(&self) -> Level {
         match self {
             Event::Farm(event) => event.level(),
-            Event::Member { event, .. } => match event.what {
-                MemberChange::Silent
-                | MemberChange::Removed
-                | MemberChange::Refused
-                | MemberChange::Down(_) => Level::Warning,
-                MemberChange::Joined
-                | MemberChange::Left
-                | MemberChange::Up
-                | MemberChange::Drained
-                | MemberChange::Undrained => Level::Info,
-            },
             Event::ReloadRefused { .. } | Event::Missing { .. } => Level::Error,
             Event::Ready { serving: false }
             | Event::Reloaded { restart_for: Some(_), .. }
@@ -199,7 +170,6 @@ impl fmt::Display for Event {
                 write!(f, "somebody has removed or changed {part}, and it can't be restored: {error}")
             }
             Event::Node(notice) => notice.fmt(f),
-            Event::Member { service, event } => write!(f, "{service}: {event}"),
         }
     }
 }

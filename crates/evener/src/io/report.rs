@@ -1,13 +1,13 @@
 //! Asks a server for its load, at an address of its own.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use evener_core::director::LoadQuery;
-use evener_core::pool::ReportKind;
 use evener_core::pool::report::{
     BANDWIDTH_MAX, BYTES_MAX, BadReport, DELAY_MAX, LOAD_MAX, Report, UTILISATION_MAX, agent_check,
     mod_status, number,
 };
+use evener_core::pool::{ReportKind, Reporting};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,11 +20,11 @@ const HEADERS_MAX: usize = 64;
 ///
 /// # Errors
 /// Why what came isn't believed.
-pub async fn ask(question: &LoadQuery) -> Result<Report, BadReport> {
-    let timeout = Duration::from_millis(question.settings.timeout_ms);
-    let answer = tokio::time::timeout(timeout, answer(question)).await;
+pub async fn ask(to: SocketAddr, settings: &Reporting) -> Result<Report, BadReport> {
+    let timeout = Duration::from_millis(settings.timeout_ms);
+    let answer = tokio::time::timeout(timeout, answer(to, settings)).await;
     let answer = answer.map_err(|_| BadReport::Silent)?.map_err(|_| BadReport::Silent)?;
-    match &question.settings.kind {
+    match &settings.kind {
         _ if answer.is_empty() => Err(BadReport::Silent),
         _ if answer.len() > ANSWER_MAX => Err(BadReport::Unreadable),
         ReportKind::AgentCheck => agent_check(&answer),
@@ -34,14 +34,14 @@ pub async fn ask(question: &LoadQuery) -> Result<Report, BadReport> {
 }
 
 /// All that the server says until it ends the connection, or the line is complete.
-async fn answer(question: &LoadQuery) -> std::io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(question.to).await?;
-    let is_line = matches!(question.settings.kind, ReportKind::AgentCheck);
-    if let ReportKind::Http(target) | ReportKind::ModStatus(target) = &question.settings.kind {
+async fn answer(to: SocketAddr, settings: &Reporting) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(to).await?;
+    let is_line = matches!(settings.kind, ReportKind::AgentCheck);
+    if let ReportKind::Http(target) | ReportKind::ModStatus(target) = &settings.kind {
         // Of version 1.0, so that a page doesn't come in chunks.
         let request = format!(
             "GET {target} HTTP/1.0\r\nHost: {}\r\nUser-Agent: evener\r\nAccept: application/json, text/plain\r\nConnection: close\r\n\r\n",
-            question.to
+            to
         );
         stream.write_all(request.as_bytes()).await?;
     }
@@ -132,18 +132,12 @@ pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use evener_core::farm::plan::ServerName;
-    use evener_core::pool::Reporting;
     use tokio::net::TcpListener;
 
     use super::*;
 
-    fn question(to: SocketAddr, kind: ReportKind) -> LoadQuery {
-        let server = ServerName { service: "web".to_owned(), server: "web1".to_owned() };
-        let settings = Reporting { kind, port: to.port(), interval_ms: 2_000, timeout_ms: 400 };
-        LoadQuery { server, to, settings }
+    fn settings(to: SocketAddr, kind: ReportKind) -> Reporting {
+        Reporting { kind, port: to.port(), interval_ms: 2_000, timeout_ms: 400 }
     }
 
     /// What is made of a server that says this, and leaves the connection open.
@@ -155,7 +149,7 @@ mod tests {
             stream.write_all(says).await.unwrap();
             stream.read_to_end(&mut Vec::new()).await
         });
-        let result = ask(&question(to, kind)).await;
+        let result = ask(to, &settings(to, kind)).await;
         server.abort();
         result
     }
@@ -180,9 +174,13 @@ mod tests {
     async fn nobody_is_silent() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
-        assert_eq!(ask(&question(to, ReportKind::AgentCheck)).await, Err(BadReport::Silent), "no word");
+        assert_eq!(ask(to, &settings(to, ReportKind::AgentCheck)).await, Err(BadReport::Silent), "no word");
         drop(listener);
-        assert_eq!(ask(&question(to, ReportKind::AgentCheck)).await, Err(BadReport::Silent), "no listener");
+        assert_eq!(
+            ask(to, &settings(to, ReportKind::AgentCheck)).await,
+            Err(BadReport::Silent),
+            "no listener"
+        );
     }
 
     #[test]

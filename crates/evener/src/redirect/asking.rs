@@ -7,9 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use evener_core::director::LoadQuery;
 use evener_core::farm::group::{Queried, Reach};
-use evener_core::farm::plan::ServerName;
 use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
 use evener_core::pool::Reporting;
@@ -96,13 +94,12 @@ pub(crate) async fn ask_for_report(
     url: Url,
     reach: Option<Reach>,
     own: Arc<[SocketAddr]>,
-    settings: Reporting,
+    settings: Arc<Reporting>,
 ) -> Result<Report, BadReport> {
     let located = locate_port(&url, settings.port, reach.as_ref(), &own);
     let located = tokio::time::timeout(Duration::from_millis(settings.timeout_ms), located).await;
     let to = located.map_err(|_| BadReport::Silent)?.map_err(|_| BadReport::Silent)?;
-    let server = ServerName { service: String::new(), server: url.to_string() };
-    report::ask(&LoadQuery { server, to, settings }).await
+    report::ask(to, &settings).await
 }
 
 #[cfg(test)]

@@ -1,15 +1,13 @@
 //! A group as those see it who answer for it: rules that the control loop publishes, and counts that it reads.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use evener_core::farm::group::{Dispatch, GroupPolicy, LoadReading};
-use evener_core::net::http::{Refusal, Status};
-use evener_core::path::seed::Seed;
-use evener_core::pool::policy::score::GAIN_PERCENT;
+use evener_core::farm::group;
+use evener_core::net::http::Refusal;
 use rustls::ServerConfig;
 
 /// What the messages of members are called: section 3.3 of the paper.
@@ -33,30 +31,22 @@ const REFUSED_MESSAGES: [(u16, &str); 10] = [
 /// What answers go by. Others take its place as a whole.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    /// By what clients are sent on.
-    pub(crate) status: Status,
-    /// Who is chosen.
-    pub(crate) dispatch: Arc<Dispatch>,
-    /// Members' names, by [`Candidate::id`](evener_core::farm::group::Candidate::id).
-    pub(crate) names: BTreeMap<usize, String>,
+    by: group::Rules,
     /// Where this daemon listens: nobody is fetched from there.
     pub(crate) own: Arc<[SocketAddr]>,
-    /// When it is worth asking again where nobody lives, in seconds.
-    pub(crate) retry_after_s: u64,
+}
+
+impl Deref for Rules {
+    type Target = group::Rules;
+
+    fn deref(&self) -> &group::Rules {
+        &self.by
+    }
 }
 
 impl Rules {
-    /// Those of a group without members.
-    pub(crate) fn none(status: Status) -> Rules {
-        let dispatch =
-            Dispatch::new(GroupPolicy::Random, LoadReading::Aged, GAIN_PERCENT, Vec::new(), &[], Seed(0, 0));
-        Rules {
-            status,
-            dispatch: Arc::new(dispatch),
-            names: BTreeMap::new(),
-            own: Arc::new([]),
-            retry_after_s: 1,
-        }
+    pub(crate) fn new(by: group::Rules, own: &Arc<[SocketAddr]>) -> Rules {
+        Rules { by, own: Arc::clone(own) }
     }
 
     /// Whether a method is one by which members speak.
@@ -124,6 +114,12 @@ impl Front {
     /// From now on answers go by these.
     pub(crate) fn publish(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
+    }
+
+    /// The daemon listens elsewhere from now on.
+    pub(crate) fn listen_at(&self, own: &Arc<[SocketAddr]>) {
+        let by = self.rules.load().by.clone();
+        self.publish(Rules { by, own: Arc::clone(own) });
     }
 
     /// From now on new clients come by this, or by nothing.

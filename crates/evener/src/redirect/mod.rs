@@ -38,7 +38,7 @@ pub(crate) use attendant::{Ask, Attendant, Reply};
 pub(crate) use front::{Front, Rules};
 pub(crate) use protocol::{Asker, Desk};
 use responder::{ORDERS, Order, Responder, Taker};
-pub(crate) use shown::{Shown, ShownGroup};
+pub(crate) use shown::{Fronts, ShownGroup};
 pub(crate) use telling::Telling;
 
 /// Connections that wait to be taken, of each socket.

@@ -39,6 +39,7 @@ impl Asker<'_> {
 
 /// A group's side of a conversation.
 pub(crate) struct Desk<'g> {
+    pub(crate) now: Moment,
     pub(crate) group: &'g Group,
     pub(crate) members: &'g mut Members,
     /// None where the file names none.
@@ -145,17 +146,23 @@ fn as_f64(number: u64) -> f64 {
 
 impl Desk<'_> {
     /// Answers a message as it came over HTTP.
-    pub(crate) fn answer(&mut self, now: Moment, asker: Asker<'_>, verb: &str, body: &[u8]) -> Reply {
+    ///
+    /// # Errors
+    /// The answer to one that is refused.
+    pub(crate) fn answer(&mut self, asker: Asker<'_>, verb: &str, body: &[u8]) -> Result<Reply, Reply> {
         let judged = Verb::of(verb).ok_or(Denied::Verb).and_then(|verb| {
             // Bodies of strangers are not even read.
-            let speaks = self.judge(now, asker, verb)?;
-            self.take(now, asker.address(), &speaks, Message::read(verb, body)?)
+            let speaks = self.judge(asker, verb)?;
+            self.take(asker.address(), &speaks, Message::read(verb, body)?)
         });
-        judged.unwrap_or_else(|denied| denial(&denied))
+        judged.map_err(|denied| denial(&denied))
     }
 
     /// Answers a message that was read elsewhere.
-    pub(crate) fn answer_read(&mut self, now: Moment, asker: Asker<'_>, message: Message) -> Reply {
+    ///
+    /// # Errors
+    /// The answer to one that is refused.
+    pub(crate) fn answer_read(&mut self, asker: Asker<'_>, message: Message) -> Result<Reply, Reply> {
         let verb = match &message {
             Message::Add(_) => Verb::Add,
             Message::Exit(_) => Verb::Exit,
@@ -163,12 +170,12 @@ impl Desk<'_> {
             Message::Inform(_) => Verb::Inform,
             Message::LoadQuery => Verb::LoadQuery,
         };
-        let taken = self.judge(now, asker, verb).and_then(|speaks| self.take(now, None, &speaks, message));
-        taken.unwrap_or_else(|denied| denial(&denied))
+        let taken = self.judge(asker, verb).and_then(|speaks| self.take(None, &speaks, message));
+        taken.map_err(|denied| denial(&denied))
     }
 
     /// For whom somebody may speak.
-    fn judge(&mut self, now: Moment, asker: Asker<'_>, verb: Verb) -> Result<Speaks, Denied> {
+    fn judge(&mut self, asker: Asker<'_>, verb: Verb) -> Result<Speaks, Denied> {
         let Asker::Stranger { from, authorization, certificate } = asker else {
             return Ok(Speaks::Operator);
         };
@@ -191,27 +198,21 @@ impl Desk<'_> {
         let token =
             shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, token)| token.trim());
         let token = token.ok_or(Denied::Nobody)?;
-        if !self.throttle.may_look_up(now.now_ms, from) {
+        if !self.throttle.may_look_up(self.now.now_ms, from) {
             return Err(Denied::Throttled);
         }
         let speaks = tokens.of(token.as_bytes());
-        self.throttle.looked_up(now.now_ms, from, speaks.is_some());
+        self.throttle.looked_up(self.now.now_ms, from, speaks.is_some());
         speaks.ok_or(Denied::Unknown)
     }
 
-    fn take(
-        &mut self,
-        now: Moment,
-        from: Option<IpAddr>,
-        speaks: &Speaks,
-        message: Message,
-    ) -> Result<Reply, Denied> {
+    fn take(&mut self, from: Option<IpAddr>, speaks: &Speaks, message: Message) -> Result<Reply, Denied> {
         match message {
             Message::Add(joiners) => {
                 joiners.iter().try_for_each(|joiner| may_join(speaks, joiner))?;
                 let urls = joiners.iter().flat_map(|joiner| [Some(&joiner.url), joiner.control.as_ref()]);
                 let hosts = speaks.named(urls.flatten().map(Url::host));
-                let joined = self.members.join(now, &Origin { from, hosts }, &joiners)?;
+                let joined = self.members.join(self.now, &Origin { from, hosts }, &joiners)?;
                 let status = if joined.new > 0 { 201 } else { 200 };
                 Ok(text(status, format!("joined: {}, known: {}", joined.new, joined.known)))
             }
@@ -219,7 +220,7 @@ impl Desk<'_> {
                 if let Some(url) = urls.iter().find(|url| !speaks.is_for(url)) {
                     return Err(Denied::NotFor(url.clone()));
                 }
-                self.members.leave(now, &urls)?;
+                self.members.leave(self.now, &urls)?;
                 Ok(text(200, format!("left: {}", urls.len())))
             }
             Message::Inform(report) => {
@@ -227,19 +228,19 @@ impl Desk<'_> {
                 if !speaks.is_for(url) {
                     return Err(Denied::NotFor(url.clone()));
                 }
-                self.members.inform(now, from, &report)?;
+                self.members.inform(self.now, from, &report)?;
                 Ok(Reply { status: 204, kind: "text/plain", body: String::new() })
             }
-            Message::Query => Ok(self.list(now, speaks)),
+            Message::Query => Ok(self.list(speaks)),
             Message::LoadQuery => Err(Denied::Director),
         }
     }
 
-    fn list(&self, now: Moment, speaks: &Speaks) -> Reply {
+    fn list(&self, speaks: &Speaks) -> Reply {
         // Who shows a credential is a member, and members may know each other.
         let knows_all =
             self.tokens.is_some() || self.certifies || matches!(speaks, Speaks::Operator | Speaks::ForAll);
-        let members = self.members.snapshot(now).into_iter();
+        let members = self.members.snapshot(self.now).into_iter();
         let members =
             members.filter(|member| knows_all || !member.joiner.anonymous).map(Listed::of).collect();
         let listing = Listing { group: &self.group.name, policy: self.group.policy.name(), members };

@@ -1,33 +1,56 @@
-//! What the control loop publishes of groups, for whoever looks at them.
+//! Groups for whoever looks at them: core's snapshot of each, and the counts of those who answer for it.
 
+use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use evener_core::farm::group::{Group, MemberState};
+use evener_core::director::{GroupSnapshot, Snapshot};
 
 use super::Front;
 
 /// A group at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct ShownGroup {
-    pub(crate) group: Arc<Group>,
+    seen: Arc<GroupSnapshot>,
     pub(crate) front: Arc<Front>,
-    pub(crate) members: Vec<MemberState>,
-    /// When that was, in milliseconds of the monotonic clock.
-    pub(crate) at_ms: u64,
 }
 
-/// Where it is published.
-#[derive(Debug, Default)]
-pub(crate) struct Shown(ArcSwap<Vec<ShownGroup>>);
+impl Deref for ShownGroup {
+    type Target = GroupSnapshot;
 
-impl Shown {
-    /// What was published last.
-    pub(crate) fn latest(&self) -> Arc<Vec<ShownGroup>> {
+    fn deref(&self) -> &GroupSnapshot {
+        &self.seen
+    }
+}
+
+/// Those who answer for groups, by the groups' names.
+#[derive(Debug, Default)]
+pub(crate) struct Fronts(ArcSwap<BTreeMap<String, Arc<Front>>>);
+
+impl Fronts {
+    /// All of them.
+    pub(crate) fn all(&self) -> Arc<BTreeMap<String, Arc<Front>>> {
         self.0.load_full()
     }
 
-    pub(crate) fn publish(&self, groups: Vec<ShownGroup>) {
-        self.0.store(Arc::new(groups));
+    /// The one of a group.
+    pub(crate) fn of(&self, group: &str) -> Option<Arc<Front>> {
+        self.0.load().get(group).cloned()
+    }
+
+    /// From now on these do.
+    pub(crate) fn publish(&self, fronts: BTreeMap<String, Arc<Front>>) {
+        self.0.store(Arc::new(fronts));
+    }
+
+    /// The groups of a snapshot.
+    pub(crate) fn show(&self, snapshot: &Snapshot) -> Vec<ShownGroup> {
+        let fronts = self.0.load();
+        let shown = snapshot.groups.iter().filter_map(|seen| {
+            let front = Arc::clone(fronts.get(&seen.group.name)?);
+            Some(ShownGroup { seen: Arc::clone(seen), front })
+        });
+        shown.collect()
     }
 }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use evener_core::farm::group::{Candidate, Dispatch, GroupPolicy, LoadReading};
+use evener_core::farm::group::{self, Candidate, Dispatch, GroupPolicy, LoadReading};
 use evener_core::net::http::{Status, Url};
 use evener_core::path::seed::Seed;
 use evener_core::pool::policy::score::GAIN_PERCENT;
@@ -26,7 +26,7 @@ pub(super) fn rules(members: &[&str]) -> Rules {
         permille: 1_000,
         dispatched: Arc::default(),
     });
-    Rules {
+    let by = group::Rules {
         status: Status::Found,
         dispatch: Arc::new(Dispatch::new(
             GroupPolicy::RoundRobin,
@@ -37,9 +37,9 @@ pub(super) fn rules(members: &[&str]) -> Rules {
             Seed(1, 2),
         )),
         names: members.iter().map(|url| (*url).to_owned()).enumerate().collect(),
-        own: Arc::new([]),
         retry_after_s: 2,
-    }
+    };
+    Rules::new(by, &Arc::from([]))
 }
 
 /// What is answered to bytes that come in these pieces, and what is next.

@@ -87,10 +87,6 @@ fn event(told: &events::Told) -> Event {
             event.interface = matches!(part, Part::Program(_)).then(|| part.place());
         }
         events::Event::Node(notice) => event.address = Some(notice.peer().to_string()),
-        events::Event::Member { service, event: member } => {
-            event.service = Some(service.clone());
-            event.server = Some(member.member.clone());
-        }
         events::Event::Started { .. }
         | events::Event::Ready { .. }
         | events::Event::Stopping

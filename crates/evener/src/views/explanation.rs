@@ -48,7 +48,7 @@ pub struct Dispatch {
 impl Published {
     /// Which server a flow or a request gets, and why.
     pub(crate) fn explain(&self, subject: &Subject) -> Explanation {
-        if let Some(explanation) = groups::explain(&self.groups.latest(), subject) {
+        if let Some(explanation) = groups::explain(&self.groups(), subject) {
             return explanation;
         }
         let (mut explanation, flow) = match subject {

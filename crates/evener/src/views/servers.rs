@@ -133,7 +133,7 @@ pub(crate) fn servers(moment: &Moment) -> Vec<Server> {
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
     let servers = described.flat_map(|(service, seen)| seen.servers.iter().map(move |seen| (service, seen)));
     let of_packets = servers.map(|(service, seen)| server(service, seen, moment));
-    let groups = moment.published.groups.latest();
+    let groups = moment.published.groups();
     of_packets.chain(groups.iter().flat_map(|group| groups::servers(group, moment.now_ms))).collect()
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn services(moment: &Moment) -> Vec<Service> {
     let snapshot = &moment.published.snapshot;
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
     let of_packets = described.map(|(service, seen)| service_of(service, seen, moment));
-    let groups = moment.published.groups.latest();
+    let groups = moment.published.groups();
     of_packets.chain(groups.iter().map(groups::service)).collect()
 }
 

@@ -260,12 +260,13 @@ impl Daemon {
             host: None,
             seed: Seed(1, 2),
             running: None,
+            records: BTreeMap::new(),
         };
-        let director = Director::new(start, Moment { ms: now_ms, lease_holds: true });
+        let director = Director::new(start, Moment { ms: now_ms, lease_holds: true, ..Moment::default() });
         let board = Arc::new(Mutex::new(Arc::clone(director.snapshot())));
         let (probed, turns) = (VecDeque::new(), Vec::new());
         let mut daemon = Daemon { director, engine, now_ms, board, probed, turns, applied_after: None };
-        while !(daemon.director.is_serving() && daemon.director.is_settled()) {
+        while !(daemon.director.is_serving(daemon.moment()) && daemon.director.is_settled()) {
             daemon.rest()?;
         }
         Ok(daemon)
@@ -351,7 +352,7 @@ impl Daemon {
     }
 
     fn moment(&self) -> Moment {
-        Moment { ms: self.now_ms, lease_holds: true }
+        Moment { ms: self.now_ms, lease_holds: true, ..Moment::default() }
     }
 }
 
@@ -433,6 +434,7 @@ fn reload(farm: Farm) -> Input {
         farm: Box::new(farm),
         network: Box::new(network(most)),
         links: BTreeMap::from([(LINK, LINK_MAC)]),
+        records: BTreeMap::new(),
     }
 }
 

@@ -67,6 +67,7 @@ fn start(farm: Farm) -> Start {
         host: None,
         seed: Seed::default(),
         running: None,
+        records: BTreeMap::new(),
     }
 }
 
@@ -89,7 +90,7 @@ impl World {
     fn new(start: Start) -> World {
         let now_ms = 1_000;
         World {
-            director: Director::new(start, Moment { ms: now_ms, lease_holds: true }),
+            director: Director::new(start, Moment { ms: now_ms, lease_holds: true, ..Moment::default() }),
             now_ms,
             in_force: Arc::default(),
             refusal: None,
@@ -103,7 +104,7 @@ impl World {
     }
 
     fn learn(&mut self, input: Input) {
-        let now = Moment { ms: self.now_ms, lease_holds: true };
+        let now = Moment { ms: self.now_ms, lease_holds: true, ..Moment::default() };
         self.director.handle(now, input);
         while let Some(order) = self.director.poll_output() {
             if let Output::Apply { generation, tables } = &order {
@@ -123,7 +124,7 @@ impl World {
 
     fn reload(&mut self, farm: Farm) {
         let (farm, network) = (Box::new(farm), Box::new(network()));
-        self.learn(Input::Reload { farm, network, links: links() });
+        self.learn(Input::Reload { farm, network, links: links(), records: BTreeMap::new() });
     }
 
     /// The servers in the ring, in order of name.
@@ -160,7 +161,10 @@ fn a_farm_is_put_in_force_and_its_servers_are_probed() {
     world.learn(Input::Probed { server: name("a"), result: Ok(1) });
     assert_eq!(world.ring(), ["a"]);
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Timeout) });
-    assert!(world.director.is_settled() && world.director.is_serving());
+    assert!(
+        world.director.is_settled()
+            && world.director.is_serving(Moment { ms: world.now_ms, ..Moment::default() })
+    );
     assert_eq!(world.ring(), ["a"]);
 }
 

@@ -18,8 +18,8 @@ fn told(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
 /// Has a director begin with a reload; gives what it wants to be in force.
 fn begin(world: &mut World, farm: Farm) -> (u64, Arc<Tables>) {
     let (farm, network) = (Box::new(farm), Box::new(network()));
-    let now = Moment { ms: world.now_ms, lease_holds: true };
-    world.director.handle(now, Input::Reload { farm, network, links: links() });
+    let now = Moment { ms: world.now_ms, lease_holds: true, ..Moment::default() };
+    world.director.handle(now, Input::Reload { farm, network, links: links(), records: BTreeMap::new() });
     match world.director.poll_output() {
         Some(Output::Apply { generation, tables }) => (generation, tables),
         other => panic!("{other:?}"),
@@ -27,7 +27,7 @@ fn begin(world: &mut World, farm: Farm) -> (u64, Arc<Tables>) {
 }
 
 fn answer(world: &mut World, generation: u64, in_force: Arc<Tables>, error: Option<&str>) {
-    let now = Moment { ms: world.now_ms, lease_holds: true };
+    let now = Moment { ms: world.now_ms, lease_holds: true, ..Moment::default() };
     let error = error.map(String::from);
     world.director.handle(now, Input::Applied { generation, in_force, error });
 }

@@ -16,7 +16,7 @@ pub use dispatch::{Candidate, Dispatch, PER_DISPATCH, RouteTo, Wanted};
 pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_url};
 pub use members::{
     Joined, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent, MemberState, Members, Moment,
-    Order, Queried, ROUTES_MAX, Refused, thousandths,
+    Order, Queried, ROUTES_MAX, Refused, Rules, thousandths,
 };
 pub use membership::{DirectorAnswer, Membership, MembershipOrder, MembershipTrouble};
 pub use model::{Group, GroupMember, GroupPolicy, Joining, LoadReading};

@@ -82,7 +82,7 @@ pub(in crate::agent) fn wanted(config: &Config, identity: &Identity, network: &N
     });
     let listed = listed.filter_map(|(service, member)| {
         let group = group_url(service, &directors)?;
-        let GroupService { group: Group { health, .. }, token_file, .. } = service;
+        let (Group { health, .. }, token_file) = (&*service.group, &service.token_file);
         let own = settings.token_file.clone().or_else(|| token_file.clone());
         Some(Wanted {
             group,

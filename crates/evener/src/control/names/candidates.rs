@@ -13,8 +13,6 @@ use evener_core::pool::report::Report;
 use evener_core::pool::shares::Known;
 use evener_core::pool::signals::Signals;
 
-use crate::redirect::ShownGroup;
-
 /// A server that may be given, as it is now.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
@@ -66,8 +64,8 @@ impl Followed {
     }
 
     /// Takes in how it is now. True if that is something else than before for the names that follow it.
-    pub(super) fn look(&mut self, snapshot: &Snapshot, groups: &[ShownGroup]) -> bool {
-        let (mut candidates, at_ms) = of_service(&self.service, self.own, snapshot, groups);
+    pub(super) fn look(&mut self, snapshot: &Snapshot) -> bool {
+        let (mut candidates, at_ms) = of_service(&self.service, self.own, snapshot);
         if !self.by_load {
             for Candidate { known, .. } in &mut candidates {
                 let Signals { report, age_ms, .. } = known.signals;
@@ -82,8 +80,8 @@ impl Followed {
 }
 
 /// Those of a service of the file, and when they were so.
-fn of_service(name: &str, own: bool, snapshot: &Snapshot, groups: &[ShownGroup]) -> (Vec<Candidate>, u64) {
-    if let Some(shown) = groups.iter().find(|shown| shown.group.name == name) {
+fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<Candidate>, u64) {
+    if let Some(shown) = snapshot.groups.iter().find(|shown| shown.group.name == name) {
         let members: Vec<Candidate> = shown.members.iter().filter_map(of_member).collect();
         let addresses = shown.group.addresses.iter().map(|at| at.ip());
         return (if own { site(name, addresses, &members) } else { members }, shown.at_ms);

@@ -39,7 +39,6 @@ use crate::agent::path_probe;
 use crate::config::{Config, From, NameConfig};
 use crate::events::{Bus, Event};
 use crate::names::{Answering, NamesError, Opened, Servers, Shown, ShownName};
-use crate::redirect::ShownGroup;
 use crate::runtime::secret::ReadError;
 use crate::runtime::spelling::meant;
 
@@ -96,7 +95,7 @@ pub(super) struct Names {
     shown: Arc<Shown>,
     files: RankFiles,
     /// By what was answered last.
-    seen: Option<(Arc<Snapshot>, Arc<Vec<ShownGroup>>)>,
+    seen: Option<Arc<Snapshot>>,
 }
 
 impl Names {
@@ -245,9 +244,9 @@ impl Names {
     }
 
     /// It is known how servers are, or it was waited for long enough: queries are answered from now on.
-    pub(super) fn begin(&mut self, snapshot: &Arc<Snapshot>, groups: &Arc<Vec<ShownGroup>>) {
+    pub(super) fn begin(&mut self, snapshot: &Arc<Snapshot>) {
         self.is_begun = true;
-        self.refresh(snapshot, groups);
+        self.refresh(snapshot);
         if let Err(error) = self.servers.begin() {
             tracing::error!("{error}");
         }
@@ -445,12 +444,12 @@ impl Names {
     }
 
     /// Answers by what is known now, if that is something else than before.
-    pub(super) fn refresh(&mut self, snapshot: &Arc<Snapshot>, groups: &Arc<Vec<ShownGroup>>) {
+    pub(super) fn refresh(&mut self, snapshot: &Arc<Snapshot>) {
         // Until then each answer of a server would be the reason to make a name anew that nobody is answered by.
         if !self.is_begun {
             return;
         }
-        self.look_at_services(snapshot, groups);
+        self.look_at_services(snapshot);
         if !self.is_new && self.dirty.is_empty() {
             return;
         }
@@ -488,18 +487,16 @@ impl Names {
     }
 
     /// Marks names whose services are otherwise than they were.
-    fn look_at_services(&mut self, snapshot: &Arc<Snapshot>, groups: &Arc<Vec<ShownGroup>>) {
-        let is_seen = |(seen, shown): &(Arc<Snapshot>, Arc<Vec<ShownGroup>>)| {
-            Arc::ptr_eq(seen, snapshot) && Arc::ptr_eq(shown, groups)
-        };
+    fn look_at_services(&mut self, snapshot: &Arc<Snapshot>) {
+        let is_seen = |seen: &Arc<Snapshot>| Arc::ptr_eq(seen, snapshot);
         if self.followed.is_empty() || self.seen.as_ref().is_some_and(is_seen) {
             return;
         }
         let followed = self.followed.iter_mut();
-        let changed = followed.filter_map(|one| one.look(snapshot, groups).then(|| one.names.clone()));
+        let changed = followed.filter_map(|one| one.look(snapshot).then(|| one.names.clone()));
         let changed: Vec<usize> = changed.flatten().collect();
         changed.into_iter().for_each(|number| self.mark(number));
-        self.seen = Some((Arc::clone(snapshot), Arc::clone(groups)));
+        self.seen = Some(Arc::clone(snapshot));
     }
 }
 

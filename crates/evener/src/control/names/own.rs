@@ -6,9 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evener_core::director::{self, LoadQuery, ProbePath, Target};
+use evener_core::director::{self, ProbePath, Target};
 use evener_core::dns::{Effect, MeasuredPath, Order, OwnServer, ServerList};
-use evener_core::farm::group::MemberEvent;
 use evener_core::farm::plan::ServerName;
 use evener_core::pool::health::Failure;
 use evener_core::pool::report::BadReport;
@@ -109,9 +108,7 @@ async fn answer(name: &NameConfig, order: Order) -> Fact {
         Order::Ask(place) => Fact::Reported(match server(place) {
             Some((list, server)) => match list.settings.report.as_deref() {
                 Some(settings) => {
-                    let to = SocketAddr::new(server.address.ip(), settings.port);
-                    let named = server_name(name, server);
-                    report::ask(&LoadQuery { server: named, to, settings: settings.clone() }).await
+                    report::ask(SocketAddr::new(server.address.ip(), settings.port), settings).await
                 }
                 None => Err(BadReport::Silent),
             },
@@ -155,8 +152,7 @@ pub(super) fn tell(bus: &Bus, name: &NameConfig, place: usize, effect: Effect) {
     let Some(server) = list_of(name).and_then(|list| list.servers.get(place)) else { return };
     let Effect { member, refuses, reports, is_news: _ } = effect;
     if let Some(what) = member {
-        let event = Box::new(MemberEvent { member: server.name().into_owned(), what });
-        bus.tell(Event::Member { service: name.settings.name.to_string(), event });
+        bus.tell(Event::Farm(director::Event::Member { member: server_name(name, server), change: what }));
     }
     if let Some(refuses) = refuses {
         bus.tell(Event::Farm(director::Event::Wished { server: server_name(name, server), refuses }));

@@ -1,10 +1,11 @@
 //! What members answer when they are asked: for what they know of their load, and whether they know of questions for it at all.
 
 use alloc::string::ToString;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::member::Member;
-use super::{MemberChange, Members, Moment, Order};
+use super::{MemberChange, MemberEvent, Members, Moment, Order};
 use crate::pool::health;
 use crate::pool::{Change, Due, Fact};
 
@@ -57,11 +58,17 @@ impl Members {
             let to = || (member.id, member.joiner.url.clone(), member.reach(&self.group));
             if probe {
                 let (member, url, reach) = to();
-                orders.push(Order::Probe { member, url, reach });
+                let check = Arc::clone(self.care.check());
+                orders.push(Order::Probe { member, url, check, reach });
             }
             if ask {
                 let (member, url, reach) = to();
-                orders.push(Order::Ask { member, url, reach });
+                orders.extend(self.care.report().map(|settings| Order::Ask {
+                    member,
+                    url,
+                    settings: Arc::clone(settings),
+                    reach,
+                }));
             }
             changes.push((member.id, change));
         }
@@ -71,9 +78,9 @@ impl Members {
     fn take_in(&mut self, now: Moment, member: usize, change: Change) {
         let Some(name) = self.members.get(&member).map(|member| member.name().to_string()) else { return };
         let Change { is_weighed, transition, refuses, reports: error, .. } = change;
-        if refuses.is_some() || error.is_some() {
-            self.answers.push(Order::TellAnswers { member: name.clone(), refuses, error });
-        }
+        let refuses = refuses.map(MemberEvent::Refuses);
+        let events = refuses.into_iter().chain(error.map(MemberEvent::Reports));
+        self.events.extend(events.map(|event| (name.clone(), event)));
         if is_weighed {
             self.publish_at_ms = self.publish_at_ms.min(now.now_ms);
         }
@@ -195,11 +202,8 @@ mod tests {
         members.take(at(1), 0, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 1), [0, 300]);
         assert_eq!(members.snapshot(at(1))[0].state, State::Draining);
-        let told = members.poll(at(1));
-        assert!(
-            told.iter().any(|order| matches!(order, Order::TellAnswers { refuses: Some(true), .. })),
-            "{told:?}"
-        );
+        let events = members.take_events();
+        assert!(events.iter().any(|(_, event)| *event == MemberEvent::Refuses(true)), "{events:?}");
         members.take(at(2), 1, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 2), [150, 150]);
         members.take(at(3), 0, Fact::Reported(Ok(Report { percent: Some(50), ..Report::default() })));

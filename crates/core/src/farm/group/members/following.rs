@@ -161,8 +161,8 @@ impl Play {
             let now = at(now);
             if members.borrow().poll_timeout() <= now.now_ms {
                 let orders = members.borrow_mut().poll(now);
-                if orders.iter().any(|order| matches!(order, Order::Publish)) {
-                    dispatch = members.borrow_mut().dispatch(now);
+                if let Some(Order::Publish(rules)) = orders.last() {
+                    dispatch = Arc::clone(&rules.dispatch);
                 }
             }
             let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };

@@ -14,7 +14,7 @@ use crate::pool::health::Failure;
 use crate::pool::reports::ReportsSnapshot;
 use crate::pool::shares::{Share, WHOLE};
 use crate::pool::signals::Signals;
-use crate::pool::{Fact, HealthCheck, HealthKind, Server, Settings, State, WHOLE as WHOLE_TENTHS};
+use crate::pool::{Fact, HealthCheck, HealthKind, Reporting, Server, Settings, State, WHOLE as WHOLE_TENTHS};
 
 /// One member at a moment, for views.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +54,7 @@ pub struct MemberState {
 }
 
 /// What is known of one member.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) id: usize,
     /// The operator's name for it, if it is listed.
@@ -241,7 +241,7 @@ impl Member {
 }
 
 /// How members are looked after. Where listed ones aren't probed, it is still looked where those are that joined by themselves.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Care {
     listed: Arc<Settings>,
     joined: Arc<Settings>,
@@ -262,6 +262,16 @@ impl Care {
             _ => Arc::clone(&listed),
         };
         Care { listed, joined }
+    }
+
+    /// How they are probed: of one that isn't, it is only looked where it is.
+    pub(super) fn check(&self) -> &Arc<HealthCheck> {
+        &self.listed.check
+    }
+
+    /// How they are asked for their load, if they are.
+    pub(super) fn report(&self) -> Option<&Arc<Reporting>> {
+        self.listed.report.as_ref()
     }
 
     pub(super) fn settings(&self, is_joined: bool) -> &Arc<Settings> {

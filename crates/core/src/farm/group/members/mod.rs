@@ -25,18 +25,17 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 use core::net::IpAddr;
 
 use super::dispatch::Dispatch;
 use super::joiner::Joiner;
 use super::model::{Group, GroupMember};
 use super::reach::Reach;
-use crate::net::http::Url;
+use crate::net::http::{Status, Url};
 use crate::path::seed::Seed;
-use crate::pool::Server;
 use crate::pool::health::Failure;
 use crate::pool::report::BadReport;
+use crate::pool::{HealthCheck, Reporting, Server, State};
 use member::{Care, Member};
 
 /// Members of one group, listed ones aside.
@@ -82,7 +81,7 @@ pub struct Joined {
 }
 
 /// What is to be done.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Order {
     /// Probe a member, and say by [`Members::take`] what came of it.
     Probe {
@@ -90,6 +89,8 @@ pub enum Order {
         member: usize,
         /// Where.
         url: Url,
+        /// How.
+        check: Arc<HealthCheck>,
         /// What addresses it may have; none for any.
         reach: Option<Reach>,
     },
@@ -110,33 +111,42 @@ pub enum Order {
         member: usize,
         /// On the host of this URL.
         url: Url,
+        /// How.
+        settings: Arc<Reporting>,
         /// What addresses that may have; none for any.
         reach: Option<Reach>,
     },
-    /// Keep [`Members::record`] for the next start.
-    Save,
-    /// Put [`Members::dispatch`] in force.
-    Publish,
-    /// Tell what happened.
-    Tell(MemberEvent),
-    /// Tell what became of a member's answers.
-    TellAnswers {
-        /// The member's name.
-        member: String,
-        /// It wants no clients, or wants them again.
-        refuses: Option<bool>,
-        /// Its answers are believed again (`None` within), or no more, and why.
-        error: Option<Option<BadReport>>,
+    /// Keep this for the next start: [`Members::new`] takes it.
+    Save {
+        /// A line for each member.
+        record: String,
     },
+    /// Clients are sent on by this from now on.
+    Publish(Rules),
+}
+
+/// All that clients of a group are sent on by.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// By which status.
+    pub status: Status,
+    /// Who is chosen.
+    pub dispatch: Arc<Dispatch>,
+    /// Members' names, by [`Candidate::id`](super::Candidate::id).
+    pub names: BTreeMap<usize, String>,
+    /// When it is worth asking again where nobody lives, in seconds.
+    pub retry_after_s: u64,
 }
 
 /// Something that happened to a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberEvent {
-    /// Its name.
-    pub member: String,
-    /// What.
-    pub what: MemberChange,
+pub enum MemberEvent {
+    /// It came, went, or is otherwise than it was.
+    Changed(MemberChange),
+    /// By its own report it wants no clients, or wants them again.
+    Refuses(bool),
+    /// Its reports are believed again (`None`), or no more, and why.
+    Reports(Option<BadReport>),
 }
 
 /// What can happen to a member.
@@ -171,14 +181,8 @@ pub enum MemberChange {
     Undrained,
 }
 
-impl fmt::Display for MemberEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.member, self.what)
-    }
-}
-
 /// The members of a group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Members {
     group: Group,
     care: Care,
@@ -190,9 +194,8 @@ pub struct Members {
     drained: BTreeSet<String>,
     /// The choice in force, and what of its counts is known to members' loads.
     in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
-    events: Vec<MemberEvent>,
-    /// What became of answers, to be told.
-    answers: Vec<Order>,
+    /// With members' names.
+    events: Vec<(String, MemberEvent)>,
     is_to_save: bool,
     publish_at_ms: u64,
 }
@@ -210,7 +213,6 @@ impl Members {
             drained: BTreeSet::new(),
             in_force: None,
             events: Vec::new(),
-            answers: Vec::new(),
             is_to_save: false,
             publish_at_ms: 0,
         };
@@ -395,24 +397,59 @@ impl Members {
         true
     }
 
+    /// Whom the operator has drained, by name or URL, whether they are here or not.
+    pub fn drained(&self) -> &BTreeSet<String> {
+        &self.drained
+    }
+
+    /// The member that its operator means by a name, or by a URL.
+    pub fn called(&self, name: &str) -> Option<&str> {
+        self.members.values().find(|member| member.is_called(name)).map(Member::name)
+    }
+
+    /// Whether there is none, or one works. A group that waits for members to join is ready for them.
+    pub fn are_serving(&self, now: Moment) -> bool {
+        let query_after_ms = self.group.joining.query_after_ms;
+        let mut members = self.members.values();
+        self.members.is_empty() || members.any(|member| member.state(now, query_after_ms) == State::Up)
+    }
+
+    /// Whether it is known of every member that takes part whether it works.
+    pub fn are_settled(&self) -> bool {
+        !self.members.values().any(|member| member.is_wanted() && member.server.is_unknown())
+    }
+
     /// What has to be done now.
     pub fn poll(&mut self, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         self.mind_the_silent(now, &mut orders);
         self.look_after(now, &mut orders);
-        orders.append(&mut self.answers);
-        orders.extend(core::mem::take(&mut self.events).into_iter().map(Order::Tell));
         if core::mem::take(&mut self.is_to_save) {
-            orders.push(Order::Save);
+            orders.push(Order::Save { record: self.record() });
         }
         if self.publish_at_ms <= now.now_ms {
             self.publish_at_ms = match self.is_renewed(now) {
                 true => now.now_ms.saturating_add(RENEW_MS),
                 false => u64::MAX,
             };
-            orders.push(Order::Publish);
+            orders.push(Order::Publish(self.rules(now)));
         }
         orders
+    }
+
+    /// What has happened since this was called last, with members' names.
+    pub fn take_events(&mut self) -> Vec<(String, MemberEvent)> {
+        core::mem::take(&mut self.events)
+    }
+
+    fn rules(&mut self, now: Moment) -> Rules {
+        let names = self.members.iter().map(|(id, member)| (*id, member.name().to_string()));
+        Rules {
+            status: self.group.status,
+            names: names.collect(),
+            dispatch: self.dispatch(now),
+            retry_after_s: self.retry_after_s(),
+        }
     }
 
     fn mind_the_silent(&mut self, now: Moment, orders: &mut Vec<Order>) {
@@ -450,7 +487,7 @@ impl Members {
 
     /// When [`Members::poll`] has something to do, in milliseconds.
     pub fn poll_timeout(&self) -> u64 {
-        if self.is_to_save || !self.events.is_empty() || !self.answers.is_empty() {
+        if self.is_to_save {
             return 0;
         }
         let joining = self.group.joining;
@@ -477,7 +514,7 @@ impl Members {
     }
 
     fn tell(&mut self, member: String, what: MemberChange) {
-        self.events.push(MemberEvent { member, what });
+        self.events.push((member, MemberEvent::Changed(what)));
     }
 
     /// Each member, in the order in which they came.
@@ -496,7 +533,7 @@ impl Members {
     }
 
     /// When a client may come again that nobody could be found for, in seconds.
-    pub fn retry_after_s(&self) -> u64 {
+    fn retry_after_s(&self) -> u64 {
         let settings = &self.group.health;
         settings.interval_ms.saturating_mul(u64::from(settings.rise)).div_ceil(1_000).clamp(1, 60)
     }

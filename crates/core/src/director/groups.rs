@@ -1,0 +1,206 @@
+//! Server groups as a part of the farm: each with its members, and the orders of all of them.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::event::Event;
+use super::moment::Moment;
+use crate::farm::group::{self, Group, MemberEvent, MemberState, Members, Order, Queried};
+use crate::farm::plan::ServerName;
+use crate::path::seed::Seed;
+use crate::pool::Fact;
+
+/// What came of an order of a group.
+#[derive(Clone, Debug)]
+pub enum MemberFact {
+    /// Of a probe, or of a question for what a member knows of its load.
+    Server(Fact),
+    /// Of a LOAD-QUERY itself.
+    Queried(Queried),
+}
+
+/// A group at one moment.
+#[derive(Clone, Debug)]
+pub struct GroupSnapshot {
+    /// As its operator describes it.
+    pub group: Arc<Group>,
+    /// In the order in which they came.
+    pub members: Vec<MemberState>,
+    /// When that was, in milliseconds.
+    pub at_ms: u64,
+}
+
+/// A group and its members.
+#[derive(Clone, Debug)]
+struct Running {
+    group: Arc<Group>,
+    members: Members,
+    /// Nothing is due before this, in milliseconds.
+    due_ms: u64,
+}
+
+/// All groups of a farm.
+#[derive(Clone, Debug)]
+pub(super) struct Groups {
+    running: BTreeMap<String, Running>,
+    seed: Seed,
+    snapshots: BTreeMap<String, Arc<GroupSnapshot>>,
+    has_changed: bool,
+    orders: VecDeque<(String, Order)>,
+    events: Vec<Event>,
+}
+
+impl Groups {
+    /// None yet. `seed` is a secret for their draws.
+    pub(super) fn new(seed: Seed) -> Groups {
+        Groups {
+            running: BTreeMap::new(),
+            seed,
+            snapshots: BTreeMap::new(),
+            has_changed: true,
+            orders: VecDeque::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Goes on with the groups of a file; members stay. One that begins knows its members by its record, and whom the operator had drained.
+    pub(super) fn reload(
+        &mut self,
+        now: Moment,
+        groups: &[Arc<Group>],
+        records: &BTreeMap<String, String>,
+        drained: &BTreeSet<ServerName>,
+    ) {
+        self.running.retain(|name, _| groups.iter().any(|group| group.name == *name));
+        self.snapshots.retain(|name, _| self.running.contains_key(name));
+        self.has_changed = true;
+        for group in groups {
+            match self.running.get_mut(&group.name) {
+                Some(running) => {
+                    running.group = Arc::clone(group);
+                    running.members.reload(now.for_groups(), group);
+                }
+                None => {
+                    let record = records.get(&group.name).map(String::as_str);
+                    let mut members = Members::new(now.for_groups(), group, self.seed, record);
+                    let drained = drained.iter().filter(|server| server.service == group.name);
+                    let drained = drained.map(|server| server.server.clone()).collect();
+                    members.keep_drained(now.for_groups(), drained);
+                    let running = Running { group: Arc::clone(group), members, due_ms: 0 };
+                    self.running.insert(group.name.clone(), running);
+                }
+            }
+            self.settle(now, &group.name);
+        }
+    }
+
+    /// Whether a service is one of them.
+    pub(super) fn has(&self, group: &str) -> bool {
+        self.running.contains_key(group)
+    }
+
+    /// Takes in what came of an order.
+    pub(super) fn take(&mut self, now: Moment, group: &str, member: usize, fact: MemberFact) {
+        let Some(running) = self.running.get_mut(group) else { return };
+        match fact {
+            MemberFact::Server(fact) => running.members.take(now.for_groups(), member, fact),
+            MemberFact::Queried(queried) => running.members.queried(now.for_groups(), member, queried),
+        }
+        self.settle(now, group);
+    }
+
+    /// Has a message do what it says, if there is such a group. One that is refused (`Err`) has changed nothing, and costs no more than
+    /// the look.
+    pub(super) fn message<T>(
+        &mut self,
+        now: Moment,
+        group: &str,
+        message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
+    ) -> Option<T> {
+        let running = self.running.get_mut(group)?;
+        match message(now.for_groups(), &running.group, &mut running.members) {
+            Ok(answer) => {
+                self.settle(now, group);
+                Some(answer)
+            }
+            Err(answer) => Some(answer),
+        }
+    }
+
+    /// The operator wants no more clients to go to a member, or wants them again. True if that is news.
+    pub(super) fn drain(&mut self, now: Moment, server: &ServerName, drain: bool) -> bool {
+        let Some(running) = self.running.get_mut(&server.service) else { return false };
+        let before = running.members.drained().clone();
+        running.members.drain(now.for_groups(), &server.server, drain);
+        let has_changed = *running.members.drained() != before;
+        self.settle(now, &server.service);
+        has_changed
+    }
+
+    /// The members of a group.
+    pub(super) fn members(&self, group: &str) -> Option<&Members> {
+        self.running.get(group).map(|running| &running.members)
+    }
+
+    /// Does what is due.
+    pub(super) fn time(&mut self, now: Moment) {
+        let due = self.running.iter().filter(|(_, running)| running.due_ms <= now.ms);
+        let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
+        due.iter().for_each(|name| self.settle(now, name));
+    }
+
+    /// When there is something to do next, in milliseconds.
+    pub(super) fn next_at(&self) -> u64 {
+        self.running.values().map(|running| running.due_ms).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether each has a member that works, or none at all.
+    pub(super) fn are_serving(&self, now: Moment) -> bool {
+        self.running.values().all(|running| running.members.are_serving(now.for_groups()))
+    }
+
+    /// Whether it is known of every member whether it works.
+    pub(super) fn are_settled(&self) -> bool {
+        self.running.values().all(|running| running.members.are_settled())
+    }
+
+    /// The next order, with the group's name.
+    pub(super) fn poll_order(&mut self) -> Option<(String, Order)> {
+        self.orders.pop_front()
+    }
+
+    /// What has happened since.
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        core::mem::take(&mut self.events)
+    }
+
+    /// All of them at this moment, by name, if something has changed since this was asked.
+    pub(super) fn snapshot(&mut self) -> Option<Vec<Arc<GroupSnapshot>>> {
+        core::mem::take(&mut self.has_changed).then(|| self.snapshots.values().cloned().collect())
+    }
+
+    /// Collects what a group orders, and sees how it is.
+    fn settle(&mut self, now: Moment, name: &str) {
+        let Some(running) = self.running.get_mut(name) else { return };
+        let orders = running.members.poll(now.for_groups());
+        self.orders.extend(orders.into_iter().map(|order| (name.to_string(), order)));
+        for (member, event) in running.members.take_events() {
+            let server = ServerName { service: name.to_string(), server: member };
+            self.events.push(match event {
+                MemberEvent::Changed(change) => Event::Member { member: server, change },
+                MemberEvent::Refuses(refuses) => Event::Wished { server, refuses },
+                MemberEvent::Reports(error) => Event::Reports { server, error },
+            });
+        }
+        running.due_ms = running.members.poll_timeout();
+        let snapshot = GroupSnapshot {
+            group: Arc::clone(&running.group),
+            members: running.members.snapshot(now.for_groups()),
+            at_ms: now.ms,
+        };
+        self.snapshots.insert(name.to_string(), Arc::new(snapshot));
+        self.has_changed = true;
+    }
+}
