@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use evener_core::farm::group::{Dispatch, GroupPolicy, LoadReading};
+use evener_core::farm::group::Dispatch;
 use evener_core::net::http::{Refusal, Status};
 use evener_core::path::sessions::Seed;
+use evener_core::pool::policy::Choice;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 use rustls::ServerConfig;
 
@@ -48,8 +49,7 @@ pub(crate) struct Rules {
 impl Rules {
     /// Those of a group without members.
     pub(crate) fn none(status: Status) -> Rules {
-        let dispatch =
-            Dispatch::new(GroupPolicy::Random, LoadReading::Aged, GAIN_PERCENT, Vec::new(), &[], Seed(0, 0));
+        let dispatch = Dispatch::new(Choice::Random, GAIN_PERCENT, Vec::new(), &[], Seed(0, 0));
         Rules {
             status,
             dispatch: Arc::new(dispatch),

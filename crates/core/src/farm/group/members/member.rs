@@ -298,7 +298,7 @@ impl Member {
         if self.refuses() {
             return "drained by its own report".to_string();
         }
-        if let Some(weighing) = group.policy.weighing() {
+        if let Some(weighing) = group.weighing() {
             let signals = self.signals(now);
             let said = (weighing.said)(&signals);
             return match (said, signals.age_ms) {
