@@ -210,7 +210,7 @@ impl Director {
         let Some(hosts) = &self.hosts else { return false };
         let (mut known, mut wanted) = (None, Vec::new());
         for service in self.farm.every_host() {
-            let sharing = policy::by_name(service.policy).and_then(|policy| policy.sharing());
+            let sharing = policy::for_packets(service.policy).and_then(|packets| packets.sharing);
             let Some(new) = sharing else { continue };
             let known = known.get_or_insert_with(|| hosts.peers.hosts());
             let candidates = self.candidates(service, known, now_ms);
@@ -221,7 +221,7 @@ impl Director {
         for (key, new, candidates) in wanted {
             let (names, candidates): (Vec<ServerName>, Vec<Candidate>) = candidates.into_iter().unzip();
             if candidates.iter().any(|candidate| candidate.own) {
-                let mut sharing = hosts.sharings.remove(&key).unwrap_or(new);
+                let mut sharing = hosts.sharings.remove(&key).unwrap_or_else(new);
                 shares.extend(names.into_iter().zip(sharing.share_out(&candidates)));
                 sharings.insert(key, sharing);
             }

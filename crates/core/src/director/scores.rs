@@ -56,7 +56,7 @@ impl Director {
         let mut is_wanted_again = false;
         let by_service = self.servers_by_service();
         for service in &self.farm.services {
-            let weighing = policy::by_name(service.policy).and_then(|policy| policy.weighing());
+            let weighing = policy::for_packets(service.policy).and_then(|packets| packets.weighing);
             is_wanted_again |= weighing.is_some() || service.report.is_some();
             let Some((weighing, servers)) = weighing.zip(by_service.get(&*service.name)) else { continue };
             let load = |(_, name): &(u16, &ServerName)| self.load(name, weighing, &mut loads, now_ms);

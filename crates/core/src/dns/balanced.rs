@@ -10,23 +10,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use siphasher::sip::SipHasher13;
 
 use super::name::Name;
-use crate::pool::policy::{Policy, RoundRobin, Weighted};
+use crate::pool::policy::{Draw, Weighted, in_turn};
 
 /// The most addresses in an answer.
 pub(super) const TOP_MAX: usize = 16;
-
-/// Who is given first. Those behind are those whose turn would be next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw {
-    /// Servers in turn, as often as their share says.
-    Turn,
-    /// Anyone, as often as their share says.
-    Random,
-    /// By the client's network, the same whoever answers.
-    Client,
-    /// The first in order that lives.
-    First,
-}
 
 /// What is answered where no server lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,7 +177,7 @@ impl Set {
             let slots = (0u16..).zip(&addresses);
             slots.map(|(slot, one)| Weighted { slot, weight: one.share, seed: 0 }).collect()
         };
-        let round = if draw == Draw::Turn { RoundRobin.order(&weighted()).into() } else { Box::default() };
+        let round = if draw == Draw::Turn { in_turn(&weighted()).into() } else { Box::default() };
         Set { addresses: addresses.into(), round, turn: AtomicU64::new(turn) }
     }
 

@@ -13,7 +13,6 @@ mod limit;
 mod name;
 mod paths;
 mod query;
-pub mod rank;
 mod servers;
 mod svcb;
 mod table;
@@ -22,8 +21,9 @@ mod tests;
 mod wire;
 mod zone;
 
+pub use crate::pool::policy::Draw;
 pub use answer::{Answered, Asked, Names, Outcome, Transport};
-pub use balanced::{Address, Balanced, Draw, NoneAlive, Settings};
+pub use balanced::{Address, Balanced, NoneAlive, Settings};
 pub use edns::UDP_MAX;
 pub use file_ranks::{BadRanks, FileRanks, RanksChange, read_ranks};
 pub use limit::{Allowance, Exceeded, Limit, Total};

@@ -18,7 +18,7 @@ use evener_core::path::select::Counts;
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Vip};
 use evener_core::pool::WHOLE;
 use evener_core::pool::health::{State, Status};
-use evener_core::pool::policy::{Fills, POLICIES};
+use evener_core::pool::policy::{Fills, names_for_packets};
 use proptest::prelude::*;
 
 const VIP: [u8; 4] = [192, 0, 2, 100];
@@ -55,7 +55,7 @@ fn member(number: usize, weight: u16, works: bool) -> MemberState {
 
 /// The number of a policy.
 fn number(name: &str) -> usize {
-    POLICIES.iter().position(|policy| policy.name() == name).unwrap()
+    names_for_packets().position(|policy| policy == name).unwrap()
 }
 
 fn service(method: Method, policy: usize) -> Service {
@@ -68,7 +68,7 @@ fn service(method: Method, policy: usize) -> Service {
     let routes = vec![to("/img/*", &["0"]), to("/js/*", &["0", "2"]), to("/*/last", &["1"])];
     Service {
         method,
-        policy: POLICIES[policy % POLICIES.len()].name(),
+        policy: names_for_packets().nth(policy % names_for_packets().count()).unwrap(),
         routes: if method == Method::Handoff { routes.into() } else { vec![].into() },
         ..example::service("web", SocketAddr::new(VIP.into(), 80), vec![])
     }
@@ -177,7 +177,7 @@ fn first(known: &Known, client: SocketAddr, text: &str) -> Vec<u8> {
 }
 
 fn farms() -> impl Strategy<Value = (usize, Vec<(u16, bool)>)> {
-    (0..POLICIES.len(), prop::collection::vec((0u16..4, any::<bool>()), 0..6))
+    (0..names_for_packets().count(), prop::collection::vec((0u16..4, any::<bool>()), 0..6))
 }
 
 fn members(servers: &[(u16, bool)]) -> Vec<MemberState> {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evener_core::farm::Placement;
-use evener_core::farm::group::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
+use evener_core::farm::group::{Group, GroupMember, Joining, LoadReading};
 use evener_core::net::Protocol;
 use evener_core::net::http::{Status, Url};
-use evener_core::pool::policy::Consumer;
 use evener_core::pool::policy::score::GAIN_PERCENT;
+use evener_core::pool::policy::{Choice, Consumer, Policy};
 use evener_core::pool::signals::Signal;
 use toml::Spanned;
 use toml::de::DeValue;
@@ -109,7 +109,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
         section.foreign(key, why, "remove it");
     }
     let status = section.or("status", status, Status::Found);
-    let policy = section.or("policy", policy, GroupPolicy::ALL[0]);
+    let policy =
+        section.or("policy", values::policy(Consumer::Redirect), Consumer::Redirect.default_policy());
     let load = section.or("load", values::choice(&LOADS, &[]), LOADS[0].1);
     let report_gain_percent =
         section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
@@ -176,36 +177,27 @@ fn status(value: &DeValue<'_>) -> Result<Status, Complaint> {
 }
 
 /// Complains of keys that the policy doesn't go by, and of what it goes by and isn't there.
-fn check_policy(section: &mut Section<'_>, policy: GroupPolicy, is_asked: bool) {
-    let asks = policy.weighing().is_some_and(|weighing| weighing.needs.contains(&Signal::Load));
-    for (key, goes) in [
-        ("load", policy == GroupPolicy::LeastLoad),
-        ("report_gain", policy == GroupPolicy::LeastLoad || asks),
-    ] {
+fn check_policy(section: &mut Section<'_>, policy: &Policy, is_asked: bool) {
+    let name = policy.name;
+    let asks = Consumer::Redirect.goes_by(policy, Signal::Load);
+    let is_reported = policy.redirect.is_some_and(|by| by.choice == Choice::Head);
+    for (key, goes) in [("load", is_reported), ("report_gain", is_reported || asks)] {
         let Some(span) = section.key_span(key).filter(|_| !goes) else { continue };
-        let message = format!("`{key}` is only for policy \"least-load\"; this service has \"{policy}\"");
+        let message = format!("`{key}` is only for policy \"least-load\"; this service has \"{name}\"");
         section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
     }
     if let Some(span) = section.key_span("policy").filter(|_| asks && !is_asked) {
-        let message = format!("\"{policy}\" goes by what members answer, and nobody asks them");
-        let by_answers = |policy: &GroupPolicy| {
-            policy.weighing().is_some_and(|weighing| weighing.needs.contains(&Signal::Load))
-        };
-        let without = GroupPolicy::ALL.into_iter().filter(|policy| !by_answers(policy));
-        let without: Vec<&str> = without.map(GroupPolicy::name).collect();
+        let message = format!("\"{name}\" goes by what members answer, and nobody asks them");
+        let mut without: Vec<&Policy> = Consumer::Redirect.policies_without(Signal::Load).collect();
+        // As choices are listed, the default's first; then those that go by what Evener measures.
+        without.sort_by_key(|policy| policy.redirect.map(|by| (by.weighing.is_some(), by.choice)));
+        let without: Vec<&str> = without.iter().map(|policy| policy.name).collect();
         let help = format!(
             "add report = {{}}, by which members' agents are asked; possible without it: {}",
             without.join(", ")
         );
         section.problem(Problem::new(span, message, help));
     }
-}
-
-/// The name of a policy.
-fn policy(value: &DeValue<'_>) -> Result<GroupPolicy, Complaint> {
-    let name = values::policy_name(Consumer::Redirect)(value)?;
-    let found = GroupPolicy::ALL.into_iter().find(|policy| policy.name() == name);
-    found.map_or_else(|| Complaint::new(format!("is unknown: {name:?}"), "write \"least-load\""), Ok)
 }
 
 fn joining(section: &mut Section<'_>) -> Joining {

@@ -45,7 +45,7 @@ use toml::de::DeTable;
 
 pub use agent::{AgentConfig, AgentListen, DelayKind};
 pub(crate) use defaults::LOAD_PORT;
-pub use dns::{DnsConfig, From, NameConfig, NamePolicy, ZoneConfig};
+pub use dns::{DnsConfig, From, NameConfig, ZoneConfig};
 use dns::{Followed, NamesFile};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
@@ -434,7 +434,7 @@ fn service_or_group(
     };
     let service = read.0.as_ref().map(|placed| (&placed.service.name, placed.service.policy));
     let group = read.1.as_ref().map(|placed| &placed.service.group);
-    let group = group.map(|group| (&group.name, group.policy.name()));
+    let group = group.map(|group| (&group.name, group.policy.name));
     if let Some((name, policy)) = service.or(group).filter(|_| !is_written) {
         unwritten.service(name, policy);
     }

@@ -1,7 +1,7 @@
 //! `[service.report]`: how servers are asked for their load.
 
 use evener_core::farm::Placement;
-use evener_core::pool::policy::{self, Consumer};
+use evener_core::pool::policy::{Consumer, Policy};
 use evener_core::pool::signals::Signal;
 use evener_core::pool::{ReportKind, Reporting};
 use toml::Spanned;
@@ -31,14 +31,15 @@ pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Re
 }
 
 /// Complains of a policy that goes by what servers say where they aren't asked, or for how much of their weight they want alone.
-pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &str, report: Option<&Reporting>) {
-    let goes_by_load = policy::by_name(policy).is_some_and(|policy| policy.needs().contains(&Signal::Load));
+pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &Policy, report: Option<&Reporting>) {
+    let goes_by_load = by.goes_by(policy, Signal::Load);
     let is_told = report.is_some_and(|report| report.kind.tells_load());
     let Some(span) = service.key_span("policy").filter(|_| goes_by_load && !is_told) else { return };
     let message = format!(
-        "policy \"{policy}\" goes by the load that servers tell by HTTP, and this service doesn't ask for it"
+        "policy \"{}\" goes by the load that servers tell by HTTP, and this service doesn't ask for it",
+        policy.name
     );
-    let without: Vec<&str> = by.policies_without(Signal::Load).collect();
+    let without: Vec<&str> = by.policies_without(Signal::Load).map(|policy| policy.name).collect();
     let help =
         format!("add [service.report] with kind = \"http\"; possible without it: {}", without.join(", "));
     service.problem(Problem::new(span, message, help));

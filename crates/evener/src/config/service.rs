@@ -38,8 +38,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
     let placement = placement::read(section);
     let reach = Reach::read(section, &addresses, protocol, placement);
     let by = placement.consumer();
-    let policy = section.or("policy", values::policy_name(by), by.default_policy());
-    let stateless = placement::stateless(section, placement, policy);
+    let policy = section.or("policy", values::policy(by), by.default_policy());
+    let stateless = placement::stateless(section, placement, policy.name);
     let slow_start_ms = placement::slow_start_ms(section, placement);
     let discovery = Discovery::read(section, &reach);
     let listed = Servers::new(&addresses, &reach, placement).read(section, discovery.wanted);
@@ -74,7 +74,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
             proxy_protocol_port: reach.proxy_protocol_port,
             placement,
             stateless,
-            policy,
+            policy: policy.name,
             slow_start_ms,
             discover: discovery.how,
             discover_interval_ms: discovery.interval_ms,

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evener_core::pool::policy::{self, Consumer};
+use evener_core::pool::policy::{self, Consumer, Policy};
 use toml::de::DeValue;
 
 use super::LogTarget;
@@ -152,16 +152,16 @@ pub(super) fn choice_of<T: Copy>(
     }
 }
 
-/// The name of a policy that this one takes.
-pub(super) fn policy_name(by: Consumer) -> impl Fn(&DeValue<'_>) -> Result<&'static str, Complaint> {
-    let names: Vec<&'static str> = by.policies().collect();
+/// A policy that this one takes.
+pub(super) fn policy(by: Consumer) -> impl Fn(&DeValue<'_>) -> Result<&'static Policy, Complaint> {
+    let names: Vec<&str> = by.policies().map(|policy| policy.name).collect();
     move |value| {
         let word = match value {
             DeValue::String(word) => word.as_ref(),
             other => return Complaint::wrong_type(other, "a string", &format!("write {}", quoted(&names))),
         };
-        if let Some(name) = names.iter().find(|name| **name == word) {
-            return Ok(name);
+        if let Some(policy) = by.policies().find(|policy| policy.name == word) {
+            return Ok(policy);
         }
         match policy::by_name(word).and_then(|policy| by.lacks(policy)) {
             Some(signal) => Complaint::new(

@@ -243,7 +243,7 @@ impl Desk<'_> {
         let members = self.members.snapshot(self.now).into_iter();
         let members =
             members.filter(|member| knows_all || !member.joiner.anonymous).map(Listed::of).collect();
-        let listing = Listing { group: &self.group.name, policy: self.group.policy.name(), members };
+        let listing = Listing { group: &self.group.name, policy: self.group.policy.name, members };
         match serde_json::to_string(&listing) {
             Ok(body) => Reply { status: 200, kind: "application/json", body: body + "\n" },
             Err(error) => text(500, format!("the members can't be written: {error}")),

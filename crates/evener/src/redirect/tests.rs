@@ -5,9 +5,10 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use evener_core::farm::group::{self, Candidate, Dispatch, GroupPolicy, LoadReading};
+use evener_core::farm::group::{self, Candidate, Dispatch};
 use evener_core::net::http::{Status, Url};
 use evener_core::path::seed::Seed;
+use evener_core::pool::policy::Choice;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 
 use super::talk::{Next, Setting, Talk};
@@ -28,14 +29,7 @@ pub(super) fn rules(members: &[&str]) -> Rules {
     });
     let by = group::Rules {
         status: Status::Found,
-        dispatch: Arc::new(Dispatch::new(
-            GroupPolicy::RoundRobin,
-            LoadReading::Aged,
-            GAIN_PERCENT,
-            candidates.collect(),
-            &[],
-            Seed(1, 2),
-        )),
+        dispatch: Arc::new(Dispatch::new(Choice::Turn, GAIN_PERCENT, candidates.collect(), &[], Seed(1, 2))),
         names: members.iter().map(|url| (*url).to_owned()).enumerate().collect(),
         retry_after_s: 2,
     };

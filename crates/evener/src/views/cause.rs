@@ -24,8 +24,8 @@ pub(super) fn cause(service: &Service, seen: &ServerSnapshot, since_ms: u64) -> 
     if (1..WHOLE).contains(&seen.tenths) {
         return Some(format!("slow start {} %", seen.tenths * 100 / WHOLE));
     }
-    let policy = policy::by_name(service.policy)?;
-    let said = (policy.weighing()?.said)(&seen.signals);
-    let ago = if policy.needs().contains(&Signal::Load) { ago } else { String::new() };
+    let weighing = policy::for_packets(service.policy)?.weighing?;
+    let said = (weighing.said)(&seen.signals);
+    let ago = if weighing.needs.contains(&Signal::Load) { ago } else { String::new() };
     Some(said.map_or_else(|| "no report: the median".to_owned(), |said| said + &ago))
 }

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::farm::REDIRECT;
-use evener_core::farm::group::{GroupPolicy, MemberState, Wanted};
+use evener_core::farm::group::{MemberState, Wanted};
 use evener_core::net::http::{Reading, read};
 use evener_core::pool::State;
+use evener_core::pool::policy::Choice;
 use serde::{Deserialize, Serialize};
 
 use super::servers::Load;
@@ -46,7 +47,7 @@ pub(super) fn service(shown: &ShownGroup) -> Service {
         protocol: "tcp".to_owned(),
         method: REDIRECT.to_owned(),
         placement: "director".to_owned(),
-        policy: group.policy.to_string(),
+        policy: group.policy.name.to_owned(),
         servers: members.len() as u64,
         servers_up: members.iter().filter(|member| member.state == State::Up).count() as u64,
         degraded: false,
@@ -178,11 +179,12 @@ fn explain_request(
     let candidates = members.iter().filter_map(|at| rules.dispatch.candidates().get(*at));
     let names: Vec<String> =
         candidates.filter_map(|candidate| rules.names.get(&candidate.id).cloned()).collect();
-    explanation.because.push(match (names.len(), shown.group.policy) {
+    let policy = shown.group.policy.name;
+    explanation.because.push(match (names.len(), shown.group.choice()) {
         (0, _) => "none of those that may have it lives: the answer is 503".to_owned(),
         (1, _) => "one member may have it".to_owned(),
-        (_, policy @ GroupPolicy::Hash) => format!("policy {policy} chooses by the client's address"),
-        (_, policy) => format!("policy {policy} chooses among them when the request comes"),
+        (_, Choice::Hash) => format!("policy {policy} chooses by the client's address"),
+        (_, _) => format!("policy {policy} chooses among them when the request comes"),
     });
     explanation.server = names.first().filter(|_| names.len() == 1).cloned();
     explanation.waits = names.len() > 1;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use evener::config::{self, AgentListen, Config, EngineKind, Problems, XdpMode};
-use evener_core::farm::group::{GroupPolicy, LoadReading};
+use evener_core::farm::group::LoadReading;
 use evener_core::farm::{Discover, METHOD_NAMES, Method};
 use evener_core::net::Encapsulation;
 use evener_core::net::http::Status;
@@ -227,7 +227,7 @@ fn a_group_takes_no_engine() {
     assert_eq!(members, expected);
     assert_eq!((group.addresses.len(), group.routes.len()), (2, 1));
     assert!(open.group.members.is_empty() && open.group.joining.insecure);
-    assert_eq!((open.group.name.as_str(), open.group.policy), ("127.0.0.1:8081", GroupPolicy::Hash));
+    assert_eq!((open.group.name.as_str(), open.group.policy.name), ("127.0.0.1:8081", "hash"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use evener::config;
 use evener_core::farm::METHOD_NAMES;
-use evener_core::pool::policy::Consumer;
+use evener_core::pool::policy::{Consumer, names_for_packets};
 
 /// What makes a whole file of a few keys.
 const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
@@ -54,26 +54,40 @@ fn page(name: &str) -> String {
 #[test]
 fn readme_lists_the_methods_that_there_are_and_names() {
     let text = page("README.md");
-    let table = text.lines().skip_while(|line| !line.starts_with("| method |")).skip(2);
-    let rows = table.take_while(|line| line.starts_with('|'));
+    let rows = rows(&text, "| method |").into_iter();
     let first = rows.map(|row| row.split('|').nth(1).unwrap_or_default().trim().trim_matches('`').to_owned());
     let methods = METHOD_NAMES.into_iter().chain(["names, by DNS"]);
     assert!(first.eq(methods), "README's table of methods has other rows, or an empty line within");
 }
 
-/// Groups have fewer than what they know would allow.
+/// The rows of the table whose head begins so.
+fn rows<'a>(page: &'a str, head: &str) -> Vec<&'a str> {
+    let table = page.lines().skip_while(|line| !line.starts_with(head)).skip(2);
+    table.take_while(|line| line.starts_with('|')).collect()
+}
+
+/// The words of a column, counted from 1.
+fn words(row: &str, column: usize) -> Vec<&str> {
+    let text = row.split('|').nth(column).unwrap_or_default();
+    text.split(['`', ',', ' ']).filter(|word| !word.is_empty()).collect()
+}
+
+/// One table has a row for each policy of packets; the other a row for each consumer, with all that it takes.
 #[test]
-fn the_table_of_policies_says_who_takes_which() {
+fn the_tables_of_policies_say_which_there_are_and_who_takes_which() {
     let text = page("docs/policies.md");
-    let table = text.lines().skip_while(|line| !line.starts_with("| who chooses |")).skip(2);
-    let rows: Vec<&str> = table.take_while(|line| line.starts_with('|')).collect();
+    let mut written: Vec<&str> =
+        rows(&text, "| `policy` | who is chosen |").into_iter().flat_map(|row| words(row, 1)).collect();
+    let mut there_are: Vec<&str> = names_for_packets().collect();
+    written.sort_unstable();
+    there_are.sort_unstable();
+    assert_eq!(written, there_are);
+    let rows = rows(&text, "| who chooses |");
     assert_eq!(rows.len(), Consumer::ALL.len());
     for (row, consumer) in rows.into_iter().zip(Consumer::ALL) {
-        let words = |column| row.split('|').nth(column).unwrap_or_default().split(['`', ',', ' ']);
-        let written: Vec<&str> = words(3).filter(|word| !word.is_empty()).collect();
-        let taken: Vec<&str> = consumer.policies().collect();
-        assert_eq!(written, taken, "{row}");
-        assert!(words(4).any(|word| word == consumer.default_policy()), "{row}");
+        let taken: Vec<&str> = consumer.policies().map(|policy| policy.name).collect();
+        assert_eq!(words(row, 3), taken, "{row}");
+        assert!(words(row, 4).contains(&consumer.default_policy().name), "{row}");
     }
 }
 

@@ -19,7 +19,7 @@ use evener_core::path::tables::{
     Behind, Forwarding, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Pick, Ring, ServerEntry, Tables,
     Vip, VipKey,
 };
-use evener_core::pool::policy::{self, Policy, Weighted, maglev, second_candidates};
+use evener_core::pool::policy::{self, Packets, Weighted, maglev, second_candidates};
 
 use super::routes::Route;
 use super::words::{Fields, Words, Wrong};
@@ -61,7 +61,7 @@ struct Service {
     name: String,
     addresses: Vec<SocketAddr>,
     protocol: Protocol,
-    policy: &'static dyn Policy,
+    policy: &'static Packets,
     announce: bool,
     /// Places in [`World::servers`].
     servers: Vec<usize>,
@@ -192,8 +192,11 @@ impl World {
             addresses.push(word.parse().map_err(|_| format!("`{word}` is no ADDRESS:PORT"))?);
         }
         let policy = words.next("a policy")?;
-        let policy = policy::by_name(policy).ok_or_else(|| {
-            format!("`{policy}` is no policy; there are {}", policy::names().collect::<Vec<_>>().join(", "))
+        let policy = policy::for_packets(policy).ok_or_else(|| {
+            format!(
+                "`{policy}` is no policy; there are {}",
+                policy::names_for_packets().collect::<Vec<_>>().join(", ")
+            )
         })?;
         let announce = words.take("announce");
         let own = words.take("own").then(|| self.place(words.next("a server's name")?)).transpose()?;
@@ -407,7 +410,7 @@ impl World {
                     id,
                     service: number,
                     announce: service.announce,
-                    pick: service.policy.pick(),
+                    pick: service.policy.pick,
                     idle,
                     own: service.own.map_or(NO_SERVER, |place| place as u16 + 1),
                     stateless: service.stateless,
@@ -526,8 +529,8 @@ fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
 }
 
 /// What a policy makes of a service's servers.
-fn ring_of(policy: &dyn Policy, members: &[Weighted]) -> Ring {
+fn ring_of(policy: &Packets, members: &[Weighted]) -> Ring {
     let hash = maglev(members, HASH_SLOTS);
-    let second = if policy.pick() == Pick::Two { second_candidates(&hash) } else { [].into() };
-    Ring { order: policy.order(members), hash: hash.into(), previous: [].into(), second }
+    let second = if policy.pick == Pick::Two { second_candidates(&hash) } else { [].into() };
+    Ring { order: (policy.order)(members), hash: hash.into(), previous: [].into(), second }
 }

@@ -488,7 +488,7 @@ fn shares_fall_as_loads_rise() {
         tenths: 10,
         signals: Signals { report: Report { delay_us: us, ..Report::default() }, ..Signals::default() },
     };
-    let weighing = policy::by_name("expected-delay").unwrap().weighing();
+    let weighing = policy::for_packets("expected-delay").unwrap().weighing;
     let known = [delay(Some(100_000)), delay(Some(200_000)), delay(None), delay(Some(80_000_000))];
     let shared: Vec<_> =
         shares(weighing, u64::MAX, &known).iter().map(|one| (one.share, one.is_known)).collect();
@@ -514,7 +514,7 @@ fn a_report_gains_no_more_than_it_may() {
         },
     };
     let of = |policy, gain, servers: &[Known]| {
-        let shared = shares(policy::by_name(policy).unwrap().weighing(), gain, servers).map_shares();
+        let shared = shares(policy::for_packets(policy).unwrap().weighing, gain, servers).map_shares();
         let all: u32 = shared.iter().copied().map(u32::from).sum();
         u32::from(shared[0]) * 1_000 / all
     };

@@ -11,12 +11,11 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher13;
 
-use super::model::{GroupPolicy, LoadReading};
 use super::reach::Reach;
 use crate::net::http::{Url, host_of, normal_path};
 use crate::path::content::{Asked, Class, HashKey, Route, Routes};
 use crate::path::seed::Seed;
-use crate::pool::policy::{Policy, RoundRobin, Weighted, maglev};
+use crate::pool::policy::{Choice, Weighted, in_turn, maglev};
 use crate::pool::shares::{WHOLE, most_permille};
 
 /// How many turns are looked at for another member than the first.
@@ -79,34 +78,9 @@ pub struct Dispatch {
     /// All of them; behind that those of routes.
     sets: Vec<Set>,
     routes: Option<Routes>,
-    pick: Pick,
+    choice: Choice,
     seed: Seed,
     draws: AtomicU64,
-}
-
-/// How one of a set is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pick {
-    /// In turn, as often as their shares say.
-    Turn,
-    /// The head of the paper's queue.
-    Head,
-    /// Of two the one that was given less.
-    Two,
-    Hash,
-    Random,
-}
-
-impl Pick {
-    fn of(policy: GroupPolicy, load: LoadReading) -> Pick {
-        match (policy, load) {
-            (GroupPolicy::LeastLoad, LoadReading::Paper) => Pick::Head,
-            (GroupPolicy::PowerOfTwo, _) => Pick::Two,
-            (GroupPolicy::Hash, _) => Pick::Hash,
-            (GroupPolicy::Random, _) => Pick::Random,
-            _ => Pick::Turn,
-        }
-    }
 }
 
 /// Candidates that a request may go to.
@@ -120,11 +94,10 @@ struct Set {
 }
 
 impl Dispatch {
-    /// By a policy, among candidates, of whom routes may name some. Of those that a request may go to, none gains more by its load than so
+    /// Among candidates, of whom routes may name some. Of those that a request may go to, none gains more by its load than so
     /// many percent of its fair share.
     pub fn new(
-        policy: GroupPolicy,
-        load: LoadReading,
+        choice: Choice,
         gain_percent: u64,
         candidates: Vec<Candidate>,
         routes: &[RouteTo],
@@ -140,14 +113,13 @@ impl Dispatch {
                 ring,
             })
             .collect();
-        let pick = Pick::of(policy, load);
         let members = core::iter::once(&everyone).chain(routes.iter().map(|route| &route.members));
         Dispatch {
             given: candidates.iter().map(|_| AtomicU64::new(0)).collect(),
-            sets: members.map(|members| Set::new(pick, gain_percent, &candidates, members)).collect(),
+            sets: members.map(|members| Set::new(choice, gain_percent, &candidates, members)).collect(),
             routes: (!numbered.is_empty()).then(|| Routes::compile(&numbered, 0, HashKey::new(seed))),
             candidates,
-            pick,
+            choice,
             seed,
             draws: AtomicU64::new(0),
         }
@@ -203,12 +175,12 @@ impl Dispatch {
     }
 
     fn pick(&self, set: &Set, client: IpAddr) -> Option<usize> {
-        match self.pick {
-            Pick::Turn => set.at(set.cursor.fetch_add(1, Relaxed)),
-            Pick::Hash => set.at(self.hash_of(client)),
-            Pick::Random => set.at(self.random()),
-            Pick::Head => set.members.iter().copied().min_by(|one, other| self.compare(*one, *other)),
-            Pick::Two => self.lesser_of_two(set),
+        match self.choice {
+            Choice::Turn => set.at(set.cursor.fetch_add(1, Relaxed)),
+            Choice::Hash => set.at(self.hash_of(client)),
+            Choice::Random => set.at(self.random()),
+            Choice::Head => set.members.iter().copied().min_by(|one, other| self.compare(*one, *other)),
+            Choice::Two => self.lesser_of_two(set),
         }
     }
 
@@ -256,7 +228,7 @@ impl Dispatch {
 }
 
 impl Set {
-    fn new(pick: Pick, gain_percent: u64, candidates: &[Candidate], members: &[usize]) -> Set {
+    fn new(choice: Choice, gain_percent: u64, candidates: &[Candidate], members: &[usize]) -> Set {
         let found = || members.iter().filter_map(|at| Some((*at, candidates.get(*at)?)));
         let shares = shares(gain_percent, found().map(|(_, candidate)| candidate));
         let weighted: Vec<Weighted> = found()
@@ -266,9 +238,9 @@ impl Set {
                 Some(Weighted { slot: u16::try_from(at).ok()?, weight, seed })
             })
             .collect();
-        let order = match pick {
-            Pick::Hash => maglev(&weighted, HASH_SLOTS),
-            _ => RoundRobin.order(&weighted),
+        let order = match choice {
+            Choice::Hash => maglev(&weighted, HASH_SLOTS),
+            _ => in_turn(&weighted),
         };
         let members = weighted.iter().filter(|member| member.weight > 0);
         let members: Vec<usize> = members.map(|member| usize::from(member.slot)).collect();
@@ -323,6 +295,8 @@ mod tests {
     use super::*;
     use crate::path::content::PathPattern;
 
+    const CHOICES: [Choice; 5] = [Choice::Head, Choice::Two, Choice::Turn, Choice::Hash, Choice::Random];
+
     fn candidates(described: &[(u16, u64)]) -> Vec<Candidate> {
         let made = described.iter().enumerate().map(|(id, (weight, load))| Candidate {
             id,
@@ -337,10 +311,8 @@ mod tests {
         made.collect()
     }
 
-    const AGED: LoadReading = LoadReading::Aged;
-
-    fn dispatch(policy: GroupPolicy, load: LoadReading, described: &[(u16, u64)]) -> Dispatch {
-        Dispatch::new(policy, load, 150, candidates(described), &[], Seed(7, 9))
+    fn dispatch(choice: Choice, described: &[(u16, u64)]) -> Dispatch {
+        Dispatch::new(choice, 150, candidates(described), &[], Seed(7, 9))
     }
 
     fn wanted(client: u32) -> Wanted<'static> {
@@ -358,17 +330,13 @@ mod tests {
 
     #[test]
     fn turns_go_by_weight() {
-        let dispatch = dispatch(GroupPolicy::RoundRobin, AGED, &[(1, 0), (2, 0), (0, 0)]);
+        let dispatch = dispatch(Choice::Turn, &[(1, 0), (2, 0), (0, 0)]);
         assert_eq!(shares(&dispatch, 300), [100, 200, 0]);
     }
 
     #[test]
     fn the_papers_queue_gives_to_the_least_loaded_until_it_is_not() {
-        let dispatch = dispatch(
-            GroupPolicy::LeastLoad,
-            LoadReading::Paper,
-            &[(1, 100_000), (1, 60_000), (1, 1_000_000)],
-        );
+        let dispatch = dispatch(Choice::Head, &[(1, 100_000), (1, 60_000), (1, 1_000_000)]);
         let first: Vec<usize> = (0..6).map(|client| dispatch.choose(&wanted(client)).unwrap().id).collect();
         assert_eq!(first, [1, 1, 1, 1, 0, 1]);
         assert_eq!(dispatch.given().collect::<Vec<_>>(), [(0, 1), (1, 5), (2, 0)]);
@@ -376,10 +344,10 @@ mod tests {
 
     #[test]
     fn two_choices_even_out_what_members_were_given() {
-        let equal = dispatch(GroupPolicy::PowerOfTwo, AGED, &[(1, 0), (1, 0), (1, 0)]);
+        let equal = dispatch(Choice::Two, &[(1, 0), (1, 0), (1, 0)]);
         let shares_of_equals = shares(&equal, 3_000);
         assert!(shares_of_equals.iter().all(|share| (950..1_050).contains(share)), "{shares_of_equals:?}");
-        let loaded = dispatch(GroupPolicy::PowerOfTwo, AGED, &[(1, 0), (1, 100_000_000), (1, 0)]);
+        let loaded = dispatch(Choice::Two, &[(1, 0), (1, 100_000_000), (1, 0)]);
         assert_eq!(shares(&loaded, 900)[1], 0);
     }
 
@@ -391,8 +359,7 @@ mod tests {
             for (candidate, (_, permille)) in candidates.iter_mut().zip(parts) {
                 candidate.permille = *permille;
             }
-            let policy = GroupPolicy::LeastLoad;
-            shares(&Dispatch::new(policy, AGED, gain_percent, candidates, &[], Seed(7, 9)), 4_000)
+            shares(&Dispatch::new(Choice::Turn, gain_percent, candidates, &[], Seed(7, 9)), 4_000)
         };
         assert_eq!(of(150, &[(1, 1_000), (1, 1_000), (2, 1_000)]), [1_000, 1_000, 2_000]);
         assert_eq!(of(u64::MAX, &[(1, 1_000), (1, 500), (1, 500)]), [2_000, 1_000, 1_000]);
@@ -402,7 +369,7 @@ mod tests {
 
     #[test]
     fn turns_go_on_where_the_choice_before_stopped() {
-        let of = |weights: &[(u16, u64)]| dispatch(GroupPolicy::RoundRobin, AGED, weights);
+        let of = |weights: &[(u16, u64)]| dispatch(Choice::Turn, weights);
         let mut before = of(&[(1, 0), (1, 0), (1, 0)]);
         let mut ids = Vec::new();
         for client in 0..9 {
@@ -416,8 +383,8 @@ mod tests {
 
     #[test]
     fn a_client_stays_with_its_member_when_another_goes() {
-        let whole = dispatch(GroupPolicy::Hash, AGED, &[(1, 0), (1, 0), (1, 0)]);
-        let less = dispatch(GroupPolicy::Hash, AGED, &[(1, 0), (0, 0), (1, 0)]);
+        let whole = dispatch(Choice::Hash, &[(1, 0), (1, 0), (1, 0)]);
+        let less = dispatch(Choice::Hash, &[(1, 0), (0, 0), (1, 0)]);
         let at = |dispatch: &Dispatch, client| dispatch.choose(&wanted(client)).unwrap().id;
         let moved =
             (0..1_000).filter(|client| at(&whole, *client) != 1 && at(&whole, *client) != at(&less, *client));
@@ -438,7 +405,7 @@ mod tests {
         };
         let routes = [route("/img/*", &[1]), route("/none/*", &[])];
         let candidates = candidates(&[(1, 0), (1, 0)]);
-        let dispatch = Dispatch::new(GroupPolicy::RoundRobin, AGED, 150, candidates, &routes, Seed(1, 2));
+        let dispatch = Dispatch::new(Choice::Turn, 150, candidates, &routes, Seed(1, 2));
         let to = |target| dispatch.choose(&Wanted { target, ..wanted(1) }).map(|candidate| candidate.id);
         assert!((0..4).all(|_| to("/img/a?b") == Some(1) && to("/x/../%69mg/a") == Some(1)));
         assert_eq!(to("/none/x"), None);
@@ -448,29 +415,24 @@ mod tests {
 
     #[test]
     fn nobody_is_nobody() {
-        for policy in GroupPolicy::ALL {
-            for load in [AGED, LoadReading::Paper] {
-                assert!(dispatch(policy, load, &[]).choose(&wanted(1)).is_none());
-                assert!(dispatch(policy, load, &[(0, 0)]).choose(&wanted(1)).is_none());
-            }
+        for choice in CHOICES {
+            assert!(dispatch(choice, &[]).choose(&wanted(1)).is_none());
+            assert!(dispatch(choice, &[(0, 0)]).choose(&wanted(1)).is_none());
         }
     }
 
     proptest! {
         #[test]
         fn whoever_is_chosen_has_a_weight_and_is_counted_once(
-            described in proptest::collection::vec((0u16..4, any::<u64>()), 1..20), policy in 0usize..8, client: u32
+            described in proptest::collection::vec((0u16..4, any::<u64>()), 1..20), choice in prop::sample::select(&CHOICES), client: u32
         ) {
-            let policy = GroupPolicy::ALL[policy];
-            for load in [AGED, LoadReading::Paper] {
-                let dispatch = dispatch(policy, load, &described);
-                let alive = described.iter().any(|(weight, _)| *weight > 0);
-                let chosen = dispatch.choose(&wanted(client)).map(|candidate| (candidate.id, candidate.weight));
-                prop_assert_eq!(chosen.is_some(), alive);
-                prop_assert!(chosen.is_none_or(|(_, weight)| weight > 0));
-                let given: u64 = dispatch.given().map(|(_, given)| given).sum();
-                prop_assert_eq!(given, u64::from(alive));
-            }
+            let dispatch = dispatch(choice, &described);
+            let alive = described.iter().any(|(weight, _)| *weight > 0);
+            let chosen = dispatch.choose(&wanted(client)).map(|candidate| (candidate.id, candidate.weight));
+            prop_assert_eq!(chosen.is_some(), alive);
+            prop_assert!(chosen.is_none_or(|(_, weight)| weight > 0));
+            let given: u64 = dispatch.given().map(|(_, given)| given).sum();
+            prop_assert_eq!(given, u64::from(alive));
         }
     }
 }

@@ -2,19 +2,20 @@
 
 use alloc::vec;
 
-use super::model::{Group, GroupPolicy, Joining, LoadReading};
+use super::model::{Group, Joining, LoadReading};
 use crate::farm::RouteList;
 use crate::net::http::Status;
+use crate::pool::policy::Consumer;
 use crate::pool::policy::score::GAIN_PERCENT;
 use crate::pool::{HealthCheck, HealthKind};
 
-/// A group that anybody may join, without members, which reads reports as the paper does and probes nobody.
+/// A group that anybody may join, without members, by least-load, which reads reports as the paper does and probes nobody.
 pub(crate) fn group() -> Group {
     Group {
         name: "shop".into(),
         addresses: vec!["192.0.2.120:80".parse().unwrap()],
         status: Status::Found,
-        policy: GroupPolicy::LeastLoad,
+        policy: Consumer::Redirect.default_policy(),
         load: LoadReading::Paper,
         report_gain_percent: GAIN_PERCENT,
         report: None,

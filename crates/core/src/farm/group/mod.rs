@@ -19,6 +19,6 @@ pub use members::{
     Order, Queried, ROUTES_MAX, Refused, Rules, thousandths,
 };
 pub use membership::{DirectorAnswer, Membership, MembershipOrder, MembershipTrouble};
-pub use model::{Group, GroupMember, GroupPolicy, Joining, LoadReading};
+pub use model::{Group, GroupMember, Joining, LoadReading};
 pub use reach::{Origin, Outside, Reach};
 pub use token_throttle::{RETRY_AFTER_S, TokenThrottle};

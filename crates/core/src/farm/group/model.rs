@@ -2,13 +2,12 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 use core::net::SocketAddr;
 
 use crate::farm::RouteList;
 use crate::net::http::{Status, Url};
 use crate::net::prefix::Prefix;
-use crate::pool::policy::{self, Weighing};
+use crate::pool::policy::{Choice, Policy, Weighing};
 use crate::pool::{HealthCheck, Reporting};
 
 /// Web servers that clients are sent to.
@@ -20,9 +19,9 @@ pub struct Group {
     pub addresses: Vec<SocketAddr>,
     /// By what clients are sent on.
     pub status: Status,
-    /// Who is chosen.
-    pub policy: GroupPolicy,
-    /// With [`GroupPolicy::LeastLoad`]: how reports of load are read.
+    /// The policy that chooses among its members: one that groups take.
+    pub policy: &'static Policy,
+    /// With [`Choice::Head`]: how reports of load are read.
     pub load: LoadReading,
     /// The most that a member gains by what it reports, in percent of its fair share. The paper's reading doesn't know it.
     pub report_gain_percent: u64,
@@ -42,6 +41,18 @@ pub struct Group {
     pub health: HealthCheck,
 }
 
+impl Group {
+    /// How its members are picked.
+    pub fn choice(&self) -> Choice {
+        self.policy.redirect.map_or(Choice::Turn, |by| by.choice)
+    }
+
+    /// By what its members have fewer turns, if its policy goes by what they answer or how soon they do.
+    pub fn weighing(&self) -> Option<&'static Weighing> {
+        self.policy.redirect?.weighing
+    }
+}
+
 /// A member that the operator listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
@@ -55,72 +66,6 @@ pub struct GroupMember {
     pub anonymous: bool,
     /// Where it is asked for its load, if not at its own URL.
     pub control: Option<Url>,
-}
-
-/// Who is chosen for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupPolicy {
-    /// Members in turn, of whom the loaded have fewer turns, by what they report (section 3.4 of the paper).
-    LeastLoad,
-    /// Of two random members the one that was given less.
-    PowerOfTwo,
-    /// Members in turn, as often as their weight says.
-    RoundRobin,
-    /// By the client's address, the same whoever decides.
-    Hash,
-    /// Anyone, as often as their weight says.
-    Random,
-    /// Members in turn; who answers probes late has fewer turns.
-    PeakEwma,
-    /// Members in turn; who reports more to do for its processors has fewer.
-    Utilisation,
-    /// Members in turn; who reports more time to send what it has to has fewer.
-    ExpectedDelay,
-}
-
-impl GroupPolicy {
-    /// All of them, the default first.
-    pub const ALL: [GroupPolicy; 8] = [
-        GroupPolicy::LeastLoad,
-        GroupPolicy::PowerOfTwo,
-        GroupPolicy::RoundRobin,
-        GroupPolicy::Hash,
-        GroupPolicy::Random,
-        GroupPolicy::PeakEwma,
-        GroupPolicy::Utilisation,
-        GroupPolicy::ExpectedDelay,
-    ];
-
-    /// Its name in configuration, views and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            GroupPolicy::LeastLoad => "least-load",
-            GroupPolicy::PowerOfTwo => "power-of-two",
-            GroupPolicy::RoundRobin => "round-robin",
-            GroupPolicy::Hash => "hash",
-            GroupPolicy::Random => "random",
-            GroupPolicy::PeakEwma => "peak-ewma",
-            GroupPolicy::Utilisation => "utilisation",
-            GroupPolicy::ExpectedDelay => "expected-delay",
-        }
-    }
-
-    /// How it weighs what is known of members, as the policy of the same name does for packets; `None` where it goes by nothing, or by
-    /// what members report by themselves.
-    pub fn weighing(self) -> Option<&'static Weighing> {
-        match self {
-            GroupPolicy::PeakEwma | GroupPolicy::Utilisation | GroupPolicy::ExpectedDelay => {
-                policy::by_name(self.name())?.weighing()
-            }
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for GroupPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// How reports of load are read.

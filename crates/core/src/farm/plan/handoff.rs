@@ -121,12 +121,11 @@ impl Planner<'_> {
         let shares: Vec<Weighted> = of_service.shares.iter().filter(of_set).copied().collect();
         let shares = if shares.iter().any(|one| one.weight > 0) { shares } else { members.clone() };
         let ring = self.slots.pool(number, names)?;
-        let policy = of_service.policy;
-        let among = Members { policy, chosen: &members, shares: &shares };
+        let among = Members { chosen: &members, shares: &shares, ..*of_service };
         self.tables.rings.insert(ring, rings::ring(self.previous, self.fills, ring, &among, None));
         let planned = PlannedService {
             name: service.name.clone(),
-            policy: policy.name(),
+            policy: service.policy,
             ring_members: members,
             shares,
             degraded: false,

@@ -35,7 +35,7 @@ use crate::path::tables::{
 };
 use crate::pool::HealthKind;
 use crate::pool::health;
-use crate::pool::policy::{self, Fills, Policy, Weighted};
+use crate::pool::policy::{self, Fills, Packets, Weighted};
 
 /// The most VIPs of a farm: addresses, each with a port and a protocol.
 pub const VIPS_MAX: usize = 64;
@@ -233,8 +233,8 @@ pub fn plan(
     slots.retain_pools(numbers.iter().copied().zip(services.iter().map(|state| state.service)));
     let tables = Tables { interfaces: interfaces.iter().copied().collect(), ..Tables::default() };
     let mut planner = Planner { slots, fills, hosts, previous, tables, plan: Plan::default() };
-    for ((state, number), policy) in services.iter().zip(numbers).zip(policies) {
-        planner.service(state, number, policy);
+    for ((state, number), packets) in services.iter().zip(numbers).zip(policies) {
+        planner.service(state, number, packets);
     }
     planner.recognise_peers(services);
     let Planner { slots, tables, plan, .. } = planner;
@@ -242,8 +242,8 @@ pub fn plan(
     Ok(Plan { tables: Arc::new(tables), ..plan })
 }
 
-/// Finds what no plan can be made of, before anything is numbered; gives the services' policies.
-fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static dyn Policy>, PlanError> {
+/// Finds what no plan can be made of, before anything is numbered; gives how the services' policies are carried out.
+fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static Packets>, PlanError> {
     let mut policies = Vec::new();
     let mut names = BTreeSet::new();
     let mut vips: BTreeMap<VipKey, &str> = BTreeMap::new();
@@ -328,8 +328,9 @@ struct Seated<'a> {
 }
 
 impl Planner<'_> {
-    fn service(&mut self, state: &ServiceState<'_>, number: u16, policy: &'static dyn Policy) {
+    fn service(&mut self, state: &ServiceState<'_>, number: u16, packets: &'static Packets) {
         let service = state.service;
+        let policy = service.policy;
         let seated = self.seat_members(state);
         let (chosen, degraded) = chosen(service, &seated);
         for slot in chosen.iter().map(|member| member.slot) {
@@ -338,9 +339,9 @@ impl Planner<'_> {
                 entry.up = true;
             }
         }
-        let shares = if policy.sharing().is_some() { shares(&seated, &chosen) } else { chosen.clone() };
+        let shares = if packets.sharing.is_some() { shares(&seated, &chosen) } else { chosen.clone() };
         let standing = self.standing(service, &seated);
-        let members = Members { policy, chosen: &chosen, shares: &shares };
+        let members = Members { policy, packets, chosen: &chosen, shares: &shares };
         let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
         self.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
@@ -351,7 +352,7 @@ impl Planner<'_> {
                 id: self.slots.vip_id(key),
                 service: number,
                 announce: service.announce && (own == NO_SERVER || self.hosts.owned.contains(&key.address)),
-                pick: policy.pick(),
+                pick: packets.pick,
                 idle: idle_ticks(service),
                 own,
                 stateless: service.stateless,
@@ -361,7 +362,6 @@ impl Planner<'_> {
             self.stand_behind(vip.id, key, &seated);
         }
         let name = service.name.clone();
-        let policy = policy.name();
         let planned =
             PlannedService { name, policy, ring_members: chosen, shares, degraded, standing, compiled };
         self.plan.services.insert(number, planned);
@@ -514,8 +514,8 @@ fn time_to_notice_ms(service: &farm::Service) -> u64 {
     probes_ms.max(service.discover_interval_ms.saturating_mul(2))
 }
 
-fn policy_of(service: &farm::Service) -> Result<&'static dyn Policy, PlanError> {
-    policy::by_name(service.policy).ok_or_else(|| PlanError::UnknownPolicy {
+fn policy_of(service: &farm::Service) -> Result<&'static Packets, PlanError> {
+    policy::for_packets(service.policy).ok_or_else(|| PlanError::UnknownPolicy {
         service: service.name.clone(),
         policy: service.policy.into(),
     })

@@ -6,11 +6,13 @@ use core::hint::select_unpredictable;
 
 use super::Plan;
 use crate::path::tables::{NO_SERVER, Pick, Ring, SERVER_SLOTS, place};
-use crate::pool::policy::{Fills, Policy, Weighted, second_candidates};
+use crate::pool::policy::{Fills, Packets, Weighted, second_candidates};
 
 /// Who is picked from a ring.
 pub(super) struct Members<'a> {
-    pub(super) policy: &'static dyn Policy,
+    /// By the policy of this name.
+    pub(super) policy: &'static str,
+    pub(super) packets: &'static Packets,
     /// With the weights that all hosts know.
     pub(super) chosen: &'a [Weighted],
     /// With their shares of what this host is asked for.
@@ -40,7 +42,7 @@ pub(super) fn ring(
     let known = previous.and_then(|previous| previous.tables.rings.get(&number));
     let before = previous
         .and_then(|previous| previous.services.get(&number).or(previous.pools.get(&number)))
-        .filter(|before| before.policy == members.policy.name() && before.ring_members == members.chosen);
+        .filter(|before| before.policy == members.policy && before.ring_members == members.chosen);
     let order = known.filter(|_| before.is_some_and(|before| before.shares == members.shares));
     let hash = known.filter(|_| before.is_some());
     // With the same hash table, and the same ways, second chances come out the same.
@@ -51,8 +53,8 @@ pub(super) fn ring(
     }
     let same_hash = hash;
     let hash = same_hash.map_or_else(|| fills.table(members.chosen), |known| Arc::clone(&known.hash));
-    let order = order.map_or_else(|| members.policy.order(members.shares), |known| known.order.clone());
-    let second = match (members.policy.pick(), same_hash) {
+    let order = order.map_or_else(|| (members.packets.order)(members.shares), |known| known.order.clone());
+    let second = match (members.packets.pick, same_hash) {
         (Pick::Two, Some(known)) => Arc::clone(&known.second),
         (Pick::Two, None) => second_candidates(&hash),
         _ => Arc::default(),

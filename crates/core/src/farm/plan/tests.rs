@@ -370,7 +370,7 @@ proptest! {
     /// it meant, and the same farm gives the same tables.
     #[test]
     fn any_history(
-        policy in prop::sample::select(policy::names().collect::<Vec<_>>()),
+        policy in prop::sample::select(policy::names_for_packets().collect::<Vec<_>>()),
         history in prop::collection::vec(prop::collection::btree_map(0u8..6, any_member(), 0..6), 1..6),
     ) {
         let web = farm::Service { policy, ..service("web", 80) };
@@ -387,7 +387,7 @@ proptest! {
             let ring = &new.tables.rings[&0];
             let in_hash: BTreeSet<u16> = ring.hash.iter().copied().collect();
             let in_order: BTreeSet<u16> = ring.order.iter().copied().collect();
-            let pick = policy::by_name(policy).unwrap().pick();
+            let pick = policy::for_packets(policy).unwrap().pick;
             prop_assert!(matches!(pick, Pick::Hash | Pick::Two) || in_order == in_hash);
             let in_second: BTreeSet<u16> = ring.second.iter().copied().collect();
             prop_assert_eq!(pick == Pick::Two && in_hash.len() > 1, in_second == in_hash && !in_hash.is_empty());

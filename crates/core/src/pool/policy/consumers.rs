@@ -1,8 +1,13 @@
-//! Who chooses by policies, and what each of them knows of servers: one table, from which it follows which policies it takes.
+//! Those who choose by policies, and the signals of servers that each of them knows. From these, and from the columns of [`POLICIES`], it
+//! follows which policies each takes.
 
 use core::fmt;
 
-use super::{POLICIES, Policy, by_name};
+use super::hash::HASH;
+use super::least_load::LEAST_LOAD;
+use super::power_of_two::POWER_OF_TWO;
+use super::random::RANDOM;
+use super::{POLICIES, Policy};
 use crate::pool::signals::Signal;
 
 /// Who chooses among servers.
@@ -24,10 +29,8 @@ struct Row {
     called: &'static str,
     /// What it can know of servers.
     signals: &'static [Signal],
-    /// Policies of its own, which go by what it does itself: [`POLICIES`] has them not, or as something else.
-    own: &'static [&'static str],
     /// The policy where the file has none.
-    default: &'static str,
+    default: &'static Policy,
 }
 
 impl Consumer {
@@ -35,37 +38,31 @@ impl Consumer {
     pub const ALL: [Consumer; 4] =
         [Consumer::Director, Consumer::EveryHost, Consumer::Redirect, Consumer::Names];
 
-    const fn row(self) -> Row {
+    fn row(self) -> Row {
         match self {
             // All methods have sessions, of UDP too, and none of them needs to see what servers answer for these.
             Consumer::Director => Row {
                 called: "a director",
                 signals: &[Signal::Active, Signal::Latency, Signal::Load],
-                own: &[],
-                default: "power-of-two",
+                default: &POWER_OF_TWO,
             },
             // Hosts tell each other their sessions, and ask nobody. Whoever takes over the address of a host that is gone finds the servers of
             // that one's connections by the hash alone: nobody else knows its sessions.
             Consumer::EveryHost => Row {
                 called: "a host of placement \"every-host\"",
                 signals: &[Signal::Active, Signal::Reported],
-                own: &[],
-                default: "hash",
+                default: &HASH,
             },
-            // Clients are seen no more once they are sent on: what counts as power-of-two there is how many were.
+            // Clients are seen no more once they are sent on.
             Consumer::Redirect => Row {
                 called: "method \"redirect\"",
                 signals: &[Signal::Latency, Signal::Load],
-                own: &["power-of-two", "random"],
-                default: "least-load",
+                default: &LEAST_LOAD,
             },
             // Every answer another draw: clients share resolvers, whose turns would not be theirs.
-            Consumer::Names => Row {
-                called: "a name",
-                signals: &[Signal::Latency, Signal::Load],
-                own: &["random", "failover"],
-                default: "random",
-            },
+            Consumer::Names => {
+                Row { called: "a name", signals: &[Signal::Latency, Signal::Load], default: &RANDOM }
+            }
         }
     }
 
@@ -74,26 +71,41 @@ impl Consumer {
         self.row().signals.contains(&signal)
     }
 
-    /// What a policy needs and isn't known here, if there is something.
-    pub fn lacks(self, policy: &dyn Policy) -> Option<Signal> {
-        policy.needs().iter().copied().find(|signal| !self.knows(*signal))
+    /// The signals that a policy goes by here; `None` if it isn't carried out here at all. Groups and names need none but those of loads:
+    /// they count by themselves how often they chose each.
+    pub fn needs(self, policy: &Policy) -> Option<&'static [Signal]> {
+        let weighing = match self {
+            Consumer::Director | Consumer::EveryHost => return policy.packets.map(|_| policy.needs),
+            Consumer::Redirect => policy.redirect?.weighing,
+            Consumer::Names => policy.names?.weighing,
+        };
+        Some(weighing.map_or(&[], |weighing| weighing.needs))
+    }
+
+    /// The first signal that a policy needs and that isn't known here, if there is one.
+    pub fn lacks(self, policy: &Policy) -> Option<Signal> {
+        self.needs(policy).unwrap_or(policy.needs).iter().copied().find(|signal| !self.knows(*signal))
     }
 
     /// The policy of a service, or a name, for which the file has none.
-    pub fn default_policy(self) -> &'static str {
+    pub fn default_policy(self) -> &'static Policy {
         self.row().default
     }
 
-    /// The names of the policies that it takes, in the order in which people are told of them.
-    pub fn policies(self) -> impl Iterator<Item = &'static str> {
-        let known = POLICIES.iter().filter(move |policy| self.lacks(**policy).is_none());
-        self.row().own.iter().copied().chain(known.map(|policy| policy.name()))
+    /// The policies that it takes, in the order in which people read of them.
+    pub fn policies(self) -> impl Iterator<Item = &'static Policy> {
+        let takes = move |policy: &&Policy| self.needs(policy).is_some() && self.lacks(policy).is_none();
+        POLICIES.iter().copied().filter(takes)
     }
 
     /// Those of them that don't go by this signal.
-    pub fn policies_without(self, signal: Signal) -> impl Iterator<Item = &'static str> {
-        let goes_by = move |name: &str| by_name(name).is_some_and(|policy| policy.needs().contains(&signal));
-        self.policies().filter(move |name| !goes_by(name))
+    pub fn policies_without(self, signal: Signal) -> impl Iterator<Item = &'static Policy> {
+        self.policies().filter(move |policy| !self.goes_by(policy, signal))
+    }
+
+    /// Whether a policy goes by this signal here.
+    pub fn goes_by(self, policy: &Policy, signal: Signal) -> bool {
+        self.needs(policy).is_some_and(|needs| needs.contains(&signal))
     }
 }
 
@@ -107,42 +119,43 @@ impl fmt::Display for Consumer {
 mod tests {
     use super::*;
     use crate::farm::REDIRECT;
-    use crate::farm::group::GroupPolicy;
-    use alloc::collections::BTreeSet;
-    use alloc::vec::Vec;
+    use crate::pool::policy::by_name;
 
     #[test]
     fn everybody_takes_its_own_default() {
         for consumer in Consumer::ALL {
-            let names: Vec<&str> = consumer.policies().collect();
-            assert!(names.contains(&consumer.default_policy()), "{consumer}: {names:?}");
-            assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{consumer}: {names:?}");
+            assert!(consumer.policies().any(|policy| policy == consumer.default_policy()), "{consumer}");
         }
         assert!(Consumer::Redirect.row().called.contains(REDIRECT));
     }
 
     #[test]
-    fn what_a_policy_needs_is_known_somewhere() {
-        let somewhere = |policy: &&dyn Policy| Consumer::ALL.iter().any(|one| one.lacks(*policy).is_none());
-        assert!(POLICIES.iter().all(somewhere));
+    fn every_policy_is_taken_somewhere_and_wherever_it_has_a_column() {
+        for policy in POLICIES {
+            assert!(
+                Consumer::ALL.iter().any(|one| one.policies().any(|taken| taken == *policy)),
+                "{policy:?}"
+            );
+            for consumer in [Consumer::Redirect, Consumer::Names] {
+                assert!(consumer.needs(policy).is_none() || consumer.lacks(policy).is_none(), "{policy:?}");
+            }
+        }
     }
 
     #[test]
     fn who_sees_no_sessions_takes_no_policy_by_them() {
+        assert_eq!(Consumer::Names.lacks(&POWER_OF_TWO), Some(Signal::Active));
+        assert_eq!(Consumer::Redirect.lacks(&POWER_OF_TWO), None, "it counts what it gave");
         for consumer in [Consumer::Redirect, Consumer::Names] {
-            assert_eq!(consumer.lacks(by_name("power-of-two").unwrap()), Some(Signal::Active));
-            assert!(!consumer.policies().any(|name| ["least-connections", "overflow"].contains(&name)));
+            assert_eq!(consumer.lacks(by_name("least-connections").unwrap()), Some(Signal::Active));
+            assert!(
+                !consumer.policies().any(|policy| ["least-connections", "overflow"].contains(&policy.name))
+            );
         }
         assert_eq!(Consumer::Director.lacks(by_name("overflow").unwrap()), Some(Signal::Reported));
         assert_eq!(Consumer::EveryHost.lacks(by_name("peak-ewma").unwrap()), Some(Signal::Latency));
-        assert!(!Consumer::Director.policies_without(Signal::Load).any(|name| name == "utilisation"));
-    }
-
-    #[test]
-    fn groups_take_all_that_the_table_says_and_nothing_else() {
-        let names: Vec<&str> = Consumer::Redirect.policies().collect();
-        assert!(GroupPolicy::ALL.iter().all(|policy| names.contains(&policy.name())), "{names:?}");
-        assert_eq!(names.len(), GroupPolicy::ALL.len(), "{names:?}");
-        assert_eq!(GroupPolicy::ALL[0].name(), Consumer::Redirect.default_policy());
+        assert!(
+            !Consumer::Director.policies_without(Signal::Load).any(|policy| policy.name == "utilisation")
+        );
     }
 }

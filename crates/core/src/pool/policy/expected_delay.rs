@@ -3,17 +3,22 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::two::{Two, Weighing};
+use super::two::by_load;
+use super::{Draw, Names, Policy, Weighing, rank};
 use crate::pool::signals::{Signal, Signals};
 
 /// What is sent within ten milliseconds delays nobody, in microseconds.
 const FLOOR: u64 = 10_000;
 
 /// Of two servers the one with less to send, for how fast it does, times sessions.
-pub(super) static EXPECTED_DELAY: Two = Two {
-    name: "expected-delay",
-    about: "of two servers that the flow's hash names, the one that reports less time to send what it has to, for its sessions; for large replies",
-    weighing: Some(Weighing { needs: &[Signal::Load], load, said, complete: None }),
+pub(super) static EXPECTED_DELAY: Policy = Policy {
+    // Names lead over paths that services know nothing of.
+    names: Some(Names { draw: Draw::Random, weighing: Some(&rank::CORRECTED) }),
+    ..by_load(
+        rank::POLICY,
+        "of two servers that the flow's hash names, the one that reports less time to send what it has to, for its sessions; for large replies",
+        &Weighing { needs: &[Signal::Load], load, said, complete: None },
+    )
 };
 
 fn load(signals: &Signals) -> Option<u64> {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use siphasher::sip::SipHasher24;
 
-use super::{Policy, Weighted};
+use super::{Choice, Draw, Names, Packets, Policy, Redirect, Weighted};
 use crate::path::tables::Pick;
 
 /// How often another slot is drawn for a slot's second candidate before the next one that names another server is taken:
@@ -14,26 +14,15 @@ use crate::path::tables::Pick;
 const DRAWS: u64 = 32;
 
 /// The server that the flow's hash names.
-pub struct Hash;
-
-impl Policy for Hash {
-    fn name(&self) -> &'static str {
-        "hash"
-    }
-
-    fn about(&self) -> &'static str {
-        "the server that the flow's hash names (Maglev); the same on every director and after any restart"
-    }
-
-    fn pick(&self) -> Pick {
-        Pick::Hash
-    }
-
-    /// None: [`maglev`] makes the table that this policy draws from.
-    fn order(&self, _: &[Weighted]) -> Vec<u16> {
-        Vec::new()
-    }
-}
+pub(super) static HASH: Policy = Policy {
+    name: "hash",
+    about: "the server that the flow's hash names (Maglev); the same on every director and after any restart",
+    needs: &[],
+    // There is no order: `maglev` makes the table that is drawn from.
+    packets: Some(Packets { pick: Pick::Hash, order: |_| Vec::new(), weighing: None, sharing: None }),
+    redirect: Some(Redirect { choice: Choice::Hash, weighing: None }),
+    names: Some(Names { draw: Draw::Client, weighing: None }),
+};
 
 /// Fills a hash table of `slots` entries, a prime, with server slots in proportion to weight.
 ///

@@ -3,17 +3,21 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::two::{Two, Weighing};
+use super::two::by_load;
+use super::{Choice, Policy, Redirect, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
 /// One process that runs, in thousandths of the paper's unit.
 const FLOOR: u64 = 10_000;
 
-/// Of two servers the one with less reported load times sessions.
-pub(super) static LEAST_LOAD: Two = Two {
-    name: "least-load",
-    about: "of two servers that the flow's hash names, the one with less reported load, requests in a second and run queue, for its sessions",
-    weighing: Some(Weighing { needs: &[Signal::Load], load, said, complete: None }),
+/// Of two servers the one with less reported load times sessions. A group's members report by themselves.
+pub(super) static LEAST_LOAD: Policy = Policy {
+    redirect: Some(Redirect { choice: Choice::Head, weighing: None }),
+    ..by_load(
+        "least-load",
+        "of two servers that the flow's hash names, the one with less reported load, requests in a second and run queue, for its sessions",
+        &Weighing { needs: &[Signal::Load], load, said, complete: None },
+    )
 };
 
 fn load(signals: &Signals) -> Option<u64> {

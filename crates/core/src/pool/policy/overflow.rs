@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Policy, RoundRobin, SHARE_MAX, Sharing, Weighted};
+use super::{Packets, Policy, SHARE_MAX, Sharing, in_turn};
 use crate::path::tables::Pick;
 use crate::pool::signals::{Candidate, Signal};
 
@@ -20,34 +20,19 @@ const ABOVE_UNTIL_PERCENT: u128 = 105;
 const ABOVE_FROM_SESSIONS: u128 = 2;
 
 /// A host keeps its sessions, unless others have less to do.
-pub struct Overflow;
-
-impl Policy for Overflow {
-    fn name(&self) -> &'static str {
-        "overflow"
-    }
-
-    fn about(&self) -> &'static str {
-        "a host keeps what comes to it, and passes on only while it is loaded above the average; with every-host"
-    }
-
-    fn pick(&self) -> Pick {
-        Pick::Cursor
-    }
-
-    /// In turn, by the shares that stand in the weights' place.
-    fn order(&self, members: &[Weighted]) -> Vec<u16> {
-        RoundRobin.order(members)
-    }
-
-    fn needs(&self) -> &'static [Signal] {
-        &[Signal::Reported]
-    }
-
-    fn sharing(&self) -> Option<Box<dyn Sharing>> {
-        Some(Box::<Balance>::default())
-    }
-}
+pub(super) static OVERFLOW: Policy = Policy {
+    name: "overflow",
+    about: "a host keeps what comes to it, and passes on only while it is loaded above the average; with every-host",
+    needs: &[Signal::Reported],
+    packets: Some(Packets {
+        pick: Pick::Cursor,
+        order: in_turn,
+        weighing: None,
+        sharing: Some(|| Box::<Balance>::default()),
+    }),
+    redirect: None,
+    names: None,
+};
 
 /// Whether this host is loaded above the average. Remembers what it came to last, so that it doesn't waver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

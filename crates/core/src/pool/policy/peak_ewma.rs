@@ -3,18 +3,19 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::two::{Two, Weighing};
+use super::two::by_load;
+use super::{Policy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
 /// Less than a millisecond is the network's chance, in microseconds.
 const FLOOR: u64 = 1_000;
 
 /// Of two servers the one with less latency times sessions.
-pub(super) static PEAK_EWMA: Two = Two {
-    name: "peak-ewma",
-    about: "of two servers that the flow's hash names, the one with less latency (of its probes) for its sessions; for servers that slow down",
-    weighing: Some(Weighing { needs: &[Signal::Latency], load, said, complete: None }),
-};
+pub(super) static PEAK_EWMA: Policy = by_load(
+    "peak-ewma",
+    "of two servers that the flow's hash names, the one with less latency (of its probes) for its sessions; for servers that slow down",
+    &Weighing { needs: &[Signal::Latency], load, said, complete: None },
+);
 
 fn load(signals: &Signals) -> Option<u64> {
     signals.latency_us.map(|latency_us| latency_us.max(FLOOR))

@@ -3,11 +3,16 @@
 //! The longest queue of n servers grows as log log n, where one random choice has it grow as log n / log log n. Two servers are compared
 //! however many there are, and each flow's two are the same on every director and after any restart.
 
-use super::two::Two;
+use super::two::TWO;
+use super::{Choice, Policy, Redirect};
+use crate::pool::signals::Signal;
 
-/// The one of two servers with fewer active sessions for its weight.
-pub(super) static POWER_OF_TWO: Two = Two {
+/// The one of two servers with fewer active sessions for its weight. A group, which sees none, counts whom it sent where.
+pub(super) static POWER_OF_TWO: Policy = Policy {
     name: "power-of-two",
     about: "of two servers that the flow's hash names, the one with fewer active sessions for its weight; for any number of servers",
-    weighing: None,
+    needs: &[Signal::Active],
+    packets: Some(TWO),
+    redirect: Some(Redirect { choice: Choice::Two, weighing: None }),
+    names: None,
 };

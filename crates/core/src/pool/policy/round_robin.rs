@@ -3,30 +3,23 @@
 
 use alloc::vec::Vec;
 
-use super::{Policy, Weighted};
+use super::{Choice, Draw, Names, Packets, Policy, Redirect, Weighted};
 use crate::path::tables::{ORDER_MAX, Pick};
 
 /// Servers in turn, as often as their weight says.
-pub struct RoundRobin;
+pub(super) static ROUND_ROBIN: Policy = Policy {
+    name: "round-robin",
+    about: "servers in turn, as often as their weight says, turns spread evenly; for requests of like cost",
+    needs: &[],
+    packets: Some(Packets { pick: Pick::Cursor, order: in_turn, weighing: None, sharing: None }),
+    redirect: Some(Redirect { choice: Choice::Turn, weighing: None }),
+    names: Some(Names { draw: Draw::Turn, weighing: None }),
+};
 
-impl Policy for RoundRobin {
-    fn name(&self) -> &'static str {
-        "round-robin"
-    }
-
-    fn about(&self) -> &'static str {
-        "servers in turn, as often as their weight says, turns spread evenly; for requests of like cost"
-    }
-
-    fn pick(&self) -> Pick {
-        Pick::Cursor
-    }
-
-    fn order(&self, members: &[Weighted]) -> Vec<u16> {
-        let members: Vec<Weighted> =
-            members.iter().copied().filter(|m| m.weight > 0).take(ORDER_MAX).collect();
-        smooth(&members, &turns(&members))
-    }
+/// One lap of turns, as slots: no more than [`ORDER_MAX`].
+pub fn in_turn(members: &[Weighted]) -> Vec<u16> {
+    let members: Vec<Weighted> = members.iter().copied().filter(|m| m.weight > 0).take(ORDER_MAX).collect();
+    smooth(&members, &turns(&members))
 }
 
 /// How many turns each member gets in one lap: its weight in lowest terms, scaled down where the lap
@@ -75,7 +68,7 @@ mod tests {
     fn order(weights: &[u16]) -> Vec<u16> {
         let members: Vec<Weighted> =
             (1..).zip(weights).map(|(slot, &weight)| Weighted { slot, weight, seed: 0 }).collect();
-        RoundRobin.order(&members)
+        in_turn(&members)
     }
 
     fn count(order: &[u16], slot: u16) -> usize {

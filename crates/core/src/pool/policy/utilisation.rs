@@ -3,18 +3,19 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::two::{Two, Weighing};
+use super::two::by_load;
+use super::{Policy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
 /// Below a tenth of what it can do a server is as good as idle, in thousandths.
 const FLOOR: u64 = 100;
 
 /// Of two servers the one with less utilisation times sessions.
-pub(super) static UTILISATION: Two = Two {
-    name: "utilisation",
-    about: "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too",
-    weighing: Some(Weighing { needs: &[Signal::Load], load, said, complete: None }),
-};
+pub(super) static UTILISATION: Policy = by_load(
+    "utilisation",
+    "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too",
+    &Weighing { needs: &[Signal::Load], load, said, complete: None },
+);
 
 fn load(signals: &Signals) -> Option<u64> {
     let report = &signals.report;

@@ -115,7 +115,7 @@ fn check_services(files: &Files<'_, '_>, placed: &Placed, services: &BTreeMap<&s
 /// Complains of a policy that goes by what nobody will know.
 fn can_weigh(files: &Files<'_, '_>, placed: &Placed, known: &Signals, who: &str, add: &str) {
     let policy = placed.config.policy;
-    let Some(weighing) = policy.weighing else { return };
+    let Some(weighing) = placed.config.weighing() else { return };
     if let (None, Some(span)) = ((weighing.load)(known), placed.policy.clone()) {
         let message =
             format!("policy \"{}\" goes by what servers tell of their load, and {who}", policy.name);

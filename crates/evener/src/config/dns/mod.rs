@@ -20,7 +20,7 @@ use toml::de::DeValue;
 
 use checks::Files;
 pub(super) use files::NamesFile;
-pub use name::{From, NameConfig, NamePolicy};
+pub use name::{From, NameConfig};
 use name::{Placed, Shared};
 
 use super::Origin;

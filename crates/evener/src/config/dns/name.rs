@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evener_core::dns::{Draw, NoneAlive, OwnServer, PathMode, PathProbing, ServerList, Settings, rank};
+use evener_core::dns::{Draw, NoneAlive, OwnServer, PathMode, PathProbing, ServerList, Settings};
 use evener_core::farm::Placement;
 use evener_core::net::Protocol;
 use evener_core::pool::policy::score::GAIN_PERCENT;
-use evener_core::pool::policy::{self, Consumer, Weighing};
+use evener_core::pool::policy::{Consumer, FAILOVER, Policy, Weighing, rank};
 use evener_core::pool::{self, HealthCheck, Reporting};
 use toml::Spanned;
 use toml::de::DeValue;
@@ -29,8 +29,8 @@ pub struct NameConfig {
     pub settings: Arc<Settings>,
     /// By which protocols browsers are told to come, by an HTTPS record; none: there is no record but the zone file's.
     pub alpn: Vec<String>,
-    /// Who is given, by name.
-    pub policy: NamePolicy,
+    /// By which addresses are given: a row of the table, or [`rank::PAPER`].
+    pub policy: &'static Policy,
     /// How long loads count as they were.
     pub period: Period,
     /// The most that a server gains by its report, in percent of its fair share.
@@ -63,28 +63,10 @@ pub enum From {
     Servers(ServerList),
 }
 
-/// How it is chosen whose address is given.
-#[derive(Clone, Copy)]
-pub struct NamePolicy {
-    /// Its name.
-    pub name: &'static str,
-    /// Who is given first.
-    pub draw: Draw,
-    /// How load is weighed, by which shares are made or servers ranked, if they are.
-    pub weighing: Option<&'static Weighing>,
-}
-
-impl PartialEq for NamePolicy {
-    fn eq(&self, other: &Self) -> bool {
-        (self.name, self.draw) == (other.name, other.draw)
-    }
-}
-
-impl Eq for NamePolicy {}
-
-impl std::fmt::Debug for NamePolicy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name)
+impl NameConfig {
+    /// By what shares are made or servers ranked, if the policy goes by load.
+    pub fn weighing(&self) -> Option<&'static Weighing> {
+        self.policy.names?.weighing
     }
 }
 
@@ -118,12 +100,6 @@ fn shared<T: Eq + Hash>(all: &mut HashSet<Arc<T>>, one: T) -> Arc<T> {
     new
 }
 
-/// The first that lives: in the order of the file, or of ranks that are read.
-const FAILOVER: &str = "failover";
-/// Policies of names that go by no load.
-const PLAIN: [(&str, Draw); 4] =
-    [("random", Draw::Random), ("round-robin", Draw::Turn), ("hash", Draw::Client), (FAILOVER, Draw::First)];
-
 /// What TLS calls a protocol (RFC 7301). Of their length one octet tells, and few are longer than three letters.
 fn protocol(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = values::text(value)?;
@@ -149,12 +125,11 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
     let services = section.one_or_list("services", values::name);
     let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
     let policy_span = section.key_span("policy");
-    let named = values::policy_name(Consumer::Names);
     let by_default = match section.key_span("rank_from") {
-        Some(_) => FAILOVER,
+        Some(_) => &FAILOVER,
         None => Consumer::Names.default_policy(),
     };
-    let policy = policy_of(section.or("policy", named, by_default));
+    let policy = section.or("policy", values::policy(Consumer::Names), by_default);
     let rank_from = section.get("rank_from", written);
     let (policy, period, report_gain_percent) = ranking(section, policy, rank_from.is_some());
     let probe = path_probing(section, policy);
@@ -184,7 +159,8 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
         }
         _ => {}
     }
-    let settings = Settings { name: name.get_ref().clone(), ttl_s, top, draw: policy.draw, none_alive };
+    let draw = policy.names.map_or(Draw::Random, |by| by.draw);
+    let settings = Settings { name: name.get_ref().clone(), ttl_s, top, draw, none_alive };
     let from = match services.is_empty() {
         false => {
             From::Services { names: services.iter().map(|name| name.get_ref().clone()).collect(), own: by }
@@ -221,30 +197,37 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
 
 /// How often loads count anew, how much a server gains by them, and of [`rank::POLICY`], by which formula: the paper's gives the
 /// best one alone, and believes what it is reported.
-fn ranking(section: &mut Section<'_>, policy: NamePolicy, is_read: bool) -> (NamePolicy, Period, u64) {
+fn ranking(
+    section: &mut Section<'_>,
+    policy: &'static Policy,
+    is_read: bool,
+) -> (&'static Policy, Period, u64) {
     let is_paper = section.or("rank", values::choice(&[("corrected", false), ("paper", true)], &[]), false);
     let period = section.or("period", period, Period::always(0));
-    if let Some(span) = section.key_span("rank_from").filter(|_| policy.draw != Draw::First) {
+    if let Some(span) =
+        section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Draw::First))
+    {
         let message = format!("`rank_from` says who is given first, and so does policy \"{}\"", policy.name);
         section.problem(Problem::new(span, message, "remove one of the two, or write policy = \"failover\""));
     }
     let gain = section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
+    let by_load = policy.names.is_some_and(|by| by.weighing.is_some());
     for (key, has_use, goes) in [
         ("rank", policy.name == rank::POLICY, rank::POLICY),
-        ("period", policy.weighing.is_some() || is_read, "expected-delay, or another that goes by load"),
-        ("report_gain", policy.weighing.is_some(), "expected-delay, or another that goes by load"),
+        ("period", by_load || is_read, "expected-delay, or another that goes by load"),
+        ("report_gain", by_load, "expected-delay, or another that goes by load"),
     ] {
         if let Some(span) = section.key_span(key).filter(|_| !has_use) {
             let message = format!("policy \"{}\" has no use for `{key}`", policy.name);
             section.problem(Problem::new(span, message, format!("remove it, or use policy {goes}")));
         }
     }
-    let paper = NamePolicy { draw: Draw::First, weighing: Some(&rank::PAPER), ..policy };
-    if is_paper { (paper, period, u64::MAX) } else { (policy, period, gain) }
+    let is_paper = is_paper && policy.name == rank::POLICY;
+    if is_paper { (&rank::PAPER, period, u64::MAX) } else { (policy, period, gain) }
 }
 
 /// How paths are probed: off unless the file has it.
-fn path_probing(section: &mut Section<'_>, policy: NamePolicy) -> Option<PathProbing> {
+fn path_probing(section: &mut Section<'_>, policy: &Policy) -> Option<PathProbing> {
     let interval = section.get("probe", values::duration_ms(defaults::PATH_PROBE_MS));
     let mode = section.get("probe_mode", values::choice(&PATH_MODES, &[]));
     if let (None, Some(mode)) = (&interval, &mode) {
@@ -258,19 +241,6 @@ fn path_probing(section: &mut Section<'_>, policy: NamePolicy) -> Option<PathPro
     }
     let mode = mode.map(Spanned::into_inner).unwrap_or_default();
     interval.map(|interval| PathProbing { mode, interval_ms: interval.into_inner() })
-}
-
-/// What names do by a policy that they take: one of those, or one by which load is weighed.
-fn policy_of(name: &'static str) -> NamePolicy {
-    if let Some((name, draw)) = PLAIN.iter().find(|(plain, _)| *plain == name) {
-        return NamePolicy { name, draw: *draw, weighing: None };
-    }
-    // Names lead over paths that services know nothing of.
-    let weighing = match name == rank::POLICY {
-        true => Some(&rank::CORRECTED),
-        false => policy::by_name(name).and_then(|policy| policy.weighing()),
-    };
-    NamePolicy { name, draw: Draw::Random, weighing }
 }
 
 fn none_alive(value: &DeValue<'_>) -> Result<NoneAlive, Complaint> {

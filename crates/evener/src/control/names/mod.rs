@@ -190,7 +190,7 @@ impl Names {
         places: &mut BTreeMap<(String, bool, bool), usize>,
     ) -> Box<[usize]> {
         let From::Services { names, own } = &name.from else { return Box::default() };
-        let by_load = name.policy.weighing.is_some();
+        let by_load = name.weighing().is_some();
         let place = |service: &String| {
             let place = *places.entry((service.clone(), *own, by_load)).or_insert_with(|| {
                 self.followed.push(Followed::new(service.clone(), *own, by_load));
@@ -503,5 +503,5 @@ impl Names {
 /// Whether what a probe took changes shares.
 fn goes_by_latency(config: &NameConfig) -> bool {
     let signals = Signals { latency_us: Some(1), ..Signals::default() };
-    config.policy.weighing.is_some_and(|weighing| (weighing.load)(&signals).is_some())
+    config.weighing().is_some_and(|weighing| (weighing.load)(&signals).is_some())
 }

@@ -59,7 +59,7 @@ impl Ranking {
         candidates: Vec<Candidate>,
         now_ms: u64,
     ) -> Vec<(Candidate, Option<Ranked>)> {
-        let weighing = config.policy.weighing;
+        let weighing = config.weighing();
         let make = || {
             let alive = candidates.iter().filter(|candidate| candidate.lives);
             rank(weighing, config.report_gain_percent, alive)

@@ -84,7 +84,7 @@ impl Running {
         let shown = ShownName {
             settings: Arc::clone(settings),
             policy: policy.name,
-            weighing: policy.weighing,
+            weighing: self.config.weighing(),
             addresses,
             at_ms: now_ms,
         };
@@ -127,7 +127,7 @@ impl Running {
     fn shown(&mut self, candidate: Candidate, ranked: Option<Ranked>) -> ShownAddress {
         let given = self.given(&candidate);
         let Candidate { server, address, state, known, reason, probed_ms, .. } = candidate;
-        let weighs = self.config.policy.weighing.is_some();
+        let weighs = self.config.weighing().is_some();
         let weighed = ranked.map(|ranked| ranked.known).filter(|_| weighs);
         let Signals { report, age_ms, .. } = known.signals;
         let load = (weighed.is_some() || age_ms.is_some() || probed_ms.is_some()).then(|| {

@@ -101,10 +101,11 @@ mod tests {
     use core::net::IpAddr;
 
     use super::*;
-    use crate::farm::group::{Group, GroupMember, GroupPolicy, Joiner, Origin, Wanted, example};
+    use crate::farm::group::{Group, GroupMember, Joiner, Origin, Wanted, example};
     use crate::net::http::Url;
     use crate::path::seed::Seed;
     use crate::pool::State;
+    use crate::pool::policy::by_name;
     use crate::pool::report::Report;
     use crate::pool::{ReportKind, Reporting};
 
@@ -160,7 +161,8 @@ mod tests {
         }
     }
 
-    fn asking(policy: GroupPolicy) -> Members {
+    fn asking(policy: &str) -> Members {
+        let policy = by_name(policy).unwrap();
         let report = Reporting { kind: ReportKind::AgentCheck, port: 9, interval_ms: 1_000, timeout_ms: 100 };
         let members = vec![listed("192.0.2.31"), listed("192.0.2.32")];
         let group = Group { policy, members, report: Some(report), ..example::group() };
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn members_are_asked_when_it_is_due_and_have_turns_by_their_answers() {
-        let mut members = asking(GroupPolicy::Utilisation);
+        let mut members = asking("utilisation");
         assert_eq!(shares(&mut members, 0), [150, 150]);
         let asked =
             |orders: Vec<Order>| orders.iter().filter(|order| matches!(order, Order::Ask { .. })).count();
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn answers_drain_a_member_as_long_as_another_takes_clients() {
-        let mut members = asking(GroupPolicy::RoundRobin);
+        let mut members = asking("round-robin");
         let refusal = || Ok(Report { percent: Some(0), ..Report::default() });
         members.take(at(1), 0, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 1), [0, 300]);

@@ -9,9 +9,11 @@ use super::load;
 use super::member::Member;
 use super::{Members, Moment, routes};
 use crate::farm::group::dispatch::{Candidate, Dispatch};
-use crate::farm::group::model::{GroupPolicy, LoadReading};
+use crate::farm::group::model::LoadReading;
 use crate::pool::health;
+use crate::pool::policy::Choice;
 use crate::pool::shares::{Known, Share, WHOLE, shares};
+use crate::pool::signals::Signal;
 
 impl Members {
     /// The choice that is to be in force from now on. What the one before gave is taken into account.
@@ -40,8 +42,8 @@ impl Members {
             candidates.iter().enumerate().map(|(at, candidate)| (candidate.id, at)).collect();
         let all: Vec<&Member> = self.members.values().collect();
         let routes = routes::all(&self.group, &all, |member| places.get(&member.id).copied());
-        let (policy, load, gain_percent) = (self.group.policy, self.group.load, self.gain_percent());
-        let mut dispatch = Dispatch::new(policy, load, gain_percent, candidates, &routes, self.seed);
+        let choice = if self.learns() { Choice::Turn } else { self.group.choice() };
+        let mut dispatch = Dispatch::new(choice, self.gain_percent(), candidates, &routes, self.seed);
         if let Some((before, _)) = &self.in_force {
             dispatch = dispatch.continuing(before);
         }
@@ -82,7 +84,7 @@ impl Members {
         if self.learns() {
             return self.learned_parts(now);
         }
-        let weighing = self.group.policy.weighing();
+        let weighing = self.group.weighing();
         let members = || self.members.values().filter(|member| member.is_wanted());
         let asked = members().any(|member| member.server.wanted_tenths() < 10);
         if weighing.is_none() && !asked {
@@ -118,13 +120,13 @@ impl Members {
 
     /// Whether parts are learned.
     fn learns(&self) -> bool {
-        (self.group.policy, self.group.load) == (GroupPolicy::LeastLoad, LoadReading::Aged)
+        (self.group.choice(), self.group.load) == (Choice::Head, LoadReading::Aged)
     }
 
     /// By how much reports may change shares; by what is measured here they may as they like.
     fn gain_percent(&self) -> u64 {
-        match self.group.policy {
-            GroupPolicy::PeakEwma => u64::MAX,
+        match self.group.weighing() {
+            Some(weighing) if !weighing.needs.contains(&Signal::Load) => u64::MAX,
             _ => self.group.report_gain_percent,
         }
     }
@@ -148,9 +150,9 @@ impl Members {
     /// What a member's load is thought to be now, in thousandths of the paper's unit.
     pub(super) fn load_of(&self, now: Moment, member: &Member, median: u64) -> u64 {
         let for_ms = self.group.joining.remove_after_ms;
-        match (self.group.policy, self.group.load) {
-            (GroupPolicy::LeastLoad, LoadReading::Paper) => member.load.as_in_the_paper(now, for_ms, median),
-            (GroupPolicy::LeastLoad, LoadReading::Aged) => member.load.fresh(now, for_ms).unwrap_or(median),
+        match (self.group.choice(), self.group.load) {
+            (Choice::Head, LoadReading::Paper) => member.load.as_in_the_paper(now, for_ms, median),
+            (Choice::Head, LoadReading::Aged) => member.load.fresh(now, for_ms).unwrap_or(median),
             _ => member.load.added(),
         }
     }
@@ -164,7 +166,7 @@ impl Members {
     /// Takes what was given since the last time into members' loads.
     pub(super) fn absorb(&mut self, now: Moment) {
         let joining = self.group.joining;
-        let is_paper = (self.group.policy, self.group.load) == (GroupPolicy::LeastLoad, LoadReading::Paper);
+        let is_paper = (self.group.choice(), self.group.load) == (Choice::Head, LoadReading::Paper);
         for member in self.members.values_mut() {
             // As in the paper, what was given counts until the next report; who never reports would soon get nothing.
             if !is_paper || member.load.fresh(now, joining.remove_after_ms).is_none() {
@@ -183,7 +185,7 @@ impl Members {
     /// Whether time alone changes what is in force.
     pub(super) fn is_renewed(&self, now: Moment) -> bool {
         let by_load =
-            !matches!(self.group.policy, GroupPolicy::RoundRobin | GroupPolicy::Hash | GroupPolicy::Random);
+            self.group.weighing().is_some() || [Choice::Head, Choice::Two].contains(&self.group.choice());
         let slow = |member: &Member| member.server.slow_start_percent(now.now_ms) < 100;
         !self.members.is_empty() && (by_load || self.members.values().any(slow))
     }

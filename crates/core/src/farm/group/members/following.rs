@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::*;
-use crate::farm::group::{Candidate, GroupPolicy, LoadReading, Origin, Wanted, example};
+use crate::farm::group::{Candidate, LoadReading, Origin, Wanted, example};
 use crate::pool::Fact;
 
 /// Numbers that are the same in each run (SplitMix64).
@@ -146,7 +146,7 @@ impl Play {
     /// By a group that knows nothing but what members report.
     fn by_group(&self, seed: u64, load: LoadReading) -> Outcome {
         let report_ms = (self.report_s * 1_000.0) as u64;
-        let mut group = Group { policy: GroupPolicy::LeastLoad, load, ..example::group() };
+        let mut group = Group { load, ..example::group() };
         group.joining.report_ms = report_ms;
         (group.joining.query_after_ms, group.joining.remove_after_ms) = (report_ms * 3, report_ms * 10);
         let members = core::cell::RefCell::new(Members::new(at(0.0), &group, Seed(seed, 2), None));
@@ -265,12 +265,7 @@ fn a_member_that_becomes_slow_is_spared_within_seconds() {
 
 #[test]
 fn first_reports_are_compared_as_soon_as_there_are_two() {
-    let group = Group {
-        policy: GroupPolicy::LeastLoad,
-        load: LoadReading::Aged,
-        report_gain_percent: 3_200,
-        ..example::group()
-    };
+    let group = Group { load: LoadReading::Aged, report_gain_percent: 3_200, ..example::group() };
     let mut members = Members::new(at(0.0), &group, Seed(1, 2), None);
     let origin = Origin { from: Some([192, 0, 2, 31].into()), hosts: vec![] };
     let joiners =

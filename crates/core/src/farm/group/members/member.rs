@@ -220,7 +220,7 @@ impl Member {
         if self.server.refuses() {
             return "drained by its own report".to_string();
         }
-        if let Some(weighing) = group.policy.weighing() {
+        if let Some(weighing) = group.weighing() {
             let signals = self.server.signals(now.now_ms);
             let said = (weighing.said)(&signals);
             return match (said, signals.age_ms) {

@@ -4,8 +4,9 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::farm::group::{GroupMember, GroupPolicy, Origin, Wanted, example};
+use crate::farm::group::{GroupMember, Origin, Wanted, example};
 use crate::pool::HealthKind;
+use crate::pool::policy::{Consumer, Policy, by_name};
 use crate::pool::{Fact, State};
 
 const SECOND: u64 = 1_000;
@@ -18,7 +19,8 @@ fn url(text: &str) -> Url {
     Url::parse(text).unwrap()
 }
 
-fn group(policy: GroupPolicy, listed: &[&str], kind: HealthKind) -> Group {
+fn group(policy: &str, listed: &[&str], kind: HealthKind) -> Group {
+    let policy = by_name(policy).unwrap();
     let member = |name: &&str| GroupMember {
         name: (*name).into(),
         url: url(&format!("http://{name}.example")),
@@ -32,7 +34,7 @@ fn group(policy: GroupPolicy, listed: &[&str], kind: HealthKind) -> Group {
 }
 
 fn unprobed(listed: &[&str]) -> Members {
-    Members::new(at(0), &group(GroupPolicy::LeastLoad, listed, HealthKind::None), Seed(1, 2), None)
+    Members::new(at(0), &group("least-load", listed, HealthKind::None), Seed(1, 2), None)
 }
 
 fn origin() -> Origin {
@@ -134,7 +136,7 @@ fn the_listed_need_not_report_and_stay() {
 
 #[test]
 fn a_kill_and_a_start_lose_nobody() {
-    let settings = group(GroupPolicy::LeastLoad, &["m1", "m2"], HealthKind::Tcp);
+    let settings = group("least-load", &["m1", "m2"], HealthKind::Tcp);
     let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
     join(&mut members, 0, &["http://192.0.2.31:8080/a weight=3 anonymous path=/img/* host=*.example.com"])
         .unwrap();
@@ -221,7 +223,7 @@ fn a_reload_takes_those_out_that_it_no_longer_allows() {
     let mut members = unprobed(&[]);
     join(&mut members, 0, &["http://192.0.2.31:81"]).unwrap();
     assert!(chosen(&mut members, 0, "/").is_some());
-    let mut less = group(GroupPolicy::LeastLoad, &[], HealthKind::None);
+    let mut less = group("least-load", &[], HealthKind::None);
     less.allow = vec!["198.51.100.0/24".parse().unwrap()];
     members.reload(at(1), &less);
     assert_eq!(chosen(&mut members, 1, "/"), None);
@@ -229,7 +231,7 @@ fn a_reload_takes_those_out_that_it_no_longer_allows() {
 
 #[test]
 fn a_report_never_stands_for_a_probe() {
-    let settings = group(GroupPolicy::LeastLoad, &[], HealthKind::Tcp);
+    let settings = group("least-load", &[], HealthKind::Tcp);
     let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
     join(&mut members, 0, &["http://192.0.2.31:1", "http://192.0.2.31:2"]).unwrap();
     let probes = members.poll(at(0)).iter().filter(|order| matches!(order, Order::Probe { .. })).count();
@@ -295,7 +297,7 @@ fn what_cannot_join_does_not() {
 
 #[test]
 fn who_comes_back_starts_slowly() {
-    let mut settings = group(GroupPolicy::RoundRobin, &["m1", "m2"], HealthKind::Tcp);
+    let mut settings = group("round-robin", &["m1", "m2"], HealthKind::Tcp);
     settings.slow_start_ms = 100_000;
     let record = "evener group members 1\nhttp://m1.example @up\n";
     let mut members = Members::new(at(0), &settings, Seed(1, 2), Some(record));
@@ -317,7 +319,7 @@ fn a_reload_keeps_who_joined_and_what_is_known() {
     let mut members = unprobed(&["m1", "m2"]);
     join(&mut members, 0, &["http://m3", "http://m2.example"]).unwrap();
     members.drain(at(0), "m1", true);
-    members.reload(at(1), &group(GroupPolicy::RoundRobin, &["m1", "m4"], HealthKind::None));
+    members.reload(at(1), &group("round-robin", &["m1", "m4"], HealthKind::None));
     let names: Vec<String> = states(&members, 1).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["m1", "http://m2.example", "http://m3", "m4"]);
     assert_eq!(states(&members, 1)[0].1, State::Draining);
@@ -346,10 +348,14 @@ fn facts() -> impl Strategy<Value = Vec<Happening>> {
     proptest::collection::vec(one, 0..60)
 }
 
+fn policies() -> impl Strategy<Value = &'static Policy> {
+    prop::sample::select(Consumer::Redirect.policies().collect::<Vec<_>>())
+}
+
 proptest! {
     #[test]
-    fn only_those_who_work_and_are_wanted_are_chosen_and_the_record_is_whole(facts in facts(), policy in 0usize..5) {
-        let settings = group(GroupPolicy::ALL[policy], &["m1"], HealthKind::Tcp);
+    fn only_those_who_work_and_are_wanted_are_chosen_and_the_record_is_whole(facts in facts(), policy in policies()) {
+        let settings = group(policy.name, &["m1"], HealthKind::Tcp);
         let mut members = Members::new(at(0), &settings, Seed(3, 4), None);
         let mut now = 0;
         for fact in facts {
@@ -391,12 +397,8 @@ fn a_drained_member_is_drained_when_it_comes_again_until_its_operator_wants_it()
     members.leave(at(1), &[url("http://m1"), url("http://m2")]).unwrap();
     join(&mut members, 1, &["http://m1", "http://m2"]).unwrap();
     assert_eq!(states(&members), [State::Draining, State::Up]);
-    let mut again = Members::new(
-        at(1),
-        &group(GroupPolicy::LeastLoad, &[], HealthKind::None),
-        Seed(1, 2),
-        Some(&members.record()),
-    );
+    let mut again =
+        Members::new(at(1), &group("least-load", &[], HealthKind::None), Seed(1, 2), Some(&members.record()));
     again.leave(at(1), &[url("http://m1")]).unwrap();
     join(&mut again, 1, &["http://m1"]).unwrap();
     assert!(again.snapshot(at(1)).iter().any(|one| one.name == "http://m1" && one.state == State::Draining));

@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::pool::policy::Weighing;
+use super::{Draw, Names, Policy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
 /// The policy whose servers are ranked.
@@ -23,9 +23,24 @@ const FLOOR_US: u64 = 10_000;
 /// By how long a client waits for a reply of middling length.
 pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, said, complete: None };
 
-/// By the paper's equation 2.6, of which this is one part in the weight.
-pub static PAPER: Weighing =
-    Weighing { needs: &[Signal::Load], load: inverse_weight, said: said_in_paper, complete: Some(complete) };
+/// The row that stands in for the table's where a name ranks as the paper does: the one server that is best by equation 2.6, of which this
+/// is one part in the weight.
+pub static PAPER: Policy = Policy {
+    name: POLICY,
+    about: "the server with the largest weight by its delay and the path to it",
+    needs: &[Signal::Load],
+    packets: None,
+    redirect: None,
+    names: Some(Names {
+        draw: Draw::First,
+        weighing: Some(&Weighing {
+            needs: &[Signal::Load],
+            load: inverse_weight,
+            said: said_in_paper,
+            complete: Some(complete),
+        }),
+    }),
+};
 
 fn wait_us(signals: &Signals) -> Option<u64> {
     let delay_us = signals.report.delay_us?;

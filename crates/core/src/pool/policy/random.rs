@@ -1,0 +1,13 @@
+//! A server at random, as often as its share says: the next choice owes nothing to the last.
+
+use super::{Choice, Draw, Names, Policy, Redirect};
+
+/// Any server, drawn anew for each client.
+pub(super) static RANDOM: Policy = Policy {
+    name: "random",
+    about: "anyone, as often as their weight says; for clients that share resolvers",
+    needs: &[],
+    packets: None,
+    redirect: Some(Redirect { choice: Choice::Random, weighing: None }),
+    names: Some(Names { draw: Draw::Random, weighing: None }),
+};
