@@ -165,6 +165,7 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
         peers: Peers { port: 7, interval_ms: 500, silence_ms: SILENCE_MS },
         services: VIPS.iter().enumerate().map(service).collect(),
         groups: Vec::new(),
+        names: Vec::new(),
     }
 }
 

@@ -134,7 +134,8 @@ impl Node {
             host: among_hosts.then_some((identity, farms::KEY, incarnation)),
             seed: Seed(1, 2),
             running: running.then(|| (*self.engine.tables).clone()),
-            records: BTreeMap::new(),
+            drained_of_names: BTreeSet::new(),
+            groups: BTreeMap::new(),
         };
         let now = Moment { ms: now_ms + self.ahead_ms, lease_holds, ..Moment::default() };
         let director = Director::new(start, now);
@@ -320,10 +321,8 @@ impl Node {
         let farm = Box::new(self.farm(file));
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         let links = BTreeMap::from([(LINK, farms::node(self.kind, self.number).1)]);
-        let orders = self.tell(
-            now_ms,
-            Input::Reload { farm, network: Box::new(network), links, records: BTreeMap::new() },
-        );
+        let orders = self
+            .tell(now_ms, Input::Reload { farm, network: Box::new(network), links, groups: BTreeMap::new() });
         if self.director.is_none() || !self.refused {
             self.file = file;
         }

@@ -360,9 +360,11 @@ impl World {
                         Input::Reported { server, result: Err(BadReport::Silent) },
                     );
                 }
-                // The data plane's are done by the node; announcements change nothing here, and no farm has groups.
+                // The data plane's are done by the node; announcements change nothing here, and no farm has groups or names.
                 Output::Announce(_)
                 | Output::Group { .. }
+                | Output::Name(_)
+                | Output::Ready { .. }
                 | Output::Apply { .. }
                 | Output::Forget { .. }
                 | Output::Lease { .. }

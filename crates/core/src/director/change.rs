@@ -6,6 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::groups::KeptGroup;
 use super::hosts::Hosts;
 use super::pools::Pools;
 
@@ -44,7 +45,7 @@ pub(super) struct Before {
     pub(super) pools: Pools,
     pub(super) hosts: Option<Hosts>,
     /// What was kept of groups that the new farm has.
-    pub(super) records: BTreeMap<String, String>,
+    pub(super) groups: BTreeMap<String, KeptGroup>,
     pub(super) members_notices: Vec<Notice>,
     pub(super) hosts_notices: Vec<crate::node::peers::Notice>,
 }
@@ -119,7 +120,8 @@ impl Director {
                 self.reloads = Reloads { done: self.reloads.done + 1, error: None, ..self.reloads.clone() };
                 self.tell_all(before.hosts_notices.into_iter().map(Event::Hosts));
                 self.tell_of_members(before.members_notices);
-                self.groups.reload(now, &self.farm.groups, &before.records, self.pools.drained());
+                self.groups.reload(now, &self.farm.groups, &before.groups);
+                self.names.reload(&self.farm, now);
                 self.resolve_next_hops(now_ms);
                 self.announce(self.announced());
             } else if generation == 1 {

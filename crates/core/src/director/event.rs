@@ -4,6 +4,7 @@ use alloc::string::String;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::dns::BadRanks;
 use crate::farm::group::MemberChange;
 use crate::farm::membership;
 use crate::farm::plan::ServerName;
@@ -129,6 +130,22 @@ pub enum Event {
         /// How.
         change: MemberChange,
     },
+    /// The path to a server can't be probed, or can be again.
+    Path {
+        /// The server.
+        address: IpAddr,
+        /// Why not.
+        error: Option<String>,
+    },
+    /// Ranks that somebody else makes for a name aren't believed, or are again.
+    Ranks {
+        /// The name.
+        name: String,
+        /// The file.
+        from: String,
+        /// Why not.
+        error: Option<BadRanks>,
+    },
     /// A router said what it can pass on to a server.
     PathMtu {
         /// The server.
@@ -199,6 +216,8 @@ impl Event {
             | Event::Degraded { .. }
             | Event::Unattached { .. }
             | Event::Reports { error: Some(_), .. }
+            | Event::Path { error: Some(_), .. }
+            | Event::Ranks { error: Some(_), .. }
             | Event::NoRoom { .. } => true,
             Event::Found { .. }
             | Event::ServersAgain { .. }
@@ -207,6 +226,8 @@ impl Event {
             | Event::Drained { .. }
             | Event::Wished { .. }
             | Event::Reports { error: None, .. }
+            | Event::Path { error: None, .. }
+            | Event::Ranks { error: None, .. }
             | Event::PathMtu { .. } => false,
         };
         if is_bad { Level::Warning } else { Level::Info }
@@ -290,6 +311,15 @@ impl fmt::Display for Event {
             Event::Member { member: ServerName { service, server }, change } => {
                 write!(f, "{service}: {server}: {change}")
             }
+            Event::Path { address, error: Some(error) } => {
+                write!(f, "the path to {address} can't be probed: {error}; it is tried again")
+            }
+            Event::Path { address, error: None } => write!(f, "the path to {address} is known again"),
+            Event::Ranks { name, from, error: Some(bad) } => write!(
+                f,
+                "{name}: ranks of {from} aren't believed: {bad}; those before count for three periods, then weights"
+            ),
+            Event::Ranks { name, from, error: None } => write!(f, "{name}: ranks of {from} are believed"),
             Event::PathMtu { server, mtu } => {
                 write!(f, "a router on the way to {server} takes no packets longer than {mtu} bytes")
             }

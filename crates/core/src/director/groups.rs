@@ -12,6 +12,15 @@ use crate::farm::plan::ServerName;
 use crate::path::seed::Seed;
 use crate::pool::Fact;
 
+/// What was kept of a group that begins.
+#[derive(Clone, Debug, Default)]
+pub struct KeptGroup {
+    /// Its members: see [`Order::Save`].
+    pub record: Option<String>,
+    /// Those whom the operator had drained, by name or URL.
+    pub drained: BTreeSet<String>,
+}
+
 /// What came of an order of a group.
 #[derive(Clone, Debug)]
 pub enum MemberFact {
@@ -65,14 +74,8 @@ impl Groups {
         }
     }
 
-    /// Goes on with the groups of a file; members stay. One that begins knows its members by its record, and whom the operator had drained.
-    pub(super) fn reload(
-        &mut self,
-        now: Moment,
-        groups: &[Arc<Group>],
-        records: &BTreeMap<String, String>,
-        drained: &BTreeSet<ServerName>,
-    ) {
+    /// Goes on with the groups of a file; members stay. One that begins knows its members by what was kept of it.
+    pub(super) fn reload(&mut self, now: Moment, groups: &[Arc<Group>], kept: &BTreeMap<String, KeptGroup>) {
         self.running.retain(|name, _| groups.iter().any(|group| group.name == *name));
         self.snapshots.retain(|name, _| self.running.contains_key(name));
         self.has_changed = true;
@@ -83,10 +86,8 @@ impl Groups {
                     running.members.reload(now.for_groups(), group);
                 }
                 None => {
-                    let record = records.get(&group.name).map(String::as_str);
-                    let mut members = Members::new(now.for_groups(), group, self.seed, record);
-                    let drained = drained.iter().filter(|server| server.service == group.name);
-                    let drained = drained.map(|server| server.server.clone()).collect();
+                    let KeptGroup { record, drained } = kept.get(&group.name).cloned().unwrap_or_default();
+                    let mut members = Members::new(now.for_groups(), group, self.seed, record.as_deref());
                     members.keep_drained(now.for_groups(), drained);
                     let running = Running { group: Arc::clone(group), members, due_ms: 0 };
                     self.running.insert(group.name.clone(), running);

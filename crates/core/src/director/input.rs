@@ -7,7 +7,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::groups::MemberFact;
+use super::groups::{KeptGroup, MemberFact};
+use super::names::NameFact;
+use crate::dns::{BalancedName, MeasuredPath};
 use crate::farm::Farm;
 use crate::farm::network::Network;
 use crate::farm::plan::ServerName;
@@ -61,6 +63,20 @@ pub enum Input {
         /// What came of it.
         fact: MemberFact,
     },
+    /// An order of a name has come to its end.
+    Name {
+        /// As it was then.
+        name: Arc<BalancedName>,
+        /// What came of it.
+        fact: NameFact,
+    },
+    /// The path to a server was probed.
+    Path {
+        /// The server.
+        address: IpAddr,
+        /// What it carries, or why that isn't known.
+        found: Result<MeasuredPath, String>,
+    },
     /// The network around this host, as its kernel knows it now.
     Network(Box<Network>),
     /// A router can't pass on packets longer than this.
@@ -80,8 +96,8 @@ pub enum Input {
         network: Box<Network>,
         /// The interfaces of it that packets are taken from, with their MACs.
         links: BTreeMap<u32, Mac>,
-        /// What was kept of groups: see [`crate::farm::group::Order::Save`].
-        records: BTreeMap<String, String>,
+        /// What was kept of groups that aren't served yet.
+        groups: BTreeMap<String, KeptGroup>,
     },
     /// The operator describes a farm anew that can't be, for a reason that shows before anything is tried.
     ReloadRefused {

@@ -15,6 +15,7 @@ mod hosts;
 mod input;
 mod moment;
 mod name;
+mod names;
 mod output;
 mod paths;
 mod pools;
@@ -29,11 +30,12 @@ pub mod transfer;
 mod watch;
 
 pub use event::{Event, Level, Link};
-pub use groups::{GroupSnapshot, MemberFact};
+pub use groups::{GroupSnapshot, KeptGroup, MemberFact};
 pub use hosts::{Identity, IdentityError, generation};
 pub use input::Input;
 pub use moment::Moment;
 pub use name::About;
+pub use names::{NameFact, NameOrder};
 pub use output::{Adjacency, LoadQuery, Output, Probe, ProbePath, Target};
 pub use paths::{tunnel_source, why_not_itself};
 pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServiceSnapshot, Snapshot};
@@ -45,6 +47,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use crate::dns::BalancedName;
 use crate::farm::group::{self, Group, Members};
 use crate::farm::membership::{Answer, Membership, Notice, Round};
 use crate::farm::network::Network;
@@ -61,11 +64,15 @@ use crate::pool::{Fact, Server, WHOLE};
 use change::{Applying, Before};
 use groups::Groups;
 use hosts::Hosts;
+use names::Names;
 use paths::Paths;
 use pools::{Pools, Wanted};
 use probe::can_be_probed;
 use scores::Scores;
 use watch::Told;
+
+/// How long a new director may look for servers before it is ready all the same, in milliseconds.
+const READY_AFTER_MS: u64 = 3_000;
 
 /// What a director begins with.
 #[derive(Clone, Debug)]
@@ -76,16 +83,18 @@ pub struct Start {
     pub network: Network,
     /// The interfaces that packets are taken from, with their MACs.
     pub links: BTreeMap<u32, Mac>,
-    /// What the operator had drained before.
+    /// Servers of services that packets are sent on for, which the operator had drained before.
     pub drained: BTreeSet<ServerName>,
+    /// The same of servers that are listed for a name alone.
+    pub drained_of_names: BTreeSet<ServerName>,
     /// Who this host is, where every host decides; with the key of datagrams, and a number that is random for each start.
     pub host: Option<(Identity, Key, u64)>,
     /// A secret for the hash of what clients ask for.
     pub seed: Seed,
     /// What a data plane goes by that outlived an earlier director.
     pub running: Option<Tables>,
-    /// What was kept of groups: see [`crate::farm::group::Order::Save`].
-    pub records: BTreeMap<String, String>,
+    /// What was kept of groups.
+    pub groups: BTreeMap<String, KeptGroup>,
 }
 
 /// The farm as its director knows it.
@@ -128,13 +137,16 @@ pub struct Director {
     counted_ms: u64,
     scores: Scores,
     groups: Groups,
+    names: Names,
+    /// When it is ready whatever is known, in milliseconds; never once it is.
+    ready_at_ms: u64,
     outputs: VecDeque<Output>,
 }
 
 impl Director {
     /// Begins with what runs already, if something does. The first fact puts the farm in force.
     pub fn new(start: Start, now: Moment) -> Director {
-        let Start { farm, network, links, drained, host, seed, running, records } = start;
+        let Start { farm, network, links, drained, host, seed, running, drained_of_names, groups } = start;
         let running = Arc::new(running.unwrap_or_default());
         let paths = Paths::default();
         let surroundings = paths.surroundings(&farm, &network, &links);
@@ -166,6 +178,8 @@ impl Director {
             counted_ms: 0,
             scores: Scores::default(),
             groups: Groups::new(seed),
+            names: Names::new(seed, drained_of_names),
+            ready_at_ms: now.ms.saturating_add(READY_AFTER_MS),
             outputs: VecDeque::new(),
             farm: Arc::new(farm),
             network: Arc::new(network),
@@ -180,9 +194,10 @@ impl Director {
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
         director.say_own();
-        director.groups.reload(now, &director.farm.groups, &records, director.pools.drained());
+        director.groups.reload(now, &director.farm.groups, &groups);
+        director.names.reload(&director.farm, now);
         director.snapshot = Arc::new(director.see(now.ms));
-        director.follow_groups();
+        director.follow_consumers(now);
         director
     }
 
@@ -211,16 +226,19 @@ impl Director {
                 self.counted(active, now.ms);
                 self.time(now.ms);
                 self.groups.time(now);
+                self.names.time(now);
             }
             Input::Frame { ifindex, bytes } => self.hear(ifindex, &bytes, now.ms),
             Input::Datagram { from, bytes } => self.hear_host(from, &bytes, now.ms),
             Input::Probed { server, result } => self.learn(&server, Fact::Probed(result), now.ms),
             Input::Reported { server, result } => self.learn(&server, Fact::Reported(result), now.ms),
             Input::Member { group, member, fact } => self.groups.take(now, &group, member, fact),
+            Input::Name { name, fact } => self.names.take(&name, fact, now),
+            Input::Path { address, found } => self.names.path_probed(address, found, now),
             Input::Network(network) => self.surroundings(*network, now.ms),
             Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
-            Input::Reload { farm, network, links, records } => {
-                self.reload(*farm, *network, links, records, now.ms);
+            Input::Reload { farm, network, links, groups } => {
+                self.reload(*farm, *network, links, groups, now.ms);
             }
             Input::ReloadRefused { error } => self.refused_reload(error),
             Input::Drain { server, drain } => self.drain(server, drain, now),
@@ -232,7 +250,7 @@ impl Director {
         }
         self.settle(before, now.ms);
         self.show(now.ms);
-        self.follow_groups();
+        self.follow_consumers(now);
     }
 
     /// Has a message of a member, or of the operator, do what it says, if there is such a group. One that is refused (`Err`) has changed
@@ -244,7 +262,7 @@ impl Director {
         message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
     ) -> Option<T> {
         let answer = self.groups.message(now, group, message);
-        self.follow_groups();
+        self.follow_consumers(now);
         answer
     }
 
@@ -253,15 +271,48 @@ impl Director {
         self.groups.members(name)
     }
 
-    /// Takes over what groups order, and how they are.
-    fn follow_groups(&mut self) {
+    /// The name that is written so, if it is one of the farm's.
+    pub fn name(&self, name: &str) -> Option<&Arc<BalancedName>> {
+        self.names.find(name)
+    }
+
+    /// Whether a name has an address of a server that lives.
+    pub fn has_living(&self, name: &str, now: Moment) -> bool {
+        self.names.has_living(name, now.ms)
+    }
+
+    /// Takes over what groups and names order, and how they are.
+    fn follow_consumers(&mut self, now: Moment) {
+        self.outputs.extend(self.groups.take_events().into_iter().map(Output::Event));
         while let Some((group, order)) = self.groups.poll_order() {
             self.outputs.push_back(Output::Group { group, order });
         }
-        self.outputs.extend(self.groups.take_events().into_iter().map(Output::Event));
         if let Some(groups) = self.groups.snapshot() {
             Arc::make_mut(&mut self.snapshot).groups = groups.into();
         }
+        let is_ready = self.become_ready(now);
+        let names = self.names.follow(&self.snapshot, now);
+        self.outputs.extend(self.names.take_events().into_iter().map(Output::Event));
+        while let Some(order) = self.names.poll_order() {
+            self.outputs.push_back(Output::Name(order));
+        }
+        if let Some(names) = names {
+            Arc::make_mut(&mut self.snapshot).names = names;
+        }
+        if is_ready {
+            self.outputs.push_back(Output::Ready { serving: self.is_serving(now) });
+        }
+    }
+
+    /// True once: when it is known how all servers are, or that was waited for long enough.
+    fn become_ready(&mut self, now: Moment) -> bool {
+        let is_settled = || self.is_serving(now) && self.is_settled();
+        if self.ready_at_ms == u64::MAX || now.ms <= self.ready_at_ms && !is_settled() {
+            return false;
+        }
+        self.ready_at_ms = u64::MAX;
+        self.names.begin();
+        true
     }
 
     /// The next order.
@@ -281,6 +332,8 @@ impl Director {
             plan_at_ms,
             self.scores.compare_at_ms,
             self.groups.next_at(),
+            self.names.next_at(),
+            self.ready_at_ms.saturating_add(1),
         ];
         others.into_iter().fold(round, u64::min)
     }
@@ -363,7 +416,7 @@ impl Director {
         farm: Farm,
         network: Network,
         links: BTreeMap<u32, Mac>,
-        records: BTreeMap<String, String>,
+        groups: BTreeMap<String, KeptGroup>,
         now_ms: u64,
     ) {
         let mut before = Before {
@@ -374,7 +427,7 @@ impl Director {
             network: core::mem::replace(&mut self.network, Arc::new(network)),
             links: core::mem::replace(&mut self.links, links),
             members_notices: Vec::new(),
-            records,
+            groups,
             hosts_notices: Vec::new(),
         };
         before.hosts_notices = self.reconfigure_hosts(now_ms);
@@ -392,6 +445,10 @@ impl Director {
     fn drain(&mut self, server: ServerName, drain: bool, now: Moment) {
         if self.groups.has(&server.service) {
             self.groups.drain(now, &server, drain);
+            return;
+        }
+        if self.names.find(&server.service).is_some() {
+            self.names.drain(&server, drain);
             return;
         }
         if self.pools.drain(&server, drain) {
@@ -487,7 +544,7 @@ impl Director {
 
     /// Whether every server that was found was probed once, so that the first connections are shared by all.
     pub fn is_settled(&self) -> bool {
-        self.pools.are_settled() && self.groups.are_settled()
+        self.pools.are_settled() && self.groups.are_settled() && self.names.are_settled()
     }
 
     /// The farm as described, in force or about to be.
@@ -513,6 +570,11 @@ impl Director {
     /// What the operator drained.
     pub fn drained(&self) -> &BTreeSet<ServerName> {
         self.pools.drained()
+    }
+
+    /// What the operator drained of servers that are listed for a name alone.
+    pub fn drained_of_names(&self) -> &BTreeSet<ServerName> {
+        self.names.drained()
     }
 
     /// Hash tables that were made lately. Whoever runs many directors may have them share those.

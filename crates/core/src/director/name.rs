@@ -70,6 +70,10 @@ impl Event {
                 MemberChange::Drained => "member_drained",
                 MemberChange::Undrained => "member_undrained",
             },
+            Event::Path { error: Some(_), .. } => "path_unknown",
+            Event::Path { error: None, .. } => "path_known",
+            Event::Ranks { error: Some(_), .. } => "ranks_fail",
+            Event::Ranks { error: None, .. } => "ranks_come",
             Event::PathMtu { .. } => "path_mtu",
             Event::NotApplied { .. } => "change_refused",
         }
@@ -94,7 +98,10 @@ impl Event {
             Event::Link { interface, .. }
             | Event::Attached { interface }
             | Event::Unattached { interface, .. } => About { interface: Some(interface), ..about },
-            Event::PathMtu { server, .. } => About { address: Some(*server), ..about },
+            Event::PathMtu { server: address, .. } | Event::Path { address, .. } => {
+                About { address: Some(*address), ..about }
+            }
+            Event::Ranks { name, .. } => About { service: Some(name), ..about },
             Event::NotFound { .. }
             | Event::Found { .. }
             | Event::NoServers { .. }

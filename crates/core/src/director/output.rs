@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use super::event::Event;
+use super::names::NameOrder;
 use crate::farm::group;
 use crate::farm::plan::{PlanError, ServerName};
 use crate::net::Encapsulation;
@@ -78,6 +79,13 @@ pub enum Output {
         group: String,
         /// What.
         order: group::Order,
+    },
+    /// Do this for names.
+    Name(NameOrder),
+    /// The director knows how servers are, or has waited for that long enough: whoever waits for this host may come.
+    Ready {
+        /// Whether each service has a server.
+        serving: bool,
     },
     /// Something that people, or whoever watches, may want to know.
     Event(Event),

@@ -11,6 +11,7 @@ use core::net::IpAddr;
 
 use super::Director;
 use super::groups::GroupSnapshot;
+use crate::dns::{NameSnapshot, Table};
 use crate::farm::membership::{Member, Refusal};
 use crate::farm::network::Network;
 use crate::farm::plan::{MemberState, Plan, ServerName};
@@ -42,6 +43,8 @@ pub struct Snapshot {
     pub services: Arc<[ServiceSnapshot]>,
     /// The groups, by name.
     pub groups: Arc<[Arc<GroupSnapshot>]>,
+    /// The names, in the order of the farm; none before queries are answered.
+    pub names: Arc<Table<NameSnapshot>>,
     /// All hosts, where every one decides.
     pub hosts: Arc<[HostSnapshot]>,
     /// Answers to ARP and neighbour discovery that were not believed, by reason.
@@ -176,6 +179,7 @@ impl Director {
             plan: Arc::clone(&self.plan),
             services: self.farm.services.iter().map(|service| self.see_service(service, &seen)).collect(),
             groups: Arc::clone(&self.snapshot.groups),
+            names: Arc::clone(&self.snapshot.names),
             hosts: self.see_hosts(seen.hosts),
             refused: Arc::new(self.see_refused()),
             datagrams: Arc::new(self.hosts.as_ref().map(|hosts| hosts.peers.counted()).unwrap_or_default()),

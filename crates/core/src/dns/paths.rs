@@ -66,7 +66,7 @@ struct Path {
 }
 
 /// All paths that are probed. One is probed at a time, so that probes don't meet on a link that they share.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Paths {
     all: BTreeMap<IpAddr, Path>,
     /// The one that is being probed.

@@ -13,6 +13,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::group::Group;
 use super::method::Method;
 use super::routes::RouteList;
+use crate::dns::BalancedName;
 use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::Later;
@@ -77,6 +78,8 @@ pub struct Farm {
     pub services: Vec<Service>,
     /// Those whose clients are sent on by HTTP, likewise.
     pub groups: Vec<Arc<Group>>,
+    /// Names that are answered for, likewise.
+    pub names: Vec<Arc<BalancedName>>,
 }
 
 impl Farm {

@@ -18,6 +18,8 @@ pub use server::{Change, Due, Fact, Server, Settings};
 pub use servers::Pool;
 pub use settings::{HealthCheck, HealthKind, ReportKind, Reporting};
 
+/// The TCP port at which agents say servers' load, and the UDP port at which they measure paths, where nobody says another.
+pub const LOAD_PORT: u16 = 9183;
 /// The whole of a server's weight, in tenths.
 pub const WHOLE: u16 = 10;
 

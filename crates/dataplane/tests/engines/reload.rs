@@ -107,7 +107,7 @@ impl Daemon {
 
     fn reload(&mut self, farm: &Farm, bench: &Bench) -> Result<(), String> {
         let (network, links) = (Box::new(network(bench)), self.director.links().clone());
-        self.learn(Input::Reload { farm: Box::new(farm.clone()), network, links, records: BTreeMap::new() })
+        self.learn(Input::Reload { farm: Box::new(farm.clone()), network, links, groups: BTreeMap::new() })
     }
 
     /// Whether what is shown is this farm, and what the kernel has.
@@ -149,7 +149,8 @@ fn whatever_is_refused_of_a_reload_what_is_in_force_is_shown() {
             host: None,
             seed: Seed::default(),
             running: None,
-            records: BTreeMap::new(),
+            drained_of_names: BTreeSet::new(),
+            groups: BTreeMap::new(),
         };
         let director = Director::new(start, Moment { ms: 1, lease_holds: true, ..Moment::default() });
         let mut daemon = Daemon { director, engine, now_ms: 1 };

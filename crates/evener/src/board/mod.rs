@@ -20,7 +20,7 @@ use evener_dataplane::{Counters, Readings, ServerCounters};
 use installed::Installed;
 
 use crate::events::Bus;
-use crate::names;
+use crate::names::Counts;
 use crate::record::Recorder;
 use crate::redirect::{Fronts, ShownGroup};
 
@@ -75,8 +75,8 @@ pub(crate) struct Published {
     pub(crate) installed: Arc<Installed>,
     /// Who answers for groups, whose clients are sent on by HTTP.
     pub(crate) fronts: Arc<Fronts>,
-    /// Names that are answered for.
-    pub(crate) names: Arc<names::Shown>,
+    /// What became of queries for names.
+    pub(crate) queries: Arc<Counts>,
 }
 
 impl Published {

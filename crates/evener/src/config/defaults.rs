@@ -49,7 +49,7 @@ pub(super) const REPORT_PATH: &str = "/v1/load";
 pub(super) const MOD_STATUS_PATH: &str = "/server-status?auto";
 pub(super) const MOD_STATUS_PORT: u16 = 80;
 /// Where agents answer.
-pub(crate) const LOAD_PORT: u16 = 9183;
+pub(crate) use evener_core::pool::LOAD_PORT;
 
 /// A second, or half the interval where that is shorter, so that naming a short interval is enough.
 pub(super) fn health_timeout_ms(interval_ms: u64) -> u64 {

@@ -45,7 +45,7 @@ use toml::de::DeTable;
 
 pub use agent::{AgentConfig, AgentListen, DelayKind};
 pub(crate) use defaults::LOAD_PORT;
-pub use dns::{DnsConfig, From, NameConfig, ZoneConfig};
+pub use dns::{DnsConfig, NameConfig, ZoneConfig};
 use dns::{Followed, NamesFile};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
@@ -94,6 +94,7 @@ impl Config {
             peers: self.farm.peers,
             services: self.services.clone(),
             groups: self.groups.iter().map(|service| Arc::clone(&service.group)).collect(),
+            names: self.dns.names.iter().map(|name| Arc::clone(&name.name)).collect(),
         }
     }
 

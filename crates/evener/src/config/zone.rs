@@ -14,8 +14,8 @@ use domain::rdata::AllRecordData;
 use domain::zonefile::inplace::{Entry, Zonefile};
 use evener_core::dns::{Name, RecordError, Zone, is_of_signing, rtype};
 
+use super::DnsConfig;
 use super::zone_text::{self, Fault, Plain};
-use super::{DnsConfig, NameConfig};
 use crate::runtime::files;
 
 /// Of a zone without a file: times of its SOA record, in seconds, and of all its records.
@@ -133,7 +133,7 @@ pub(crate) fn zones(dns: &DnsConfig, serial: u32) -> Result<Vec<Zone>, ZoneError
         (0..).zip(&zones).map(|(at, (zone, _))| (zone.apex().clone(), at)).collect();
     let mut faults = Vec::new();
     for (number, name) in dns.names.iter().enumerate() {
-        let NameConfig { settings, alpn, .. } = &**name;
+        let (settings, alpn) = (&name.name.settings, &name.alpn);
         let nearest = settings.name.and_above().find_map(|name| by_apex.get(name));
         let Some((zone, source)) = nearest.and_then(|at| zones.get_mut(*at)) else { continue };
         match zone.balance(&settings.name, number) {

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::groups::Groups;
 use super::handoff::Handing;
 use super::hosts::Hosts;
+use super::names::Names;
 use super::showing::Showing;
 use super::telling::Telling;
 use super::totals::Totals;
@@ -29,7 +30,7 @@ use crate::io::network::resolve;
 use crate::io::probe::probe;
 use crate::io::report;
 use crate::io::sysctl::{Settings, is_reverse_path_strict};
-use crate::record::Names;
+use crate::record;
 use crate::redirect::Ask;
 use crate::runtime::day::second_of_day;
 
@@ -65,6 +66,9 @@ pub(super) struct Executor {
     /// Where other hosts are heard, where every one decides.
     pub(super) hosts: Option<Hosts>,
     pub(super) groups: Groups,
+    pub(super) names: Names,
+    /// Whether each service has a server, where the director has become ready and nobody was told yet.
+    ready: Option<bool>,
     pub(super) handing: Handing,
     pub(super) telling: Telling,
     pub(super) totals: Totals,
@@ -82,13 +86,14 @@ pub(super) struct Tools {
     pub(super) settings: Settings,
     pub(super) hosts: Option<Hosts>,
     pub(super) groups: Groups,
+    pub(super) names: Names,
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
 }
 
 impl Executor {
     pub(super) fn new(director: Director, config: Config, about: About, tools: Tools) -> Self {
-        let Tools { engine, neighbours, settings, hosts, groups, facts, bus } = tools;
+        let Tools { engine, neighbours, settings, hosts, groups, names, facts, bus } = tools;
         let showing = Showing::begin(about, &director, &*engine, bus.clone());
         Executor {
             director,
@@ -98,6 +103,8 @@ impl Executor {
             settings,
             hosts,
             groups,
+            names,
+            ready: None,
             handing: Handing::default(),
             telling: Telling::default(),
             totals: Totals::default(),
@@ -131,6 +138,11 @@ impl Executor {
         }
         self.show();
         done
+    }
+
+    /// Says once, when the director has become ready, whether each service has a server.
+    pub(super) fn take_ready(&mut self) -> Option<bool> {
+        self.ready.take()
     }
 
     /// The same for what nobody waits for: the director has told of failures, and tries again.
@@ -206,6 +218,8 @@ impl Executor {
             Output::Probe(probe) => self.start_probe(probe),
             Output::LoadQuery(query) => self.ask_for_load(query),
             Output::Score(scores) => self.engine.score(&scores),
+            Output::Name(order) => self.names.execute(order, self.director.snapshot()),
+            Output::Ready { serving } => self.ready = Some(serving),
             Output::Group { group, order } => self.groups.execute(&self.config, &group, order),
             Output::Event(event) => self.bus.tell(Event::Farm(event)),
         }
@@ -219,7 +233,7 @@ impl Executor {
         let in_force = Arc::clone(self.engine.tables());
         self.director.handle(self.moment(), Input::Applied { generation, in_force, error });
         if done.is_ok() {
-            self.tell_names(Names::of(self.director.plan(), Arc::clone(tables)));
+            self.tell_names(record::Names::of(self.director.plan(), Arc::clone(tables)));
         }
         Ok(done?)
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use evener_core::director::{Director, Input, MemberFact, Moment};
+use evener_core::director::{Director, Input, KeptGroup, MemberFact, Moment};
 use evener_core::farm::group::{Order, Rules as GroupRules, TokenThrottle};
 use evener_core::node::group::Message;
 use evener_core::pool::Fact;
@@ -140,11 +140,16 @@ impl Groups {
     }
 
     /// What was kept of a file's groups that aren't served yet.
-    pub(super) fn records(&self, config: &Config) -> BTreeMap<String, String> {
+    pub(super) fn kept(&self, config: &Config) -> BTreeMap<String, KeptGroup> {
         let names = config.groups.iter().map(|service| &service.group.name);
         let new = names.filter(|name| self.fronts.of(name).is_none());
-        let read = |name: &String| Some((name.clone(), fs::read_to_string(self.record_path(name)).ok()?));
-        new.filter_map(read).collect()
+        let kept = |name: &String| {
+            let record = fs::read_to_string(self.record_path(name)).ok();
+            let drained = fs::read_to_string(drained_path(&self.directory, name)).unwrap_or_default();
+            let drained = drained.lines().map(str::to_owned).collect();
+            (name.clone(), KeptGroup { record, drained })
+        };
+        new.map(kept).collect()
     }
 
     /// A member says something.
@@ -302,18 +307,6 @@ fn listening(config: &Config) -> Arc<[SocketAddr]> {
 fn wanted(config: &Config) -> Vec<(SocketAddr, &str)> {
     let groups = config.groups.iter().map(|service| &service.group);
     groups.flat_map(|group| group.addresses.iter().map(|address| (*address, group.name.as_str()))).collect()
-}
-
-/// Whom the operator had drained of a file's groups.
-pub(super) fn drained_of<'c>(
-    directory: &'c Path,
-    config: &'c Config,
-) -> impl Iterator<Item = (&'c str, String)> {
-    config.groups.iter().flat_map(|service| {
-        let name = service.group.name.as_str();
-        let text = fs::read_to_string(drained_path(directory, name)).unwrap_or_default();
-        text.lines().map(|line| (name, line.to_owned())).collect::<Vec<_>>()
-    })
 }
 
 /// Where it is kept whom the operator has drained of a group.

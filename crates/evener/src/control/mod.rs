@@ -18,9 +18,11 @@ mod totals;
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evener_core::director::Input;
+use evener_core::dns::{BalancedName, OwnServer};
 use evener_core::farm::plan::ServerName;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
@@ -45,12 +47,9 @@ use crate::runtime::spelling::meant;
 use crate::views::has_service;
 use executor::Executor;
 use hosts::Heard;
-use names::Names;
 use reload::Fixed;
 use start::StartError;
 
-/// How long a new daemon may look for servers before it says that it is ready all the same.
-const READY_AFTER_MS: u64 = 3_000;
 /// Between two portions of the sweep through the session table.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often the kernel is held against what was set up there: a firewall's reload may have ended the service.
@@ -138,9 +137,6 @@ struct Daemon {
     reading: Reading,
     /// Messages of groups' members.
     asked: mpsc::Receiver<Ask>,
-    /// Names that are answered for.
-    names: Names,
-    ready: bool,
     _lock: Lock,
 }
 
@@ -162,7 +158,6 @@ impl Daemon {
         let mut reread = Some(Instant::now() + REREAD);
         let mut fit = Instant::now();
         loop {
-            self.names.refresh(self.executor.director.snapshot());
             self.say_ready();
             let wake = self.next_wake();
             tokio::select! {
@@ -180,8 +175,10 @@ impl Daemon {
                 Some((from, bytes)) = self.heard.recv() => {
                     self.executor.tell(Input::Datagram { from, bytes });
                 }
-                Some(fact) = self.facts.recv() => self.executor.tell(fact),
-                Some(told) = self.names.told.recv() => self.names.told(told),
+                Some(fact) = self.facts.recv() => {
+                    self.executor.names.answered(&fact);
+                    self.executor.tell(fact);
+                }
                 Some(ask) = self.asked.recv() => self.executor.answer_member(ask),
                 Some(read) = self.reading.done.recv() => self.reload(read).await,
                 Some(request) = self.requests.recv() => self.answer(request).await,
@@ -216,27 +213,14 @@ impl Daemon {
                         }
                     }
                 }
-                () = sleep_until(wake) => {
-                    self.executor.time();
-                    self.names.time();
-                }
+                () = sleep_until(wake) => self.executor.time(),
             }
         }
     }
 
     fn say_ready(&mut self) {
-        let waited = now_ms().saturating_sub(self.executor.showing.about().started_ms) > READY_AFTER_MS;
-        let director = &self.executor.director;
-        if self.ready {
-            return;
-        }
-        let serving = director.is_serving(self.executor.moment());
-        let settled = serving && director.is_settled() && self.names.are_settled();
-        if !(settled || waited) {
-            return;
-        }
-        self.ready = true;
-        self.names.begin(self.executor.director.snapshot());
+        let Some(serving) = self.executor.take_ready() else { return };
+        self.executor.names.begin();
         self.executor.bus.tell(Event::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
@@ -245,9 +229,7 @@ impl Daemon {
     }
 
     fn next_wake(&self) -> Instant {
-        let ready =
-            if self.ready { u64::MAX } else { self.executor.showing.about().started_ms + READY_AFTER_MS + 1 };
-        let at = self.executor.director.next_at().min(self.names.next_at()).min(ready);
+        let at = self.executor.director.next_at();
         Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).min(60_000))
     }
 
@@ -305,11 +287,9 @@ impl Daemon {
         if self.executor.director.group(&name.service).is_some() {
             return self.drain_member(name, drain);
         }
-        if self.names.has(&name.service) {
-            let done = self.names.drain(&name.service, &name.server, drain);
-            // Whoever waits for the answer may ask for the name next.
-            self.names.refresh(self.executor.director.snapshot());
-            return done;
+        if let Some(known) = self.executor.director.name(&name.service) {
+            let known = Arc::clone(known);
+            return self.drain_of_name(&known, &name.server, drain);
         }
         has_service(self.executor.director.farm(), &name.service)?;
         let director = &self.executor.director;
@@ -372,6 +352,36 @@ impl Daemon {
         })
     }
 
+    fn drain_of_name(&mut self, name: &BalancedName, server: &str, drain: bool) -> Result<String, String> {
+        let named = name.settings.name.to_string();
+        let Some(list) = name.list() else {
+            return Err(format!(
+                "{named} has no servers of its own: drain those of its services, as SERVICE/SERVER"
+            ));
+        };
+        let names: Vec<_> = list.servers.iter().map(OwnServer::name).collect();
+        if !names.iter().any(|known| known == server) {
+            let meant = meant(server, names.iter().map(AsRef::as_ref));
+            return Err(format!("name {named} has no server {server}; {meant}"));
+        }
+        let full = format!("{named}/{server}");
+        let server = ServerName { service: named.clone(), server: server.to_owned() };
+        let changed = self.executor.director.drained_of_names().contains(&server) != drain;
+        self.executor.tell(Input::Drain { server, drain });
+        names::drained::write(&self.directory, self.executor.director.drained_of_names())
+            .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
+        let others_live = self.executor.director.has_living(&named, self.executor.moment());
+        Ok(match (drain, changed) {
+            (true, true) if others_live => format!("{full} drains: its address is no longer given"),
+            (true, true) => {
+                format!("{full} drains; no other server of {named} lives: `none_alive` says what is answered")
+            }
+            (true, false) => format!("{full} was draining already"),
+            (false, true) => format!("{full} is given again"),
+            (false, false) => format!("{full} was not drained"),
+        })
+    }
+
     /// Leaves the farm as it should be left.
     async fn leave(mut self, keep: bool) -> Result<(), StartError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
@@ -379,7 +389,7 @@ impl Daemon {
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             let _ = std::fs::remove_file(start::drained_path(&self.directory));
-            self.names.forget_drained();
+            names::drained::forget(&self.directory);
             let _ = std::fs::remove_file(totals::path(&self.directory));
         }
         self.executor.groups.end();

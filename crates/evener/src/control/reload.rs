@@ -127,7 +127,7 @@ impl Daemon {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
         let opened = self.executor.groups.open(&config).map_err(|error| error.to_string())?;
-        let opened_names = self.names.open(&config, dns).map_err(|error| error.to_string())?;
+        let opened_names = self.executor.names.open(&config, dns).map_err(|error| error.to_string())?;
         Ok(File { config, farm, network, links, opened, opened_names })
     }
 
@@ -148,13 +148,14 @@ impl Daemon {
         let later = self.fixed.differences(&config);
         let loaded = Loaded { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
         self.executor.showing.will_load(Some(loaded));
-        let records = self.executor.groups.records(&config);
-        let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, records };
+        let groups = self.executor.groups.kept(&config);
+        let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, groups };
+        self.executor.names.will_follow(Some(opened_names));
         let done = self.executor.feed(reload).map_err(|error| error.to_string());
+        self.executor.names.will_follow(None);
         self.executor.showing.will_load(None);
         done?;
         self.executor.groups.follow(&config, opened);
-        self.names.follow(&config, opened_names);
         self.executor.config = config;
         self.executor.mark_what_is_passed_on();
         Ok(later)

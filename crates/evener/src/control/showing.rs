@@ -10,7 +10,7 @@ use crate::board::Local;
 use crate::board::installed::Installed;
 use crate::board::{About, Board, Loaded, Published};
 use crate::events::Bus;
-use crate::names;
+use crate::names::Counts;
 use crate::redirect::Fronts;
 
 /// Where it goes, and what of it the director doesn't know.
@@ -23,7 +23,7 @@ pub(super) struct Showing {
     local: Option<Local>,
     pub(super) installed: Arc<Installed>,
     fronts: Arc<Fronts>,
-    names: Arc<names::Shown>,
+    queries: Arc<Counts>,
 }
 
 impl Showing {
@@ -41,7 +41,7 @@ impl Showing {
             local: None,
             installed: Arc::default(),
             fronts: Arc::default(),
-            names: Arc::default(),
+            queries: Arc::default(),
         });
         Showing {
             board: Arc::new(board),
@@ -51,7 +51,7 @@ impl Showing {
             local: None,
             installed: Arc::default(),
             fronts: Arc::default(),
-            names: Arc::default(),
+            queries: Arc::default(),
         }
     }
 
@@ -93,7 +93,7 @@ impl Executor {
             local: self.showing.local.clone(),
             installed: Arc::clone(&self.showing.installed),
             fronts: Arc::clone(&self.showing.fronts),
-            names: Arc::clone(&self.showing.names),
+            queries: Arc::clone(&self.showing.queries),
         });
     }
 
@@ -103,10 +103,10 @@ impl Executor {
         self.publish();
     }
 
-    /// Publishes where groups and names are shown.
-    pub(super) fn show_groups(&mut self, fronts: Arc<Fronts>, names: Arc<names::Shown>) {
+    /// Publishes what is counted of groups and names.
+    pub(super) fn show_groups(&mut self, fronts: Arc<Fronts>, queries: Arc<Counts>) {
         self.showing.fronts = fronts;
-        self.showing.names = names;
+        self.showing.queries = queries;
         self.publish();
     }
 

@@ -24,9 +24,9 @@ use tokio::time::timeout_at;
 
 use super::conflicts::{Asked, OwnedElsewhere};
 use super::executor::{ExecuteError, Executor, Tools};
-use super::groups::{self, Groups};
+use super::groups::Groups;
 use super::hosts::{self, Heard, Hosts};
-use super::names::{Names, OpenError};
+use super::names::{self, Names, OpenError};
 use super::reading::{Reading, read_dns_files};
 use super::reload::{self, Fixed};
 use super::telling::open_log;
@@ -175,11 +175,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
     let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
     let adopted = engine.running().is_some();
-    let mut drained = read_drained(&directory);
-    drained.extend(
-        groups::drained_of(&directory, &config)
-            .map(|(service, server)| ServerName { service: service.to_owned(), server }),
-    );
+    let drained = read_drained(&directory);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let (asked, questions) = mpsc::channel(REQUESTS);
@@ -197,6 +193,8 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let (results, facts) = mpsc::channel(256);
     let (mut groups, asked) = Groups::new(&directory, results.clone(), &recorder);
     let mut opened_groups = groups.open(&config)?;
+    let mut names = Names::new(seed()?, results.clone());
+    names.will_follow(Some(names.open(&config, read_dns_files(&config).map_err(OpenError::from)?)?));
     let start = Start {
         farm: config.description(),
         network,
@@ -205,7 +203,8 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
         seed: engine.memory().seed,
         running: engine.running().cloned(),
-        records: groups.records(&config),
+        drained_of_names: names::drained::read(&directory),
+        groups: groups.kept(&config),
     };
     let hosts = hosts.map(|(hosts, _)| hosts);
     let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());
@@ -226,12 +225,10 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         loaded: Loaded { at: SystemTime::now(), restart_for, trouble: None },
     };
     let settings = Settings::new(&directory);
-    let fronts = groups.fronts();
-    let tools = Tools { engine, neighbours, settings, hosts, groups, facts: results, bus };
-    let mut names = Names::new(&directory, seed()?, tools.bus.clone());
-    let opened_names = names.open(&config, read_dns_files(&config).map_err(OpenError::from)?)?;
+    let (fronts, queries) = (groups.fronts(), names.counts());
+    let tools = Tools { engine, neighbours, settings, hosts, groups, names, facts: results, bus };
     let mut executor = Executor::new(director, config, about, tools);
-    executor.show_groups(fronts, names.shown());
+    executor.show_groups(fronts, queries);
     executor.totals = Totals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
@@ -251,7 +248,6 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         return Err(error);
     }
     executor.groups.follow(&executor.config, opened_groups.take());
-    names.follow(&executor.config, opened_names);
     let mut daemon = Daemon {
         network_changes,
         fixed,
@@ -268,8 +264,6 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         facts,
         reading: Reading::new(),
         asked,
-        names,
-        ready: false,
         _lock: lock,
     };
     daemon.executor.follow_network();

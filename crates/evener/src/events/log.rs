@@ -70,7 +70,6 @@ pub(crate) fn write(event: &Event) {
         Event::Stopping => tracing::debug!("{event}"),
         Event::Ready { serving: false }
         | Event::Dispatcher { .. }
-        | Event::Path { .. }
         | Event::Restored { .. }
         | Event::Missing { .. }
         | Event::Node(_) => match event.level() {

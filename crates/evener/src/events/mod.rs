@@ -66,13 +66,6 @@ pub enum Event {
         /// Whether it decides.
         decides: bool,
     },
-    /// The path to a server can't be probed, or can be again.
-    Path {
-        /// The server.
-        address: IpAddr,
-        /// Why not.
-        error: Option<String>,
-    },
     /// Somebody had taken away what this daemon has in the kernel, and it is there again.
     Restored {
         /// Which part.
@@ -101,8 +94,6 @@ impl Event {
             Event::ReloadRefused { .. } => "reload_refused",
             Event::Dispatcher { decides: true, .. } => "dispatcher_decides",
             Event::Dispatcher { decides: false, .. } => "dispatcher_silent",
-            Event::Path { error: Some(_), .. } => "path_unknown",
-            Event::Path { error: None, .. } => "path_known",
             Event::Restored { .. } => "restored",
             Event::Missing { .. } => "missing",
             Event::Node(Notice::Met { .. }) => "node_met",
@@ -122,7 +113,6 @@ impl Event {
             | Event::Reloaded { restart_for: Some(_), .. }
             | Event::Reloaded { trouble: Some(_), .. }
             | Event::Dispatcher { decides: false, .. }
-            | Event::Path { error: Some(_), .. }
             | Event::Restored { .. }
             | Event::Node(Notice::Silent { .. } | Notice::Refused { .. }) => Level::Warning,
             Event::Started { .. }
@@ -130,7 +120,6 @@ impl Event {
             | Event::Stopping
             | Event::Reloaded { restart_for: None, trouble: None, .. }
             | Event::Dispatcher { decides: true, .. }
-            | Event::Path { error: None, .. }
             | Event::Node(Notice::Met { .. } | Notice::Restarted { .. } | Notice::Heard { .. }) => {
                 Level::Info
             }
@@ -161,10 +150,6 @@ impl fmt::Display for Event {
                 f,
                 "the dispatcher {address} doesn't answer: this host decides by its own tables until it does"
             ),
-            Event::Path { address, error: Some(error) } => {
-                write!(f, "the path to {address} can't be probed: {error}; it is tried again")
-            }
-            Event::Path { address, error: None } => write!(f, "the path to {address} is known again"),
             Event::Restored { part } => write!(f, "somebody had removed or changed {part}: it is restored"),
             Event::Missing { part, error } => {
                 write!(f, "somebody has removed or changed {part}, and it can't be restored: {error}")

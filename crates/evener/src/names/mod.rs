@@ -1,11 +1,9 @@
-//! Names: sockets by which queries come, and what is counted and shown. What is answered is [`evener_core::dns`]'s.
+//! Names: sockets by which queries come, and what is counted. What is answered is [`evener_core::dns`]'s.
 
 mod counts;
 mod datagrams;
 mod server;
-mod shown;
 mod stream;
 
 pub(crate) use counts::Counts;
 pub(crate) use server::{Answering, NamesError, Opened, Servers};
-pub(crate) use shown::{Load, Shown, ShownAddress, ShownName};

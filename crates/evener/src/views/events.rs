@@ -80,7 +80,7 @@ fn event(told: &events::Told) -> Event {
     };
     match happened {
         events::Event::Farm(farm) => be_about(&mut event, farm),
-        events::Event::Dispatcher { address, .. } | events::Event::Path { address, .. } => {
+        events::Event::Dispatcher { address, .. } => {
             event.address = Some(address.to_string());
         }
         events::Event::Restored { part } | events::Event::Missing { part, .. } => {

@@ -95,7 +95,7 @@ impl Show for Board {
             services: services::services(&moment),
             servers: servers::servers(&moment),
             hosts: hosts::hosts(&moment.published.snapshot),
-            names: names::names(&moment.published.names, moment.now_ms),
+            names: names::names(&moment.published.snapshot, moment.now_ms),
         }
     }
 
@@ -116,7 +116,7 @@ impl Show for Board {
     }
 
     fn names(&self) -> Vec<Name> {
-        names::names(&self.latest().names, evener_dataplane::now_ns() / 1_000_000)
+        names::names(&self.latest().snapshot, evener_dataplane::now_ns() / 1_000_000)
     }
 
     fn interfaces(&self) -> Vec<String> {

@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::{Shown, ShownAddress, ShownName};
+use evener_core::director::Snapshot;
+use evener_core::dns::{AddressSnapshot, NameSnapshot};
+
+use crate::names::Counts;
 
 /// An address that a name may be answered with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,42 +48,44 @@ pub struct Name {
 }
 
 /// All of them, by name in the order of the file.
-pub(crate) fn names(shown: &Shown, now_ms: u64) -> Vec<Name> {
-    let latest = shown.latest();
-    latest.iter().flat_map(|name| name.addresses.iter().map(|one| name_of(name, one, now_ms))).collect()
+pub(crate) fn names(snapshot: &Snapshot, now_ms: u64) -> Vec<Name> {
+    snapshot
+        .names
+        .iter()
+        .flat_map(|name| name.addresses.iter().map(|one| name_of(name, one, now_ms)))
+        .collect()
 }
 
 /// What became of queries, if there are any to answer.
-pub(crate) fn counts(shown: &Shown) -> BTreeMap<String, u64> {
-    let all: BTreeMap<String, u64> =
-        shown.counts.all().map(|(name, count)| (name.to_owned(), count)).collect();
-    if all.values().all(|count| *count == 0) && shown.latest().is_empty() { BTreeMap::new() } else { all }
+pub(crate) fn counts(snapshot: &Snapshot, counts: &Counts) -> BTreeMap<String, u64> {
+    let all: BTreeMap<String, u64> = counts.all().map(|(name, count)| (name.to_owned(), count)).collect();
+    if all.values().all(|count| *count == 0) && snapshot.names.is_empty() { BTreeMap::new() } else { all }
 }
 
-fn name_of(name: &ShownName, shown: &ShownAddress, now_ms: u64) -> Name {
+fn name_of(seen: &NameSnapshot, shown: &AddressSnapshot, now_ms: u64) -> Name {
     let bps = |number: Option<u64>| number.map(|number| number as f64);
-    let (report, since_ms) = (shown.report(), now_ms.saturating_sub(name.at_ms));
+    let (report, since_ms) = (shown.report(), now_ms.saturating_sub(seen.at_ms));
     Name {
-        name: name.settings.name.to_string(),
+        name: seen.name.settings.name.to_string(),
         address: shown.address.to_string(),
         server: shown.server().into_owned(),
-        state: shown.state.to_owned(),
-        rank: name.rank(shown),
-        share: name.part(shown),
+        state: shown.state.name().to_owned(),
+        rank: seen.rank(shown),
+        share: seen.part(shown),
         answers: shown.given.load(Relaxed),
-        policy: name.policy.to_owned(),
-        ttl_seconds: name.settings.ttl_s,
+        policy: seen.name.policy.name.to_owned(),
+        ttl_seconds: seen.name.settings.ttl_s,
         bottleneck_bps: bps(report.bottleneck_bps),
         available_bps: bps(report.available_bps),
         path_source: path_source(report.available_bps.or(report.bottleneck_bps), shown),
         path_age_seconds: shown.probed_ms().map(|ms| (ms + since_ms) as f64 / 1e3),
         delay_seconds: report.delay_us.map(|us| us as f64 / 1e6),
         age_seconds: shown.age_ms().map(|ms| (ms + since_ms) as f64 / 1e3),
-        cause: name.cause(shown),
+        cause: seen.cause(shown),
     }
 }
 
-fn path_source(bps: Option<u64>, shown: &ShownAddress) -> Option<String> {
+fn path_source(bps: Option<u64>, shown: &AddressSnapshot) -> Option<String> {
     let source = if shown.probed_ms().is_some() { "probe" } else { "clients" };
     bps.map(|_| source.to_owned())
 }

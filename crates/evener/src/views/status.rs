@@ -197,7 +197,7 @@ pub(crate) fn status(moment: &Moment) -> Status {
         nodes: speaker.map(|speaker| speaker.nodes()).unwrap_or_default(),
         nodes_refused: speaker.map(refused).unwrap_or_default(),
         dispatcher: speaker.and_then(|speaker| speaker.dispatcher()).map(dispatcher),
-        dns: names::counts(&published.names),
+        dns: names::counts(&published.snapshot, &published.queries),
         interfaces: interfaces(snapshot),
         installed: installed(&published.installed),
     }

@@ -14,10 +14,10 @@ const CORE: [Room; 8] = [
     ("path", &["net"]),
     ("server", &["net", "path"]),
     ("pool", &["net", "path"]),
-    ("farm", &["net", "path", "pool"]),
-    ("dns", &["net", "path", "pool", "farm"]),
+    ("dns", &["net", "path", "pool"]),
+    ("farm", &["net", "path", "pool", "dns"]),
     ("node", &["net", "farm"]),
-    ("director", &["net", "path", "pool", "farm", "node"]),
+    ("director", &["net", "path", "pool", "dns", "farm", "node"]),
 ];
 const PRODUCT: [Room; 15] = [
     ("runtime", &[]),

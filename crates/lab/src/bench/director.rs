@@ -260,7 +260,8 @@ impl Daemon {
             host: None,
             seed: Seed(1, 2),
             running: None,
-            records: BTreeMap::new(),
+            drained_of_names: BTreeSet::new(),
+            groups: BTreeMap::new(),
         };
         let director = Director::new(start, Moment { ms: now_ms, lease_holds: true, ..Moment::default() });
         let board = Arc::new(Mutex::new(Arc::clone(director.snapshot())));
@@ -434,7 +435,7 @@ fn reload(farm: Farm) -> Input {
         farm: Box::new(farm),
         network: Box::new(network(most)),
         links: BTreeMap::from([(LINK, LINK_MAC)]),
-        records: BTreeMap::new(),
+        groups: BTreeMap::new(),
     }
 }
 

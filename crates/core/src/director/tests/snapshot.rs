@@ -19,7 +19,7 @@ fn told(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
 fn begin(world: &mut World, farm: Farm) -> (u64, Arc<Tables>) {
     let (farm, network) = (Box::new(farm), Box::new(network()));
     let now = Moment { ms: world.now_ms, lease_holds: true, ..Moment::default() };
-    world.director.handle(now, Input::Reload { farm, network, links: links(), records: BTreeMap::new() });
+    world.director.handle(now, Input::Reload { farm, network, links: links(), groups: BTreeMap::new() });
     match world.director.poll_output() {
         Some(Output::Apply { generation, tables }) => (generation, tables),
         other => panic!("{other:?}"),

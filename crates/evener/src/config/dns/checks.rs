@@ -7,7 +7,7 @@ use evener_core::dns::Name;
 use evener_core::pool::signals::Signals;
 
 use super::files::NamesFile;
-use super::name::{From, Placed};
+use super::name::Placed;
 use super::{Followed, ZoneConfig, signals};
 use crate::config::Origin;
 use crate::config::problems::{Problem, Span, line_and_column};
@@ -71,7 +71,7 @@ pub(super) fn check(
                 written.insert(file.get_ref(), (placed, file.span()));
             }
         }
-        let (name, span) = (&placed.config.settings.name, &placed.name);
+        let (name, span) = (&placed.config.name.settings.name, &placed.name);
         if let Some(first) = seen.get(name) {
             let help = "name all its services in one [[dns.name]]";
             let problem = Problem::new(span.clone(), format!("{name} is balanced twice"), help);
@@ -106,7 +106,7 @@ fn check_services(files: &Files<'_, '_>, placed: &Placed, services: &BTreeMap<&s
         let help = meant(service.get_ref(), services.keys().copied());
         files.problem(placed, Problem::new(service.span(), message, help));
     }
-    if let From::Servers(list) = &placed.config.from {
+    if let Some(list) = placed.config.name.list() {
         let known = signals(true, list.settings.report.as_deref());
         can_weigh(files, placed, &known, "nobody asks these", "[dns.name.report]");
     }
@@ -114,8 +114,8 @@ fn check_services(files: &Files<'_, '_>, placed: &Placed, services: &BTreeMap<&s
 
 /// Complains of a policy that goes by what nobody will know.
 fn can_weigh(files: &Files<'_, '_>, placed: &Placed, known: &Signals, who: &str, add: &str) {
-    let policy = placed.config.policy;
-    let Some(weighing) = placed.config.weighing() else { return };
+    let policy = placed.config.name.policy;
+    let Some(weighing) = placed.config.name.weighing() else { return };
     if let (None, Some(span)) = ((weighing.load)(known), placed.policy.clone()) {
         let message =
             format!("policy \"{}\" goes by what servers tell of their load, and {who}", policy.name);

@@ -20,7 +20,7 @@ use toml::de::DeValue;
 
 use checks::Files;
 pub(super) use files::NamesFile;
-pub use name::{From, NameConfig};
+pub use name::NameConfig;
 use name::{Placed, Shared};
 
 use super::Origin;
@@ -50,7 +50,7 @@ pub struct DnsConfig {
 impl DnsConfig {
     /// Whether agents are asked for packets by which paths are measured.
     pub fn probes_paths(&self) -> bool {
-        self.names.iter().filter_map(|name| name.probe).any(|probing| probing.mode == PathMode::Udp)
+        self.names.iter().filter_map(|name| name.name.probe).any(|probing| probing.mode == PathMode::Udp)
     }
 
     /// How many servers are listed for names alone.
@@ -60,10 +60,7 @@ impl DnsConfig {
 
     /// Them.
     pub fn own_servers(&self) -> impl Iterator<Item = &OwnServer> {
-        self.names.iter().flat_map(|name| match &name.from {
-            From::Services { .. } => &[],
-            From::Servers(list) => &list.servers[..],
-        })
+        self.names.iter().filter_map(|name| name.name.list()).flat_map(|list| &list.servers)
     }
 }
 
@@ -153,7 +150,7 @@ pub(super) fn read(
         section.missing("listen", "nobody can ask: there is no address", help);
     }
     for placed in names.iter().filter(|placed| placed.policy.is_none()) {
-        unwritten.name(&placed.config.settings.name, placed.config.policy.name);
+        unwritten.name(&placed.config.name.settings.name, placed.config.name.policy.name);
     }
     // A list made out of that of what was read would go on to take all of its room.
     let mut configs = Vec::with_capacity(names.len());

@@ -6,69 +6,41 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evener_core::dns::{Draw, NoneAlive, OwnServer, PathMode, PathProbing, ServerList, Settings};
+use evener_core::dns::{
+    AddressesOf, BalancedName, Draw, NoneAlive, OwnServer, PathMode, PathProbing, Period, ServerList,
+    Settings,
+};
 use evener_core::farm::Placement;
 use evener_core::net::Protocol;
 use evener_core::pool::policy::score::GAIN_PERCENT;
-use evener_core::pool::policy::{Consumer, FAILOVER, Policy, Weighing, rank};
+use evener_core::pool::policy::{Consumer, FAILOVER, Policy, rank};
 use evener_core::pool::{self, HealthCheck, Reporting};
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::domain;
-use super::period::{Period, period};
+use super::period::period;
 use crate::config::once::Once;
 use crate::config::problems::{Problem, Span};
 use crate::config::section::{Complaint, Section};
 use crate::config::{addresses, defaults, health, report, values};
 
-/// A balanced name.
+/// A balanced name, and what of it is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameConfig {
-    /// How it is answered.
-    pub settings: Arc<Settings>,
+    /// What it means.
+    pub name: Arc<BalancedName>,
     /// By which protocols browsers are told to come, by an HTTPS record; none: there is no record but the zone file's.
     pub alpn: Vec<String>,
-    /// By which addresses are given: a row of the table, or [`rank::PAPER`].
-    pub policy: &'static Policy,
-    /// How long loads count as they were.
-    pub period: Period,
-    /// The most that a server gains by its report, in percent of its fair share.
-    pub report_gain_percent: u64,
     /// Where ranks are read that somebody else made.
     pub rank_from: Option<PathBuf>,
     /// Where ranks are written, as lines.
     pub rank_file: Option<PathBuf>,
     /// Where states are written as gdnsd reads them.
     pub gdnsd_file: Option<PathBuf>,
-    /// How paths to its servers are probed, if they are.
-    pub probe: Option<PathProbing>,
-    /// Whose addresses.
-    pub from: From,
 }
 
 const PATH_MODES: [(&str, PathMode); 2] = [("udp", PathMode::Udp), ("paper", PathMode::Paper)];
-
-/// Whose addresses a name has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum From {
-    /// Of services of this file: those of their servers, or their own.
-    Services {
-        /// The services' names.
-        names: Vec<String>,
-        /// Their own addresses are given, as long as one of their servers lives.
-        own: bool,
-    },
-    /// Of servers that are listed for the name alone.
-    Servers(ServerList),
-}
-
-impl NameConfig {
-    /// By what shares are made or servers ranked, if the policy goes by load.
-    pub fn weighing(&self) -> Option<&'static Weighing> {
-        self.policy.names?.weighing
-    }
-}
 
 /// A name, and where in the file it, its policy and the services that it names stand.
 pub(super) struct Placed {
@@ -163,9 +135,10 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
     let settings = Settings { name: name.get_ref().clone(), ttl_s, top, draw, none_alive };
     let from = match services.is_empty() {
         false => {
-            From::Services { names: services.iter().map(|name| name.get_ref().clone()).collect(), own: by }
+            let names = services.iter().map(|name| name.get_ref().clone()).collect();
+            AddressesOf::Services { names, own: by }
         }
-        true => From::Servers(ServerList {
+        true => AddressesOf::Servers(ServerList {
             servers: servers.into(),
             settings: {
                 let check = shared(&mut all.healths, health);
@@ -178,16 +151,19 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
         file,
         files: rank_file.iter().chain(&gdnsd_file).cloned().collect(),
         config: NameConfig {
-            settings: Arc::new(settings),
+            name: Arc::new(BalancedName {
+                settings: Arc::new(settings),
+                policy,
+                period,
+                report_gain_percent,
+                rank_from: rank_from.as_ref().map(|path| path.get_ref().display().to_string()),
+                probe,
+                from,
+            }),
             alpn: alpn.into_iter().map(Spanned::into_inner).collect(),
-            policy,
-            period,
-            report_gain_percent,
             rank_from: rank_from.map(Spanned::into_inner),
             rank_file: rank_file.map(Spanned::into_inner),
             gdnsd_file: gdnsd_file.map(Spanned::into_inner),
-            probe,
-            from,
         },
         name: name.span(),
         policy: policy_span,

@@ -1,17 +1,19 @@
 //! Whose addresses a name may be answered with, as they are now: of services' servers, of groups' members, and of services as sites.
 
-use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::sync::atomic::AtomicU64;
 
-use evener_core::director::Snapshot;
-use evener_core::dns::{ServerList, ServerStates};
-use evener_core::farm::Service;
-use evener_core::farm::group::MemberState;
-use evener_core::pool::State;
-use evener_core::pool::report::Report;
-use evener_core::pool::shares::Known;
-use evener_core::pool::signals::Signals;
+use crate::director::Snapshot;
+use crate::farm::Service;
+use crate::farm::group::MemberState;
+use crate::pool::report::Report;
+use crate::pool::shares::Known;
+use crate::pool::signals::Signals;
+use crate::pool::{State, WHOLE};
 
 /// A server that may be given, as it is now.
 #[derive(Clone, Debug)]
@@ -19,23 +21,38 @@ pub(super) struct Candidate {
     /// Its name; `None`: its address is its name.
     pub(super) server: Option<Arc<str>>,
     pub(super) address: IpAddr,
-    pub(super) state: &'static str,
-    pub(super) lives: bool,
+    pub(super) state: State,
     pub(super) known: Known,
     /// Why it isn't up.
     pub(super) reason: Option<String>,
-    /// How old what a probe found of its path is, in milliseconds, where that is among its signals.
+    /// How old that is which a probe found of its path, in milliseconds, where that is among its signals.
     pub(super) probed_ms: Option<u64>,
     /// How often its address was given first, where it is a name's own; a service's server has a count for each name.
     pub(super) given: Option<Arc<AtomicU64>>,
 }
 
 impl Candidate {
-    /// Whether it is as it was, if this is told at `now_ms` and that was at `then_ms`: a report that has only grown older is the same.
+    /// Of a service, or a group.
+    fn of_service(
+        server: &str,
+        address: IpAddr,
+        state: State,
+        known: Known,
+        reason: Option<String>,
+    ) -> Candidate {
+        Candidate { server: Some(server.into()), address, state, known, reason, probed_ms: None, given: None }
+    }
+
+    /// Whether answers may have it: one of weight 0 gets nobody.
+    pub(super) fn lives(&self) -> bool {
+        self.state == State::Up && self.known.weight > 0
+    }
+
+    /// Whether it is as it was, if this is so at `now_ms` and that was at `then_ms`: a report that has only grown older is the same.
     fn is_as(&self, now_ms: u64, before: &Candidate, then_ms: u64) -> bool {
         let reported = |one: &Candidate, at_ms: u64| Some(at_ms.saturating_sub(one.known.signals.age_ms?));
         let ageless = |one: &Candidate| Signals { age_ms: None, ..one.known.signals };
-        let rest = |one: &Candidate| (one.address, one.state, one.lives, one.known.weight, one.known.tenths);
+        let rest = |one: &Candidate| (one.address, one.state, one.known.weight, one.known.tenths);
         rest(self) == rest(before)
             && (&self.server, &self.reason) == (&before.server, &before.reason)
             && ageless(self) == ageless(before)
@@ -43,13 +60,13 @@ impl Candidate {
     }
 }
 
-/// A service of the file that names follow.
-#[derive(Debug)]
+/// A service of the farm whose servers names have.
+#[derive(Clone, Debug)]
 pub(super) struct Followed {
     pub(super) service: String,
     /// Its own addresses are given, in place of its servers'.
     pub(super) own: bool,
-    /// Names that follow it go by load.
+    /// Names that have them go by load.
     pub(super) by_load: bool,
     /// These names, by number.
     pub(super) names: Vec<usize>,
@@ -63,7 +80,7 @@ impl Followed {
         Followed { service, own, by_load, names: Vec::new(), candidates: Vec::new(), at_ms: 0 }
     }
 
-    /// Takes in how it is now. True if that is something else than before for the names that follow it.
+    /// Takes in how it is now. True if that is something else than before for the names that have it.
     pub(super) fn look(&mut self, snapshot: &Snapshot) -> bool {
         let (mut candidates, at_ms) = of_service(&self.service, self.own, snapshot);
         if !self.by_load {
@@ -79,12 +96,12 @@ impl Followed {
     }
 }
 
-/// Those of a service of the file, and when they were so.
+/// Those of a service of the farm, and when they were so.
 fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<Candidate>, u64) {
-    if let Some(shown) = snapshot.groups.iter().find(|shown| shown.group.name == name) {
-        let members: Vec<Candidate> = shown.members.iter().filter_map(of_member).collect();
-        let addresses = shown.group.addresses.iter().map(|at| at.ip());
-        return (if own { site(name, addresses, &members) } else { members }, shown.at_ms);
+    if let Some(seen) = snapshot.groups.iter().find(|seen| seen.group.name == name) {
+        let members: Vec<Candidate> = seen.members.iter().filter_map(of_member).collect();
+        let addresses = seen.group.addresses.iter().map(|at| at.ip());
+        return (if own { site(name, addresses, &members) } else { members }, seen.at_ms);
     }
     let seen = snapshot.services.iter().find(|seen| seen.name == name);
     let Some((service, seen)) = snapshot.farm.service(name).zip(seen) else {
@@ -92,17 +109,10 @@ fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<Candidate>, u6
     };
     let servers = seen.servers.iter().flat_map(|server| {
         let known = Known { weight: server.member.weight, tenths: server.tenths, signals: server.signals };
-        let addresses = published(service, &server.name.server, server.address);
-        addresses.into_iter().map(move |address| Candidate {
-            server: Some(server.name.server.as_str().into()),
-            address,
-            state: server.state.name(),
-            lives: server.state == State::Up,
-            known,
-            reason: server.reason.clone(),
-            given: None,
-            probed_ms: None,
-        })
+        let name = &server.name.server;
+        let candidate =
+            |address| Candidate::of_service(name, address, server.state, known, server.reason.clone());
+        published(service, name, server.address).into_iter().map(candidate).collect::<Vec<_>>()
     });
     let servers: Vec<Candidate> = servers.collect();
     let addresses = service.addresses.iter().map(|at| at.ip());
@@ -120,25 +130,18 @@ fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr
 
 /// A service's own addresses, which live as long as one of its servers does, have all their weight, and are as loaded as the mean of them.
 fn site(name: &str, addresses: impl Iterator<Item = IpAddr>, servers: &[Candidate]) -> Vec<Candidate> {
-    let alive = || servers.iter().filter(|server| server.lives);
+    let alive = || servers.iter().filter(|server| server.lives());
     let weight = alive().map(|server| u32::from(server.known.weight)).sum::<u32>();
-    let lives = weight > 0;
+    let state = if weight > 0 { State::Up } else { State::Down };
+    let known = Known {
+        weight: u16::try_from(weight.max(1)).unwrap_or(u16::MAX),
+        tenths: WHOLE,
+        signals: mean(&alive().map(|server| server.known.signals).collect::<Vec<_>>()),
+    };
+    let reason = (weight == 0).then(|| "none of its servers lives".to_owned());
     let mut addresses: Vec<IpAddr> = addresses.collect();
     addresses.dedup();
-    let candidate = |address| Candidate {
-        server: Some(name.into()),
-        address,
-        state: if lives { State::Up.name() } else { State::Down.name() },
-        lives,
-        known: Known {
-            weight: u16::try_from(weight.max(1)).unwrap_or(u16::MAX),
-            tenths: 10,
-            signals: mean(&alive().map(|server| server.known.signals).collect::<Vec<_>>()),
-        },
-        reason: (!lives).then(|| "none of its servers lives".to_owned()),
-        given: None,
-        probed_ms: None,
-    };
+    let candidate = |address| Candidate::of_service(name, address, state, known, reason.clone());
     addresses.into_iter().map(candidate).collect()
 }
 
@@ -166,44 +169,15 @@ fn mean(servers: &[Signals]) -> Signals {
 
 /// A member that has an address: a name in its URL is resolved by its clients.
 fn of_member(member: &MemberState) -> Option<Candidate> {
-    let address = member.joiner.url.address()?;
     let signals = Signals {
         latency_us: member.latency_us,
         report: Report { load_milli: member.reported, ..Report::default() },
         age_ms: member.age_ms,
         ..Signals::default()
     };
+    let tenths = u16::try_from(member.weight_percent.div_ceil(10)).unwrap_or(WHOLE);
+    let known = Known { weight: member.joiner.weight, tenths, signals };
     let failed = member.last_failure.as_ref().filter(|_| member.state == State::Down);
-    Some(Candidate {
-        server: Some(member.name.as_str().into()),
-        address,
-        state: member.state.name(),
-        lives: member.state == State::Up && member.joiner.weight > 0,
-        known: Known {
-            weight: member.joiner.weight,
-            tenths: u16::try_from(member.weight_percent.div_ceil(10)).unwrap_or(10),
-            signals,
-        },
-        reason: failed.map(|(_, failure)| failure.to_string()),
-        given: None,
-        probed_ms: None,
-    })
-}
-
-/// Servers of a name alone.
-pub(super) fn of_own(list: &ServerList, states: &ServerStates, now_ms: u64) -> Vec<Candidate> {
-    let views = states.views(list, now_ms).map(|(server, view)| Candidate {
-        server: server.name.clone(),
-        address: server.address.ip(),
-        state: view.state.name(),
-        lives: view.state == State::Up,
-        known: view.known,
-        reason: match view.failure {
-            _ if view.refuses => Some("drained by its own report".to_owned()),
-            failure => failure.map(ToString::to_string),
-        },
-        given: Some(Arc::clone(view.given)),
-        probed_ms: None,
-    });
-    views.collect()
+    let reason = failed.map(|(_, failure)| failure.to_string());
+    Some(Candidate::of_service(&member.name, member.joiner.url.address()?, member.state, known, reason))
 }

@@ -1,0 +1,494 @@
+//! Balanced names as a part of the farm: whose addresses each is answered with, and what is due for servers of its own.
+//!
+//! There may be hundreds of thousands of names: what happens to one costs nothing for the others.
+
+mod candidate;
+mod own;
+mod ranking;
+mod running;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::event::Event;
+use super::groups::GroupSnapshot;
+use super::moment::Moment;
+use super::snapshot::{ServiceSnapshot, Snapshot};
+use crate::dns::{
+    self, AddressesOf, Balanced, BalancedName, MeasuredPath, NameSnapshot, OwnServer, PathChange, PathOrder,
+    PathProbing, Paths, ServerList, Table,
+};
+use crate::farm::group::MemberChange;
+use crate::farm::plan::{ServerName, identity};
+use crate::farm::{Farm, Service};
+use crate::path::seed::Seed;
+use crate::pool::signals::Signals;
+use crate::pool::{Change, Fact, LOAD_PORT, ReportKind, Reporting, health};
+use candidate::Followed;
+use own::OwnServers;
+use running::{Running, Source};
+
+/// An order of names.
+#[derive(Clone, Debug)]
+pub enum NameOrder {
+    /// Names are those of the farm in force from now on.
+    Reloaded,
+    /// Probe a server of a name's own list, by its place there, and say by [`NameFact::Server`] what came of it.
+    Probe(Arc<BalancedName>, usize),
+    /// Ask one for its load, likewise.
+    Ask(Arc<BalancedName>, usize),
+    /// Read the ranks that somebody else makes for the name of this number, and say by [`NameFact::Ranks`] what came of it.
+    ReadRanks(Arc<BalancedName>, usize),
+    /// Probe a path, and say by [`super::Input::Path`] what came of it.
+    ProbePath(PathOrder),
+    /// Answer by these from now on, in the order of the farm, and by no others.
+    AnswerAll(Vec<Arc<Balanced>>),
+    /// Answer by these from now on, by their numbers; others stay.
+    Answer(Vec<(usize, Arc<Balanced>)>),
+}
+
+/// What came of an order of a name.
+#[derive(Clone, Debug)]
+pub enum NameFact {
+    /// Of a question to a server, by its place in the list of then.
+    Server(usize, Fact),
+    /// Ranks that somebody else made, as text; or why they can't be read.
+    Ranks(Result<String, String>),
+}
+
+/// Services and groups of a snapshot.
+type Seen = (Arc<[ServiceSnapshot]>, Arc<[Arc<GroupSnapshot>]>);
+
+/// All names of a farm.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    /// In the order of the farm, by which they have their numbers.
+    running: Vec<Running>,
+    /// Their numbers in the order of their names.
+    by_name: Vec<usize>,
+    /// Services whose servers some of them have.
+    followed: Vec<Followed>,
+    /// When each has something to do next, in milliseconds.
+    due: BTreeSet<(u64, usize)>,
+    /// Those that are to be looked at anew, or all.
+    dirty: Vec<usize>,
+    is_new: bool,
+    is_begun: bool,
+    /// Of how many servers it isn't known yet whether they work.
+    unknown: usize,
+    /// What the operator had drained, whether it is there or not.
+    drained: BTreeSet<ServerName>,
+    paths: Paths,
+    key: Seed,
+    /// Services and groups as they were looked at last.
+    seen: Option<Seen>,
+    snapshot: Arc<Table<NameSnapshot>>,
+    orders: VecDeque<NameOrder>,
+    events: Vec<Event>,
+}
+
+impl Names {
+    /// None yet. `key` is a secret for their draws.
+    pub(super) fn new(key: Seed, drained: BTreeSet<ServerName>) -> Names {
+        Names {
+            running: Vec::new(),
+            by_name: Vec::new(),
+            followed: Vec::new(),
+            due: BTreeSet::new(),
+            dirty: Vec::new(),
+            is_new: true,
+            is_begun: false,
+            unknown: 0,
+            drained,
+            paths: Paths::default(),
+            key,
+            seen: None,
+            snapshot: Arc::default(),
+            orders: VecDeque::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Goes on with the names of a farm; what is known of servers that stay is kept.
+    pub(super) fn reload(&mut self, farm: &Farm, now: Moment) {
+        let before = core::mem::take(&mut self.running).into_iter();
+        let mut before: BTreeMap<dns::Name, Running> =
+            before.map(|running| (running.name.settings.name.clone(), running)).collect();
+        self.followed = Vec::new();
+        self.running = Vec::with_capacity(farm.names.len());
+        let mut places = BTreeMap::new();
+        for (number, name) in farm.names.iter().enumerate() {
+            let known = before.remove(&name.settings.name).map(Running::into_parts);
+            let (known, kept) = known.map(|(name, servers, kept)| ((name, servers), kept)).unzip();
+            let servers = match &name.from {
+                AddressesOf::Servers(list) => Source::Own(self.own_servers(name, list, known, now.ms)),
+                AddressesOf::Services { names, own } => {
+                    let given = match known {
+                        Some((_, Source::Services { given, .. })) => given,
+                        _ => Vec::new(),
+                    };
+                    let by_load = name.weighing().is_some();
+                    let followed = names.iter().map(|service| {
+                        self.follow_service(number, (service.clone(), *own, by_load), &mut places)
+                    });
+                    Source::Services { followed: followed.collect(), given }
+                }
+            };
+            self.running.push(Running::new(name, kept, servers, now.ms));
+        }
+        self.by_name = (0..self.running.len()).collect();
+        let name = |number: &usize| self.running.get(*number).map(|running| &running.name.settings.name);
+        self.by_name.sort_by(|one, other| name(one).cmp(&name(other)));
+        self.unknown = self.running.iter().map(Running::unknown).sum();
+        (self.seen, self.is_new) = (None, true);
+        self.orders.push_back(NameOrder::Reloaded);
+        self.dirty.clear();
+        self.due.clear();
+        self.paths.follow(farm.names.iter().flat_map(|name| wanted_paths(farm, name)), now.ms);
+        (0..self.running.len()).for_each(|number| self.settle(number, now));
+    }
+
+    /// The servers of a name's own list, as far as they are known.
+    fn own_servers(
+        &self,
+        name: &BalancedName,
+        list: &ServerList,
+        known: Option<(Arc<BalancedName>, Source)>,
+        now_ms: u64,
+    ) -> OwnServers {
+        let named = name.settings.name.to_string();
+        let seed = identity(&named, "") ^ self.key.0;
+        let mut servers = match known {
+            Some((before, Source::Own(servers))) => {
+                servers.follow(before.list().unwrap_or(list), list, seed, now_ms)
+            }
+            _ => OwnServers::new(list, seed, now_ms),
+        };
+        if !self.drained.is_empty() {
+            for (place, server) in list.servers.iter().enumerate() {
+                let server = ServerName { service: named.clone(), server: server.name().into_owned() };
+                servers.drain(place, self.drained.contains(&server));
+            }
+        }
+        servers
+    }
+
+    /// The place of a service whose servers a name has.
+    fn follow_service(
+        &mut self,
+        number: usize,
+        key: (String, bool, bool),
+        places: &mut BTreeMap<(String, bool, bool), usize>,
+    ) -> usize {
+        let place = *places.entry(key).or_insert_with_key(|(service, own, by_load)| {
+            self.followed.push(Followed::new(service.clone(), *own, *by_load));
+            self.followed.len() - 1
+        });
+        if let Some(followed) = self.followed.get_mut(place) {
+            followed.names.push(number);
+        }
+        place
+    }
+
+    /// It is known how servers are, or that was waited for long enough: queries are answered from now on.
+    pub(super) fn begin(&mut self) {
+        self.is_begun = true;
+    }
+
+    /// The number of a name.
+    fn number(&self, name: &dns::Name) -> Option<usize> {
+        let of = |number: &usize| self.running.get(*number).map(|running| &running.name.settings.name);
+        let at = self.by_name.binary_search_by(|number| of(number).cmp(&Some(name))).ok()?;
+        self.by_name.get(at).copied()
+    }
+
+    /// The name that is written so.
+    pub(super) fn find(&self, name: &str) -> Option<&Arc<BalancedName>> {
+        let number = self.number(&dns::Name::parse(name).ok()?)?;
+        self.running.get(number).map(|running| &running.name)
+    }
+
+    /// Takes in what came of an order of a name, as it was then: after a reload it may have other servers, or be gone.
+    pub(super) fn take(&mut self, name: &BalancedName, fact: NameFact, now: Moment) {
+        let Some(number) = self.number(&name.settings.name) else { return };
+        match fact {
+            NameFact::Server(server, fact) => self.answered(name, number, server, fact, now),
+            NameFact::Ranks(read) => self.ranks_read(number, read, now),
+        }
+        self.schedule(number);
+    }
+
+    fn answered(&mut self, name: &BalancedName, number: usize, server: usize, fact: Fact, now: Moment) {
+        let Some(running) = self.running.get_mut(number) else { return };
+        let known = Arc::clone(&running.name);
+        let asked = name.list().and_then(|list| list.servers.get(server));
+        let (Some(asked), Some(list), Source::Own(servers)) = (asked, known.list(), &mut running.servers)
+        else {
+            return;
+        };
+        let Some(place) = list.place_of(server, asked.address) else { return };
+        let counts = matches!(fact, Fact::Probed(Ok(_))) && goes_by_latency(&known);
+        let before = servers.unknown();
+        let change = servers.take(place, fact, now.ms).unwrap_or_default();
+        self.unknown = (self.unknown + servers.unknown()).saturating_sub(before);
+        if change.is_news || counts {
+            self.mark(number);
+        }
+        self.report_change(&known, place, change);
+    }
+
+    fn ranks_read(&mut self, number: usize, read: Result<String, String>, now: Moment) {
+        let Some(running) = self.running.get_mut(number) else { return };
+        let change = running.take_ranks(&self.followed, now, read);
+        if let Some(error) = change.turned {
+            let (name, from) = (running.name.settings.name.to_string(), running.name.rank_from.clone());
+            self.events.push(Event::Ranks { name, from: from.unwrap_or_default(), error });
+        }
+        if change.is_news {
+            self.mark(number);
+        }
+    }
+
+    /// The path to a server was probed: names that want that are looked at anew if it is another one.
+    pub(super) fn path_probed(&mut self, address: IpAddr, found: Result<MeasuredPath, String>, now: Moment) {
+        let PathChange { is_news, turned } = self.paths.probed(address, found, now.ms);
+        if let Some(error) = turned {
+            self.events.push(Event::Path { address, error });
+        }
+        if is_news {
+            let probes = |number: &usize| self.running.get(*number).is_some_and(|one| one.probes(address));
+            let numbers: Vec<usize> = (0..self.running.len()).filter(probes).collect();
+            numbers.into_iter().for_each(|number| self.mark(number));
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn time(&mut self, now: Moment) {
+        self.orders.extend(self.paths.poll(now.ms).map(NameOrder::ProbePath));
+        while let Some((_, number)) = self.due.first().copied().filter(|(at_ms, _)| *at_ms <= now.ms) {
+            self.settle(number, now);
+        }
+    }
+
+    /// When there is something to do next, in milliseconds.
+    pub(super) fn next_at(&self) -> u64 {
+        let due_ms = self.due.first().map_or(u64::MAX, |(at_ms, _)| *at_ms);
+        due_ms.min(self.paths.next_at())
+    }
+
+    /// Whether it is known of every server whether it works.
+    pub(super) fn are_settled(&self) -> bool {
+        self.unknown == 0
+    }
+
+    /// Does what is due for a name.
+    fn settle(&mut self, number: usize, now: Moment) {
+        let Some(running) = self.running.get_mut(number) else { return };
+        let name = Arc::clone(&running.name);
+        let mut is_news = running.is_due(now.ms);
+        if running.begins_to_read(now.ms) {
+            self.orders.push_back(NameOrder::ReadRanks(Arc::clone(&name), number));
+        }
+        if let Source::Own(servers) = &mut running.servers {
+            for (place, due) in servers.poll(now.ms) {
+                if due.probe {
+                    self.orders.push_back(NameOrder::Probe(Arc::clone(&name), place));
+                }
+                if due.ask {
+                    self.orders.push_back(NameOrder::Ask(Arc::clone(&name), place));
+                }
+                is_news |= due.change.is_news;
+                self.report_change(&name, place, due.change);
+            }
+        }
+        if is_news {
+            self.mark(number);
+        }
+        self.schedule(number);
+    }
+
+    /// Reports what happened to a server.
+    fn report_change(&mut self, name: &BalancedName, place: usize, change: Change) {
+        let Change { transition, refuses, reports, .. } = change;
+        if transition.is_none() && refuses.is_none() && reports.is_none() {
+            return;
+        }
+        let Some(server) = name.list().and_then(|list| list.servers.get(place)) else { return };
+        let server = || server_name(name, server);
+        let change = transition.and_then(|transition| match (transition.to, transition.reason) {
+            (health::State::Up, _) => Some(MemberChange::Up),
+            (_, reason) => reason.map(MemberChange::Down),
+        });
+        let events = [
+            change.map(|change| Event::Member { member: server(), change }),
+            refuses.map(|refuses| Event::Wished { server: server(), refuses }),
+            reports.map(|error| Event::Reports { server: server(), error }),
+        ];
+        self.events.extend(events.into_iter().flatten());
+    }
+
+    /// Has a name looked at anew before the next answer.
+    fn mark(&mut self, number: usize) {
+        if let Some(running) = self.running.get_mut(number).filter(|running| !running.is_dirty) {
+            running.is_dirty = true;
+            self.dirty.push(number);
+        }
+    }
+
+    /// Puts a name where it belongs among those that have something to do.
+    fn schedule(&mut self, number: usize) {
+        let Some(running) = self.running.get_mut(number) else { return };
+        let due_ms = running.next_at();
+        let before = core::mem::replace(&mut running.due_ms, due_ms);
+        if before != due_ms {
+            self.due.remove(&(before, number));
+        }
+        if due_ms != u64::MAX {
+            self.due.insert((due_ms, number));
+        }
+    }
+
+    /// Drains a server of a name's own list, or ends that. True if that is news.
+    pub(super) fn drain(&mut self, server: &ServerName, drain: bool) -> bool {
+        if drain {
+            self.drained.insert(server.clone())
+        } else {
+            self.drained.remove(server)
+        };
+        let number = dns::Name::parse(&server.service).ok().and_then(|name| self.number(&name));
+        let running = number.and_then(|number| Some((number, self.running.get_mut(number)?)));
+        let Some((number, Running { name, servers: Source::Own(servers), .. })) = running else {
+            return false;
+        };
+        let list = name.list().into_iter().flat_map(|list| &list.servers);
+        let Some(place) = list.clone().position(|listed| listed.name() == server.server) else {
+            return false;
+        };
+        if !servers.drain(place, drain) {
+            return false;
+        }
+        let change = if drain { MemberChange::Drained } else { MemberChange::Undrained };
+        self.events.push(Event::Member { member: server.clone(), change });
+        self.mark(number);
+        true
+    }
+
+    /// What the operator has drained, whether it is there or not.
+    pub(super) fn drained(&self) -> &BTreeSet<ServerName> {
+        &self.drained
+    }
+
+    /// Whether a name has an address of a server that lives.
+    pub(super) fn has_living(&self, name: &str, now_ms: u64) -> bool {
+        let number = dns::Name::parse(name).ok().and_then(|name| self.number(&name));
+        let running = number.and_then(|number| self.running.get(number));
+        running.is_some_and(|running| running.has_living(&self.followed, now_ms))
+    }
+
+    /// The next order.
+    pub(super) fn poll_order(&mut self) -> Option<NameOrder> {
+        self.orders.pop_front()
+    }
+
+    /// What has happened since.
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        core::mem::take(&mut self.events)
+    }
+
+    /// Has answers follow what is known now, if that is something else than before; then all of them are shown anew.
+    pub(super) fn follow(&mut self, farm: &Snapshot, now: Moment) -> Option<Arc<Table<NameSnapshot>>> {
+        // Until then each answer of a server would be the reason to make a name anew that nobody is answered by.
+        if !self.is_begun {
+            return None;
+        }
+        self.look_at_services(farm);
+        if core::mem::take(&mut self.is_new) {
+            self.dirty.clear();
+            let all = 0..self.running.len();
+            let looks = all.filter_map(|number| self.look(number, now));
+            let (balanced, seen): (Vec<_>, Vec<_>) = looks.unzip();
+            self.orders.push_back(NameOrder::AnswerAll(balanced));
+            self.snapshot = Arc::new(seen.into_iter().collect());
+            return Some(Arc::clone(&self.snapshot));
+        }
+        if self.dirty.is_empty() {
+            return None;
+        }
+        let (mut answers, mut seen) = (Vec::new(), Vec::new());
+        for number in core::mem::take(&mut self.dirty) {
+            if let Some((balanced, snapshot)) = self.look(number, now) {
+                answers.push((number, balanced));
+                seen.push((number, snapshot));
+            }
+        }
+        self.orders.push_back(NameOrder::Answer(answers));
+        self.snapshot = Arc::new(self.snapshot.with(seen));
+        Some(Arc::clone(&self.snapshot))
+    }
+
+    fn look(&mut self, number: usize, now: Moment) -> Option<(Arc<Balanced>, Arc<NameSnapshot>)> {
+        let running = self.running.get_mut(number)?;
+        running.is_dirty = false;
+        let looks = running.look(&self.followed, &self.paths, now);
+        self.schedule(number);
+        Some(looks)
+    }
+
+    /// Marks names whose services are otherwise than they were.
+    fn look_at_services(&mut self, farm: &Snapshot) {
+        let is_seen = |(services, groups): &Seen| {
+            Arc::ptr_eq(services, &farm.services) && Arc::ptr_eq(groups, &farm.groups)
+        };
+        if self.followed.is_empty() || self.seen.as_ref().is_some_and(is_seen) {
+            return;
+        }
+        let followed = self.followed.iter_mut();
+        let changed = followed.filter_map(|one| one.look(farm).then(|| one.names.clone()));
+        let changed: Vec<usize> = changed.flatten().collect();
+        changed.into_iter().for_each(|number| self.mark(number));
+        self.seen = Some((Arc::clone(&farm.services), Arc::clone(&farm.groups)));
+    }
+}
+
+fn server_name(name: &BalancedName, server: &OwnServer) -> ServerName {
+    ServerName { service: name.settings.name.to_string(), server: server.name().into_owned() }
+}
+
+/// Whether how long a probe took changes shares.
+fn goes_by_latency(name: &BalancedName) -> bool {
+    let signals = Signals { latency_us: Some(1), ..Signals::default() };
+    name.weighing().is_some_and(|weighing| (weighing.load)(&signals).is_some())
+}
+
+/// The paths that a name wants probed: to servers of its own, and to those that its services list, with the ports of their agents.
+fn wanted_paths(farm: &Farm, name: &BalancedName) -> Vec<(IpAddr, u16, PathProbing)> {
+    let Some(probing) = name.probe else { return Vec::new() };
+    let mut wanted = Vec::new();
+    match &name.from {
+        AddressesOf::Servers(list) => {
+            let port = agent_port(list.settings.report.as_deref());
+            wanted.extend(list.servers.iter().map(|server| (server.address.ip(), port, probing)));
+        }
+        AddressesOf::Services { names, .. } => {
+            let is_named = |service: &str| names.iter().any(|name| name == service);
+            for service in farm.services.iter().filter(|service| is_named(&service.name)) {
+                let Service { servers, report, .. } = service;
+                let port = agent_port(report.as_ref());
+                wanted.extend(servers.iter().map(|server| (server.address, port, probing)));
+            }
+            let members =
+                farm.groups.iter().filter(|group| is_named(&group.name)).flat_map(|one| &one.members);
+            let members = members.filter_map(|member| member.url.address());
+            wanted.extend(members.map(|address| (address, LOAD_PORT, probing)));
+        }
+    }
+    wanted
+}
+
+/// Where an agent answers: where it is asked for its load, if by HTTP.
+fn agent_port(report: Option<&Reporting>) -> u16 {
+    report.filter(|report| matches!(report.kind, ReportKind::Http(_))).map_or(LOAD_PORT, |report| report.port)
+}

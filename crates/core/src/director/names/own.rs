@@ -1,0 +1,237 @@
+//! Servers that are listed for one name alone, as they are now.
+
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::sync::atomic::AtomicU64;
+
+use super::candidate::Candidate;
+use crate::dns::{OwnServer, ServerList};
+use crate::pool::shares::Known;
+use crate::pool::{Change, Due, Fact, Pool, Server, State};
+
+/// The servers of a name as they are now, by their places in its list, which is given with each call.
+#[derive(Clone, Debug)]
+pub(super) struct OwnServers {
+    pool: Pool<usize>,
+    given: Box<[Arc<AtomicU64>]>,
+}
+
+impl OwnServers {
+    /// Of servers that nothing is known of. `seed` is another number for each name: it spreads their probes.
+    pub(super) fn new(list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
+        let mut pool = Pool::default();
+        pool.follow(0..list.servers.len(), |place| {
+            Server::new(&list.settings, seed_of(seed, *place), now_ms, false)
+        });
+        OwnServers { pool, given: list.servers.iter().map(|_| Arc::default()).collect() }
+    }
+
+    /// Goes on with another list; what is known of servers whose addresses stay is kept.
+    #[must_use]
+    pub(super) fn follow(self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
+        let mut known: BTreeMap<SocketAddr, Vec<(Server, Arc<AtomicU64>)>> = BTreeMap::new();
+        for ((server, given), listed) in self.pool.into_servers().zip(self.given).zip(&before.servers).rev() {
+            known.entry(listed.address).or_default().push((server, given));
+        }
+        let mut pool = Pool::default();
+        let mut all_given = Vec::with_capacity(list.servers.len());
+        pool.follow(0..list.servers.len(), |place| {
+            let seed = seed_of(seed, *place);
+            let listed = list.servers.get(*place).and_then(|listed| known.get_mut(&listed.address)?.pop());
+            let is_known = listed.is_some();
+            let (mut server, given) =
+                listed.unwrap_or_else(|| (Server::new(&list.settings, seed, now_ms, true), Arc::default()));
+            if is_known {
+                server.reconfigure(&list.settings, seed, now_ms);
+            }
+            all_given.push(given);
+            server
+        });
+        OwnServers { pool, given: all_given.into() }
+    }
+
+    /// When [`OwnServers::poll`] has something to do, in milliseconds.
+    pub(super) fn next_at(&self) -> u64 {
+        self.pool.next_at()
+    }
+
+    /// What is due now, by places in the list.
+    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(usize, Due)> {
+        self.pool.poll(now_ms)
+    }
+
+    /// Takes in what came of a question.
+    pub(super) fn take(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<Change> {
+        self.pool.take(&place, fact, now_ms)
+    }
+
+    /// The operator wants no more clients to come to a server, or wants them again. True if that is news.
+    pub(super) fn drain(&mut self, place: usize, is_drained: bool) -> bool {
+        self.pool.change(&place, |server| server.drain(is_drained)).unwrap_or(false)
+    }
+
+    /// Of how many servers it isn't known yet whether they work.
+    pub(super) fn unknown(&self) -> usize {
+        self.pool.iter().filter(|(_, server)| server.is_unknown()).count()
+    }
+
+    /// All of them, in the order of the list.
+    pub(super) fn candidates(&self, list: &ServerList, now_ms: u64) -> Vec<Candidate> {
+        let all = || self.pool.iter().map(|(_, server)| server).zip(&list.servers);
+        // Reports alone leave no name without servers.
+        let takes = |(server, listed): (&Server, &OwnServer)| is_wanted(server, listed) && !server.refuses();
+        let may_refuse = all().any(takes);
+        let candidate = |((server, listed), given): ((&Server, &OwnServer), &Arc<AtomicU64>)| {
+            let refuses = may_refuse && is_wanted(server, listed) && server.refuses();
+            let state = server.state(listed.weight, refuses);
+            let failed = server.health().last_failure().filter(|_| state == State::Down);
+            let reason = failed.map(|(_, failure)| failure.to_string());
+            let (tenths, signals) = (server.tenths(), server.signals(now_ms));
+            Candidate {
+                server: listed.name.clone(),
+                address: listed.address.ip(),
+                state,
+                known: Known { weight: listed.weight, tenths, signals },
+                reason: if refuses { Some("drained by its own report".to_owned()) } else { reason },
+                probed_ms: None,
+                given: Some(Arc::clone(given)),
+            }
+        };
+        all().zip(&self.given).map(candidate).collect()
+    }
+}
+
+/// Whether it works and its operator wants clients to come.
+fn is_wanted(server: &Server, listed: &OwnServer) -> bool {
+    server.state(listed.weight, false) == State::Up
+}
+
+fn seed_of(seed: u64, place: usize) -> u64 {
+    seed.wrapping_add((place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::health::{self, Failure};
+    use crate::pool::report::Report;
+    use crate::pool::{HealthCheck, HealthKind, ReportKind, Reporting, Settings};
+    use alloc::vec;
+
+    fn list(addresses: &[&str], kind: HealthKind) -> ServerList {
+        let server = |address: &&str| OwnServer { name: None, address: address.parse().unwrap(), weight: 1 };
+        ServerList {
+            servers: addresses.iter().map(server).collect(),
+            settings: Arc::new(Settings {
+                check: Arc::new(HealthCheck {
+                    kind,
+                    interval_ms: 1_000,
+                    timeout_ms: 500,
+                    rise: 1,
+                    fall: 1,
+                    jitter_percent: 0,
+                    port: None,
+                }),
+                report: None,
+                slow_start_ms: 0,
+            }),
+        }
+    }
+
+    fn states(states: &OwnServers, list: &ServerList, now_ms: u64) -> Vec<&'static str> {
+        states.candidates(list, now_ms).iter().map(|one| one.state.name()).collect()
+    }
+
+    #[test]
+    fn servers_are_probed_when_they_are_due_and_follow_their_answers() {
+        let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
+        let mut servers = OwnServers::new(&list, 7, 0);
+        assert_eq!((servers.next_at(), servers.unknown()), (0, 2));
+        assert!(servers.poll(0).iter().all(|(_, due)| due.probe && !due.ask));
+        assert_eq!(servers.next_at(), u64::MAX, "nothing is due while probes are under way");
+        let up = servers.take(0, Fact::Probed(Ok(5)), 3).unwrap();
+        assert_eq!((up.is_news, up.transition.unwrap().to), (true, health::State::Up));
+        let down = servers.take(1, Fact::Probed(Err(Failure::Refused)), 4).unwrap();
+        assert_eq!(down.transition.unwrap().reason, Some(Failure::Refused));
+        assert_eq!((states(&servers, &list, 5), servers.unknown()), (vec!["up", "down"], 0));
+        assert_eq!(servers.next_at(), 1_000);
+        assert_eq!(servers.take(9, Fact::Probed(Ok(5)), 5), None);
+    }
+
+    #[test]
+    fn servers_that_are_not_probed_are_up_and_never_due() {
+        let list = list(&["192.0.2.1:80"], HealthKind::None);
+        let servers = OwnServers::new(&list, 7, 0);
+        assert_eq!((servers.next_at(), servers.unknown()), (u64::MAX, 0));
+        assert_eq!(states(&servers, &list, 0), ["up"]);
+    }
+
+    #[test]
+    fn a_reload_keeps_what_is_known_of_addresses_that_stay() {
+        let before = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
+        let mut servers = OwnServers::new(&before, 7, 0);
+        servers.poll(0);
+        servers.take(1, Fact::Probed(Ok(5)), 3);
+        let after = list(&["192.0.2.2:80", "192.0.2.3:80"], HealthKind::Tcp);
+        let servers = servers.follow(&before, &after, 7, 10);
+        assert_eq!((states(&servers, &after, 10), servers.unknown()), (vec!["up", "down"], 1));
+        assert_eq!(after.place_of(1, "192.0.2.2:80".parse().unwrap()), Some(0));
+        assert_eq!(after.place_of(0, "192.0.2.1:80".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_drained_server_drains_until_it_is_wanted_again() {
+        let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None);
+        let mut servers = OwnServers::new(&list, 7, 0);
+        assert!(servers.drain(0, true) && !servers.drain(0, true) && !servers.drain(9, true));
+        assert_eq!(states(&servers, &list, 0), ["draining", "up"]);
+        assert!(servers.drain(0, false));
+        assert_eq!(states(&servers, &list, 0), ["up", "up"]);
+    }
+
+    #[test]
+    fn reports_drain_a_server_as_long_as_another_takes_clients() {
+        let kind = ReportKind::AgentCheck;
+        let report = Reporting { kind, port: 9, interval_ms: 1_000, timeout_ms: 100 };
+        let mut list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None);
+        Arc::make_mut(&mut list.settings).report = Some(Arc::new(report));
+        let mut servers = OwnServers::new(&list, 7, 0);
+        let refusal = || Fact::Reported(Ok(Report { percent: Some(0), ..Report::default() }));
+        let change = servers.take(0, refusal(), 1).unwrap();
+        assert_eq!((change.is_news, change.refuses), (true, Some(true)));
+        assert_eq!(states(&servers, &list, 1), ["draining", "up"]);
+        servers.take(1, refusal(), 1);
+        assert_eq!(states(&servers, &list, 1), ["up", "up"]);
+        servers.drain(1, true);
+        assert_eq!(states(&servers, &list, 1), ["up", "draining"]);
+        assert_eq!(servers.poll(1_000).iter().filter(|(_, due)| due.ask).count(), 2, "both are asked again");
+    }
+
+    #[test]
+    fn a_server_that_comes_later_has_its_share_by_tenths() {
+        let mut before = list(&["192.0.2.1:80"], HealthKind::Tcp);
+        Arc::make_mut(&mut before.settings).slow_start_ms = 1_000;
+        let servers = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp).servers;
+        let after = ServerList { servers, settings: Arc::clone(&before.settings) };
+        let mut servers = OwnServers::new(&before, 7, 0);
+        servers.poll(0);
+        servers.take(0, Fact::Probed(Ok(5)), 1);
+        let mut servers = servers.follow(&before, &after, 7, 1);
+        servers.poll(1);
+        servers.take(1, Fact::Probed(Ok(5)), 1);
+        let tenths = |servers: &OwnServers| -> Vec<u16> {
+            servers.candidates(&after, 0).iter().map(|one| one.known.tenths).collect()
+        };
+        assert_eq!((tenths(&servers), servers.next_at()), (vec![10, 1], 201));
+        assert!(servers.poll(501).iter().any(|(place, due)| *place == 1 && due.change.is_news));
+        assert_eq!(tenths(&servers), [10, 5]);
+        servers.poll(1_001);
+        assert_eq!(tenths(&servers), [10, 10]);
+        assert_ne!(servers.next_at(), 1_101, "it has its whole share");
+    }
+}

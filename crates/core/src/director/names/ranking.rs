@@ -1,0 +1,106 @@
+//! How often each address of a name is given and who ranks first: anew with every change, or once in a period.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use super::candidate::Candidate;
+use crate::dns::BalancedName;
+use crate::pool::policy::{Draw, Weighing};
+use crate::pool::shares::{Known, shares};
+
+/// What became of a candidate that lives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ranked {
+    pub(super) share: u16,
+    /// What of its weight that is, in thousandths.
+    pub(super) permille: u32,
+    /// What was known of it then.
+    pub(super) known: Known,
+    load: Option<u64>,
+}
+
+/// Who lived, and whether its load was known.
+type Alive = (Option<Arc<str>>, IpAddr, bool);
+
+/// Who lived, and what became of it.
+#[derive(Clone, Debug)]
+struct Made {
+    at_ms: u64,
+    /// How long they count, in milliseconds.
+    for_ms: u64,
+    of: Vec<Alive>,
+    ranked: Vec<Ranked>,
+}
+
+/// The ranks of one name, where they are made once in a period.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ranking {
+    last: Option<Box<Made>>,
+}
+
+impl Ranking {
+    /// When they are made anew whatever happens, in milliseconds.
+    pub(super) fn due_ms(&self) -> u64 {
+        self.last.as_ref().map_or(u64::MAX, |last| last.at_ms.saturating_add(last.for_ms))
+    }
+
+    /// The same candidates with what becomes of those that live, in the order in which answers have them. Ranks that are made now count for
+    /// `for_ms`; 0: until loads change. Who comes or goes, or is known for the first time, counts at once; other loads when they are due.
+    pub(super) fn rank(
+        &mut self,
+        name: &BalancedName,
+        candidates: Vec<Candidate>,
+        for_ms: u64,
+        now_ms: u64,
+    ) -> Vec<(Candidate, Option<Ranked>)> {
+        let weighing = name.weighing();
+        let make = || {
+            let known: Vec<Known> =
+                candidates.iter().filter(|one| one.lives()).map(|one| one.known).collect();
+            rank(weighing, name.report_gain_percent, known)
+        };
+        let ranked = if for_ms == 0 {
+            self.last = None;
+            make()
+        } else {
+            let of = alive(weighing, &candidates);
+            let lasts = |last: &Made| last.of == of && now_ms.saturating_sub(last.at_ms) < last.for_ms;
+            let last = self.last.take().filter(|last| lasts(last));
+            let last = last.unwrap_or_else(|| Box::new(Made { at_ms: now_ms, for_ms, of, ranked: make() }));
+            self.last.insert(last).ranked.clone()
+        };
+        let mut ranked = ranked.into_iter();
+        let next = |candidate: Candidate| {
+            let ranked = if candidate.lives() { ranked.next() } else { None };
+            (candidate, ranked)
+        };
+        let mut all: Vec<_> = candidates.into_iter().map(next).collect();
+        if name.settings.draw == Draw::First && weighing.is_some() {
+            // Of those that rank alike first whose path is unknown: only clients make it known.
+            all.sort_by_key(|(candidate, ranked)| {
+                let load = ranked.as_ref().map_or(u64::MAX, |one| one.load.unwrap_or(0));
+                (load, candidate.known.signals.report.available_bps.is_some())
+            });
+        }
+        all
+    }
+}
+
+fn alive(weighing: Option<&Weighing>, candidates: &[Candidate]) -> Vec<Alive> {
+    let is_known = |one: &Candidate| weighing.is_some_and(|by| (by.load)(&one.known.signals).is_some());
+    let alive = candidates.iter().filter(|candidate| candidate.lives());
+    alive.map(|one| (one.server.clone(), one.address, is_known(one))).collect()
+}
+
+fn rank(weighing: Option<&Weighing>, gain_percent: u64, known: Vec<Known>) -> Vec<Ranked> {
+    let shared = shares(weighing, gain_percent, &known);
+    let ranked = known.into_iter().zip(shared).map(|(known, share)| Ranked {
+        share: share.share,
+        permille: u32::try_from(share.permille).unwrap_or(u32::MAX),
+        known,
+        load: share.load,
+    });
+    ranked.collect()
+}

@@ -1,0 +1,261 @@
+//! A balanced name while it is answered for.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::sync::atomic::AtomicU64;
+
+use super::candidate::{Candidate, Followed};
+use super::own::OwnServers;
+use super::ranking::{Ranked, Ranking};
+use crate::director::Moment;
+use crate::dns::{
+    Address, AddressSnapshot, BadRanks, Balanced, BalancedName, FileRanks, LoadSnapshot, NameSnapshot, Paths,
+    RanksChange, Settings, read_ranks,
+};
+use crate::pool::State;
+use crate::pool::policy::Draw;
+use crate::pool::signals::Signals;
+
+/// Without a `period` ranks are read so often, in milliseconds.
+const READ_MS: u64 = 5_000;
+
+/// A balanced name. There may be hundreds of thousands: what is the same for many is shared, and what is only shown isn't kept.
+#[derive(Clone, Debug)]
+pub(super) struct Running {
+    pub(super) name: Arc<BalancedName>,
+    pub(super) servers: Source,
+    ranking: Ranking,
+    /// Ranks that somebody else makes.
+    ranks: Option<Box<Ranks>>,
+    /// The answers that it is given.
+    balanced: Arc<Balanced>,
+    /// When there is something to do next, in milliseconds.
+    pub(super) due_ms: u64,
+    /// Whether it is to be looked at anew.
+    pub(super) is_dirty: bool,
+}
+
+/// Whose addresses it has.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// Of servers of its own.
+    Own(OwnServers),
+    /// Of services, by their places among those that are followed.
+    Services {
+        followed: Box<[usize]>,
+        /// How often their addresses were given, in order.
+        given: Vec<Given>,
+    },
+}
+
+/// How often an address of a service's server was given first for this name.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    server: Option<Arc<str>>,
+    address: IpAddr,
+    count: Arc<AtomicU64>,
+}
+
+/// All that is kept of a name over a reload, but for its servers.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    rank_from: Option<String>,
+    ranks: Option<Box<Ranks>>,
+    balanced: Arc<Balanced>,
+}
+
+/// Ranks that are read.
+#[derive(Clone, Debug)]
+struct Ranks {
+    file: FileRanks,
+    /// When they are read next, in milliseconds; `None` while they are.
+    due_ms: Option<u64>,
+}
+
+impl Running {
+    /// Begins with these servers, or goes on with what is kept of the one before.
+    pub(super) fn new(name: &Arc<BalancedName>, kept: Option<Kept>, servers: Source, now_ms: u64) -> Running {
+        let new = || Balanced::new(Arc::clone(&name.settings), &[], [0, 0]);
+        let Kept { rank_from, ranks, balanced } =
+            kept.unwrap_or_else(|| Kept { rank_from: None, ranks: None, balanced: Arc::new(new()) });
+        let new = || Box::new(Ranks { file: FileRanks::default(), due_ms: Some(now_ms) });
+        let ranks = ranks.filter(|_| rank_from == name.rank_from);
+        Running {
+            servers,
+            ranking: Ranking::default(),
+            ranks: name.rank_from.as_ref().map(|_| ranks.unwrap_or_else(new)),
+            balanced,
+            due_ms: u64::MAX,
+            is_dirty: false,
+            name: Arc::clone(name),
+        }
+    }
+
+    /// Its servers, and what else is kept over a reload.
+    pub(super) fn into_parts(self) -> (Arc<BalancedName>, Source, Kept) {
+        let Running { name, servers, ranks, balanced, .. } = self;
+        let kept = Kept { rank_from: name.rank_from.clone(), ranks, balanced };
+        (name, servers, kept)
+    }
+
+    /// Takes in how its servers are now, and says how it is answered and shown from now on.
+    pub(super) fn look(
+        &mut self,
+        followed: &[Followed],
+        paths: &Paths,
+        now: Moment,
+    ) -> (Arc<Balanced>, Arc<NameSnapshot>) {
+        let mut candidates = self.candidates(followed, now.ms);
+        if self.name.probe.is_some() {
+            for one in &mut candidates {
+                one.probed_ms = paths.complete(&mut one.known.signals.report, one.address, now.ms);
+            }
+        }
+        let for_ms = self.name.period.ms_at(now.second_of_day);
+        let mut ranked = self.ranking.rank(&self.name, candidates, for_ms, now.ms);
+        let mut settings = Arc::clone(&self.name.settings);
+        if let Some(ranks) = &self.ranks {
+            match ranks.file.order(now.ms) {
+                // Whoever isn't ranked comes last, in the order of the file.
+                Some(order) => ranked.sort_by_key(|(candidate, _)| {
+                    order.iter().position(|one| *one == candidate.address).unwrap_or(usize::MAX)
+                }),
+                None => settings = Arc::new(Settings { draw: Draw::Random, ..Settings::clone(&settings) }),
+            }
+        }
+        let addresses: Box<[AddressSnapshot]> =
+            ranked.into_iter().map(|(candidate, ranked)| self.see(candidate, ranked)).collect();
+        let given: Vec<Address> = addresses.iter().map(address).collect();
+        self.balanced = Arc::new(Balanced::new(settings, &given, self.balanced.turns()));
+        let snapshot = NameSnapshot { name: Arc::clone(&self.name), addresses, at_ms: now.ms };
+        (Arc::clone(&self.balanced), Arc::new(snapshot))
+    }
+
+    /// Whether the path to a server is probed for it. Services' servers may be anywhere.
+    pub(super) fn probes(&self, server: IpAddr) -> bool {
+        let list = self.name.list();
+        let has = list.is_none_or(|list| list.servers.iter().any(|one| one.address.ip() == server));
+        self.name.probe.is_some() && has
+    }
+
+    /// All that may be given.
+    fn candidates(&self, followed: &[Followed], now_ms: u64) -> Vec<Candidate> {
+        match &self.servers {
+            Source::Own(servers) => {
+                self.name.list().map_or_else(Vec::new, |list| servers.candidates(list, now_ms))
+            }
+            Source::Services { followed: places, .. } => {
+                let followed = places.iter().filter_map(|place| followed.get(*place));
+                followed.flat_map(|followed| followed.candidates.iter().cloned()).collect()
+            }
+        }
+    }
+
+    /// Whether there is an address of a server that lives.
+    pub(super) fn has_living(&self, followed: &[Followed], now_ms: u64) -> bool {
+        self.candidates(followed, now_ms).iter().any(Candidate::lives)
+    }
+
+    /// Whether ranks are to be read now; then they count as being read.
+    pub(super) fn begins_to_read(&mut self, now_ms: u64) -> bool {
+        let due = self.ranks.as_mut().filter(|ranks| ranks.due_ms.is_some_and(|due_ms| due_ms <= now_ms));
+        due.is_some_and(|ranks| ranks.due_ms.take().is_some())
+    }
+
+    /// Takes ranks that were read, as text.
+    pub(super) fn take_ranks(
+        &mut self,
+        followed: &[Followed],
+        now: Moment,
+        read: Result<String, String>,
+    ) -> RanksChange {
+        let servers: Vec<IpAddr> =
+            self.candidates(followed, now.ms).into_iter().map(|candidate| candidate.address).collect();
+        let Some(ranks) = &mut self.ranks else { return RanksChange::default() };
+        let for_ms = self.name.period.ms_at(now.second_of_day);
+        let for_ms = if for_ms > 0 { for_ms } else { READ_MS };
+        ranks.due_ms = Some(now.ms.saturating_add(for_ms));
+        let text = read.map_err(BadRanks::Unread);
+        let is_server = |address| servers.contains(&address);
+        let read = text.and_then(|text| read_ranks(&text, &self.name.settings.name, is_server));
+        ranks.file.take(now.ms, for_ms, read)
+    }
+
+    fn see(&mut self, candidate: Candidate, ranked: Option<Ranked>) -> AddressSnapshot {
+        let given = self.given(&candidate);
+        let Candidate { server, address, state, known, reason, probed_ms, .. } = candidate;
+        let weighs = self.name.weighing().is_some();
+        let weighed = ranked.map(|ranked| ranked.known).filter(|_| weighs);
+        let Signals { report, age_ms, .. } = known.signals;
+        let load = (weighed.is_some() || age_ms.is_some() || probed_ms.is_some()).then(|| {
+            let weighed = weighed.map_or(Signals::default(), |known| known.signals);
+            Box::new(LoadSnapshot { report, age_ms, probed_ms, weighed })
+        });
+        let known = ranked.map_or(known, |ranked| ranked.known);
+        AddressSnapshot {
+            address,
+            server,
+            state,
+            // What lives no more keeps its weight, for when nobody does.
+            share: ranked.map_or(known.weight, |ranked| ranked.share),
+            weight: known.weight,
+            tenths: known.tenths,
+            permille: ranked.map(|ranked| ranked.permille),
+            given,
+            reason: reason.filter(|_| ranked.is_none()).map(Into::into),
+            load,
+        }
+    }
+
+    fn given(&mut self, candidate: &Candidate) -> Arc<AtomicU64> {
+        if let Some(given) = &candidate.given {
+            return Arc::clone(given);
+        }
+        let Source::Services { given, .. } = &mut self.servers else { return Arc::default() };
+        let key = (&candidate.server, candidate.address);
+        let at = given.binary_search_by(|one| (&one.server, one.address).cmp(&key)).unwrap_or_else(|at| {
+            let new =
+                Given { server: candidate.server.clone(), address: candidate.address, count: Arc::default() };
+            given.insert(at, new);
+            at
+        });
+        given.get(at).map(|one| Arc::clone(&one.count)).unwrap_or_default()
+    }
+
+    /// Whether its ranks are due.
+    pub(super) fn is_due(&self, now_ms: u64) -> bool {
+        self.ranking.due_ms() <= now_ms
+    }
+
+    /// When there is something to do next, in milliseconds.
+    pub(super) fn next_at(&self) -> u64 {
+        let servers = match &self.servers {
+            Source::Own(servers) => servers.next_at(),
+            Source::Services { .. } => u64::MAX,
+        };
+        let ranks = self.ranks.as_ref().and_then(|ranks| ranks.due_ms).unwrap_or(u64::MAX);
+        // A look makes ranks anew, and then they are due later.
+        let ranking = if self.is_dirty { u64::MAX } else { self.ranking.due_ms() };
+        servers.min(ranks).min(ranking)
+    }
+
+    /// Of how many servers of its own it isn't known yet whether they work.
+    pub(super) fn unknown(&self) -> usize {
+        match &self.servers {
+            Source::Own(servers) => servers.unknown(),
+            Source::Services { .. } => 0,
+        }
+    }
+}
+
+fn address(seen: &AddressSnapshot) -> Address {
+    Address {
+        address: seen.address,
+        share: seen.share,
+        lives: seen.state == State::Up,
+        given: Arc::clone(&seen.given),
+    }
+}
