@@ -16,6 +16,7 @@ use crate::path::tables::Tables;
 use crate::pool::health::Failure;
 use crate::pool::{HealthCheck, HealthKind};
 
+mod consumers;
 mod paths;
 mod probes;
 mod reports;
