@@ -8,6 +8,7 @@
 //! refuses them, a reload is taken back to what was known before it; any other change is tried again a little later.
 
 mod change;
+mod drain;
 mod event;
 mod every_host;
 mod groups;
@@ -29,6 +30,7 @@ mod tests;
 pub mod transfer;
 mod watch;
 
+pub use drain::{Drainable, NotDrainable, Owner};
 pub use event::{Event, Level, Link};
 pub use groups::{GroupSnapshot, KeptGroup, MemberFact};
 pub use hosts::{Identity, IdentityError, generation};

@@ -20,11 +20,6 @@ impl Period {
         Period(Box::new([(0, ms)]))
     }
 
-    /// Whether it depends on the time of day.
-    pub fn is_by_time_of_day(&self) -> bool {
-        self.0.len() > 1
-    }
-
     /// How long, at a second of the day, in milliseconds. Before the day's first step the last one of the day before holds.
     pub fn ms_at(&self, second: u32) -> u64 {
         let since = self.0.iter().rev().find(|(from, _)| *from <= second);
@@ -42,6 +37,5 @@ mod tests {
         let at = |hour: u32| period.ms_at(hour * 3_600);
         assert_eq!([at(0), at(1), at(7), at(8), at(23)], [5_000, 20_000, 20_000, 5_000, 5_000]);
         assert_eq!((Period::always(7).ms_at(0), Period::always(7).ms_at(86_399)), (7, 7));
-        assert!(period.is_by_time_of_day() && !Period::always(0).is_by_time_of_day());
     }
 }

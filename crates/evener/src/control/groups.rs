@@ -15,6 +15,7 @@ use evener_core::node::group::Message;
 use evener_core::pool::Fact;
 use tokio::sync::mpsc;
 
+use super::drained;
 use crate::board::request::{GroupAnswer, GroupAsker};
 use crate::config::{Config, GroupService, Tls};
 use crate::io::member_probe::probe_member;
@@ -145,8 +146,7 @@ impl Groups {
         let new = names.filter(|name| self.fronts.of(name).is_none());
         let kept = |name: &String| {
             let record = fs::read_to_string(self.record_path(name)).ok();
-            let drained = fs::read_to_string(drained_path(&self.directory, name)).unwrap_or_default();
-            let drained = drained.lines().map(str::to_owned).collect();
+            let drained = drained::read_group(&self.directory, name);
             (name.clone(), KeptGroup { record, drained })
         };
         new.map(kept).collect()
@@ -273,7 +273,7 @@ impl Groups {
     pub(super) fn forget(&self) {
         for name in self.fronts.all().keys() {
             let _ = fs::remove_file(self.record_path(name));
-            let _ = fs::remove_file(drained_path(&self.directory, name));
+            drained::forget_group(&self.directory, name);
         }
     }
 
@@ -307,11 +307,6 @@ fn listening(config: &Config) -> Arc<[SocketAddr]> {
 fn wanted(config: &Config) -> Vec<(SocketAddr, &str)> {
     let groups = config.groups.iter().map(|service| &service.group);
     groups.flat_map(|group| group.addresses.iter().map(|address| (*address, group.name.as_str()))).collect()
-}
-
-/// Where it is kept whom the operator has drained of a group.
-pub(super) fn drained_path(directory: &Path, name: &str) -> PathBuf {
-    directory.join(format!("group.{name}.drained"))
 }
 
 /// Writes a file anew, whole or not at all.

@@ -1,6 +1,7 @@
 //! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine in step.
 
 mod conflicts;
+mod drained;
 mod executor;
 mod groups;
 mod handoff;
@@ -18,11 +19,9 @@ mod totals;
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use evener_core::director::Input;
-use evener_core::dns::{BalancedName, OwnServer};
+use evener_core::director::{Director, Drainable, Input, NotDrainable, Owner};
 use evener_core::farm::plan::ServerName;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
@@ -273,7 +272,7 @@ impl Daemon {
         match request {
             Request::Ping(to) => drop(to.send(())),
             Request::Drain { service, server, drain, answer } => {
-                drop(answer.send(self.drain(ServerName { service, server }, drain)));
+                drop(answer.send(self.drain(&ServerName { service, server }, drain)));
             }
             Request::Group { group, asker, message, answer } => {
                 drop(answer.send(self.executor.answer_group(&group, &asker, message)));
@@ -283,102 +282,36 @@ impl Daemon {
         }
     }
 
-    fn drain(&mut self, name: ServerName, drain: bool) -> Result<String, String> {
-        if self.executor.director.group(&name.service).is_some() {
-            return self.drain_member(name, drain);
-        }
-        if let Some(known) = self.executor.director.name(&name.service) {
-            let known = Arc::clone(known);
-            return self.drain_of_name(&known, &name.server, drain);
-        }
-        has_service(self.executor.director.farm(), &name.service)?;
+    fn drain(&mut self, meant: &ServerName, drain: bool) -> Result<String, String> {
         let director = &self.executor.director;
-        let members = director.membership().members(&name.service);
-        let names = members.iter().map(|member| member.name.as_str());
-        if !names.clone().any(|known| known == name.server) {
-            let meant = meant(&name.server, names);
-            return Err(format!("service {} has no server {}; {meant}", name.service, name.server));
-        }
-        if let Some(host) = director.other_host(&name) {
-            return Err(format!(
-                "{host} is another host, whose part in the farm it tells itself: do that there"
-            ));
-        }
-        let full = format!("{}/{}", name.service, name.server);
-        let service = name.service.clone();
-        let changed = director.drained().contains(&name) != drain;
+        let found = director.drainable(meant).map_err(|why| not_drainable(director, meant, why))?;
+        let Drainable { name, owner, is_drained } = found;
+        let (full, service) = (format!("{}/{}", name.service, name.server), name.service.clone());
         self.executor.feed(Input::Drain { server: name, drain }).map_err(|error| error.to_string())?;
-        start::write_drained(&self.directory, self.executor.director.drained())
+        let director = &self.executor.director;
+        drained::write(&self.directory, director, owner, &service)
             .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
-        Ok(match (drain, changed) {
-            (true, true) => {
-                let left = self.executor.director.without_servers(&service).map(|what| format!("; {what}"));
+        let others_live = || director.has_living(&service, self.executor.moment());
+        Ok(match (drain, is_drained != drain, owner) {
+            (true, false, _) => format!("{full} was draining already"),
+            (false, false, _) => format!("{full} was not drained"),
+            (true, true, Owner::Service) => {
+                let left = director.without_servers(&service).map(|what| format!("; {what}"));
+                let left = left.unwrap_or_default();
+                format!("{full} drains: it keeps its sessions and takes no new ones{left}")
+            }
+            (false, true, Owner::Service) => format!("{full} takes new sessions again"),
+            (true, true, Owner::Group) => format!("{full} drains: no more clients are sent to it"),
+            (false, true, Owner::Group) => format!("{full} gets clients again"),
+            (true, true, Owner::Name) if others_live() => {
+                format!("{full} drains: its address is no longer given")
+            }
+            (true, true, Owner::Name) => {
                 format!(
-                    "{full} drains: it keeps its sessions and takes no new ones{}",
-                    left.unwrap_or_default()
+                    "{full} drains; no other server of {service} lives: `none_alive` says what is answered"
                 )
             }
-            (true, false) => format!("{full} was draining already"),
-            (false, true) => format!("{full} takes new sessions again"),
-            (false, false) => format!("{full} was not drained"),
-        })
-    }
-
-    fn drain_member(&mut self, name: ServerName, drain: bool) -> Result<String, String> {
-        let service = name.service.clone();
-        let full = format!("{service}/{}", name.server);
-        let drained = |daemon: &Daemon| {
-            daemon.executor.director.group(&service).map(|members| members.drained().clone())
-        };
-        let known =
-            self.executor.director.group(&service).map(|members| members.called(&name.server).is_some());
-        if known != Some(true) {
-            let groups = &self.executor.director.snapshot().groups;
-            let seen = groups.iter().filter(|seen| seen.group.name == service).flat_map(|seen| &seen.members);
-            let meant = meant(&name.server, seen.map(|member| member.name.as_str()));
-            return Err(format!("service {service} has no server {}; {meant}", name.server));
-        }
-        let before = drained(self);
-        self.executor.tell(Input::Drain { server: name, drain });
-        let after = drained(self).unwrap_or_default();
-        let text = after.iter().map(|name| format!("{name}\n")).collect::<String>();
-        groups::replace(&groups::drained_path(&self.directory, &service), &text)
-            .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
-        Ok(match (drain, before != Some(after)) {
-            (true, true) => format!("{full} drains: no more clients are sent to it"),
-            (true, false) => format!("{full} was draining already"),
-            (false, true) => format!("{full} gets clients again"),
-            (false, false) => format!("{full} was not drained"),
-        })
-    }
-
-    fn drain_of_name(&mut self, name: &BalancedName, server: &str, drain: bool) -> Result<String, String> {
-        let named = name.settings.name.to_string();
-        let Some(list) = name.list() else {
-            return Err(format!(
-                "{named} has no servers of its own: drain those of its services, as SERVICE/SERVER"
-            ));
-        };
-        let names: Vec<_> = list.servers.iter().map(OwnServer::name).collect();
-        if !names.iter().any(|known| known == server) {
-            let meant = meant(server, names.iter().map(AsRef::as_ref));
-            return Err(format!("name {named} has no server {server}; {meant}"));
-        }
-        let full = format!("{named}/{server}");
-        let server = ServerName { service: named.clone(), server: server.to_owned() };
-        let changed = self.executor.director.drained_of_names().contains(&server) != drain;
-        self.executor.tell(Input::Drain { server, drain });
-        names::drained::write(&self.directory, self.executor.director.drained_of_names())
-            .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
-        let others_live = self.executor.director.has_living(&named, self.executor.moment());
-        Ok(match (drain, changed) {
-            (true, true) if others_live => format!("{full} drains: its address is no longer given"),
-            (true, true) => {
-                format!("{full} drains; no other server of {named} lives: `none_alive` says what is answered")
-            }
-            (true, false) => format!("{full} was draining already"),
-            (false, true) => format!("{full} is given again"),
-            (false, false) => format!("{full} was not drained"),
+            (false, true, Owner::Name) => format!("{full} is given again"),
         })
     }
 
@@ -388,8 +321,7 @@ impl Daemon {
         self.executor.bus.tell(Event::Stopping);
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
-            let _ = std::fs::remove_file(start::drained_path(&self.directory));
-            names::drained::forget(&self.directory);
+            drained::forget(&self.directory);
             let _ = std::fs::remove_file(totals::path(&self.directory));
         }
         self.executor.groups.end();
@@ -407,6 +339,27 @@ impl Daemon {
             local_server.leave(keep, director.network()).await?;
         }
         Ok(left?)
+    }
+}
+
+/// Why a server can't be drained, in words.
+fn not_drainable(director: &Director, meant_server: &ServerName, why: NotDrainable) -> String {
+    let ServerName { service, server } = meant_server;
+    match why {
+        NotDrainable::NoOwner => has_service(director.farm(), service).err().unwrap_or_default(),
+        NotDrainable::NoServer(owner, servers) => {
+            let owner = if owner == Owner::Name { "name" } else { "service" };
+            format!(
+                "{owner} {service} has no server {server}; {}",
+                meant(server, servers.iter().map(String::as_str))
+            )
+        }
+        NotDrainable::OfServices => {
+            format!("{service} has no servers of its own: drain those of its services, as SERVICE/SERVER")
+        }
+        NotDrainable::OtherHost => {
+            format!("{server} is another host, whose part in the farm it tells itself: do that there")
+        }
     }
 }
 

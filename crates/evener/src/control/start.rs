@@ -1,6 +1,6 @@
 //! From a file to a running daemon, or one clear sentence.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Start, tunnel_source};
-use evener_core::farm::plan::ServerName;
+use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Owner, Start, tunnel_source};
 use evener_core::node::secret::Secret;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
@@ -23,10 +22,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use super::conflicts::{Asked, OwnedElsewhere};
+use super::drained;
 use super::executor::{ExecuteError, Executor, Tools};
 use super::groups::Groups;
 use super::hosts::{self, Heard, Hosts};
-use super::names::{self, Names, OpenError};
+use super::names::{Names, OpenError};
 use super::reading::{Reading, read_dns_files};
 use super::reload::{self, Fixed};
 use super::telling::open_log;
@@ -175,7 +175,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
     let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
     let adopted = engine.running().is_some();
-    let drained = read_drained(&directory);
+    let drained = drained::read(&directory, Owner::Service);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let (asked, questions) = mpsc::channel(REQUESTS);
@@ -203,7 +203,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
         seed: engine.memory().seed,
         running: engine.running().cloned(),
-        drained_of_names: names::drained::read(&directory),
+        drained_of_names: drained::read(&directory, Owner::Name),
         groups: groups.kept(&config),
     };
     let hosts = hosts.map(|(hosts, _)| hosts);
@@ -483,23 +483,4 @@ async fn refuse_conflicts(executor: &Executor, frames: &mut mpsc::Receiver<Frame
         asked.owner(&frame, director.network())?;
     }
     Ok(())
-}
-
-pub(super) fn drained_path(directory: &Path) -> PathBuf {
-    directory.join("drained")
-}
-
-/// What the operator drained, one `service/server` a line; neither name has a slash.
-fn read_drained(directory: &Path) -> BTreeSet<ServerName> {
-    let text = fs::read_to_string(drained_path(directory)).unwrap_or_default();
-    let names = text.lines().filter_map(|line| line.split_once('/'));
-    names.map(|(service, server)| ServerName { service: service.into(), server: server.into() }).collect()
-}
-
-pub(super) fn write_drained(directory: &Path, drained: &BTreeSet<ServerName>) -> io::Result<()> {
-    let lines = drained.iter().map(|name| format!("{}/{}\n", name.service, name.server));
-    let path = drained_path(directory);
-    let new = path.with_extension("new");
-    fs::write(&new, lines.collect::<String>())?;
-    fs::rename(new, path)
 }

@@ -10,7 +10,6 @@ use evener_core::path::seed::Seed;
 use evener_dataplane::heap;
 use tokio::sync::mpsc;
 
-pub(super) mod drained;
 mod own;
 mod rank_files;
 

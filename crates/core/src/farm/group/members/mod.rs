@@ -402,9 +402,15 @@ impl Members {
         &self.drained
     }
 
-    /// The member that its operator means by a name, or by a URL.
-    pub fn called(&self, name: &str) -> Option<&str> {
-        self.members.values().find(|member| member.is_called(name)).map(Member::name)
+    /// The name of the member that its operator means by a name, or by a URL, and whether it is drained.
+    pub fn called(&self, name: &str) -> Option<(&str, bool)> {
+        let member = self.members.values().find(|member| member.is_called(name))?;
+        Some((member.name(), member.server.is_drained()))
+    }
+
+    /// What all of them are called.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.members.values().map(Member::name)
     }
 
     /// Whether there is none, or one works. A group that waits for members to join is ready for them.

@@ -1,0 +1,62 @@
+//! What the operator has drained, for the next daemon: servers by their names, whether the file has them or not, until they are wanted again.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use evener_core::director::{Director, Owner};
+use evener_core::farm::plan::ServerName;
+
+use super::groups::replace;
+
+/// A file for each kind of owner, and for each group.
+fn path(directory: &Path, owner: Owner, group: &str) -> PathBuf {
+    match owner {
+        Owner::Service => directory.join("drained"),
+        Owner::Group => directory.join(format!("group.{group}.drained")),
+        Owner::Name => directory.join("names.drained"),
+    }
+}
+
+/// Servers of services, or of names, one `OWNER/SERVER` a line. No server's name has a slash, and names may (RFC 2317).
+pub(super) fn read(directory: &Path, owner: Owner) -> BTreeSet<ServerName> {
+    let text = fs::read_to_string(path(directory, owner, "")).unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.rsplit_once('/'));
+    names.map(|(service, server)| ServerName { service: service.into(), server: server.into() }).collect()
+}
+
+/// Members of a group, one a line.
+pub(super) fn read_group(directory: &Path, group: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(path(directory, Owner::Group, group)).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Notes what is drained of an owner of this kind; of a group by its name.
+///
+/// # Errors
+/// When it can't be written; then it holds as long as this daemon runs.
+pub(super) fn write(directory: &Path, director: &Director, owner: Owner, group: &str) -> io::Result<()> {
+    let named = |name: &ServerName| format!("{}/{}\n", name.service, name.server);
+    let text: String = match owner {
+        Owner::Service => director.drained().iter().map(named).collect(),
+        Owner::Name => director.drained_of_names().iter().map(named).collect(),
+        Owner::Group => {
+            let members = director.group(group).into_iter().flat_map(|members| members.drained());
+            members.map(|name| format!("{name}\n")).collect()
+        }
+    };
+    replace(&path(directory, owner, group), &text)
+}
+
+/// Has the next daemon know nothing of what is drained of services and names.
+pub(super) fn forget(directory: &Path) {
+    for owner in [Owner::Service, Owner::Name] {
+        let _ = fs::remove_file(path(directory, owner, ""));
+    }
+}
+
+/// The same of a group.
+pub(super) fn forget_group(directory: &Path, group: &str) {
+    let _ = fs::remove_file(path(directory, Owner::Group, group));
+}
