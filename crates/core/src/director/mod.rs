@@ -8,6 +8,7 @@
 //! refuses them, a reload is taken back to what was known before it; any other change is tried again a little later.
 
 mod change;
+mod consumers;
 mod drain;
 mod event;
 mod every_host;
@@ -49,8 +50,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use crate::dns::BalancedName;
-use crate::farm::group::{self, Group, Members};
 use crate::farm::membership::{Answer, Membership, Notice, Round};
 use crate::farm::network::Network;
 use crate::farm::plan::{self, MemberState, Plan, ServerName, ServiceState, Slots, identity};
@@ -64,6 +63,7 @@ use crate::pool::health::{State, Status};
 use crate::pool::policy::Fills;
 use crate::pool::{Fact, Server, WHOLE};
 use change::{Applying, Before};
+use consumers::READY_AFTER_MS;
 use groups::Groups;
 use hosts::Hosts;
 use names::Names;
@@ -72,9 +72,6 @@ use pools::{Pools, Wanted};
 use probe::can_be_probed;
 use scores::Scores;
 use watch::Told;
-
-/// How long a new director may look for servers before it is ready all the same, in milliseconds.
-const READY_AFTER_MS: u64 = 3_000;
 
 /// What a director begins with.
 #[derive(Clone, Debug)]
@@ -253,68 +250,6 @@ impl Director {
         self.settle(before, now.ms);
         self.show(now.ms);
         self.follow_consumers(now);
-    }
-
-    /// Has a message of a member, or of the operator, do what it says, if there is such a group. One that is refused (`Err`) has changed
-    /// nothing.
-    pub fn message<T>(
-        &mut self,
-        now: Moment,
-        group: &str,
-        message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
-    ) -> Option<T> {
-        let answer = self.groups.message(now, group, message);
-        self.follow_consumers(now);
-        answer
-    }
-
-    /// The members of a group.
-    pub fn group(&self, name: &str) -> Option<&Members> {
-        self.groups.members(name)
-    }
-
-    /// The name that is written so, if it is one of the farm's.
-    pub fn name(&self, name: &str) -> Option<&Arc<BalancedName>> {
-        self.names.find(name)
-    }
-
-    /// Whether a name has an address of a server that lives.
-    pub fn has_living(&self, name: &str, now: Moment) -> bool {
-        self.names.has_living(name, now.ms)
-    }
-
-    /// Takes over what groups and names order, and how they are.
-    fn follow_consumers(&mut self, now: Moment) {
-        self.outputs.extend(self.groups.take_events().into_iter().map(Output::Event));
-        while let Some((group, order)) = self.groups.poll_order() {
-            self.outputs.push_back(Output::Group { group, order });
-        }
-        if let Some(groups) = self.groups.snapshot() {
-            Arc::make_mut(&mut self.snapshot).groups = groups.into();
-        }
-        let is_ready = self.become_ready(now);
-        let names = self.names.follow(&self.snapshot, now);
-        self.outputs.extend(self.names.take_events().into_iter().map(Output::Event));
-        while let Some(order) = self.names.poll_order() {
-            self.outputs.push_back(Output::Name(order));
-        }
-        if let Some(names) = names {
-            Arc::make_mut(&mut self.snapshot).names = names;
-        }
-        if is_ready {
-            self.outputs.push_back(Output::Ready { serving: self.is_serving(now) });
-        }
-    }
-
-    /// True once: when it is known how all servers are, or that was waited for long enough.
-    fn become_ready(&mut self, now: Moment) -> bool {
-        let is_settled = || self.is_serving(now) && self.is_settled();
-        if self.ready_at_ms == u64::MAX || now.ms <= self.ready_at_ms && !is_settled() {
-            return false;
-        }
-        self.ready_at_ms = u64::MAX;
-        self.names.begin();
-        true
     }
 
     /// The next order.
