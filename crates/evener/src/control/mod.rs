@@ -1,6 +1,8 @@
 //! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine in step.
 
+mod changing;
 mod conflicts;
+mod draining;
 mod executor;
 mod groups;
 mod handoff;
@@ -23,7 +25,7 @@ use std::time::Duration;
 use evener_core::director::Input;
 use evener_core::farm::plan::ServerName;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout_at};
 
 use reading::Reading;
 
@@ -40,13 +42,13 @@ use crate::runtime::Exit;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::signals::{Signals, Wish};
-use crate::runtime::spelling::meant;
-use crate::views::has_service;
+use changing::{Done, ExecuteError};
+use draining::Draining;
 use executor::Executor;
 use groups::Groups;
 use hosts::Heard;
 use names::Names;
-use reload::Fixed;
+use reload::{Fixed, Reloading};
 use start::StartError;
 
 /// How long a new daemon may look for servers before it says that it is ready all the same.
@@ -136,6 +138,9 @@ struct Daemon {
     facts: mpsc::Receiver<Input>,
     /// Files that are read for a reload.
     reading: Reading,
+    /// A reload that waits for the engine, and drains that do.
+    reloading: Option<Reloading>,
+    draining: Vec<Draining>,
     /// Services whose clients are sent on by HTTP.
     groups: Groups,
     /// Names that are answered for.
@@ -184,7 +189,8 @@ impl Daemon {
                 Some(found) = self.groups.found.recv() => self.groups.take(found),
                 Some(told) = self.names.told.recv() => self.names.told(told),
                 Some(ask) = self.groups.asked.recv() => self.groups.answer(ask),
-                Some(read) = self.reading.done.recv() => self.reload(read).await,
+                done = self.executor.changing.done() => self.settled(done).await,
+                Some(read) = self.reading.done.recv(), if self.reloading.is_none() => self.reload(read).await,
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 Some(()) = self.network_changes.recv() => {
                     reread = Some(reread.unwrap_or_else(Instant::now).min(Instant::now() + SETTLE));
@@ -201,7 +207,8 @@ impl Daemon {
                 }
                 () = tokio::time::sleep_until(fit) => fit = Instant::now() + self.executor.fit_sessions(),
                 _ = restore.tick() => self.executor.restore(),
-                _ = restore_server.tick() => self.restore_server().await,
+                // What this host is to be as a server is that of the reload, until it is refused.
+                _ = restore_server.tick(), if self.reloading.is_none() => self.restore_server().await,
                 _ = sweep.tick() => {
                     self.executor.sweep_some();
                     // Traces may have ended.
@@ -263,8 +270,8 @@ impl Daemon {
         match network::read().await {
             Ok(network) => {
                 self.executor.tell(Input::Network(Box::new(network)));
-                if let Some(local_server) = &mut self.local_server {
-                    local_server.look(&self.executor.config, self.executor.director.network()).await;
+                if self.reloading.is_none() {
+                    self.restore_server().await;
                 }
                 self.executor.follow_network();
                 self.show_local();
@@ -296,7 +303,7 @@ impl Daemon {
         match request {
             Request::Ping(to) => drop(to.send(())),
             Request::Drain { service, server, drain, answer } => {
-                drop(answer.send(self.drain(ServerName { service, server }, drain)));
+                self.begin_drain(ServerName { service, server }, drain, answer);
             }
             Request::Group { group, asker, message, answer } => {
                 drop(answer.send(self.groups.ordered(&group, &asker, message)));
@@ -306,47 +313,17 @@ impl Daemon {
         }
     }
 
-    fn drain(&mut self, name: ServerName, drain: bool) -> Result<String, String> {
-        if self.groups.has(&name.service) {
-            return self.groups.drain(&name.service, &name.server, drain);
+    /// Goes on with what became of a change, and answers whoever waits for it.
+    async fn settled(&mut self, done: Done) {
+        let (number, result) = self.executor.take(done);
+        let reloading = self.reloading.take_if(|reloading| reloading.number == number);
+        self.finish_drains(number, &result, reloading.is_some());
+        match (reloading, result) {
+            (Some(reloading), result) => self.finish_reload(reloading, result).await,
+            (None, Err(ExecuteError::Plan(error))) => tracing::error!("{error}; what was in force stays"),
+            // The director has told of it, and tries again.
+            (None, _) => {}
         }
-        if self.names.has(&name.service) {
-            let done = self.names.drain(&name.service, &name.server, drain);
-            // Whoever waits for the answer may ask for the name next.
-            self.names.refresh(self.executor.director.snapshot(), &self.groups.shown().latest());
-            return done;
-        }
-        has_service(self.executor.director.farm(), &name.service)?;
-        let director = &self.executor.director;
-        let members = director.membership().members(&name.service);
-        let names = members.iter().map(|member| member.name.as_str());
-        if !names.clone().any(|known| known == name.server) {
-            let meant = meant(&name.server, names);
-            return Err(format!("service {} has no server {}; {meant}", name.service, name.server));
-        }
-        if let Some(host) = director.other_host(&name) {
-            return Err(format!(
-                "{host} is another host, whose part in the farm it tells itself: do that there"
-            ));
-        }
-        let full = format!("{}/{}", name.service, name.server);
-        let service = name.service.clone();
-        let changed = director.drained().contains(&name) != drain;
-        self.executor.feed(Input::Drain { server: name, drain }).map_err(|error| error.to_string())?;
-        start::write_drained(&self.directory, self.executor.director.drained())
-            .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
-        Ok(match (drain, changed) {
-            (true, true) => {
-                let left = self.executor.director.without_servers(&service).map(|what| format!("; {what}"));
-                format!(
-                    "{full} drains: it keeps its sessions and takes no new ones{}",
-                    left.unwrap_or_default()
-                )
-            }
-            (true, false) => format!("{full} was draining already"),
-            (false, true) => format!("{full} takes new sessions again"),
-            (false, false) => format!("{full} was not drained"),
-        })
     }
 
     /// Leaves the farm as it should be left.
@@ -362,11 +339,16 @@ impl Daemon {
         drop(self.groups);
         if !keep && self.executor.identity().is_some() {
             self.executor.tell(Input::Leave);
-            tokio::time::sleep(HANDOVER).await;
+            let until = Instant::now() + HANDOVER;
+            while let Ok(done) = timeout_at(until, self.executor.changing.done()).await {
+                // Who waited for that has been left.
+                let _ = self.executor.take(done);
+            }
         }
+        self.executor.changing.come_back().await;
         self.executor.fall_silent();
-        let Executor { engine, director, mut settings, .. } = self.executor;
-        let left = engine.leave(keep);
+        let Executor { changing, director, mut settings, .. } = self.executor;
+        let left = changing.into_engine().map_or(Ok(()), |engine| engine.leave(keep));
         if !keep {
             settings.restore();
         }
