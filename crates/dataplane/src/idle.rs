@@ -22,7 +22,7 @@ use evener_core::path::unmatched::Unmatched;
 
 use crate::events::{Event, Events, Watch};
 use crate::installed::{Missing, Part};
-use crate::{Counters, Engine, EngineError, Mover, Readings};
+use crate::{Counters, DataPlane, Engine, EngineError, Mover};
 
 /// The engine of a daemon without packets.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Routes for Nothing {
     }
 }
 
-impl Readings for Nothing {
+impl DataPlane for Nothing {
     fn memory(&self) -> Memory<'_> {
         let counted = Counted { active: &[], shares: Shares(&self.shares) };
         Memory {
@@ -100,6 +100,8 @@ impl Readings for Nothing {
         let reasons = Reason::ALL.iter().map(|reason| (*reason, 0)).collect();
         Ok(Counters { reasons, ..Counters::default() })
     }
+
+    fn count_choice(&self, _: u16) {}
 }
 
 /// Events that don't come.
@@ -162,15 +164,13 @@ impl Engine for IdleEngine {
         self.memory.counters()
     }
 
-    fn readings(&self) -> Arc<dyn Readings> {
-        Arc::clone(&self.memory) as Arc<dyn Readings>
+    fn data_plane(&self) -> Arc<dyn DataPlane> {
+        Arc::clone(&self.memory) as Arc<dyn DataPlane>
     }
 
     fn reset_server(&mut self, _: u16) -> Result<(), EngineError> {
         Ok(())
     }
-
-    fn count_choice(&self, _: u16) {}
 
     fn buckets(&self) -> [usize; 2] {
         [self.memory.four.len(), self.memory.six.len()]

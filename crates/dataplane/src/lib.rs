@@ -35,7 +35,8 @@ use evener_core::path::tables::Tables;
 use events::{Events, Watch};
 use installed::{Missing, Part};
 
-/// What carries decisions out.
+/// What carries decisions out, and changes what they go by. It belongs to one thread at a time; what others need meanwhile is its
+/// [`DataPlane`].
 pub trait Engine: Send {
     /// The engine's name in configuration, views and metrics.
     fn kind(&self) -> &'static str;
@@ -66,12 +67,6 @@ pub trait Engine: Send {
     /// The sessions, ring cursors and hash key that packets meet.
     fn memory(&self) -> Memory<'_>;
 
-    /// Gives servers other scores by which [`Pick::Two`](evener_core::path::tables::Pick::Two) chooses: stores to memory, at any
-    /// rate. A server that is gone leaves none behind.
-    fn score(&self, scores: &[(u16, Score)]) {
-        self.memory().counts.score(scores);
-    }
-
     /// The time by the clock that [`Engine::memory`]'s sessions go by, in ticks of 2^20 ns.
     fn now(&self) -> u32;
 
@@ -81,8 +76,8 @@ pub trait Engine: Send {
     /// When the kernel refuses.
     fn counters(&self) -> Result<Counters, EngineError>;
 
-    /// The same memory and counts, for who reads them on other threads while the engine works.
-    fn readings(&self) -> Arc<dyn Readings>;
+    /// The same memory and counts for other threads, while this one changes what packets go by.
+    fn data_plane(&self) -> Arc<dyn DataPlane>;
 
     /// Adds a removed server's counters to [`Counters::gone`], so that the slot's next owner starts from nothing.
     ///
@@ -90,22 +85,11 @@ pub trait Engine: Send {
     /// When the kernel refuses.
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
 
-    /// Counts a connection for a server that the data plane didn't choose: whoever read what the client wants did.
-    fn count_choice(&self, slot: u16);
-
     /// Interfaces where the host's own stack sends on the answers whose next hop it has yet to find
     /// ([`Reason::ByHost`](evener_core::path::decide::Reason::ByHost)): there it must take packets from a service address that is
     /// one of its own.
     fn sends_by_stack(&self) -> Vec<u32> {
         Vec::new()
-    }
-
-    /// Returns when every packet that was met before has been dealt with, where one may go by what has changed since.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    fn settle(&self) -> Result<(), EngineError> {
-        Ok(())
     }
 
     /// Buckets of the session tables in force, in use or not, for IPv4 and for IPv6. What an earlier daemon left keeps its tables.
@@ -139,8 +123,9 @@ pub trait Engine: Send {
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError>;
 }
 
-/// What an engine remembers and has counted. Reading it holds nothing up.
-pub trait Readings: Send + Sync {
+/// What packets meet and what was counted of them, for all threads at all times. Nothing here waits for an engine that is about to change
+/// what is in force.
+pub trait DataPlane: Send + Sync {
     /// As [`Engine::memory`].
     fn memory(&self) -> Memory<'_>;
 
@@ -152,6 +137,23 @@ pub trait Readings: Send + Sync {
     /// # Errors
     /// When the kernel refuses.
     fn counters(&self) -> Result<Counters, EngineError>;
+
+    /// Counts a connection for a server that the data plane didn't choose: whoever read what the client wants did.
+    fn count_choice(&self, slot: u16);
+
+    /// Gives servers other scores by which [`Pick::Two`](evener_core::path::tables::Pick::Two) chooses: stores to memory, at any
+    /// rate.
+    fn score(&self, scores: &[(u16, Score)]) {
+        self.memory().counts.score(scores);
+    }
+
+    /// Returns when every packet that was met before has been dealt with, where one may go by what has changed since.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn settle(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
 }
 
 /// A client's segment whose connection is to move, or does so.

@@ -132,21 +132,21 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
             return Err(Broken::Half(format!("{what} by node {number}")));
         }
         let waits = node.director.is_some() && node.shown.wanted != node.shown.generation;
-        if waits && world.now_ms - node.asked_ms > RETRY_MS {
+        if waits && node.works_at().is_none() && world.now_ms - node.asked_ms > RETRY_MS {
             return Err(Broken::NotTried(format!("by node {number}")));
         }
         if !node.news {
             continue;
         }
         node.news = false;
-        if world.kind != Kind::EveryHost {
+        if world.kind != Kind::EveryHost && node.is_settled() {
             keeps_last(node)?;
         }
         // A server that has left the file, even for a while, loses its connections.
         for one in world.connections.values_mut().filter(|one| one.node == number) {
             one.lost |= node.names.get(&one.slot) != Some(&one.server);
         }
-        let Some(director) = &node.director else { continue };
+        let Some(director) = node.director.as_ref().filter(|_| !node.is_answering()) else { continue };
         if node.engine.tables != director.plan().tables {
             return Err(Broken::Told(format!("the tables of node {number}")));
         }
@@ -248,7 +248,7 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
 /// Whether a node may give a server a new connection.
 pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Result<(), Broken> {
     let node = &world.nodes[number];
-    let is_drained = node.director.is_some() && node.drained.contains(server);
+    let is_drained = node.director.is_some() && node.is_settled() && node.drained.contains(server);
     // Where every host decides, one that has nobody else serves what it gets.
     if is_drained && !node.refused && world.kind != Kind::EveryHost {
         return Err(Broken::Drained(format!("{} at node {number}", server.server)));
@@ -261,7 +261,9 @@ pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Re
 
 /// Whether a server should not get anything new, since its service fails: a director's, that had time to notice and to say so.
 fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
-    let Some(director) = node.director.as_ref().filter(|_| world.kind != Kind::EveryHost) else {
+    // Who is the last that is kept, its director says with the answer.
+    let may_know = world.kind != Kind::EveryHost && !node.is_answering();
+    let Some(director) = node.director.as_ref().filter(|_| may_know) else {
         return false;
     };
     let is_last = |planned: &&PlannedService| planned.name == server.service && planned.degraded;
@@ -383,6 +385,7 @@ mod tests {
         let mut world = serving();
         let before = Arc::clone(&world.nodes[0].engine.tables);
         world.take(&Step::Drain(0, 0)).unwrap();
+        world.take(&Step::Wait(1_000)).unwrap();
         world.nodes[0].engine.tables = before;
         // In turn, each server gets one of four.
         let found = (0..32).find_map(|client| connect(&mut world, client).err());

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use evener_core::director::Event;
-use evener_core::farm::plan::PlanError;
 
 use crate::farms::{Kind, SERVERS};
 use crate::step::Step;
@@ -25,8 +24,6 @@ pub(crate) enum What {
     Healed,
     /// A node's director had something to tell.
     Event(usize, Event),
-    /// It found no plan.
-    Unplanned(usize, PlanError),
 }
 
 impl fmt::Display for Line {
@@ -46,7 +43,6 @@ impl fmt::Display for What {
                 let server = event.server().map_or("-", |name| &name.server);
                 write!(f, "node {node}: {service} {server}: {event}")
             }
-            What::Unplanned(node, error) => write!(f, "node {node}: {error}"),
         }
     }
 }

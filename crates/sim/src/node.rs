@@ -1,22 +1,21 @@
 //! A host that decides: its daemon, which may be dead, its data plane, which may outlive that, and what its operator wants.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::director::{Director, Identity, Input, Moment, Output, Snapshot, Start};
+use evener_core::director::{Applied, Change, Director, Identity, Input, Moment, Output, Snapshot, Start};
 use evener_core::farm::Farm;
 use evener_core::farm::plan::ServerName;
 use evener_core::net::wire::Mac;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
-use evener_core::path::tables::Tables;
 use evener_core::pool::policy::Fills;
 
 use crate::engine::Engine;
-use crate::farms::{self, Kind, LINK};
+use crate::farms::{self, Kind, LINK, VIPS};
 use crate::forgery;
 use crate::mutation::Mutation;
 
@@ -26,6 +25,20 @@ const KEPT: usize = 512;
 thread_local! {
     /// Hash tables depend on nothing but their members: all farms of a thread share them.
     static FILLS: RefCell<Fills> = const { RefCell::new(Fills::keeping(KEPT)) };
+}
+
+/// A change that a daemon has ordered.
+struct Work {
+    /// When it goes on, in milliseconds.
+    due_ms: u64,
+    stage: Stage,
+    /// What was shown when it was ordered.
+    shown: Arc<Snapshot>,
+}
+
+enum Stage {
+    Ordered(Box<Change>),
+    Answered(Box<Applied>),
 }
 
 /// A host that decides.
@@ -44,6 +57,9 @@ pub(crate) struct Node {
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
     /// The servers in its file, by bits, and what the operator has drained: on disk.
     pub(crate) file: u8,
+    /// Files that are to be in force with the answers to these orders.
+    files: VecDeque<(u64, u8)>,
+    work: Option<Work>,
     pub(crate) drained: BTreeSet<ServerName>,
     /// Names of the servers that slots stood for when they were put in force.
     pub(crate) names: BTreeMap<u16, ServerName>,
@@ -80,6 +96,8 @@ impl Node {
             has_carrier: true,
             neighbours: BTreeMap::new(),
             file: u8::MAX,
+            files: VecDeque::new(),
+            work: None,
             drained: BTreeSet::new(),
             names: BTreeMap::new(),
             refused: false,
@@ -144,13 +162,64 @@ impl Node {
         self.look();
     }
 
-    /// Tells its daemon a fact; what others have to do about that.
+    /// Tells its daemon a fact; what others have to do about that, and a change that is to be made.
     pub(crate) fn tell(&mut self, now_ms: u64, input: Input) -> Vec<Output> {
-        self.share_fills();
         let orders = self.handle(now_ms, input);
-        self.share_fills();
         self.look();
         orders
+    }
+
+    /// Takes an order to change what is in force, which goes on then.
+    pub(crate) fn order(&mut self, change: Box<Change>, due_ms: u64) {
+        if let Some(director) = &self.director {
+            let shown = Arc::clone(director.snapshot());
+            self.work = Some(Work { due_ms, stage: Stage::Ordered(change), shown });
+        }
+    }
+
+    /// When a change goes on that is on its way.
+    pub(crate) fn works_at(&self) -> Option<u64> {
+        self.work.as_ref().map(|work| work.due_ms)
+    }
+
+    /// Whether its data plane may have what its director doesn't know of yet.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| matches!(work.stage, Stage::Answered(_)))
+    }
+
+    /// Whether all is in force that its daemon was told, or was refused.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.director.as_ref().is_none_or(|director| director.awaited().is_none())
+    }
+
+    /// Goes on with a change: has the engine apply it, or the director hear of that, and then goes on at the second time.
+    pub(crate) fn go_on(&mut self, now_ms: u64, then_ms: u64) -> Vec<Output> {
+        let Some(Work { stage, shown, .. }) = self.work.take() else { return Vec::new() };
+        self.look_halfway(&shown);
+        match stage {
+            Stage::Ordered(change) => {
+                if !self.dies(now_ms) {
+                    self.asked_ms = now_ms;
+                    let answer = self.carry_out(*change);
+                    if !self.dies(now_ms) {
+                        self.work =
+                            Some(Work { due_ms: then_ms, stage: Stage::Answered(Box::new(answer)), shown });
+                    }
+                }
+                self.look();
+                Vec::new()
+            }
+            Stage::Answered(answer) => {
+                let number = answer.number;
+                let orders = self.tell(now_ms, Input::Applied(answer));
+                if self.files.front().is_some_and(|(reload, _)| *reload <= number) {
+                    let reloaded = self.files.pop_front().filter(|_| !self.refused);
+                    self.file = reloaded.map_or(self.file, |(_, file)| file);
+                    self.last_good &= self.file;
+                }
+                orders
+            }
+        }
     }
 
     fn look(&mut self) {
@@ -158,12 +227,6 @@ impl Node {
         (self.news, self.next_at) = (true, next_at.map(|at| at.saturating_sub(self.ahead_ms)));
         if self.refused && self.has(Mutation::SleepsOn) {
             self.next_at = None;
-        }
-    }
-
-    fn share_fills(&mut self) {
-        if let Some(director) = &mut self.director {
-            FILLS.with_borrow_mut(|fills| std::mem::swap(fills, director.fills()));
         }
     }
 
@@ -208,16 +271,6 @@ impl Node {
                     self.shown = Arc::clone(director.snapshot());
                     return orders;
                 }
-                Some(Output::Apply { generation, tables }) => {
-                    self.look_halfway();
-                    self.asked_ms = now_ms;
-                    let (in_force, error) = self.apply(&tables);
-                    if self.dies(now_ms) {
-                        return orders;
-                    }
-                    let Some(director) = &mut self.director else { return orders };
-                    director.handle(now, Input::Applied { generation, in_force, error });
-                }
                 Some(Output::Forget { retired, .. }) => {
                     let [sweeps_all, sweeps_nothing] =
                         [Mutation::SweepsAll, Mutation::SweepsNothing].map(|one| self.mutation == Some(one));
@@ -245,7 +298,6 @@ impl Node {
     fn dies(&mut self, now_ms: u64) -> bool {
         let dies = self.dies_after.take_if(|left| *left == 0).is_some();
         if dies {
-            self.share_fills();
             self.kill(now_ms);
         }
         self.dies_after = self.dies_after.map(|left| left - 1);
@@ -253,13 +305,14 @@ impl Node {
     }
 
     /// Somebody looks while tables are on their way: all is as it was, but that a reload may be pending.
-    fn look_halfway(&mut self) {
+    fn look_halfway(&mut self, before: &Snapshot) {
         let Some(director) = &self.director else { return };
         let mut half = Snapshot::clone(director.snapshot());
-        if self.mutation == Some(Mutation::ShowsHalf) {
-            half.farm = Arc::new(director.farm().clone());
+        if self.mutation == Some(Mutation::ShowsHalf)
+            && let Some((_, file)) = self.files.front()
+        {
+            half.farm = Arc::new(self.farm(*file));
         }
-        let before = &self.shown;
         self.half_shown = match () {
             () if !Arc::ptr_eq(&half.plan, &before.plan) => Some("tables"),
             () if !Arc::ptr_eq(&half.farm, &before.farm) && *half.farm != *before.farm => Some("a farm"),
@@ -268,28 +321,35 @@ impl Node {
         };
     }
 
-    /// Puts tables in force; what is in force then is told, and why that isn't these.
-    fn apply(&mut self, tables: &Arc<Tables>) -> (Arc<Tables>, Option<String>) {
+    /// Makes a plan and puts its tables in force; what is in force then is told, and why that isn't these.
+    fn carry_out(&mut self, change: Change) -> Applied {
+        let planned = FILLS.with_borrow_mut(|fills| change.plan(fills));
         let before = Arc::clone(&self.engine.tables);
-        let error = self.engine.apply(tables).err();
+        let tables = planned.tables().ok().flatten().map(Arc::clone);
+        let error = tables.as_ref().and_then(|tables| self.engine.apply(tables).err());
         self.refused = error.is_some();
+        let wanted = tables.unwrap_or_else(|| Arc::clone(&before));
         if !self.refused {
-            self.names = farms::names(tables);
+            self.names = farms::names(&wanted);
+            let ring = self.ring(VIPS[0]);
+            self.last_good = if ring == 0 { self.last_good } else { ring };
         }
         match self.mutation.filter(|_| self.refused) {
             Some(Mutation::KeepsRefused) => {
-                self.engine.tables = Arc::clone(tables);
-                (before, error)
+                self.engine.tables = wanted;
+                planned.answer(before, error)
             }
-            Some(Mutation::BelievesOrders) => (Arc::clone(tables), None),
-            _ => (Arc::clone(&self.engine.tables), error),
+            Some(Mutation::BelievesOrders) => planned.answer(wanted, None),
+            _ => planned.answer(Arc::clone(&self.engine.tables), error),
         }
     }
 
     /// Kills its daemon; its data plane runs on.
     pub(crate) fn kill(&mut self, now_ms: u64) {
         // The next one begins with what the engine has.
-        self.refused = false;
+        (self.refused, self.work) = (false, None);
+        // It reads what its operator has written last.
+        self.file = self.files.drain(..).next_back().map_or(self.file, |(_, file)| file);
         if self.director.take().is_some() {
             self.since_ms = now_ms;
         }
@@ -321,10 +381,11 @@ impl Node {
         let farm = Box::new(self.farm(file));
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         let links = BTreeMap::from([(LINK, farms::node(self.kind, self.number).1)]);
-        let orders = self
-            .tell(now_ms, Input::Reload { farm, network: Box::new(network), links, groups: BTreeMap::new() });
-        if self.director.is_none() || !self.refused {
-            self.file = file;
+        let reload = Input::Reload { farm, network: Box::new(network), links, groups: BTreeMap::new() };
+        let orders = self.tell(now_ms, reload);
+        match self.director.as_ref().and_then(Director::awaited) {
+            Some(number) => self.files.push_back((number, file)),
+            None => self.file = file,
         }
         orders
     }

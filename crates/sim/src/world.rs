@@ -253,7 +253,8 @@ impl World {
         loop {
             let parcel = self.parcels.iter().map(|parcel| parcel.due_ms).min();
             let wake = self.nodes.iter().filter_map(Node::next_at).min();
-            let next = parcel.into_iter().chain(wake).min().filter(|next| *next <= until_ms);
+            let work = self.nodes.iter().filter_map(Node::works_at).min();
+            let next = parcel.into_iter().chain(work).chain(wake).min().filter(|next| *next <= until_ms);
             let Some(next) = next else { break };
             self.now_ms = self.now_ms.max(next);
             let due = self.parcels.iter().enumerate().filter(|(_, parcel)| parcel.due_ms <= self.now_ms);
@@ -271,6 +272,10 @@ impl World {
                     }
                     self.tell(to, what);
                 }
+            } else if let Some(node) =
+                self.nodes.iter().position(|node| node.works_at().is_some_and(|at| at <= self.now_ms))
+            {
+                self.go_on(node);
             } else {
                 self.wake()?;
             }
@@ -321,10 +326,12 @@ impl World {
         if self.nodes[to].director.is_none() || self.nodes[to].since_ms != since_ms {
             return Ok(());
         }
+        self.finish(to);
         // What was refused may be tried again with whatever comes.
         let waits = self.nodes[to].refused;
         let before = Arc::clone(&self.nodes[to].engine.tables);
         self.tell(to, Input::Datagram { from, bytes: forgery.make(&bytes, at) });
+        self.finish(to);
         if forgery.is_nothing() && !waits && self.nodes[to].engine.tables != before {
             return Err(Broken::Believed(format!("{forgery:?} by node {to}")));
         }
@@ -350,7 +357,6 @@ impl World {
                 Output::Resolve { address, .. } => self.resolve(node, address),
                 Output::Probe(probe) => self.probe(node, &probe),
                 Output::Event(event) => self.say(What::Event(node, event)),
-                Output::Unplanned(error) => self.say(What::Unplanned(node, error)),
                 Output::LoadQuery(LoadQuery { server, .. }) => {
                     let delay_ms = self.below(20);
                     self.send(
@@ -360,16 +366,48 @@ impl World {
                         Input::Reported { server, result: Err(BadReport::Silent) },
                     );
                 }
-                // The data plane's are done by the node; announcements change nothing here, and no farm has groups or names.
+                // The data plane's others are done by the node; announcements change nothing here, and no farm has groups or names.
+                Output::Apply(change) => {
+                    let delay_ms = self.takes_ms();
+                    self.nodes[node].order(change, self.now_ms + delay_ms);
+                    if delay_ms == 0 {
+                        self.go_on(node);
+                    }
+                }
                 Output::Announce(_)
                 | Output::Group { .. }
                 | Output::Name(_)
                 | Output::Ready { .. }
-                | Output::Apply { .. }
                 | Output::Forget { .. }
                 | Output::Lease { .. }
                 | Output::Score(_) => {}
             }
+        }
+    }
+
+    /// How long a step of a change takes: mostly no time, sometimes long.
+    fn takes_ms(&mut self) -> u64 {
+        match self.below(8) {
+            0 => self.below(400),
+            1 | 2 => self.below(30),
+            _ => 0,
+        }
+    }
+
+    /// A node goes on with the change that is on its way.
+    fn go_on(&mut self, node: usize) {
+        let then_ms = self.now_ms + self.takes_ms();
+        let orders = self.nodes[node].go_on(self.now_ms, then_ms);
+        self.carry_out(node, orders);
+        if self.nodes[node].works_at().is_some_and(|at| at <= self.now_ms) {
+            self.go_on(node);
+        }
+    }
+
+    /// A node comes to an end with all changes that are on their way.
+    fn finish(&mut self, node: usize) {
+        while self.nodes[node].works_at().is_some() {
+            self.go_on(node);
         }
     }
 

@@ -1,20 +1,18 @@
-//! Tables on their way to the engine: planned whole, in force when it says so, and taken back with the reload that they are of.
+//! Changes on their way to the engine: one at a time, in force when its answer says so. What is learned meanwhile leads to the next.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
-use alloc::string::{String, ToString};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::groups::KeptGroup;
-use super::hosts::Hosts;
-use super::pools::Pools;
-
+use super::order::{Applied, Change};
 use super::{Director, Event, Moment, Output, Reloads};
 use crate::farm::Farm;
-use crate::farm::membership::{Membership, Notice};
+use crate::farm::membership::Notice;
 use crate::farm::network::Network;
-use crate::farm::plan::{self, Plan, Slots};
+use crate::farm::plan::{Plan, Slots};
 use crate::net::wire::Mac;
 use crate::path::tables::Tables;
 
@@ -25,131 +23,194 @@ pub(super) const RETRY_MS: u64 = 5_000;
 /// than a millisecond later for so many servers.
 const SERVERS_PER_MS: u64 = 64;
 
-/// A generation on its way.
+/// A farm that the operator describes anew, in this network.
 #[derive(Clone, Debug)]
-pub(super) struct Applying {
-    pub(super) generation: u64,
-    pub(super) plan: Plan,
-    pub(super) slots: Slots,
-    /// If it is a reload's.
-    pub(super) before: Option<Box<Before>>,
-}
-
-/// All that a reload changes, as it was; and what is told once it is in force.
-#[derive(Clone, Debug)]
-pub(super) struct Before {
+pub(super) struct Reload {
     pub(super) farm: Arc<Farm>,
     pub(super) network: Arc<Network>,
     pub(super) links: BTreeMap<u32, Mac>,
-    pub(super) membership: Membership,
-    pub(super) pools: Pools,
-    pub(super) hosts: Option<Hosts>,
-    /// What was kept of groups that the new farm has.
+    /// What was kept of groups that it has and that aren't served yet.
     pub(super) groups: BTreeMap<String, KeptGroup>,
-    pub(super) members_notices: Vec<Notice>,
-    pub(super) hosts_notices: Vec<crate::node::peers::Notice>,
+}
+
+/// A change on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Applying {
+    number: u64,
+    /// If it is a reload's: it is followed once it is in force, so that there is nothing to take back.
+    pub(super) reload: Option<Reload>,
+    /// Links that no generation in force has had yet.
+    newcomers: BTreeSet<u32>,
+    /// The network as it was known.
+    network: Arc<Network>,
+    /// Whether anything but the reload called for it.
+    is_wanted_anyway: bool,
 }
 
 impl Director {
-    /// Plans anew if anything calls for it and no generation is on its way. Tables come before what is said of them: orders given
-    /// since `first` wait.
+    /// Orders a change if anything calls for one and none is on its way, before the orders from `first` on.
     pub(super) fn settle(&mut self, first: usize, now_ms: u64) {
-        if !self.replan_wanted || self.applying.is_some() || now_ms < self.gather_until_ms {
+        let is_due = self.replan_wanted && now_ms >= self.gather_until_ms;
+        if self.applying.is_some() || !is_due && self.reloads_waiting.is_empty() {
             return;
         }
-        self.replan_wanted = false;
         // Hosts that wait for a word that is said with the tables wait no longer for it.
         let gathered = if self.hosts.is_some() { 0 } else { self.pools.len() as u64 };
         self.gather_until_ms = now_ms.saturating_add(gathered / SERVERS_PER_MS);
-        let links: Vec<_> = self.links.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect();
-        let mut slots = self.slots.clone();
+        self.ordered += 1;
+        let (number, slots) = (self.ordered, core::mem::take(&mut self.slots));
+        let reload = self.reloads_waiting.pop_front();
+        let (change, newcomers) = match &reload {
+            Some(reload) => {
+                let mut tried = self.without_consumers();
+                tried.take_in(reload, now_ms);
+                (tried.change(slots, false), BTreeSet::new())
+            }
+            None => {
+                let newcomers = core::mem::take(&mut self.newcomers);
+                (self.change(slots, self.generation_in_force > 0 && newcomers.is_empty()), newcomers)
+            }
+        };
+        let is_wanted_anyway = core::mem::take(&mut self.replan_wanted);
+        let network = Arc::clone(&self.network);
+        self.applying = Some(Applying { number, reload, newcomers, network, is_wanted_anyway });
+        self.outputs.insert(first, Output::Apply(Box::new(change)));
+    }
+
+    /// All that a plan of the farm as it is now is made of. One that is in force already may be left at that.
+    fn change(&self, slots: Slots, may_be_in_force: bool) -> Change {
         let known = self.known_hosts();
-        let hosts = self.planned_hosts(&known);
-        let before = self.reloading.take();
-        let mut fills = core::mem::take(&mut self.fills);
-        let states = self.states(&known);
-        let planned = plan::plan(&states, &links, &hosts, &mut slots, &mut fills, Some(&self.plan));
-        self.fills = fills;
-        match planned {
-            Ok(plan) if before.is_none() && self.is_in_force(&plan) => {
-                (self.slots, self.retry_at_ms, self.has_changed) = (slots, u64::MAX, true);
-            }
-            Ok(plan) => {
-                self.generation += 1;
-                let (generation, tables) = (self.generation, Arc::clone(&plan.tables));
-                self.outputs.insert(first, Output::Apply { generation, tables });
-                self.applying = Some(Applying { generation, plan, slots, before });
-            }
-            Err(error) => {
-                if before.is_some() {
-                    self.refused_reload(error.to_string());
-                }
-                self.take_back(before);
-                self.outputs.push_back(Output::Unplanned(error));
-            }
+        Change {
+            number: self.ordered,
+            members: self.members(&known),
+            farm: Arc::clone(&self.farm),
+            links: self.links.iter().map(|(ifindex, mac)| (*ifindex, *mac)).collect(),
+            hosts: self.planned_hosts(&known),
+            slots,
+            before: Arc::clone(&self.plan),
+            in_force: may_be_in_force.then(|| Arc::clone(&self.in_force)),
         }
     }
 
-    /// Whether the engine has all of this already: most of what hosts tell each other changes no table.
-    fn is_in_force(&self, plan: &Plan) -> bool {
-        let has_tables = self.generation_in_force > 0 && self.in_force == plan.tables;
-        has_tables && self.newcomers.is_empty() && *self.plan == *plan
+    /// What is told of the farm, or announced, waits for the tables that it is about: those on their way, or those after them.
+    pub(super) fn hold_back(&mut self, first: usize) {
+        if self.applying.is_none() {
+            self.outputs.append(&mut self.held_back);
+            return;
+        }
+        let since = self.outputs.split_off(first.min(self.outputs.len()));
+        let waits =
+            |output: &Output| matches!(output, Output::Event(_) | Output::Send { .. } | Output::Announce(_));
+        let (held_back, others): (Vec<_>, Vec<_>) = since.into_iter().partition(waits);
+        self.outputs.extend(others);
+        self.held_back.extend(held_back);
+        if !self.replan_wanted {
+            self.until_answer = self.held_back.len();
+        }
     }
 
-    pub(super) fn applied(
-        &mut self,
-        generation: u64,
-        in_force: Arc<Tables>,
-        error: Option<String>,
-        now: Moment,
-    ) {
-        let now_ms = now.ms;
-        let Some(applied) = self.applying.take_if(|applying| applying.generation == generation) else {
-            return;
-        };
+    /// The order with whose answer all is settled that was taken in until now; `None` where it is so already.
+    pub fn awaited(&self) -> Option<u64> {
+        match (self.reloads_waiting.len() as u64, self.replan_wanted) {
+            (0, false) => self.applying.as_ref().map(|applying| applying.number),
+            (0, true) => Some(self.ordered + 1),
+            (reloads, _) => Some(self.ordered + reloads),
+        }
+    }
+
+    /// Takes in what became of an order, and shows it: the servers as they were when it was given, since what was learned since then
+    /// waits for its own tables.
+    pub(super) fn applied(&mut self, applied: Applied, now: Moment) {
+        let Applied { number, members, plan, slots, in_force } = applied;
+        let Some(applying) = self.applying.take_if(|applying| applying.number == number) else { return };
+        let is_taken_back = applying.reload.is_some() && plan.is_err();
+        self.outputs.extend(self.held_back.drain(..core::mem::take(&mut self.until_answer)));
         let was = core::mem::replace(&mut self.in_force, in_force);
+        self.slots = slots;
+        core::mem::take(&mut self.released).into_iter().for_each(|slot| self.slots.released(slot));
         self.has_changed = true;
-        let Some(error) = error else {
-            self.tell_changes(&applied.plan);
-            (self.slots, self.plan) = (applied.slots, Arc::new(applied.plan));
-            self.generation_in_force = generation;
-            self.retry_at_ms = u64::MAX;
-            self.tell_attached();
-            self.compare(now_ms);
-            if let Some(before) = applied.before {
-                self.reloads = Reloads { done: self.reloads.done + 1, error: None, ..self.reloads.clone() };
-                self.tell_all(before.hosts_notices.into_iter().map(Event::Hosts));
-                self.tell_of_members(before.members_notices);
-                self.groups.reload(now, &self.farm.groups, &before.groups);
-                self.names.reload(&self.farm, now);
-                self.resolve_next_hops(now_ms);
-                self.announce(self.announced());
-            } else if generation == 1 {
-                self.announce(self.announced());
-            }
-            self.forget_removed(was);
-            return;
-        };
+        match plan {
+            Ok(None) => self.retry_at_ms = u64::MAX,
+            Ok(Some(plan)) => self.put_in_force(plan, applying, was, now),
+            Err(error) => self.refused(error, applying, now.ms),
+        }
+        if is_taken_back {
+            Arc::make_mut(&mut self.snapshot).reloads = self.reloads.clone();
+        } else {
+            self.show(Some(members), now.ms);
+        }
+    }
+
+    fn put_in_force(&mut self, plan: Plan, applying: Applying, was: Arc<Tables>, now: Moment) {
+        self.tell_changes(&plan);
+        self.plan = Arc::new(plan);
+        self.generation += 1;
+        self.generation_in_force = self.generation;
+        self.retry_at_ms = u64::MAX;
+        self.tell_attached(&applying.newcomers);
+        if let Some(reload) = &applying.reload {
+            self.follow(reload, &applying.network, now.ms);
+            self.groups.reload(now, &self.farm.groups, &reload.groups);
+            self.names.reload(&self.farm, now);
+        } else if self.generation == 1 {
+            self.announce(self.announced());
+        }
+        self.compare(now.ms);
+        self.forget_removed(was);
+    }
+
+    fn refused(&mut self, error: String, applying: Applying, now_ms: u64) {
+        self.generation += 1;
         // Numbers that the engine has given away are taken.
         self.slots.adopt(&self.in_force);
-        if applied.before.is_none() && !self.newcomers.is_empty() {
+        let Applying { reload, newcomers, is_wanted_anyway, .. } = applying;
+        if !newcomers.is_empty() {
             // What they are must not keep the farm from following anything else.
-            self.tell_unattached(&error);
-            let newcomers = core::mem::take(&mut self.newcomers);
+            self.tell_unattached(&newcomers, &error);
             self.links.retain(|ifindex, _| !newcomers.contains(ifindex));
             self.look_around(now_ms);
             return;
         }
-        if applied.before.is_none() || self.in_force != self.plan.tables {
+        if reload.is_none() || self.in_force != self.plan.tables {
             self.retry_at_ms = now_ms.saturating_add(RETRY_MS);
         }
-        match applied.before {
-            Some(before) => {
+        match reload {
+            Some(_) => {
                 self.refused_reload(error);
-                self.take_back(Some(before));
+                self.replan_wanted |= is_wanted_anyway;
             }
             None => self.tell(Event::NotApplied { error }),
         }
+    }
+
+    /// Goes on with a reload that is in force. What was learned since it was ordered stays.
+    fn follow(&mut self, reload: &Reload, network_then: &Arc<Network>, now_ms: u64) {
+        let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, network_then));
+        let (hosts_notices, members_notices) = self.take_in(reload, now_ms);
+        self.reloads = Reloads { done: self.reloads.done + 1, error: None, ..self.reloads.clone() };
+        self.tell_all(hosts_notices.into_iter().map(Event::Hosts));
+        self.tell_of_members(members_notices);
+        if let Some(newer) = newer {
+            self.surroundings(Network::clone(&newer), now_ms);
+        }
+        self.resolve_next_hops(now_ms);
+        self.announce(self.announced());
+    }
+
+    /// Goes on with another farm; what there is to tell of that.
+    fn take_in(&mut self, reload: &Reload, now_ms: u64) -> (Vec<crate::node::peers::Notice>, Vec<Notice>) {
+        self.farm = Arc::clone(&reload.farm);
+        self.network = Arc::clone(&reload.network);
+        self.links.clone_from(&reload.links);
+        let hosts_notices = self.reconfigure_hosts(now_ms);
+        let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
+        let mut members_notices = self.membership.surroundings(surroundings, now_ms);
+        members_notices.extend(self.membership.reconfigure(&self.farm.services, now_ms));
+        self.pools.reload(&self.farm.services, now_ms);
+        self.match_servers(now_ms);
+        self.say_own();
+        self.newcomers.clear();
+        (hosts_notices, members_notices)
     }
 
     /// Notes a reload that changes nothing.
@@ -159,13 +220,18 @@ impl Director {
         self.has_changed = true;
     }
 
-    /// Goes back to what was known before a reload.
-    fn take_back(&mut self, before: Option<Box<Before>>) {
-        let Some(before) = before else { return };
-        let Before { farm, network, links, membership, pools, hosts, .. } = *before;
-        (self.farm, self.network, self.links) = (farm, network, links);
-        (self.membership, self.hosts) = (membership, hosts);
-        self.pools.take_back(pools);
+    /// Whether a reload waits for its answer.
+    pub(super) fn is_reloading(&self) -> bool {
+        !self.reloads_waiting.is_empty()
+            || self.applying.as_ref().is_some_and(|applying| applying.reload.is_some())
+    }
+
+    /// Notes that no session names a slot any more. If its server comes back by a change that is on its way, it keeps the slot.
+    pub(super) fn released(&mut self, slot: u16) {
+        match self.applying {
+            Some(_) => self.released.push(slot),
+            None => self.slots.released(slot),
+        }
     }
 
     /// Sessions of servers and service addresses that were there and are gone are to go too; then their numbers are free again.

@@ -1,7 +1,10 @@
 //! Groups and names beside the services of a farm: their facts and orders go the director's way, and all of them are ready together.
 
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 
+use super::groups::Groups;
+use super::names::Names;
 use super::{Director, Moment, Output};
 use crate::dns::BalancedName;
 use crate::farm::group::{self, Group, Members};
@@ -36,6 +39,17 @@ impl Director {
     /// Whether a name has an address of a server that lives.
     pub fn has_living(&self, name: &str, now: Moment) -> bool {
         self.names.has_living(name, now.ms)
+    }
+
+    /// The same director without groups and names, to try services with.
+    pub(super) fn without_consumers(&mut self) -> Director {
+        let others = Groups::new(self.seed);
+        let groups = core::mem::replace(&mut self.groups, others);
+        let others = Names::new(self.seed, BTreeSet::new());
+        let names = core::mem::replace(&mut self.names, others);
+        let tried = self.clone();
+        (self.groups, self.names) = (groups, names);
+        tried
     }
 
     /// Takes over what groups and names order, and how they are.

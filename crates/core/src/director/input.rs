@@ -9,12 +9,12 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::groups::{KeptGroup, MemberFact};
 use super::names::NameFact;
+use super::order::Applied;
 use crate::dns::{BalancedName, MeasuredPath};
 use crate::farm::Farm;
 use crate::farm::network::Network;
 use crate::farm::plan::ServerName;
 use crate::net::wire::Mac;
-use crate::path::tables::Tables;
 use crate::pool::health::Failure;
 use crate::pool::report::{BadReport, Report};
 
@@ -88,7 +88,8 @@ pub enum Input {
         /// In bytes.
         mtu: u16,
     },
-    /// The operator describes the farm anew, in this network. In force once it is applied; if it can't be, all stays as it was.
+    /// The operator describes the farm anew, in this network. Followed once it is in force; until then, and if it can't be, all stays as it was.
+    /// One that comes meanwhile waits for its turn.
     Reload {
         /// The farm.
         farm: Box<Farm>,
@@ -112,14 +113,7 @@ pub enum Input {
         drain: bool,
     },
     /// What became of [`super::Output::Apply`].
-    Applied {
-        /// Which.
-        generation: u64,
-        /// What the engine holds now, whatever became of it.
-        in_force: Arc<Tables>,
-        /// Why the engine refused it.
-        error: Option<String>,
-    },
+    Applied(Box<Applied>),
     /// No session names this slot any more, and its counters are cleared: see [`super::Output::Forget`].
     Released {
         /// The slot.

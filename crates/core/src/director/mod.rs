@@ -4,8 +4,10 @@
 //! orders out in turn, and says what came of those that ask for it. It does no IO and reads no clock, so whole farms of directors
 //! run in a test.
 //!
-//! Tables are planned whole and given to the engine as one *generation*. They are in force only when the engine says so. When it
-//! refuses them, a reload is taken back to what was known before it; any other change is tried again a little later.
+//! Tables are planned whole and given to the engine as one *generation*. Both takes a while, so it is one order ([`Change`]), which
+//! anybody can carry out anywhere, and its answer is a fact that comes later ([`Applied`]); there is one at most under way. Tables are in
+//! force only when the answer says so, and a reload is followed only then. Any other change that the engine refuses is tried again a
+//! little later.
 
 mod change;
 mod consumers;
@@ -18,6 +20,7 @@ mod input;
 mod moment;
 mod name;
 mod names;
+mod order;
 mod output;
 mod paths;
 mod pools;
@@ -39,11 +42,11 @@ pub use input::Input;
 pub use moment::Moment;
 pub use name::About;
 pub use names::{NameFact, NameOrder};
+pub use order::{Applied, Change, Planned};
 pub use output::{Adjacency, LoadQuery, Output, Probe, ProbePath, Target};
 pub use paths::{tunnel_source, why_not_itself};
 pub use snapshot::{HostSnapshot, Reloads, ServerSnapshot, ServiceSnapshot, Snapshot};
 
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -52,7 +55,7 @@ use core::net::IpAddr;
 
 use crate::farm::membership::{Answer, Membership, Notice, Round};
 use crate::farm::network::Network;
-use crate::farm::plan::{self, MemberState, Plan, ServerName, ServiceState, Slots, identity};
+use crate::farm::plan::{self, MemberState, Plan, ServerName, Slots, identity};
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
 use crate::node::peers::KnownHost;
@@ -60,9 +63,8 @@ use crate::node::secret::Key;
 use crate::path::seed::Seed;
 use crate::path::tables::Tables;
 use crate::pool::health::{State, Status};
-use crate::pool::policy::Fills;
 use crate::pool::{Fact, Server, WHOLE};
-use change::{Applying, Before};
+use change::{Applying, Reload};
 use consumers::READY_AFTER_MS;
 use groups::Groups;
 use hosts::Hosts;
@@ -111,9 +113,13 @@ pub struct Director {
     seed: Seed,
     told: Told,
     plan: Arc<Plan>,
+    /// Who has which number; empty while a change is on its way, which has them.
     slots: Slots,
-    fills: Fills,
+    /// Slots that were released since then.
+    released: Vec<u16>,
     in_force: Arc<Tables>,
+    /// How many changes were ordered.
+    ordered: u64,
     /// The generation that was given to the engine last, and the one that `plan` is.
     generation: u64,
     generation_in_force: u64,
@@ -124,9 +130,12 @@ pub struct Director {
     retry_at_ms: u64,
     /// Links that no generation in force has had yet.
     newcomers: BTreeSet<u32>,
-    /// What was known before a reload that isn't planned yet.
-    reloading: Option<Box<Before>>,
+    /// Reloads to come, one after the other.
+    reloads_waiting: VecDeque<Reload>,
     applying: Option<Applying>,
+    /// What is to be told and announced with tables, and how much of that with those on their way.
+    held_back: VecDeque<Output>,
+    until_answer: usize,
     reloads: Reloads,
     /// What was shown last, and whether something has changed since.
     snapshot: Arc<Snapshot>,
@@ -160,16 +169,19 @@ impl Director {
             // Rings that run are what the next ones are held against.
             plan: Arc::new(Plan { tables: Arc::clone(&running), ..Plan::default() }),
             slots: Slots::default(),
-            fills: Fills::default(),
+            released: Vec::new(),
             in_force: Arc::default(),
+            ordered: 0,
             generation: 0,
             generation_in_force: 0,
             replan_wanted: true,
             gather_until_ms: 0,
             retry_at_ms: u64::MAX,
             newcomers: BTreeSet::new(),
-            reloading: None,
+            reloads_waiting: VecDeque::new(),
             applying: None,
+            held_back: VecDeque::new(),
+            until_answer: 0,
             reloads: Reloads::default(),
             snapshot: Arc::default(),
             has_changed: true,
@@ -195,7 +207,7 @@ impl Director {
         director.say_own();
         director.groups.reload(now, &director.farm.groups, &groups);
         director.names.reload(&director.farm, now);
-        director.snapshot = Arc::new(director.see(now.ms));
+        director.snapshot = Arc::new(director.see(None, now.ms));
         director.follow_consumers(now);
         director
     }
@@ -215,10 +227,9 @@ impl Director {
         self.resume_hosts(running, now_ms);
     }
 
-    /// Takes in a fact. What is to be done about it waits in [`Director::poll_output`]; an [`Output::Apply`] is answered before the
-    /// next fact.
+    /// Takes in a fact. What is to be done about it waits in [`Director::poll_output`].
     pub fn handle(&mut self, now: Moment, input: Input) {
-        let before = self.outputs.len();
+        let mut first = self.outputs.len();
         self.lease_holds = now.lease_holds;
         match input {
             Input::Time { active } => {
@@ -237,18 +248,30 @@ impl Director {
             Input::Network(network) => self.surroundings(*network, now.ms),
             Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
             Input::Reload { farm, network, links, groups } => {
-                self.reload(*farm, *network, links, groups, now.ms);
+                let (farm, network) = (Arc::from(farm), Arc::from(network));
+                self.reloads_waiting.push_back(Reload { farm, network, links, groups });
             }
             Input::ReloadRefused { error } => self.refused_reload(error),
             Input::Drain { server, drain } => self.drain(server, drain, now),
-            Input::Applied { generation, in_force, error } => {
-                self.applied(generation, in_force, error, now);
+            Input::Applied(applied) => {
+                self.applied(*applied, now);
+                // It is told before anything else is on its way.
+                first = self.outputs.len();
             }
-            Input::Released { slot } => self.slots.released(slot),
-            Input::Leave => self.leave(now.ms),
+            Input::Released { slot } => self.released(slot),
+            Input::Leave => {
+                // Nobody waits for tables of who leaves.
+                self.outputs.append(&mut self.held_back);
+                self.leave(now.ms);
+                (first, self.until_answer) = (self.outputs.len(), 0);
+            }
         }
-        self.settle(before, now.ms);
-        self.show(now.ms);
+        self.settle(first, now.ms);
+        self.hold_back(first);
+        // What waits for tables is shown with them.
+        if self.applying.is_some() || !self.replan_wanted {
+            self.show(None, now.ms);
+        }
         self.follow_consumers(now);
     }
 
@@ -260,7 +283,8 @@ impl Director {
     /// When [`Input::Time`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
         let round = self.membership.next_round_at().unwrap_or(u64::MAX);
-        let plan_at_ms = if self.replan_wanted { self.gather_until_ms } else { u64::MAX };
+        let may_plan = self.replan_wanted && self.applying.is_none();
+        let plan_at_ms = if may_plan { self.gather_until_ms } else { u64::MAX };
         let others = [
             self.pools.next_at(),
             self.next_report_at(),
@@ -327,7 +351,9 @@ impl Director {
         let picked = network.pick_interfaces(&self.farm.interfaces, &self.farm.services);
         self.links = picked.unwrap_or_default();
         self.links.extend(&kept);
-        self.newcomers = self.links.keys().filter(|ifindex| !kept.contains_key(ifindex)).copied().collect();
+        let are_to_come = core::mem::take(&mut self.newcomers);
+        let is_new = |ifindex: &&u32| are_to_come.contains(ifindex) || !kept.contains_key(ifindex);
+        self.newcomers = self.links.keys().filter(is_new).copied().collect();
         self.network = Arc::new(network);
         self.forget_path_mtus(now_ms);
         self.look_around(now_ms);
@@ -347,38 +373,6 @@ impl Director {
         self.replan_wanted = true;
     }
 
-    /// Goes on with another farm that was checked.
-    fn reload(
-        &mut self,
-        farm: Farm,
-        network: Network,
-        links: BTreeMap<u32, Mac>,
-        groups: BTreeMap<String, KeptGroup>,
-        now_ms: u64,
-    ) {
-        let mut before = Before {
-            membership: self.membership.clone(),
-            pools: self.pools.clone(),
-            hosts: self.hosts.clone(),
-            farm: core::mem::replace(&mut self.farm, Arc::new(farm)),
-            network: core::mem::replace(&mut self.network, Arc::new(network)),
-            links: core::mem::replace(&mut self.links, links),
-            members_notices: Vec::new(),
-            groups,
-            hosts_notices: Vec::new(),
-        };
-        before.hosts_notices = self.reconfigure_hosts(now_ms);
-        let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
-        before.members_notices = self.membership.surroundings(surroundings, now_ms);
-        before.members_notices.extend(self.membership.reconfigure(&self.farm.services, now_ms));
-        self.pools.reload(&self.farm.services, now_ms);
-        self.match_servers(now_ms);
-        self.say_own();
-        self.newcomers.clear();
-        self.reloading.get_or_insert(Box::new(before));
-        (self.replan_wanted, self.gather_until_ms) = (true, now_ms);
-    }
-
     fn drain(&mut self, server: ServerName, drain: bool, now: Moment) {
         if self.groups.has(&server.service) {
             self.groups.drain(now, &server, drain);
@@ -395,9 +389,9 @@ impl Director {
         (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }
 
-    fn states(&self, known: &[KnownHost]) -> Vec<ServiceState<'_>> {
-        let state = |service| ServiceState { service, members: self.member_states(service, known) };
-        self.farm.services.iter().map(state).collect()
+    /// The servers of all services, in the order of the farm.
+    fn members(&self, known: &[KnownHost]) -> Vec<Vec<MemberState>> {
+        self.farm.services.iter().map(|service| self.member_states(service, known)).collect()
     }
 
     /// The servers of a service, and all that decides whether they take new sessions. Where every host decides, all hosts are
@@ -484,7 +478,7 @@ impl Director {
         self.pools.are_settled() && self.groups.are_settled() && self.names.are_settled()
     }
 
-    /// The farm as described, in force or about to be.
+    /// The farm as described, in force or about to be for the first time.
     pub fn farm(&self) -> &Farm {
         &self.farm
     }
@@ -512,11 +506,6 @@ impl Director {
     /// What the operator drained of servers that are listed for a name alone.
     pub fn drained_of_names(&self) -> &BTreeSet<ServerName> {
         self.names.drained()
-    }
-
-    /// Hash tables that were made lately. Whoever runs many directors may have them share those.
-    pub fn fills(&mut self) -> &mut Fills {
-        &mut self.fills
     }
 
     /// What the tables in force mean.

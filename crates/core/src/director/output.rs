@@ -1,5 +1,6 @@
 //! What a director orders.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -8,8 +9,9 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::event::Event;
 use super::names::NameOrder;
+use super::order::Change;
 use crate::farm::group;
-use crate::farm::plan::{PlanError, ServerName};
+use crate::farm::plan::ServerName;
 use crate::net::Encapsulation;
 use crate::net::wire::Mac;
 use crate::path::select::Score;
@@ -19,17 +21,11 @@ use crate::pool::{HealthCheck, Reporting};
 /// An order, to be carried out in turn.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// Put these tables in force, and say by [`super::Input::Applied`] what became of that.
-    Apply {
-        /// Greater than all before.
-        generation: u64,
-        /// What is to be in force.
-        tables: Arc<Tables>,
-    },
-    /// There are no tables for this farm: what was in force stays. Only a reload can lead to it.
-    Unplanned(PlanError),
+    /// Make the plan of this ([`Change::plan`]), have the engine put its tables in force, and say by [`super::Input::Applied`] what
+    /// became of that. No other one comes before the answer.
+    Apply(Box<Change>),
     /// Servers or service addresses are gone: end what is left of their sessions, add up the counters of these slots, clear them, and
-    /// say so by [`super::Input::Released`].
+    /// say so by [`super::Input::Released`]. It comes before the next [`Output::Apply`], so no tables change meanwhile.
     Forget {
         /// What was in force before.
         before: Arc<Tables>,

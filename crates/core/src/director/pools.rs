@@ -59,17 +59,6 @@ impl Pools {
         }
     }
 
-    /// Goes back to what was known before, but for what the operator has drained since.
-    pub(super) fn take_back(&mut self, before: Pools) {
-        self.pools = before.pools;
-        for (service, pool) in &mut self.pools {
-            pool.servers.change_all(|server, state| {
-                let name = ServerName { service: service.clone(), server: server.clone() };
-                state.drain(self.drained.contains(&name));
-            });
-        }
-    }
-
     /// Goes on with these servers of a service, in the order of their names. Those that come to a farm in force are new.
     pub(super) fn follow(&mut self, service: &str, servers: &[Wanted], is_in_force: bool, now_ms: u64) {
         let Some(pool) = self.pools.get_mut(service) else { return };

@@ -152,23 +152,23 @@ impl Director {
         &self.snapshot
     }
 
-    /// Makes another snapshot, if something has changed and no change is half done.
-    pub(super) fn show(&mut self, now_ms: u64) {
-        if let Some(applying) = &self.applying {
-            if applying.before.is_some() && !self.snapshot.reloads.pending {
+    /// Makes another snapshot if something has changed, and nothing is on its way. The members of all services are those, or as they are
+    /// now.
+    pub(super) fn show(&mut self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) {
+        if self.applying.is_some() {
+            if self.is_reloading() && !self.snapshot.reloads.pending {
                 Arc::make_mut(&mut self.snapshot).reloads.pending = true;
             }
-            return;
-        }
-        // What waits for tables is shown with them.
-        if self.has_changed && !self.replan_wanted {
+        } else if self.has_changed {
             self.has_changed = false;
-            self.snapshot = Arc::new(self.see(now_ms));
+            self.snapshot = Arc::new(self.see(members, now_ms));
         }
     }
 
-    pub(super) fn see(&self, now_ms: u64) -> Snapshot {
+    pub(super) fn see(&self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) -> Snapshot {
         let seen = Seen { slots: self.slots_by_name(), hosts: self.known_hosts(), now_ms };
+        let members = members.unwrap_or_else(|| self.members(&seen.hosts));
+        let services = self.farm.services.iter().zip(members);
         Snapshot {
             at_ms: now_ms,
             generation: self.generation_in_force,
@@ -177,7 +177,7 @@ impl Director {
             farm: Arc::clone(&self.farm),
             network: Arc::clone(&self.network),
             plan: Arc::clone(&self.plan),
-            services: self.farm.services.iter().map(|service| self.see_service(service, &seen)).collect(),
+            services: services.map(|(service, members)| self.see_service(service, members, &seen)).collect(),
             groups: Arc::clone(&self.snapshot.groups),
             names: Arc::clone(&self.snapshot.names),
             hosts: self.see_hosts(seen.hosts),
@@ -186,13 +186,17 @@ impl Director {
         }
     }
 
-    fn see_service(&self, service: &farm::Service, seen: &Seen<'_>) -> ServiceSnapshot {
+    fn see_service(
+        &self,
+        service: &farm::Service,
+        members: Vec<MemberState>,
+        seen: &Seen<'_>,
+    ) -> ServiceSnapshot {
         let planned = self.plan.services.values().find(|planned| planned.name == service.name);
-        let states = self.member_states(service, &seen.hosts).into_iter();
         ServiceSnapshot {
             name: service.name.clone(),
             degraded: planned.is_some_and(|planned| planned.degraded),
-            servers: states.map(|state| self.see_server(service, state, seen)).collect(),
+            servers: members.into_iter().map(|state| self.see_server(service, state, seen)).collect(),
         }
     }
 

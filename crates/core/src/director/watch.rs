@@ -124,8 +124,7 @@ impl Director {
     }
 
     /// Tells of links that are new in what is in force.
-    pub(super) fn tell_attached(&mut self) {
-        let newcomers = core::mem::take(&mut self.newcomers);
+    pub(super) fn tell_attached(&mut self, newcomers: &BTreeSet<u32>) {
         self.told.unattached.retain(|ifindex| !newcomers.contains(ifindex));
         let names = newcomers.iter().filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let events: Vec<_> = names.map(|link| Event::Attached { interface: link.name.clone() }).collect();
@@ -133,13 +132,13 @@ impl Director {
     }
 
     /// Tells once of those that the engine has refused.
-    pub(super) fn tell_unattached(&mut self, error: &str) {
-        let news = self.newcomers.iter().filter(|ifindex| !self.told.unattached.contains(ifindex));
+    pub(super) fn tell_unattached(&mut self, newcomers: &BTreeSet<u32>, error: &str) {
+        let news = newcomers.iter().filter(|ifindex| !self.told.unattached.contains(ifindex));
         let found = news.filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let events: Vec<_> = found
             .map(|link| Event::Unattached { interface: link.name.clone(), error: error.to_string() })
             .collect();
-        self.told.unattached.extend(&self.newcomers);
+        self.told.unattached.extend(newcomers);
         self.tell_all(events);
     }
 

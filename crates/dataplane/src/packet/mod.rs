@@ -37,7 +37,7 @@ use crate::installed::{Missing, Part};
 use crate::link::name_of;
 use crate::moves::Moves;
 use crate::routes::HostRoutes;
-use crate::{Counters, Engine, EngineError, Mover, Readings};
+use crate::{Counters, DataPlane, Engine, EngineError, Mover};
 use fragments::FirstFragments;
 use guard::Guard;
 use store::Store;
@@ -192,8 +192,8 @@ impl Engine for PacketEngine {
         Ok(self.common.store.counters())
     }
 
-    fn readings(&self) -> Arc<dyn Readings> {
-        Arc::clone(&self.common) as Arc<dyn Readings>
+    fn data_plane(&self) -> Arc<dyn DataPlane> {
+        Arc::clone(&self.common) as Arc<dyn DataPlane>
     }
 
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
@@ -201,13 +201,6 @@ impl Engine for PacketEngine {
             self.common.store.reset_server(slot);
         }
         Ok(())
-    }
-
-    fn count_choice(&self, slot: u16) {
-        if usize::from(slot) < SERVER_SLOTS {
-            let [_, _, connections] = self.common.store.server(slot);
-            connections.fetch_add(1, Relaxed);
-        }
     }
 
     fn buckets(&self) -> [usize; 2] {
@@ -243,7 +236,7 @@ impl Engine for PacketEngine {
     }
 }
 
-impl Readings for Common {
+impl DataPlane for Common {
     fn memory(&self) -> Memory<'_> {
         Common::memory(self)
     }
@@ -254,6 +247,13 @@ impl Readings for Common {
 
     fn counters(&self) -> Result<Counters, EngineError> {
         Ok(self.store.counters())
+    }
+
+    fn count_choice(&self, slot: u16) {
+        if usize::from(slot) < SERVER_SLOTS {
+            let [_, _, connections] = self.store.server(slot);
+            connections.fetch_add(1, Relaxed);
+        }
     }
 }
 

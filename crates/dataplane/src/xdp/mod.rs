@@ -36,7 +36,7 @@ use crate::events::{Events, Watch};
 use crate::installed::{Missing, Part};
 use crate::link::name_of;
 use crate::moves::Moves;
-use crate::{Counters, Engine, EngineError, Mover, Readings};
+use crate::{Counters, DataPlane, Engine, EngineError, Mover};
 use attach::Link;
 use fib_epoch::FibEpoch;
 use held::HeldFrames;
@@ -440,20 +440,12 @@ impl Engine for XdpEngine {
         self.program.counters()
     }
 
-    fn readings(&self) -> Arc<dyn Readings> {
-        Arc::clone(self.program.readings()) as Arc<dyn Readings>
+    fn data_plane(&self) -> Arc<dyn DataPlane> {
+        Arc::clone(self.program.readings()) as Arc<dyn DataPlane>
     }
 
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError> {
         self.program.reset_server(slot)
-    }
-
-    fn count_choice(&self, slot: u16) {
-        self.program.count_choice(slot);
-    }
-
-    fn settle(&self) -> Result<(), EngineError> {
-        self.program.grace.wait()
     }
 
     fn buckets(&self) -> [usize; 2] {

@@ -29,7 +29,7 @@ use super::routes::Generations;
 use crate::load::load;
 use crate::routes::HostRoutes;
 use crate::shared::Shared;
-use crate::{Counters, EngineError, Readings, ServerCounters};
+use crate::{Counters, DataPlane, EngineError, ServerCounters};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director.bpf.o"));
 /// Its program that decides; the others are small.
@@ -131,7 +131,7 @@ pub(super) struct Program {
     pub(super) generations: Generations,
     /// Slots of servers that are gone and whose counts stand there yet.
     pub(super) departed: BTreeSet<u16>,
-    pub(super) grace: Grace,
+    pub(super) grace: Arc<Grace>,
     /// Whether packets may still be on their way by what was in force before.
     pub(super) is_fresh: bool,
     /// What is in force.
@@ -228,8 +228,10 @@ impl Program {
             clock: clock.map_err(failed("keeping the clock"))?,
         };
         let memory = Arc::new(memory);
+        let grace = Arc::new(Grace::new()?);
         let readings = KernelReadings {
             memory: Arc::clone(&memory),
+            grace: Arc::clone(&grace),
             server_stats: second(&maps["server_stats"])?,
             reasons: second(&maps["reasons"])?,
             slots: ArcSwap::default(),
@@ -256,7 +258,7 @@ impl Program {
             halves: BTreeMap::new(),
             generations: Generations::default(),
             departed: BTreeSet::new(),
-            grace: Grace::new()?,
+            grace,
             // An earlier daemon may have ended a moment ago.
             is_fresh: true,
             is_stale: true,
@@ -393,11 +395,6 @@ impl Program {
         self.departed.remove(&slot);
         self.count_servers();
         Ok(())
-    }
-
-    /// Counts a connection that user space chose this server for.
-    pub(super) fn count_choice(&self, slot: u16) {
-        self.memory.count(slot, ServerCounters { connections: 1, ..ServerCounters::default() });
     }
 
     /// Buckets of the session tables in force.

@@ -8,13 +8,15 @@ use evener_core::path::decide::{Memory, Reason};
 use evener_core::path::tables::NO_SERVER;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use super::grace::Grace;
 use super::memory::KernelMemory;
 use super::program::refused;
-use crate::{Counters, EngineError, Readings, ServerCounters};
+use crate::{Counters, DataPlane, EngineError, ServerCounters};
 
 /// Maps of counts for each processor, with what user space counts beside them.
 pub(super) struct KernelReadings {
     pub(super) memory: Arc<KernelMemory>,
+    pub(super) grace: Arc<Grace>,
     pub(super) server_stats: MapHandle,
     pub(super) reasons: MapHandle,
     /// Slots that are servers' in force, or of servers that are gone and whose counts stand there yet.
@@ -31,7 +33,7 @@ impl KernelReadings {
     }
 }
 
-impl Readings for KernelReadings {
+impl DataPlane for KernelReadings {
     fn memory(&self) -> Memory<'_> {
         self.memory.memory()
     }
@@ -55,6 +57,14 @@ impl Readings for KernelReadings {
         let local = counters.reasons.get(&Reason::Local).copied().unwrap_or_default();
         counters.reasons.insert(Reason::Forwarded, (given + counters.gone.packets).saturating_sub(local));
         Ok(counters)
+    }
+
+    fn count_choice(&self, slot: u16) {
+        self.memory.count(slot, ServerCounters { connections: 1, ..ServerCounters::default() });
+    }
+
+    fn settle(&self) -> Result<(), EngineError> {
+        self.grace.wait()
     }
 }
 

@@ -87,7 +87,7 @@ impl Kernel {
         core.now = core.now.wrapping_add(ticks);
         self.engine.set_clock(core.now);
         core.memory().counts.score(&scores_at(core.now));
-        self.engine.score(&scores_at(core.now));
+        self.engine.memory().counts.score(&scores_at(core.now));
     }
 
     /// Forgets the round of `core`.
@@ -103,7 +103,7 @@ impl Kernel {
         assert!(memory.counts.active.iter().all(|count| count.load(Relaxed) == 0));
         assert_eq!(memory.sessions.shares().all_assured(), 0);
         self.engine.set_clock(NOW);
-        self.engine.score(&scores_at(NOW));
+        self.engine.memory().counts.score(&scores_at(NOW));
         // Over before the next round begins: one that ended when this round does would live again as that one's clock comes near.
         for (key, track) in core.fragments.0.borrow().iter() {
             memory.fragments.note(key, Track { expires: NOW.wrapping_sub(1), ..*track });

@@ -79,12 +79,12 @@ fn packets_find_their_sessions_while_the_table_grows_and_shrinks() {
     let servers = [0, 1].map(|number| server_of(&engine, false, number).unwrap());
     assert_ne!(servers[0], servers[1]);
 
-    let readings = engine.readings();
+    let plane = engine.data_plane();
     let (is_over, wanted, had) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let mut packets = 0u32;
     thread::scope(|scope| {
         scope.spawn(|| {
-            let memory = readings.memory();
+            let memory = plane.memory();
             let sessions = &memory.sessions;
             let most = buckets_for(SESSIONS_MAX);
             for (turn, buckets) in [16_384, 32_768, most, 65_536, 32_768].into_iter().enumerate() {
@@ -110,7 +110,7 @@ fn packets_find_their_sessions_while_the_table_grows_and_shrinks() {
         while !is_over.load(Acquire) {
             let settled = wanted.load(Acquire);
             if settled > had.load(Acquire) {
-                engine.settle().unwrap();
+                plane.settle().unwrap();
                 had.store(settled, Release);
             }
             number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

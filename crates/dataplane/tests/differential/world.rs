@@ -296,7 +296,7 @@ pub fn load(engine: &mut XdpEngine) {
     engine.load_tables(&tables).unwrap();
     engine.memory().cookies.set(&Schedule::fixed(&handoff::KEYS, engine.now()));
     engine.memory().marker.set(&MARKER);
-    engine.score(&scores_at(NOW));
+    engine.memory().counts.score(&scores_at(NOW));
 }
 
 /// What policies make of the servers' load at this time: equal for some, other than a moment ago for most.

@@ -9,6 +9,7 @@ use evener_core::farm::network::{Interface, Network, Route};
 use evener_core::farm::{Farm, Server, Service, example};
 use evener_core::net::wire::Mac;
 use evener_core::path::seed::Seed;
+use evener_core::pool::policy::Fills;
 use evener_core::pool::{HealthCheck, HealthKind};
 use evener_dataplane::Engine;
 use evener_dataplane::refusals::Refusals;
@@ -73,6 +74,7 @@ fn network(bench: &Bench) -> Network {
 struct Daemon {
     director: Director,
     engine: XdpEngine,
+    fills: Fills,
     now_ms: u64,
 }
 
@@ -85,11 +87,13 @@ impl Daemon {
         let mut done = Ok(());
         while let Some(order) = self.director.poll_output() {
             match order {
-                Output::Apply { generation, tables } => {
-                    let error = self.engine.apply(&tables).err().map(|error| error.to_string());
+                Output::Apply(change) => {
+                    let planned = change.plan(&mut self.fills);
+                    let applied = planned.tables().unwrap().map(|tables| self.engine.apply(tables));
+                    let error = applied.and_then(Result::err).map(|error| error.to_string());
                     done = error.clone().map_or(done, Err);
-                    let in_force = Arc::clone(self.engine.tables());
-                    self.director.handle(now, Input::Applied { generation, in_force, error });
+                    let answer = planned.answer(Arc::clone(self.engine.tables()), error);
+                    self.director.handle(now, Input::Applied(Box::new(answer)));
                 }
                 Output::Forget { retired, .. } => {
                     for slot in retired {
@@ -153,7 +157,7 @@ fn whatever_is_refused_of_a_reload_what_is_in_force_is_shown() {
             groups: BTreeMap::new(),
         };
         let director = Director::new(start, Moment { ms: 1, lease_holds: true, ..Moment::default() });
-        let mut daemon = Daemon { director, engine, now_ms: 1 };
+        let mut daemon = Daemon { director, engine, fills: Fills::default(), now_ms: 1 };
         daemon.learn(Input::Time { active: BTreeMap::new() }).unwrap();
         daemon.shows(&before, 0);
         let refusals = Refusals::of(&[libc::SYS_bpf]).unwrap();

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use evener_core::director::Snapshot;
-use evener_dataplane::{Counters, Readings, ServerCounters};
+use evener_dataplane::{Counters, DataPlane, ServerCounters};
 
 use installed::Installed;
 
@@ -66,7 +66,7 @@ pub(crate) struct Published {
     /// The engine's kind, and how it is attached.
     pub(crate) engine: &'static str,
     pub(crate) engine_detail: String,
-    pub(crate) readings: Arc<dyn Readings>,
+    pub(crate) readings: Arc<dyn DataPlane>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) bus: Bus,
     /// What this host is as a server, and where it reads for the data plane.

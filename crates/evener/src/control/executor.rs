@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evener_core::director::{Director, Identity, Input, LoadQuery, Moment, Output, Probe, why_not_itself};
-use evener_core::farm::plan::PlanError;
 use evener_core::node::group::Message;
 use evener_core::path::sessions::{Fitting, SessionKey, Step, Value, buckets_for, ticks};
 use evener_core::path::tables::Tables;
-use evener_dataplane::{Counters, Engine, EngineError};
+use evener_dataplane::{Counters, DataPlane, Engine, EngineError};
 use tokio::sync::mpsc;
 
+use super::changing::Changing;
 use super::groups::Groups;
 use super::handoff::Handing;
 use super::hosts::Hosts;
@@ -30,7 +30,6 @@ use crate::io::network::resolve;
 use crate::io::probe::probe;
 use crate::io::report;
 use crate::io::sysctl::{Settings, is_reverse_path_strict};
-use crate::record;
 use crate::redirect::Ask;
 use crate::runtime::day::second_of_day;
 
@@ -44,23 +43,19 @@ const FIT_ON: Duration = Duration::from_millis(1);
 /// Where there are none.
 const FIT_NEVER: Duration = Duration::from_secs(86_400);
 
-/// Why an order was not carried out.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ExecuteError {
-    /// The farm can't be planned.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The engine refused.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-}
-
 /// The director, and all that its orders are carried out with.
 pub(super) struct Executor {
     pub(super) director: Director,
     /// The file that the director's farm is from.
     pub(super) config: Config,
-    pub(super) engine: Box<dyn Engine>,
+    /// What packets meet, at all times; and the engine, which is away while it changes what they go by.
+    pub(super) plane: Arc<dyn DataPlane>,
+    pub(super) changing: Changing,
+    /// The engine's name, and how it was attached when it was here last.
+    pub(super) kind: &'static str,
+    pub(super) engine_detail: String,
+    /// Whether the kernel is to be held against what was set up there once the engine is back.
+    pub(super) restores_later: bool,
     pub(super) neighbours: Neighbours,
     pub(super) settings: Settings,
     /// Where other hosts are heard, where every one decides.
@@ -98,7 +93,11 @@ impl Executor {
         Executor {
             director,
             config,
-            engine,
+            plane: engine.data_plane(),
+            kind: engine.kind(),
+            engine_detail: engine.describe(),
+            changing: Changing::new(engine),
+            restores_later: false,
             neighbours,
             settings,
             hosts,
@@ -117,27 +116,10 @@ impl Executor {
     }
 
     /// Tells the director a fact, and does what it orders.
-    ///
-    /// # Errors
-    /// The first thing that could not be put in force; what was is so still.
-    pub(super) fn feed(&mut self, input: Input) -> Result<(), ExecuteError> {
+    pub(super) fn tell(&mut self, input: Input) {
         self.director.handle(self.moment(), input);
-        self.execute_all()
-    }
-
-    /// Does what the director orders.
-    fn execute_all(&mut self) -> Result<(), ExecuteError> {
-        let (mut done, mut applied) = (Ok(()), false);
-        while let Some(output) = self.director.poll_output() {
-            applied |= matches!(output, Output::Apply { .. });
-            done = done.and(self.execute(output));
-        }
-        if applied {
-            // Only now: whose the servers were that are gone had to be known until here.
-            self.totals.note(self.director.plan(), false);
-        }
+        self.follow_orders();
         self.show();
-        done
     }
 
     /// Says once, when the director has become ready, whether each service has a server.
@@ -145,21 +127,16 @@ impl Executor {
         self.ready.take()
     }
 
-    /// The same for what nobody waits for: the director has told of failures, and tries again.
-    pub(super) fn tell(&mut self, input: Input) {
-        self.director.handle(self.moment(), input);
-        self.execute_or_warn();
-    }
-
-    fn execute_or_warn(&mut self) {
-        if let Err(ExecuteError::Plan(error)) = self.execute_all() {
-            tracing::error!("{error}; what was in force stays");
+    /// Does what the director orders.
+    pub(super) fn follow_orders(&mut self) {
+        while let Some(output) = self.director.poll_output() {
+            self.execute(output);
         }
     }
 
     /// Time has passed.
     pub(super) fn time(&mut self) {
-        let counts = self.engine.memory().counts.active;
+        let counts = self.plane.memory().counts.active;
         let count = |slot: u16| Some((slot, counts.get(usize::from(slot))?.load(Relaxed)));
         let active = self.director.due_counts(now_ms()).filter_map(count).collect();
         self.tell(Input::Time { active });
@@ -171,7 +148,7 @@ impl Executor {
             ms: now_ms(),
             unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
             second_of_day: second_of_day(),
-            lease_holds: self.engine.memory().lease.holds(self.engine.now()),
+            lease_holds: self.plane.memory().lease.holds(self.plane.now()),
         }
     }
 
@@ -179,25 +156,26 @@ impl Executor {
     pub(super) fn answer_member(&mut self, ask: Ask) {
         let now = self.moment();
         self.groups.answer(&mut self.director, now, ask);
-        self.execute_or_warn();
+        self.follow_orders();
+        self.show();
     }
 
     /// The same of who came by another way.
     pub(super) fn answer_group(&mut self, group: &str, asker: &GroupAsker, message: Message) -> GroupAnswer {
         let now = self.moment();
         let answer = self.groups.ordered(&mut self.director, now, group, asker, message);
-        self.execute_or_warn();
+        self.follow_orders();
+        self.show();
         answer
     }
 
-    fn execute(&mut self, output: Output) -> Result<(), ExecuteError> {
+    fn execute(&mut self, output: Output) {
         match output {
-            Output::Apply { generation, tables } => return self.apply(generation, &tables),
-            Output::Unplanned(error) => return Err(error.into()),
+            Output::Apply(change) => self.changing.begin(*change),
             Output::Forget { before, retired } => self.forget(&before, &retired),
             Output::Lease { ms } => {
-                let until = self.engine.now().wrapping_add(ticks(ms));
-                self.engine.memory().lease.set(Some(until));
+                let until = self.plane.now().wrapping_add(ticks(ms));
+                self.plane.memory().lease.set(Some(until));
             }
             Output::Send { to, datagram } => {
                 if let Some(hosts) = &self.hosts {
@@ -217,32 +195,21 @@ impl Executor {
             }
             Output::Probe(probe) => self.start_probe(probe),
             Output::LoadQuery(query) => self.ask_for_load(query),
-            Output::Score(scores) => self.engine.score(&scores),
+            Output::Score(scores) => self.plane.score(&scores),
             Output::Name(order) => self.names.execute(order, self.director.snapshot()),
             Output::Ready { serving } => self.ready = Some(serving),
             Output::Group { group, order } => self.groups.execute(&self.config, &group, order),
             Output::Event(event) => self.bus.tell(Event::Farm(event)),
         }
-        Ok(())
-    }
-
-    /// Puts tables in force, and tells the director what the engine holds then.
-    fn apply(&mut self, generation: u64, tables: &Arc<Tables>) -> Result<(), ExecuteError> {
-        let done = self.engine.apply(tables);
-        let error = done.as_ref().err().map(ToString::to_string);
-        let in_force = Arc::clone(self.engine.tables());
-        self.director.handle(self.moment(), Input::Applied { generation, in_force, error });
-        if done.is_ok() {
-            self.tell_names(record::Names::of(self.director.plan(), Arc::clone(tables)));
-        }
-        Ok(done?)
     }
 
     /// Ends the sessions of servers and service addresses that are gone, and adds up what those servers were given.
     fn forget(&mut self, before: &Tables, retired: &[u16]) {
-        let buckets = self.engine.memory().sessions.buckets();
+        let buckets = self.plane.memory().sessions.buckets();
         self.sweep(0..buckets);
-        self.engine.memory().ports.sweep(self.engine.now(), self.is_known());
+        if let Some(is_known) = self.is_known() {
+            self.plane.memory().ports.sweep(self.plane.now(), is_known);
+        }
         let counters = self.counters();
         self.showing.board.begin_move();
         for (slot, server) in retired.iter().filter_map(|slot| Some((slot, before.servers.get(slot)?))) {
@@ -253,7 +220,7 @@ impl Executor {
             self.totals.note(self.director.plan(), true);
         }
         for &slot in retired {
-            match self.engine.reset_server(slot) {
+            match self.changing.engine().map_or(Ok(()), |engine| engine.reset_server(slot)) {
                 Ok(()) => self.director.handle(self.moment(), Input::Released { slot }),
                 // Its number stays taken until the next server goes.
                 Err(error) => {
@@ -267,12 +234,13 @@ impl Executor {
     /// Sweeps the next tenth of the table: called once a second, it keeps the counts of active sessions
     /// true to within ten seconds.
     pub(super) fn sweep_some(&mut self) {
-        let buckets = self.engine.memory().sessions.buckets();
+        let buckets = self.plane.memory().sessions.buckets();
         let end = (self.swept + buckets.div_ceil(10)).min(buckets);
         self.handing.kept_back.get_mut().forget_old(now_ms());
-        self.sweep(self.swept..end);
-        self.engine.memory().guesses.forget_old(self.engine.now());
-        self.swept = if end == buckets { 0 } else { end };
+        self.plane.memory().guesses.forget_old(self.plane.now());
+        if self.sweep(self.swept..end) {
+            self.swept = if end == buckets { 0 } else { end };
+        }
     }
 
     /// Has the session tables become as large as what is in them, a step at a time; returns when to take the next.
@@ -282,12 +250,12 @@ impl Executor {
         }
         let config = &self.config.engine;
         let buckets = [buckets_for(config.sessions_max), buckets_for(config.sessions6_max)];
-        let memory = self.engine.memory();
-        match self.fitting.step(&memory.sessions, buckets, memory.seed, self.engine.now()) {
+        let memory = self.plane.memory();
+        match self.fitting.step(&memory.sessions, buckets, memory.seed, self.plane.now()) {
             Step::Rest => FIT_LATER,
             Step::Watch => FIT_SOON,
             Step::Walk => FIT_ON,
-            Step::Settle => match self.engine.settle() {
+            Step::Settle => match self.plane.settle() {
                 Ok(()) => {
                     self.fitting.settled();
                     Duration::ZERO
@@ -300,24 +268,27 @@ impl Executor {
         }
     }
 
-    fn sweep(&self, range: std::ops::Range<usize>) {
-        let freed = self.engine.memory().sessions.sweep(range, self.engine.now(), self.is_known());
+    /// Not while tables change: a session of a server that is about to come would be taken for nobody's. Whether it was done.
+    fn sweep(&self, range: std::ops::Range<usize>) -> bool {
+        let Some(is_known) = self.is_known() else { return false };
+        let freed = self.plane.memory().sessions.sweep(range, self.plane.now(), is_known);
         tracing::trace!(freed, "swept");
+        true
     }
 
     /// Whether both ends of a session are still in force.
-    fn is_known(&self) -> impl Fn(SessionKey, Value) -> bool {
-        let tables = self.engine.tables();
+    fn is_known(&self) -> Option<impl Fn(SessionKey, Value) -> bool> {
+        let tables = self.changing.tables()?;
         let vips: BTreeSet<u16> = tables.vips.values().map(|vip| vip.id).collect();
-        let is_anybodys = self.keeps_back();
-        move |key, value| {
+        let is_anybodys = self.keeps_back(tables);
+        Some(move |key: SessionKey, value: Value| {
             vips.contains(&key.vip) && tables.servers.contains_key(&value.server()) && is_anybodys(key, value)
-        }
+        })
     }
 
     fn start_probe(&self, due: Probe) {
         let facts = self.facts.clone();
-        let keys = due.handed_over.then(|| self.engine.memory().cookies.at(self.engine.now()));
+        let keys = due.handed_over.then(|| self.plane.memory().cookies.at(self.plane.now()));
         tokio::spawn(async move {
             let timeout = Duration::from_millis(due.settings.timeout_ms);
             let result = probe(&due.target, keys.as_ref(), &due.settings.kind, timeout).await;
@@ -335,7 +306,7 @@ impl Executor {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        self.engine.counters().unwrap_or_else(|error: EngineError| {
+        self.plane.counters().unwrap_or_else(|error: EngineError| {
             tracing::warn!(%error, "the counters can't be read");
             Counters::default()
         })
@@ -364,7 +335,7 @@ impl Executor {
 
     /// Whether nothing of the file sends packets on, so that neither interfaces nor neighbours matter.
     pub(super) fn is_idle(&self) -> bool {
-        self.engine.kind() == IDLE_ENGINE
+        self.kind == IDLE_ENGINE
     }
 
     /// The names of the interfaces that packets are taken from.

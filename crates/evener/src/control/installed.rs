@@ -14,13 +14,18 @@ impl Executor {
         if self.is_idle() {
             return;
         }
-        let mut found = self.engine.restore();
-        found.extend(self.settings.forward(&forwarded(&self.director, &*self.engine)));
+        let Some(engine) = self.changing.engine() else {
+            self.restores_later = true;
+            return;
+        };
+        let mut found = engine.restore();
+        found.extend(self.settings.forward(&forwarded(&self.director, engine)));
+        let parts = engine.installed();
         let mut installed = Installed::clone(&self.showing.installed);
         for event in installed.note(found) {
             self.bus.tell(event);
         }
-        installed.parts = self.engine.installed();
+        installed.parts = parts;
         installed.parts.extend(self.settings.changed().map(Part::Setting));
         if installed != *self.showing.installed {
             self.showing.installed = Arc::new(installed);

@@ -1,7 +1,9 @@
 //! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine in step.
 
+mod changing;
 mod conflicts;
 mod drained;
+mod draining;
 mod executor;
 mod groups;
 mod handoff;
@@ -21,10 +23,10 @@ use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use evener_core::director::{Director, Drainable, Input, NotDrainable, Owner};
+use evener_core::director::Input;
 use evener_core::farm::plan::ServerName;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout_at};
 
 use reading::Reading;
 
@@ -42,11 +44,11 @@ use crate::runtime::Exit;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::signals::{Signals, Wish};
-use crate::runtime::spelling::meant;
-use crate::views::has_service;
+use changing::{Done, ExecuteError};
+use draining::Draining;
 use executor::Executor;
 use hosts::Heard;
-use reload::Fixed;
+use reload::{Fixed, Reloading};
 use start::StartError;
 
 /// Between two portions of the sweep through the session table.
@@ -136,6 +138,9 @@ struct Daemon {
     reading: Reading,
     /// Messages of groups' members.
     asked: mpsc::Receiver<Ask>,
+    /// A reload that waits for the engine, and drains that do.
+    reloading: Option<Reloading>,
+    draining: Vec<Draining>,
     _lock: Lock,
 }
 
@@ -179,7 +184,8 @@ impl Daemon {
                     self.executor.tell(fact);
                 }
                 Some(ask) = self.asked.recv() => self.executor.answer_member(ask),
-                Some(read) = self.reading.done.recv() => self.reload(read).await,
+                done = self.executor.changing.done() => self.settled(done).await,
+                Some(read) = self.reading.done.recv(), if self.reloading.is_none() => self.reload(read).await,
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 Some(()) = self.network_changes.recv() => {
                     reread = Some(reread.unwrap_or_else(Instant::now).min(Instant::now() + SETTLE));
@@ -196,7 +202,8 @@ impl Daemon {
                 }
                 () = tokio::time::sleep_until(fit) => fit = Instant::now() + self.executor.fit_sessions(),
                 _ = restore.tick() => self.executor.restore(),
-                _ = restore_server.tick() => self.restore_server().await,
+                // What this host is to be as a server is that of the reload, until it is refused.
+                _ = restore_server.tick(), if self.reloading.is_none() => self.restore_server().await,
                 _ = sweep.tick() => {
                     self.executor.sweep_some();
                     // Traces may have ended.
@@ -239,8 +246,8 @@ impl Daemon {
         match network::read().await {
             Ok(network) => {
                 self.executor.tell(Input::Network(Box::new(network)));
-                if let Some(local_server) = &mut self.local_server {
-                    local_server.look(&self.executor.config, self.executor.director.network()).await;
+                if self.reloading.is_none() {
+                    self.restore_server().await;
                 }
                 self.executor.follow_network();
                 self.show_local();
@@ -272,7 +279,7 @@ impl Daemon {
         match request {
             Request::Ping(to) => drop(to.send(())),
             Request::Drain { service, server, drain, answer } => {
-                drop(answer.send(self.drain(&ServerName { service, server }, drain)));
+                self.begin_drain(&ServerName { service, server }, drain, answer);
             }
             Request::Group { group, asker, message, answer } => {
                 drop(answer.send(self.executor.answer_group(&group, &asker, message)));
@@ -282,37 +289,17 @@ impl Daemon {
         }
     }
 
-    fn drain(&mut self, meant: &ServerName, drain: bool) -> Result<String, String> {
-        let director = &self.executor.director;
-        let found = director.drainable(meant).map_err(|why| not_drainable(director, meant, why))?;
-        let Drainable { name, owner, is_drained } = found;
-        let (full, service) = (format!("{}/{}", name.service, name.server), name.service.clone());
-        self.executor.feed(Input::Drain { server: name, drain }).map_err(|error| error.to_string())?;
-        let director = &self.executor.director;
-        drained::write(&self.directory, director, owner, &service)
-            .map_err(|error| format!("{full}: done, but it will be forgotten at a restart: {error}"))?;
-        let others_live = || director.has_living(&service, self.executor.moment());
-        Ok(match (drain, is_drained != drain, owner) {
-            (true, false, _) => format!("{full} was draining already"),
-            (false, false, _) => format!("{full} was not drained"),
-            (true, true, Owner::Service) => {
-                let left = director.without_servers(&service).map(|what| format!("; {what}"));
-                let left = left.unwrap_or_default();
-                format!("{full} drains: it keeps its sessions and takes no new ones{left}")
-            }
-            (false, true, Owner::Service) => format!("{full} takes new sessions again"),
-            (true, true, Owner::Group) => format!("{full} drains: no more clients are sent to it"),
-            (false, true, Owner::Group) => format!("{full} gets clients again"),
-            (true, true, Owner::Name) if others_live() => {
-                format!("{full} drains: its address is no longer given")
-            }
-            (true, true, Owner::Name) => {
-                format!(
-                    "{full} drains; no other server of {service} lives: `none_alive` says what is answered"
-                )
-            }
-            (false, true, Owner::Name) => format!("{full} is given again"),
-        })
+    /// Goes on with what became of a change, and answers whoever waits for it.
+    async fn settled(&mut self, done: Done) {
+        let (number, result) = self.executor.take(done);
+        let reloading = self.reloading.take_if(|reloading| reloading.number == number);
+        self.finish_drains(number, &result, reloading.is_some());
+        match (reloading, result) {
+            (Some(reloading), result) => self.finish_reload(reloading, result).await,
+            (None, Err(ExecuteError::Plan(error))) => tracing::error!("{error}; what was in force stays"),
+            // The director has told of it, and tries again.
+            (None, _) => {}
+        }
     }
 
     /// Leaves the farm as it should be left.
@@ -327,11 +314,16 @@ impl Daemon {
         self.executor.groups.end();
         if !keep && self.executor.identity().is_some() {
             self.executor.tell(Input::Leave);
-            tokio::time::sleep(HANDOVER).await;
+            let until = Instant::now() + HANDOVER;
+            while let Ok(done) = timeout_at(until, self.executor.changing.done()).await {
+                // Who waited for that has been left.
+                let _ = self.executor.take(done);
+            }
         }
+        self.executor.changing.come_back().await;
         self.executor.fall_silent();
-        let Executor { engine, director, mut settings, .. } = self.executor;
-        let left = engine.leave(keep);
+        let Executor { changing, director, mut settings, .. } = self.executor;
+        let left = changing.into_engine().map_or(Ok(()), |engine| engine.leave(keep));
         if !keep {
             settings.restore();
         }
@@ -339,27 +331,6 @@ impl Daemon {
             local_server.leave(keep, director.network()).await?;
         }
         Ok(left?)
-    }
-}
-
-/// Why a server can't be drained, in words.
-fn not_drainable(director: &Director, meant_server: &ServerName, why: NotDrainable) -> String {
-    let ServerName { service, server } = meant_server;
-    match why {
-        NotDrainable::NoOwner => has_service(director.farm(), service).err().unwrap_or_default(),
-        NotDrainable::NoServer(owner, servers) => {
-            let owner = if owner == Owner::Name { "name" } else { "service" };
-            format!(
-                "{owner} {service} has no server {server}; {}",
-                meant(server, servers.iter().map(String::as_str))
-            )
-        }
-        NotDrainable::OfServices => {
-            format!("{service} has no servers of its own: drain those of its services, as SERVICE/SERVER")
-        }
-        NotDrainable::OtherHost => {
-            format!("{server} is another host, whose part in the farm it tells itself: do that there")
-        }
     }
 }
 

@@ -24,10 +24,13 @@ impl Executor {
     pub(super) fn held(&mut self) -> mpsc::Receiver<Held> {
         let (sender, held) = mpsc::channel(HELD);
         self.handing.again = Some(sender.clone());
-        self.engine.moves(Arc::new(move |Moving { reason, ifindex, server, frame, is_whole }| {
+        let mover = Arc::new(move |Moving { reason, ifindex, server, frame, is_whole }: Moving<'_>| {
             // What finds no room is an orphan: see `Executor::keeps_back`.
             let _ = sender.try_send(Held { reason, ifindex, server, frame: frame.to_vec(), is_whole });
-        }));
+        });
+        if let Some(engine) = self.changing.engine() {
+            engine.moves(mover);
+        }
         held
     }
 
@@ -94,8 +97,8 @@ impl Executor {
     /// Has a connection that was kept back stay with the server that it had. Meanwhile the client may have begun another one.
     pub(super) fn give_back(&mut self, ends: &FourTuple, server: u16) {
         let Some(vip) = self.vip_of(ends) else { return };
-        let (memory, key) = (self.engine.memory(), session_key(ends, &vip));
-        let found = memory.sessions.find(key, key.hash(memory.seed), self.engine.now());
+        let (memory, key) = (self.plane.memory(), session_key(ends, &vip));
+        let found = memory.sessions.find(key, key.hash(memory.seed), self.plane.now());
         let nobody = vip.handoff.map(|handoff| handoff.held);
         if found.map(|found| found.value.server()) == nobody {
             self.note(ends, &vip, server);
@@ -129,12 +132,8 @@ impl Executor {
         }
         let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
-        let decision = decide::decide(
-            &self.director.plan().tables,
-            &self.engine.memory(),
-            &mut packet,
-            self.engine.now(),
-        );
+        let decision =
+            decide::decide(&self.director.plan().tables, &self.plane.memory(), &mut packet, self.plane.now());
         match (decision.verdict, decision.reason) {
             (Verdict::Hold, Reason::Moves) => {
                 let moving = Held { reason: Reason::Moves, server: decision.server, ..held };
@@ -145,8 +144,8 @@ impl Executor {
     }
 
     /// Whether a connection isn't kept back, or somebody here has it, or may be about to.
-    pub(super) fn keeps_back(&self) -> impl Fn(SessionKey, Value) -> bool {
-        let handoffs = self.engine.tables().vips.values().filter_map(|vip| vip.handoff);
+    pub(super) fn keeps_back(&self, tables: &Tables) -> impl Fn(SessionKey, Value) -> bool {
+        let handoffs = tables.vips.values().filter_map(|vip| vip.handoff);
         let nobodies: BTreeSet<u16> = handoffs.map(|handoff| handoff.held).collect();
         let now = now_ms();
         move |key, value| {
@@ -158,7 +157,7 @@ impl Executor {
         let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
         let decision =
-            decide(&self.director.plan().tables, &self.engine.memory(), &mut packet, self.engine.now());
+            decide(&self.director.plan().tables, &self.plane.memory(), &mut packet, self.plane.now());
         self.send_decided(&decision, &mut packet);
     }
 }

@@ -9,9 +9,10 @@ use evener_core::net::wire::Mac;
 use evener_core::path::sessions::{buckets_for, sessions_for};
 use tokio::time::timeout_at;
 
+use super::changing::ExecuteError;
 use super::conflicts::Asked;
 use super::names::OpenedNames;
-use super::reading::{Files, Read};
+use super::reading::{Answer, Files, Read};
 use super::telling::open_log;
 use super::{Daemon, IDLE_ENGINE, RESTART, display};
 use crate::board::Loaded;
@@ -22,24 +23,66 @@ use crate::io::network::{self, Network, NetworkError};
 use crate::redirect::Opened;
 
 impl Daemon {
-    /// Goes on with a file that was read. What is wrong with it changes nothing, and is answered in words.
+    /// Begins with a file that was read.
     pub(super) async fn reload(&mut self, read: Read) {
-        let done = match self.reading.is_latest(&read) {
-            true => self.follow(read.files).await,
-            false => Err("nothing was changed: a reload that was asked for later is in force".to_owned()),
+        let error = match (self.reading.is_latest(&read), read.files) {
+            (false, _) => {
+                let later = "nothing was changed: a reload that was asked for later is in force";
+                return answer(read.answer, Err(later.to_owned()));
+            }
+            (true, Ok(files)) => match self.prepare(files).await {
+                Ok(file) => return self.order(file, read.answer),
+                Err(error) => error,
+            },
+            (true, Err(error)) => error,
         };
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-        if let Some(answer) = read.answer {
-            // who asked may have gone; that is no matter
-            let _ = answer.send(done);
-        }
+        self.executor.tell(Input::ReloadRefused { error: error.clone() });
+        self.reloaded(Err(error), read.answer).await;
     }
 
-    /// Goes on with a file, or with the one before.
-    async fn follow(&mut self, files: Result<Files, String>) -> Result<String, String> {
-        let before = self.executor.director.snapshot().reloads.done;
-        let done = match self.try_reload(files).await {
-            Ok(said) => self.follow_log().map(|()| said),
+    /// Orders that the farm of a file be in force, or nothing of it.
+    fn order(&mut self, file: File, answer: Option<Answer>) {
+        let File { config, farm, network, links, opened, opened_names } = file;
+        let later = self.fixed.differences(&config);
+        let loaded = Loaded { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
+        self.executor.showing.will_load(Some(loaded));
+        let groups = self.executor.groups.kept(&config);
+        self.executor.names.will_follow(Some(opened_names));
+        let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, groups };
+        self.executor.tell(reload);
+        let number = self.executor.director.awaited().unwrap_or_default();
+        self.reloading = Some(Reloading { number, config, later, opened, answer });
+    }
+
+    /// Goes on with a file that is in force, or with the one before.
+    pub(super) async fn finish_reload(&mut self, reloading: Reloading, result: Result<(), ExecuteError>) {
+        let Reloading { config, later, opened, answer, .. } = reloading;
+        self.executor.showing.will_load(None);
+        self.executor.names.will_follow(None);
+        let done = result.map_err(|error| error.to_string()).map(|()| {
+            self.executor.groups.follow(&config, opened);
+            self.executor.config = config;
+            self.executor.mark_what_is_passed_on();
+            later
+        });
+        self.reloaded(done, answer).await;
+    }
+
+    /// Has the rest of the daemon go by the file in force, and says which that is; gives the keys that take a restart.
+    async fn reloaded(&mut self, done: Result<Option<String>, String>, to: Option<Answer>) {
+        if done.is_ok() {
+            self.executor.warn_of_host();
+        }
+        // After an error the rest of the daemon may have begun to follow: back to what is in force.
+        self.restore_server().await;
+        self.executor.follow_network();
+        self.show_local();
+        let (file, is_in_force) = (display(&self.config_path), done.is_ok());
+        let said = match done {
+            Ok(later) => self.follow_log().map(|()| match later {
+                Some(keys) => format!("{file} is in force, but for {keys}: {}", remedy(&keys)),
+                None => format!("{file} is in force"),
+            }),
             Err(why) => {
                 // Whoever has moved the log aside waits for that, whatever is wrong with the file.
                 if let Err(error) = self.executor.reopen_log() {
@@ -48,50 +91,15 @@ impl Daemon {
                 Err(format!("nothing was changed: {why}"))
             }
         };
-        let file = display(&self.config_path);
-        self.executor.bus.tell(match &done {
-            Err(error) if self.executor.director.snapshot().reloads.done == before => {
-                Event::ReloadRefused { file, error: error.clone() }
-            }
+        self.executor.bus.tell(match &said {
+            Err(error) if !is_in_force => Event::ReloadRefused { file, error: error.clone() },
             Ok(_) | Err(_) => {
                 let Loaded { restart_for, trouble, .. } = &self.executor.showing.about().loaded;
                 let restart_for = restart_for.clone().map(|keys| (keys.clone(), remedy(&keys)));
                 Event::Reloaded { file, restart_for, trouble: trouble.clone() }
             }
         });
-        done
-    }
-
-    /// Puts the file in force; says why it can't be, in words.
-    async fn try_reload(&mut self, files: Result<Files, String>) -> Result<String, String> {
-        let prepared = match files {
-            Ok(files) => self.prepare(files).await,
-            Err(error) => Err(error),
-        };
-        let done = match prepared {
-            Ok(file) => self.put_in_force(file),
-            Err(error) => {
-                self.executor.tell(Input::ReloadRefused { error: error.clone() });
-                Err(error)
-            }
-        };
-        if done.is_ok() {
-            self.executor.warn_of_host();
-        }
-        // After an error the rest of the daemon may have begun to follow: back to what is in force.
-        if let Some(local_server) = &mut self.local_server {
-            local_server.look(&self.executor.config, self.executor.director.network()).await;
-        }
-        self.executor.follow_network();
-        self.show_local();
-        let later = done?;
-        let path = display(&self.config_path);
-        Ok(match &later {
-            Some(keys) => {
-                format!("{path} is in force, but for {keys}: {}", remedy(keys))
-            }
-            None => format!("{path} is in force"),
-        })
+        answer(to, said);
     }
 
     /// Looks whether anything speaks against a file that would keep a daemon from starting with it.
@@ -142,25 +150,6 @@ impl Daemon {
         })
     }
 
-    /// Has the farm of a file in force, or nothing of it; gives the keys that take a restart.
-    fn put_in_force(&mut self, file: File) -> Result<Option<String>, String> {
-        let File { config, farm, network, links, opened, opened_names } = file;
-        let later = self.fixed.differences(&config);
-        let loaded = Loaded { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
-        self.executor.showing.will_load(Some(loaded));
-        let groups = self.executor.groups.kept(&config);
-        let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, groups };
-        self.executor.names.will_follow(Some(opened_names));
-        let done = self.executor.feed(reload).map_err(|error| error.to_string());
-        self.executor.names.will_follow(None);
-        self.executor.showing.will_load(None);
-        done?;
-        self.executor.groups.follow(&config, opened);
-        self.executor.config = config;
-        self.executor.mark_what_is_passed_on();
-        Ok(later)
-    }
-
     /// Goes on with the log of the file in force.
     fn follow_log(&mut self) -> Result<(), String> {
         self.executor.reopen_log().map_err(|error| {
@@ -169,6 +158,23 @@ impl Daemon {
             trouble
         })
     }
+}
+
+/// Answers who has ordered a reload; who did may have gone, and that is no matter.
+fn answer(to: Option<Answer>, said: Result<String, String>) {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let _ = to.map(|to| to.send(said));
+}
+
+/// A file that waits for the engine.
+pub(super) struct Reloading {
+    /// The order with whose answer it is in force.
+    pub(super) number: u64,
+    config: Config,
+    /// The keys that take a restart.
+    later: Option<String>,
+    opened: Option<Opened>,
+    answer: Option<Answer>,
 }
 
 /// A file that nothing speaks against.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evener_core::director::Director;
-use evener_dataplane::{Engine, Readings};
+use evener_dataplane::{DataPlane, Engine};
 
 use super::executor::Executor;
 use crate::board::Local;
@@ -17,7 +17,7 @@ use crate::redirect::Fronts;
 pub(super) struct Showing {
     pub(super) board: Arc<Board>,
     about: Arc<About>,
-    readings: Arc<dyn Readings>,
+    readings: Arc<dyn DataPlane>,
     /// About the file that a reload is putting in force.
     next: Option<Loaded>,
     local: Option<Local>,
@@ -28,7 +28,7 @@ pub(super) struct Showing {
 
 impl Showing {
     pub(super) fn begin(about: About, director: &Director, engine: &dyn Engine, bus: Bus) -> Showing {
-        let (about, readings) = (Arc::new(about), engine.readings());
+        let (about, readings) = (Arc::new(about), engine.data_plane());
         let board = Board::new(Published {
             snapshot: Arc::clone(director.snapshot()),
             about: Arc::clone(&about),
@@ -66,6 +66,13 @@ impl Showing {
 }
 
 impl Executor {
+    /// Notes how the engine is attached, for whoever looks while it is away.
+    pub(super) fn describe(&mut self) {
+        if let Some(engine) = self.changing.engine() {
+            self.engine_detail = engine.describe();
+        }
+    }
+
     /// Publishes what has changed, if something has.
     pub(super) fn show(&mut self) {
         if !Arc::ptr_eq(self.director.snapshot(), &self.showing.board.latest().snapshot) {
@@ -85,8 +92,8 @@ impl Executor {
             snapshot,
             about: Arc::clone(&self.showing.about),
             gone: self.totals.gone(),
-            engine: self.engine.kind(),
-            engine_detail: self.engine.describe(),
+            engine: self.kind,
+            engine_detail: self.engine_detail.clone(),
             readings: Arc::clone(&self.showing.readings),
             recorder: Arc::clone(&self.telling.recorder),
             bus: self.bus.clone(),

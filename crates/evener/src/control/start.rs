@@ -21,9 +21,10 @@ use evener_dataplane::{Engine, EngineError};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
+use super::changing::ExecuteError;
 use super::conflicts::{Asked, OwnedElsewhere};
 use super::drained;
-use super::executor::{ExecuteError, Executor, Tools};
+use super::executor::{Executor, Tools};
 use super::groups::Groups;
 use super::hosts::{self, Heard, Hosts};
 use super::names::{Names, OpenError};
@@ -244,7 +245,9 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         if let Some(local_server) = local_server {
             local_server.abandon(executor.director.network()).await;
         }
-        leave_engine(executor.engine, adopted);
+        if let Some(engine) = executor.changing.into_engine() {
+            leave_engine(engine, adopted);
+        }
         return Err(error);
     }
     executor.groups.follow(&executor.config, opened_groups.take());
@@ -264,6 +267,8 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         facts,
         reading: Reading::new(),
         asked,
+        reloading: None,
+        draining: Vec::new(),
         _lock: lock,
     };
     daemon.executor.follow_network();
@@ -392,13 +397,14 @@ async fn open(
     if let Some(local_server) = local_server {
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
-    executor.feed(Input::Time { active: BTreeMap::new() })?;
+    executor.tell(Input::Time { active: BTreeMap::new() });
+    executor.finish().await?;
     executor.watch()?;
     if let Some(local_server) = local_server {
         // What makes connections here must stand behind the engine, which is there only now.
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
-    executor.bus.tell(Event::Started { engine: executor.engine.describe(), adopted });
+    executor.bus.tell(Event::Started { engine: executor.engine_detail.clone(), adopted });
     executor.warn_of_host();
     executor.show_local(local_server.as_ref().map(LocalServer::local));
     let board = Arc::clone(&executor.showing.board);

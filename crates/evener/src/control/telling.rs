@@ -42,7 +42,7 @@ impl Executor {
         self.telling.recorder.name(names);
     }
 
-    /// Has the data plane tell what is wanted now, if that has changed.
+    /// Has the data plane tell what is wanted now, if that has changed. While the engine is away that waits for it.
     ///
     /// # Errors
     /// When the engine refuses; the next call tries again.
@@ -51,12 +51,13 @@ impl Executor {
         if self.telling.watched.as_ref() == Some(&wanted) {
             return Ok(());
         }
+        let Some(engine) = self.changing.engine() else { return Ok(()) };
         if self.telling.listener.is_none() && wanted != Watch::default() {
-            let (events, recorder) = (self.engine.events()?, Arc::clone(&self.telling.recorder));
+            let (events, recorder) = (engine.events()?, Arc::clone(&self.telling.recorder));
             let none = |source| EngineError::System { what: "a thread for events".to_owned(), source };
             self.telling.listener = Some(Listener::start(events, recorder).map_err(none)?);
         }
-        self.engine.watch(&wanted)?;
+        engine.watch(&wanted)?;
         self.telling.watched = Some(wanted);
         Ok(())
     }
@@ -95,7 +96,7 @@ impl Executor {
     pub(super) fn fall_silent(&mut self) {
         let nothing = Watch::default();
         if self.telling.watched.as_ref().is_some_and(|watched| *watched != nothing)
-            && let Err(error) = self.engine.watch(&nothing)
+            && let Some(Err(error)) = self.changing.engine().map(|engine| engine.watch(&nothing))
         {
             tracing::warn!(%error, "the data plane goes on telling");
         }

@@ -2,7 +2,7 @@
 //!
 //! The director and the engine are those of the product, and what is between them is what the daemon's loop does: a fact goes in, orders are
 //! carried out, what changed is published. Time is told and not waited for, probes are answered at once, and what goes to other hosts goes
-//! nowhere.
+//! nowhere. Plans are made and put in force on another thread, as the daemon has it; a turn is what the loop has to do with that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -10,11 +10,11 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use evener_core::director::{Director, Input, Moment, Output, Snapshot, Start};
+use evener_core::director::{Applied, Change, Director, Input, Moment, Output, Snapshot, Start};
 use evener_core::farm::choose::{Content, Request};
 use evener_core::farm::network::{Interface, Network, Route as NetworkRoute};
 use evener_core::farm::plan::ServerName;
@@ -23,9 +23,10 @@ use evener_core::net::wire::Mac;
 use evener_core::path::content::{Asked, Class, PathPattern};
 use evener_core::path::seed::Seed;
 use evener_core::pool::health::Failure;
+use evener_core::pool::policy::Fills;
 use evener_core::pool::{HealthCheck, HealthKind};
-use evener_dataplane::Engine as _;
 use evener_dataplane::xdp::{Mode, Options, XdpEngine};
+use evener_dataplane::{DataPlane, Engine as _};
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -227,10 +228,40 @@ struct Turn {
     wall_us: f64,
 }
 
+/// The engine, and hash tables that were made lately.
+struct Workshop {
+    engine: XdpEngine,
+    fills: Fills,
+}
+
+/// What comes back from the thread that makes changes.
+struct Back {
+    workshop: Workshop,
+    answer: Applied,
+    /// When the engine had what was new.
+    had_at: Option<Instant>,
+}
+
+impl Workshop {
+    fn carry_out(mut self, change: Change) -> Result<Back> {
+        let planned = change.plan(&mut self.fills);
+        let mut had_at = None;
+        if let Some(tables) = planned.tables()? {
+            self.engine.apply(tables)?;
+            had_at = Some(Instant::now());
+        }
+        let answer = planned.answer(Arc::clone(self.engine.tables()), None);
+        Ok(Back { workshop: self, answer, had_at })
+    }
+}
+
 /// What the daemon's loop has.
 struct Daemon {
     director: Director,
-    engine: XdpEngine,
+    plane: Arc<dyn DataPlane>,
+    /// Away while a change is under way.
+    workshop: Option<Workshop>,
+    under_way: Option<JoinHandle<Result<Back>>>,
     now_ms: u64,
     board: Arc<Mutex<Arc<Snapshot>>>,
     probed: VecDeque<ServerName>,
@@ -266,7 +297,11 @@ impl Daemon {
         let director = Director::new(start, Moment { ms: now_ms, lease_holds: true, ..Moment::default() });
         let board = Arc::new(Mutex::new(Arc::clone(director.snapshot())));
         let (probed, turns) = (VecDeque::new(), Vec::new());
-        let mut daemon = Daemon { director, engine, now_ms, board, probed, turns, applied_after: None };
+        let plane = engine.data_plane();
+        let workshop = Some(Workshop { engine, fills: Fills::default() });
+        let (under_way, applied_after) = (None, None);
+        let mut daemon =
+            Daemon { director, plane, workshop, under_way, now_ms, board, probed, turns, applied_after };
         while !(daemon.director.is_serving(daemon.moment()) && daemon.director.is_settled()) {
             daemon.rest()?;
         }
@@ -287,7 +322,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// One turn: a fact, the orders that follow, and what is published of that.
+    /// Tells a fact, and what becomes of the changes that follow. The loop would go on meanwhile; here nothing else happens.
     fn tell(&mut self, input: Input) -> Result<()> {
         let of = match input {
             Input::Time { .. } => "time",
@@ -296,22 +331,37 @@ impl Daemon {
             Input::Reload { .. } => "a reload",
             _ => "another fact",
         };
-        let (began, cpu_began, mut planned) = (Instant::now(), cpu()?, false);
+        let began = Instant::now();
+        self.turn(of, input)?;
+        while let Some(under_way) = self.under_way.take() {
+            let Ok(back) = under_way.join() else { bail!("The thread that makes changes has failed") };
+            let Back { workshop, answer, had_at } = back?;
+            self.workshop = Some(workshop);
+            if let Some(had_at) = had_at {
+                self.applied_after = Some(had_at - began);
+            }
+            self.turn("an answer", Input::Applied(Box::new(answer)))?;
+        }
+        Ok(())
+    }
+
+    /// One turn: a fact, the orders that follow, and what is published of that.
+    fn turn(&mut self, of: &'static str, input: Input) -> Result<()> {
+        let (began, cpu_began, mut planned) = (Instant::now(), cpu()?, of == "an answer");
         self.director.handle(self.moment(), input);
         while let Some(order) = self.director.poll_output() {
             match order {
-                Output::Apply { generation, tables } => {
+                Output::Apply(change) => {
                     planned = true;
-                    let done = self.engine.apply(&tables);
-                    self.applied_after = Some(began.elapsed());
-                    let in_force = Arc::clone(self.engine.tables());
-                    let error = done.as_ref().err().map(ToString::to_string);
-                    self.director.handle(self.moment(), Input::Applied { generation, in_force, error });
-                    done?;
+                    let workshop = self.workshop.take();
+                    self.under_way =
+                        workshop.map(|workshop| thread::spawn(move || workshop.carry_out(*change)));
                 }
                 Output::Forget { retired, .. } => {
                     for slot in retired {
-                        self.engine.reset_server(slot)?;
+                        if let Some(workshop) = &mut self.workshop {
+                            workshop.engine.reset_server(slot)?;
+                        }
                         self.director.handle(self.moment(), Input::Released { slot });
                     }
                 }
@@ -341,7 +391,7 @@ impl Daemon {
             let client = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(number as u32)), 1_024));
             let request = Request { client, content: Content::Asked(asked), named: None };
             // Whoever it is: how long that takes is what counts.
-            let _ = black_box(plan.choose(&self.engine.memory(), vip, &request));
+            let _ = black_box(plan.choose(&self.plane.memory(), vip, &request));
         }
         let cpu_us = (cpu().unwrap_or_default().saturating_sub(cpu_began)).as_secs_f64() * 1e6;
         self.turns.push(Turn {

@@ -14,9 +14,11 @@ use crate::farm::network::tests::{director as network, ip};
 use crate::farm::{self, Server, example};
 use crate::path::tables::Tables;
 use crate::pool::health::Failure;
+use crate::pool::policy::Fills;
 use crate::pool::{HealthCheck, HealthKind};
 
 mod consumers;
+mod meanwhile;
 mod paths;
 mod probes;
 mod reports;
@@ -30,7 +32,13 @@ struct World {
     in_force: Arc<Tables>,
     /// What the engine says to the next generation.
     refusal: Option<String>,
-    /// Orders since they were last taken, in turn; tables stand for themselves.
+    /// Whether its answers come only when the test says so, and the change that is on its way then.
+    is_slow: bool,
+    on_its_way: Option<Change>,
+    fills: Fills,
+    /// How often the engine was given tables.
+    applied: usize,
+    /// Orders since they were last taken, in turn.
     orders: Vec<Output>,
 }
 
@@ -86,6 +94,7 @@ impl World {
             world.learn(Input::Probed { server: name(server), result: Ok(1) });
         }
         world.orders.clear();
+        world.applied = 0;
         world
     }
 
@@ -96,6 +105,10 @@ impl World {
             now_ms,
             in_force: Arc::default(),
             refusal: None,
+            is_slow: false,
+            on_its_way: None,
+            fills: Fills::default(),
+            applied: 0,
             orders: Vec::new(),
         }
     }
@@ -109,19 +122,29 @@ impl World {
         let now = Moment { ms: self.now_ms, lease_holds: true, ..Moment::default() };
         self.director.handle(now, input);
         while let Some(order) = self.director.poll_output() {
-            if let Output::Apply { generation, tables } = &order {
-                let error = self.refusal.take();
-                if error.is_none() {
-                    self.in_force = Arc::clone(tables);
-                }
-                let in_force = Arc::clone(&self.in_force);
-                let applied = Input::Applied { generation: *generation, in_force, error };
-                self.orders.push(order);
-                self.director.handle(now, applied);
-            } else {
-                self.orders.push(order);
+            if let Output::Apply(change) = &order {
+                assert!(self.on_its_way.is_none(), "one at a time");
+                self.on_its_way = Some(Change::clone(change));
+            }
+            self.orders.push(order);
+            if !self.is_slow && self.on_its_way.is_some() {
+                self.answer();
             }
         }
+    }
+
+    /// Has the engine do what it was given, and say so.
+    fn answer(&mut self) {
+        let planned = self.on_its_way.take().unwrap().plan(&mut self.fills);
+        let mut refusal = self.refusal.take();
+        match planned.tables() {
+            Ok(Some(tables)) if refusal.is_none() => self.in_force = Arc::clone(tables),
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => self.refusal = refusal.take(),
+        }
+        self.applied += usize::from(planned.tables().is_ok_and(|tables| tables.is_some()));
+        let answer = planned.answer(Arc::clone(&self.in_force), refusal);
+        self.learn(Input::Applied(Box::new(answer)));
     }
 
     fn reload(&mut self, farm: Farm) {
@@ -145,10 +168,6 @@ impl World {
         });
         events.collect()
     }
-
-    fn applied(&self) -> usize {
-        self.orders.iter().filter(|order| matches!(order, Output::Apply { .. })).count()
-    }
 }
 
 #[test]
@@ -156,7 +175,7 @@ fn a_farm_is_put_in_force_and_its_servers_are_probed() {
     let mut world = World::new(start(farm(&[("a", 11), ("b", 12)])));
     world.pass(0);
     let mut orders = world.orders.iter().filter(|order| !matches!(order, Output::Name(_)));
-    assert!(matches!(orders.next(), Some(Output::Apply { generation: 1, .. })), "{:?}", world.orders);
+    assert!(matches!(orders.next(), Some(Output::Apply(_))), "{:?}", world.orders);
     let probed = world.orders.iter().filter(|order| matches!(order, Output::Probe(_))).count();
     let announced = |order: &Output| matches!(order, Output::Announce(addresses) if addresses.contains(&ip("192.0.2.99")));
     assert!(probed == 2 && world.orders.iter().any(announced), "{:?}", world.orders);
@@ -175,7 +194,7 @@ fn a_farm_is_put_in_force_and_its_servers_are_probed() {
 fn tables_come_before_what_is_said_of_them() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.learn(Input::Drain { server: name("a"), drain: true });
-    assert!(matches!(world.orders[0], Output::Apply { .. }), "{:?}", world.orders);
+    assert!(matches!(world.orders[0], Output::Apply(_)), "{:?}", world.orders);
     assert_eq!(
         world.events(),
         ["the operator's order: drained: it keeps its sessions and takes no new ones"]
@@ -188,13 +207,13 @@ fn what_is_refused_is_tried_again_though_nothing_else_happens() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.refusal = Some("no room".into());
     world.learn(Input::Drain { server: name("a"), drain: true });
-    assert_eq!((world.ring(), world.applied()), (vec!["a".into(), "b".into()], 1), "what was in force is");
+    assert_eq!((world.ring(), world.applied), (vec!["a".into(), "b".into()], 1), "what was in force is");
     assert!(world.events()[1].starts_with("no room; what was in force stays"), "{:?}", world.events());
     assert!(world.director.next_at() <= world.now_ms + RETRY_MS);
     world.pass(RETRY_MS - 1);
-    assert_eq!(world.applied(), 1);
+    assert_eq!(world.applied, 1);
     world.pass(1);
-    assert_eq!((world.ring(), world.applied()), (vec!["b".into()], 2));
+    assert_eq!((world.ring(), world.applied), (vec!["b".into()], 2));
 }
 
 #[test]
@@ -221,7 +240,7 @@ fn a_reload_that_no_tables_can_be_made_of_is_taken_back() {
     let mut twice = farm(&[("a", 11)]);
     twice.services.push(twice.services[0].clone());
     world.reload(twice);
-    assert!(matches!(world.orders[..], [Output::Unplanned(_)]), "{:?}", world.orders);
+    assert!(matches!(world.orders[..], [Output::Apply(_)]), "{:?}", world.orders);
     assert_eq!((world.director.farm(), world.ring()), (&farm(&[("a", 11)]), vec!["a".into()]));
 }
 

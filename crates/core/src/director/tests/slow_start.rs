@@ -73,7 +73,7 @@ fn without_slow_start_who_comes_back_is_whole_at_once() {
     world.probed("b", false);
     assert_eq!(world.turns(), turns(1, 0));
     world.probed("b", true);
-    assert_eq!((world.turns(), world.applied()), (turns(1, 1), 2));
+    assert_eq!((world.turns(), world.applied), (turns(1, 1), 2));
     world.reload(farm(&[("a", 11), ("b", 12), ("c", 13)]));
     world.probed("c", true);
     assert!(world.turns().iter().all(|(_, turns)| *turns == 1), "{:?}", world.turns());

@@ -15,43 +15,26 @@ fn told(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
     (described.collect(), seen.collect(), snapshot.generation)
 }
 
-/// Has a director begin with a reload; gives what it wants to be in force.
-fn begin(world: &mut World, farm: Farm) -> (u64, Arc<Tables>) {
-    let (farm, network) = (Box::new(farm), Box::new(network()));
-    let now = Moment { ms: world.now_ms, lease_holds: true, ..Moment::default() };
-    world.director.handle(now, Input::Reload { farm, network, links: links(), groups: BTreeMap::new() });
-    match world.director.poll_output() {
-        Some(Output::Apply { generation, tables }) => (generation, tables),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn answer(world: &mut World, generation: u64, in_force: Arc<Tables>, error: Option<&str>) {
-    let now = Moment { ms: world.now_ms, lease_holds: true, ..Moment::default() };
-    let error = error.map(String::from);
-    world.director.handle(now, Input::Applied { generation, in_force, error });
-}
-
 #[test]
 fn in_the_middle_of_a_reload_what_is_in_force_is_shown() {
     for refusal in [None, Some("no room")] {
         let mut world = World::serving(&[("a", 11), ("b", 12)]);
         let before = Arc::clone(world.director.snapshot());
         assert_eq!(told(&before).1, ["a", "b"]);
-        let (generation, tables) = begin(&mut world, farm(&[("b", 12), ("c", 13)]));
+        (world.is_slow, world.refusal) = (true, refusal.map(String::from));
+        world.reload(farm(&[("b", 12), ("c", 13)]));
         let meanwhile = Arc::clone(world.director.snapshot());
         assert!(meanwhile.reloads.pending && !before.reloads.pending, "that it is on its way");
         assert_eq!(told(&meanwhile), told(&before), "and nothing else");
         assert_eq!(meanwhile.plan.tables, world.in_force);
-        let in_force = if refusal.is_none() { tables } else { Arc::clone(&world.in_force) };
-        answer(&mut world, generation, Arc::clone(&in_force), refusal);
+        world.answer();
         let after = Arc::clone(world.director.snapshot());
-        assert_eq!(after.plan.tables, in_force);
+        assert_eq!(after.plan.tables, world.in_force);
         match refusal {
             None => {
                 assert_eq!(told(&after).1, ["b", "c"]);
                 assert_eq!(after.reloads, Reloads { done: 1, ..Reloads::default() });
-                assert_eq!((after.generation, after.wanted), (generation, generation));
+                assert_eq!((after.generation, after.wanted), (before.generation + 1, before.generation + 1));
             }
             Some(error) => {
                 assert_eq!(told(&after), told(&before));
@@ -85,20 +68,20 @@ fn what_changes_no_table_makes_no_generation() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.learn(Input::Network(Box::new(network())));
     let before = Arc::clone(world.director.snapshot());
-    let applied = world.applied();
+    let applied = world.applied;
     world.learn(Input::Network(Box::new(network())));
-    assert_eq!((world.applied(), world.director.snapshot().generation), (applied, before.generation));
+    assert_eq!((world.applied, world.director.snapshot().generation), (applied, before.generation));
     // What was refused, and isn't wanted any more, is not tried again.
     world.refusal = Some("no room".into());
     for drain in [true, false] {
         world.learn(Input::Drain { server: name("a"), drain });
-        assert_eq!(world.applied(), applied + 1);
+        assert_eq!(world.applied, applied + 1);
     }
     let shown = Arc::clone(world.director.snapshot());
     assert_eq!((shown.generation, shown.wanted), (before.generation, before.generation));
     assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(State::Up));
     world.pass(RETRY_MS);
-    assert_eq!(world.applied(), applied + 1);
+    assert_eq!(world.applied, applied + 1);
 }
 
 #[test]

@@ -1,0 +1,224 @@
+//! What is learned while a change is on its way: it waits for no engine, and the next change has it.
+
+use super::*;
+use crate::pool::State;
+
+/// A director of two servers whose engine takes its time.
+fn slow() -> World {
+    World { is_slow: true, ..World::serving(&[("a", 11), ("b", 12)]) }
+}
+
+/// Has a drain of `b` be on its way, or the reload of a farm with `b` and `c`.
+fn begin(world: &mut World, reloads: bool) {
+    match reloads {
+        true => world.reload(farm(&[("b", 12), ("c", 13)])),
+        false => world.learn(Input::Drain { server: name("b"), drain: true }),
+    }
+    assert!(world.on_its_way.is_some() && world.director.awaited().is_some());
+}
+
+/// Lets the engine answer until nothing is on its way.
+fn finish(world: &mut World) {
+    while world.on_its_way.is_some() {
+        world.answer();
+    }
+    assert_eq!(world.director.awaited(), None);
+    assert_eq!(world.director.plan().tables, world.in_force);
+    assert_eq!(world.director.snapshot().plan.tables, world.in_force);
+}
+
+fn described(world: &World) -> Vec<&str> {
+    world.director.farm().services[0].servers.iter().map(|server| server.name.as_str()).collect()
+}
+
+#[test]
+fn what_is_learned_is_in_the_next_change() {
+    let mut world = slow();
+    begin(&mut world, false);
+    let (first, shown) = (world.director.awaited(), Arc::clone(world.director.snapshot()));
+    world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
+    assert_ne!(world.director.awaited(), first, "it is not in the one that is on its way");
+    assert_eq!(world.events(), [""; 0], "neither is told before it is in force");
+    world.answer();
+    assert_eq!(world.ring(), ["a"]);
+    assert_eq!(world.events().len(), 1, "{:?}", world.events());
+    let now = Arc::clone(world.director.snapshot());
+    assert_ne!(now.generation, shown.generation, "what is in force is shown at once");
+    let states = |server| now.server(&name(server)).unwrap().state;
+    assert_eq!([states("a"), states("b")], [State::Up, State::Draining], "and nothing else");
+    finish(&mut world);
+    assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, State::Down);
+    assert_eq!(world.events().len(), 3, "{:?}", world.events());
+}
+
+#[test]
+fn nothing_is_to_be_done_about_the_time_while_a_change_is_on_its_way() {
+    let mut world = slow();
+    begin(&mut world, false);
+    world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
+    world.pass(0);
+    assert!(world.director.next_at() > world.now_ms);
+    for _ in 0..10 {
+        world.pass(1_000);
+    }
+    let probed = world.orders.iter().filter(|order| matches!(order, Output::Probe(_))).count();
+    assert_eq!(probed, 2, "servers are looked after");
+    finish(&mut world);
+}
+
+#[test]
+fn a_reload_takes_nothing_from_what_was_learned_meanwhile() {
+    for refusal in [None, Some("no room")] {
+        let mut world = slow();
+        world.refusal = refusal.map(String::from);
+        begin(&mut world, true);
+        assert_eq!(described(&world), ["a", "b"], "it is followed once it is in force");
+        world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
+        world.learn(Input::Drain { server: name("a"), drain: true });
+        let mut broken = network();
+        broken.interfaces.get_mut(&2).unwrap().carrier = false;
+        world.learn(Input::Network(Box::new(broken.clone())));
+        world.answer();
+        finish(&mut world);
+        assert_eq!(described(&world), if refusal.is_none() { ["b", "c"] } else { ["a", "b"] });
+        assert_eq!(*world.director.network(), broken);
+        assert!(world.director.drained().contains(&name("a")));
+        let snapshot = world.director.snapshot();
+        assert!(!snapshot.reloads.pending);
+        assert_eq!(snapshot.server(&name("b")).unwrap().state, State::Down);
+        // The reload has all that was known when it was ordered.
+        world.learn(Input::Probed { server: name("b"), result: Ok(1) });
+        finish(&mut world);
+        assert_eq!(world.ring(), ["b"]);
+    }
+}
+
+#[test]
+fn reloads_follow_one_another_whatever_becomes_of_the_first() {
+    for refusal in [None, Some("no room")] {
+        let mut world = slow();
+        world.refusal = refusal.map(String::from);
+        begin(&mut world, true);
+        let first = world.director.awaited();
+        world.reload(farm(&[("a", 11), ("d", 14)]));
+        let second = world.director.awaited();
+        assert!(first < second && world.director.snapshot().reloads.pending);
+        world.learn(Input::Drain { server: name("a"), drain: true });
+        world.answer();
+        assert_eq!(described(&world), if refusal.is_none() { ["b", "c"] } else { ["a", "b"] });
+        assert!(world.on_its_way.is_some() && world.director.snapshot().reloads.pending);
+        assert_eq!(world.director.awaited(), second);
+        finish(&mut world);
+        assert_eq!(described(&world), ["a", "d"]);
+        let reloads = &world.director.snapshot().reloads;
+        assert_eq!((reloads.done, reloads.refused), if refusal.is_none() { (2, 0) } else { (1, 1) });
+        assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, State::Draining);
+        assert_eq!(world.ring(), [""; 0]);
+    }
+}
+
+#[test]
+fn what_was_refused_meanwhile_is_tried_again() {
+    let mut world = slow();
+    world.refusal = Some("no room".into());
+    begin(&mut world, false);
+    world.pass(RETRY_MS);
+    assert_eq!(world.applied, 0);
+    world.answer();
+    assert_eq!((world.ring(), world.on_its_way.is_some()), (vec!["a".into(), "b".into()], false));
+    // Another fact is no reason to wait for that.
+    world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
+    finish(&mut world);
+    assert_eq!(world.ring(), ["a"], "the last that worked: b is drained");
+    world.refusal = Some("no room".into());
+    world.learn(Input::Drain { server: name("b"), drain: false });
+    world.answer();
+    assert_eq!(world.ring(), ["a"]);
+    world.pass(RETRY_MS);
+    finish(&mut world);
+    assert_eq!(world.ring(), ["b"]);
+}
+
+/// An engine that has failed half-way holds neither what it was given nor what it had: it says what, and the next change starts there.
+#[test]
+fn what_the_engine_holds_after_a_failure_counts() {
+    for reloads in [false, true] {
+        let mut world = slow();
+        begin(&mut world, reloads);
+        let half = Tables { rings: BTreeMap::new(), ..Tables::clone(&world.in_force) };
+        let planned = world.on_its_way.take().unwrap().plan(&mut world.fills);
+        world.in_force = Arc::new(half);
+        let answer = planned.answer(Arc::clone(&world.in_force), Some("the kernel is gone".into()));
+        world.learn(Input::Applied(Box::new(answer)));
+        assert!(world.on_its_way.is_none() && world.director.next_at() <= world.now_ms + RETRY_MS);
+        world.pass(RETRY_MS);
+        assert!(world.on_its_way.is_some(), "even what was in force before is to be so again");
+        finish(&mut world);
+        assert!(!world.in_force.rings.is_empty());
+    }
+}
+
+#[test]
+fn the_number_of_a_server_that_comes_back_meanwhile_stays_its_own() {
+    let mut world = slow();
+    world.reload(farm(&[("b", 12)]));
+    world.answer();
+    let forgotten = world.orders.iter().find_map(|order| match order {
+        Output::Forget { retired, .. } => Some(retired.clone()),
+        _ => None,
+    });
+    let slot = forgotten.unwrap()[0];
+    for refusal in [Some("no room".to_string()), None] {
+        world.reload(farm(&[("a", 11), ("b", 12)]));
+        world.refusal = refusal;
+        world.learn(Input::Released { slot });
+        finish(&mut world);
+    }
+    assert_eq!(world.director.plan().servers.get(&slot), Some(&name("a")));
+    world.learn(Input::Released { slot });
+    world.reload(farm(&[("a", 11), ("b", 12), ("c", 13)]));
+    finish(&mut world);
+    assert_eq!(world.director.plan().servers.get(&slot), Some(&name("a")), "it is nobody else's");
+}
+
+/// Sessions are swept by the tables in force before others are on their way.
+#[test]
+fn what_is_gone_is_forgotten_before_the_next_change() {
+    let mut world = slow();
+    world.reload(farm(&[("b", 12)]));
+    world.learn(Input::Drain { server: name("b"), drain: true });
+    world.orders.clear();
+    world.answer();
+    let at = |is: fn(&Output) -> bool| world.orders.iter().position(is).unwrap();
+    assert!(
+        at(|order| matches!(order, Output::Forget { .. })) < at(|order| matches!(order, Output::Apply(_)))
+    );
+}
+
+#[test]
+fn a_link_that_comes_meanwhile_is_tried_and_refused_by_itself() {
+    let mut world = slow();
+    begin(&mut world, false);
+    // The other one that is up is new to it; that it is named twice makes no difference.
+    world.learn(Input::Network(Box::new(network())));
+    world.learn(Input::Network(Box::new(network())));
+    world.answer();
+    assert_eq!(world.ring(), ["a"]);
+    world.refusal = Some("no programs there".into());
+    finish(&mut world);
+    assert_eq!(world.director.links(), &links());
+    assert_eq!(
+        world.events().last().map(String::as_str),
+        Some("no packets can be taken from eth1: no programs there")
+    );
+}
+
+#[test]
+fn who_leaves_waits_for_no_tables() {
+    let mut world = slow();
+    begin(&mut world, false);
+    world.learn(Input::Leave);
+    assert_eq!(world.events().len(), 1, "{:?}", world.events());
+    finish(&mut world);
+    assert_eq!(world.ring(), ["a"]);
+}
