@@ -48,7 +48,7 @@ use changing::{Done, ExecuteError};
 use draining::Draining;
 use executor::Executor;
 use hosts::Heard;
-use reload::{Fixed, Reloading};
+use reload::{Checking, Fixed, Reloading};
 use start::StartError;
 
 /// Between two portions of the sweep through the session table.
@@ -138,7 +138,8 @@ struct Daemon {
     reading: Reading,
     /// Messages of groups' members.
     asked: mpsc::Receiver<Ask>,
-    /// A reload that waits for the engine, and drains that do.
+    /// A reload whose addresses are asked for, or that waits for the engine; and drains that do.
+    checking: Option<Checking>,
     reloading: Option<Reloading>,
     draining: Vec<Draining>,
     _lock: Lock,
@@ -170,8 +171,9 @@ impl Daemon {
                     Wish::Reload => self.begin_reload(None),
                     end => return end,
                 },
-                Some(Frame { ifindex, bytes }) = self.frames.recv() => {
-                    self.executor.tell(Input::Frame { ifindex, bytes });
+                Some(frame) = self.frames.recv() => self.hear_frame(frame).await,
+                () = until(self.checking.as_ref().map(|checking| checking.asked.until)) => {
+                    self.order_checked().await;
                 }
                 Some(PathMtu { from, to, mtu }) = self.path_mtus.recv() => {
                     self.executor.tell(Input::PathMtu { from, to, mtu });
@@ -185,7 +187,7 @@ impl Daemon {
                 }
                 Some(ask) = self.asked.recv() => self.executor.answer_member(ask),
                 done = self.executor.changing.done() => self.settled(done).await,
-                Some(read) = self.reading.done.recv(), if self.reloading.is_none() => self.reload(read).await,
+                Some(read) = self.reading.done.recv(), if self.is_free() => self.reload(read).await,
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 Some(()) = self.network_changes.recv() => {
                     reread = Some(reread.unwrap_or_else(Instant::now).min(Instant::now() + SETTLE));
@@ -222,6 +224,11 @@ impl Daemon {
                 () = sleep_until(wake) => self.executor.time(),
             }
         }
+    }
+
+    /// Whether no reload is under way.
+    fn is_free(&self) -> bool {
+        self.checking.is_none() && self.reloading.is_none()
     }
 
     fn say_ready(&mut self) {

@@ -7,7 +7,6 @@ use evener_core::director::Input;
 use evener_core::farm::Farm;
 use evener_core::net::wire::Mac;
 use evener_core::path::sessions::{buckets_for, sessions_for};
-use tokio::time::timeout_at;
 
 use super::changing::ExecuteError;
 use super::conflicts::Asked;
@@ -31,13 +30,43 @@ impl Daemon {
                 return answer(read.answer, Err(later.to_owned()));
             }
             (true, Ok(files)) => match self.prepare(files).await {
-                Ok(file) => return self.order(file, read.answer),
+                Ok((file, None)) => return self.order(file, read.answer),
+                Ok((file, Some(asked))) => {
+                    self.checking = Some(Checking { asked, file, answer: read.answer });
+                    return;
+                }
                 Err(error) => error,
             },
             (true, Err(error)) => error,
         };
+        self.refuse_reload(error, read.answer).await;
+    }
+
+    async fn refuse_reload(&mut self, error: String, answer: Option<Answer>) {
         self.executor.tell(Input::ReloadRefused { error: error.clone() });
-        self.reloaded(Err(error), read.answer).await;
+        self.reloaded(Err(error), answer).await;
+    }
+
+    /// Takes in a frame, by which a file may be refused whose addresses are asked for.
+    pub(super) async fn hear_frame(&mut self, frame: Frame) {
+        let network = self.executor.director.network();
+        let owner = self.checking.as_ref().and_then(|checking| checking.asked.owner(&frame, network).err());
+        let Frame { ifindex, bytes } = frame;
+        self.executor.tell(Input::Frame { ifindex, bytes });
+        let Some(owner) = owner else { return };
+        if let Some(checking) = self.checking.take() {
+            self.refuse_reload(owner.to_string(), checking.answer).await;
+        }
+    }
+
+    /// The time is over in which others could answer for the addresses of a file. Answers may wait here.
+    pub(super) async fn order_checked(&mut self) {
+        while let Ok(frame) = self.frames.try_recv() {
+            self.hear_frame(frame).await;
+        }
+        if let Some(Checking { file, answer, .. }) = self.checking.take() {
+            self.order(file, answer);
+        }
     }
 
     /// Orders that the farm of a file be in force, or nothing of it.
@@ -103,7 +132,8 @@ impl Daemon {
     }
 
     /// Looks whether anything speaks against a file that would keep a daemon from starting with it.
-    async fn prepare(&mut self, Files { config, dns }: Files) -> Result<File, String> {
+    /// Addresses that it newly has are asked for then.
+    async fn prepare(&mut self, Files { config, dns }: Files) -> Result<(File, Option<Asked>), String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
         let idle = self.executor.is_idle();
         if idle && config.takes_packets() {
@@ -124,19 +154,13 @@ impl Daemon {
         if !idle {
             self.hear(&farm, &network, &links)?;
         }
-        if let Some(asked) = Asked::ask(&self.executor, &farm, &links) {
-            while let Ok(Some(frame)) = timeout_at(asked.until, self.frames.recv()).await {
-                asked.owner(&frame, &network).map_err(|error| error.to_string())?;
-                let Frame { ifindex, bytes } = frame;
-                self.executor.tell(Input::Frame { ifindex, bytes });
-            }
-        }
+        let asked = Asked::ask(&self.executor, &farm, &links);
         if let Some(local_server) = &mut self.local_server {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
         let opened = self.executor.groups.open(&config).map_err(|error| error.to_string())?;
         let opened_names = self.executor.names.open(&config, dns).map_err(|error| error.to_string())?;
-        Ok(File { config, farm, network, links, opened, opened_names })
+        Ok((File { config, farm, network, links, opened, opened_names }, asked))
     }
 
     /// Hears the neighbours of a file's farm, too.
@@ -164,6 +188,13 @@ impl Daemon {
 fn answer(to: Option<Answer>, said: Result<String, String>) {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let _ = to.map(|to| to.send(said));
+}
+
+/// A file whose addresses are asked for.
+pub(super) struct Checking {
+    pub(super) asked: Asked,
+    file: File,
+    answer: Option<Answer>,
 }
 
 /// A file that waits for the engine.

@@ -267,6 +267,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         facts,
         reading: Reading::new(),
         asked,
+        checking: None,
         reloading: None,
         draining: Vec::new(),
         _lock: lock,
