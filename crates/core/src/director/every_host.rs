@@ -239,11 +239,12 @@ impl Director {
         known: &[KnownHost],
         now_ms: u64,
     ) -> Vec<(ServerName, Candidate)> {
-        let slots = self.slots_by_name();
+        let slots = self.slots_by_identity();
         let members = self.usable_members(service, known).into_iter();
         let candidates = members.map(|Member { name, local, weight, .. }| {
             let name = ServerName { service: service.name.clone(), server: name };
-            let signals = self.signals(&name, slots.get(&name).copied(), known, now_ms);
+            let server = self.pools.server(&name);
+            let signals = self.signals(&name, server, slots.of(&name), known, now_ms);
             (name, Candidate { own: local, weight, signals })
         });
         candidates.collect()

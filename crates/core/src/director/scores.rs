@@ -73,7 +73,12 @@ impl Director {
         }
         let told = &self.scores.told;
         let is_news = |(slot, score): &(&u16, &Score)| told.get(slot) != Some(score);
-        let changed: Vec<(u16, Score)> = wanted.iter().filter(is_news).map(|(s, c)| (*s, *c)).collect();
+        // One that was given while its server went by a change on its way may have come after that.
+        let gone =
+            told.iter().filter(|(slot, score)| !wanted.contains_key(slot) && **score != Score::default());
+        let gone = gone.map(|(slot, _)| (*slot, Score::default()));
+        let changed = wanted.iter().filter(is_news).map(|(slot, score)| (*slot, *score));
+        let changed: Vec<(u16, Score)> = changed.chain(gone).collect();
         let compare_at_ms = if is_wanted_again { now_ms.saturating_add(COMPARES_MS) } else { u64::MAX };
         self.scores = Scores { loads, told: wanted, compare_at_ms, has_news: self.scores.has_news };
         if !changed.is_empty() {
@@ -108,7 +113,7 @@ impl Director {
         loads: &mut BTreeMap<ServerName, Smoothed>,
         now_ms: u64,
     ) -> Option<u64> {
-        let load = (weighing.load)(&self.signals(name, None, &[], now_ms))?;
+        let load = (weighing.load)(&self.signals(name, self.pools.server(name), None, &[], now_ms))?;
         let mut smoothed = self.scores.loads.get(name).copied().unwrap_or(Smoothed::new(load, now_ms));
         smoothed.follow(load, now_ms);
         loads.insert(name.clone(), smoothed);

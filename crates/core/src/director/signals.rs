@@ -1,14 +1,27 @@
 //! What a director knows of its servers' load, from whomever it has it.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use super::Director;
-use crate::farm::plan::ServerName;
+use crate::farm::plan::{ServerName, identity};
 use crate::node::peers::KnownHost;
+use crate::pool::Server;
 use crate::pool::signals::Signals;
 
 /// Sessions are counted so often at least, in milliseconds.
 const COUNTS_MS: u64 = 1_000;
+
+/// Slots by what names their servers, in order.
+pub(super) struct SlotsByIdentity(Vec<(u64, u16)>);
+
+impl SlotsByIdentity {
+    pub(super) fn of(&self, name: &ServerName) -> Option<u16> {
+        let named = identity(&name.service, &name.server);
+        let at = self.0.binary_search_by_key(&named, |(identity, _)| *identity).ok()?;
+        self.0.get(at).map(|(_, slot)| *slot)
+    }
+}
 
 impl Director {
     /// The slots whose active sessions are to be counted for the next [`Input::Time`](super::Input::Time).
@@ -24,14 +37,19 @@ impl Director {
         }
     }
 
-    pub(super) fn slots_by_name(&self) -> BTreeMap<&ServerName, u16> {
-        self.plan.servers.iter().map(|(slot, name)| (name, *slot)).collect()
+    /// The servers of the tables in force, to be found in. Thousands of names would take longer to compare.
+    pub(super) fn slots_by_identity(&self) -> SlotsByIdentity {
+        let servers = self.plan.tables.servers.iter();
+        let mut slots: Vec<(u64, u16)> = servers.map(|(slot, server)| (server.identity, *slot)).collect();
+        slots.sort_unstable();
+        SlotsByIdentity(slots)
     }
 
     /// What is known of a server with this slot, if it has one. Where every host decides, all hosts are `known`.
     pub(super) fn signals(
         &self,
         name: &ServerName,
+        server: Option<&Server>,
         slot: Option<u16>,
         known: &[KnownHost],
         now_ms: u64,
@@ -39,7 +57,7 @@ impl Director {
         let is_host = || self.farm.every_host().any(|service| service.name == name.service);
         let host = known.iter().find(|host| host.name == name.server && is_host());
         let heard_ms = host.and_then(|host| if host.own { Some(now_ms) } else { host.heard_ms });
-        let own = self.pools.server(name).map(|server| server.signals(now_ms)).unwrap_or_default();
+        let own = server.map(|server| server.signals(now_ms)).unwrap_or_default();
         let heard_for_ms = heard_ms.map(|heard_ms| now_ms.saturating_sub(heard_ms));
         Signals {
             active: slot.and_then(|slot| self.active.get(&slot).copied()),

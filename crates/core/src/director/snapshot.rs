@@ -11,6 +11,7 @@ use core::net::IpAddr;
 
 use super::Director;
 use super::groups::GroupSnapshot;
+use super::signals::SlotsByIdentity;
 use crate::dns::{NameSnapshot, Table};
 use crate::farm::membership::{Member, Refusal};
 use crate::farm::network::Network;
@@ -140,8 +141,8 @@ impl Snapshot {
 }
 
 /// What all servers are looked at with.
-struct Seen<'d> {
-    slots: BTreeMap<&'d ServerName, u16>,
+struct Seen {
+    slots: SlotsByIdentity,
     hosts: Vec<KnownHost>,
     now_ms: u64,
 }
@@ -166,7 +167,7 @@ impl Director {
     }
 
     pub(super) fn see(&self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) -> Snapshot {
-        let seen = Seen { slots: self.slots_by_name(), hosts: self.known_hosts(), now_ms };
+        let seen = Seen { slots: self.slots_by_identity(), hosts: self.known_hosts(), now_ms };
         let members = members.unwrap_or_else(|| self.members(&seen.hosts));
         let services = self.farm.services.iter().zip(members);
         Snapshot {
@@ -190,7 +191,7 @@ impl Director {
         &self,
         service: &farm::Service,
         members: Vec<MemberState>,
-        seen: &Seen<'_>,
+        seen: &Seen,
     ) -> ServiceSnapshot {
         let planned = self.plan.services.values().find(|planned| planned.name == service.name);
         ServiceSnapshot {
@@ -200,20 +201,20 @@ impl Director {
         }
     }
 
-    fn see_server(&self, service: &farm::Service, state: MemberState, seen: &Seen<'_>) -> ServerSnapshot {
+    fn see_server(&self, service: &farm::Service, state: MemberState, seen: &Seen) -> ServerSnapshot {
         let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
         let server = self.pools.server(&name);
         let health = server.map(Server::health);
         let (how, reason) = self.state_of(&name, service, &state, &seen.hosts);
         let failed = health.filter(|_| state.health.state != health::State::Up);
-        let slot = seen.slots.get(&name).copied();
+        let slot = seen.slots.of(&name);
         ServerSnapshot {
             slot,
             address: state.member.address.or_else(|| self.known_address(&state.member)),
             state: how,
             reason,
             tenths: state.tenths,
-            signals: self.signals(&name, slot, &seen.hosts, seen.now_ms),
+            signals: self.signals(&name, server, slot, &seen.hosts, seen.now_ms),
             score: slot.map_or(0, |slot| self.scores.score(slot)),
             reports: server.and_then(Server::reports).unwrap_or_default(),
             probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),

@@ -88,11 +88,8 @@ impl Program {
         written: &mut Written,
     ) -> Result<Staged, EngineError> {
         check(tables)?;
-        if self.is_fresh {
-            // Packets may still be on their way by the halves that are written now.
-            self.grace.wait()?;
-            self.is_fresh = false;
-        }
+        // Packets may still be on their way by the halves that are written now.
+        self.passing.end(&self.grace)?;
         let mut staged = Staged {
             halves: self.halves.clone(),
             routes: self.stage_routes(delta)?,
@@ -211,8 +208,10 @@ impl Program {
         for (place, word) in [(&self.peers_in[0], staged.peers), (&self.commit[0], staged.vips)] {
             if let Some(word) = word {
                 place.store(word, Release);
-                self.is_fresh = true;
             }
+        }
+        if staged.peers.or(staged.vips).is_some() {
+            self.passing.begin(&self.grace);
         }
         self.memory().sessions.share(tables);
         self.memory().guesses.keep(tables);

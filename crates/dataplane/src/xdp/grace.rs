@@ -1,6 +1,8 @@
 //! Waiting until no packet is on its way by what was in force before.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
 
@@ -38,5 +40,29 @@ impl Grace {
         self.outer
             .update(&0u32.to_ne_bytes(), &inner, MapFlags::ANY)
             .map_err(|error| refused("waiting for packets on their way", error))
+    }
+}
+
+/// Packets that may be on their way still by what was in force before. The kernel takes milliseconds to say that there are none, so it is
+/// asked at once, on a thread of its own: mostly nobody needs to know it before it is known.
+#[derive(Default)]
+pub(super) struct Passing(Option<Option<JoinHandle<Result<(), EngineError>>>>);
+
+impl Passing {
+    /// From now on packets go by something else.
+    pub(super) fn begin(&mut self, grace: &Arc<Grace>) {
+        let grace = Arc::clone(grace);
+        // Without a thread it is asked when somebody needs to know it.
+        self.0 = Some(thread::Builder::new().name("grace".into()).spawn(move || grace.wait()).ok());
+    }
+
+    /// Returns when they have all been dealt with.
+    pub(super) fn end(&mut self, grace: &Grace) -> Result<(), EngineError> {
+        if let Some(asked) = &mut self.0 {
+            let known = asked.take().and_then(|asked| asked.join().ok());
+            known.and_then(Result::ok).map_or_else(|| grace.wait(), Ok)?;
+            self.0 = None;
+        }
+        Ok(())
     }
 }

@@ -22,7 +22,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject}
 
 use super::abi::{self, Settings};
 use super::attach::Hook;
-use super::grace::Grace;
+use super::grace::{Grace, Passing};
 use super::memory::{FragmentMap, KernelMemory, STAT_WORDS};
 use super::readings::KernelReadings;
 use super::routes::Generations;
@@ -132,8 +132,7 @@ pub(super) struct Program {
     /// Slots of servers that are gone and whose counts stand there yet.
     pub(super) departed: BTreeSet<u16>,
     pub(super) grace: Arc<Grace>,
-    /// Whether packets may still be on their way by what was in force before.
-    pub(super) is_fresh: bool,
+    pub(super) passing: Passing,
     /// What is in force.
     pub(super) tables: Arc<Tables>,
     /// Whether hash maps may hold more than that, or less: what an earlier daemon or a failed change left.
@@ -236,6 +235,9 @@ impl Program {
             reasons: second(&maps["reasons"])?,
             slots: ArcSwap::default(),
         };
+        let mut passing = Passing::default();
+        // An earlier daemon may have ended a moment ago.
+        passing.begin(&grace);
         let program = Program {
             settings,
             memory,
@@ -259,8 +261,7 @@ impl Program {
             generations: Generations::default(),
             departed: BTreeSet::new(),
             grace,
-            // An earlier daemon may have ended a moment ago.
-            is_fresh: true,
+            passing,
             is_stale: true,
             tables: Arc::default(),
             deciding: Default::default(),

@@ -73,8 +73,7 @@ impl Program {
         if retired.is_empty() && !has_strangers {
             return Ok(());
         }
-        self.grace.wait()?;
-        self.is_fresh = false;
+        self.passing.end(&self.grace)?;
         // If that is interrupted, what is left is nobody's.
         let had_strangers = std::mem::replace(&mut self.generations.has_strangers, true);
         for (generation, routes) in std::mem::take(&mut self.generations.retired) {

@@ -68,6 +68,7 @@ impl Changing {
 
     /// Begins with a change. The director orders none while another one is on its way.
     pub(super) fn begin(&mut self, change: Change) {
+        debug_assert!(self.here.is_some(), "one change at a time");
         if let Some(workshop) = self.here.take() {
             self.away = Some(spawn_blocking(move || workshop.carry_out(change)));
         }
@@ -115,10 +116,13 @@ impl Executor {
     pub(super) fn take(&mut self, done: Done) -> (u64, Result<(), ExecuteError>) {
         let Done { applied, result } = done;
         let number = applied.number;
-        let before = Arc::clone(&self.director.snapshot().plan);
+        let before = Arc::clone(self.director.snapshot());
         self.director.handle(self.moment(), Input::Applied(Box::new(applied)));
-        let plan = Arc::clone(&self.director.snapshot().plan);
-        let is_new = !Arc::ptr_eq(&before, &plan);
+        let now = self.director.snapshot();
+        let plan = Arc::clone(&now.plan);
+        let is_new = !Arc::ptr_eq(&before.plan, &plan);
+        // What the kernel has to let through may be otherwise, before anybody is answered that a file is in force.
+        self.restores_later |= before.reloads.done != now.reloads.done;
         if is_new {
             self.tell_names(Names::of(&plan, Arc::clone(&plan.tables)));
         }

@@ -318,6 +318,8 @@ impl Daemon {
                 self.tell(Input::Probed { server, result: Ok(1_000) })?;
             }
         }
+        // The kernel has as much time to be through with what was in force before.
+        thread::sleep(Duration::from_millis(REST_MS / 10));
         self.applied_after = None;
         Ok(())
     }

@@ -146,3 +146,23 @@ fn scores_follow_reports_and_no_table_is_made_for_them() {
     world.reload(farm(&[("a", 11), ("b", 12)]));
     assert_eq!((world.score("a"), world.score("b")), (0, 0), "round robin has no use for them");
 }
+
+/// It may come to a data plane that has cleared it already.
+#[test]
+fn a_score_that_is_told_while_its_server_goes_does_not_stay() {
+    let mut world = World::asking("utilisation");
+    let slot = *world.director.plan().servers.iter().find(|(_, of)| **of == name("b")).unwrap().0;
+    world.reported("a", Ok(uses(300)));
+    let (mut without, asked) = (asked("utilisation"), world.orders.len());
+    without.services[0].servers.pop();
+    world.is_slow = true;
+    world.reload(without);
+    world.reported("b", Ok(uses(600)));
+    world.pass(1_000);
+    world.answer();
+    let told = world.orders[asked..].iter().filter_map(|order| match order {
+        Output::Score(scores) => scores.iter().find(|(of, _)| *of == slot).map(|(_, score)| score.load),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [16, 0]);
+}
