@@ -12,7 +12,9 @@ use evener_core::path::sessions::SessionKey;
 
 use crate::farms::{self, Kind, LINK, SERVERS, SILENCE_MS, VIPS};
 use crate::handoff;
+use crate::hosts;
 use crate::node::Node;
+use crate::router;
 use crate::segment::Segment;
 use crate::world::{Connection, World};
 
@@ -26,6 +28,14 @@ const NOTICE_MS: u64 = 10_000;
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Broken {
+    /// A host gives new connections to one that should get none.
+    Unfit(String),
+    /// A host that works gets no new connections from one that hears it.
+    Left(String),
+    /// Nobody has an address, or nobody of those that clients send to.
+    Ownerless(String),
+    /// A packet goes from host to host without an end.
+    Circles(String),
     /// What is told to be in force is not.
     Told(String),
     /// While tables were on their way more was shown than before.
@@ -60,6 +70,10 @@ impl Broken {
     /// What kind of promise, in a word.
     pub fn kind(&self) -> &'static str {
         match self {
+            Broken::Unfit(_) => "unfit",
+            Broken::Left(_) => "left out",
+            Broken::Ownerless(_) => "ownerless",
+            Broken::Circles(_) => "circles",
             Broken::Told(_) => "told",
             Broken::Half(_) => "half",
             Broken::NotTried(_) => "not tried",
@@ -81,6 +95,10 @@ impl Broken {
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Broken::Unfit(what) => write!(f, "a host that should get nothing new is in a ring: {what}"),
+            Broken::Left(what) => write!(f, "a host that works is in no ring: {what}"),
+            Broken::Ownerless(what) => write!(f, "an address is without an owner: {what}"),
+            Broken::Circles(what) => write!(f, "a packet met too many hosts: {what}"),
             Broken::Told(what) => write!(f, "what is told is not in force: {what}"),
             Broken::Half(what) => write!(f, "half of a change was shown: {what}"),
             Broken::NotTried(what) => write!(f, "what was refused was not tried again: {what}"),
@@ -143,7 +161,8 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
             keeps_last(node)?;
         }
         // A server that has left the file, even for a while, loses its connections.
-        for one in world.connections.values_mut().filter(|one| one.node == number) {
+        let of_node = |one: &&mut Connection| one.node == number && world.kind != Kind::EveryHost;
+        for one in world.connections.values_mut().filter(of_node) {
             one.lost |= node.names.get(&one.slot) != Some(&one.server);
         }
         let Some(director) = node.director.as_ref().filter(|_| !node.is_answering()) else { continue };
@@ -161,7 +180,8 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     }
     let owners = VIPS.map(|vip| Owners::of(world, vip));
     silent_when_dead(world, &owners)?;
-    owned_once(world, &owners)
+    owned_once(world, &owners)?;
+    hosts::all(world)
 }
 
 /// Where the file wants it, whoever was in a ring, and may still be, keeps it from being empty.
@@ -230,6 +250,9 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     }
     let (vip, port) = (world.vip(), world.port());
     world.connections.remove(&client);
+    if world.kind == Kind::EveryHost && vip == VIPS[0] {
+        return router::connect(world, client, port);
+    }
     let owner = (0..world.nodes.len()).find(|node| world.nodes[*node].answers(vip, world.now_ms));
     let Some(number) = owner else { return Ok(()) };
     let node = &world.nodes[number];
@@ -240,7 +263,8 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     };
     may_begin(world, number, server)?;
     let (server, slot, last_ms) = (server.clone(), decision.server, world.now_ms);
-    let connection = Connection { node: number, vip, port, server, slot, last_ms, lost: false };
+    let (lost, began_ms) = (false, world.now_ms);
+    let connection = Connection { node: number, vip, port, server, slot, last_ms, lost, began_ms };
     world.connections.insert(client, connection);
     Ok(())
 }
@@ -248,7 +272,7 @@ pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
 /// Whether a node may give a server a new connection.
 pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Result<(), Broken> {
     let node = &world.nodes[number];
-    let is_drained = node.director.is_some() && node.is_settled() && node.drained.contains(server);
+    let is_drained = node.takes_part() && node.is_settled() && node.drained.contains(server);
     // Where every host decides, one that has nobody else serves what it gets.
     if is_drained && !node.refused && world.kind != Kind::EveryHost {
         return Err(Broken::Drained(format!("{} at node {number}", server.server)));
@@ -263,7 +287,7 @@ pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Re
 fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
     // Who is the last that is kept, its director says with the answer.
     let may_know = world.kind != Kind::EveryHost && !node.is_answering();
-    let Some(director) = node.director.as_ref().filter(|_| may_know) else {
+    let Some(director) = node.director.as_ref().filter(|_| may_know && node.takes_part()) else {
         return false;
     };
     let is_last = |planned: &&PlannedService| planned.name == server.service && planned.degraded;
@@ -278,7 +302,10 @@ fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
 /// A client goes on with its connection at the node that has it.
 pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(connection) = world.connections.get(&client).cloned() else { return Ok(()) };
-    let Connection { node: number, vip, port, server, slot, last_ms, lost } = connection;
+    let Connection { node: number, vip, port, server, slot, last_ms, lost, .. } = connection;
+    if world.kind == Kind::EveryHost && vip == VIPS[0] {
+        return router::send(world, client);
+    }
     let node = &world.nodes[number];
     let frame = segment(world.kind, number, client, port, vip, TCP_ACK);
     let decision = node.engine.decide(LINK, &frame, node.ticks(world.now_ms));
@@ -352,7 +379,7 @@ pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
 }
 
 /// A segment without data.
-fn segment(kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr, flags: u8) -> Vec<u8> {
+pub(crate) fn segment(kind: Kind, node: usize, client: usize, port: u16, vip: IpAddr, flags: u8) -> Vec<u8> {
     Segment { flags, sequence: (flags & TCP_ACK).into(), acknowledgment: 0, data: &[] }
         .frame(kind, node, client, port, vip)
 }

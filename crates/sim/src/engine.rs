@@ -11,7 +11,7 @@ use evener_core::path::decide::{Decision, Memory, decide};
 use evener_core::path::fragments::{FragmentKey, Fragments, Track};
 use evener_core::path::guesses::Guesses;
 use evener_core::path::lease::Lease;
-use evener_core::path::mark::{NO_MARKER, SharedMarker};
+use evener_core::path::mark::{Marker, SharedMarker, WORDS as MARKER_WORDS};
 use evener_core::path::ports::Ports;
 use evener_core::path::routes::{FibResult, Routes};
 use evener_core::path::seed::Seed;
@@ -22,6 +22,9 @@ use evener_core::path::unmatched::Unmatched;
 
 /// Sessions of a model: more than its clients ever have.
 const SESSIONS: usize = 256;
+
+/// What hosts mark packets with that they pass on by tunnels.
+pub(crate) const MARK_KEY: Seed = Seed(9, 10);
 
 /// No packet of a model comes in pieces, and its answers don't come by.
 #[derive(Debug)]
@@ -55,6 +58,7 @@ pub(crate) struct Engine {
     /// Whether it hands everything to everybody.
     pub(crate) ignores_routes: bool,
     lease: AtomicU64,
+    marker: [AtomicU64; MARKER_WORDS],
     cookies: [AtomicU64; WORDS],
     four: Vec<Bucket4>,
     six: Vec<Bucket6>,
@@ -67,7 +71,10 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new() -> Engine {
         let words = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        let marker = [const { AtomicU64::new(0) }; MARKER_WORDS];
+        SharedMarker(&marker).set(&Marker { key: MARK_KEY, generation: 1 });
         Engine {
+            marker,
             tables: Arc::default(),
             refuse_at: None,
             refusals: 0,
@@ -98,7 +105,7 @@ impl Engine {
             ring_seed: Seed(3, 4),
             lease: Lease(&self.lease),
             cookies: SharedKeys(&self.cookies),
-            marker: SharedMarker(&NO_MARKER),
+            marker: SharedMarker(&self.marker),
             unmatched: Unmatched(&[]),
             guesses: Guesses(&[]),
         }

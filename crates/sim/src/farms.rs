@@ -25,6 +25,9 @@ pub(crate) const SILENCE_MS: u64 = 3_000;
 const PROBE_MS: u64 = 1_000;
 pub(crate) const PROBE_TIMEOUT_MS: u64 = 400;
 
+/// Seeds one after the other that have farms of all kinds.
+pub(crate) const KINDS: u64 = 5;
+
 /// What kind of farm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -40,7 +43,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) fn of(seed: u64) -> Kind {
-        match seed % 5 {
+        match seed % KINDS {
             0 | 1 => Kind::EveryHost,
             2 => Kind::Link,
             3 => Kind::Nat,

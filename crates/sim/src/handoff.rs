@@ -181,7 +181,8 @@ fn open(
         _ => return Ok(false),
     }
     let (slot, last_ms) = (decision.server, world.now_ms);
-    let connection = Connection { node: reader, vip: VIPS[0], port, server, slot, last_ms, lost: false };
+    let (lost, began_ms) = (false, world.now_ms);
+    let connection = Connection { node: reader, vip: VIPS[0], port, server, slot, last_ms, lost, began_ms };
     world.connections.insert(client, connection);
     Ok(true)
 }

@@ -22,6 +22,8 @@ pub(crate) enum What {
     Done(Step),
     /// All faults ended.
     Healed,
+    /// One node goes and comes back: which, and how.
+    Lost(usize, usize),
     /// A node's director had something to tell.
     Event(usize, Event),
 }
@@ -38,6 +40,16 @@ impl fmt::Display for What {
             What::Begun(kind) => write!(f, "a farm of {SERVERS} servers: {kind:?}"),
             What::Done(step) => write!(f, "{step:?}"),
             What::Healed => f.write_str("all faults end"),
+            What::Lost(node, how) => {
+                let how = [
+                    "its daemon is killed",
+                    "it loses all",
+                    "it leaves",
+                    "its cable is out",
+                    "it is cut off",
+                ][how % 5];
+                write!(f, "node {node} goes: {how}")
+            }
             What::Event(node, event) => {
                 let service = event.service().unwrap_or("-");
                 let server = event.server().map_or("-", |name| &name.server);

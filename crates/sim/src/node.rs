@@ -9,16 +9,23 @@ use std::sync::atomic::Ordering::Relaxed;
 use evener_core::director::{Applied, Change, Director, Identity, Input, Moment, Output, Snapshot, Start};
 use evener_core::farm::Farm;
 use evener_core::farm::plan::ServerName;
+use evener_core::net::Protocol;
 use evener_core::net::wire::Mac;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
+use evener_core::path::tables::VipKey;
 use evener_core::pool::policy::Fills;
+use evener_core::server::{self, Offer};
 
-use crate::engine::Engine;
-use crate::farms::{self, Kind, LINK, VIPS};
+use crate::engine::{Engine, MARK_KEY};
+use crate::farms::{self, Kind, LINK, SERVERS, VIPS};
 use crate::forgery;
 use crate::mutation::Mutation;
 
+/// A daemon that leaves waits so long for tables on their way, in milliseconds.
+const HANDOVER_MS: u64 = 500;
+/// Slots of a hash table in which each of few servers has some.
+const LOOKED_AT: usize = 128;
 /// Tables that a thread keeps, of 128 KiB each.
 const KEPT: usize = 512;
 
@@ -47,7 +54,7 @@ pub(crate) struct Node {
     number: usize,
     mutation: Option<Mutation>,
     /// How far its clock is ahead, in milliseconds.
-    ahead_ms: u64,
+    pub(crate) ahead_ms: u64,
     pub(crate) director: Option<Director>,
     pub(crate) engine: Engine,
     /// When its daemon was started or killed.
@@ -61,6 +68,15 @@ pub(crate) struct Node {
     files: VecDeque<(u64, u8)>,
     work: Option<Work>,
     pub(crate) drained: BTreeSet<ServerName>,
+    /// Where it is a server: since when its operator wants it to take connections; those that its kernel has, by client and port; and
+    /// which tunnels it opens.
+    pub(crate) wanted_since_ms: Option<u64>,
+    pub(crate) sockets: BTreeSet<(usize, u16)>,
+    pub(crate) tunnels: server::Tables,
+    /// When its daemon, which takes part no longer, ends.
+    leaves_at: Option<u64>,
+    /// Who gets new connections of each service by its data plane, by bits.
+    pub(crate) rings: [u8; VIPS.len()],
     /// Names of the servers that slots stood for when they were put in force.
     pub(crate) names: BTreeMap<u16, ServerName>,
     /// Whether the last tables were refused.
@@ -99,6 +115,11 @@ impl Node {
             files: VecDeque::new(),
             work: None,
             drained: BTreeSet::new(),
+            wanted_since_ms: Some(0),
+            sockets: BTreeSet::new(),
+            tunnels: tunnels(kind, number),
+            leaves_at: None,
+            rings: [0; VIPS.len()],
             names: BTreeMap::new(),
             refused: false,
             asked_ms: 0,
@@ -124,11 +145,50 @@ impl Node {
 
     /// When its daemon wants to be told the time.
     pub(crate) fn next_at(&self) -> Option<u64> {
-        self.next_at.filter(|_| self.director.is_some())
+        self.next_at.filter(|_| self.takes_part())
     }
 
-    /// Starts its daemon, over what runs.
-    pub(crate) fn start(&mut self, now_ms: u64, incarnation: u64) {
+    /// Whether its daemon lives, and doesn't leave.
+    pub(crate) fn takes_part(&self) -> bool {
+        self.director.is_some() && self.leaves_at.is_none()
+    }
+
+    /// When its daemon ends, which leaves.
+    pub(crate) fn leaves_at(&self) -> Option<u64> {
+        self.leaves_at
+    }
+
+    /// Whether another file is to be in force soon.
+    pub(crate) fn is_reloading(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    /// Whether its engine has yet to take what it refused.
+    pub(crate) fn waits(&self) -> bool {
+        self.shown.wanted != self.shown.generation || !self.is_settled()
+    }
+
+    /// Whether this host, as a server, has an address.
+    pub(crate) fn serves(&self, vip: IpAddr) -> bool {
+        self.engine.tables.vips.keys().any(|key| key.address == vip)
+    }
+
+    /// The list of servers that its farm goes by.
+    pub(crate) fn list(&self) -> u8 {
+        self.file & ((1 << SERVERS) - 1)
+    }
+
+    /// Has its daemon leave the farm; it ends a little later.
+    pub(crate) fn leave(&mut self, now_ms: u64) -> Vec<Output> {
+        if !self.takes_part() {
+            return Vec::new();
+        }
+        (self.leaves_at, self.since_ms) = (Some(now_ms + HANDOVER_MS), now_ms);
+        self.tell(now_ms, Input::Leave)
+    }
+
+    /// Starts its daemon, over what runs. Whether that gives it the lease that a host begins with.
+    pub(crate) fn start(&mut self, now_ms: u64, incarnation: u64) -> bool {
         let farm = self.farm(self.file);
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         let (address, mac) = farms::node(self.kind, self.number);
@@ -138,10 +198,11 @@ impl Node {
         self.since_ms = now_ms;
         let lease = self.engine.memory().lease;
         let now = self.ticks(now_ms);
+        let begins_lease = among_hosts && lease.until().is_none();
         let lease_holds = lease.until().is_some() && self.engine.lease_holds(now);
         if !among_hosts {
             lease.set(None);
-        } else if lease.until().is_none() {
+        } else if begins_lease {
             lease.set(Some(now.wrapping_add(ticks(farm.lease_ms()))));
         }
         let start = Start {
@@ -160,6 +221,7 @@ impl Node {
         self.shown = Arc::clone(director.snapshot());
         self.director = Some(director);
         self.look();
+        begins_lease
     }
 
     /// Tells its daemon a fact; what others have to do about that, and a change that is to be made.
@@ -252,7 +314,8 @@ impl Node {
         };
         let mut orders = Vec::new();
         let (mut now, ticks_now) = (self.moment(now_ms), self.ticks(now_ms));
-        if self.misses(&input) {
+        let is_over = self.leaves_at.is_some() && !matches!(input, Input::Leave | Input::Applied(_));
+        if is_over || self.misses(&input) {
             return orders;
         }
         if self.has(Mutation::LateClock) {
@@ -331,6 +394,7 @@ impl Node {
         let wanted = tables.unwrap_or_else(|| Arc::clone(&before));
         if !self.refused {
             self.names = farms::names(&wanted);
+            self.rings = VIPS.map(|vip| self.ring(vip));
             let ring = self.ring(VIPS[0]);
             self.last_good = if ring == 0 { self.last_good } else { ring };
         }
@@ -347,7 +411,7 @@ impl Node {
     /// Kills its daemon; its data plane runs on.
     pub(crate) fn kill(&mut self, now_ms: u64) {
         // The next one begins with what the engine has.
-        (self.refused, self.work) = (false, None);
+        (self.refused, self.work, self.leaves_at) = (false, None, None);
         // It reads what its operator has written last.
         self.file = self.files.drain(..).next_back().map_or(self.file, |(_, file)| file);
         if self.director.take().is_some() {
@@ -394,10 +458,11 @@ impl Node {
     pub(crate) fn ring(&self, vip: IpAddr) -> u8 {
         let tables = &self.engine.tables;
         let found = tables.vips.iter().find(|(key, _)| key.address == vip);
-        let ring = found.and_then(|(_, vip)| tables.rings.get(&vip.service));
-        let slots = ring.into_iter().flat_map(|ring| &ring.order);
-        let servers = slots.filter_map(|slot| farms::number(&self.names.get(slot)?.server));
-        servers.fold(0, |bits, server| bits | 1 << server)
+        let Some(ring) = found.and_then(|(_, vip)| tables.rings.get(&vip.service)) else { return 0 };
+        let bit = |name: &ServerName| farms::number(&name.server).map_or(0, |server| 1 << server);
+        let bits: Vec<(u16, u8)> = self.names.iter().map(|(slot, name)| (*slot, bit(name))).collect();
+        let of = |slot: &u16| bits.iter().find(|(of, _)| of == slot).map_or(0, |(_, bit)| *bit);
+        ring.order.iter().chain(ring.hash.iter().take(LOOKED_AT)).fold(0, |all, slot| all | of(slot))
     }
 
     /// What its operator's file says.
@@ -412,5 +477,17 @@ impl Node {
     /// Whether it answers ARP for an address.
     pub(crate) fn answers(&self, address: IpAddr, now_ms: u64) -> bool {
         self.has_carrier && self.engine.answers(address, self.ticks(now_ms))
+    }
+}
+
+/// What a host opens tunnels by: those of other hosts, with their marks.
+fn tunnels(kind: Kind, number: usize) -> server::Tables {
+    let offer = Offer { is_marked: true, ..Offer::default() };
+    let key = |vip| VipKey { address: vip, port: 80, protocol: Protocol::Tcp };
+    server::Tables {
+        addresses: BTreeSet::from([farms::node(kind, number).0]),
+        directors: (0..kind.nodes()).map(|node| farms::node(kind, node).0).collect(),
+        services: VIPS.iter().map(|vip| (key(*vip), offer)).collect(),
+        marks: Some(MARK_KEY),
     }
 }

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use crate::farms::KINDS;
 use crate::random::Random;
 
-/// Steps of a run.
-const STEPS: usize = 90;
+/// Steps of a run: of most, and of one in so many.
+const STEPS: usize = 60;
+const STEPS_OF_LONG: usize = 240;
+const LONG: u64 = 50;
 /// Clients of a farm. Each opens a connection, at least.
 pub(crate) const CLIENTS: usize = 20;
 
@@ -36,6 +39,8 @@ pub enum Step {
     Refuse(usize, usize),
     /// A node's daemon is killed; its data plane runs on.
     Kill(usize),
+    /// A node leaves the farm, as its operator wishes.
+    Leave(usize),
     /// A node loses all.
     Crash(usize),
     /// A daemon is started.
@@ -72,7 +77,12 @@ impl Step {
     /// Whether it is something that goes wrong.
     pub fn is_fault(&self) -> bool {
         match self {
-            Step::Fail(_) | Step::Silence(_) | Step::Refuse(..) | Step::Kill(_) | Step::Crash(_) => true,
+            Step::Fail(_)
+            | Step::Silence(_)
+            | Step::Refuse(..)
+            | Step::Kill(_)
+            | Step::Crash(_)
+            | Step::Leave(_) => true,
             Step::Unplug(_) | Step::Split(_) | Step::Replay(..) | Step::Forge(..) => true,
             Step::Clock(_, off) => *off != 0,
             Step::Restart | Step::Leap(..) | Step::Die(..) | Step::Deafen(..) | Step::Forgery(..) => true,
@@ -88,10 +98,13 @@ impl Step {
 pub(crate) fn make(seed: u64) -> Vec<Step> {
     let mut random = Random::new(seed);
     let mut steps = Vec::new();
-    for number in 0..STEPS {
+    // Kinds go by the seed too; this meets all of them.
+    let is_long = (seed / KINDS).is_multiple_of(LONG);
+    let count = if is_long { STEPS_OF_LONG } else { STEPS };
+    for number in 0..count {
         steps.push(step(&mut random));
-        if number % (STEPS / CLIENTS) == 0 {
-            steps.push(Step::Connect(number / (STEPS / CLIENTS)));
+        if number % (count / CLIENTS) == 0 {
+            steps.push(Step::Connect(number / (count / CLIENTS)));
         }
         let pause = if random.below(4) == 0 { 3_000 } else { 300 };
         steps.push(Step::Wait(random.below(pause) as u64));
@@ -130,7 +143,7 @@ pub(crate) fn refused_at(change: usize, write: usize) -> Vec<Step> {
 
 fn step(random: &mut Random) -> Step {
     let (a, b) = (random.below(64), random.below(64));
-    match random.below(52) {
+    match random.below(53) {
         0..=9 => Step::Connect(a),
         10..=16 => Step::Send(a),
         17 | 18 => Step::Fail(a),
@@ -157,6 +170,7 @@ fn step(random: &mut Random) -> Step {
         44 | 45 => Step::Die(a, random.below(12)),
         46 => Step::Deafen(a, b),
         47 | 48 => Step::Clock(a, [-1, 0, 0, 1][b % 4]),
+        49 => Step::Leave(a),
         _ => Step::Forgery(a, random.below(256)),
     }
 }

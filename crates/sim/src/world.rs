@@ -15,10 +15,17 @@ use crate::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};
 use crate::forgery::Forgery;
 use crate::handoff::{self, Clocks};
 use crate::history::{Line, What};
+use crate::hosts::Hosts;
 use crate::mutation::Mutation;
 use crate::node::Node;
 use crate::random::Random;
+use crate::router::{self, Router};
 use crate::step::{CLIENTS, Step};
+
+/// So long after the last fault a farm of every host serves as it should, in milliseconds.
+const HEALED_MS: u64 = 16_000;
+/// So long a host is gone that others take over from, in milliseconds, and so long it has when it is back.
+const GONE_MS: u64 = 12_000;
 
 /// Something on its way to a node.
 struct Parcel {
@@ -40,6 +47,7 @@ pub(crate) struct Connection {
     pub(crate) slot: u16,
     /// Whether its server has left the file since, even for a while.
     pub(crate) lost: bool,
+    pub(crate) began_ms: u64,
     /// When its last packet came.
     pub(crate) last_ms: u64,
 }
@@ -64,6 +72,8 @@ pub(crate) struct World {
     deaf: u16,
     pub(crate) loss: u8,
     pub(crate) watched: check::Watched,
+    pub(crate) router: Router,
+    pub(crate) hosts: Hosts,
     pub(crate) clocks: Clocks,
     parcels: Vec<Parcel>,
     sent: u64,
@@ -94,6 +104,8 @@ impl World {
             deaf: 0,
             loss: 0,
             watched: check::Watched::default(),
+            router: Router::default(),
+            hosts: Hosts::default(),
             clocks: Clocks::new(kind.nodes() + SERVERS, mutation == Some(Mutation::ClockUnheard)),
             parcels: Vec::new(),
             sent: 0,
@@ -136,12 +148,16 @@ impl World {
             }
             Step::Refuse(node, at) => self.nodes[node % nodes].engine.refuse_at = Some(at),
             Step::Kill(node) => self.nodes[node % nodes].kill(self.now_ms),
+            Step::Leave(node) => self.leave(node % nodes),
             Step::Crash(node) => self.crash(node % nodes),
             Step::Start(node) => self.start(node % nodes),
             Step::Unplug(node) => self.plug(node % nodes, false),
             Step::Plug(node) => self.plug(node % nodes, true),
-            Step::Split(sides) => self.sides = sides,
-            Step::Join => (self.sides, self.deaf) = (0, 0),
+            Step::Split(sides) => self.part(sides),
+            Step::Join => {
+                self.part(0);
+                self.deaf = 0;
+            }
             Step::Clock(host, days) => self.clocks.set(host, i64::from(days) * handoff::DAY_MS),
             Step::Deafen(to, from) => self.deaf |= 1 << (to % nodes * SERVERS + from % nodes),
             Step::Die(node, after) => self.nodes[node % nodes].dies_after = Some(after),
@@ -150,6 +166,7 @@ impl World {
             Step::Replay(what, to) => {
                 let len = self.recorded.len().max(1);
                 if let Some(recorded) = self.recorded.get(what * 7 % len).cloned() {
+                    self.hosts.relay(to % nodes, self.now_ms);
                     self.send(to % nodes, None, 1, recorded);
                 }
             }
@@ -169,7 +186,8 @@ impl World {
             Step::Leap(node, days) => {
                 self.nodes[node % nodes].leap(days);
                 // Its sessions have ended.
-                self.connections.retain(|_, connection| connection.node != node % nodes);
+                self.connections
+                    .retain(|_, connection| connection.node != node % nodes || self.kind == Kind::EveryHost);
             }
         }
         check::all(self)
@@ -179,10 +197,14 @@ impl World {
     pub(crate) fn heal(&mut self) -> Result<(), Broken> {
         self.say(What::Healed);
         (self.works, self.answers) = ([true; SERVERS], [true; SERVERS]);
-        (self.sides, self.deaf, self.loss) = (0, 0, 0);
+        self.part(0);
+        (self.deaf, self.loss) = (0, 0);
         self.clocks.set_right();
         for node in 0..self.nodes.len() {
             (self.nodes[node].engine.refuse_at, self.nodes[node].dies_after) = (None, None);
+            if self.nodes[node].leaves_at().is_some() {
+                self.crash(node);
+            }
             self.plug(node, true);
             self.start(node);
         }
@@ -193,13 +215,47 @@ impl World {
             let orders = self.nodes[node].reload(now_ms, file);
             self.carry_out(node, orders);
         }
-        self.pass(30_000)?;
+        if self.kind != Kind::EveryHost {
+            self.pass(30_000)?;
+            return check::settled(self);
+        }
+        self.pass(HEALED_MS)?;
+        check::settled(self)?;
+        self.lose_one()?;
         check::settled(self)
+    }
+
+    /// After all that, one host goes and comes back, and nothing else happens: connections are kept that can be.
+    fn lose_one(&mut self) -> Result<(), Broken> {
+        let (node, how) = (self.random.below(self.nodes.len()), self.random.below(5));
+        self.say(What::Lost(node, how));
+        self.hosts.begin_to_keep(self.now_ms);
+        (0..CLIENTS / 2).try_for_each(|client| check::connect(self, client))?;
+        match how {
+            0 => self.nodes[node].kill(self.now_ms),
+            1 => self.crash(node),
+            2 => self.leave(node),
+            3 => self.plug(node, false),
+            _ => self.part(1 << node),
+        }
+        self.pass(GONE_MS)?;
+        (0..CLIENTS / 2).try_for_each(|client| check::send(self, client))?;
+        (CLIENTS / 2..CLIENTS).try_for_each(|client| check::connect(self, client))?;
+        self.part(0);
+        self.plug(node, true);
+        self.start(node);
+        self.pass(GONE_MS)?;
+        (0..CLIENTS).try_for_each(|client| check::send(self, client))
     }
 
     /// How often an engine refused tables.
     pub(crate) fn refusals(&self) -> usize {
         self.nodes.iter().map(|node| node.engine.refusals).sum()
+    }
+
+    /// Cuts the network in two. What is said on the other side doesn't get to the router, which asks anew then.
+    fn part(&mut self, sides: u8) {
+        (self.sides, self.router) = (sides, Router::default());
     }
 
     fn work(&mut self, server: usize, works: bool) {
@@ -215,6 +271,7 @@ impl World {
         let drained = &mut self.nodes[node].drained;
         let changed = if drain { drained.insert(name.clone()) } else { drained.remove(&name) };
         if changed {
+            self.nodes[node].wanted_since_ms = self.nodes[node].drained.is_empty().then_some(self.now_ms);
             self.tell(node, Input::Drain { server: name, drain });
         }
     }
@@ -225,8 +282,16 @@ impl World {
         (fresh.file, fresh.has_carrier) = (old.file, old.has_carrier);
         (fresh.engine.refuse_at, fresh.engine.refusals) = (old.engine.refuse_at, old.engine.refusals);
         fresh.drained = std::mem::take(&mut old.drained);
+        (fresh.wanted_since_ms, fresh.since_ms) = (old.wanted_since_ms, self.now_ms);
+        self.hosts.forget(node);
         self.nodes[node] = fresh;
-        self.connections.retain(|_, connection| connection.node != node);
+        self.connections.retain(|_, connection| connection.node != node || self.kind == Kind::EveryHost);
+    }
+
+    /// A daemon leaves, and takes its data plane along a moment later.
+    fn leave(&mut self, node: usize) {
+        let orders = self.nodes[node].leave(self.now_ms);
+        self.carry_out(node, orders);
     }
 
     fn start(&mut self, node: usize) {
@@ -235,7 +300,9 @@ impl World {
                 self.incarnation += 1;
             }
             let (now_ms, incarnation) = (self.now_ms, self.incarnation);
-            self.nodes[node].start(now_ms, incarnation);
+            if self.nodes[node].start(now_ms, incarnation) {
+                self.hosts.begin_lease(node);
+            }
             let orders = self.nodes[node].time(now_ms);
             self.carry_out(node, orders);
         }
@@ -254,13 +321,22 @@ impl World {
             let parcel = self.parcels.iter().map(|parcel| parcel.due_ms).min();
             let wake = self.nodes.iter().filter_map(Node::next_at).min();
             let work = self.nodes.iter().filter_map(Node::works_at).min();
-            let next = parcel.into_iter().chain(work).chain(wake).min().filter(|next| *next <= until_ms);
+            let leaves = self.nodes.iter().filter_map(Node::leaves_at).min();
+            let next = parcel
+                .into_iter()
+                .chain(work)
+                .chain(wake)
+                .chain(leaves)
+                .min()
+                .filter(|next| *next <= until_ms);
             let Some(next) = next else { break };
             self.now_ms = self.now_ms.max(next);
             let due = self.parcels.iter().enumerate().filter(|(_, parcel)| parcel.due_ms <= self.now_ms);
             let first = due.min_by_key(|(_, parcel)| (parcel.due_ms, parcel.number)).map(|(at, _)| at);
             if let Some(first) = first {
                 let Parcel { to, from, what, .. } = self.parcels.swap_remove(first);
+                // A kernel says how its network is now, whatever it was when the news began.
+                let what = if let Input::Network(_) = what { self.nodes[to].network() } else { what };
                 let by_link = matches!(what, Input::Frame { .. } | Input::Datagram { .. });
                 let arrives = from.is_none_or(|from| self.hears(to, from)) && self.nodes[to].has_carrier;
                 if arrives || !by_link {
@@ -269,6 +345,7 @@ impl World {
                         && is_heard
                     {
                         self.heard = Some((to, self.nodes[to].since_ms, what.clone()));
+                        from.into_iter().for_each(|from| self.hosts.heard(to, from));
                     }
                     self.tell(to, what);
                 }
@@ -276,6 +353,10 @@ impl World {
                 self.nodes.iter().position(|node| node.works_at().is_some_and(|at| at <= self.now_ms))
             {
                 self.go_on(node);
+            } else if let Some(node) =
+                self.nodes.iter().position(|node| node.leaves_at().is_some_and(|at| at <= self.now_ms))
+            {
+                self.crash(node);
             } else {
                 self.wake()?;
             }
@@ -313,11 +394,16 @@ impl World {
     }
 
     /// Whether what one node sends gets to another.
-    fn hears(&self, to: usize, from: usize) -> bool {
+    pub(crate) fn hears(&self, to: usize, from: usize) -> bool {
         let plugged = |node: usize| self.nodes[node].has_carrier;
         let is_deaf = self.deaf >> (to * SERVERS + from) & 1 == 1;
         to == from
             || plugged(to) && plugged(from) && self.sides >> to & 1 == self.sides >> from & 1 && !is_deaf
+    }
+
+    /// How the network is cut in two, and who doesn't hear whom.
+    pub(crate) fn parted(&self) -> (u8, u16) {
+        (self.sides, self.deaf)
     }
 
     /// A director is told something that is not what it seems: of most of that nothing may come.
@@ -366,7 +452,7 @@ impl World {
                         Input::Reported { server, result: Err(BadReport::Silent) },
                     );
                 }
-                // The data plane's others are done by the node; announcements change nothing here, and no farm has groups or names.
+                // The data plane's others are done by the node, and no farm has groups or names.
                 Output::Apply(change) => {
                     let delay_ms = self.takes_ms();
                     self.nodes[node].order(change, self.now_ms + delay_ms);
@@ -374,8 +460,12 @@ impl World {
                         self.go_on(node);
                     }
                 }
-                Output::Announce(_)
-                | Output::Group { .. }
+                Output::Announce(addresses) => {
+                    if router::reaches(self, node) {
+                        addresses.into_iter().for_each(|address| self.router.learn(address, node));
+                    }
+                }
+                Output::Group { .. }
                 | Output::Name(_)
                 | Output::Ready { .. }
                 | Output::Forget { .. }

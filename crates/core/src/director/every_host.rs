@@ -2,6 +2,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
@@ -11,15 +12,15 @@ use crate::farm::membership::{Answer, Member};
 use crate::farm::plan::{self, MemberState, ServerName};
 use crate::farm::{Farm, Service};
 use crate::node::peers::{KnownHost, Notice, Own, Received, Tick};
-use crate::path::tables::{NO_SERVER, Tables};
+use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, place};
 use crate::pool::Server;
 use crate::pool::WHOLE;
 use crate::pool::health::{self, State};
 use crate::pool::policy;
 use crate::pool::signals::Candidate;
 
-/// Reports of others that a host waits for before it answers again.
-const REPORTS_HEARD_FIRST: u32 = 2;
+/// A host waits for so many reports of others before it answers again.
+const REPORTS_HEARD_FIRST: u64 = 2;
 /// A claimed address is announced so often, once with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;
 /// Load counts in hundredths of a session, and a report moves it by a quarter of the way to what is now: sessions come and go many
@@ -135,7 +136,7 @@ impl Director {
         if self.next_report_at() > now_ms {
             return;
         }
-        self.renew_lease();
+        self.renew_lease(now_ms);
         let own_sessions: u64 = self.own_slots().iter().filter_map(|slot| self.active.get(slot)).sum();
         if let Some(hosts) = &mut self.hosts {
             hosts.load = (hosts.load * (LOAD_STEP - 1) + own_sessions * LOAD_UNIT) / LOAD_STEP;
@@ -172,15 +173,20 @@ impl Director {
 
     /// The engine may answer for addresses for a while: less than it takes until others think that this host is gone.
     ///
-    /// A host without a cable doesn't need to, and a daemon that was stopped, or without one, for longer waits for some reports:
-    /// others may own what it did, and are heard first.
-    fn renew_lease(&mut self) {
+    /// A host without a cable doesn't need to, and a daemon that was stopped, or without one, for longer waits for the time of some
+    /// reports: others may own what it did, and are heard first. Its own reports say nothing of that time, since news hurry them.
+    fn renew_lease(&mut self, now_ms: u64) {
         let mut links = self.links.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let has_carrier = links.any(|link| link.carrier);
-        let Some(hosts) = self.hosts.as_mut().filter(|_| has_carrier) else { return };
-        hosts.lapsed = if self.lease_holds { 0 } else { hosts.lapsed + 1 };
-        if hosts.lapsed == 0 || hosts.lapsed > REPORTS_HEARD_FIRST {
-            hosts.lapsed = 0;
+        let Some(hosts) = &mut self.hosts else { return };
+        if !has_carrier {
+            hosts.listens_since_ms = None;
+            return;
+        }
+        let since_ms = *hosts.listens_since_ms.get_or_insert(now_ms);
+        let wait_ms = self.farm.peers.interval_ms.saturating_mul(REPORTS_HEARD_FIRST);
+        if self.lease_holds || now_ms.saturating_sub(since_ms) >= wait_ms {
+            hosts.listens_since_ms = None;
             self.lease_holds = true;
             self.outputs.push_back(Output::Lease { ms: self.farm.lease_ms() });
         }
@@ -301,23 +307,34 @@ fn bits() -> impl Iterator<Item = u64> {
 
 /// What a host has said of its own server.
 fn status(host: &KnownHost, bit: u64) -> health::Status {
+    let was_heard = host.believed && host.heard_ms.is_some();
     let state = match (host.alive, host.ready, host.up & bit != 0) {
         (true, true, true) => State::Up,
         // Not yet, or not any more, by its own choice: it hasn't failed.
         (true, false, _) => State::Unknown,
-        (false, ..) if host.heard_ms.is_none() => State::Unknown,
+        (false, ..) if !was_heard => State::Unknown,
         _ => State::Down,
     };
-    health::Status { state, since_ms: host.since_ms, was_up: host.heard_ms.is_some() }
+    health::Status { state, since_ms: host.since_ms, was_up: was_heard }
+}
+
+/// Of each slot, whether a running data plane sends new sessions there.
+fn chosen(running: &Tables) -> Vec<bool> {
+    let mut chosen = vec![false; SERVER_SLOTS];
+    let slots = running.rings.values().flat_map(|ring| ring.order.iter().chain(&*ring.hash));
+    slots.for_each(|slot| chosen[place(*slot)] = true);
+    chosen
 }
 
 /// The hosts that a running data plane sends new sessions to, with the bits of the services.
 fn up_bits<'a>(farm: &'a Farm, running: &Tables) -> BTreeMap<&'a str, u64> {
-    let mut hosts = BTreeMap::<&str, u64>::new();
+    let (mut hosts, chosen) = (BTreeMap::<&str, u64>::new(), chosen(running));
     for (bit, service) in bits().zip(farm.every_host()) {
         for server in &service.servers {
             let identity = plan::identity(&service.name, &server.name);
-            if running.servers.values().any(|entry| entry.identity == identity && entry.up) {
+            // One that was never heard hasn't failed, and yet is in no ring.
+            if running.servers.iter().any(|(slot, entry)| entry.identity == identity && chosen[place(*slot)])
+            {
                 *hosts.entry(&server.name).or_default() |= bit;
             }
         }

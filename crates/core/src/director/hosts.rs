@@ -119,8 +119,8 @@ pub(super) struct Hosts {
     pub(super) load: u64,
     /// Other hosts' MACs by which a data plane goes that ran before this daemon; they count until those hosts are heard.
     pub(super) adopted_macs: BTreeSet<Mac>,
-    /// How often in a row the lease to answer for addresses was found to have ended.
-    pub(super) lapsed: u32,
+    /// Since when this host has a cable again, and listens, while the lease to answer for addresses has ended.
+    pub(super) listens_since_ms: Option<u64>,
     /// Addresses that were just claimed, and how often they are still to be announced.
     pub(super) to_announce: BTreeMap<IpAddr, u32>,
 }
@@ -137,7 +137,7 @@ impl Hosts {
             shares: BTreeMap::new(),
             load: 0,
             adopted_macs: BTreeSet::new(),
-            lapsed: 0,
+            listens_since_ms: None,
             to_announce: BTreeMap::new(),
         }
     }

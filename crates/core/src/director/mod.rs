@@ -267,6 +267,9 @@ impl Director {
             }
         }
         self.settle(first, now.ms);
+        if let Some(hosts) = &mut self.hosts {
+            hosts.peers.wait_for_tables(self.applying.is_some());
+        }
         self.hold_back(first);
         // What waits for tables is shown with them.
         if self.applying.is_some() || !self.replan_wanted {

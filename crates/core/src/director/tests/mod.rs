@@ -18,6 +18,7 @@ use crate::pool::policy::Fills;
 use crate::pool::{HealthCheck, HealthKind};
 
 mod consumers;
+mod every_host;
 mod meanwhile;
 mod paths;
 mod probes;

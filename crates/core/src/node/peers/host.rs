@@ -76,6 +76,8 @@ pub struct KnownHost {
     pub own: bool,
     /// Whether it was heard lately.
     pub alive: bool,
+    /// Whether anything was believed that it said of its part: not of one with another configuration from the beginning.
+    pub believed: bool,
     /// Whether it takes part. Of use only while it is alive.
     pub ready: bool,
     /// Bit `i`: its server of service `i` is healthy.
@@ -101,6 +103,7 @@ pub struct KnownHost {
 impl KnownHost {
     /// Another host, seen from one of this generation.
     pub(super) fn of(link: &Link, generation: u64) -> KnownHost {
+        let believed = link.content.is_some();
         let content = link.content.clone().unwrap_or_default();
         let heard_ms = link.association.heard_ms();
         KnownHost {
@@ -108,6 +111,7 @@ impl KnownHost {
             address: link.address,
             own: false,
             alive: link.association.is_alive(),
+            believed,
             ready: content.ready,
             up: content.up,
             draining: content.draining,

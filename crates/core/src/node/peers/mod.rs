@@ -46,6 +46,8 @@ pub struct Peers {
     /// When this host takes part even if others were never heard.
     ready_at_ms: u64,
     ready: bool,
+    /// Whether tables are on their way.
+    waits: bool,
     left: bool,
     own: Own,
     /// The other hosts, by digest of their names.
@@ -78,6 +80,7 @@ impl Peers {
             left_at: 0,
             ready_at_ms,
             ready: false,
+            waits: false,
             left: false,
             own: Own::default(),
             links: BTreeMap::new(),
@@ -147,6 +150,11 @@ impl Peers {
         }
     }
 
+    /// Whether tables are on their way to the engine.
+    pub fn wait_for_tables(&mut self, waits: bool) {
+        self.waits = waits;
+    }
+
     /// Takes in a datagram, from whomever it came.
     pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> Received {
         self.wake(now_ms);
@@ -189,6 +197,9 @@ impl Peers {
                 if revived {
                     link.since_ms = now_ms;
                     received.notices.push(Notice::Heard { host: link.name.clone() });
+                }
+                if first {
+                    self.owner.begins_anew(&link.name);
                 }
                 // one that was away was no company
                 self.rejoin(now_ms, &heard, revived.then_some(heard.sender), &mut received);
@@ -242,7 +253,7 @@ impl Peers {
     /// When [`Peers::tick`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
         let expiries = self.links.values().filter_map(|link| link.association.alive_until_ms());
-        let ready = (!self.ready && !self.left).then_some(self.ready_at_ms);
+        let ready = (!self.ready && !self.waits && !self.left).then_some(self.ready_at_ms);
         expiries.chain(ready).chain(self.owner.next_at()).fold(self.send_at_ms, u64::min)
     }
 
@@ -305,6 +316,7 @@ impl Peers {
             address: host.address,
             own: true,
             alive: true,
+            believed: true,
             ready: self.ready,
             up: self.own.up,
             draining: self.own.draining,
@@ -351,7 +363,8 @@ impl Peers {
     }
 
     /// Takes part an interval after every other host was heard, or once it would have been: until then the ring here is
-    /// that of all the others, as it is everywhere, and so it is remembered. Whether it does so from now on.
+    /// that of all the others, as it is everywhere, and so it is remembered: once it is in force, so tables on their way are waited for.
+    /// Whether it does so from now on.
     fn settle_ready(&mut self, now_ms: u64) -> bool {
         if self.ready || self.left {
             return false;
@@ -359,7 +372,7 @@ impl Peers {
         if self.links.values().all(|link| link.association.is_alive() && link.content.is_some()) {
             self.ready_at_ms = self.ready_at_ms.min(now_ms.saturating_add(self.settings.interval_ms));
         }
-        self.ready = now_ms >= self.ready_at_ms;
+        self.ready = now_ms >= self.ready_at_ms && !self.waits;
         if self.ready {
             self.hurry();
         }

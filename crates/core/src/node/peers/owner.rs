@@ -94,8 +94,8 @@ pub(super) struct Owner {
     owned: BTreeSet<IpAddr>,
     /// To be claimed, but for who else answers.
     put_off: BTreeSet<IpAddr>,
-    /// The other hosts that were there the last time.
-    present: BTreeSet<String>,
+    /// The other hosts that were there the last time, and whether they were believed.
+    present: BTreeMap<String, bool>,
 }
 
 impl Owner {
@@ -190,12 +190,24 @@ impl Owner {
         released
     }
 
-    /// Whether another host is there that was not the last time.
+    /// A host begins anew: what it owned before it may have announced again, and have let go before this host heard of it.
+    pub(super) fn begins_anew(&mut self, host: &str) {
+        self.present.remove(host);
+    }
+
+    /// Whether another host may have announced what is owned here, unknown to this one: it was not there the last time, or nothing that
+    /// it says of addresses was believed, and that has just come to its end.
     fn returned(&mut self, hosts: &[Candidate<'_>]) -> bool {
         let others = hosts.iter().filter(|host| !host.own && host.present_since_ms.is_some());
-        let present: BTreeSet<String> = others.map(|host| host.name.into()).collect();
+        let present = others.map(|host| (host.name.into(), host.claims.is_some())).collect();
         let before = core::mem::replace(&mut self.present, present);
-        !self.present.is_subset(&before)
+        let was_believed = |host: &String| before.get(host).copied().unwrap_or(false);
+        let is_new = |host: &String, is_believed: bool| {
+            !before.contains_key(host) || is_believed && !was_believed(host)
+        };
+        let is_gone = |host: &String| !self.present.contains_key(host) && !was_believed(host);
+        self.present.iter().any(|(host, is_believed)| is_new(host, *is_believed))
+            || before.keys().any(is_gone)
     }
 
     /// Goes on with claims: of what is this host's by right, claimed by nobody and answered for by nobody.
@@ -386,8 +398,30 @@ mod tests {
             owner.release(now_ms, list, &hosts, SILENCE_MS);
             owner.advance(now_ms, list, &hosts).claimed.len()
         };
-        let seen = [here, here, away, away, here, here].map(|b| announced(0, b));
+        let nothing = BTreeSet::new();
+        let believed = Candidate { claims: Some(&nothing), ..here };
+        let seen = [believed, believed, away, away, believed, believed].map(|b| announced(0, b));
         assert_eq!(seen, [1, 0, 0, 0, 1, 0]);
+        // Of one with another file nobody knows what it owned.
+        let seen = [away, here, here, believed, here, here, away, away].map(|b| announced(0, b));
+        assert_eq!(seen, [0, 1, 0, 1, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn what_a_host_may_have_owned_before_it_began_anew_is_announced_again() {
+        let (one, nothing) = (address(Some("a")), BTreeSet::new());
+        let list = core::slice::from_ref(&one);
+        let mut owner = Owner::default();
+        owner.resume(one.address);
+        let hosts = [host("a", true), Candidate { claims: Some(&nothing), ..host("b", false) }];
+        let mut announced = |begins_anew| {
+            if begins_anew {
+                owner.begins_anew("b");
+            }
+            owner.release(0, list, &hosts, SILENCE_MS);
+            owner.advance(0, list, &hosts).claimed.len()
+        };
+        assert_eq!([false, false, true, false].map(&mut announced), [1, 0, 1, 0]);
     }
 
     #[test]

@@ -355,6 +355,24 @@ fn a_host_that_stood_still_hears_the_others_before_it_concludes_anything() {
     assert!(alone.ready, "once others would have been heard");
 }
 
+/// Else the ring that it remembers is none that anybody had.
+#[test]
+fn a_host_takes_part_once_the_ring_of_the_others_is_in_force() {
+    let (mut a, mut b) = acquainted(0);
+    a.wait_for_tables(true);
+    for now_ms in (250..4_000).step_by(250) {
+        a.receive(now_ms, &b.datagrams(now_ms)[0].1);
+        b.receive(now_ms, &a.datagrams(now_ms)[0].1);
+        a.tick(now_ms);
+        b.tick(now_ms);
+    }
+    assert!(other(&b).alive && !other(&b).ready && other(&a).ready && a.next_at() > 4_000);
+    a.wait_for_tables(false);
+    assert!(a.next_at() < 4_000);
+    a.tick(4_000);
+    assert!(a.hosts().iter().any(|host| host.own && host.ready));
+}
+
 #[test]
 fn who_left_and_comes_back_is_told_of() {
     let (mut a, mut b) = acquainted(0);

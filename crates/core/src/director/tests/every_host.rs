@@ -1,0 +1,123 @@
+//! A host among others: how long it listens before it answers, and what a restart leaves of the others.
+
+use super::*;
+use crate::farm::network::{Interface, Network, Route};
+use crate::farm::{Peers, Placement};
+
+const HOSTS: [(&str, u8); 3] = [("a", 11), ("b", 12), ("c", 13)];
+const INTERVAL_MS: u64 = 500;
+
+/// The first of three hosts that all decide, on one link.
+fn host(running: Option<Tables>, now: Moment) -> Director {
+    let mut farm = farm(&HOSTS);
+    farm.peers = Peers { port: 7, interval_ms: INTERVAL_MS, silence_ms: 3_000 };
+    farm.services[0] = Service {
+        placement: Placement::EveryHost,
+        policy: "hash",
+        keep_last: false,
+        ..farm.services[0].clone()
+    };
+    let link = Interface {
+        name: "eth0".into(),
+        mac: links()[&2],
+        addresses: vec![(ip("192.0.2.11"), 24)],
+        up: true,
+        carrier: true,
+        mtu: 1_500,
+        loopback: false,
+        ethernet: true,
+    };
+    let on_link = Route {
+        destination: (ip("192.0.2.0"), 24),
+        priority: 0,
+        ifindex: Some(2),
+        on_link: true,
+        gateway: None,
+    };
+    let network = Network {
+        interfaces: BTreeMap::from([(2, link)]),
+        gateways: Vec::new(),
+        routes: vec![on_link],
+        neighbours: HOSTS[1..]
+            .iter()
+            .map(|(_, number)| ((2, IpAddr::from([192, 0, 2, *number])), Mac([2, 0, 0, 0, 1, *number])))
+            .collect(),
+    };
+    let identity = Identity { name: "a".into(), address: ip("192.0.2.11") };
+    let host = Some((identity, Key([7; 32]), 1));
+    Director::new(Start { network, host, running, ..start(farm) }, now)
+}
+
+/// Has the director know the time; its leases, and the tables that it puts in force.
+fn time(director: &mut Director, now: Moment, fills: &mut Fills) -> (Vec<u64>, Option<Arc<Tables>>) {
+    let (mut leases, mut in_force) = (Vec::new(), None);
+    director.handle(now, Input::Time { active: BTreeMap::new() });
+    while let Some(order) = director.poll_output() {
+        match order {
+            Output::Lease { ms } => leases.push(ms),
+            Output::Apply(change) => {
+                let planned = change.plan(fills);
+                let tables =
+                    planned.tables().unwrap().map_or_else(|| Arc::clone(&director.in_force), Arc::clone);
+                in_force = Some(Arc::clone(&tables));
+                director.handle(now, Input::Applied(Box::new(planned.answer(tables, None))));
+            }
+            _ => {}
+        }
+    }
+    (leases, in_force)
+}
+
+/// News hurry its own reports, and those say nothing of whether others were heard.
+#[test]
+fn a_host_whose_lease_has_lapsed_listens_for_the_time_of_two_reports() {
+    let at = |ms| Moment { ms, lease_holds: false, ..Moment::default() };
+    let (mut director, mut fills) = (host(None, at(1_000)), Fills::default());
+    let mut given = Vec::new();
+    for ms in (1_000..4_000).step_by(50) {
+        let drain = ms % 100 == 0;
+        director.handle(at(ms), Input::Drain { server: name("a"), drain });
+        let (leases, _) = time(&mut director, at(ms), &mut fills);
+        given.extend(leases.into_iter().map(|_| ms));
+    }
+    assert!(given[0] >= 1_000 + 2 * INTERVAL_MS && given[0] <= 1_000 + 3 * INTERVAL_MS, "{given:?}");
+}
+
+#[test]
+fn a_restart_forgets_no_host_that_packets_come_from_and_sends_none_to_one_that_was_never_heard() {
+    let at = |ms| Moment { ms, lease_holds: true, ..Moment::default() };
+    let (mut director, mut fills) = (host(None, at(1_000)), Fills::default());
+    let mut running = Tables::default();
+    for ms in (1_000..3_000).step_by(50) {
+        if let (_, Some(tables)) = time(&mut director, at(ms), &mut fills) {
+            running = (*tables).clone();
+        }
+        director.handle(at(ms), Input::Probed { server: name("a"), result: Ok(1) });
+    }
+    let sent_to_others = |tables: &Tables| {
+        let slots = || tables.rings.values().flat_map(|ring| ring.hash.iter());
+        slots().any(|slot| tables.servers.get(slot).is_some_and(|server| !server.local))
+    };
+    assert!(running.servers.len() > 1 && !sent_to_others(&running), "nobody else was heard");
+    // Before, another host was known by a MAC that no neighbour table has: that of a link that packets leave by.
+    let sends_with = Mac([2, 0, 0, 0, 9, 12]);
+    running.peers.insert(sends_with);
+    let before = running.rings.values().next().unwrap();
+    let own = running.servers.iter().find(|(_, server)| server.local).unwrap();
+    assert!(before.hash.iter().all(|slot| slot == own.0));
+    let mut director = host(Some(running.clone()), at(5_000));
+    let (_, tables) = time(&mut director, at(5_000), &mut fills);
+    let tables = tables.unwrap();
+    assert!(!sent_to_others(&tables), "nor after a restart");
+    // One that was in the ring may live, and is known by its MAC until it is heard.
+    let b = running.servers.iter().find(|(_, server)| !server.local).unwrap();
+    let ring = crate::path::tables::Ring {
+        hash: vec![*own.0, *b.0].into(),
+        ..crate::path::tables::Ring::clone(before)
+    };
+    running.rings.values_mut().for_each(|known| *known = Arc::new(ring.clone()));
+    let mut director = host(Some(running), at(9_000));
+    let (_, tables) = time(&mut director, at(9_000), &mut fills);
+    let tables = tables.unwrap();
+    assert!(sent_to_others(&tables) && tables.peers.contains(&sends_with), "{:?}", tables.peers);
+}

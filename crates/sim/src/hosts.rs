@@ -1,0 +1,347 @@
+//! What clients of a farm are promised where every host decides: who gets new connections, and who answers for addresses. Much of that
+//! takes a while, so it is watched since when things are as they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::check::Broken;
+use crate::farms::{self, SERVERS, SILENCE_MS, VIPS};
+use crate::router;
+use crate::world::World;
+
+/// After this time nobody sends new connections to a host that is silent, failed or drained, in milliseconds: two silences, since the last
+/// that was heard may have been on its way for long, and some for tables.
+const NOTICE_MS: u64 = 2 * SILENCE_MS + 4_000;
+/// After this time without a change of who is there each address has an owner that clients know, in milliseconds: a host joins after a
+/// silence, gets its address back after another one, and asks for it.
+pub(crate) const TAKE_OVER_MS: u64 = 3 * SILENCE_MS + 2_000;
+/// A datagram is on its way for less, in milliseconds.
+const ON_ITS_WAY_MS: u64 = 2_000;
+/// In this time a host that is back hears the others, if nothing is lost, in milliseconds: two reports of each.
+const HEARS_MS: u64 = 1_000;
+/// A lease ends sooner than this, in milliseconds.
+const LEASE_MS: u64 = SILENCE_MS;
+
+/// Who is there, and hears whom: addresses and rings follow when that changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Presence {
+    /// Of each node: since when its daemon lives or is dead, whether it lives, its cable, its list, whether it waits for its engine, and
+    /// how far its clock is ahead.
+    nodes: [(u64, bool, bool, u8, bool, u64); SERVERS],
+    sides: u8,
+    deaf: u16,
+    loses: bool,
+}
+
+impl Presence {
+    fn of(world: &World) -> Presence {
+        let (sides, deaf) = world.parted();
+        let of = |number: usize| {
+            let Some(node) = world.nodes.get(number) else { return Default::default() };
+            let waits = node.shown.wanted != node.shown.generation;
+            (node.since_ms, node.takes_part(), node.has_carrier, node.list(), waits, node.ahead_ms)
+        };
+        Presence { nodes: std::array::from_fn(of), sides, deaf, loses: world.loss > 0 }
+    }
+}
+
+/// What decides who is given new connections, besides who is there: whose server works, who is drained, and who reads another file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Fitness {
+    presence: Presence,
+    works: [bool; SERVERS],
+    nodes: [(bool, bool); SERVERS],
+}
+
+impl Fitness {
+    fn of(world: &World) -> Fitness {
+        let of = |number: usize| {
+            world.nodes.get(number).map(|node| (node.drained.is_empty(), node.is_reloading()))
+        };
+        let nodes = std::array::from_fn(|number| of(number).unwrap_or_default());
+        Fitness { presence: world.hosts.presence, works: world.works, nodes }
+    }
+}
+
+/// Why a host should be given nothing new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Unfit {
+    Silent,
+    Failed,
+    Drained,
+    Disagrees,
+}
+
+/// What has to be watched over time.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    presence: Presence,
+    fitness: Fitness,
+    /// Since when that is so.
+    calm_since_ms: u64,
+    /// Until when connections are kept though hosts go and come: while nothing else happens.
+    keeps_since_ms: Option<u64>,
+    /// Since when the first of two hosts should give the second nothing new.
+    unfit_since: BTreeMap<(usize, usize, Unfit), u64>,
+    /// Since when the first of two hosts has no reason to give the second nothing.
+    fit_since: BTreeMap<(usize, usize), u64>,
+    /// Hosts whose files were the same while the first one ran, so that it has believed the second.
+    agreed: BTreeSet<(usize, usize)>,
+    /// When nodes last went by which list of servers: what they said then may be on its way.
+    listed: BTreeMap<(usize, u8), u64>,
+    /// Since when nodes can't renew their leases.
+    away_since: BTreeMap<usize, u64>,
+    /// When they last came back.
+    back_ms: BTreeMap<usize, u64>,
+    /// Who owned an address when a node came back, and wasn't heard by it since.
+    unheard: BTreeSet<(usize, usize, IpAddr)>,
+}
+
+impl Hosts {
+    /// Whether nothing has come between hosts for long.
+    pub(crate) fn is_calm(&self, now_ms: u64) -> bool {
+        now_ms - self.calm_since_ms > TAKE_OVER_MS && !self.presence.loses && self.presence.deaf == 0
+    }
+
+    /// Whether a connection that began at a time is still where it was.
+    pub(crate) fn keeps(&self, began_ms: u64, now_ms: u64) -> bool {
+        self.calm_since_ms <= began_ms
+            || self.is_calm(now_ms) && self.keeps_since_ms.is_some_and(|since| began_ms >= since)
+    }
+
+    /// From now on hosts go and come one at a time.
+    pub(crate) fn begin_to_keep(&mut self, now_ms: u64) {
+        self.keeps_since_ms = Some(now_ms);
+    }
+
+    /// A node has heard another one.
+    pub(crate) fn heard(&mut self, to: usize, from: usize) {
+        self.unheard.retain(|(a, b, _)| (*a, *b) != (to, from));
+    }
+
+    /// Somebody repeats to a node what it may not have heard: another one may seem to live by that for a while.
+    pub(crate) fn relay(&mut self, to: usize, now_ms: u64) {
+        let silent = self.unfit_since.iter_mut().filter(|((a, _, why), _)| *a == to && *why == Unfit::Silent);
+        silent.for_each(|(_, since)| *since = now_ms);
+    }
+
+    /// A node begins with a lease, cable or not.
+    pub(crate) fn begin_lease(&mut self, node: usize) {
+        self.away_since.remove(&node);
+    }
+
+    /// A node begins with nothing: it has believed nobody.
+    pub(crate) fn forget(&mut self, node: usize) {
+        self.agreed.retain(|(a, _)| *a != node);
+    }
+}
+
+/// All that holds at every moment.
+pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
+    let presence = Presence::of(world);
+    if presence != world.hosts.presence {
+        (world.hosts.presence, world.hosts.calm_since_ms) = (presence, world.now_ms);
+    }
+    leases(world)?;
+    let fitness = Fitness::of(world);
+    if fitness != world.hosts.fitness {
+        note_unfit(world);
+        world.hosts.fitness = fitness;
+    }
+    only_fit_are_chosen(world)?;
+    if world.now_ms - world.hosts.calm_since_ms > TAKE_OVER_MS {
+        let groups = groups(world);
+        for group in &groups {
+            is_owned(world, group)?;
+            all_fit_are_chosen(world, group)?;
+        }
+        is_known_to_clients(world, &groups)?;
+    }
+    Ok(())
+}
+
+/// Who was away for longer than a lease answers for nothing before it has heard those that own it meanwhile; who has left, never.
+fn leases(world: &mut World) -> Result<(), Broken> {
+    let now_ms = world.now_ms;
+    for a in 0..world.nodes.len() {
+        let node = &world.nodes[a];
+        let answers = VIPS.map(|vip| node.answers(vip, now_ms));
+        if node.leaves_at().is_some() && answers.contains(&true) {
+            return Err(Broken::Outlived(format!("by node {a}, which has left")));
+        }
+        if !node.takes_part() || !node.has_carrier {
+            world.hosts.away_since.entry(a).or_insert(now_ms);
+            continue;
+        }
+        let Some(since_ms) = world.hosts.away_since.remove(&a) else { continue };
+        world.hosts.unheard.retain(|(back, ..)| *back != a);
+        world.hosts.back_ms.insert(a, now_ms);
+        if now_ms - since_ms <= LEASE_MS {
+            continue;
+        }
+        let others = (0..world.nodes.len()).filter(|b| *b != a && world.reach(a, *b));
+        let all = others.flat_map(|b| VIPS.map(|vip| (a, b, vip)));
+        let owned: Vec<_> = all.filter(|(_, b, vip)| world.nodes[*b].answers(*vip, now_ms)).collect();
+        world.hosts.unheard.extend(owned);
+    }
+    let still = |(a, b, vip): &(usize, usize, IpAddr)| {
+        let is_early = world.hosts.back_ms.get(a).is_some_and(|at| now_ms - at < HEARS_MS);
+        is_early
+            && world.loss == 0
+            && world.reach(*a, *b)
+            && world.nodes[*b].takes_part()
+            && world.nodes[*b].answers(*vip, now_ms)
+    };
+    let unheard: BTreeSet<_> = world.hosts.unheard.iter().copied().filter(still).collect();
+    let twice = unheard.iter().find(|(a, _, vip)| world.nodes[*a].answers(*vip, now_ms));
+    if let Some((a, b, vip)) = twice {
+        return Err(Broken::Twice(format!(
+            "node {a} is back since {} ms and answers for {vip}, unheard of node {b}, which has it",
+            now_ms - world.hosts.back_ms[a]
+        )));
+    }
+    world.hosts.unheard = unheard;
+    Ok(())
+}
+
+/// Notes since when hosts should not be given anything new by others.
+fn note_unfit(world: &mut World) {
+    let (now_ms, mut unfit) = (world.now_ms, BTreeMap::new());
+    let nodes = world.nodes.len();
+    // Until now they went by the lists that they had then.
+    let before = world.hosts.fitness.presence.nodes.iter().enumerate();
+    let listed: Vec<_> = before.map(|(number, node)| ((number, node.3), now_ms)).collect();
+    world.hosts.listed.extend(listed);
+    for (a, b) in (0..nodes).flat_map(|a| (0..nodes).map(move |b| (a, b))).filter(|(a, b)| a != b) {
+        let (one, other) = (&world.nodes[a], &world.nodes[b]);
+        if !one.takes_part() {
+            world.hosts.fit_since.remove(&(a, b));
+            continue;
+        }
+        let is_heard = world.reach(a, b) && other.takes_part();
+        let alike = one.list() == other.list() && is_heard;
+        let listed = world.hosts.listed.get(&(b, one.list()));
+        let may_agree = listed.is_some_and(|at| now_ms - at < ON_ITS_WAY_MS);
+        if may_agree || one.list() == other.list() || one.is_reloading() || other.is_reloading() {
+            world.hosts.agreed.insert((a, b));
+        }
+        let heeded = alike && world.loss == 0;
+        let whys = [
+            (Unfit::Silent, !world.hears(a, b) || !other.takes_part()),
+            (Unfit::Failed, heeded && !world.works[b]),
+            (Unfit::Drained, heeded && !other.drained.is_empty()),
+            (Unfit::Disagrees, !world.hosts.agreed.contains(&(a, b))),
+        ];
+        for (why, _) in whys.into_iter().filter(|(_, is_so)| *is_so) {
+            let since = world.hosts.unfit_since.get(&(a, b, why)).copied();
+            unfit.insert((a, b, why), since.unwrap_or(now_ms).max(one.since_ms));
+        }
+        if !alike || world.loss > 0 || !world.works[b] || !other.drained.is_empty() {
+            world.hosts.fit_since.remove(&(a, b));
+        } else {
+            world.hosts.fit_since.entry((a, b)).or_insert(now_ms);
+        }
+    }
+    world.hosts.unfit_since = unfit;
+}
+
+/// Nobody gives new connections to hosts that should get none, while it has anybody better.
+fn only_fit_are_chosen(world: &World) -> Result<(), Broken> {
+    for ((a, b, why), since) in &world.hosts.unfit_since {
+        let node = &world.nodes[*a];
+        let waits = node.shown.wanted != node.shown.generation || !node.is_settled();
+        let notice_ms = if *why == Unfit::Disagrees { 0 } else { NOTICE_MS };
+        if waits || world.now_ms - since < notice_ms {
+            continue;
+        }
+        for (number, vip) in VIPS.into_iter().enumerate() {
+            let ring = node.rings[number];
+            let concerns = number == 0 || *why != Unfit::Drained;
+            // The first service keeps the last that worked where nobody does any more.
+            let since = |c: usize| world.hosts.fit_since.get(&(*a, c));
+            let is_fit = |c: usize| since(c).is_some_and(|at| world.now_ms - at > NOTICE_MS);
+            let has_fit = (0..SERVERS)
+                .any(|c| ring >> c & 1 == 1 && if c == *a { is_fit_itself(world, c) } else { is_fit(c) });
+            let is_last = number == 0 && !has_fit;
+            if concerns && !is_last && ring >> b & 1 == 1 {
+                return Err(Broken::Unfit(format!(
+                    "{} gives {vip} to {}: {why:?}",
+                    farms::name(*a),
+                    farms::name(*b)
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a host's own server has worked and was wanted for long.
+fn is_fit_itself(world: &World, number: usize) -> bool {
+    let since_ms = world.now_ms.saturating_sub(NOTICE_MS);
+    let node = &world.nodes[number];
+    let is_wanted = node.wanted_since_ms.is_some_and(|at| at < since_ms);
+    world.works[number] && world.works_since_ms[number] < since_ms && is_wanted && node.since_ms < since_ms
+}
+
+/// The hosts that hear each other, and go by the same file, in groups that nobody else is heard in.
+fn groups(world: &World) -> Vec<Vec<usize>> {
+    let (nodes, there) =
+        (world.nodes.len(), |node: usize| world.nodes[node].takes_part() && world.nodes[node].has_carrier);
+    let heard =
+        |a: usize| (0..nodes).filter(move |b| there(*b) && world.reach(a, *b)).collect::<Vec<usize>>();
+    let is_whole = |a: &usize| {
+        let group = heard(*a);
+        let alike = |b: &usize| heard(*b) == group && world.nodes[*b].list() == world.nodes[*a].list();
+        there(*a)
+            && world.loss == 0
+            && group.iter().all(alike)
+            && group.iter().all(|b| !world.nodes[*b].waits())
+    };
+    let groups: BTreeSet<Vec<usize>> = (0..nodes).filter(is_whole).map(heard).collect();
+    groups.into_iter().collect()
+}
+
+/// Each address has an owner among hosts that have heard each other for long.
+fn is_owned(world: &World, group: &[usize]) -> Result<(), Broken> {
+    let is_owned = |vip: &IpAddr| group.iter().any(|node| world.nodes[*node].answers(*vip, world.now_ms));
+    match VIPS.iter().find(|vip| !is_owned(vip)) {
+        Some(vip) => Err(Broken::Ownerless(format!("{vip} among nodes {group:?}"))),
+        None => Ok(()),
+    }
+}
+
+/// Whoever takes an address over has said so: the router sends clients to none that doesn't answer for it.
+fn is_known_to_clients(world: &World, groups: &[Vec<usize>]) -> Result<(), Broken> {
+    let reached: Vec<usize> = (0..world.nodes.len())
+        .filter(|node| router::reaches(world, *node) && world.nodes[*node].takes_part())
+        .collect();
+    if !groups.contains(&reached) {
+        return Ok(());
+    }
+    for vip in VIPS {
+        let known = world.router.known(vip);
+        if let Some(known) = known.filter(|node| !world.nodes[*node].answers(vip, world.now_ms)) {
+            return Err(Broken::Ownerless(format!(
+                "clients send to node {known} for {vip}, which doesn't answer for it"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Who works and is wanted gets new connections from all that hear it.
+fn all_fit_are_chosen(world: &World, group: &[usize]) -> Result<(), Broken> {
+    let since_ms = world.now_ms.saturating_sub(TAKE_OVER_MS);
+    let is_fit = |b: usize| {
+        world.works[b]
+            && world.works_since_ms[b] < since_ms
+            && world.nodes[b].wanted_since_ms.is_some_and(|at| at < since_ms)
+    };
+    for a in group {
+        let ring = world.nodes[*a].rings[0];
+        if let Some(b) = group.iter().find(|b| is_fit(**b) && ring >> **b & 1 == 0) {
+            return Err(Broken::Left(format!("{} by {}", farms::name(*b), farms::name(*a))));
+        }
+    }
+    Ok(())
+}
