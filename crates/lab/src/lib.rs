@@ -32,6 +32,7 @@ pub mod icmp;
 mod lan;
 pub mod late;
 pub mod load;
+pub mod mutants;
 pub mod netns;
 pub mod owner;
 pub mod proc;

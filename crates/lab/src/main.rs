@@ -11,6 +11,7 @@ use evener_lab::ab;
 use evener_lab::bench::{self, Effort, What};
 use evener_lab::demo;
 use evener_lab::load::Load;
+use evener_lab::mutants::{self, Wanted};
 use evener_lab::unit::{self, Unit};
 use evener_sim as sim;
 
@@ -73,6 +74,21 @@ enum Command {
         /// How many, one after the other
         #[arg(long, default_value_t = 1)]
         seeds: u64,
+    },
+    /// Put small wrong changes into a copy of this tree, one at a time, and print what finds each; goes on where it stopped
+    Mutants {
+        /// How many of cargo-mutants' changes, beside those that are listed
+        #[arg(long, default_value_t = 40)]
+        drawn: usize,
+        /// By which they are drawn
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Farms that are simulated for each
+        #[arg(long, default_value_t = 1_000)]
+        farms: u64,
+        /// Where the copy and the record are
+        #[arg(long, value_name = "DIR", default_value = "target/mutants")]
+        directory: PathBuf,
     },
     /// Have ab(1) ask farms that hand connections over, and a server alone, and compare what broke; needs root
     Ab {
@@ -154,6 +170,9 @@ fn main() -> ExitCode {
         }
         Command::Load(options) => load(options),
         Command::Simulate { seed, seeds } => Ok(simulate(seed, seeds)),
+        Command::Mutants { drawn, seed, farms, directory } => {
+            mutants::run(&Wanted { drawn, seed, farms, directory }).map(|()| ExitCode::SUCCESS)
+        }
         Command::Ab { requests } => compare(requests),
         Command::Unit { show, file, words } => Unit::read(&file)
             .and_then(|unit| unit::become_it(&unit, &show, &words))
