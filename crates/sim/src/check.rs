@@ -157,7 +157,7 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
             continue;
         }
         node.news = false;
-        if world.kind != Kind::EveryHost && node.is_settled() {
+        if world.kind != Kind::EveryHost && node.is_settled() && !node.refused {
             keeps_last(node)?;
         }
         // A server that has left the file, even for a while, loses its connections.
@@ -166,10 +166,15 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
             one.lost |= node.names.get(&one.slot) != Some(&one.server);
         }
         let Some(director) = node.director.as_ref().filter(|_| !node.is_answering()) else { continue };
-        if node.engine.tables != director.plan().tables {
+        // What an engine holds that has failed half-way is nobody's plan; it is not for long.
+        let begins = node.shown.generation == 0 && node.engine.tables.vips.is_empty();
+        if !node.refused && !begins && node.engine.tables != director.plan().tables {
             return Err(Broken::Told(format!("the tables of node {number}")));
         }
         let shown = director.snapshot();
+        if begins {
+            continue;
+        }
         let has_farm = ptr::eq(director.farm(), &*shown.farm) || *director.farm() == *shown.farm;
         if !node.refused && (node.engine.tables != shown.plan.tables || !has_farm) {
             return Err(Broken::Told(format!("the snapshot of node {number}")));
@@ -217,7 +222,9 @@ fn owned_once(world: &mut World, owners: &[Owners; VIPS.len()]) -> Result<(), Br
         for a in 0..world.nodes.len() {
             for b in a + 1..world.nodes.len() {
                 // Hosts with different files don't heed each other, and what both have claimed then both keep.
-                let alike = world.nodes[a].file == world.nodes[b].file;
+                let alike = world.nodes[a].file == world.nodes[b].file
+                    && !world.nodes[a].waits()
+                    && !world.nodes[b].waits();
                 if owners.has(a) && owners.has(b) && alike && world.loss == 0 && world.reach(a, b) {
                     let since = world.watched.twice_since.get(&(a, b, vip)).copied();
                     twice.insert((a, b, vip), since.unwrap_or(world.now_ms));

@@ -1,4 +1,5 @@
-//! An engine that is memory: its tables, its sessions, and writes that fail when they are told to.
+//! An engine that is memory: its tables, its sessions, and writes that fail when they are told to. What was written before stays in
+//! force then, or goes again: an engine may be able to take it back, or not.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -111,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Puts tables in force, whole or not at all.
+    /// Puts tables in force, or says why not: [`Engine::tables`] are what is.
     pub(crate) fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), String> {
         let delta = Delta::between(&self.tables, tables);
         let writes = [
@@ -125,6 +126,9 @@ impl Engine {
         ];
         if let Some(at) = self.refuse_at.take_if(|at| *at < writes.iter().sum()) {
             self.refusals += 1;
+            if at % 2 == 1 {
+                self.tables = Arc::new(half_way(&self.tables, tables, &writes, at));
+            }
             return Err(format!("write {at} was refused"));
         }
         self.memory().sessions.share(tables);
@@ -169,4 +173,30 @@ impl Engine {
             None => lease.holds(now),
         }
     }
+}
+
+/// What is in force when the change from `old` to `new` fails at a write: all that was written before it is new. What is gone is taken out
+/// last, so it is there still.
+fn half_way(old: &Tables, new: &Tables, writes: &[usize; 7], at: usize) -> Tables {
+    let is_done = |kind: usize| writes.iter().take(kind + 1).sum::<usize>() <= at;
+    let mut half = old.clone();
+    if is_done(0) {
+        half.interfaces.extend(&new.interfaces);
+    }
+    if is_done(1) {
+        half.servers.extend(new.servers.iter().map(|(slot, server)| (*slot, *server)));
+    }
+    if is_done(2) {
+        half.rings.extend(new.rings.iter().map(|(number, ring)| (*number, Arc::clone(ring))));
+    }
+    if is_done(3) {
+        half.vips.extend(new.vips.iter().map(|(key, vip)| (*key, *vip)));
+    }
+    if is_done(4) {
+        half.endpoints.extend(new.endpoints.iter().map(|(key, behind)| (*key, behind.clone())));
+    }
+    if is_done(5) {
+        half.routes.extend(new.routes.iter().map(|(number, routes)| (*number, Arc::clone(routes))));
+    }
+    half
 }

@@ -380,6 +380,8 @@ impl Node {
             () if !Arc::ptr_eq(&half.plan, &before.plan) => Some("tables"),
             () if !Arc::ptr_eq(&half.farm, &before.farm) && *half.farm != *before.farm => Some("a farm"),
             () if half.generation != before.generation => Some("a generation"),
+            () if half.services != before.services => Some("servers"),
+            () if half.hosts != before.hosts => Some("hosts"),
             () => None,
         };
     }
@@ -392,11 +394,14 @@ impl Node {
         let error = tables.as_ref().and_then(|tables| self.engine.apply(tables).err());
         self.refused = error.is_some();
         let wanted = tables.unwrap_or_else(|| Arc::clone(&before));
+        self.names = farms::names(&self.engine.tables);
+        self.rings = VIPS.map(|vip| self.ring(vip));
         if !self.refused {
-            self.names = farms::names(&wanted);
-            self.rings = VIPS.map(|vip| self.ring(vip));
             let ring = self.ring(VIPS[0]);
             self.last_good = if ring == 0 { self.last_good } else { ring };
+        } else {
+            // Whom an engine lost that has failed half-way nobody can keep.
+            self.last_good &= self.ring(VIPS[0]);
         }
         match self.mutation.filter(|_| self.refused) {
             Some(Mutation::KeepsRefused) => {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::farm::network::{Interface, Network, Route};
 use crate::farm::{Peers, Placement};
+use crate::node::peers::wire::{Body, Datagram};
 
 const HOSTS: [(&str, u8); 3] = [("a", 11), ("b", 12), ("c", 13)];
 const INTERVAL_MS: u64 = 500;
@@ -120,4 +121,59 @@ fn a_restart_forgets_no_host_that_packets_come_from_and_sends_none_to_one_that_w
     let (_, tables) = time(&mut director, at(9_000), &mut fills);
     let tables = tables.unwrap();
     assert!(sent_to_others(&tables) && tables.peers.contains(&sends_with), "{:?}", tables.peers);
+}
+
+/// What it says of the file that it goes by, to other hosts.
+fn generation_said(
+    director: &mut Director,
+    now: Moment,
+    fills: &mut Fills,
+    refusal: Option<&str>,
+) -> Option<u64> {
+    let mut said = None;
+    director.handle(now, Input::Time { active: BTreeMap::new() });
+    while let Some(order) = director.poll_output() {
+        match order {
+            Output::Send { datagram, .. } => {
+                let datagram = Datagram::read(&datagram, &Key([7; 32])).unwrap();
+                if let Body::Report(report) = datagram.body {
+                    said = Some(report.generation);
+                }
+            }
+            Output::Apply(change) => {
+                let planned = change.plan(fills);
+                let refusal = refusal.map(String::from);
+                let tables = planned.tables().unwrap().filter(|_| refusal.is_none()).map(Arc::clone);
+                let tables = tables.unwrap_or_else(|| Arc::clone(&director.in_force));
+                director.handle(now, Input::Applied(Box::new(planned.answer(tables, refusal))));
+            }
+            _ => {}
+        }
+    }
+    said
+}
+
+/// Else the others no longer believe it, or it believes those that go by the file that was refused.
+#[test]
+fn a_host_whose_reload_is_refused_says_that_it_goes_by_the_file_before() {
+    let at = |ms| Moment { ms, lease_holds: true, ..Moment::default() };
+    let (mut director, mut fills) = (host(None, at(1_000)), Fills::default());
+    let before = generation_said(&mut director, at(1_000), &mut fills, None);
+    assert!(before.is_some());
+    let mut farm = director.farm().clone();
+    farm.services[0].servers[1].weight = 2;
+    let network = Box::new(director.network().clone());
+    let reload = |farm: &Farm| Input::Reload {
+        farm: Box::new(farm.clone()),
+        network: network.clone(),
+        links: links(),
+        groups: BTreeMap::new(),
+    };
+    director.handle(at(2_000), reload(&farm));
+    let refused = generation_said(&mut director, at(2_000), &mut fills, Some("no room"));
+    let later = generation_said(&mut director, at(3_000), &mut fills, None);
+    assert_eq!((refused, later), (before, before));
+    director.handle(at(4_000), reload(&farm));
+    generation_said(&mut director, at(4_000), &mut fills, None);
+    assert_ne!(generation_said(&mut director, at(5_000), &mut fills, None), before);
 }

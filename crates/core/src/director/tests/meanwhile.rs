@@ -1,7 +1,9 @@
 //! What is learned while a change is on its way: it waits for no engine, and the next change has it.
 
 use super::*;
+use crate::farm::network::Network;
 use crate::pool::State;
+use alloc::format;
 
 /// A director of two servers whose engine takes its time.
 fn slow() -> World {
@@ -221,4 +223,68 @@ fn who_leaves_waits_for_no_tables() {
     assert_eq!(world.events().len(), 1, "{:?}", world.events());
     finish(&mut world);
     assert_eq!(world.ring(), ["a"]);
+}
+
+/// Neither whom it hears nor by which links: what comes after it is of the farm, the network and the links that are in force.
+#[test]
+fn a_refused_reload_leaves_the_network_and_links_as_they_were() {
+    let mut world = slow();
+    let before = (world.director.network().clone(), links());
+    let elsewhere = BTreeMap::from([(3, Mac([2, 0, 0, 0, 0, 3]))]);
+    let farm = Box::new(farm(&[("b", 12), ("c", 13)]));
+    let network = Box::new(Network { routes: Vec::new(), neighbours: BTreeMap::new(), ..network() });
+    world.refusal = Some("no room".into());
+    world.learn(Input::Reload { farm, network, links: elsewhere, groups: BTreeMap::new() });
+    for _ in 0..2 {
+        assert_eq!((world.director.network().clone(), world.director.links().clone()), before);
+        finish(&mut world);
+    }
+    world.learn(Input::Drain { server: name("a"), drain: true });
+    finish(&mut world);
+    assert_eq!(world.in_force.interfaces, links(), "packets come by the links that they came by");
+    assert_eq!(world.ring(), ["b"]);
+}
+
+/// Its servers stay, and so would its clients' sessions: the number of the address will be another's.
+#[test]
+fn sessions_of_an_address_that_a_service_loses_are_forgotten() {
+    let with = |addresses: &[&str]| {
+        let mut farm = farm(&[("a", 11), ("b", 12)]);
+        farm.services[0].addresses = addresses.iter().map(|at| SocketAddr::new(ip(at), 80)).collect();
+        farm
+    };
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    world.reload(with(&["192.0.2.99", "192.0.2.98"]));
+    world.orders.clear();
+    world.reload(with(&["192.0.2.99"]));
+    let forgotten = world.orders.iter().filter_map(|order| match order {
+        Output::Forget { before, retired } => Some((before.vips.len(), retired.len())),
+        _ => None,
+    });
+    assert_eq!(forgotten.collect::<Vec<_>>(), [(2, 0)], "{:?}", world.orders);
+}
+
+/// In a large farm what happens at once goes into one generation, and somebody has to wake for that.
+#[test]
+fn tables_that_are_gathered_are_made_when_their_time_comes() {
+    let names: Vec<String> = (0..200).map(|number| format!("s{number}")).collect();
+    let servers: Vec<(&str, u8)> =
+        names.iter().zip(1..).map(|(name, number)| (name.as_str(), number)).collect();
+    let mut large = farm(&servers);
+    large.services[0].servers_max = 256;
+    large.services[0].health.kind = HealthKind::None;
+    let mut world = World::new(start(large));
+    world.pass(0);
+    let (applied, now_ms) = (world.applied, world.now_ms);
+    let without_mac = |name: &str| ServerName { service: "web".into(), server: name.into() };
+    world.learn(Input::Drain { server: without_mac("s1"), drain: true });
+    world.learn(Input::Network(Box::new(Network { routes: Vec::new(), ..network() })));
+    assert_eq!(world.applied, applied + 1, "the operator's order isn't put off");
+    assert!(world.director.awaited().is_some(), "the rest is gathered");
+    while world.director.awaited().is_some() {
+        let at_ms = world.director.next_at();
+        assert!(at_ms <= now_ms + 10, "{at_ms} is long after {now_ms}");
+        world.now_ms = world.now_ms.max(at_ms);
+        world.pass(0);
+    }
 }

@@ -138,3 +138,25 @@ fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
     assert!(serve(&plan, "/").iter().all(|slot| *slot == other));
     assert_eq!(serve(&plan, "/img/a"), [vip.own]);
 }
+
+/// The ring of a route's servers gets a number once there is room for it; the route leads there from then on.
+#[test]
+fn a_route_follows_its_ring() {
+    let routed = web(vec![route(None, None, &["b"])]);
+    let others: Vec<farm::Service> =
+        (1..SERVICES_MAX as u16).map(|number| service(&format!("other{number}"), 80 + number)).collect();
+    let members = || vec![near("a", true), near("b", true)];
+    let state = ServiceState { service: &routed, members: members() };
+    let mut slots = Slots::default();
+    let full = others.iter().map(|service| ServiceState { service, members: vec![] });
+    let full: Vec<ServiceState<'_>> = [state].into_iter().chain(full).collect();
+    let before = plan(&full, INTERFACES, &mut slots, None).unwrap();
+    let asked = Asked { class: Class::Get, host: b"a.example", path: b"/", method: b"GET" };
+    let (_, ring) = before.tables.routes[&0].find_all(&asked);
+    assert!(!before.tables.rings.contains_key(&ring), "there is no room");
+    let alone = [ServiceState { service: &routed, members: members() }];
+    let after = plan(&alone, INTERFACES, &mut slots, Some(&before)).unwrap();
+    let served: Vec<&str> =
+        serve(&after, "/").iter().map(|slot| after.servers[slot].server.as_str()).collect();
+    assert_eq!(served, ["b"]);
+}
