@@ -59,7 +59,7 @@ enum Outcome {
 struct Line {
     name: String,
     diff: String,
-    commit: String,
+    code: String,
     seconds: u64,
     outcome: Outcome,
 }
@@ -74,7 +74,7 @@ pub fn run(wanted: &Wanted) -> Result<()> {
     let listed = mutants.len();
     mutants.extend(drawn(&tree, wanted)?);
     let record = wanted.directory.join("record.jsonl");
-    let mut known = read_record(&record, &tree.commit)?;
+    let mut known = read_record(&record, &tree.code)?;
     let mut lines = Vec::new();
     for (number, mutant) in (1..).zip(&mutants) {
         let line = match known.remove(&mutant.diff) {
@@ -130,6 +130,7 @@ fn drawn(tree: &Tree, wanted: &Wanted) -> Result<Vec<Mutant>> {
     #[derive(Deserialize)]
     struct Found {
         name: String,
+        file: String,
         diff: String,
     }
     if wanted.drawn == 0 {
@@ -145,24 +146,26 @@ fn drawn(tree: &Tree, wanted: &Wanted) -> Result<Vec<Mutant>> {
     let mut random = Random::new(wanted.seed);
     let mut drawn = Vec::new();
     while drawn.len() < wanted.drawn && !all.is_empty() {
-        let Found { name, diff } = all.swap_remove(random.below(all.len()));
-        drawn.push(Mutant { name, diff });
+        let Found { name, file, diff } = all.swap_remove(random.below(all.len()));
+        // Behind the two lines that name what changes, which git reads otherwise.
+        let hunks = diff.splitn(3, '\n').nth(2).unwrap_or_default();
+        drawn.push(Mutant { name, diff: format!("--- a/{file}\n+++ b/{file}\n{hunks}") });
     }
     Ok(drawn)
 }
 
-/// What was found before, of this commit, by the changes' texts.
-fn read_record(path: &Path, commit: &str) -> Result<BTreeMap<String, Line>> {
+/// What was found before, of this code, by the changes' texts.
+fn read_record(path: &Path, code: &str) -> Result<BTreeMap<String, Line>> {
     let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
     // A line may be cut.
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    Ok(lines.filter(|line| line.commit == commit).map(|line| (line.diff.clone(), line)).collect())
+    Ok(lines.filter(|line| line.code == code).map(|line| (line.diff.clone(), line)).collect())
 }
 
 /// A copy of the tree, with a target folder of its own.
 struct Tree {
     path: PathBuf,
-    commit: String,
+    code: String,
 }
 
 impl Tree {
@@ -176,7 +179,8 @@ impl Tree {
         }
         git(&path, &["fetch", "-q", "origin"], "")?;
         git(&path, &["checkout", "-q", "--force", "--detach", &commit], "")?;
-        Ok(Tree { path, commit })
+        let code = git(&root, &["rev-parse", "HEAD:crates/core", "HEAD:crates/sim"], "")?;
+        Ok(Tree { path, code })
     }
 
     fn try_out(&self, mutant: &Mutant, farms: u64) -> Result<Line> {
@@ -187,7 +191,7 @@ impl Tree {
         let outcome = self.outcome(farms)?;
         git(&self.path, &["checkout", "-q", "--force", "."], "")?;
         let Mutant { name, diff } = mutant.clone();
-        Ok(Line { name, diff, commit: self.commit.clone(), seconds: begun.elapsed().as_secs(), outcome })
+        Ok(Line { name, diff, code: self.code.clone(), seconds: begun.elapsed().as_secs(), outcome })
     }
 
     fn outcome(&self, farms: u64) -> Result<Outcome> {
