@@ -10,8 +10,8 @@
 //! * [`path`]: one packet's way through a director
 //! * [`server`]: one packet's way on a server
 //! * [`pool`]: servers, what is known of them, and who of them is chosen
-//! * [`farm`]: services and servers as data; the tables that follow
 //! * [`dns`]: names: messages, zones, and whose address is given
+//! * [`farm`]: services and servers as data; the tables that follow
 //! * [`node`]: what nodes say to each other, and what of it is believed
 //! * [`director`]: a whole farm's state machine
 #![no_std]

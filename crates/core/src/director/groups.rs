@@ -130,14 +130,12 @@ impl Groups {
         }
     }
 
-    /// The operator wants no more clients to go to a member, or wants them again. True if that is news.
-    pub(super) fn drain(&mut self, now: Moment, server: &ServerName, drain: bool) -> bool {
-        let Some(running) = self.running.get_mut(&server.service) else { return false };
-        let before = running.members.drained().clone();
-        running.members.drain(now.for_groups(), &server.server, drain);
-        let has_changed = *running.members.drained() != before;
-        self.settle(now, &server.service);
-        has_changed
+    /// The operator wants no more clients to go to a member, or wants them again.
+    pub(super) fn drain(&mut self, now: Moment, server: &ServerName, drain: bool) {
+        if let Some(running) = self.running.get_mut(&server.service) {
+            running.members.drain(now.for_groups(), &server.server, drain);
+            self.settle(now, &server.service);
+        }
     }
 
     /// The members of a group.

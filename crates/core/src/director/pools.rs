@@ -42,11 +42,8 @@ impl Pools {
     pub(super) fn reload(&mut self, services: &[Service], now_ms: u64) {
         let mut known = core::mem::take(&mut self.pools);
         for service in services {
-            let settings = Arc::new(Settings {
-                check: Arc::new(service.health.clone()),
-                report: service.report.clone().map(Arc::new),
-                slow_start_ms: service.slow_start_ms,
-            });
+            let Service { health, report, slow_start_ms, .. } = service;
+            let settings = Arc::new(Settings::of(health, report.as_ref(), *slow_start_ms));
             let mut servers = Pool::default();
             if let Some(before) = known.remove(&service.name) {
                 servers = before.servers;

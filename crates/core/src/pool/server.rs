@@ -21,6 +21,14 @@ pub struct Settings {
     pub slow_start_ms: u64,
 }
 
+impl Settings {
+    /// As a file describes them.
+    pub fn of(check: &HealthCheck, report: Option<&Reporting>, slow_start_ms: u64) -> Settings {
+        let report = report.map(|report| Arc::new(report.clone()));
+        Settings { check: Arc::new(check.clone()), report, slow_start_ms }
+    }
+}
+
 /// What came of a question to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use evener_core::director::{Director, Identity, Input, LoadQuery, Moment, Output, Probe, why_not_itself};
 use evener_core::node::group::Message;
@@ -20,7 +20,7 @@ use super::names::Names;
 use super::showing::Showing;
 use super::telling::Telling;
 use super::totals::Totals;
-use super::{IDLE_ENGINE, now_ms};
+use super::{IDLE_ENGINE, clocks, now_ms};
 use crate::board::About;
 use crate::board::request::{GroupAnswer, GroupAsker};
 use crate::config::Config;
@@ -31,7 +31,6 @@ use crate::io::probe::probe;
 use crate::io::report;
 use crate::io::sysctl::{Settings, is_reverse_path_strict};
 use crate::redirect::Ask;
-use crate::runtime::day::second_of_day;
 
 /// The engine whose packets go by the kernel's routes.
 pub(super) const KERNEL_ENGINE: &str = "xdp";
@@ -143,13 +142,7 @@ impl Executor {
     }
 
     pub(super) fn moment(&self) -> Moment {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Moment {
-            ms: now_ms(),
-            unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
-            second_of_day: second_of_day(),
-            lease_holds: self.plane.memory().lease.holds(self.plane.now()),
-        }
+        Moment { lease_holds: self.plane.memory().lease.holds(self.plane.now()), ..clocks() }
     }
 
     /// A member says something.

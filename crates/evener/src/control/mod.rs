@@ -21,9 +21,9 @@ mod totals;
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evener_core::director::Input;
+use evener_core::director::{Input, Moment};
 use evener_core::farm::plan::ServerName;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout_at};
@@ -41,6 +41,7 @@ use crate::io::network;
 use crate::io::network::path_mtu::PathMtu;
 use crate::redirect::Ask;
 use crate::runtime::Exit;
+use crate::runtime::day::second_of_day;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::signals::{Signals, Wish};
@@ -111,6 +112,17 @@ pub fn run(args: &cli::Run) -> Exit {
 /// The monotonic clock in milliseconds.
 fn now_ms() -> u64 {
     evener_dataplane::now_ns() / 1_000_000
+}
+
+/// All clocks, read together.
+fn clocks() -> Moment {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment {
+        ms: now_ms(),
+        unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
+        second_of_day: second_of_day(),
+        lease_holds: false,
+    }
 }
 
 /// Everything that runs.

@@ -32,7 +32,7 @@ use super::reading::{Reading, read_dns_files};
 use super::reload::{self, Fixed};
 use super::telling::open_log;
 use super::totals::Totals;
-use super::{Daemon, PACKET_ENGINE, REQUESTS, display, now_ms};
+use super::{Daemon, PACKET_ENGINE, REQUESTS, clocks, display, now_ms};
 use crate::admin;
 use crate::agent::local_server::LocalServer;
 use crate::agent::{self, AgentError};
@@ -288,7 +288,7 @@ fn beginning(engine: &dyn Engine, lease_ms: Option<u64>, now_ms: u64) -> Moment 
         Some(ms) if lease.until().is_none() => lease.set(Some(now.wrapping_add(ticks(ms)))),
         Some(_) => {}
     }
-    Moment { ms: now_ms, lease_holds: lease_holds && lease_ms.is_some(), ..Moment::default() }
+    Moment { ms: now_ms, lease_holds: lease_holds && lease_ms.is_some(), ..clocks() }
 }
 
 /// Who this host is among others, and the secret that they share, where every host decides.

@@ -26,7 +26,7 @@ use crate::farm::plan::{ServerName, identity};
 use crate::farm::{Farm, Service};
 use crate::path::seed::Seed;
 use crate::pool::signals::Signals;
-use crate::pool::{Change, Fact, LOAD_PORT, ReportKind, Reporting, health};
+use crate::pool::{Change, Fact, LOAD_PORT, ReportKind, Reporting};
 use candidate::Followed;
 use own::OwnServers;
 use running::{Running, Source};
@@ -85,7 +85,6 @@ pub(super) struct Names {
     key: Seed,
     /// Services and groups as they were looked at last.
     seen: Option<Seen>,
-    snapshot: Arc<Table<NameSnapshot>>,
     orders: VecDeque<NameOrder>,
     events: Vec<Event>,
 }
@@ -106,7 +105,6 @@ impl Names {
             paths: Paths::default(),
             key,
             seen: None,
-            snapshot: Arc::default(),
             orders: VecDeque::new(),
             events: Vec::new(),
         }
@@ -318,10 +316,7 @@ impl Names {
         }
         let Some(server) = name.list().and_then(|list| list.servers.get(place)) else { return };
         let server = || server_name(name, server);
-        let change = transition.and_then(|transition| match (transition.to, transition.reason) {
-            (health::State::Up, _) => Some(MemberChange::Up),
-            (_, reason) => reason.map(MemberChange::Down),
-        });
+        let change = transition.and_then(MemberChange::by_probes);
         let events = [
             change.map(|change| Event::Member { member: server(), change }),
             refuses.map(|refuses| Event::Wished { server: server(), refuses }),
@@ -351,29 +346,23 @@ impl Names {
         }
     }
 
-    /// Drains a server of a name's own list, or ends that. True if that is news.
-    pub(super) fn drain(&mut self, server: &ServerName, drain: bool) -> bool {
+    /// Drains a server of a name's own list, or ends that.
+    pub(super) fn drain(&mut self, server: &ServerName, drain: bool) {
         if drain {
-            self.drained.insert(server.clone())
+            self.drained.insert(server.clone());
         } else {
-            self.drained.remove(server)
-        };
+            self.drained.remove(server);
+        }
         let number = dns::Name::parse(&server.service).ok().and_then(|name| self.number(&name));
         let running = number.and_then(|number| Some((number, self.running.get_mut(number)?)));
-        let Some((number, Running { name, servers: Source::Own(servers), .. })) = running else {
-            return false;
-        };
-        let list = name.list().into_iter().flat_map(|list| &list.servers);
-        let Some(place) = list.clone().position(|listed| listed.name() == server.server) else {
-            return false;
-        };
-        if !servers.drain(place, drain) {
-            return false;
+        let Some((number, Running { name, servers: Source::Own(servers), .. })) = running else { return };
+        let mut list = name.list().into_iter().flat_map(|list| &list.servers);
+        let place = list.position(|listed| listed.name() == server.server);
+        if place.is_some_and(|place| servers.drain(place, drain)) {
+            let change = if drain { MemberChange::Drained } else { MemberChange::Undrained };
+            self.events.push(Event::Member { member: server.clone(), change });
+            self.mark(number);
         }
-        let change = if drain { MemberChange::Drained } else { MemberChange::Undrained };
-        self.events.push(Event::Member { member: server.clone(), change });
-        self.mark(number);
-        true
     }
 
     /// What the operator has drained, whether it is there or not.
@@ -411,8 +400,7 @@ impl Names {
             let looks = all.filter_map(|number| self.look(number, now));
             let (balanced, seen): (Vec<_>, Vec<_>) = looks.unzip();
             self.orders.push_back(NameOrder::AnswerAll(balanced));
-            self.snapshot = Arc::new(seen.into_iter().collect());
-            return Some(Arc::clone(&self.snapshot));
+            return Some(Arc::new(seen.into_iter().collect()));
         }
         if self.dirty.is_empty() {
             return None;
@@ -425,8 +413,7 @@ impl Names {
             }
         }
         self.orders.push_back(NameOrder::Answer(answers));
-        self.snapshot = Arc::new(self.snapshot.with(seen));
-        Some(Arc::clone(&self.snapshot))
+        Some(Arc::new(farm.names.with(seen)))
     }
 
     fn look(&mut self, number: usize, now: Moment) -> Option<(Arc<Balanced>, Arc<NameSnapshot>)> {

@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 
 use super::member::Member;
 use super::{MemberChange, MemberEvent, Members, Moment, Order};
-use crate::pool::health;
 use crate::pool::{Change, Due, Fact};
 
 /// What came of a LOAD-QUERY itself. The load comes in a message of its own.
@@ -85,10 +84,8 @@ impl Members {
             self.publish_at_ms = self.publish_at_ms.min(now.now_ms);
         }
         if let Some(transition) = transition {
-            match (transition.to, transition.reason) {
-                (health::State::Up, _) => self.tell(name, MemberChange::Up),
-                (_, Some(reason)) => self.tell(name, MemberChange::Down(reason)),
-                _ => {}
+            if let Some(change) = MemberChange::by_probes(transition) {
+                self.tell(name, change);
             }
             self.changed(now);
         }

@@ -249,11 +249,8 @@ pub(super) struct Care {
 
 impl Care {
     pub(super) fn of(group: &Group) -> Care {
-        let listed = Arc::new(Settings {
-            check: Arc::new(group.health.clone()),
-            report: group.report.clone().map(Arc::new),
-            slow_start_ms: group.slow_start_ms,
-        });
+        let Group { health, report, slow_start_ms, .. } = group;
+        let listed = Arc::new(Settings::of(health, report.as_ref(), *slow_start_ms));
         let joined = match group.health.kind {
             HealthKind::None => {
                 let check = HealthCheck { kind: HealthKind::Tcp, rise: 1, ..group.health.clone() };

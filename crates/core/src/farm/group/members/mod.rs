@@ -33,7 +33,7 @@ use super::model::{Group, GroupMember};
 use super::reach::Reach;
 use crate::net::http::{Status, Url};
 use crate::path::seed::Seed;
-use crate::pool::health::Failure;
+use crate::pool::health::{self, Failure, Transition};
 use crate::pool::report::BadReport;
 use crate::pool::{HealthCheck, Reporting, Server, State};
 use member::{Care, Member};
@@ -179,6 +179,16 @@ pub enum MemberChange {
     /// The operator does again.
     #[error("no longer drained")]
     Undrained,
+}
+
+impl MemberChange {
+    /// By probes; nothing where one went down for no reason that they met.
+    pub(crate) fn by_probes(transition: Transition) -> Option<MemberChange> {
+        match (transition.to, transition.reason) {
+            (health::State::Up, _) => Some(MemberChange::Up),
+            (_, reason) => reason.map(MemberChange::Down),
+        }
+    }
 }
 
 /// The members of a group.
