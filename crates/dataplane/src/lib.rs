@@ -35,8 +35,8 @@ use evener_core::path::tables::Tables;
 use events::{Events, Watch};
 use installed::{Missing, Part};
 
-/// What carries decisions out, and changes what they go by. It belongs to one thread at a time; what others need meanwhile is its
-/// [`DataPlane`].
+/// Carries decisions out, and changes the tables that they go by. It belongs to one thread at a time; others use its [`DataPlane`]
+/// meanwhile.
 pub trait Engine: Send {
     /// The engine's name in configuration, views and metrics.
     fn kind(&self) -> &'static str;
@@ -123,8 +123,8 @@ pub trait Engine: Send {
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError>;
 }
 
-/// What packets meet and what was counted of them, for all threads at all times. Nothing here waits for an engine that is about to change
-/// what is in force.
+/// The sessions and counters of packets, for all threads at all times. Nothing here waits for an engine that is about to change its
+/// tables.
 pub trait DataPlane: Send + Sync {
     /// As [`Engine::memory`].
     fn memory(&self) -> Memory<'_>;

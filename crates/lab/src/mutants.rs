@@ -41,7 +41,7 @@ struct Mutant {
     diff: String,
 }
 
-/// What became of one.
+/// The result of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Outcome {
     /// A test of core fails, by its name; or hangs.
@@ -154,7 +154,7 @@ fn drawn(tree: &Tree, wanted: &Wanted) -> Result<Vec<Mutant>> {
     Ok(drawn)
 }
 
-/// What was found before, of this code, by the changes' texts.
+/// Results of earlier runs for this code, by the changes' texts.
 fn read_record(path: &Path, code: &str) -> Result<BTreeMap<String, Line>> {
     let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
     // A line may be cut.

@@ -166,7 +166,7 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
             one.lost |= node.names.get(&one.slot) != Some(&one.server);
         }
         let Some(director) = node.director.as_ref().filter(|_| !node.is_answering()) else { continue };
-        // What an engine holds that has failed half-way is nobody's plan; it is not for long.
+        // An engine that failed half-way holds tables of no plan, for a short time.
         let begins = node.shown.generation == 0 && node.engine.tables.vips.is_empty();
         if !node.refused && !begins && node.engine.tables != director.plan().tables {
             return Err(Broken::Told(format!("the tables of node {number}")));
@@ -292,7 +292,7 @@ pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Re
 
 /// Whether a server should not get anything new, since its service fails: a director's, that had time to notice and to say so.
 fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
-    // Who is the last that is kept, its director says with the answer.
+    // The director says with its answer which server it keeps as the last.
     let may_know = world.kind != Kind::EveryHost && !node.is_answering();
     let Some(director) = node.director.as_ref().filter(|_| may_know && node.takes_part()) else {
         return false;

@@ -24,7 +24,7 @@ use evener_core::path::unmatched::Unmatched;
 /// Sessions of a model: more than its clients ever have.
 const SESSIONS: usize = 256;
 
-/// What hosts mark packets with that they pass on by tunnels.
+/// The key of marks on packets that hosts pass on by tunnels.
 pub(crate) const MARK_KEY: Seed = Seed(9, 10);
 
 /// No packet of a model comes in pieces, and its answers don't come by.
@@ -175,8 +175,8 @@ impl Engine {
     }
 }
 
-/// What is in force when the change from `old` to `new` fails at a write: all that was written before it is new. What is gone is taken out
-/// last, so it is there still.
+/// The tables in force when the change from `old` to `new` fails at a write: all that was written before it is new. Removals come
+/// last, so nothing is gone yet.
 fn half_way(old: &Tables, new: &Tables, writes: &[usize; 7], at: usize) -> Tables {
     let is_done = |kind: usize| writes.iter().take(kind + 1).sum::<usize>() <= at;
     let mut half = old.clone();

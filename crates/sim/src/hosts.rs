@@ -1,5 +1,5 @@
-//! What clients of a farm are promised where every host decides: who gets new connections, and who answers for addresses. Much of that
-//! takes a while, so it is watched since when things are as they are.
+//! Promises to clients of a farm where every host decides: which servers get new connections, and which hosts answer for addresses. Hosts
+//! may take a while to keep them, so each state is watched from its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const HEARS_MS: u64 = 1_000;
 /// A lease ends sooner than this, in milliseconds.
 const LEASE_MS: u64 = SILENCE_MS;
 
-/// Who is there, and hears whom: addresses and rings follow when that changes.
+/// Which nodes are there, and which others each hears: addresses and rings follow when that changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Presence {
     /// Of each node: since when its daemon lives or is dead, whether it lives, its cable, its list, whether it waits for its engine, and
@@ -45,7 +45,7 @@ impl Presence {
     }
 }
 
-/// What decides who is given new connections, besides who is there: whose server works, who is drained, and who reads another file.
+/// The inputs to the choice for new connections: presence, which servers work, which are drained, and which hosts read another file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fitness {
     presence: Presence,
@@ -72,7 +72,7 @@ enum Unfit {
     Disagrees,
 }
 
-/// What has to be watched over time.
+/// The state that is watched over time.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     presence: Presence,
@@ -93,7 +93,7 @@ pub(crate) struct Hosts {
     away_since: BTreeMap<usize, u64>,
     /// When they last came back.
     back_ms: BTreeMap<usize, u64>,
-    /// Who owned an address when a node came back, and wasn't heard by it since.
+    /// Owners of an address when a node came back that it hasn't heard since.
     unheard: BTreeSet<(usize, usize, IpAddr)>,
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Who was away for longer than a lease answers for nothing before it has heard those that own it meanwhile; who has left, never.
+/// A host that was away for longer than a lease answers for no address before it has heard the owners since. One that has left never does.
 fn leases(world: &mut World) -> Result<(), Broken> {
     let now_ms = world.now_ms;
     for a in 0..world.nodes.len() {
@@ -329,7 +329,7 @@ fn is_known_to_clients(world: &World, groups: &[Vec<usize>]) -> Result<(), Broke
     Ok(())
 }
 
-/// Who works and is wanted gets new connections from all that hear it.
+/// Each server that works and is wanted gets new connections from all that hear it.
 fn all_fit_are_chosen(world: &World, group: &[usize]) -> Result<(), Broken> {
     let since_ms = world.now_ms.saturating_sub(TAKE_OVER_MS);
     let is_fit = |b: usize| {

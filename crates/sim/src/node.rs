@@ -39,7 +39,7 @@ struct Work {
     /// When it goes on, in milliseconds.
     due_ms: u64,
     stage: Stage,
-    /// What was shown when it was ordered.
+    /// The snapshot shown when it was ordered.
     shown: Arc<Snapshot>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Node {
     pub(crate) tunnels: server::Tables,
     /// When its daemon, which takes part no longer, ends.
     leaves_at: Option<u64>,
-    /// Who gets new connections of each service by its data plane, by bits.
+    /// The servers of new connections of each service by its data plane, by bits.
     pub(crate) rings: [u8; VIPS.len()],
     /// Names of the servers that slots stood for when they were put in force.
     pub(crate) names: BTreeMap<u16, ServerName>,
@@ -485,7 +485,7 @@ impl Node {
     }
 }
 
-/// What a host opens tunnels by: those of other hosts, with their marks.
+/// The tables by which a host opens tunnels: those of other hosts, with their marks.
 fn tunnels(kind: Kind, number: usize) -> server::Tables {
     let offer = Offer { is_marked: true, ..Offer::default() };
     let key = |vip| VipKey { address: vip, port: 80, protocol: Protocol::Tcp };

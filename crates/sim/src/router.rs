@@ -18,14 +18,14 @@ use crate::world::{Connection, World};
 /// Hosts that a packet meets at the most.
 const MEETS_MAX: usize = 3;
 
-/// What the router knows.
+/// The router's neighbours.
 #[derive(Debug, Default)]
 pub(crate) struct Router {
     owners: BTreeMap<IpAddr, usize>,
 }
 
 impl Router {
-    /// Who has an address, as far as it knows.
+    /// The node that has an address, as far as it knows.
     pub(crate) fn known(&self, address: IpAddr) -> Option<usize> {
         self.owners.get(&address).copied()
     }

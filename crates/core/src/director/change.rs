@@ -29,7 +29,7 @@ pub(super) struct Reload {
     pub(super) farm: Arc<Farm>,
     pub(super) network: Arc<Network>,
     pub(super) links: BTreeMap<u32, Mac>,
-    /// What was kept of groups that it has and that aren't served yet.
+    /// The kept state of groups that it has and that aren't served yet.
     pub(super) groups: BTreeMap<String, KeptGroup>,
 }
 
@@ -92,7 +92,7 @@ impl Director {
         }
     }
 
-    /// What is told of the farm, or announced, waits for the tables that it is about: those on their way, or those after them.
+    /// Holds news of the farm back until the tables that they are about are in force: those on their way, or those after them.
     pub(super) fn hold_back(&mut self, first: usize) {
         if self.applying.is_none() {
             self.outputs.append(&mut self.held_back);

@@ -8,7 +8,7 @@ use super::Director;
 use crate::dns::OwnServer;
 use crate::farm::plan::ServerName;
 
-/// Who has a server.
+/// The owner of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A service that packets are sent on for.
@@ -24,7 +24,7 @@ pub enum Owner {
 pub struct Drainable {
     /// As it is called here, however it was written.
     pub name: ServerName,
-    /// Who has it.
+    /// Its owner.
     pub owner: Owner,
     /// Whether it is drained now.
     pub is_drained: bool,

@@ -12,7 +12,7 @@ use crate::farm::plan::ServerName;
 use crate::path::seed::Seed;
 use crate::pool::Fact;
 
-/// What was kept of a group that begins.
+/// The kept state of a group that begins.
 #[derive(Clone, Debug, Default)]
 pub struct KeptGroup {
     /// Its members: see [`Order::Save`].
@@ -21,7 +21,7 @@ pub struct KeptGroup {
     pub drained: BTreeSet<String>,
 }
 
-/// What came of an order of a group.
+/// The result of an order of a group.
 #[derive(Clone, Debug)]
 pub enum MemberFact {
     /// Of a probe, or of a question for what a member knows of its load.
@@ -170,7 +170,7 @@ impl Groups {
         self.orders.pop_front()
     }
 
-    /// What has happened since.
+    /// The events since the last call.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         core::mem::take(&mut self.events)
     }

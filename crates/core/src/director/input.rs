@@ -44,7 +44,7 @@ pub enum Input {
     Probed {
         /// Whose.
         server: ServerName,
-        /// What came of it.
+        /// Its result.
         result: Result<u64, Failure>,
     },
     /// A server has said its load, or hasn't: see [`super::Output::LoadQuery`].
@@ -60,21 +60,21 @@ pub enum Input {
         group: String,
         /// Its number there.
         member: usize,
-        /// What came of it.
+        /// Its result.
         fact: MemberFact,
     },
     /// An order of a name has come to its end.
     Name {
         /// As it was then.
         name: Arc<BalancedName>,
-        /// What came of it.
+        /// Its result.
         fact: NameFact,
     },
     /// The path to a server was probed.
     Path {
         /// The server.
         address: IpAddr,
-        /// What it carries, or why that isn't known.
+        /// The path's bandwidth, or why that isn't known.
         found: Result<MeasuredPath, String>,
     },
     /// The network around this host, as its kernel knows it now.
@@ -97,7 +97,7 @@ pub enum Input {
         network: Box<Network>,
         /// The interfaces of it that packets are taken from, with their MACs.
         links: BTreeMap<u32, Mac>,
-        /// What was kept of groups that aren't served yet.
+        /// The kept state of groups that aren't served yet.
         groups: BTreeMap<String, KeptGroup>,
     },
     /// The operator describes a farm anew that can't be, for a reason that shows before anything is tried.

@@ -94,7 +94,7 @@ pub struct Start {
     pub seed: Seed,
     /// What a data plane goes by that outlived an earlier director.
     pub running: Option<Tables>,
-    /// What was kept of groups.
+    /// The kept state of groups.
     pub groups: BTreeMap<String, KeptGroup>,
 }
 
@@ -113,7 +113,7 @@ pub struct Director {
     seed: Seed,
     told: Told,
     plan: Arc<Plan>,
-    /// Who has which number; empty while a change is on its way, which has them.
+    /// Which server has which number; empty while a change is on its way, which has them.
     slots: Slots,
     /// Slots that were released since then.
     released: Vec<u16>,
@@ -133,7 +133,7 @@ pub struct Director {
     /// Reloads to come, one after the other.
     reloads_waiting: VecDeque<Reload>,
     applying: Option<Applying>,
-    /// What is to be told and announced with tables, and how much of that with those on their way.
+    /// Outputs that wait for tables, and how many of them wait for those on their way.
     held_back: VecDeque<Output>,
     until_answer: usize,
     reloads: Reloads,
@@ -506,7 +506,7 @@ impl Director {
         self.pools.drained()
     }
 
-    /// What the operator drained of servers that are listed for a name alone.
+    /// The servers listed for a name alone that the operator drained.
     pub fn drained_of_names(&self) -> &BTreeSet<ServerName> {
         self.names.drained()
     }

@@ -21,9 +21,9 @@ pub struct Change {
     pub(super) links: Vec<(u32, Mac)>,
     pub(super) hosts: plan::Hosts,
     pub(super) slots: Slots,
-    /// What it is held against.
+    /// The plan that it is compared with.
     pub(super) before: Arc<Plan>,
-    /// What the engine holds; `None` where it is to be given tables in any case.
+    /// The engine's tables; `None` where it is to be given tables in any case.
     pub(super) in_force: Option<Arc<Tables>>,
 }
 
@@ -76,16 +76,16 @@ impl Planned {
     }
 }
 
-/// What became of an order.
+/// The result of an order.
 #[derive(Clone, Debug)]
 pub struct Applied {
     /// Which: see [`super::Director::awaited`].
     pub number: u64,
     /// Of whom the plan was made.
     pub(super) members: Vec<Vec<MemberState>>,
-    /// What is in force now, or why it isn't; `None` where it was so already.
+    /// The plan in force now, or why it isn't in force; `None` where it was so already.
     pub(super) plan: Result<Option<Plan>, String>,
     pub(super) slots: Slots,
-    /// What the engine holds, whatever became of it.
+    /// The engine's tables, whatever the result.
     pub(super) in_force: Arc<Tables>,
 }

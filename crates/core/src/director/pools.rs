@@ -81,7 +81,7 @@ impl Pools {
         if drain { self.drained.insert(name.clone()) } else { self.drained.remove(name) }
     }
 
-    /// What the operator drained, whether it is there or not.
+    /// The servers that the operator drained, whether they are listed or not.
     pub(super) fn drained(&self) -> &BTreeSet<ServerName> {
         &self.drained
     }
@@ -113,7 +113,7 @@ impl Pools {
         self.pools.values().map(|pool| pool.servers.next_at()).min().unwrap_or(u64::MAX)
     }
 
-    /// What is due now.
+    /// The questions due now.
     pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, Due)> {
         let due = self.pools.iter_mut().flat_map(|(service, pool)| {
             let named = |(server, due)| (ServerName { service: service.clone(), server }, due);

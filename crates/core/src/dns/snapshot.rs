@@ -43,7 +43,7 @@ pub struct AddressSnapshot {
 /// What is known of the load of a server that tells it, or that is given by it.
 #[derive(Clone, Debug, Default)]
 pub struct LoadSnapshot {
-    /// What it says of its load.
+    /// The load that it reports.
     pub report: Report,
     /// How old that was, in milliseconds.
     pub age_ms: Option<u64>,

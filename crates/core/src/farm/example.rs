@@ -58,3 +58,8 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
 pub fn server(name: &str, address: IpAddr) -> Server {
     Server { name: name.to_string(), address, port: None, mac: None, weight: 1, publish: vec![] }
 }
+
+/// A check that one probe decides, every second, for tests that count probes.
+pub fn check(kind: HealthKind) -> HealthCheck {
+    HealthCheck { kind, interval_ms: 1_000, timeout_ms: 500, rise: 1, fall: 1, jitter_percent: 0, port: None }
+}

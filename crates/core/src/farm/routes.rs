@@ -1,4 +1,4 @@
-//! Who serves what, by what a client asks for: routes as a file has them.
+//! Routes as a file has them: which servers serve a request, by its host, path and method.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -9,7 +9,7 @@ use core::ops::Deref;
 
 use crate::path::content::{HostPattern, PathPattern};
 
-/// Who serves what, by what a client asks for.
+/// The servers of requests with a host, a path and a method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The host: exact, or `*.` and a suffix; `None` is any.

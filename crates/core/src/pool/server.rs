@@ -29,12 +29,12 @@ impl Settings {
     }
 }
 
-/// What came of a question to a server.
+/// The answer to a question to a server, or the want of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// How long a probe took in microseconds, or why it failed.
     Probed(Result<u64, Failure>),
-    /// What the server reports of its load, or why that isn't believed.
+    /// The load that the server reports, or why that isn't believed.
     Reported(Result<Report, BadReport>),
 }
 
@@ -53,18 +53,18 @@ pub struct Change {
     pub reports: Option<Option<BadReport>>,
 }
 
-/// What is due for a server.
+/// The questions due for a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// It is to be probed now.
     pub probe: bool,
     /// It is to be asked for its load now.
     pub ask: bool,
-    /// What time alone has changed.
+    /// The change that time alone made.
     pub change: Change,
 }
 
-/// What is known of one server.
+/// The state of one server.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// Mostly the same for many servers.
@@ -117,7 +117,7 @@ impl Server {
         asks_at_ms.min(rises_at_ms).min(self.health.next_probe_at())
     }
 
-    /// What is due now. Each question counts as begun.
+    /// The questions due now. Each counts as begun.
     pub fn poll(&mut self, now_ms: u64) -> Due {
         let mut due = Due::default();
         if self.health.next_probe_at() <= now_ms {
@@ -170,7 +170,7 @@ impl Server {
         self.is_drained
     }
 
-    /// What probes have found.
+    /// Its health, by probes.
     pub fn health(&self) -> &Health {
         &self.health
     }
@@ -214,7 +214,7 @@ impl Server {
         self.slow_start.percent(now_ms, self.settings.slow_start_ms)
     }
 
-    /// What is known of its load.
+    /// Its load, by reports and probes.
     pub fn signals(&self, now_ms: u64) -> Signals {
         let latest = self.reports.as_ref().and_then(|reports| reports.latest(now_ms));
         Signals {
@@ -225,7 +225,7 @@ impl Server {
         }
     }
 
-    /// What became of its reports, if it is asked for them.
+    /// The state of its reports, if it is asked for them.
     pub fn reports(&self) -> Option<ReportsSnapshot> {
         self.reports.as_ref().map(|reports| reports.snapshot())
     }

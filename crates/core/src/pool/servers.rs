@@ -80,7 +80,7 @@ impl<K: Ord + Clone> Pool<K> {
         self.next_ms
     }
 
-    /// What is due now.
+    /// The questions due now.
     pub fn poll(&mut self, now_ms: u64) -> Vec<(K, Due)> {
         if self.next_ms > now_ms {
             return Vec::new();

@@ -9,8 +9,8 @@ use evener_core::farm::network::{Interface, Network, Route};
 use evener_core::farm::{Farm, Server, Service, example};
 use evener_core::net::wire::Mac;
 use evener_core::path::seed::Seed;
+use evener_core::pool::HealthKind;
 use evener_core::pool::policy::Fills;
-use evener_core::pool::{HealthCheck, HealthKind};
 use evener_dataplane::Engine;
 use evener_dataplane::refusals::Refusals;
 use evener_dataplane::xdp::{XdpEngine, pins};
@@ -29,15 +29,7 @@ fn farm(servers: &[u8], ports: &[u16]) -> Farm {
         mac: Some(Mac([2, 0, 0, 0, 0, *number])),
         ..example::server(&format!("web{number}"), IpAddr::from([192, 0, 2, *number]))
     };
-    let health = HealthCheck {
-        kind: HealthKind::None,
-        interval_ms: 1_000,
-        timeout_ms: 500,
-        rise: 1,
-        fall: 1,
-        jitter_percent: 0,
-        port: None,
-    };
+    let health = example::check(HealthKind::None);
     let service = |port: &u16| Service {
         health: health.clone(),
         ..example::service(

@@ -73,9 +73,9 @@ pub(crate) struct Published {
     pub(crate) local: Option<Local>,
     /// What is set up in the kernel.
     pub(crate) installed: Arc<Installed>,
-    /// Who answers for groups, whose clients are sent on by HTTP.
+    /// The redirectors of groups, whose clients are sent on by HTTP.
     pub(crate) fronts: Arc<Fronts>,
-    /// What became of queries for names.
+    /// Counters of queries for names.
     pub(crate) queries: Arc<Counts>,
 }
 

@@ -28,7 +28,7 @@ pub(super) enum ExecuteError {
     Engine(#[from] EngineError),
 }
 
-/// What became of an order.
+/// The result of an order.
 pub(super) struct Done {
     applied: Applied,
     result: Result<(), ExecuteError>,
@@ -56,7 +56,7 @@ impl Changing {
         self.here.as_mut().map(|workshop| &mut *workshop.engine as &mut dyn Engine)
     }
 
-    /// What is in force, unless a change is on its way.
+    /// The tables in force, unless a change is on its way.
     pub(super) fn tables(&self) -> Option<&Tables> {
         self.here.as_ref().map(|workshop| &**workshop.engine.tables())
     }
@@ -74,7 +74,7 @@ impl Changing {
         }
     }
 
-    /// What became of the change that is on its way. It may be waited for again; where there is none, that is for ever.
+    /// The result of the change that is on its way. Cancel safe; where no change is on its way, it never ends.
     pub(super) async fn done(&mut self) -> Done {
         let Some(away) = &mut self.away else { return pending().await };
         let (workshop, done) = match away.await {
@@ -121,7 +121,7 @@ impl Executor {
         let now = self.director.snapshot();
         let plan = Arc::clone(&now.plan);
         let is_new = !Arc::ptr_eq(&before.plan, &plan);
-        // What the kernel has to let through may be otherwise, before anybody is answered that a file is in force.
+        // The firewall's rules may have to change, before anybody is answered that a file is in force.
         self.restores_later |= before.reloads.done != now.reloads.done;
         if is_new {
             self.tell_names(Names::of(&plan, Arc::clone(&plan.tables)));

@@ -1,4 +1,4 @@
-//! What the operator has drained, for the next daemon: servers by their names, whether the file has them or not, until they are wanted again.
+//! The servers that the operator drained, for the next daemon: by their names, whether the file has them or not, until they are wanted again.
 
 use std::collections::BTreeSet;
 use std::fs;

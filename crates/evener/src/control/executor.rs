@@ -47,7 +47,7 @@ pub(super) struct Executor {
     pub(super) director: Director,
     /// The file that the director's farm is from.
     pub(super) config: Config,
-    /// What packets meet, at all times; and the engine, which is away while it changes what they go by.
+    /// The data plane, at all times; and the engine, which is away while it changes what they go by.
     pub(super) plane: Arc<dyn DataPlane>,
     pub(super) changing: Changing,
     /// The engine's name, and how it was attached when it was here last.

@@ -76,7 +76,7 @@ impl Groups {
         (groups, asked)
     }
 
-    /// Who answers for groups.
+    /// The redirectors of groups.
     pub(super) fn fronts(&self) -> Arc<Fronts> {
         Arc::clone(&self.fronts)
     }
@@ -140,7 +140,7 @@ impl Groups {
         self.fronts.publish(fronts);
     }
 
-    /// What was kept of a file's groups that aren't served yet.
+    /// The kept state of a file's groups that aren't served yet.
     pub(super) fn kept(&self, config: &Config) -> BTreeMap<String, KeptGroup> {
         let names = config.groups.iter().map(|service| &service.group.name);
         let new = names.filter(|name| self.fronts.of(name).is_none());

@@ -216,7 +216,7 @@ impl Daemon {
                 }
                 () = tokio::time::sleep_until(fit) => fit = Instant::now() + self.executor.fit_sessions(),
                 _ = restore.tick() => self.executor.restore(),
-                // What this host is to be as a server is that of the reload, until it is refused.
+                // While a reload is on its way this host is the server that its file describes, until it is refused.
                 _ = restore_server.tick(), if self.reloading.is_none() => self.restore_server().await,
                 _ = sweep.tick() => {
                     self.executor.sweep_some();
@@ -335,7 +335,7 @@ impl Daemon {
             self.executor.tell(Input::Leave);
             let until = Instant::now() + HANDOVER;
             while let Ok(done) = timeout_at(until, self.executor.changing.done()).await {
-                // Who waited for that has been left.
+                // Nobody waits for this answer any more.
                 let _ = self.executor.take(done);
             }
         }

@@ -57,7 +57,7 @@ fn code(file: &Path) -> String {
     let (mut code, mut lines) = (String::new(), text.lines());
     while let Some(line) = lines.next() {
         if line.contains("#[cfg(test)]") || line.contains("#[cfg(all(test") {
-            // What is for tests alone ends where it began, as far as it is indented.
+            // An item for tests alone ends at the indentation where it began.
             lines.find(|next| indent(next) == indent(line) && next.ends_with([';', ',', '}']));
         } else if !line.trim_start().starts_with("//") {
             code = code + line + "\n";

@@ -234,7 +234,7 @@ struct Workshop {
     fills: Fills,
 }
 
-/// What comes back from the thread that makes changes.
+/// The answer of the thread that makes changes.
 struct Back {
     workshop: Workshop,
     answer: Applied,

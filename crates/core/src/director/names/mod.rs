@@ -50,7 +50,7 @@ pub enum NameOrder {
     Answer(Vec<(usize, Arc<Balanced>)>),
 }
 
-/// What came of an order of a name.
+/// The result of an order of a name.
 #[derive(Clone, Debug)]
 pub enum NameFact {
     /// Of a question to a server, by its place in the list of then.
@@ -79,7 +79,7 @@ pub(super) struct Names {
     is_begun: bool,
     /// Of how many servers it isn't known yet whether they work.
     unknown: usize,
-    /// What the operator had drained, whether it is there or not.
+    /// The servers that the operator drained, whether they are listed or not.
     drained: BTreeSet<ServerName>,
     paths: Paths,
     key: Seed,
@@ -365,7 +365,7 @@ impl Names {
         }
     }
 
-    /// What the operator has drained, whether it is there or not.
+    /// The servers that the operator drained, whether they are listed or not.
     pub(super) fn drained(&self) -> &BTreeSet<ServerName> {
         &self.drained
     }
@@ -382,7 +382,7 @@ impl Names {
         self.orders.pop_front()
     }
 
-    /// What has happened since.
+    /// The events since the last call.
     pub(super) fn take_events(&mut self) -> Vec<Event> {
         core::mem::take(&mut self.events)
     }

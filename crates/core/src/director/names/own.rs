@@ -60,7 +60,7 @@ impl OwnServers {
         self.pool.next_at()
     }
 
-    /// What is due now, by places in the list.
+    /// The questions due now, by places in the list.
     pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(usize, Due)> {
         self.pool.poll(now_ms)
     }
@@ -118,9 +118,10 @@ fn seed_of(seed: u64, place: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::farm::example;
     use crate::pool::health::{self, Failure};
     use crate::pool::report::Report;
-    use crate::pool::{HealthCheck, HealthKind, ReportKind, Reporting, Settings};
+    use crate::pool::{HealthKind, ReportKind, Reporting, Settings};
     use alloc::vec;
 
     fn list(addresses: &[&str], kind: HealthKind) -> ServerList {
@@ -128,15 +129,7 @@ mod tests {
         ServerList {
             servers: addresses.iter().map(server).collect(),
             settings: Arc::new(Settings {
-                check: Arc::new(HealthCheck {
-                    kind,
-                    interval_ms: 1_000,
-                    timeout_ms: 500,
-                    rise: 1,
-                    fall: 1,
-                    jitter_percent: 0,
-                    port: None,
-                }),
+                check: Arc::new(example::check(kind)),
                 report: None,
                 slow_start_ms: 0,
             }),

@@ -123,7 +123,7 @@ fn a_restart_forgets_no_host_that_packets_come_from_and_sends_none_to_one_that_w
     assert!(sent_to_others(&tables) && tables.peers.contains(&sends_with), "{:?}", tables.peers);
 }
 
-/// What it says of the file that it goes by, to other hosts.
+/// The identity of its file, as other hosts learn it.
 fn generation_said(
     director: &mut Director,
     now: Moment,

@@ -1,4 +1,4 @@
-//! What is learned while a change is on its way: it waits for no engine, and the next change has it.
+//! Facts learned while a change is on its way: they wait for no engine, and the next change has them.
 
 use super::*;
 use crate::farm::network::Network;

@@ -13,9 +13,9 @@ use super::*;
 use crate::farm::network::tests::{director as network, ip};
 use crate::farm::{self, Server, example};
 use crate::path::tables::Tables;
+use crate::pool::HealthKind;
 use crate::pool::health::Failure;
 use crate::pool::policy::Fills;
-use crate::pool::{HealthCheck, HealthKind};
 
 mod consumers;
 mod every_host;
@@ -48,15 +48,7 @@ fn farm(servers: &[(&str, u8)]) -> Farm {
         mac: Some(Mac([2, 0, 0, 0, 1, *number])),
         ..example::server(name, IpAddr::from([192, 0, 2, *number]))
     };
-    let health = HealthCheck {
-        kind: HealthKind::Tcp,
-        interval_ms: 1_000,
-        timeout_ms: 500,
-        rise: 1,
-        fall: 1,
-        jitter_percent: 0,
-        port: None,
-    };
+    let health = example::check(HealthKind::Tcp);
     let service = Service {
         health,
         ..example::service("web", SocketAddr::new(ip("192.0.2.99"), 80), servers.iter().map(server).collect())

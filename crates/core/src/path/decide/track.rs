@@ -1,4 +1,4 @@
-//! What is remembered of first fragments.
+//! The memory of first fragments.
 
 use super::{Knowledge, Reason};
 use crate::path::fragments::{FragmentKey, LIFETIME_MS, Track};
@@ -37,7 +37,7 @@ pub(super) fn key(at: &Layers, id: u32) -> FragmentKey {
     FragmentKey { src: at.src, dst: at.dst, id, protocol }
 }
 
-/// What is remembered of the first one, while that counts.
+/// The first one's decision, while it is remembered.
 pub(super) fn find(known: &Knowledge<'_>, key: &FragmentKey) -> Option<Track> {
     let track = known.memory.fragments.find(key)?;
     // What nobody put out may be met again for five seconds each 52 days, when ticks have wrapped: of that one fragment is

@@ -1,4 +1,4 @@
-//! What a data plane was loaded with, as it says itself.
+//! The settings that a data plane was loaded with, as it says itself.
 
 use evener_core::path::seed::Seed;
 

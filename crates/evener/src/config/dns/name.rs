@@ -28,7 +28,7 @@ use crate::config::{addresses, defaults, health, report, values};
 /// A balanced name, and what of it is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameConfig {
-    /// What it means.
+    /// The name as `core` has it.
     pub name: Arc<BalancedName>,
     /// By which protocols browsers are told to come, by an HTTPS record; none: there is no record but the zone file's.
     pub alpn: Vec<String>,

@@ -87,7 +87,7 @@ impl Names {
         }
     }
 
-    /// What became of queries.
+    /// Counters of queries.
     pub(super) fn counts(&self) -> Arc<Counts> {
         Arc::clone(&self.answering.counts)
     }

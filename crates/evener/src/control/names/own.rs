@@ -27,7 +27,7 @@ pub(super) struct Questions {
     facts: mpsc::Sender<Input>,
 }
 
-/// What is wanted of a server.
+/// A question to a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Question {
     Probe,

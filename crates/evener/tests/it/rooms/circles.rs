@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// A file.
 struct Module {
-    /// What it names by a path: all that it imports, and what else has a `::` in it.
+    /// The paths that it names: all its imports, and whatever else has a `::` in it.
     paths: BTreeSet<String>,
     /// By the name that it has here, what it imports or has others import from here.
     imports: BTreeMap<String, String>,

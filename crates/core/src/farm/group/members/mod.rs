@@ -418,7 +418,7 @@ impl Members {
         Some((member.name(), member.server.is_drained()))
     }
 
-    /// What all of them are called.
+    /// The names of all of them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.members.values().map(Member::name)
     }
@@ -453,7 +453,7 @@ impl Members {
         orders
     }
 
-    /// What has happened since this was called last, with members' names.
+    /// The events since the last call, with members' names.
     pub fn take_events(&mut self) -> Vec<(String, MemberEvent)> {
         core::mem::take(&mut self.events)
     }
