@@ -142,10 +142,14 @@ fn bytes_to_send_are_what_clients_lack_whatever_the_server_program() -> Result<(
     Ok(())
 }
 
+type Script = mpsc::Sender<Vec<Vec<u8>>>;
+
 /// A server program that sends what it is given, each piece at once, on one connection after the other: an empty piece ends the connection.
-fn scripted(host: &Host, port: u16) -> Result<mpsc::Sender<Vec<Vec<u8>>>> {
+/// The second channel has an item for each connection that it is through with.
+fn scripted(host: &Host, port: u16) -> Result<(Script, mpsc::Receiver<()>)> {
     let listener = host.enter(|| TcpListener::bind((host.address(), port)))??;
     let (script, scripts) = mpsc::channel::<Vec<Vec<u8>>>();
+    let (done, connections_done) = mpsc::channel();
     thread::spawn(move || -> Result<()> {
         let mut kept: Vec<TcpStream> = Vec::new();
         while let Ok(pieces) = scripts.recv() {
@@ -168,18 +172,23 @@ fn scripted(host: &Host, port: u16) -> Result<mpsc::Sender<Vec<Vec<u8>>>> {
                 stream.set_nonblocking(false)?;
             }
             kept.push(stream);
+            // Most tests wait for none.
+            let _ = done.send(());
         }
         Ok(())
     });
-    Ok(script)
+    Ok((script, connections_done))
 }
 
 /// One on a farm's first server, with an agent, which has had its answer: by that it knows a first speed.
-fn scripted_with_agent(farm: &Farm) -> Result<(mpsc::Sender<Vec<Vec<u8>>>, Agent)> {
+/// The agent asks once, some time after it is ready; a client that came first would have its answer.
+fn scripted_with_agent(farm: &Farm) -> Result<(Script, Agent)> {
     let host = farm.server(0);
-    let script = scripted(host, SCRIPTED_PORT)?;
+    let (script, connections_done) = scripted(host, SCRIPTED_PORT)?;
     script.send(vec![b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), vec![]])?;
-    Ok((script, Agent::start(host, &config(farm, host, SCRIPTED_PORT), &[])?))
+    let agent = Agent::start(host, &config(farm, host, SCRIPTED_PORT), &[])?;
+    connections_done.recv_timeout(crate::LIMIT).context("the agent's first request")?;
+    Ok((script, agent))
 }
 
 /// How what is left of an answer is known.
