@@ -16,6 +16,7 @@ use crate::hosts;
 use crate::node::Node;
 use crate::router;
 use crate::segment::Segment;
+use crate::web;
 use crate::world::{Connection, World};
 
 /// A connection without packets is there for so long at least, in milliseconds: less than a first packet's session lasts.
@@ -62,6 +63,10 @@ pub enum Broken {
     Forbidden(String),
     /// A server took no connection that was handed to it, though all clocks are right.
     Refused(String),
+    /// A restart forgot a member of a group.
+    Forgotten(String),
+    /// A server that came back was given its whole share at once, or not later either.
+    Hurried(String),
     /// After the last fault, and some time, a farm doesn't serve as it should.
     Unhealed(String),
 }
@@ -87,6 +92,8 @@ impl Broken {
             Broken::Spins(_) => "spins",
             Broken::Forbidden(_) => "forbidden",
             Broken::Refused(_) => "refused",
+            Broken::Forgotten(_) => "forgotten",
+            Broken::Hurried(_) => "hurried",
             Broken::Unhealed(_) => "unhealed",
         }
     }
@@ -112,6 +119,8 @@ impl fmt::Display for Broken {
             Broken::Spins(what) => write!(f, "no end of waking: {what}"),
             Broken::Forbidden(what) => write!(f, "a server got what its routes don't give it: {what}"),
             Broken::Refused(what) => write!(f, "a server took no connection: {what}"),
+            Broken::Forgotten(what) => write!(f, "a restart forgot a member: {what}"),
+            Broken::Hurried(what) => write!(f, "a server did not start slowly: {what}"),
             Broken::Unhealed(what) => write!(f, "all faults are over, but not what they did: {what}"),
         }
     }
@@ -179,6 +188,9 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
         if !node.refused && (node.engine.tables != shown.plan.tables || !has_farm) {
             return Err(Broken::Told(format!("the snapshot of node {number}")));
         }
+    }
+    if world.kind == Kind::Web {
+        return web::in_force(world);
     }
     if world.kind != Kind::EveryHost {
         return Ok(());
@@ -453,7 +465,7 @@ mod tests {
     /// Each byte of a datagram may be another, or the last: nothing comes of it. Nor of what was heard before, or is of another farm.
     #[test]
     fn no_part_of_a_datagram_can_be_changed_or_missing() {
-        let mut world = World::new(5, None);
+        let mut world = World::new(6, None);
         world.take(&Step::Wait(5_000)).unwrap();
         for how in 0..4 {
             for at in 0..256 {
@@ -476,7 +488,7 @@ mod tests {
     /// It renews no lease, and what began without one must not have one without an end.
     #[test]
     fn a_host_that_began_without_a_cable_is_silent_when_its_daemon_dies() {
-        let mut world = World::new(5, None);
+        let mut world = World::new(6, None);
         let steps = [Step::Unplug(2), Step::Crash(2), Step::Start(2), Step::Wait(5_000), Step::Plug(2)];
         for step in steps.into_iter().chain([Step::Kill(2), Step::Wait(5_000)]) {
             world.take(&step).unwrap();

@@ -13,7 +13,7 @@ use evener_core::node::secret::Key;
 use evener_core::path::tables::Tables;
 use evener_core::pool::{HealthCheck, HealthKind};
 
-use crate::handoff;
+use crate::{handoff, web};
 
 /// What datagrams of the farm's hosts are sealed with.
 pub(crate) const KEY: Key = Key([7; 32]);
@@ -26,7 +26,7 @@ const PROBE_MS: u64 = 1_000;
 pub(crate) const PROBE_TIMEOUT_MS: u64 = 400;
 
 /// Seeds one after the other that have farms of all kinds.
-pub(crate) const KINDS: u64 = 5;
+pub(crate) const KINDS: u64 = 6;
 
 /// What kind of farm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     EveryHost,
     /// Two directors side by side, and servers to which they hand connections for what clients want.
     Handoff,
+    /// A director, a group and names, which share servers.
+    Web,
 }
 
 impl Kind {
@@ -47,7 +49,8 @@ impl Kind {
             0 | 1 => Kind::EveryHost,
             2 => Kind::Link,
             3 => Kind::Nat,
-            _ => Kind::Handoff,
+            4 => Kind::Handoff,
+            _ => Kind::Web,
         }
     }
 
@@ -61,7 +64,7 @@ impl Kind {
         match self {
             Kind::EveryHost => SERVERS,
             Kind::Handoff => 2,
-            Kind::Link | Kind::Nat => 1,
+            Kind::Link | Kind::Nat | Kind::Web => 1,
         }
     }
 }
@@ -162,14 +165,18 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
             (0..SERVERS).filter(has).map(listed).collect(),
         )
     };
-    Farm {
+    let mut farm = Farm {
         interfaces: Vec::new(),
         directors: Vec::new(),
         peers: Peers { port: 7, interval_ms: 500, silence_ms: SILENCE_MS },
         services: VIPS.iter().enumerate().map(service).collect(),
         groups: Vec::new(),
         names: Vec::new(),
+    };
+    if kind == Kind::Web {
+        web::extend(&mut farm, bits);
     }
+    farm
 }
 
 /// What a node's kernel knows.

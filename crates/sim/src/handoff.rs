@@ -26,7 +26,7 @@ const WANTED: [(&str, Option<&str>, &[usize]); 3] =
 /// How long an epoch of cookies is, in milliseconds.
 const EPOCH_MS: u64 = 64_000;
 /// The time of day at which a farm begins, in milliseconds after 1970.
-const BEGUN_MS: u64 = 1_700_000_000_000;
+pub(crate) const BEGUN_MS: u64 = 1_700_000_000_000;
 pub(crate) const DAY_MS: i64 = 86_400_000;
 /// A client's initial sequence number.
 const ISN: u32 = 77;

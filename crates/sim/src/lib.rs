@@ -9,6 +9,7 @@ mod engine;
 mod farms;
 mod forgery;
 mod handoff;
+mod healing;
 mod history;
 mod hosts;
 mod mutation;
@@ -17,6 +18,7 @@ mod random;
 mod router;
 mod segment;
 mod step;
+mod web;
 mod world;
 
 use std::fmt;

@@ -39,6 +39,16 @@ pub enum Mutation {
     ClockUnheard,
     /// After a refusal nothing is done until something else happens.
     SleepsOn,
+    /// A restart forgets the members of a group.
+    ForgetsMembers,
+    /// Clients of a group are sent on by what it knew first.
+    KeepsRules,
+    /// Queries are answered by what was known first.
+    KeepsAnswers,
+    /// A server's report that it wants nothing new is not heard.
+    WishUnheard,
+    /// A server that comes back has its whole share at once.
+    StartsAtOnce,
 }
 
 impl Mutation {
@@ -61,5 +71,10 @@ impl Mutation {
         Mutation::RoutesIgnored,
         Mutation::ClockUnheard,
         Mutation::SleepsOn,
+        Mutation::ForgetsMembers,
+        Mutation::KeepsRules,
+        Mutation::KeepsAnswers,
+        Mutation::WishUnheard,
+        Mutation::StartsAtOnce,
     ];
 }

@@ -6,8 +6,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::director::{Applied, Change, Director, Identity, Input, Moment, Output, Snapshot, Start};
+use evener_core::director::{
+    Applied, Change, Director, Identity, Input, KeptGroup, Moment, Output, Snapshot, Start,
+};
 use evener_core::farm::Farm;
+use evener_core::farm::group::{self, Group, Members};
 use evener_core::farm::plan::ServerName;
 use evener_core::net::Protocol;
 use evener_core::net::wire::Mac;
@@ -20,7 +23,9 @@ use evener_core::server::{self, Offer};
 use crate::engine::{Engine, MARK_KEY};
 use crate::farms::{self, Kind, LINK, SERVERS, VIPS};
 use crate::forgery;
+use crate::handoff::BEGUN_MS;
 use crate::mutation::Mutation;
+use crate::web;
 
 /// A daemon that leaves waits so long for tables on their way, in milliseconds.
 const HANDOVER_MS: u64 = 500;
@@ -68,6 +73,11 @@ pub(crate) struct Node {
     files: VecDeque<(u64, u8)>,
     work: Option<Work>,
     pub(crate) drained: BTreeSet<ServerName>,
+    /// The same of a group and of names, and the group's members: on disk, too.
+    pub(crate) drained_of_consumers: BTreeSet<ServerName>,
+    pub(crate) record: Option<String>,
+    /// How far its wall clock is off, in milliseconds.
+    pub(crate) wall_off_ms: i64,
     /// Where it is a server: since when its operator wants it to take connections; those that its kernel has, by client and port; and
     /// which tunnels it opens.
     pub(crate) wanted_since_ms: Option<u64>,
@@ -115,6 +125,9 @@ impl Node {
             files: VecDeque::new(),
             work: None,
             drained: BTreeSet::new(),
+            drained_of_consumers: BTreeSet::new(),
+            record: None,
+            wall_off_ms: 0,
             wanted_since_ms: Some(0),
             sockets: BTreeSet::new(),
             tunnels: tunnels(kind, number),
@@ -140,7 +153,9 @@ impl Node {
 
     fn moment(&self, now_ms: u64) -> Moment {
         let lease_holds = self.engine.lease_holds(self.ticks(now_ms));
-        Moment { ms: now_ms + self.ahead_ms, lease_holds, ..Moment::default() }
+        let unix_ms = (BEGUN_MS + now_ms).saturating_add_signed(self.wall_off_ms);
+        let second_of_day = (unix_ms / 1_000 % 86_400) as u32;
+        Moment { ms: now_ms + self.ahead_ms, unix_ms, second_of_day, lease_holds }
     }
 
     /// When its daemon wants to be told the time.
@@ -213,10 +228,10 @@ impl Node {
             host: among_hosts.then_some((identity, farms::KEY, incarnation)),
             seed: Seed(1, 2),
             running: running.then(|| (*self.engine.tables).clone()),
-            drained_of_names: BTreeSet::new(),
-            groups: BTreeMap::new(),
+            drained_of_names: self.drained_of_consumers.clone(),
+            groups: self.kept_groups(),
         };
-        let now = Moment { ms: now_ms + self.ahead_ms, lease_holds, ..Moment::default() };
+        let now = Moment { lease_holds, ..self.moment(now_ms) };
         let director = Director::new(start, now);
         self.shown = Arc::clone(director.snapshot());
         self.director = Some(director);
@@ -229,6 +244,31 @@ impl Node {
         let orders = self.handle(now_ms, input);
         self.look();
         orders
+    }
+
+    /// Has a group's message do what it says; and what others have to do about that.
+    pub(crate) fn message<T>(
+        &mut self,
+        now_ms: u64,
+        group: &str,
+        message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
+    ) -> (Option<T>, Vec<Output>) {
+        let now = self.moment(now_ms);
+        let Some(director) = self.director.as_mut().filter(|_| self.leaves_at.is_none()) else {
+            return (None, Vec::new());
+        };
+        let answer = director.message(now, group, message);
+        let orders = self.collect(now_ms);
+        self.look();
+        (answer, orders)
+    }
+
+    /// What is kept of the group on disk.
+    fn kept_groups(&self) -> BTreeMap<String, KeptGroup> {
+        let drained = self.drained_of_consumers.iter().filter(|name| name.service == web::GROUP);
+        let drained = drained.map(|name| name.server.clone()).collect();
+        let kept = KeptGroup { record: self.record.clone(), drained };
+        BTreeMap::from([(web::GROUP.to_owned(), kept)])
     }
 
     /// Takes an order to change what is in force, which goes on then.
@@ -312,17 +352,22 @@ impl Node {
             }
             input => input,
         };
-        let mut orders = Vec::new();
-        let (mut now, ticks_now) = (self.moment(now_ms), self.ticks(now_ms));
+        let mut now = self.moment(now_ms);
         let is_over = self.leaves_at.is_some() && !matches!(input, Input::Leave | Input::Applied(_));
         if is_over || self.misses(&input) {
-            return orders;
+            return Vec::new();
         }
         if self.has(Mutation::LateClock) {
             now.ms -= 1;
         }
-        let Some(director) = &mut self.director else { return orders };
+        let Some(director) = &mut self.director else { return Vec::new() };
         director.handle(now, input);
+        self.collect(now_ms)
+    }
+
+    /// What its director orders; what is for the data plane is done.
+    fn collect(&mut self, now_ms: u64) -> Vec<Output> {
+        let (mut orders, ticks_now) = (Vec::new(), self.ticks(now_ms));
         loop {
             let now = self.moment(now_ms);
             if self.dies(now_ms) {
@@ -450,7 +495,7 @@ impl Node {
         let farm = Box::new(self.farm(file));
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         let links = BTreeMap::from([(LINK, farms::node(self.kind, self.number).1)]);
-        let reload = Input::Reload { farm, network: Box::new(network), links, groups: BTreeMap::new() };
+        let reload = Input::Reload { farm, network: Box::new(network), links, groups: self.kept_groups() };
         let orders = self.tell(now_ms, reload);
         match self.director.as_ref().and_then(Director::awaited) {
             Some(number) => self.files.push_back((number, file)),
@@ -475,6 +520,9 @@ impl Node {
         let mut farm = farms::farm(self.kind, file);
         if self.has(Mutation::KeepsNone) {
             farm.services.iter_mut().for_each(|service| service.keep_last = false);
+        }
+        if self.has(Mutation::StartsAtOnce) {
+            web::start_at_once(&mut farm);
         }
         farm
     }

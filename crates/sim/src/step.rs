@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::farms::KINDS;
+use crate::farms::{KINDS, Kind};
 use crate::random::Random;
 
 /// Steps of a run: of most, and of one in so many.
@@ -69,11 +69,45 @@ pub enum Step {
     Die(usize, usize),
     /// A node doesn't hear another one any more, which may hear it.
     Deafen(usize, usize),
+    /// A client of a group and of names comes.
+    Visit(usize),
+    /// A server's agent begins, leaves or is killed.
+    Agent(usize, usize),
+    /// A server answers questions for its load in another way.
+    Report(usize, usize),
+    /// The operator drains a server for one of its consumers, by the consumer's number.
+    DrainOf(usize, usize),
+    /// And wants it again.
+    UndrainOf(usize, usize),
+    /// Somebody else ranks the servers of a name anew.
+    Rank(usize),
+    /// Somebody says something in a group that is not to be believed: what, and in whose name.
+    Message(usize, usize),
     /// The last datagram comes once more, in a way in which it is not to be believed: which, and where it is cut or changed.
     Forgery(usize, usize),
 }
 
 impl Step {
+    /// Whether it changes something for all servers at once, or what everybody goes by.
+    pub(crate) fn is_of_all(&self) -> bool {
+        matches!(
+            self,
+            Step::Reload(..)
+                | Step::Refuse(..)
+                | Step::Kill(_)
+                | Step::Leave(_)
+                | Step::Crash(_)
+                | Step::Start(_)
+                | Step::Restart
+                | Step::Die(..)
+                | Step::Leap(..)
+                | Step::Lose(_)
+                | Step::Unplug(_)
+                | Step::Plug(_)
+                | Step::Clock(..)
+        )
+    }
+
     /// Whether it is something that goes wrong.
     pub fn is_fault(&self) -> bool {
         match self {
@@ -87,6 +121,9 @@ impl Step {
             Step::Clock(_, off) => *off != 0,
             Step::Restart | Step::Leap(..) | Step::Die(..) | Step::Deafen(..) | Step::Forgery(..) => true,
             Step::Lose(percent) => *percent > 0,
+            Step::Agent(_, how) => how % 4 > 1,
+            Step::Report(..) | Step::Rank(_) | Step::Message(..) => true,
+            Step::Visit(_) | Step::DrainOf(..) | Step::UndrainOf(..) => false,
             Step::Wait(_) | Step::Connect(_) | Step::Send(_) | Step::Work(_) | Step::Answer(_) => false,
             Step::Drain(..) | Step::Undrain(..) | Step::Reload(..) | Step::Start(_) => false,
             Step::Plug(_) | Step::Join => false,
@@ -94,15 +131,27 @@ impl Step {
     }
 }
 
+/// Of a farm with a group and names, after so many steps nothing happens for so long, in milliseconds: then it is known what each consumer of
+/// servers should have learned of those that fail and refuse.
+const QUIET_STEPS: usize = 30;
+const QUIET_MS: u64 = 14_000;
+
 /// The steps of a seed.
 pub(crate) fn make(seed: u64) -> Vec<Step> {
-    let mut random = Random::new(seed);
+    let (mut random, kind) = (Random::new(seed), Kind::of(seed));
     let mut steps = Vec::new();
     // Kinds go by the seed too; this meets all of them.
     let is_long = (seed / KINDS).is_multiple_of(LONG);
     let count = if is_long { STEPS_OF_LONG } else { STEPS };
     for number in 0..count {
-        steps.push(step(&mut random));
+        steps.push(match kind {
+            Kind::Web if random.below(2) == 0 => step_of_web(&mut random),
+            _ => step(&mut random),
+        });
+        if kind == Kind::Web && number % QUIET_STEPS == QUIET_STEPS - 1 {
+            steps.extend([Step::Lose(0), Step::Plug(0), Step::Start(0), Step::Wait(QUIET_MS)]);
+            steps.extend((0..2).map(Step::Visit));
+        }
         if number % (count / CLIENTS) == 0 {
             steps.push(Step::Connect(number / (count / CLIENTS)));
         }
@@ -172,6 +221,19 @@ fn step(random: &mut Random) -> Step {
         47 | 48 => Step::Clock(a, [-1, 0, 0, 1][b % 4]),
         49 => Step::Leave(a),
         _ => Step::Forgery(a, random.below(256)),
+    }
+}
+
+fn step_of_web(random: &mut Random) -> Step {
+    let (a, b) = (random.below(64), random.below(64));
+    match random.below(16) {
+        0..=5 => Step::Visit(a),
+        6..=8 => Step::Agent(a, b),
+        9..=11 => Step::Report(a, b),
+        12 => Step::DrainOf(a, b),
+        13 => Step::UndrainOf(a, b),
+        14 => Step::Rank(a),
+        _ => Step::Message(a, b),
     }
 }
 

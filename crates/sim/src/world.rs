@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evener_core::director::{Input, LoadQuery, Output, Probe};
+use evener_core::director::{Input, Output, Probe};
+use evener_core::farm::group::{self, Group, Members};
 use evener_core::farm::plan::ServerName;
 use evener_core::net::wire::Mac;
 use evener_core::pool::health::Failure;
-use evener_core::pool::report::BadReport;
 
 use crate::check::{self, Broken};
 use crate::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};
@@ -21,11 +21,7 @@ use crate::node::Node;
 use crate::random::Random;
 use crate::router::{self, Router};
 use crate::step::{CLIENTS, Step};
-
-/// So long after the last fault a farm of every host serves as it should, in milliseconds.
-const HEALED_MS: u64 = 16_000;
-/// So long a host is gone that others take over from, in milliseconds, and so long it has when it is back.
-const GONE_MS: u64 = 12_000;
+use crate::web::{self, Web};
 
 /// Something on its way to a node.
 struct Parcel {
@@ -35,6 +31,8 @@ struct Parcel {
     to: usize,
     from: Option<usize>,
     what: Input,
+    /// Since when the daemon lives that it is for.
+    since_ms: u64,
 }
 
 /// The last connection of a client.
@@ -69,7 +67,7 @@ pub(crate) struct World {
     /// Bit i: the side of node i.
     pub(crate) sides: u8,
     /// Bit `to * SERVERS + from`: node `to` doesn't hear node `from`.
-    deaf: u16,
+    pub(crate) deaf: u16,
     pub(crate) loss: u8,
     pub(crate) watched: check::Watched,
     pub(crate) router: Router,
@@ -81,9 +79,10 @@ pub(crate) struct World {
     recorded: Vec<Input>,
     /// The last one that a director has heard: whose, and since when that lives.
     heard: Option<(usize, u64, Input)>,
-    random: Random,
+    pub(crate) random: Random,
     ports: u16,
     incarnation: u64,
+    pub(crate) web: Web,
 }
 
 impl World {
@@ -114,13 +113,14 @@ impl World {
             random: Random::new(!seed),
             ports: 1_024,
             incarnation: 0,
+            web: Web::default(),
         };
         world.say(What::Begun(kind));
         (0..world.nodes.len()).for_each(|node| world.start(node));
         world
     }
 
-    fn say(&mut self, what: What) {
+    pub(crate) fn say(&mut self, what: What) {
         self.history.push(Line { at_ms: self.now_ms, what });
     }
 
@@ -130,14 +130,17 @@ impl World {
         if !matches!(step, Step::Wait(_)) {
             self.say(What::Done(*step));
         }
+        if step.is_of_all() {
+            self.web.disturb(self.now_ms);
+        }
         match *step {
             Step::Wait(ms) => return self.pass(ms),
             Step::Connect(client) => return check::connect(self, client % CLIENTS),
             Step::Send(client) => return check::send(self, client % CLIENTS),
             Step::Fail(server) => self.work(server % SERVERS, false),
             Step::Work(server) => self.work(server % SERVERS, true),
-            Step::Silence(server) => self.answers[server % SERVERS] = false,
-            Step::Answer(server) => self.answers[server % SERVERS] = true,
+            Step::Silence(server) => self.answer(server % SERVERS, false),
+            Step::Answer(server) => self.answer(server % SERVERS, true),
             Step::Drain(node, server) => self.drain(node % nodes, server, true),
             Step::Undrain(node, server) => self.drain(node % nodes, server, false),
             Step::Reload(node, file) => {
@@ -147,7 +150,7 @@ impl World {
                 self.carry_out(node, orders);
             }
             Step::Refuse(node, at) => self.nodes[node % nodes].engine.refuse_at = Some(at),
-            Step::Kill(node) => self.nodes[node % nodes].kill(self.now_ms),
+            Step::Kill(node) => self.kill(node % nodes),
             Step::Leave(node) => self.leave(node % nodes),
             Step::Crash(node) => self.crash(node % nodes),
             Step::Start(node) => self.start(node % nodes),
@@ -158,9 +161,19 @@ impl World {
                 self.part(0);
                 self.deaf = 0;
             }
-            Step::Clock(host, days) => self.clocks.set(host, i64::from(days) * handoff::DAY_MS),
+            Step::Clock(host, days) => {
+                self.clocks.set(host, i64::from(days) * handoff::DAY_MS);
+                web::set_clock(self, host, days.into());
+            }
             Step::Deafen(to, from) => self.deaf |= 1 << (to % nodes * SERVERS + from % nodes),
             Step::Die(node, after) => self.nodes[node % nodes].dies_after = Some(after),
+            Step::Visit(client) => web::visit(self, client % CLIENTS)?,
+            Step::Agent(server, how) => web::act(self, server, how),
+            Step::Report(server, how) => web::set_reports(self, server % SERVERS, how),
+            Step::DrainOf(consumer, server) => web::drain(self, consumer, server, true),
+            Step::UndrainOf(consumer, server) => web::drain(self, consumer, server, false),
+            Step::Rank(how) => web::set_ranks(self, how),
+            Step::Message(how, server) => web::forge(self, how, server)?,
             Step::Forgery(how, at) => self.forge(Forgery::ALL[how % Forgery::ALL.len()], at)?,
             Step::Lose(percent) => self.loss = percent,
             Step::Replay(what, to) => {
@@ -180,7 +193,7 @@ impl World {
                 }
             }
             Step::Restart => (0..nodes).for_each(|node| {
-                self.nodes[node].kill(self.now_ms);
+                self.kill(node);
                 self.start(node);
             }),
             Step::Leap(node, days) => {
@@ -193,59 +206,9 @@ impl World {
         check::all(self)
     }
 
-    /// Lets all faults end, and what is to come of that come.
-    pub(crate) fn heal(&mut self) -> Result<(), Broken> {
-        self.say(What::Healed);
-        (self.works, self.answers) = ([true; SERVERS], [true; SERVERS]);
-        self.part(0);
-        (self.deaf, self.loss) = (0, 0);
-        self.clocks.set_right();
-        for node in 0..self.nodes.len() {
-            (self.nodes[node].engine.refuse_at, self.nodes[node].dies_after) = (None, None);
-            if self.nodes[node].leaves_at().is_some() {
-                self.crash(node);
-            }
-            self.plug(node, true);
-            self.start(node);
-        }
-        check::all(self)?;
-        // Where every host decides, all go by one file.
-        for node in 0..self.nodes.len() {
-            let (file, now_ms) = (u8::MAX, self.now_ms);
-            let orders = self.nodes[node].reload(now_ms, file);
-            self.carry_out(node, orders);
-        }
-        if self.kind != Kind::EveryHost {
-            self.pass(30_000)?;
-            return check::settled(self);
-        }
-        self.pass(HEALED_MS)?;
-        check::settled(self)?;
-        self.lose_one()?;
-        check::settled(self)
-    }
-
-    /// After all that, one host goes and comes back, and nothing else happens: connections are kept that can be.
-    fn lose_one(&mut self) -> Result<(), Broken> {
-        let (node, how) = (self.random.below(self.nodes.len()), self.random.below(5));
-        self.say(What::Lost(node, how));
-        self.hosts.begin_to_keep(self.now_ms);
-        (0..CLIENTS / 2).try_for_each(|client| check::connect(self, client))?;
-        match how {
-            0 => self.nodes[node].kill(self.now_ms),
-            1 => self.crash(node),
-            2 => self.leave(node),
-            3 => self.plug(node, false),
-            _ => self.part(1 << node),
-        }
-        self.pass(GONE_MS)?;
-        (0..CLIENTS / 2).try_for_each(|client| check::send(self, client))?;
-        (CLIENTS / 2..CLIENTS).try_for_each(|client| check::connect(self, client))?;
-        self.part(0);
-        self.plug(node, true);
-        self.start(node);
-        self.pass(GONE_MS)?;
-        (0..CLIENTS).try_for_each(|client| check::send(self, client))
+    /// Whether this defect is in the farm.
+    pub(crate) fn has(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
     }
 
     /// How often an engine refused tables.
@@ -254,11 +217,16 @@ impl World {
     }
 
     /// Cuts the network in two. What is said on the other side doesn't get to the router, which asks anew then.
-    fn part(&mut self, sides: u8) {
+    pub(crate) fn part(&mut self, sides: u8) {
         (self.sides, self.router) = (sides, Router::default());
     }
 
-    fn work(&mut self, server: usize, works: bool) {
+    fn answer(&mut self, server: usize, answers: bool) {
+        self.answers[server] = answers;
+        self.web.disturb_server(server, self.now_ms);
+    }
+
+    pub(crate) fn work(&mut self, server: usize, works: bool) {
         if self.works[server] != works {
             (self.works[server], self.works_since_ms[server]) = (works, self.now_ms);
         }
@@ -276,50 +244,61 @@ impl World {
         }
     }
 
-    fn crash(&mut self, node: usize) {
+    pub(crate) fn kill(&mut self, node: usize) {
+        if self.kind == Kind::Web {
+            web::remember_members(self);
+        }
+        self.nodes[node].kill(self.now_ms);
+    }
+
+    pub(crate) fn crash(&mut self, node: usize) {
         let mut fresh = Node::new(self.kind, node, self.mutation);
         let old = &mut self.nodes[node];
         (fresh.file, fresh.has_carrier) = (old.file, old.has_carrier);
         (fresh.engine.refuse_at, fresh.engine.refusals) = (old.engine.refuse_at, old.engine.refusals);
         fresh.drained = std::mem::take(&mut old.drained);
         (fresh.wanted_since_ms, fresh.since_ms) = (old.wanted_since_ms, self.now_ms);
+        fresh.drained_of_consumers = std::mem::take(&mut old.drained_of_consumers);
+        (fresh.record, fresh.wall_off_ms) = (old.record.take(), old.wall_off_ms);
         self.hosts.forget(node);
         self.nodes[node] = fresh;
         self.connections.retain(|_, connection| connection.node != node || self.kind == Kind::EveryHost);
     }
 
     /// A daemon leaves, and takes its data plane along a moment later.
-    fn leave(&mut self, node: usize) {
+    pub(crate) fn leave(&mut self, node: usize) {
         let orders = self.nodes[node].leave(self.now_ms);
         self.carry_out(node, orders);
     }
 
-    fn start(&mut self, node: usize) {
+    pub(crate) fn start(&mut self, node: usize) {
         if self.nodes[node].director.is_none() {
             if self.mutation != Some(Mutation::SameLife) {
                 self.incarnation += 1;
             }
             let (now_ms, incarnation) = (self.now_ms, self.incarnation);
+            self.web.begin(now_ms);
             if self.nodes[node].start(now_ms, incarnation) {
                 self.hosts.begin_lease(node);
             }
+            web::compare_members(self);
             let orders = self.nodes[node].time(now_ms);
             self.carry_out(node, orders);
         }
     }
 
-    fn plug(&mut self, node: usize, has_carrier: bool) {
+    pub(crate) fn plug(&mut self, node: usize, has_carrier: bool) {
         self.nodes[node].has_carrier = has_carrier;
         let network = self.nodes[node].network();
         self.tell(node, network);
     }
 
     /// Time passes.
-    fn pass(&mut self, ms: u64) -> Result<(), Broken> {
+    pub(crate) fn pass(&mut self, ms: u64) -> Result<(), Broken> {
         let until_ms = self.now_ms + ms;
         loop {
             let parcel = self.parcels.iter().map(|parcel| parcel.due_ms).min();
-            let wake = self.nodes.iter().filter_map(Node::next_at).min();
+            let wake = self.nodes.iter().filter_map(Node::next_at).chain(self.web.next_at()).min();
             let work = self.nodes.iter().filter_map(Node::works_at).min();
             let leaves = self.nodes.iter().filter_map(Node::leaves_at).min();
             let next = parcel
@@ -334,7 +313,12 @@ impl World {
             let due = self.parcels.iter().enumerate().filter(|(_, parcel)| parcel.due_ms <= self.now_ms);
             let first = due.min_by_key(|(_, parcel)| (parcel.due_ms, parcel.number)).map(|(at, _)| at);
             if let Some(first) = first {
-                let Parcel { to, from, what, .. } = self.parcels.swap_remove(first);
+                let Parcel { to, from, what, since_ms, .. } = self.parcels.swap_remove(first);
+                // Questions of a daemon end with it, and the next one has other numbers for members.
+                let is_own = matches!(what, Input::Member { .. } | Input::Name { .. });
+                if is_own && self.nodes[to].since_ms != since_ms {
+                    continue;
+                }
                 // A kernel says how its network is now, whatever it was when the news began.
                 let what = if let Input::Network(_) = what { self.nodes[to].network() } else { what };
                 let by_link = matches!(what, Input::Frame { .. } | Input::Datagram { .. });
@@ -358,6 +342,7 @@ impl World {
             {
                 self.crash(node);
             } else {
+                web::go_on(self)?;
                 self.wake()?;
             }
             check::all(self)?;
@@ -380,7 +365,20 @@ impl World {
         Ok(())
     }
 
-    fn tell(&mut self, node: usize, input: Input) {
+    /// Has a group's message do what it says.
+    pub(crate) fn message<T>(
+        &mut self,
+        node: usize,
+        group: &str,
+        message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
+    ) -> Option<T> {
+        self.facts += 1;
+        let (answer, orders) = self.nodes[node].message(self.now_ms, group, message);
+        self.carry_out(node, orders);
+        answer
+    }
+
+    pub(crate) fn tell(&mut self, node: usize, input: Input) {
         if self.nodes[node].director.is_some() {
             self.facts += 1;
         }
@@ -424,18 +422,20 @@ impl World {
         Ok(())
     }
 
-    fn send(&mut self, to: usize, from: Option<usize>, delay_ms: u64, what: Input) {
+    pub(crate) fn send(&mut self, to: usize, from: Option<usize>, delay_ms: u64, what: Input) {
         self.sent += 1;
         let due_ms = self.now_ms + delay_ms;
-        self.parcels.push(Parcel { due_ms, number: self.sent, to, from, what });
+        let since_ms = self.nodes[to].since_ms;
+        self.parcels.push(Parcel { due_ms, number: self.sent, to, from, what, since_ms });
     }
 
-    fn below(&mut self, bound: usize) -> u64 {
+    pub(crate) fn below(&mut self, bound: usize) -> u64 {
         self.random.below(bound) as u64
     }
 
     /// Does what a node's director has ordered.
-    fn carry_out(&mut self, node: usize, orders: Vec<Output>) {
+    pub(crate) fn carry_out(&mut self, node: usize, orders: Vec<Output>) {
+        let mut is_at_once = false;
         for order in orders {
             match order {
                 Output::Send { to, datagram } => self.post(node, to, datagram),
@@ -443,35 +443,30 @@ impl World {
                 Output::Resolve { address, .. } => self.resolve(node, address),
                 Output::Probe(probe) => self.probe(node, &probe),
                 Output::Event(event) => self.say(What::Event(node, event)),
-                Output::LoadQuery(LoadQuery { server, .. }) => {
-                    let delay_ms = self.below(20);
-                    self.send(
-                        node,
-                        None,
-                        delay_ms,
-                        Input::Reported { server, result: Err(BadReport::Silent) },
-                    );
+                order
+                @ (Output::Group { .. } | Output::Name(_) | Output::LoadQuery(_) | Output::Score(_)) => {
+                    web::carry_out(self, order);
                 }
-                // The data plane's others are done by the node, and no farm has groups or names.
                 Output::Apply(change) => {
                     let delay_ms = self.takes_ms();
                     self.nodes[node].order(change, self.now_ms + delay_ms);
-                    if delay_ms == 0 {
-                        self.go_on(node);
-                    }
+                    is_at_once = delay_ms == 0;
                 }
                 Output::Announce(addresses) => {
+                    if std::env::var("DBG").is_ok() {
+                        eprintln!("{} announce {node} {addresses:?}", self.now_ms);
+                    }
                     if router::reaches(self, node) {
                         addresses.into_iter().for_each(|address| self.router.learn(address, node));
                     }
                 }
-                Output::Group { .. }
-                | Output::Name(_)
-                | Output::Ready { .. }
-                | Output::Forget { .. }
-                | Output::Lease { .. }
-                | Output::Score(_) => {}
+                // The data plane's others are done by the node.
+                Output::Ready { .. } | Output::Forget { .. } | Output::Lease { .. } => {}
             }
+        }
+        // All that it has ordered comes before what becomes of the change.
+        if is_at_once {
+            self.go_on(node);
         }
     }
 
@@ -531,7 +526,11 @@ impl World {
             }
         }
         for (from, mac) in owners {
-            let delay_ms = self.below(5);
+            let delay_ms = match self.kind {
+                // One order of servers, and so of slots, has one hash table for all farms.
+                Kind::Web => u64::from(mac.0[5]),
+                _ => self.below(5),
+            };
             let bytes = arp_reply(mac, target, farms::node(self.kind, node));
             self.send(node, from, delay_ms, Input::Frame { ifindex: LINK, bytes });
         }

@@ -548,10 +548,17 @@ fn candidates<'a>(
     links: &'a BTreeMap<u64, Link>,
     own_since_ms: Option<u64>,
 ) -> Vec<Candidate<'a>> {
-    let own = Candidate { name: &settings.name, own: true, present_since_ms: own_since_ms, claims: None };
+    let own = Candidate {
+        name: &settings.name,
+        own: true,
+        is_alive: true,
+        present_since_ms: own_since_ms,
+        claims: None,
+    };
     let others = links.values().map(|link| Candidate {
         name: &link.name,
         own: false,
+        is_alive: link.association.is_alive() && !link.left,
         present_since_ms: link.present_since_ms,
         claims: link
             .content

@@ -26,6 +26,8 @@ pub(super) struct Candidate<'a> {
     pub(super) name: &'a str,
     /// Whether it is this host.
     pub(super) own: bool,
+    /// Whether its datagrams come. One that runs another configuration may own addresses by that, though it takes no part here.
+    pub(super) is_alive: bool,
     /// Since when it is there.
     pub(super) present_since_ms: Option<u64>,
     /// What it says it owns, if it runs the same configuration.
@@ -198,7 +200,7 @@ impl Owner {
     /// Whether another host may have announced what is owned here, unknown to this one: it was not there the last time, or nothing that
     /// it says of addresses was believed, and that has just come to its end.
     fn returned(&mut self, hosts: &[Candidate<'_>]) -> bool {
-        let others = hosts.iter().filter(|host| !host.own && host.present_since_ms.is_some());
+        let others = hosts.iter().filter(|host| !host.own && host.is_alive);
         let present = others.map(|host| (host.name.into(), host.claims.is_some())).collect();
         let before = core::mem::replace(&mut self.present, present);
         let was_believed = |host: &String| before.get(host).copied().unwrap_or(false);
@@ -290,7 +292,7 @@ mod tests {
     }
 
     fn host(name: &str, own: bool) -> Candidate<'_> {
-        Candidate { name, own, present_since_ms: Some(0), claims: None }
+        Candidate { name, own, is_alive: true, present_since_ms: Some(0), claims: None }
     }
 
     /// Steps until the address is claimed or nothing more is asked.
@@ -392,7 +394,8 @@ mod tests {
         let list = core::slice::from_ref(&one);
         let mut owner = Owner::default();
         owner.resume(one.address);
-        let (here, away) = (host("b", false), Candidate { present_since_ms: None, ..host("b", false) });
+        let (here, away) =
+            (host("b", false), Candidate { is_alive: false, present_since_ms: None, ..host("b", false) });
         let mut announced = |now_ms, b| {
             let hosts = [host("a", true), b];
             owner.release(now_ms, list, &hosts, SILENCE_MS);
@@ -405,6 +408,10 @@ mod tests {
         // Of one with another file nobody knows what it owned.
         let seen = [away, here, here, believed, here, here, away, away].map(|b| announced(0, b));
         assert_eq!(seen, [0, 1, 0, 1, 0, 0, 1, 0]);
+        // Nor of one that has had another file since it began, and never took part here.
+        let other = Candidate { present_since_ms: None, ..here };
+        let seen = [other, other, away, away].map(|b| announced(0, b));
+        assert_eq!(seen, [1, 0, 1, 0]);
     }
 
     #[test]

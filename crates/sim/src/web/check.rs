@@ -1,0 +1,159 @@
+//! Promises to the clients of such a farm, whichever way they come: no client is given a server that can't or shouldn't serve, as long as
+//! there is one that can and should; and such a one is left out by nobody.
+
+use super::model::{File, LISTED, NAMES};
+use super::{Consumer, DIRECTOR, Ranks, Reports, client, orders};
+use crate::check::Broken;
+use crate::farms::{self, SERVERS, VIPS};
+use crate::world::World;
+
+/// So long after the last thing that happened to it everybody knows how a server is, in milliseconds: reports that fail to come count until then.
+pub(super) const KNOWN_MS: u64 = 13_000;
+
+/// How a server is for one who chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fitness {
+    Fit,
+    Unfit,
+    /// Something has happened lately, so either may be right.
+    Unsure,
+}
+
+/// How a server is for a consumer, whatever that thinks of it.
+fn fitness(world: &World, consumer: Consumer, server: usize) -> Fitness {
+    let node = &world.nodes[DIRECTOR];
+    let (web, file) = (&world.web, File(node.file));
+    let since_ms = [web.changed_ms[server], web.farm_ms, world.works_since_ms[server], node.since_ms];
+    let is_known = since_ms.iter().all(|since_ms| world.now_ms.saturating_sub(*since_ms) > KNOWN_MS);
+    if !is_known || node.refused || !node.is_settled() || node.is_reloading() || !node.takes_part() {
+        return Fitness::Unsure;
+    }
+    let is_listed = match consumer {
+        Consumer::Packets => file.lists(server),
+        Consumer::Group if !file.has_group() => return Fitness::Unsure,
+        Consumer::Group => is_member(world, file, server),
+        Consumer::Name(0) => file.lists(server),
+        Consumer::Name(_) if !file.has_own() => return Fitness::Unsure,
+        Consumer::Name(_) => file.lists(server),
+    };
+    let of = if consumer == Consumer::Name(0) && !file.is_of_second() { Consumer::Packets } else { consumer };
+    let drained = || node.drained.iter().chain(&node.drained_of_consumers);
+    let is_drained = of.server_name(server).is_some_and(|name| drained().any(|one| *one == name));
+    // Members of the group report by themselves, and are not asked, nor are the last name's servers.
+    let refuses =
+        ![Consumer::Group, Consumer::Name(2)].contains(&of) && web.reports[server] == Reports::Refuses;
+    let works = orders::works(world, server);
+    if works && is_listed && !is_drained && !refuses { Fitness::Fit } else { Fitness::Unfit }
+}
+
+/// Whether the group has it: by the file, unless it has said that it leaves; or as one that has joined and reports.
+fn is_member(world: &World, file: File, server: usize) -> bool {
+    let agent = &world.web.agents[server];
+    let is_listed = server < LISTED && file.lists(server) && !agent.has_left;
+    is_listed || agent.membership.as_ref().is_some_and(|membership| membership.is_member())
+}
+
+/// A consumer gave a client this server.
+pub(super) fn given(world: &World, consumer: Consumer, server: usize) -> Result<(), Broken> {
+    let has_fit = || (0..SERVERS).any(|other| fitness(world, consumer, other) == Fitness::Fit);
+    if fitness(world, consumer, server) == Fitness::Unfit && has_fit() {
+        return Err(Broken::Failed(format!("{} by {consumer:?}", farms::name(server))));
+    }
+    Ok(())
+}
+
+/// Whoever is fit is among those that are given.
+pub(super) fn nobody_is_left_out(world: &mut World) -> Result<(), Broken> {
+    for consumer in Consumer::ALL {
+        let Some(given) = servers_of(world, consumer) else { continue };
+        let left_out = (0..SERVERS)
+            .find(|server| fitness(world, consumer, *server) == Fitness::Fit && !given.contains(server));
+        match consumer {
+            // It has one address, which is the best.
+            Consumer::Name(2) => ranked_first(world, &given)?,
+            _ => {
+                if let Some(server) = left_out {
+                    return Err(Broken::Left(format!("{} by {consumer:?}: {given:?}", farms::name(server))));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The servers that a consumer has for its clients; `None` where there is nobody to ask.
+fn servers_of(world: &mut World, consumer: Consumer) -> Option<Vec<usize>> {
+    world.nodes[DIRECTOR].director.as_ref()?;
+    match consumer {
+        Consumer::Packets => {
+            let ring = world.nodes[DIRECTOR].rings[0];
+            Some((0..SERVERS).filter(|server| ring >> server & 1 == 1).collect())
+        }
+        Consumer::Group => Some(client::members(world).unwrap_or_default()),
+        Consumer::Name(number) => {
+            world.web.answers.as_ref()?;
+            Some(client::answered_with(world, number))
+        }
+    }
+}
+
+/// Where ranks are read, the first of them that is fit is given.
+fn ranked_first(world: &World, given: &[usize]) -> Result<(), Broken> {
+    let best = match world.web.ranks {
+        Ranks::From(best) => best,
+        Ranks::Good => 0,
+        // The ranks before these count for some time, and then none.
+        Ranks::Unread | Ranks::Cut | Ranks::Stranger => return Ok(()),
+    };
+    let consumer = Consumer::Name(2);
+    let in_order = || (0..SERVERS).map(|rank| (rank + best) % SERVERS);
+    // Whether those before it can be given has to be known.
+    let first = in_order().find(|server| fitness(world, consumer, *server) != Fitness::Unfit);
+    let Some(first) = first.filter(|first| fitness(world, consumer, *first) == Fitness::Fit) else {
+        return Ok(());
+    };
+    if given != [first] {
+        let name = NAMES[2];
+        return Err(Broken::Left(format!(
+            "{} is the best for {name}, and {given:?} are given",
+            farms::name(first)
+        )));
+    }
+    Ok(())
+}
+
+/// Groups and names are those of the file that is in force.
+pub(crate) fn in_force(world: &World) -> Result<(), Broken> {
+    if let Some(url) = &world.web.forgotten {
+        return Err(Broken::Forgotten(format!("{url} by node {DIRECTOR}")));
+    }
+    let node = &world.nodes[DIRECTOR];
+    let (file, shown) = (File(node.file), &node.shown);
+    let is_sure = node.takes_part() && node.is_settled() && !node.refused && !node.is_reloading();
+    if !is_sure || shown.generation == 0 {
+        return Ok(());
+    }
+    let names = 1 + if file.has_own() { 2 } else { 0 };
+    if shown.groups.len() != usize::from(file.has_group()) || ![0, names].contains(&shown.names.len()) {
+        let (groups, names) = (shown.groups.len(), shown.names.len());
+        return Err(Broken::Told(format!("{groups} groups and {names} names by file {:08b}", file.0)));
+    }
+    if shown.services.len() != VIPS.len() - usize::from(!file.has_second()) {
+        return Err(Broken::Told(format!("{} services by file {:08b}", shown.services.len(), file.0)));
+    }
+    Ok(())
+}
+
+/// In the end everybody who can and should serves everybody.
+pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
+    let is_unsure = (0..SERVERS).find(|server| fitness(world, Consumer::Packets, *server) == Fitness::Unsure);
+    if let Some(server) = is_unsure {
+        return Err(Broken::Unhealed(format!("something still happens to {}", farms::name(server))));
+    }
+    for (number, name) in NAMES.iter().enumerate() {
+        if client::answered_with(world, number).is_empty() {
+            return Err(Broken::Unhealed(format!("{name} has no answer")));
+        }
+    }
+    (0..SERVERS).try_for_each(|client| client::visit(world, client))
+}

@@ -1,0 +1,190 @@
+//! The file of such a farm: a service whose servers report, another one that comes and goes, a group, and three names.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evener_core::dns::{
+    AddressesOf, BalancedName, Name, NoneAlive, OwnServer, Period, ServerList, Settings, Zone, rtype,
+};
+use evener_core::farm::group::{Group, GroupMember, Joining, LoadReading};
+use evener_core::farm::{Farm, RouteList};
+use evener_core::net::http::{Status, Url};
+use evener_core::pool::policy::{self, Policy};
+use evener_core::pool::{self, HealthCheck, ReportKind, Reporting};
+
+use crate::farms::{self, SERVERS, VIPS};
+
+/// The group.
+pub(crate) const GROUP: &str = "shop";
+/// The names: with the servers of a service, with servers of its own by their reports, and by ranks that somebody else makes.
+pub(crate) const NAMES: [&str; 3] = ["www.example.com", "own.example.com", "ranked.example.com"];
+/// The file from which the ranks of the last one are read.
+const RANKS: &str = "ranks";
+/// Members that the file lists where it has them; others join, and the last of these does as well.
+pub(crate) const LISTED: usize = 2;
+/// Members report so often, in milliseconds, are asked when they have been silent for so long, and removed after this time.
+pub(crate) const REPORT_MS: u64 = 1_000;
+const QUERY_MS: u64 = 3_000;
+const REMOVE_MS: u64 = 5_000;
+/// How long a server takes to its whole weight, in milliseconds.
+pub(crate) const SLOW_START_MS: u64 = 4_000;
+/// Ranks count for so long, in milliseconds.
+const PERIOD_MS: u64 = 2_000;
+
+/// The parts of a file beside servers, by its bits.
+#[derive(Clone, Copy)]
+pub(crate) struct File(pub(crate) u8);
+
+impl File {
+    pub(crate) fn lists(self, server: usize) -> bool {
+        self.0 >> server & 1 == 1
+    }
+
+    /// Whether it has the second service.
+    pub(crate) fn has_second(self) -> bool {
+        self.0 >> 4 & 1 == 1
+    }
+
+    pub(crate) fn has_group(self) -> bool {
+        self.0 >> 5 & 1 == 1
+    }
+
+    /// Whether it has the names with servers of their own.
+    pub(crate) fn has_own(self) -> bool {
+        self.0 >> 6 & 1 == 1
+    }
+
+    /// Whether the first name has the servers of the second service.
+    pub(crate) fn is_of_second(self) -> bool {
+        self.0 >> 7 & 1 == 0 && self.has_second()
+    }
+}
+
+/// Time between two questions to a server by each of those who ask, in milliseconds.
+const ASK_MS: u64 = 2_000;
+
+/// How servers say what they want and how loaded they are.
+fn reporting() -> Reporting {
+    Reporting { kind: ReportKind::Http("/load".into()), port: 9, interval_ms: ASK_MS, timeout_ms: 400 }
+}
+
+/// A member's URL.
+pub(crate) fn url(server: usize) -> Option<Url> {
+    Url::parse(&format!("http://{}", farms::server(server).0)).ok()
+}
+
+/// Adds these parts to a director's farm.
+pub(crate) fn extend(farm: &mut Farm, bits: u8) {
+    let file = File(bits);
+    let [first, second] = &mut farm.services[..] else { return };
+    // Packets know of no slow start here: hash tables for each tenth of each weight would take most of a run's
+    // time, as those of two choices would in each file.
+    (first.report, second.report) = (Some(reporting()), Some(reporting()));
+    if file.is_of_second() {
+        second.policy = "utilisation";
+    }
+    let check = HealthCheck { interval_ms: ASK_MS, ..first.health.clone() };
+    if !file.has_second() {
+        farm.services.truncate(1);
+    }
+    farm.groups = file.has_group().then(|| Arc::new(group(file, &check))).into_iter().collect();
+    farm.names = names(file, &check);
+}
+
+fn group(file: File, check: &HealthCheck) -> Group {
+    let listed = (0..LISTED).filter(|server| file.lists(*server));
+    let member = |server: usize| {
+        let (name, url) = (farms::name(server), url(server)?);
+        Some(GroupMember { name, url, weight: 1, anonymous: false, control: None })
+    };
+    Group {
+        name: GROUP.into(),
+        addresses: vec![SocketAddr::new(VIPS[0], 8_080)],
+        status: Status::Found,
+        policy: row("least-load"),
+        load: LoadReading::Aged,
+        report_gain_percent: 150,
+        report: None,
+        slow_start_ms: SLOW_START_MS,
+        joining: Joining {
+            insecure: true,
+            report_ms: REPORT_MS,
+            query_after_ms: QUERY_MS,
+            remove_after_ms: REMOVE_MS,
+        },
+        allow: Vec::new(),
+        members: listed.filter_map(member).collect(),
+        routes: RouteList::default(),
+        health: check.clone(),
+    }
+}
+
+/// A row of the table of policies; its default where there is none of this name, which a test would notice.
+fn row(name: &str) -> &'static Policy {
+    policy::by_name(name).unwrap_or(&policy::rank::PAPER)
+}
+
+fn names(file: File, check: &HealthCheck) -> Vec<Arc<BalancedName>> {
+    let service = farms::service(usize::from(file.is_of_second()));
+    let of_service = AddressesOf::Services { names: vec![service], own: false };
+    let settings =
+        |report: Option<Reporting>| Arc::new(pool::Settings::of(check, report.as_ref(), SLOW_START_MS));
+    let own = |report| {
+        let listed = (0..SERVERS).filter(|server| file.lists(*server));
+        let server = |server: usize| OwnServer {
+            name: Some(farms::name(server).into()),
+            address: SocketAddr::new(farms::server(server).0, 80),
+            weight: 1,
+        };
+        AddressesOf::Servers(ServerList { servers: listed.map(server).collect(), settings: settings(report) })
+    };
+    let mut names = vec![name(0, "random", of_service)];
+    if file.has_own() {
+        names.extend([name(1, "utilisation", own(Some(reporting()))), name(2, "failover", own(None))]);
+    }
+    names.into_iter().flatten().map(Arc::new).collect()
+}
+
+fn name(number: usize, policy: &str, from: AddressesOf) -> Option<BalancedName> {
+    let policy = row(policy);
+    let settings = Settings {
+        name: Name::parse(NAMES.get(number)?).ok()?,
+        ttl_s: 5,
+        top: if number == 2 { 1 } else { SERVERS },
+        draw: policy.names?.draw,
+        none_alive: NoneAlive::All,
+    };
+    Some(BalancedName {
+        settings: Arc::new(settings),
+        policy,
+        period: if number == 1 {
+            Period::new([(0, PERIOD_MS), (43_200, PERIOD_MS / 2)])
+        } else {
+            Period::always(PERIOD_MS)
+        },
+        report_gain_percent: 150,
+        rank_from: (number == 2).then(|| RANKS.to_owned()),
+        probe: None,
+        from,
+    })
+}
+
+/// A farm whose group doesn't know of slow starts.
+pub(crate) fn start_at_once(farm: &mut Farm) {
+    farm.groups.iter_mut().for_each(|group| Arc::make_mut(group).slow_start_ms = 0);
+}
+
+/// The zone of all names of a farm.
+pub(crate) fn zone(farm: &Farm) -> Option<Zone> {
+    let apex = Name::parse("example.com").ok()?;
+    let host = Name::parse("ns.example.com").ok()?;
+    let numbers = [1_u32, 3_600, 600, 604_800, 60].map(u32::to_be_bytes).concat();
+    let soa = [host.as_wire(), host.as_wire(), &numbers].concat();
+    let records =
+        [(apex.clone(), rtype::SOA, 300, soa), (apex.clone(), rtype::NS, 300, host.as_wire().to_vec())];
+    let mut zone = Zone::new(apex, records).ok()?;
+    for (number, name) in farm.names.iter().enumerate() {
+        zone.balance(&name.settings.name, number).ok()?;
+    }
+    Some(zone)
+}
