@@ -171,9 +171,20 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
         }
         // A server that has left the file, even for a while, loses its connections.
         let of_node = |one: &&mut Connection| one.node == number && world.kind != Kind::EveryHost;
+        let is_kept = node.is_settled() && !node.refused && !node.is_reloading();
         for one in world.connections.values_mut().filter(of_node) {
-            one.lost |= node.names.get(&one.slot) != Some(&one.server);
+            let was_lost = one.lost;
+            let is_listed = node.lists(&one.server);
+            one.lost |= node.names.get(&one.slot) != Some(&one.server) || !is_listed;
+            let server = farms::number(&one.server.server).unwrap_or_default();
+            if one.lost && !was_lost && is_kept && is_listed && world.answers[server] {
+                return Err(Broken::Moved(format!(
+                    "{} is in the file, and has no connections any more",
+                    one.server.server
+                )));
+            }
         }
+        node.files_had = node.file;
         let Some(director) = node.director.as_ref().filter(|_| !node.is_answering()) else { continue };
         // An engine that failed half-way holds tables of no plan, for a short time.
         let begins = node.shown.generation == 0 && node.engine.tables.vips.is_empty();

@@ -28,6 +28,9 @@ pub(crate) const PROBE_TIMEOUT_MS: u64 = 400;
 /// Seeds one after the other that have farms of all kinds.
 pub(crate) const KINDS: u64 = 6;
 
+/// A seed of a farm with a group and names.
+pub(crate) const WEB: u64 = KINDS - 1;
+
 /// What kind of farm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {

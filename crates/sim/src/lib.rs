@@ -101,6 +101,11 @@ fn play(seed: u64, mutation: Option<Mutation>, steps: Vec<Step>) -> Outcome {
     Outcome { seed, facts: world.facts, hosts, clients, refusals, broken, history: world.history, steps }
 }
 
+/// Has so many members join the group of a farm at once, from a host that serves nobody, while clients come.
+pub fn storm_of_joins(count: usize) -> Outcome {
+    play(farms::WEB, None, step::storm(count))
+}
+
 /// Has the engine of a farm's first node refuse each write of each of some changes, one in each run. How many refusals that were, or the
 /// first run that broke a promise.
 pub fn refuse_every_write(seed: u64) -> Result<usize, Box<Outcome>> {

@@ -69,6 +69,8 @@ pub(crate) struct Node {
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
     /// The servers in its file, by bits, and what the operator has drained: on disk.
     pub(crate) file: u8,
+    /// What all files had that were in force since promises were last looked at.
+    pub(crate) files_had: u8,
     /// Files that are to be in force with the answers to these orders.
     files: VecDeque<(u64, u8)>,
     work: Option<Work>,
@@ -122,6 +124,7 @@ impl Node {
             has_carrier: true,
             neighbours: BTreeMap::new(),
             file: u8::MAX,
+            files_had: u8::MAX,
             files: VecDeque::new(),
             work: None,
             drained: BTreeSet::new(),
@@ -193,6 +196,13 @@ impl Node {
         self.file & ((1 << SERVERS) - 1)
     }
 
+    /// Whether all files that were in force since promises were last looked at have a server of a service.
+    pub(crate) fn lists(&self, name: &ServerName) -> bool {
+        let file = self.file & self.files_had;
+        let has_service = self.kind != Kind::Web || web::has_service(file, &name.service);
+        has_service && farms::number(&name.server).is_some_and(|server| file >> server & 1 == 1)
+    }
+
     /// Has its daemon leave the farm; it ends a little later.
     pub(crate) fn leave(&mut self, now_ms: u64) -> Vec<Output> {
         if !self.takes_part() {
@@ -211,6 +221,7 @@ impl Node {
         let identity = Identity { name: farms::name(self.number), address };
         let running = !self.engine.tables.vips.is_empty() && !self.has(Mutation::AdoptsNothing);
         self.since_ms = now_ms;
+        self.files_had &= self.file;
         let lease = self.engine.memory().lease;
         let now = self.ticks(now_ms);
         let begins_lease = among_hosts && lease.until().is_none();
@@ -317,6 +328,7 @@ impl Node {
                 if self.files.front().is_some_and(|(reload, _)| *reload <= number) {
                     let reloaded = self.files.pop_front().filter(|_| !self.refused);
                     self.file = reloaded.map_or(self.file, |(_, file)| file);
+                    self.files_had &= self.file;
                     self.last_good &= self.file;
                 }
                 orders

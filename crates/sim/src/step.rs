@@ -83,6 +83,8 @@ pub enum Step {
     Rank(usize),
     /// Somebody says something in a group that is not to be believed: what, and in whose name.
     Message(usize, usize),
+    /// So many members join from one host that serves nobody.
+    Storm(usize),
     /// The last datagram comes once more, in a way in which it is not to be believed: which, and where it is cut or changed.
     Forgery(usize, usize),
 }
@@ -122,7 +124,7 @@ impl Step {
             Step::Restart | Step::Leap(..) | Step::Die(..) | Step::Deafen(..) | Step::Forgery(..) => true,
             Step::Lose(percent) => *percent > 0,
             Step::Agent(_, how) => how % 4 > 1,
-            Step::Report(..) | Step::Rank(_) | Step::Message(..) => true,
+            Step::Report(..) | Step::Rank(_) | Step::Message(..) | Step::Storm(_) => true,
             Step::Visit(_) | Step::DrainOf(..) | Step::UndrainOf(..) => false,
             Step::Wait(_) | Step::Connect(_) | Step::Send(_) | Step::Work(_) | Step::Answer(_) => false,
             Step::Drain(..) | Step::Undrain(..) | Step::Reload(..) | Step::Start(_) => false,
@@ -187,6 +189,14 @@ pub(crate) fn refused_at(change: usize, write: usize) -> Vec<Step> {
         }
         steps.extend([step, Step::Wait(2_000), Step::Send(number), Step::Wait(4_000), Step::Connect(number)]);
     }
+    steps
+}
+
+/// A farm whose group has members, and is joined by so many more at once; its clients come all the time.
+pub(crate) fn storm(count: usize) -> Vec<Step> {
+    let mut steps: Vec<Step> = (0..3).map(|server| Step::Agent(server, 0)).collect();
+    steps.extend([Step::Wait(QUIET_MS), Step::Visit(0), Step::Storm(count)]);
+    steps.extend((0..40).flat_map(|client| [Step::Visit(client), Step::Connect(client), Step::Wait(250)]));
     steps
 }
 

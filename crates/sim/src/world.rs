@@ -174,6 +174,7 @@ impl World {
             Step::UndrainOf(consumer, server) => web::drain(self, consumer, server, false),
             Step::Rank(how) => web::set_ranks(self, how),
             Step::Message(how, server) => web::forge(self, how, server)?,
+            Step::Storm(count) => web::storm(self, count),
             Step::Forgery(how, at) => self.forge(Forgery::ALL[how % Forgery::ALL.len()], at)?,
             Step::Lose(percent) => self.loss = percent,
             Step::Replay(what, to) => {

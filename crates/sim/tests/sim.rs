@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use evener_sim::{Mutation, Outcome, refuse_every_write, run, run_with, shrink};
+use evener_sim::{Mutation, Outcome, refuse_every_write, run, run_with, shrink, storm_of_joins};
 
 /// Farms that run in each test run; `evener-lab simulate --seeds N` runs as many as wanted.
 const SEEDS: u64 = 10_000;
@@ -84,4 +84,12 @@ fn a_run_depends_on_its_seed_alone() {
         let [one, other] = [run(seed), run(seed)];
         assert_eq!((one.history, one.facts), (other.history, other.facts));
     }
+}
+
+/// A group has 1,024 members that join, at the most.
+#[test]
+fn storm_of_ten_thousand_joins_takes_no_client_from_working_members() {
+    let outcome = storm_of_joins(10_000);
+    assert!(outcome.broken.is_none(), "{outcome}");
+    assert!(outcome.facts > 10_000, "{} facts only", outcome.facts);
 }

@@ -24,7 +24,10 @@ pub(super) fn come(world: &mut World, client: usize) -> Result<Option<usize>, Br
     if world.nodes[DIRECTOR].director.is_none() {
         return Ok(None);
     }
-    let server = sent_to(world, client);
+    let server = match sent_to(world, client) {
+        Some(None) => return Err(Broken::Failed("a host that serves nobody by the group".to_owned())),
+        server => server.flatten(),
+    };
     if let Some(server) = server {
         check::given(world, Consumer::Group, server)?;
     }
@@ -37,8 +40,8 @@ pub(super) fn come(world: &mut World, client: usize) -> Result<Option<usize>, Br
     Ok(server)
 }
 
-/// The server to which the group sends a client.
-fn sent_to(world: &World, client: usize) -> Option<usize> {
+/// The server to which the group sends a client, if it sends it to one.
+fn sent_to(world: &World, client: usize) -> Option<Option<usize>> {
     let rules = world.web.rules.as_ref()?;
     let wanted =
         Wanted { client: farms::client(client), method: "GET", host: b"shop.example.com", target: "/" };
@@ -50,7 +53,7 @@ pub(super) fn members(world: &World) -> Option<Vec<usize>> {
     let rules = world.web.rules.as_ref()?;
     let wanted = Wanted { client: farms::client(0), method: "GET", host: b"shop.example.com", target: "/" };
     let (candidates, places) = (rules.dispatch.candidates(), rules.dispatch.may_have(&wanted).1);
-    Some(places.iter().filter_map(|place| Some(orders::number_of(&candidates.get(*place)?.url))).collect())
+    Some(places.iter().filter_map(|place| orders::number_of(&candidates.get(*place)?.url)).collect())
 }
 
 /// The servers with which a query for a name is answered, in order.

@@ -136,6 +136,18 @@ fn load(reports: Reports) -> f64 {
     }
 }
 
+/// A host that serves nobody has so many members join, each by a port of its own.
+pub(crate) fn storm(world: &mut World, count: usize) {
+    let host = farms::client(7);
+    let origin = Origin { from: Some(host), hosts: Vec::new() };
+    for port in 1..=count {
+        let Ok(url) = Url::parse(&format!("http://{host}:{port}")) else { continue };
+        world.message(DIRECTOR, GROUP, |now, _, members| {
+            members.join(now, &origin, &[Joiner::new(url)]).map(drop).map_err(drop)
+        });
+    }
+}
+
 /// Somebody says something in a group that must not be believed: nothing of that may change who its members are.
 pub(crate) fn forge(world: &mut World, how: usize, server: usize) -> Result<(), Broken> {
     let server = server % farms::SERVERS;

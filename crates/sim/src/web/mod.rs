@@ -12,8 +12,8 @@ mod returns;
 
 pub(crate) use check::{in_force, settled};
 pub(crate) use client::visit;
-pub(crate) use message::forge;
-pub(crate) use model::{GROUP, extend, start_at_once};
+pub(crate) use message::{forge, storm};
+pub(crate) use model::{GROUP, extend, has_service, start_at_once};
 pub(crate) use orders::carry_out;
 pub(crate) use returns::returns;
 

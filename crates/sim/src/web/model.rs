@@ -63,6 +63,11 @@ impl File {
 /// Time between two questions to a server by each of those who ask, in milliseconds.
 const ASK_MS: u64 = 2_000;
 
+/// Whether a file has a service of packets.
+pub(crate) fn has_service(bits: u8, service: &str) -> bool {
+    service == farms::service(0) || File(bits).has_second()
+}
+
 /// How servers say what they want and how loaded they are.
 fn reporting() -> Reporting {
     Reporting { kind: ReportKind::Http("/load".into()), port: 9, interval_ms: ASK_MS, timeout_ms: 400 }

@@ -41,11 +41,11 @@ fn of_group(world: &mut World, group: String, order: Order) {
             world.send(DIRECTOR, None, delay_ms, fact(member, MemberFact::Server(Fact::Probed(result))));
         }
         Order::Ask { member, url, .. } => {
-            let (delay_ms, result) = report(world, number_of(&url));
+            let (delay_ms, result) = report(world, number_of(&url).unwrap_or_default());
             world.send(DIRECTOR, None, delay_ms, fact(member, MemberFact::Server(Fact::Reported(result))));
         }
         Order::Query { member, url, .. } => {
-            let is_heard = message::query(world, number_of(&url));
+            let is_heard = number_of(&url).is_some_and(|server| message::query(world, server));
             let delay_ms = if is_heard { world.below(20) } else { PROBE_TIMEOUT_MS };
             world.send(DIRECTOR, None, delay_ms, fact(member, MemberFact::Queried(Queried::Unanswered)));
         }
@@ -69,7 +69,7 @@ fn of_names(world: &mut World, order: NameOrder) {
     };
     match order {
         NameOrder::Probe(name, place) => {
-            let (delay_ms, result) = probe(world, known(&name, place));
+            let (delay_ms, result) = probe(world, Some(known(&name, place)));
             let fact = NameFact::Server(place, Fact::Probed(result));
             world.send(DIRECTOR, None, delay_ms, Input::Name { name, fact });
         }
@@ -98,15 +98,15 @@ fn of_names(world: &mut World, order: NameOrder) {
     }
 }
 
-/// The server at a URL.
-pub(super) fn number_of(url: &Url) -> usize {
+/// The server at a URL, if one is there.
+pub(super) fn number_of(url: &Url) -> Option<usize> {
     let address = url.address();
-    (0..SERVERS).find(|server| Some(farms::server(*server).0) == address).unwrap_or_default()
+    (0..SERVERS).find(|server| Some(farms::server(*server).0) == address)
 }
 
 /// How long a probe takes, and what comes of it.
-fn probe(world: &mut World, server: usize) -> (u64, Result<u64, Failure>) {
-    match works(world, server) {
+fn probe(world: &mut World, server: Option<usize>) -> (u64, Result<u64, Failure>) {
+    match server.is_some_and(|server| works(world, server)) {
         true => (world.below(20), Ok(1_000)),
         false => (PROBE_TIMEOUT_MS, Err(Failure::Timeout)),
     }
