@@ -10,7 +10,7 @@ use evener_core::net::wire::{TCP_ACK, TCP_SYN};
 use evener_core::path::decide::Verdict;
 use evener_core::path::sessions::SessionKey;
 
-use crate::farms::{self, Kind, LINK, SERVERS, SILENCE_MS, VIPS};
+use crate::farms::{self, Kind, LINK, SERVERS_MAX, SILENCE_MS, VIPS};
 use crate::handoff;
 use crate::hosts;
 use crate::node::Node;
@@ -217,13 +217,13 @@ fn keeps_last(node: &mut Node) -> Result<(), Broken> {
     let ring = node.ring(VIPS[0]);
     if ring == 0 {
         let is_drained = |server: &String| node.drained.iter().any(|name| name.server == *server);
-        let were_good = (0..SERVERS).filter(|server| (node.file & node.last_good) >> server & 1 == 1);
+        let were_good = (0..SERVERS_MAX).filter(|server| (node.listed() & node.last_good) >> server & 1 == 1);
         if let Some(server) = were_good.map(farms::name).find(|server| !is_drained(server)) {
             return Err(Broken::Emptied(format!("{server} was the last, and nobody is")));
         }
     }
     // Whom the file takes out is no more to be kept, though the engine may have refused that.
-    node.last_good = ring & node.file;
+    node.last_good = ring & node.listed();
     Ok(())
 }
 
@@ -389,8 +389,9 @@ pub(crate) fn settled(world: &mut World) -> Result<(), Broken> {
                 let mut drained = heeded.iter().flat_map(|node| &node.drained);
                 drained.any(|name| name.service == service.name && name.server == *server)
             };
-            let wanted: Vec<String> =
-                (0..SERVERS).map(farms::name).filter(|server| !is_drained(server)).collect();
+            let mut wanted: Vec<String> =
+                (0..world.kind.servers()).map(farms::name).filter(|server| !is_drained(server)).collect();
+            wanted.sort_unstable();
             if got != wanted && !wanted.is_empty() {
                 return unhealed(format!("{} of node {number} has {got:?} and not {wanted:?}", service.name));
             }

@@ -25,6 +25,9 @@ pub(crate) const SILENCE_MS: u64 = 3_000;
 const PROBE_MS: u64 = 1_000;
 pub(crate) const PROBE_TIMEOUT_MS: u64 = 400;
 
+/// Of so many farms with servers on a link one has many, which is one in thirty of all.
+const LARGE: u64 = 5;
+
 /// Seeds one after the other that have farms of all kinds.
 pub(crate) const KINDS: u64 = 6;
 
@@ -36,6 +39,8 @@ pub(crate) const WEB: u64 = KINDS - 1;
 pub(crate) enum Kind {
     /// A director, and servers on its link that are known by ARP.
     Link,
+    /// The same with many servers.
+    Large,
     /// The same with servers that are known by routes.
     Nat,
     /// Every server decides.
@@ -50,6 +55,7 @@ impl Kind {
     pub(crate) fn of(seed: u64) -> Kind {
         match seed % KINDS {
             0 | 1 => Kind::EveryHost,
+            2 if seed / KINDS % LARGE == 1 => Kind::Large,
             2 => Kind::Link,
             3 => Kind::Nat,
             4 => Kind::Handoff,
@@ -59,7 +65,12 @@ impl Kind {
 
     /// Hosts of the farm, whether they decide or only serve.
     pub(crate) fn hosts(self) -> usize {
-        if self == Kind::EveryHost { SERVERS } else { self.nodes() + SERVERS }
+        if self == Kind::EveryHost { SERVERS } else { self.nodes() + self.servers() }
+    }
+
+    /// Servers of the farm.
+    pub(crate) fn servers(self) -> usize {
+        if self == Kind::Large { SERVERS_MAX } else { SERVERS }
     }
 
     /// Nodes that run a director.
@@ -67,17 +78,19 @@ impl Kind {
         match self {
             Kind::EveryHost => SERVERS,
             Kind::Handoff => 2,
-            Kind::Link | Kind::Nat | Kind::Web => 1,
+            Kind::Link | Kind::Large | Kind::Nat | Kind::Web => 1,
         }
     }
 }
 
-/// Servers of a farm; where every host decides they are its nodes.
+/// Servers of most farms; where every host decides they are its nodes.
 pub(crate) const SERVERS: usize = 4;
+/// Servers of a farm that has many.
+pub(crate) const SERVERS_MAX: usize = 32;
 /// All servers of both services, by what names them in tables.
 static NAMES: LazyLock<BTreeMap<u64, ServerName>> = LazyLock::new(|| {
-    let servers =
-        (0..VIPS.len()).flat_map(|number| (0..SERVERS).map(move |server| (service(number), name(server))));
+    let servers = (0..VIPS.len())
+        .flat_map(|number| (0..SERVERS_MAX).map(move |server| (service(number), name(server))));
     let named =
         servers.map(|(service, server)| (plan::identity(&service, &server), ServerName { service, server }));
     named.collect()
@@ -118,7 +131,7 @@ pub(crate) fn name(number: usize) -> String {
 /// The server that is called so.
 pub(crate) fn number(name: &str) -> Option<usize> {
     let number: usize = name.strip_prefix("web")?.parse().ok()?;
-    number.checked_sub(1).filter(|number| *number < SERVERS)
+    number.checked_sub(1).filter(|number| *number < SERVERS_MAX)
 }
 
 /// Whose the slots of tables are, whatever a director thinks.
@@ -127,12 +140,17 @@ pub(crate) fn names(tables: &Tables) -> BTreeMap<u16, ServerName> {
     named.map(|(slot, name)| (slot, name.clone())).collect()
 }
 
+/// Whether a file has a server: of many, each bit is for several.
+pub(crate) fn lists(bits: u8, server: usize) -> bool {
+    bits >> (server % SERVERS) & 1 == 1
+}
+
 /// The file with these servers, by bits; where every host decides all files have all of them, and differ by a weight.
 pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
     let every_host = kind == Kind::EveryHost;
-    let has = |number: &usize| every_host || bits >> number & 1 == 1;
+    let has = |number: &usize| every_host || lists(bits, *number);
     let listed = |number| Server {
-        weight: if every_host && bits >> number & 1 == 0 { 2 } else { 1 },
+        weight: if every_host && !lists(bits, number) { 2 } else { 1 },
         ..example::server(&name(number), server(number).0)
     };
     let service = |(number, vip): (usize, &IpAddr)| Service {
@@ -151,7 +169,7 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
         policy: if every_host { "hash" } else { "round-robin" },
         discover_interval_ms: 1_000,
         discover_rounds: 2,
-        servers_max: 16,
+        servers_max: 2 * SERVERS_MAX,
         health: HealthCheck {
             kind: HealthKind::Tcp,
             interval_ms: PROBE_MS,
@@ -165,7 +183,7 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
         ..example::service(
             &self::service(number),
             SocketAddr::new(*vip, 80),
-            (0..SERVERS).filter(has).map(listed).collect(),
+            (0..kind.servers()).filter(has).map(listed).collect(),
         )
     };
     let mut farm = Farm {

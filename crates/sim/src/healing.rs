@@ -1,7 +1,7 @@
 //! The end of a run: all faults end, and a while later the farm serves as it should.
 
 use crate::check::{self, Broken};
-use crate::farms::{Kind, SERVERS};
+use crate::farms::{Kind, SERVERS_MAX};
 use crate::history::What;
 use crate::step::CLIENTS;
 use crate::web;
@@ -16,7 +16,7 @@ impl World {
     /// Lets all faults end, and what is to come of that come.
     pub(crate) fn heal(&mut self) -> Result<(), Broken> {
         self.say(What::Healed);
-        (self.works, self.answers) = ([true; SERVERS], [true; SERVERS]);
+        (self.works, self.answers) = ([true; SERVERS_MAX], [true; SERVERS_MAX]);
         self.part(0);
         (self.deaf, self.loss) = (0, 0);
         self.clocks.set_right();

@@ -4,7 +4,7 @@ use std::fmt;
 
 use evener_core::director::Event;
 
-use crate::farms::{Kind, SERVERS};
+use crate::farms::Kind;
 use crate::step::Step;
 
 /// Something that happened.
@@ -37,7 +37,7 @@ impl fmt::Display for Line {
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Begun(kind) => write!(f, "a farm of {SERVERS} servers: {kind:?}"),
+            What::Begun(kind) => write!(f, "a farm of {} servers: {kind:?}", kind.servers()),
             What::Done(step) => write!(f, "{step:?}"),
             What::Healed => f.write_str("all faults end"),
             What::Lost(node, how) => {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::check::Broken;
-use crate::farms::{self, SERVERS, SILENCE_MS, VIPS};
+use crate::farms::{self, SERVERS, SERVERS_MAX, SILENCE_MS, VIPS};
 use crate::router;
 use crate::world::World;
 
@@ -49,7 +49,7 @@ impl Presence {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fitness {
     presence: Presence,
-    works: [bool; SERVERS],
+    works: [bool; SERVERS_MAX],
     nodes: [(bool, bool); SERVERS],
 }
 

@@ -88,7 +88,7 @@ pub(crate) struct Node {
     /// When its daemon, which takes part no longer, ends.
     leaves_at: Option<u64>,
     /// The servers of new connections of each service by its data plane, by bits.
-    pub(crate) rings: [u8; VIPS.len()],
+    pub(crate) rings: [u32; VIPS.len()],
     /// Names of the servers that slots stood for when they were put in force.
     pub(crate) names: BTreeMap<u16, ServerName>,
     /// Whether the last tables were refused.
@@ -102,7 +102,7 @@ pub(crate) struct Node {
     /// What it showed while tables were on their way, if that was more than before.
     pub(crate) half_shown: Option<&'static str>,
     /// Who was in the first service's ring when somebody was, by bits.
-    pub(crate) last_good: u8,
+    pub(crate) last_good: u32,
     /// Whether it was told something since promises were last looked at.
     pub(crate) news: bool,
     next_at: Option<u64>,
@@ -200,7 +200,14 @@ impl Node {
     pub(crate) fn lists(&self, name: &ServerName) -> bool {
         let file = self.file & self.files_had;
         let has_service = self.kind != Kind::Web || web::has_service(file, &name.service);
-        has_service && farms::number(&name.server).is_some_and(|server| file >> server & 1 == 1)
+        has_service && farms::number(&name.server).is_some_and(|server| farms::lists(file, server))
+    }
+
+    /// The servers that its operator's file has, by bits.
+    pub(crate) fn listed(&self) -> u32 {
+        (0..self.kind.servers())
+            .filter(|server| farms::lists(self.file, *server))
+            .fold(0, |all, server| all | 1 << server)
     }
 
     /// Has its daemon leave the farm; it ends a little later.
@@ -329,7 +336,7 @@ impl Node {
                     let reloaded = self.files.pop_front().filter(|_| !self.refused);
                     self.file = reloaded.map_or(self.file, |(_, file)| file);
                     self.files_had &= self.file;
-                    self.last_good &= self.file;
+                    self.last_good &= self.listed();
                 }
                 orders
             }
@@ -517,12 +524,12 @@ impl Node {
     }
 
     /// Who gets new connections of a service by what its data plane goes by, by bits.
-    pub(crate) fn ring(&self, vip: IpAddr) -> u8 {
+    pub(crate) fn ring(&self, vip: IpAddr) -> u32 {
         let tables = &self.engine.tables;
         let found = tables.vips.iter().find(|(key, _)| key.address == vip);
         let Some(ring) = found.and_then(|(_, vip)| tables.rings.get(&vip.service)) else { return 0 };
         let bit = |name: &ServerName| farms::number(&name.server).map_or(0, |server| 1 << server);
-        let bits: Vec<(u16, u8)> = self.names.iter().map(|(slot, name)| (*slot, bit(name))).collect();
+        let bits: Vec<(u16, u32)> = self.names.iter().map(|(slot, name)| (*slot, bit(name))).collect();
         let of = |slot: &u16| bits.iter().find(|(of, _)| of == slot).map_or(0, |(_, bit)| *bit);
         ring.order.iter().chain(ring.hash.iter().take(LOOKED_AT)).fold(0, |all, slot| all | of(slot))
     }

@@ -11,7 +11,7 @@ use evener_core::net::wire::Mac;
 use evener_core::pool::health::Failure;
 
 use crate::check::{self, Broken};
-use crate::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, VIPS};
+use crate::farms::{self, Kind, LINK, PROBE_TIMEOUT_MS, SERVERS, SERVERS_MAX, VIPS};
 use crate::forgery::Forgery;
 use crate::handoff::{self, Clocks};
 use crate::history::{Line, What};
@@ -60,10 +60,10 @@ pub(crate) struct World {
     pub(crate) history: Vec<Line>,
     pub(crate) facts: usize,
     /// Whether each server's service works, and whether it answers ARP.
-    pub(crate) works: [bool; SERVERS],
+    pub(crate) works: [bool; SERVERS_MAX],
     /// Since when it is as it is.
-    pub(crate) works_since_ms: [u64; SERVERS],
-    pub(crate) answers: [bool; SERVERS],
+    pub(crate) works_since_ms: [u64; SERVERS_MAX],
+    pub(crate) answers: [bool; SERVERS_MAX],
     /// Bit i: the side of node i.
     pub(crate) sides: u8,
     /// Bit `to * SERVERS + from`: node `to` doesn't hear node `from`.
@@ -96,16 +96,16 @@ impl World {
             connections: BTreeMap::new(),
             history: Vec::new(),
             facts: 0,
-            works: [true; SERVERS],
-            works_since_ms: [0; SERVERS],
-            answers: [true; SERVERS],
+            works: [true; SERVERS_MAX],
+            works_since_ms: [0; SERVERS_MAX],
+            answers: [true; SERVERS_MAX],
             sides: 0,
             deaf: 0,
             loss: 0,
             watched: check::Watched::default(),
             router: Router::default(),
             hosts: Hosts::default(),
-            clocks: Clocks::new(kind.nodes() + SERVERS, mutation == Some(Mutation::ClockUnheard)),
+            clocks: Clocks::new(kind.nodes() + kind.servers(), mutation == Some(Mutation::ClockUnheard)),
             parcels: Vec::new(),
             sent: 0,
             recorded: Vec::new(),
@@ -126,7 +126,7 @@ impl World {
 
     /// Does what a step says, and all that comes of it at once.
     pub(crate) fn take(&mut self, step: &Step) -> Result<(), Broken> {
-        let nodes = self.nodes.len();
+        let (nodes, servers) = (self.nodes.len(), self.kind.servers());
         if !matches!(step, Step::Wait(_)) {
             self.say(What::Done(*step));
         }
@@ -137,10 +137,10 @@ impl World {
             Step::Wait(ms) => return self.pass(ms),
             Step::Connect(client) => return check::connect(self, client % CLIENTS),
             Step::Send(client) => return check::send(self, client % CLIENTS),
-            Step::Fail(server) => self.work(server % SERVERS, false),
-            Step::Work(server) => self.work(server % SERVERS, true),
-            Step::Silence(server) => self.answer(server % SERVERS, false),
-            Step::Answer(server) => self.answer(server % SERVERS, true),
+            Step::Fail(server) => self.work(server % servers, false),
+            Step::Work(server) => self.work(server % servers, true),
+            Step::Silence(server) => self.answer(server % servers, false),
+            Step::Answer(server) => self.answer(server % servers, true),
             Step::Drain(node, server) => self.drain(node % nodes, server, true),
             Step::Undrain(node, server) => self.drain(node % nodes, server, false),
             Step::Reload(node, file) => {
@@ -169,7 +169,7 @@ impl World {
             Step::Die(node, after) => self.nodes[node % nodes].dies_after = Some(after),
             Step::Visit(client) => web::visit(self, client % CLIENTS)?,
             Step::Agent(server, how) => web::act(self, server, how),
-            Step::Report(server, how) => web::set_reports(self, server % SERVERS, how),
+            Step::Report(server, how) => web::set_reports(self, server % servers, how),
             Step::DrainOf(consumer, server) => web::drain(self, consumer, server, true),
             Step::UndrainOf(consumer, server) => web::drain(self, consumer, server, false),
             Step::Rank(how) => web::set_ranks(self, how),
@@ -235,7 +235,7 @@ impl World {
 
     fn drain(&mut self, node: usize, server: usize, drain: bool) {
         // Hosts drain themselves.
-        let server = if self.kind == Kind::EveryHost { node } else { server % SERVERS };
+        let server = if self.kind == Kind::EveryHost { node } else { server % self.kind.servers() };
         let name = ServerName { service: "service0".to_owned(), server: farms::name(server) };
         let drained = &mut self.nodes[node].drained;
         let changed = if drain { drained.insert(name.clone()) } else { drained.remove(&name) };
@@ -518,7 +518,8 @@ impl World {
 
     /// Who has an address answers.
     fn ask(&mut self, node: usize, target: IpAddr) {
-        let servers = (0..SERVERS).filter(|server| self.kind != Kind::EveryHost && self.answers[*server]);
+        let servers = 0..self.kind.servers();
+        let servers = servers.filter(|server| self.kind != Kind::EveryHost && self.answers[*server]);
         let servers = servers.map(farms::server).filter(|(address, _)| *address == target);
         let mut owners: Vec<(Option<usize>, Mac)> = servers.map(|(_, mac)| (None, mac)).collect();
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
@@ -539,7 +540,8 @@ impl World {
 
     /// The kernel finds out the MAC of a host on the link.
     fn resolve(&mut self, node: usize, address: IpAddr) {
-        let Some(server) = (0..SERVERS).find(|server| farms::server(*server).0 == address) else { return };
+        let mut servers = 0..self.kind.servers();
+        let Some(server) = servers.find(|server| farms::server(*server).0 == address) else { return };
         let there = match self.kind {
             Kind::EveryHost => self.reach(node, server),
             _ => self.answers[server] && self.nodes[node].has_carrier,
@@ -554,8 +556,7 @@ impl World {
     }
 
     fn probe(&mut self, node: usize, probe: &Probe) {
-        let server =
-            (0..SERVERS).find(|server| farms::name(*server) == probe.server.server).unwrap_or_default();
+        let server = farms::number(&probe.server.server).unwrap_or_default();
         let reached = self.kind == Kind::EveryHost || self.answers[server] && self.nodes[node].has_carrier;
         let (delay_ms, result) = match self.works[server] && reached {
             true => (self.below(20), Ok(1_000)),

@@ -23,7 +23,7 @@ use evener_core::farm::group::{DirectorAnswer, Membership, MembershipOrder, Rule
 use evener_core::farm::plan::ServerName;
 
 use crate::check::Broken;
-use crate::farms::{self, SERVERS};
+use crate::farms::{self, SERVERS, SERVERS_MAX};
 use crate::handoff::{BEGUN_MS, DAY_MS};
 use crate::world::World;
 use message::{Message, Post};
@@ -47,7 +47,7 @@ pub(crate) struct Web {
     /// How far the wall clocks of servers are off, in milliseconds.
     wall_off_ms: [i64; SERVERS],
     /// When something last happened to each server, and to all of them.
-    changed_ms: [u64; SERVERS],
+    changed_ms: [u64; SERVERS_MAX],
     farm_ms: u64,
     /// The members whom a daemon that was killed had, and must know again.
     members_before: Vec<String>,
