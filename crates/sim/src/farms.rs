@@ -25,8 +25,8 @@ pub(crate) const SILENCE_MS: u64 = 3_000;
 const PROBE_MS: u64 = 1_000;
 pub(crate) const PROBE_TIMEOUT_MS: u64 = 400;
 
-/// Of so many farms with servers on a link one has many, which is one in thirty of all.
-const LARGE: u64 = 5;
+/// Of so many farms with servers on a link one has many, which is one in fifty of all.
+const LARGE: u64 = 8;
 
 /// Seeds one after the other that have farms of all kinds.
 pub(crate) const KINDS: u64 = 6;
