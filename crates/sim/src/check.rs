@@ -1,4 +1,4 @@
-//! What is promised of a farm whatever happens to it.
+//! Promises that a farm keeps whatever happens to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,11 +37,11 @@ pub enum Broken {
     Ownerless(String),
     /// A packet goes from host to host without an end.
     Circles(String),
-    /// What is told to be in force is not.
+    /// The shown state isn't the one in force.
     Told(String),
     /// While tables were on their way more was shown than before.
     Half(String),
-    /// What an engine has refused was not tried again.
+    /// A refused change was not tried again.
     NotTried(String),
     /// A datagram was heeded that nobody should have believed.
     Believed(String),
@@ -72,7 +72,7 @@ pub enum Broken {
 }
 
 impl Broken {
-    /// What kind of promise, in a word.
+    /// The kind of promise, in a word.
     pub fn kind(&self) -> &'static str {
         match self {
             Broken::Unfit(_) => "unfit",
@@ -126,7 +126,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// What has to be watched over time.
+/// States that are watched over time.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     /// Since when two nodes that hear each other own an address.
@@ -222,12 +222,12 @@ fn keeps_last(node: &mut Node) -> Result<(), Broken> {
             return Err(Broken::Emptied(format!("{server} was the last, and nobody is")));
         }
     }
-    // Whom the file takes out is no more to be kept, though the engine may have refused that.
+    // Servers that the file takes out are no more to be kept, though the engine may have refused that.
     node.last_good = ring & node.listed();
     Ok(())
 }
 
-/// Who is dead for as long as others wait has fallen silent for what they take over.
+/// A host that has been dead for as long as others wait answers no more for the addresses that they take over.
 fn silent_when_dead(world: &World, owners: &[Owners; VIPS.len()]) -> Result<(), Broken> {
     for (number, node) in world.nodes.iter().enumerate() {
         let is_dead = node.director.is_none() && world.now_ms - node.since_ms > SILENCE_MS;
@@ -263,7 +263,7 @@ fn owned_once(world: &mut World, owners: &[Owners; VIPS.len()]) -> Result<(), Br
     Ok(())
 }
 
-/// Who was told the time has something later to wait for.
+/// A director that was given the time waits for a later one.
 pub(crate) fn moves_on(world: &World, node: usize) -> Result<(), Broken> {
     match world.nodes[node].next_at() {
         Some(at) if at <= world.now_ms => {
@@ -342,7 +342,7 @@ pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     if let Some(other) = strayed(world, node, client, port).filter(|other| *other != server) {
         return Err(Broken::Moved(format!("client {client}, from {} to {}", server.server, other.server)));
     }
-    // What is new doesn't live long.
+    // New sessions don't live long.
     let is_old = world.now_ms - last_ms > IDLE_MS;
     if lost || decision.new_session || is_old {
         world.connections.remove(&client);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_says_it_has_what_it_has_not_is_found_out() {
+    fn engine_that_reports_other_tables_than_it_has_is_found() {
         let mut world = serving();
         world.nodes[0].engine.tables = Arc::default();
         world.nodes[0].last_good = 0;
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_server_that_is_in_the_ring_is_found_out() {
+    fn drained_server_in_a_ring_is_found() {
         let mut world = serving();
         let before = Arc::clone(&world.nodes[0].engine.tables);
         world.take(&Step::Drain(0, 0)).unwrap();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_whose_session_is_lost_is_found_out() {
+    fn connection_without_its_session_is_found() {
         let mut world = serving();
         (0..8).for_each(|client| connect(&mut world, client).unwrap());
         let (tables, names) = (Arc::clone(&world.nodes[0].engine.tables), world.nodes[0].names.clone());
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_missing_in_the_end_is_found_out() {
+    fn server_missing_after_all_faults_is_found() {
         let mut world = serving();
         assert_eq!(settled(&mut world), Ok(()));
         world.take(&Step::Fail(1)).unwrap();
@@ -476,7 +476,7 @@ mod tests {
 
     /// Each byte of a datagram may be another, or the last: nothing comes of it. Nor of what was heard before, or is of another farm.
     #[test]
-    fn no_part_of_a_datagram_can_be_changed_or_missing() {
+    fn changed_or_cut_datagram_is_refused_at_each_byte() {
         let mut world = World::new(6, None);
         world.take(&Step::Wait(5_000)).unwrap();
         for how in 0..4 {
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_emptied_is_found_out() {
+    fn emptied_ring_is_found() {
         let mut world = serving();
         assert_eq!(world.nodes[0].last_good, 0b1111);
         world.nodes[0].engine.tables = Arc::default();
@@ -499,7 +499,7 @@ mod tests {
 
     /// It renews no lease, and what began without one must not have one without an end.
     #[test]
-    fn a_host_that_began_without_a_cable_is_silent_when_its_daemon_dies() {
+    fn host_started_without_a_cable_falls_silent_when_its_daemon_dies() {
         let mut world = World::new(6, None);
         let steps = [Step::Unplug(2), Step::Crash(2), Step::Start(2), Step::Wait(5_000), Step::Plug(2)];
         for step in steps.into_iter().chain([Step::Kill(2), Step::Wait(5_000)]) {

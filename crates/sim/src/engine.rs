@@ -1,5 +1,5 @@
-//! An engine that is memory: its tables, its sessions, and writes that fail when they are told to. What was written before stays in
-//! force then, or goes again: an engine may be able to take it back, or not.
+//! An engine that is memory: its tables, its sessions, and writes that fail when they are told to. Earlier writes stay in
+//! force then, or go again: an engine may be able to take it back, or not.
 
 use std::net::IpAddr;
 use std::sync::Arc;

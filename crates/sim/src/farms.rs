@@ -15,7 +15,7 @@ use evener_core::pool::{HealthCheck, HealthKind};
 
 use crate::{handoff, web};
 
-/// What datagrams of the farm's hosts are sealed with.
+/// The secret of the farm's hosts.
 pub(crate) const KEY: Key = Key([7; 32]);
 /// The one interface of every host.
 pub(crate) const LINK: u32 = 2;
@@ -34,7 +34,7 @@ pub(crate) const KINDS: u64 = 6;
 /// A seed of a farm with a group and names.
 pub(crate) const WEB: u64 = KINDS - 1;
 
-/// What kind of farm.
+/// The kind of a farm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A director, and servers on its link that are known by ARP.
@@ -118,12 +118,12 @@ pub(crate) fn client(number: usize) -> IpAddr {
     address(200 + number as u8)
 }
 
-/// What a service is called.
+/// A service's name.
 pub(crate) fn service(number: usize) -> String {
     format!("service{number}")
 }
 
-/// Who a server is called.
+/// A server's name.
 pub(crate) fn name(number: usize) -> String {
     format!("web{}", number + 1)
 }
@@ -134,7 +134,7 @@ pub(crate) fn number(name: &str) -> Option<usize> {
     number.checked_sub(1).filter(|number| *number < SERVERS_MAX)
 }
 
-/// Whose the slots of tables are, whatever a director thinks.
+/// The servers of tables' slots, by the tables alone.
 pub(crate) fn names(tables: &Tables) -> BTreeMap<u16, ServerName> {
     let named = tables.servers.iter().filter_map(|(slot, entry)| Some((*slot, NAMES.get(&entry.identity)?)));
     named.map(|(slot, name)| (slot, name.clone())).collect()
@@ -200,7 +200,7 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
     farm
 }
 
-/// What a node's kernel knows.
+/// The network as a node's kernel knows it.
 pub(crate) fn network(
     kind: Kind,
     number: usize,

@@ -6,7 +6,7 @@ use evener_core::node::secret::Key;
 
 use crate::farms::KEY;
 
-/// What is wrong with a datagram.
+/// The error in a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgery {
     /// It is of another farm, and says that its sender's servers are down.
@@ -59,7 +59,7 @@ impl Forgery {
     }
 }
 
-/// What it would be if its tag were right, as far as it can be read.
+/// The same datagram with a right tag, as far as it can be read.
 pub(crate) fn sealed(bytes: &[u8]) -> Vec<u8> {
     match Datagram::read(bytes, &Key([8; 32])) {
         Ok(heard) => heard.write(&KEY),

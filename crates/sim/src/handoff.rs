@@ -20,7 +20,7 @@ use crate::farms::{self, LINK, VIPS};
 use crate::segment::Segment;
 use crate::world::{Connection, World};
 
-/// What clients ask for, the route that is for it, and which servers may answer.
+/// Clients' targets, the route of each, and the servers that may answer.
 const WANTED: [(&str, Option<&str>, &[usize]); 3] =
     [("/a/page", Some("/a/*"), &[0, 1]), ("/b/page", Some("/b/*"), &[2]), ("/", None, &[0, 1, 2, 3])];
 /// How long an epoch of cookies is, in milliseconds.
@@ -33,7 +33,7 @@ const ISN: u32 = 77;
 /// Connections with which it is looked whether a farm serves: from each director to each, for each thing that is wanted.
 const LOOKED: usize = 12;
 
-/// What a server's programs go by.
+/// The tables of a server's programs.
 static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     let key = VipKey { address: VIPS[0], port: 80, protocol: Protocol::Tcp };
     let offer = Offer { listener: Some(80), ..Offer::default() };

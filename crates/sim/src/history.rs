@@ -1,4 +1,4 @@
-//! What happened in a farm. It is put into words for those who read it, and of most runs nobody does.
+//! The events of a run. They become text only when somebody reads them, which of most runs nobody does.
 
 use std::fmt;
 

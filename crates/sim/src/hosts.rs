@@ -310,7 +310,7 @@ fn is_owned(world: &World, group: &[usize]) -> Result<(), Broken> {
     }
 }
 
-/// Whoever takes an address over has said so: the router sends clients to none that doesn't answer for it.
+/// A host that takes an address over announces it: the router sends clients to none that doesn't answer for it.
 fn is_known_to_clients(world: &World, groups: &[Vec<usize>]) -> Result<(), Broken> {
     let reached: Vec<usize> = (0..world.nodes.len())
         .filter(|node| router::reaches(world, *node) && world.nodes[*node].takes_part())

@@ -30,7 +30,7 @@ pub use random::Random;
 pub use step::Step;
 use world::World;
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// The seed.
@@ -45,13 +45,13 @@ pub struct Outcome {
     pub refusals: usize,
     /// The promise that was broken, if one was.
     pub broken: Option<Broken>,
-    /// What happened.
+    /// The events.
     pub history: Vec<Line>,
     steps: Vec<Step>,
 }
 
 impl Outcome {
-    /// What was done to the farm.
+    /// The steps that were taken.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }

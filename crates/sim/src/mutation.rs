@@ -5,9 +5,9 @@
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// What the engine was refused half-way stays in force, and what it held before is told.
+    /// A change that was refused half-way stays in force, and the tables before it are reported.
     KeepsRefused,
-    /// What the engine has refused counts as done.
+    /// A refused change counts as done.
     BelievesOrders,
     /// A lease that has ended holds again when the clock of the data plane has wrapped.
     LeaseHoldsAgain,
@@ -33,7 +33,7 @@ pub enum Mutation {
     KeepsNone,
     /// A datagram of another farm is taken for one of this farm's.
     BelievesStrangers,
-    /// What a client wants makes no difference to who serves it.
+    /// A client's target makes no difference to its server.
     RoutesIgnored,
     /// A clock that is set right is not heard of: keys of cookies go on by the wrong one.
     ClockUnheard,

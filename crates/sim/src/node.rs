@@ -65,11 +65,11 @@ pub(crate) struct Node {
     /// When its daemon was started or killed.
     pub(crate) since_ms: u64,
     pub(crate) has_carrier: bool,
-    /// What its kernel has resolved.
+    /// Its kernel's neighbours.
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
     /// The servers in its file, by bits, and what the operator has drained: on disk.
     pub(crate) file: u8,
-    /// What all files had that were in force since promises were last looked at.
+    /// The bits that all files had that were in force since promises were last looked at.
     pub(crate) files_had: u8,
     /// Files that are to be in force with the answers to these orders.
     files: VecDeque<(u64, u8)>,
@@ -97,11 +97,11 @@ pub(crate) struct Node {
     pub(crate) asked_ms: u64,
     /// After so many orders its daemon dies.
     pub(crate) dies_after: Option<usize>,
-    /// What its host shows of the farm.
+    /// The farm as its host shows it.
     pub(crate) shown: Arc<Snapshot>,
-    /// What it showed while tables were on their way, if that was more than before.
+    /// The part that it showed while tables were on their way, though it wasn't in force.
     pub(crate) half_shown: Option<&'static str>,
-    /// Who was in the first service's ring when somebody was, by bits.
+    /// The servers in the first service's last ring that had some, by bits.
     pub(crate) last_good: u32,
     /// Whether it was told something since promises were last looked at.
     pub(crate) news: bool,
@@ -281,7 +281,7 @@ impl Node {
         (answer, orders)
     }
 
-    /// What is kept of the group on disk.
+    /// The group's state on disk.
     fn kept_groups(&self) -> BTreeMap<String, KeptGroup> {
         let drained = self.drained_of_consumers.iter().filter(|name| name.service == web::GROUP);
         let drained = drained.map(|name| name.server.clone()).collect();
@@ -384,7 +384,7 @@ impl Node {
         self.collect(now_ms)
     }
 
-    /// What its director orders; what is for the data plane is done.
+    /// Its director's orders. Those for the data plane are carried out.
     fn collect(&mut self, now_ms: u64) -> Vec<Output> {
         let (mut orders, ticks_now) = (Vec::new(), self.ticks(now_ms));
         loop {
@@ -464,7 +464,7 @@ impl Node {
             let ring = self.ring(VIPS[0]);
             self.last_good = if ring == 0 { self.last_good } else { ring };
         } else {
-            // Whom an engine lost that has failed half-way nobody can keep.
+            // Servers that an engine lost half-way can't be kept.
             self.last_good &= self.ring(VIPS[0]);
         }
         match self.mutation.filter(|_| self.refused) {
@@ -503,7 +503,7 @@ impl Node {
         self.tell(now_ms, Input::Time { active })
     }
 
-    /// What its kernel knows now.
+    /// The network as its kernel knows it now.
     pub(crate) fn network(&self) -> Input {
         let network = farms::network(self.kind, self.number, self.has_carrier, &self.neighbours);
         Input::Network(Box::new(network))
@@ -523,7 +523,7 @@ impl Node {
         orders
     }
 
-    /// Who gets new connections of a service by what its data plane goes by, by bits.
+    /// The servers that its data plane gives new connections of a service, by bits.
     pub(crate) fn ring(&self, vip: IpAddr) -> u32 {
         let tables = &self.engine.tables;
         let found = tables.vips.iter().find(|(key, _)| key.address == vip);
@@ -534,7 +534,7 @@ impl Node {
         ring.order.iter().chain(ring.hash.iter().take(LOOKED_AT)).fold(0, |all, slot| all | of(slot))
     }
 
-    /// What its operator's file says.
+    /// The farm by its operator's file.
     fn farm(&self, file: u8) -> Farm {
         let mut farm = farms::farm(self.kind, file);
         if self.has(Mutation::KeepsNone) {

@@ -1,4 +1,4 @@
-//! What clients send.
+//! Segments of clients.
 
 use std::net::IpAddr;
 

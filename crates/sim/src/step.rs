@@ -1,4 +1,4 @@
-//! What is done to a farm: by its clients, its operator, and by misfortune.
+//! The steps of a run: by clients, by the operator, and by misfortune.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What happens in a farm: its hosts, the link between them, and time.
+//! A farm while it runs: its hosts, the link between them, and time.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -217,7 +217,7 @@ impl World {
         self.nodes.iter().map(|node| node.engine.refusals).sum()
     }
 
-    /// Cuts the network in two. What is said on the other side doesn't get to the router, which asks anew then.
+    /// Cuts the network in two. Announcements on the other side don't reach the router, which asks anew then.
     pub(crate) fn part(&mut self, sides: u8) {
         (self.sides, self.router) = (sides, Router::default());
     }
@@ -412,7 +412,7 @@ impl World {
             return Ok(());
         }
         self.finish(to);
-        // What was refused may be tried again with whatever comes.
+        // A refused change may be tried again with each input.
         let waits = self.nodes[to].refused;
         let before = Arc::clone(&self.nodes[to].engine.tables);
         self.tell(to, Input::Datagram { from, bytes: forgery.make(&bytes, at) });
@@ -516,7 +516,7 @@ impl World {
         }
     }
 
-    /// Who has an address answers.
+    /// The owner of an address answers.
     fn ask(&mut self, node: usize, target: IpAddr) {
         let servers = 0..self.kind.servers();
         let servers = servers.filter(|server| self.kind != Kind::EveryHost && self.answers[*server]);

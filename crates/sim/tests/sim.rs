@@ -43,7 +43,7 @@ fn is_small(outcome: &Outcome) -> bool {
 }
 
 #[test]
-fn farms_keep_every_promise() {
+fn simulated_farms_keep_every_promise() {
     let large = AtomicU64::new(0);
     let is_wrong = |seed| {
         let outcome = run(seed);
@@ -63,7 +63,7 @@ fn farms_keep_every_promise() {
 }
 
 #[test]
-fn every_defect_breaks_a_promise() {
+fn each_defect_breaks_a_promise() {
     for mutation in Mutation::ALL {
         let found = first(SEEDS_OF_A_DEFECT, |seed| run_with(*mutation, seed).broken.is_some());
         let seed = found.unwrap_or_else(|| panic!("{mutation:?} was not found"));
@@ -75,7 +75,7 @@ fn every_defect_breaks_a_promise() {
 
 /// Not by chance, but each: of every kind of farm, and of twelve changes.
 #[test]
-fn an_engine_may_fail_at_each_write() {
+fn engine_that_fails_at_any_write_breaks_no_promise() {
     for seed in 1..=KINDS {
         let refusals = refuse_every_write(seed).unwrap_or_else(|outcome| panic!("{outcome}"));
         println!("the farm of seed {seed} met {refusals} refusals");
@@ -84,7 +84,7 @@ fn an_engine_may_fail_at_each_write() {
 }
 
 #[test]
-fn a_run_depends_on_its_seed_alone() {
+fn same_seed_gives_the_same_run() {
     for seed in 1..=KINDS {
         let [one, other] = [run(seed), run(seed)];
         assert_eq!((one.history, one.facts), (other.history, other.facts));

@@ -62,7 +62,7 @@ pub(super) fn given(world: &World, consumer: Consumer, server: usize) -> Result<
     Ok(())
 }
 
-/// Whoever is fit is among those that are given.
+/// Each fit server is among those that are given.
 pub(super) fn nobody_is_left_out(world: &mut World) -> Result<(), Broken> {
     for consumer in Consumer::ALL {
         let Some(given) = servers_of(world, consumer) else { continue };

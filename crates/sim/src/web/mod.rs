@@ -31,7 +31,7 @@ use model::{LISTED, NAMES, REPORT_MS};
 
 /// The one node of such a farm.
 const DIRECTOR: usize = 0;
-/// Whoever gets no answer takes it for none after this time, in milliseconds.
+/// A message without an answer has failed after this time, in milliseconds.
 const ANSWER_MS: u64 = 1_000;
 
 /// Everything around the director of such a farm.
