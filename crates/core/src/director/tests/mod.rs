@@ -18,7 +18,9 @@ use crate::pool::health::Failure;
 use crate::pool::policy::Fills;
 
 mod consumers;
+mod events;
 mod every_host;
+mod hosts;
 mod meanwhile;
 mod paths;
 mod probes;
