@@ -271,3 +271,90 @@ fn a_service_that_drains_a_server_over_a_reload_keeps_it_drained() {
     assert_eq!(world.addresses(0), [up("192.0.2.11"), ("192.0.2.12".into(), State::Draining)]);
     assert_eq!(world.ring(), ["a"]);
 }
+
+#[test]
+fn a_farm_is_not_ready_before_the_members_of_its_groups_were_probed() {
+    let mut world = World::begin(with(vec![], vec![group(&["192.0.2.31"])]));
+    assert!(!world.director.is_settled() && !world.orders.iter().any(is_ready));
+    let fact = MemberFact::Server(Fact::Probed(Ok(5)));
+    world.learn(Input::Member { group: "shop".into(), member: 0, fact });
+    assert!(world.director.is_settled() && world.orders.iter().any(is_ready));
+}
+
+#[test]
+fn a_name_has_a_living_server_until_all_of_them_fail() {
+    let mut world = World::begin(with(vec![of_web("www.example.com")], vec![]));
+    let now = Moment { ms: world.now_ms, ..Moment::default() };
+    let lives = |world: &World, name: &str| world.director.has_living(name, now);
+    assert!(lives(&world, "www.example.com") && !lives(&world, "other.example.com"));
+    world.learn(Input::Drain { server: name("a"), drain: true });
+    assert!(lives(&world, "www.example.com"));
+    world.learn(Input::Drain { server: name("b"), drain: true });
+    assert!(!lives(&world, "www.example.com"));
+}
+
+#[test]
+fn ranks_of_a_name_without_a_period_are_read_every_five_seconds() {
+    let mut ranked = of_web("www.example.com");
+    Arc::make_mut(&mut ranked).rank_from = Some("ranks".into());
+    let mut world = World::begin(with(vec![Arc::clone(&ranked)], vec![]));
+    let reads = |world: &World| {
+        let read = |order: &&Output| matches!(order, Output::Name(NameOrder::ReadRanks(..)));
+        world.orders.iter().filter(read).count()
+    };
+    assert_eq!(reads(&world), 1);
+    world.pass(60_000);
+    assert_eq!(reads(&world), 1, "they are still being read");
+    let text = "www.example.com 192.0.2.12 1\nwww.example.com 192.0.2.11 2\n";
+    world.learn(Input::Name { name: ranked, fact: NameFact::Ranks(Ok(text.into())) });
+    assert_eq!(world.addresses(0), [up("192.0.2.12"), up("192.0.2.11")], "the best comes first");
+    world.pass(4_999);
+    assert_eq!(reads(&world), 1);
+    world.pass(1);
+    assert_eq!(reads(&world), 2);
+}
+
+/// A name with the service's own addresses, by the load of its servers.
+fn site() -> Farm {
+    let mut site =
+        balanced("www.example.com", AddressesOf::Services { names: vec!["web".into()], own: true });
+    Arc::make_mut(&mut site).policy = policy::by_name("expected-delay").unwrap();
+    let mut farm = with(vec![site], vec![]);
+    farm.services[0].servers[0].weight = 3;
+    let kind = pool::ReportKind::AgentCheck;
+    farm.services[0].report =
+        Some(pool::Reporting { kind, port: 9_184, interval_ms: 2_000, timeout_ms: 500 });
+    farm
+}
+
+#[test]
+fn a_site_has_the_weight_of_its_living_servers_and_the_mean_of_their_loads() {
+    use pool::report::Report;
+    let mut world = World::begin(site());
+    let report = |unit: u64| Report {
+        utilisation_permille: Some(unit),
+        load_milli: Some(unit * 2),
+        delay_us: Some(unit * 3),
+        available_bps: Some(unit * 4),
+        bottleneck_bps: Some(unit * 5),
+        ..Report::default()
+    };
+    for (server, unit) in [("a", 100), ("b", 300)] {
+        world.learn(Input::Reported { server: name(server), result: Ok(report(unit)) });
+    }
+    world.pass(1_000);
+    let seen = |world: &World| {
+        let seen = world.director.snapshot().names.get(0).unwrap();
+        let [site] = &*seen.addresses else { panic!("{:?}", seen.addresses) };
+        assert_eq!(site.address, ip("192.0.2.99"));
+        let load = site.load.as_ref().unwrap();
+        (site.state, site.weight, load.report, load.age_ms)
+    };
+    assert_eq!(seen(&world), (State::Up, 4, report(200), Some(1_000)));
+    world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
+    assert_eq!(seen(&world).0, State::Up);
+    assert_eq!((seen(&world).1, seen(&world).2), (3, report(100)), "who fails counts no more");
+    world.learn(Input::Drain { server: name("a"), drain: true });
+    let down = world.director.snapshot().names.get(0).unwrap().addresses[0].clone();
+    assert_eq!((down.state, down.reason.as_deref()), (State::Down, Some("none of its servers lives")));
+}

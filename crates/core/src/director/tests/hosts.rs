@@ -372,3 +372,23 @@ fn hosts_take_up_a_new_address_of_their_service_once_all_have_its_file() {
     let gone = "this host does not own 192.0.2.98 any more";
     assert_eq!((0..3).filter(|place| link.events(*place).iter().any(|event| event == gone)).count(), 1);
 }
+
+#[test]
+fn a_host_that_is_drained_for_one_service_takes_sessions_of_the_others() {
+    let mut farm = every_host();
+    let addresses = vec![SocketAddr::new(ip("192.0.2.98"), 443)];
+    farm.services.push(farm::Service { name: "api".into(), addresses, ..farm.services[0].clone() });
+    let mut link = Link::running(farm);
+    assert_eq!(link.ring(0), ["a", "b", "c", "a", "b", "c"]);
+    link.learn(
+        2,
+        Input::Drain { server: ServerName { service: "api".into(), server: "c".into() }, drain: true },
+    );
+    link.pass(1_000);
+    for place in 0..3 {
+        assert_eq!(link.ring(place), ["a", "b", "c", "a", "b"]);
+        let seen = link.nodes[place].director.snapshot();
+        let draining: Vec<_> = seen.hosts.iter().map(|host| host.draining.join(" ")).collect();
+        assert_eq!(draining, ["", "", "api"]);
+    }
+}

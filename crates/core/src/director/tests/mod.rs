@@ -25,6 +25,7 @@ mod meanwhile;
 mod paths;
 mod probes;
 mod reports;
+mod services;
 mod slow_start;
 mod snapshot;
 

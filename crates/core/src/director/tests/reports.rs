@@ -166,3 +166,42 @@ fn a_score_that_is_told_while_its_server_goes_does_not_stay() {
     });
     assert_eq!(told.collect::<Vec<_>>(), [16, 0]);
 }
+
+#[test]
+fn reports_that_fail_are_logged_once_and_so_is_the_next_that_is_believed() {
+    let mut world = World::asking("round-robin");
+    world.orders.clear();
+    for result in
+        [Ok(says(100)), Err(BadReport::Silent), Err(BadReport::Absurd), Ok(says(100)), Ok(says(100))]
+    {
+        world.reported("b", result);
+    }
+    assert_eq!(world.events(), ["its load isn't known: no report came", "it says its load again"]);
+}
+
+#[test]
+fn a_server_that_refuses_new_sessions_and_takes_them_again_is_logged() {
+    let mut world = World::asking("round-robin");
+    world.orders.clear();
+    for percent in [0, 0, 40, 100] {
+        world.reported("b", Ok(says(percent)));
+    }
+    assert_eq!(
+        world.events(),
+        [
+            "its own report: it keeps its sessions and takes no new ones",
+            "its own report: takes new sessions again"
+        ]
+    );
+}
+
+#[test]
+fn a_server_that_wants_part_of_its_weight_gets_that_to_the_nearest_tenth() {
+    let mut world = World::asking("round-robin");
+    for (percent, turns) in
+        [(100, (1, 1)), (94, (10, 9)), (95, (1, 1)), (45, (2, 1)), (44, (5, 2)), (4, (10, 1))]
+    {
+        world.reported("b", Ok(says(percent)));
+        assert_eq!(world.turns(), [("a".into(), turns.0), ("b".into(), turns.1)], "{percent} %");
+    }
+}
