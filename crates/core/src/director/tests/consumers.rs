@@ -358,3 +358,87 @@ fn a_site_has_the_weight_of_its_living_servers_and_the_mean_of_their_loads() {
     let down = world.director.snapshot().names.get(0).unwrap().addresses[0].clone();
     assert_eq!((down.state, down.reason.as_deref()), (State::Down, Some("none of its servers lives")));
 }
+
+#[test]
+fn servers_of_names_and_members_of_groups_are_drained_by_their_names() {
+    let own = of_its_own("www.example.com", &["192.0.2.21:80", "192.0.2.22:80"]);
+    let mut world = World::begin(with(vec![own, of_web("web.example.com")], vec![group(&["192.0.2.31"])]));
+    let named = |service: &str, server: &str| ServerName { service: service.into(), server: server.into() };
+    world.pass(READY_AFTER_MS + 1);
+    let drainable = |world: &World, service, server| world.director.drainable(&named(service, server));
+    for (service, server, owner, others) in [
+        ("www.example.com", "192.0.2.21", Owner::Name, &["192.0.2.21", "192.0.2.22"][..]),
+        ("shop", "192.0.2.31", Owner::Group, &["192.0.2.31"]),
+    ] {
+        let found = |is_drained| Ok(Drainable { name: named(service, server), owner, is_drained });
+        assert_eq!(drainable(&world, service, server), found(false));
+        world.learn(Input::Drain { server: named(service, server), drain: true });
+        assert_eq!(drainable(&world, service, server), found(true));
+        let others = others.iter().map(|other| String::from(*other)).collect();
+        assert_eq!(drainable(&world, service, "other"), Err(NotDrainable::NoServer(owner, others)));
+    }
+    assert_eq!(drainable(&world, "web.example.com", "a"), Err(NotDrainable::OfServices));
+    assert_eq!(drainable(&world, "other.example.com", "a"), Err(NotDrainable::NoOwner));
+    assert_eq!(world.addresses(0)[0], ("192.0.2.21".into(), State::Draining));
+    assert!(world.events().contains(&"www.example.com: 192.0.2.21: drained".into()), "{:?}", world.events());
+    world.learn(Input::Drain { server: named("www.example.com", "192.0.2.21"), drain: false });
+    assert!(world.events().contains(&"www.example.com: 192.0.2.21: no longer drained".into()));
+    assert!(world.director.drained_of_names().is_empty());
+}
+
+#[test]
+fn a_name_s_own_server_stays_drained_while_it_is_not_listed() {
+    let own = |addresses: &[&str]| with(vec![of_its_own("www.example.com", addresses)], vec![]);
+    let mut world = World::begin(own(&["192.0.2.21:80", "192.0.2.22:80"]));
+    world.pass(READY_AFTER_MS + 1);
+    let server = ServerName { service: "www.example.com".into(), server: "192.0.2.22".into() };
+    world.learn(Input::Drain { server: server.clone(), drain: true });
+    world.reload(own(&["192.0.2.21:80"]));
+    world.reload(own(&["192.0.2.21:80", "192.0.2.22:80"]));
+    world.own(0, 1, true);
+    assert_eq!(world.addresses(0)[1], ("192.0.2.22".into(), State::Draining));
+    assert!(world.director.drained_of_names().contains(&server));
+}
+
+#[test]
+fn paths_to_the_servers_of_a_name_are_probed_and_change_its_answers() {
+    use crate::dns::{MeasuredPath, PathMode, PathProbing};
+    let probed = |mut name: Arc<BalancedName>| {
+        let settings = Arc::make_mut(&mut name);
+        settings.probe = Some(PathProbing { mode: PathMode::Udp, interval_ms: 1_000 });
+        settings.policy = policy::by_name("expected-delay").unwrap();
+        name
+    };
+    let names =
+        vec![probed(of_its_own("www.example.com", &["192.0.2.21:80"])), probed(of_web("web.example.com"))];
+    let mut farm = with(names, vec![]);
+    let kind = pool::ReportKind::Http("/load".into());
+    farm.services[0].report =
+        Some(pool::Reporting { kind, port: 9_200, interval_ms: 2_000, timeout_ms: 500 });
+    let mut world = World::begin(farm);
+    world.own(0, 0, true);
+    let mut asked = BTreeMap::new();
+    for _ in 0..4 {
+        for order in core::mem::take(&mut world.orders) {
+            let Output::Name(NameOrder::ProbePath(order)) = order else { continue };
+            asked.insert(order.to.ip(), order.to.port());
+            let path = MeasuredPath { bottleneck_bps: 4_000_000, available_bps: Some(2_000_000) };
+            world.learn(Input::Path { address: order.to.ip(), found: Ok(path) });
+        }
+        world.pass(0);
+    }
+    let expected = [("192.0.2.11", 9_200), ("192.0.2.12", 9_200), ("192.0.2.21", pool::LOAD_PORT)];
+    assert_eq!(asked, expected.map(|(address, port)| (ip(address), port)).into(), "each at its agent's port");
+    for number in [0, 1] {
+        let seen = world.director.snapshot().names.get(number).unwrap();
+        for address in &seen.addresses {
+            let load = address.load.as_ref().unwrap();
+            assert_eq!((load.report.available_bps, load.probed_ms), (Some(2_000_000), Some(0)), "{number}");
+        }
+    }
+    let failed = |why: &str| Input::Path { address: ip("192.0.2.21"), found: Err(why.into()) };
+    world.orders.clear();
+    world.learn(failed("nobody answers"));
+    world.learn(failed("nobody answers"));
+    assert_eq!(world.events(), ["the path to 192.0.2.21 can't be probed: nobody answers; it is tried again"]);
+}

@@ -18,6 +18,7 @@ use crate::pool::health::Failure;
 use crate::pool::policy::Fills;
 
 mod consumers;
+mod drain;
 mod events;
 mod every_host;
 mod hosts;
