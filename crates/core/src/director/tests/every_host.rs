@@ -58,7 +58,7 @@ pub(super) fn host_at(place: usize, farm: Farm, running: Option<Tables>, now: Mo
             .collect(),
     };
     let identity = Identity { name: own.into(), address: IpAddr::from([192, 0, 2, number]) };
-    let host = Some((identity, Key([7; 32]), 1));
+    let host = Some((identity, Key([7; 32]), now.ms));
     let links = BTreeMap::from([(2, mac(number))]);
     Director::new(Start { network, links, host, running, ..start(farm) }, now)
 }

@@ -2,6 +2,7 @@
 
 use super::every_host::{HOSTS, INTERVAL_MS, every_host, host_at};
 use super::*;
+use crate::net::wire::arp_request;
 use crate::pool::State;
 
 /// The time between two steps, in milliseconds.
@@ -391,4 +392,126 @@ fn a_host_that_is_drained_for_one_service_takes_sessions_of_the_others() {
         let draining: Vec<_> = seen.hosts.iter().map(|host| host.draining.join(" ")).collect();
         assert_eq!(draining, ["", "", "api"]);
     }
+}
+
+/// An answer to ARP: the service's address is at this MAC.
+fn arp_reply(mac: Mac) -> Vec<u8> {
+    let vip = "192.0.2.99".parse().unwrap();
+    let mut frame = arp_request(mac, vip, vip).to_vec();
+    frame[21] = 2;
+    frame
+}
+
+#[test]
+fn another_machine_that_answers_for_an_owned_address_is_logged_once() {
+    let mut link = Link::together();
+    let owner = link.owners()[0];
+    let other = (owner + 1) % 3;
+    let twice = "somebody else answers for 192.0.2.99, which this host owns";
+    let logged =
+        |link: &Link, place| link.events(place).iter().filter(|event| event.starts_with(twice)).count();
+    let own = *link.nodes[owner].director.links().values().next().unwrap();
+    link.learn(owner, Input::Frame { ifindex: 2, bytes: arp_reply(own) });
+    assert_eq!(logged(&link, owner), 0, "that is this host itself");
+    for _ in 0..2 {
+        for place in [owner, other] {
+            link.learn(place, Input::Frame { ifindex: 2, bytes: arp_reply(Mac([2, 0, 0, 0, 9, 9])) });
+        }
+    }
+    assert_eq!((logged(&link, owner), logged(&link, other)), (1, 0));
+}
+
+#[test]
+fn an_address_that_somebody_else_answers_for_is_not_claimed() {
+    let mut link = Link::new([every_host(), every_host(), every_host()]);
+    let stranger = Mac([2, 0, 0, 0, 9, 9]);
+    let vip = ip("192.0.2.99");
+    for _ in 0..100 {
+        link.pass(STEP_MS);
+        let is_asked = link.orders.iter().any(|(_, order)| matches!(order, Output::Ask { .. }));
+        if is_asked {
+            (0..3).for_each(|place| {
+                link.learn(place, Input::Frame { ifindex: 2, bytes: arp_reply(stranger) });
+            });
+        }
+        link.orders.retain(|(_, order)| !matches!(order, Output::Ask { .. }));
+    }
+    assert_eq!(link.owners(), [] as [usize; 0]);
+    let mut shown = 0;
+    for (place, node) in link.nodes.iter().enumerate() {
+        for (number, host) in node.director.snapshot().hosts.iter().enumerate() {
+            assert!(place == number || host.put_off.is_empty(), "each knows it of itself");
+            shown += usize::from(host.put_off.contains(&vip));
+        }
+    }
+    assert!(shown > 0, "one of them would own it");
+    link.pass(10_000);
+    assert_eq!(link.owners().len(), 1, "once nobody answers any more");
+}
+
+fn set_carrier(link: &mut Link, place: usize, carrier: bool) {
+    let mut network = link.nodes[place].director.network().clone();
+    network.interfaces.get_mut(&2).unwrap().carrier = carrier;
+    link.nodes[place].is_cut_off = !carrier;
+    link.learn(place, Input::Network(Box::new(network)));
+}
+
+#[test]
+fn a_host_without_a_cable_answers_for_no_address_until_it_has_listened_again() {
+    let mut link = Link::together();
+    let owner = link.owners()[0];
+    set_carrier(&mut link, owner, false);
+    link.pass(every_host().lease_ms() + STEP_MS);
+    assert!(!link.owners().contains(&owner), "its lease has ended");
+    link.pass(10_000);
+    link.orders.clear();
+    set_carrier(&mut link, owner, true);
+    let leased = |link: &Link| {
+        let is_lease =
+            |(place, order): &(usize, Output)| *place == owner && matches!(order, Output::Lease { .. });
+        link.orders.iter().any(is_lease)
+    };
+    link.pass(2 * INTERVAL_MS - STEP_MS);
+    assert!(!leased(&link), "others may own it, and are heard first");
+    link.pass(2 * INTERVAL_MS);
+    assert!(leased(&link));
+    link.pass(10_000);
+    assert_eq!(link.owners().len(), 1);
+    for place in 0..3 {
+        assert_eq!(link.ring(place), ["a", "b", "c"]);
+    }
+}
+
+#[test]
+fn a_host_that_begins_sends_sessions_to_the_others_until_it_takes_part() {
+    let mut link = Link::together();
+    link.nodes[2].is_cut_off = true;
+    link.pass(5_000);
+    let now = link.nodes[2].moment(link.now_ms);
+    link.nodes[2] = Node::new(host_at(2, every_host(), None, now));
+    link.pass(INTERVAL_MS);
+    assert_eq!(link.ring(2), ["a", "b"], "as everywhere");
+    assert_eq!(link.ring(0), ["a", "b"]);
+    link.pass(5_000);
+    for place in 0..3 {
+        assert_eq!(link.ring(place), ["a", "b", "c"]);
+    }
+}
+
+#[test]
+fn the_load_of_another_host_is_shown_with_its_age() {
+    let mut link = Link::together();
+    link.nodes[2].sessions = 40;
+    link.pass(40 * INTERVAL_MS);
+    let shown = |link: &Link, place: usize, server| {
+        let signals = link.nodes[place].director.snapshot().server(&name(server)).unwrap().signals;
+        (signals.reported, signals.active, signals.age_ms)
+    };
+    let (reported, active, age_ms) = shown(&link, 0, "c");
+    assert_eq!((reported, active), (Some(40), None), "only its host counts its sessions");
+    assert!(age_ms.is_some_and(|age_ms| age_ms <= INTERVAL_MS), "{age_ms:?}");
+    assert_eq!(shown(&link, 2, "c"), (Some(40), Some(40), Some(0)), "what it reports of itself is never old");
+    link.nodes[2].is_cut_off = true;
+    link.pass(2_000);
+    assert!(shown(&link, 0, "c").2.is_some_and(|age_ms| age_ms > INTERVAL_MS));
 }

@@ -205,3 +205,26 @@ fn a_server_that_wants_part_of_its_weight_gets_that_to_the_nearest_tenth() {
         assert_eq!(world.turns(), [("a".into(), turns.0), ("b".into(), turns.1)], "{percent} %");
     }
 }
+
+#[test]
+fn the_operator_bounds_what_a_server_gains_by_its_report() {
+    for (percent, gain) in [(100, 0), (150, 127), (10_000, u8::MAX)] {
+        let mut farm = asked("utilisation");
+        farm.services[0].report_gain_percent = percent;
+        let mut world = World::new(start(farm));
+        world.pass(0);
+        for (server, permille) in [("a", 300), ("b", 600)] {
+            world.learn(Input::Probed { server: name(server), result: Ok(1) });
+            world.reported(server, Ok(uses(permille)));
+        }
+        world.pass(1_000);
+        let names = &world.director.plan().servers;
+        let gains = world.orders.iter().filter_map(|order| match order {
+            Output::Score(scores) => Some(scores),
+            _ => None,
+        });
+        let of_a =
+            gains.flatten().filter(|(slot, _)| names[slot] == name("a")).last().map(|(_, score)| score.gain);
+        assert_eq!(of_a, Some(gain), "{percent} %");
+    }
+}
