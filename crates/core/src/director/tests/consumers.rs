@@ -442,3 +442,75 @@ fn paths_to_the_servers_of_a_name_are_probed_and_change_its_answers() {
     world.learn(failed("nobody answers"));
     assert_eq!(world.events(), ["the path to 192.0.2.21 can't be probed: nobody answers; it is tried again"]);
 }
+
+#[test]
+fn a_name_by_latency_follows_each_probe_and_one_by_chance_follows_none_that_changes_nothing() {
+    for (policy, follows) in [("peak-ewma", true), ("random", false), ("least-load", false)] {
+        let mut own = of_its_own("www.example.com", &["192.0.2.21:80", "192.0.2.22:80"]);
+        Arc::make_mut(&mut own).policy = policy::by_name(policy).unwrap();
+        let mut world = World::begin(with(vec![Arc::clone(&own)], vec![]));
+        world.own(0, 0, true);
+        world.own(0, 1, true);
+        world.orders.clear();
+        let fact = NameFact::Server(1, Fact::Probed(Ok(40_000)));
+        world.learn(Input::Name { name: own, fact });
+        assert_eq!(world.answers().len(), usize::from(follows), "{policy}");
+        let seen = world.director.snapshot().names.get(0).unwrap();
+        let shares: Vec<u16> = seen.addresses.iter().map(|one| one.share).collect();
+        assert_eq!(shares[0] > shares[1], follows, "{policy}: {shares:?}");
+    }
+}
+
+#[test]
+fn servers_of_a_name_that_are_not_probed_yet_are_waited_for() {
+    let own = of_its_own("www.example.com", &["192.0.2.21:80", "192.0.2.22:80"]);
+    let mut world = World::begin(with(vec![own], vec![]));
+    assert!(!world.director.is_settled());
+    world.own(0, 0, true);
+    assert!(!world.director.is_settled());
+    world.own(0, 0, true);
+    assert!(!world.director.is_settled(), "one that is known already is not another one");
+    world.own(0, 1, false);
+    assert!(world.director.is_settled());
+}
+
+#[test]
+fn what_changes_for_one_name_is_answered_for_that_name_alone() {
+    let names = vec![
+        of_its_own("a.example.com", &["192.0.2.21:80"]),
+        of_its_own("b.example.com", &["192.0.2.22:80"]),
+    ];
+    let mut world = World::begin(with(names, vec![]));
+    world.own(0, 0, true);
+    world.own(1, 0, true);
+    world.orders.clear();
+    world.own(1, 0, false);
+    let answered: Vec<usize> = world.answers().into_iter().map(|(number, _)| number).collect();
+    assert_eq!(answered, [1]);
+    assert_eq!((world.addresses(0)[0].1, world.addresses(1)[0].1), (State::Up, State::Down));
+    let at_ms = world.director.next_at();
+    assert!(at_ms > world.now_ms && at_ms <= world.now_ms + 1_000, "servers are probed on");
+}
+
+#[test]
+fn shares_of_a_name_are_made_anew_once_in_its_period() {
+    let mut own = of_its_own("www.example.com", &["192.0.2.21:80", "192.0.2.22:80"]);
+    Arc::make_mut(&mut own).policy = policy::by_name("peak-ewma").unwrap();
+    Arc::make_mut(&mut own).period = Period::always(20_000);
+    let mut world = World::begin(with(vec![Arc::clone(&own)], vec![]));
+    world.own(0, 0, true);
+    world.own(0, 1, true);
+    let begun_ms = world.now_ms;
+    let shares = |world: &World| -> Vec<u16> {
+        let seen = world.director.snapshot().names.get(0).unwrap();
+        seen.addresses.iter().map(|one| one.share).collect()
+    };
+    world.learn(Input::Name { name: own, fact: NameFact::Server(1, Fact::Probed(Ok(40_000))) });
+    let before = shares(&world);
+    assert_eq!(before[0], before[1], "loads count as they were");
+    world.pass(19_999);
+    assert_eq!(shares(&world), before);
+    world.now_ms = begun_ms + 20_000;
+    world.pass(0);
+    assert!(shares(&world)[0] > shares(&world)[1], "{:?}", shares(&world));
+}

@@ -515,3 +515,14 @@ fn the_load_of_another_host_is_shown_with_its_age() {
     link.pass(2_000);
     assert!(shown(&link, 0, "c").2.is_some_and(|age_ms| age_ms > INTERVAL_MS));
 }
+
+#[test]
+fn datagrams_and_claims_are_counted() {
+    let link = Link::together();
+    let owner = link.owners()[0];
+    for (place, node) in link.nodes.iter().enumerate() {
+        let counted = &node.director.snapshot().datagrams;
+        assert_eq!(counted["claims"], u64::from(place == owner), "{counted:?}");
+        assert!(counted.len() > 2);
+    }
+}

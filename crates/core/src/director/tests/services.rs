@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::farm::network::Network;
+use crate::net::wire::arp_request;
 
 fn fail(world: &mut World, server: &str) {
     world.learn(Input::Probed { server: name(server), result: Err(Failure::Refused) });
@@ -118,4 +119,46 @@ fn a_server_of_weight_zero_is_shown_as_draining() {
     let seen = world.director.snapshot().server(&name("a")).unwrap();
     assert_eq!((seen.state, seen.reason.as_deref()), (crate::pool::State::Draining, Some("its weight is 0")));
     assert_eq!(world.ring(), ["b"]);
+}
+
+/// An answer to ARP: the service's address is at this MAC.
+fn arp_reply(mac: Mac) -> Input {
+    let vip = "192.0.2.99".parse().unwrap();
+    let mut bytes = arp_request(mac, vip, vip).to_vec();
+    bytes[21] = 2;
+    Input::Frame { ifindex: 2, bytes }
+}
+
+#[test]
+fn a_server_that_is_discovered_is_shown_by_its_own_address_where_that_is_known() {
+    let mut farm = farm(&[]);
+    farm.services[0].discover = Some(farm::Discover::Arp);
+    let (found, unknown) = (Mac([2, 0, 0, 0, 1, 11]), Mac([2, 0, 0, 0, 1, 12]));
+    let mut network = network();
+    // Behind another link the same MAC is another machine's, and the service's address is everyone's.
+    network.neighbours.insert((3, ip("192.0.2.7")), unknown);
+    network.neighbours.insert((2, ip("192.0.2.99")), unknown);
+    let mut world = World::new(Start { network, ..start(farm) });
+    world.pass(0);
+    world.learn(arp_reply(found));
+    world.learn(arp_reply(unknown));
+    let seen = Arc::clone(world.director.snapshot());
+    let addresses: Vec<_> = seen.servers().map(|server| (server.member.mac, server.address)).collect();
+    assert_eq!(addresses, [(Some(found), Some(ip("192.0.2.11"))), (Some(unknown), None)]);
+}
+
+#[test]
+fn answers_to_arp_that_are_not_believed_are_counted_by_reason() {
+    let mut farm = farm(&[]);
+    farm.services[0].discover = Some(farm::Discover::Arp);
+    let mut world = World::new(start(farm));
+    world.pass(0);
+    assert!(world.director.snapshot().refused.values().all(|count| *count == 0));
+    for _ in 0..3 {
+        world.learn(arp_reply(links()[&2]));
+    }
+    world.pass(1_000);
+    let refused: u64 = world.director.snapshot().refused.values().sum();
+    assert_eq!(refused, 3, "{:?}", world.director.snapshot().refused);
+    assert_eq!(world.director.snapshot().servers().count(), 0);
 }
