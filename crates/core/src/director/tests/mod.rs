@@ -23,6 +23,7 @@ mod events;
 mod every_host;
 mod hosts;
 mod meanwhile;
+mod names;
 mod paths;
 mod probes;
 mod reports;
