@@ -223,8 +223,7 @@ fn the_operator_bounds_what_a_server_gains_by_its_report() {
             Output::Score(scores) => Some(scores),
             _ => None,
         });
-        let of_a =
-            gains.flatten().filter(|(slot, _)| names[slot] == name("a")).last().map(|(_, score)| score.gain);
+        let of_a = gains.flatten().rfind(|(slot, _)| names[slot] == name("a")).map(|(_, score)| score.gain);
         assert_eq!(of_a, Some(gain), "{percent} %");
     }
 }
