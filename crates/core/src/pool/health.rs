@@ -365,8 +365,8 @@ fn contains(text: &[u8], wanted: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
     use proptest::prelude::*;
-    use std::string::ToString;
     use std::vec;
 
     fn settings(rise: u32, fall: u32) -> Arc<HealthCheck> {
@@ -537,6 +537,74 @@ mod tests {
         assert!(contains(&ipv6("[2001:db8::100]:8080"), b"\r\nHost: [2001:db8::100]:8080\r\n"));
         assert!(text(80).ends_with("\r\n\r\n"));
         assert_eq!(http_request(&HealthKind::Tcp, SocketAddr::new([192, 0, 2, 1].into(), 80)), None);
+    }
+
+    #[test]
+    fn a_probe_in_the_middle_of_a_reload_is_not_followed_by_another_at_once() {
+        let mut health = Health::new(&settings(1, 1), 7);
+        health.started(100);
+        health.reconfigure(200, &settings(2, 2));
+        assert_eq!(health.next_probe_at(), u64::MAX, "one is under way");
+        health.result(300, Ok(1));
+        assert_eq!(health.next_probe_at(), 300);
+        // An answer that nobody waits for puts the next probe off.
+        health.result(400, Ok(1));
+        assert!((2_200..=2_600).contains(&health.next_probe_at()));
+    }
+
+    #[test]
+    fn a_server_that_no_connection_may_be_opened_to_is_down_at_once() {
+        let mut health = Health::new(&settings(3, 3), 1);
+        health.result(1, Ok(1));
+        let forbidden = Failure::Forbidden("a firewall forbids it".into());
+        assert_eq!(health.result(2, Err(forbidden.clone())).map(|turn| turn.to), Some(State::Down));
+        assert_eq!((health.failures(), health.changes()), (1, 2));
+        assert_eq!(forbidden.to_string(), "a firewall forbids it");
+    }
+
+    #[test]
+    fn a_server_that_can_not_be_reached_is_not_probed() {
+        let mut health = Health::new(&settings(1, 1), 1);
+        assert!(health.is_reachable());
+        health.set_reachable(false);
+        assert_eq!((health.is_reachable(), health.next_probe_at()), (false, u64::MAX));
+        health.set_reachable(true);
+        assert_eq!(health.next_probe_at(), 0);
+    }
+
+    #[test]
+    fn answers_in_a_row_count_anew_after_a_reload() {
+        let mut health = Health::new(&settings(1, 2), 1);
+        assert_eq!(states(&mut health, ".x"), "UU");
+        health.reconfigure(5, &settings(1, 3));
+        assert_eq!(states(&mut health, "xxx"), "UUD");
+    }
+
+    #[test]
+    fn the_edges_of_accepted_statuses_are_accepted_and_their_neighbours_are_not() {
+        let kind = http(None);
+        let judge = |status: u16| judge_http(&kind, format!("HTTP/1.1 {status} x\r\n").as_bytes(), false);
+        for status in [200, 299, 304] {
+            assert_eq!(judge(status), Judgement::Ok, "{status}");
+        }
+        for status in [100, 199, 300, 303, 305, 999] {
+            assert_eq!(judge(status), Judgement::Failed(Failure::Status(status)));
+        }
+    }
+
+    #[test]
+    fn a_body_that_fills_all_that_is_read_is_still_searched() {
+        let kind = http(Some("ready"));
+        let head = "HTTP/1.1 200 OK\r\n\r\n";
+        let reply = |len: usize| format!("{head}{}ready", "x".repeat(len - head.len() - 5));
+        assert_eq!(judge_http(&kind, reply(REPLY_MAX).as_bytes(), false), Judgement::Ok);
+        assert_eq!(
+            judge_http(&kind, reply(REPLY_MAX + 1).as_bytes(), false),
+            Judgement::Failed(Failure::Body)
+        );
+        let open = "HTTP/1.1 200 OK\r\nA: ".to_string() + &"b".repeat(REPLY_MAX);
+        assert_eq!(judge_http(&kind, &open.as_bytes()[..REPLY_MAX - 1], false), Judgement::More);
+        assert_eq!(judge_http(&kind, &open.as_bytes()[..REPLY_MAX], false), Judgement::Failed(Failure::Body));
     }
 
     proptest! {

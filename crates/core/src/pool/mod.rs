@@ -47,3 +47,22 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+
+    #[test]
+    fn views_name_each_state_by_its_own_word() {
+        let names = [State::Up, State::Down, State::Draining, State::Silent].map(State::name);
+        assert_eq!(names, ["up", "down", "draining", "silent"]);
+    }
+
+    #[test]
+    fn only_reports_with_a_load_tell_how_loaded_a_server_is() {
+        let page = || String::from("/load");
+        assert!(ReportKind::Http(page()).tells_load() && ReportKind::ModStatus(page()).tells_load());
+        assert!(!ReportKind::AgentCheck.tells_load());
+    }
+}

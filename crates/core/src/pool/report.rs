@@ -245,4 +245,52 @@ mod tests {
         }
         assert_eq!(mod_status(b"BusyWorkers: 0\nIdleWorkers: 0").unwrap().utilisation_permille, None);
     }
+
+    #[test]
+    fn numbers_are_rounded_and_their_bound_still_counts() {
+        assert_eq!((number(0.0004, 1_000, 5), number(0.0005, 1_000, 5)), (Ok(0), Ok(1)));
+        assert_eq!((number(0.005, 1_000, 5), number(0.006, 1_000, 5)), (Ok(5), Err(BadReport::Absurd)));
+    }
+
+    #[test]
+    fn a_farm_of_workers_as_large_as_they_come_is_believed() {
+        let page = |busy: u64, idle: u64| {
+            mod_status(std::format!("BusyWorkers: {busy}\nIdleWorkers: {idle}\n").as_bytes())
+        };
+        let most = page(WORKERS_MAX, WORKERS_MAX).unwrap();
+        assert_eq!(most.utilisation_permille, Some(500));
+        assert_eq!(most.load_milli, Some((WORKERS_MAX - 1) * 10_000));
+        assert_eq!(page(WORKERS_MAX + 1, 1), Err(BadReport::Absurd));
+        assert_eq!(
+            page(1, 0).unwrap().load_milli,
+            Some(0),
+            "the one that answers this is none of the clients'"
+        );
+        assert_eq!(page(0, 4).unwrap().utilisation_permille, Some(0));
+    }
+
+    #[test]
+    fn words_of_agents_have_either_case_and_mean_one_of_two_things() {
+        for takes in ["up", "READY", "Up"] {
+            assert_eq!(read(takes), Ok((None, Some(Claim::Takes))), "{takes}");
+        }
+        for refuses in ["drain", "MAINT", "down", "failed", "Stopped"] {
+            assert_eq!(read(refuses), Ok((None, Some(Claim::Refuses))), "{refuses}");
+        }
+        assert_eq!(read("MaxConn:30"), Ok((None, None)), "others' business");
+    }
+
+    #[test]
+    fn each_reason_not_to_believe_a_report_has_its_own_name_and_words() {
+        let all = [
+            (BadReport::Silent, "silent", "no report came"),
+            (BadReport::Unreadable, "unreadable", "its report can't be read"),
+            (BadReport::NotANumber, "not_a_number", "its report has something else where a number belongs"),
+            (BadReport::Absurd, "absurd", "its report has a number that no server comes to"),
+            (BadReport::Odd, "odd", "its report has fewer bytes to send than the kernel holds of them"),
+        ];
+        for (bad, name, words) in all {
+            assert_eq!((bad.name(), bad.said()), (name, words));
+        }
+    }
 }

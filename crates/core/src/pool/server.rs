@@ -243,3 +243,170 @@ impl From<reports::Change> for Change {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::farm::example;
+    use crate::pool::report::Claim;
+    use crate::pool::{HealthKind, ReportKind};
+
+    fn settings(slow_start_ms: u64) -> Arc<Settings> {
+        let kind = ReportKind::AgentCheck;
+        let report = Reporting { kind, port: 9, interval_ms: 4_000, timeout_ms: 100 };
+        let check = HealthCheck { interval_ms: 1_000, ..example::check(HealthKind::Tcp) };
+        Arc::new(Settings::of(&check, Some(&report), slow_start_ms))
+    }
+
+    fn unasked(slow_start_ms: u64) -> Arc<Settings> {
+        Arc::new(Settings { report: None, ..Settings::clone(&settings(slow_start_ms)) })
+    }
+
+    fn works(server: &mut Server, now_ms: u64) -> Change {
+        server.take(Fact::Probed(Ok(700)), now_ms)
+    }
+
+    fn fails(server: &mut Server, now_ms: u64) -> Change {
+        server.take(Fact::Probed(Err(Failure::Refused)), now_ms)
+    }
+
+    fn reports(server: &mut Server, report: Report, now_ms: u64) -> Change {
+        server.take(Fact::Reported(Ok(report)), now_ms)
+    }
+
+    fn wants(percent: u16) -> Report {
+        Report { percent: Some(percent), ..Report::default() }
+    }
+
+    #[test]
+    fn a_server_is_probed_and_asked_each_at_its_own_pace() {
+        let mut server = Server::new(&settings(0), 0, 0, false);
+        assert_eq!(server.next_at(), 0);
+        let due = server.poll(0);
+        assert!(due.probe && due.ask && due.change == Change::default());
+        works(&mut server, 1);
+        assert_eq!((server.next_at(), server.poll(999)), (1_000, Due::default()));
+        let (mut probes, mut questions) = (0, 0);
+        for now_ms in 1_000..9_000 {
+            let due = server.poll(now_ms);
+            probes += usize::from(due.probe);
+            questions += usize::from(due.ask);
+            if due.probe {
+                works(&mut server, now_ms);
+            }
+        }
+        assert_eq!((probes, questions), (8, 2));
+    }
+
+    #[test]
+    fn first_questions_of_servers_are_spread_over_an_interval() {
+        let asked_at = |seed| Server::new(&settings(0), seed, 500, false).reports.unwrap().ask_at_ms();
+        assert_eq!((asked_at(0), asked_at(3_999), asked_at(4_000)), (500, 4_499, 500));
+    }
+
+    #[test]
+    fn a_server_takes_sessions_while_it_works_and_nobody_wants_it_not_to() {
+        let mut server = Server::new(&unasked(0), 0, 0, false);
+        assert_eq!((server.state(1, false), server.is_unknown(), server.is_up()), (State::Down, true, false));
+        works(&mut server, 1);
+        assert_eq!((server.state(1, false), server.is_unknown(), server.is_up()), (State::Up, false, true));
+        assert_eq!((server.state(0, false), server.state(1, true)), (State::Draining, State::Draining));
+        assert!(server.drain(true) && !server.drain(true) && server.is_drained());
+        assert_eq!(server.state(1, false), State::Draining);
+        assert!(server.drain(false));
+        fails(&mut server, 2);
+        assert_eq!((server.state(1, false), server.state(0, false)), (State::Down, State::Draining));
+    }
+
+    #[test]
+    fn a_server_that_can_not_be_probed_here_is_not_waited_for() {
+        let mut server = Server::new(&unasked(0), 0, 0, false);
+        let lacks = Failure::NotProbed("no descriptor is left".into());
+        server.take(Fact::Probed(Err(lacks)), 1);
+        assert!(!server.is_unknown() && !server.is_up());
+    }
+
+    #[test]
+    fn the_smaller_of_what_a_server_wants_and_has_by_its_slow_start_counts() {
+        let mut server = Server::new(&settings(10_000), 0, 0, true);
+        works(&mut server, 1_000);
+        assert_eq!((server.tenths(), server.slow_start_percent(1_000)), (1, 10));
+        let change = reports(&mut server, wants(40), 1_000);
+        assert!(change.is_news && change.is_weighed && change.refuses.is_none());
+        assert_eq!((server.tenths(), server.wanted_tenths()), (1, 4));
+        let due = server.poll(7_000);
+        assert!(due.change.is_news && due.change.is_weighed);
+        assert_eq!((server.tenths(), server.slow_start_percent(7_000)), (4, 60));
+    }
+
+    #[test]
+    fn what_is_known_of_a_server_s_load_grows_old_and_is_forgotten_after_three_questions() {
+        let mut server = Server::new(&settings(0), 0, 0, false);
+        server.poll(0);
+        assert_eq!(server.signals(0), Signals::default());
+        works(&mut server, 1);
+        let report = Report { load_milli: Some(7), claim: Some(Claim::Refuses), ..wants(30) };
+        assert_eq!(reports(&mut server, report, 1).refuses, Some(true));
+        let signals = |server: &Server, now_ms| server.signals(now_ms);
+        let known = Signals { latency_us: Some(700), report, age_ms: Some(7_000), ..Signals::default() };
+        assert_eq!(signals(&server, 7_001), known);
+        for now_ms in [4_000, 8_000, 12_000] {
+            assert_eq!(server.poll(now_ms).change, Change::default());
+            assert!(server.refuses() && server.wanted_tenths() == 3, "{now_ms}");
+        }
+        let change = server.poll(16_000).change;
+        assert_eq!((change.is_news, change.is_weighed, change.refuses), (true, true, Some(false)));
+        assert_eq!((server.signals(16_000).age_ms, server.wanted_tenths()), (None, 10));
+    }
+
+    #[test]
+    fn a_report_counts_for_ten_seconds_however_often_a_server_is_asked() {
+        let mut often = Settings::clone(&settings(0));
+        often.report =
+            often.report.map(|report| Arc::new(Reporting { interval_ms: 1_000, ..(*report).clone() }));
+        let mut server = Server::new(&Arc::new(often), 0, 0, false);
+        reports(&mut server, wants(30), 0);
+        (0..10).for_each(|second| assert!(!server.poll(second * 1_000).change.is_news, "{second}"));
+        assert!(server.poll(10_000).change.is_news);
+    }
+
+    #[test]
+    fn a_report_that_nobody_asked_for_changes_nothing() {
+        let mut server = Server::new(&unasked(0), 0, 0, false);
+        assert_eq!(reports(&mut server, wants(0), 1), Change::default());
+        assert_eq!((server.reports(), server.refuses(), server.tenths()), (None, false, 10));
+    }
+
+    #[test]
+    fn reports_that_are_not_believed_are_counted_by_their_reason() {
+        let mut server = Server::new(&settings(0), 0, 0, false);
+        let mut bad = |bad| server.take(Fact::Reported(Err(bad)), 1).reports;
+        assert_eq!(bad(BadReport::Silent), Some(Some(BadReport::Silent)));
+        assert_eq!((bad(BadReport::Silent), bad(BadReport::Odd)), (None, None), "that is known");
+        assert_eq!(reports(&mut server, wants(100), 2).reports, Some(None));
+        let seen = server.reports().unwrap();
+        assert_eq!((seen.error, seen.bad[&BadReport::Silent], seen.bad[&BadReport::Odd]), (None, 2, 1));
+    }
+
+    #[test]
+    fn a_reload_keeps_what_is_known_of_a_server_as_far_as_it_still_counts() {
+        let mut server = Server::new(&settings(10_000), 0, 0, true);
+        works(&mut server, 1);
+        reports(&mut server, wants(30), 1);
+        assert_eq!(server.reconfigure(&settings(20_000), 0, 2), Change::default());
+        assert_eq!((server.wanted_tenths(), server.tenths(), server.is_up()), (3, 1, true));
+        // Without slow start it has its whole weight, and without reports it wants all of it.
+        let change = server.reconfigure(&unasked(0), 0, 3);
+        assert!(change.is_news && change.is_weighed && change.transition.is_none());
+        assert_eq!((server.wanted_tenths(), server.tenths(), server.reports()), (10, 10, None));
+    }
+
+    #[test]
+    fn a_server_that_took_sessions_before_a_restart_has_its_whole_weight() {
+        let mut server = Server::new(&unasked(10_000), 0, 0, true);
+        server.resume();
+        assert!(server.is_up());
+        works(&mut server, 1);
+        assert_eq!((server.tenths(), server.slow_start_percent(1)), (10, 100));
+    }
+}

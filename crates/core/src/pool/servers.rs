@@ -97,3 +97,78 @@ impl<K: Ord + Clone> Pool<K> {
         self.next_ms = next.unwrap_or(u64::MAX);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::farm::example;
+    use crate::pool::health::Failure;
+    use crate::pool::{HealthKind, Settings};
+    use alloc::sync::Arc;
+
+    fn pool(keys: &[u8], now_ms: u64) -> Pool<u8> {
+        let mut pool = Pool::default();
+        follow(&mut pool, keys, now_ms);
+        pool
+    }
+
+    fn follow(pool: &mut Pool<u8>, keys: &[u8], now_ms: u64) {
+        let settings = Arc::new(Settings::of(&example::check(HealthKind::Tcp), None, 0));
+        pool.follow(keys.iter().copied(), |key| Server::new(&settings, u64::from(*key), now_ms, false));
+    }
+
+    fn due(pool: &mut Pool<u8>, now_ms: u64) -> Vec<u8> {
+        pool.poll(now_ms).into_iter().map(|(key, _)| key).collect()
+    }
+
+    fn works(pool: &mut Pool<u8>, key: u8, now_ms: u64) -> Option<Change> {
+        pool.take(&key, Fact::Probed(Ok(5)), now_ms)
+    }
+
+    #[test]
+    fn each_server_is_due_by_itself_and_the_pool_with_the_first_of_them() {
+        let mut all = pool(&[1, 2], 0);
+        assert_eq!((all.next_at(), due(&mut all, 0)), (0, [1, 2].into()));
+        assert_eq!((all.next_at(), due(&mut all, 100)), (u64::MAX, Vec::new()), "probes are under way");
+        works(&mut all, 2, 200);
+        assert_eq!((all.next_at(), due(&mut all, 999)), (1_000, Vec::new()));
+        assert_eq!((due(&mut all, 1_000), all.next_at()), ([2].into(), u64::MAX));
+        works(&mut all, 1, 5_000);
+        assert_eq!(
+            (all.next_at(), due(&mut all, 5_000)),
+            (5_000, [1].into()),
+            "its time has passed meanwhile"
+        );
+        assert_eq!(pool(&[], 0).next_at(), u64::MAX);
+    }
+
+    #[test]
+    fn servers_that_stay_are_known_and_those_that_go_are_forgotten() {
+        let mut all = pool(&[1, 3, 5], 0);
+        due(&mut all, 0);
+        for key in [1, 3, 5] {
+            works(&mut all, key, 1);
+        }
+        follow(&mut all, &[2, 3, 5, 6], 10);
+        let up: Vec<(u8, bool)> = all.iter().map(|(key, server)| (*key, server.is_up())).collect();
+        assert_eq!(up, [(2, false), (3, true), (5, true), (6, false)]);
+        assert_eq!((all.next_at(), due(&mut all, 10)), (0, [2, 6].into()), "the new ones are probed");
+        assert!(all.get(&3).is_some() && all.get(&1).is_none());
+        assert_eq!(works(&mut all, 1, 20), None, "an answer of one that is gone changes nothing");
+        assert_eq!(all.take(&7, Fact::Probed(Err(Failure::Refused)), 20), None);
+        assert_eq!(
+            all.into_servers().map(|server| server.is_up()).collect::<Vec<_>>(),
+            [false, true, true, false]
+        );
+    }
+
+    #[test]
+    fn a_server_that_can_be_reached_again_is_due() {
+        let mut all = pool(&[1, 2], 0);
+        all.change_all(|_, server| server.set_reachable(false));
+        assert_eq!((all.next_at(), due(&mut all, 0)), (u64::MAX, Vec::new()));
+        all.change(&2, |server| server.set_reachable(true));
+        assert_eq!((all.next_at(), due(&mut all, 0)), (0, [2].into()));
+        assert_eq!(all.change(&9, |_| ()), None);
+    }
+}

@@ -97,3 +97,92 @@ fn permille_of(least: u64, load: u64) -> u64 {
     let part = u128::from(WHOLE) * u128::from(least) / u128::from(load.max(least));
     u64::try_from(part).unwrap_or(WHOLE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::policy::by_name;
+    use crate::pool::report::Report;
+
+    fn weighing() -> Option<&'static Weighing> {
+        by_name("utilisation").unwrap().names.unwrap().weighing
+    }
+
+    fn server(weight: u16, tenths: u16, load: Option<u64>) -> Known {
+        let report = Report { utilisation_permille: load, ..Report::default() };
+        Known { weight, tenths, signals: Signals { report, ..Signals::default() } }
+    }
+
+    fn given(gain_percent: u64, servers: &[Known]) -> Vec<u16> {
+        shares(weighing(), gain_percent, servers).into_iter().map(|one| one.share).collect()
+    }
+
+    #[test]
+    fn without_loads_each_server_has_what_its_weight_says() {
+        let weights = |servers: &[Known]| -> Vec<(u16, u64)> {
+            shares(None, 150, servers).into_iter().map(|one| (one.share, one.permille)).collect()
+        };
+        let (one, three) = (server(1, 10, None), server(3, 10, Some(900)));
+        assert_eq!(weights(&[one, three, server(0, 10, None)]), [(1, 1_000), (3, 1_000), (0, 1_000)]);
+        // While one of them starts slowly the heaviest has a thousand.
+        assert_eq!(weights(&[server(2, 3, None), server(4, 10, None)]), [(150, 300), (1_000, 1_000)]);
+        assert_eq!(weights(&[server(2, 30, None), server(4, 10, None)]), [(2, 1_000), (4, 1_000)]);
+        assert!(weights(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_server_with_twice_the_load_has_half_of_its_weight() {
+        let all = [server(1, 10, Some(200)), server(1, 10, Some(400)), server(2, 10, Some(400))];
+        assert_eq!(given(10_000, &all), [500, 250, 500]);
+        assert_eq!(given(10_000, &[server(1, 5, Some(200)), server(1, 10, Some(400))]), [500, 500]);
+    }
+
+    #[test]
+    fn who_reports_nothing_is_taken_for_one_of_middling_load() {
+        let all = [Some(200), None, Some(400), Some(800)].map(|load| server(1, 10, load));
+        let shares = shares(weighing(), 10_000, &all);
+        let known: Vec<_> = shares.iter().map(|one| (one.share, one.is_known, one.load)).collect();
+        let expected = [
+            (1_000, true, Some(200)),
+            (500, false, Some(400)),
+            (500, true, Some(400)),
+            (250, true, Some(800)),
+        ];
+        assert_eq!(known, expected);
+        let nobody = [server(1, 10, None), server(3, 10, None)];
+        assert_eq!(given(10_000, &nobody), [333, 1_000], "weights alone");
+    }
+
+    #[test]
+    fn whoever_is_loaded_the_most_is_not_forgotten() {
+        assert_eq!(given(10_000, &[server(1, 10, Some(100)), server(1, 10, Some(100_000))]), [1_000, 30]);
+        let light = [server(1, 10, Some(100_000)), server(1_000, 10, Some(100))];
+        assert_eq!(given(10_000, &light), [1, 1_000], "however light it is");
+        assert_eq!(given(10_000, &[server(0, 10, Some(100)), server(1, 10, Some(100))]), [0, 1_000]);
+    }
+
+    #[test]
+    fn nobody_gains_more_by_a_report_than_the_operator_allows() {
+        for (gain_percent, loads) in
+            [(150, [100, 900, 900, 900]), (110, [100, 100, 100, 900]), (150, [100, 400, 500, 600])]
+        {
+            let all = loads.map(|load| server(1, 10, Some(load)));
+            let given = given(gain_percent, &all);
+            let whole: u64 = given.iter().map(|share| u64::from(*share)).sum();
+            let most = u64::from(*given.iter().max().unwrap());
+            let (part, allowed) = (most * 4 * 100 / whole, gain_percent);
+            assert!(
+                part <= allowed + 1 && part + 3 >= allowed,
+                "{given:?}: {part} % of a fair share, of {allowed}"
+            );
+        }
+        // By latency, which Evener measures itself, as much as it comes to.
+        let probed = |latency_us| {
+            let signals = Signals { latency_us: Some(latency_us), ..Signals::default() };
+            Known { weight: 1, tenths: 10, signals }
+        };
+        let weighing = by_name("peak-ewma").unwrap().names.unwrap().weighing;
+        let shares = shares(weighing, 100, &[probed(2_000), probed(8_000)]);
+        assert_eq!(shares.iter().map(|one| one.share).collect::<Vec<_>>(), [1_000, 250]);
+    }
+}

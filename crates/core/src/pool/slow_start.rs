@@ -55,3 +55,64 @@ impl SlowStart {
         self.since_ms.map_or(u64::MAX, |since_ms| since_ms.saturating_add(next))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turns(from: State, to: State) -> Transition {
+        Transition { from, to, reason: None }
+    }
+
+    #[test]
+    fn a_server_that_works_again_has_a_tenth_and_one_more_with_each_tenth_of_the_time() {
+        let mut server = SlowStart::whole(false);
+        assert_eq!((server.tenths(), server.percent(0, 1_000), server.next_at(1_000)), (10, 100, u64::MAX));
+        server.changed(&turns(State::Down, State::Up), 5_000);
+        assert_eq!((server.tenths(), server.percent(5_000, 1_000), server.next_at(1_000)), (1, 10, 5_200));
+        assert!(!server.rise(5_199, 1_000) && server.rise(5_200, 1_000));
+        assert_eq!((server.tenths(), server.next_at(1_000)), (2, 5_300));
+        assert!(server.rise(5_999, 1_000));
+        assert_eq!((server.tenths(), server.percent(5_999, 1_000)), (9, 99));
+        assert!(server.rise(6_000, 1_000) && !server.rise(7_000, 1_000));
+        assert_eq!((server.tenths(), server.next_at(1_000)), (10, u64::MAX));
+    }
+
+    #[test]
+    fn only_who_has_failed_or_is_new_begins_with_less_than_its_whole_weight() {
+        for (is_new, from, to, tenths) in [
+            (false, State::Unknown, State::Up, 10),
+            (true, State::Unknown, State::Up, 1),
+            (false, State::Down, State::Up, 1),
+            (true, State::Down, State::Up, 1),
+            (true, State::Unknown, State::Down, 10),
+            (false, State::Up, State::Down, 10),
+        ] {
+            let mut server = SlowStart::whole(is_new);
+            server.changed(&turns(from, to), 7);
+            assert_eq!(server.tenths(), tenths, "{is_new}, {from:?} to {to:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_server_that_fails_at_first_is_new_no_more_and_begins_slowly_all_the_same() {
+        let mut server = SlowStart::whole(true);
+        server.changed(&turns(State::Unknown, State::Down), 1);
+        server.changed(&turns(State::Down, State::Up), 2);
+        assert_eq!(server.tenths(), 1);
+        server.changed(&turns(State::Up, State::Down), 3);
+        assert_eq!(
+            (server.tenths(), server.next_at(1_000)),
+            (10, u64::MAX),
+            "and waits for nothing while it is down"
+        );
+    }
+
+    #[test]
+    fn without_slow_start_a_server_has_its_whole_weight_at_once() {
+        let mut server = SlowStart::whole(false);
+        server.changed(&turns(State::Down, State::Up), 7);
+        assert!(server.rise(7, 0));
+        assert_eq!((server.tenths(), server.next_at(0)), (10, u64::MAX));
+    }
+}

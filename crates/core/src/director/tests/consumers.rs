@@ -10,7 +10,7 @@ use crate::farm::group::{
 use crate::net::http::Url;
 use crate::pool::{self, State, policy};
 
-fn balanced(text: &str, from: AddressesOf) -> Arc<BalancedName> {
+pub(super) fn balanced(text: &str, from: AddressesOf) -> Arc<BalancedName> {
     let policy = policy::by_name("random").unwrap();
     let settings = Settings {
         name: Name::parse(text).unwrap(),
@@ -31,12 +31,12 @@ fn balanced(text: &str, from: AddressesOf) -> Arc<BalancedName> {
 }
 
 /// A name with the servers of the service.
-fn of_web(text: &str) -> Arc<BalancedName> {
+pub(super) fn of_web(text: &str) -> Arc<BalancedName> {
     balanced(text, AddressesOf::Services { names: vec!["web".into()], own: false })
 }
 
 /// A name with servers of its own.
-fn of_its_own(text: &str, addresses: &[&str]) -> Arc<BalancedName> {
+pub(super) fn of_its_own(text: &str, addresses: &[&str]) -> Arc<BalancedName> {
     let server = |address: &&str| OwnServer { name: None, address: address.parse().unwrap(), weight: 1 };
     let health = farm(&[]).services.remove(0).health;
     let settings = pool::Settings { check: Arc::new(health), report: None, slow_start_ms: 0 };
@@ -44,7 +44,7 @@ fn of_its_own(text: &str, addresses: &[&str]) -> Arc<BalancedName> {
     balanced(text, AddressesOf::Servers(ServerList { servers, settings: Arc::new(settings) }))
 }
 
-fn group(members: &[&str]) -> Arc<Group> {
+pub(super) fn group(members: &[&str]) -> Arc<Group> {
     let member = |host: &&str| GroupMember {
         name: (*host).into(),
         url: Url::parse(&alloc::format!("http://{host}")).unwrap(),
@@ -57,12 +57,12 @@ fn group(members: &[&str]) -> Arc<Group> {
     Arc::new(group)
 }
 
-fn with(names: Vec<Arc<BalancedName>>, groups: Vec<Arc<Group>>) -> Farm {
+pub(super) fn with(names: Vec<Arc<BalancedName>>, groups: Vec<Arc<Group>>) -> Farm {
     Farm { names, groups, ..farm(&[("a", 11), ("b", 12)]) }
 }
 
 impl World {
-    fn begin(farm: Farm) -> World {
+    pub(super) fn begin(farm: Farm) -> World {
         let mut world = World::new(start(farm));
         world.pass(0);
         for server in ["a", "b"] {
@@ -72,13 +72,13 @@ impl World {
     }
 
     /// How the servers of a name are, by their addresses.
-    fn addresses(&self, number: usize) -> Vec<(String, State)> {
+    pub(super) fn addresses(&self, number: usize) -> Vec<(String, State)> {
         let seen = self.director.snapshot().names.get(number).unwrap();
         seen.addresses.iter().map(|one| (one.address.to_string(), one.state)).collect()
     }
 
     /// The answers that were ordered since orders were cleared.
-    fn answers(&self) -> Vec<(usize, Arc<Balanced>)> {
+    pub(super) fn answers(&self) -> Vec<(usize, Arc<Balanced>)> {
         let mut answers = Vec::new();
         for order in &self.orders {
             match order {
@@ -92,7 +92,7 @@ impl World {
         answers
     }
 
-    fn own(&mut self, number: usize, server: usize, works: bool) {
+    pub(super) fn own(&mut self, number: usize, server: usize, works: bool) {
         let name = Arc::clone(&self.director.farm().names[number]);
         let result = works.then_some(5).ok_or(Failure::Refused);
         self.learn(Input::Name { name, fact: NameFact::Server(server, Fact::Probed(result)) });
@@ -115,11 +115,11 @@ impl World {
     }
 }
 
-fn is_ready(order: &Output) -> bool {
+pub(super) fn is_ready(order: &Output) -> bool {
     matches!(order, Output::Ready { .. })
 }
 
-fn up(address: &str) -> (String, State) {
+pub(super) fn up(address: &str) -> (String, State) {
     (address.into(), State::Up)
 }
 
@@ -270,4 +270,13 @@ fn a_service_that_drains_a_server_over_a_reload_keeps_it_drained() {
     world.learn(Input::Probed { server: name("b"), result: Ok(1) });
     assert_eq!(world.addresses(0), [up("192.0.2.11"), ("192.0.2.12".into(), State::Draining)]);
     assert_eq!(world.ring(), ["a"]);
+}
+
+#[test]
+fn a_farm_is_not_ready_before_the_members_of_its_groups_were_probed() {
+    let mut world = World::begin(with(vec![], vec![group(&["192.0.2.31"])]));
+    assert!(!world.director.is_settled() && !world.orders.iter().any(is_ready));
+    let fact = MemberFact::Server(Fact::Probed(Ok(5)));
+    world.learn(Input::Member { group: "shop".into(), member: 0, fact });
+    assert!(world.director.is_settled() && world.orders.iter().any(is_ready));
 }

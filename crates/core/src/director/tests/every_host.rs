@@ -5,11 +5,16 @@ use crate::farm::network::{Interface, Network, Route};
 use crate::farm::{Peers, Placement};
 use crate::node::peers::wire::{Body, Datagram};
 
-const HOSTS: [(&str, u8); 3] = [("a", 11), ("b", 12), ("c", 13)];
-const INTERVAL_MS: u64 = 500;
+pub(super) const HOSTS: [(&str, u8); 3] = [("a", 11), ("b", 12), ("c", 13)];
+pub(super) const INTERVAL_MS: u64 = 500;
 
 /// The first of three hosts that all decide, on one link.
 fn host(running: Option<Tables>, now: Moment) -> Director {
+    host_at(0, every_host(), running, now)
+}
+
+/// The farm of three hosts that all decide.
+pub(super) fn every_host() -> Farm {
     let mut farm = farm(&HOSTS);
     farm.peers = Peers { port: 7, interval_ms: INTERVAL_MS, silence_ms: 3_000 };
     farm.services[0] = Service {
@@ -18,10 +23,17 @@ fn host(running: Option<Tables>, now: Moment) -> Director {
         keep_last: false,
         ..farm.services[0].clone()
     };
+    farm
+}
+
+/// The host at this place of the farm's list, on the link of all of them.
+pub(super) fn host_at(place: usize, farm: Farm, running: Option<Tables>, now: Moment) -> Director {
+    let (own, number) = HOSTS[place];
+    let mac = |number: u8| Mac([2, 0, 0, 0, 1, number]);
     let link = Interface {
         name: "eth0".into(),
-        mac: links()[&2],
-        addresses: vec![(ip("192.0.2.11"), 24)],
+        mac: mac(number),
+        addresses: vec![(IpAddr::from([192, 0, 2, number]), 24)],
         up: true,
         carrier: true,
         mtu: 1_500,
@@ -39,14 +51,16 @@ fn host(running: Option<Tables>, now: Moment) -> Director {
         interfaces: BTreeMap::from([(2, link)]),
         gateways: Vec::new(),
         routes: vec![on_link],
-        neighbours: HOSTS[1..]
+        neighbours: HOSTS
             .iter()
-            .map(|(_, number)| ((2, IpAddr::from([192, 0, 2, *number])), Mac([2, 0, 0, 0, 1, *number])))
+            .filter(|(name, _)| *name != own)
+            .map(|(_, number)| ((2, IpAddr::from([192, 0, 2, *number])), mac(*number)))
             .collect(),
     };
-    let identity = Identity { name: "a".into(), address: ip("192.0.2.11") };
-    let host = Some((identity, Key([7; 32]), 1));
-    Director::new(Start { network, host, running, ..start(farm) }, now)
+    let identity = Identity { name: own.into(), address: IpAddr::from([192, 0, 2, number]) };
+    let host = Some((identity, Key([7; 32]), now.ms));
+    let links = BTreeMap::from([(2, mac(number))]);
+    Director::new(Start { network, links, host, running, ..start(farm) }, now)
 }
 
 /// Has the director know the time; its leases, and the tables that it puts in force.
@@ -163,10 +177,11 @@ fn a_host_whose_reload_is_refused_says_that_it_goes_by_the_file_before() {
     let mut farm = director.farm().clone();
     farm.services[0].servers[1].weight = 2;
     let network = Box::new(director.network().clone());
+    let director_links = director.links().clone();
     let reload = |farm: &Farm| Input::Reload {
         farm: Box::new(farm.clone()),
         network: network.clone(),
-        links: links(),
+        links: director_links.clone(),
         groups: BTreeMap::new(),
     };
     director.handle(at(2_000), reload(&farm));

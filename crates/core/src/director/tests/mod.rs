@@ -18,11 +18,16 @@ use crate::pool::health::Failure;
 use crate::pool::policy::Fills;
 
 mod consumers;
+mod drain;
+mod events;
 mod every_host;
+mod hosts;
 mod meanwhile;
+mod names;
 mod paths;
 mod probes;
 mod reports;
+mod services;
 mod slow_start;
 mod snapshot;
 

@@ -166,3 +166,64 @@ fn a_score_that_is_told_while_its_server_goes_does_not_stay() {
     });
     assert_eq!(told.collect::<Vec<_>>(), [16, 0]);
 }
+
+#[test]
+fn reports_that_fail_are_logged_once_and_so_is_the_next_that_is_believed() {
+    let mut world = World::asking("round-robin");
+    world.orders.clear();
+    for result in
+        [Ok(says(100)), Err(BadReport::Silent), Err(BadReport::Absurd), Ok(says(100)), Ok(says(100))]
+    {
+        world.reported("b", result);
+    }
+    assert_eq!(world.events(), ["its load isn't known: no report came", "it says its load again"]);
+}
+
+#[test]
+fn a_server_that_refuses_new_sessions_and_takes_them_again_is_logged() {
+    let mut world = World::asking("round-robin");
+    world.orders.clear();
+    for percent in [0, 0, 40, 100] {
+        world.reported("b", Ok(says(percent)));
+    }
+    assert_eq!(
+        world.events(),
+        [
+            "its own report: it keeps its sessions and takes no new ones",
+            "its own report: takes new sessions again"
+        ]
+    );
+}
+
+#[test]
+fn a_server_that_wants_part_of_its_weight_gets_that_to_the_nearest_tenth() {
+    let mut world = World::asking("round-robin");
+    for (percent, turns) in
+        [(100, (1, 1)), (94, (10, 9)), (95, (1, 1)), (45, (2, 1)), (44, (5, 2)), (4, (10, 1))]
+    {
+        world.reported("b", Ok(says(percent)));
+        assert_eq!(world.turns(), [("a".into(), turns.0), ("b".into(), turns.1)], "{percent} %");
+    }
+}
+
+#[test]
+fn the_operator_bounds_what_a_server_gains_by_its_report() {
+    for (percent, gain) in [(100, 0), (150, 127), (10_000, u8::MAX)] {
+        let mut farm = asked("utilisation");
+        farm.services[0].report_gain_percent = percent;
+        let mut world = World::new(start(farm));
+        world.pass(0);
+        for (server, permille) in [("a", 300), ("b", 600)] {
+            world.learn(Input::Probed { server: name(server), result: Ok(1) });
+            world.reported(server, Ok(uses(permille)));
+        }
+        world.pass(1_000);
+        let names = &world.director.plan().servers;
+        let gains = world.orders.iter().filter_map(|order| match order {
+            Output::Score(scores) => Some(scores),
+            _ => None,
+        });
+        let of_a = gains.flatten().rfind(|(slot, _)| names[slot] == name("a")).map(|(_, score)| score.gain);
+        assert_eq!(of_a, Some(gain), "{percent} %");
+    }
+}

@@ -139,3 +139,34 @@ fn what_is_known_of_a_server_is_told_with_it() {
     let seen = |active| Signals { active: Some(active), latency_us: Some(1), ..Signals::default() };
     assert_eq!([signals("a"), signals("b")], [seen(5), seen(0)]);
 }
+
+#[test]
+fn sessions_are_counted_once_a_second_and_no_count_is_lost_meanwhile() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    let active = |world: &World| world.director.snapshot().server(&name("a")).unwrap().signals.active;
+    world.now_ms += 1_000;
+    world.learn(Input::Time { active: [(1, 5), (2, 0)].into() });
+    world.pass(999);
+    assert_eq!(world.director.due_counts(world.now_ms).count(), 0);
+    world.pass(1);
+    assert_eq!((active(&world), world.director.due_counts(world.now_ms).count()), (Some(5), 2));
+    world.learn(Input::Time { active: [(1, 0), (2, 0)].into() });
+    world.pass(1_000);
+    assert_eq!(active(&world), Some(0));
+}
+
+#[test]
+fn a_server_that_fails_is_shown_with_its_last_failure_and_how_often_it_has_changed() {
+    let mut world = World::serving(&[("a", 11), ("b", 12)]);
+    let shown = |world: &World| {
+        let server = world.director.snapshot().server(&name("a")).unwrap().clone();
+        (server.state, server.probe_error, server.probe_failures, server.state_changes)
+    };
+    assert_eq!(shown(&world), (State::Up, None, 0, 1));
+    world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
+    world.learn(Input::Probed { server: name("a"), result: Err(Failure::Timeout) });
+    world.pass(1_000);
+    assert_eq!(shown(&world), (State::Down, Some("no answer in time".into()), 2, 2));
+    world.learn(Input::Probed { server: name("a"), result: Ok(1) });
+    assert_eq!(shown(&world), (State::Up, None, 2, 3), "what is over is not shown");
+}

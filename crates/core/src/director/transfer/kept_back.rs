@@ -113,6 +113,32 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_is_an_orphan_five_seconds_after_the_sweep_met_it_first() {
+        let mut all = KeptBack::<u8>::default();
+        assert!(!all.is_orphan(key(1), 1_000) && !all.is_orphan(key(1), 5_999));
+        assert!(all.is_orphan(key(1), 6_000));
+        assert!(!all.is_orphan(key(1), 6_000), "it is dealt with, and another one begins anew");
+        // What the sweep meets no more within a minute is gone.
+        all.forget_old(6_000 + 59_999);
+        assert!(all.is_orphan(key(1), 66_000));
+        assert!(!all.is_orphan(key(1), 70_000));
+        all.forget_old(70_000 + 60_000);
+        assert!(!all.is_orphan(key(1), 130_000));
+    }
+
+    #[test]
+    fn a_connection_is_kept_back_for_fifteen_seconds_after_somebody_took_it_last() {
+        let mut all = KeptBack::default();
+        all.begin(key(1), 1_000);
+        assert_eq!(all.keep(&key(1), 7), None);
+        all.begin(key(1), 2_000);
+        all.forget_old(16_999);
+        assert_eq!(all.keep(&key(1), 8), None);
+        all.forget_old(17_000);
+        assert_eq!((all.keep(&key(1), 9), all.kept), (Some(9), 0));
+    }
+
+    #[test]
     fn what_is_kept_follows_in_its_order() {
         let mut all = KeptBack::default();
         assert_eq!(all.keep(&key(1), 1), Some(1), "it has a server");

@@ -193,6 +193,78 @@ fn a_server_that_is_heard_is_waited_for() {
     assert!((SILENCE_MS + 1..PATIENCE_MS).contains(&tries_ms), "{tries_ms} ms");
 }
 
+/// How long each question waits for its answer, until nothing is asked any more.
+fn waits(mut transfer: Transfer, before: &[Input], question: fn(Order) -> bool) -> Vec<u64> {
+    for input in before {
+        transfer.handle(1_000, *input);
+    }
+    let (mut now_ms, mut waits) = (1_000, Vec::new());
+    while transfer.order().is_some_and(question) {
+        transfer.handle(now_ms, Input::Said);
+        assert_eq!(transfer.order(), Some(Order::Listen));
+        waits.push(transfer.deadline_ms() - now_ms);
+        now_ms = transfer.deadline_ms();
+        transfer.handle(now_ms, Input::Timer);
+    }
+    waits
+}
+
+#[test]
+fn what_nobody_answers_is_repeated_after_longer_and_longer_pauses() {
+    let wanted = [Input::Wanted { hello: false }];
+    let exported = [&read()[..], &[CHOSEN, Input::Exported { len: Some(5) }]].concat();
+    let leaves = [Input::Leaves, Input::Seated];
+    assert_eq!(waits(Transfer::accepted(1_000), &wanted, |order| order == Order::Dispatch), DISPATCHES_MS);
+    let offers = |order| matches!(order, Order::Offer { .. });
+    assert_eq!(waits(Transfer::accepted(1_000), &exported, offers), OFFERS_MS);
+    assert_eq!(waits(Transfer::moving(1_000), &leaves, |order| order == Order::Release), RELEASES_MS);
+}
+
+#[test]
+fn a_client_whose_server_can_not_be_had_is_answered_by_what_it_understands() {
+    let outcome = |outcome, word| Notice::Settled { outcome, word: Some(word) };
+    for hello in [false, true] {
+        let word = if hello { Word::Reset } else { Word::Status(503) };
+        let inputs = [Input::Wanted { hello }, Input::Undispatched, Input::Unserved];
+        let expected = (Some(Order::Answer(word)), vec![outcome(Outcome::Unserved, word)]);
+        assert_eq!(after(Transfer::accepted(0), &inputs), expected);
+        let late = [Input::Wanted { hello }, Input::Undispatched, Input::Timer, Input::Done];
+        assert_eq!(after(Transfer::accepted(0), &late), expected, "nobody chose in time");
+    }
+    let late = (Some(Order::Answer(Word::TimedOut)), vec![outcome(Outcome::Late, Word::TimedOut)]);
+    assert_eq!(after(Transfer::accepted(0), &[Input::Timer]), late);
+    let left = (None, vec![settled_as(Outcome::Left)]);
+    assert_eq!(after(Transfer::accepted(0), &[Input::Left]), left);
+    let carried = [&read()[..], &[Input::Chosen { takes: false, advised: false }, Input::Done]].concat();
+    let failed = outcome(Outcome::Carried, Word::Status(502));
+    for inputs in
+        [&[Input::Timer][..], &[Input::Seated, Input::Reached(false)], &[Input::Seated, Input::Timer]]
+    {
+        let (order, notices) = after(Transfer::accepted(0), &[&carried, inputs].concat());
+        assert_eq!((order, notices.last()), (Some(Order::Answer(Word::Status(502))), Some(&failed)));
+    }
+}
+
+#[test]
+fn who_decides_for_all_is_asked_once_and_this_host_decides_alone_without_an_answer() {
+    let wanted = Input::Wanted { hello: false };
+    let asked = |inputs: &[Input]| after(Transfer::accepted(0), &[&[wanted, Input::Said], inputs].concat());
+    let choose = Some(Order::Choose);
+    let (order, notices) = asked(&[Input::Timer, Input::Said, Input::Timer]);
+    assert_eq!((order, notices), (choose, vec![Notice::DispatchAsked, Notice::Alone { silent: true }]));
+    for input in [Input::Unheard, Input::Denied(ErrorCode::Unknown)] {
+        let (order, notices) = asked(&[input]);
+        assert_eq!((order, notices), (choose, vec![Notice::DispatchAsked, Notice::Alone { silent: false }]));
+    }
+    assert_eq!(asked(&[Input::Advised]), (choose, vec![Notice::DispatchAsked, Notice::Advised]));
+    for (advised, unbelieved) in [(true, None), (false, Some(&Notice::Unbelieved))] {
+        let (order, notices) = asked(&[Input::Advised, Input::Chosen { takes: true, advised }]);
+        assert_eq!((order, notices.get(2)), (Some(Order::Export), unbelieved));
+    }
+    let unadvised = [Input::Undispatched, CHOSEN];
+    assert_eq!(asked(&unadvised).1, [Notice::DispatchAsked], "nobody named one");
+}
+
 #[test]
 fn a_transfer_is_small() {
     assert_eq!(size_of::<Transfer>(), 24);

@@ -120,6 +120,7 @@ mod tests {
     use super::*;
     use crate::farm::REDIRECT;
     use crate::pool::policy::by_name;
+    use alloc::vec::Vec;
 
     #[test]
     fn everybody_takes_its_own_default() {
@@ -154,8 +155,18 @@ mod tests {
         }
         assert_eq!(Consumer::Director.lacks(by_name("overflow").unwrap()), Some(Signal::Reported));
         assert_eq!(Consumer::EveryHost.lacks(by_name("peak-ewma").unwrap()), Some(Signal::Latency));
-        assert!(
-            !Consumer::Director.policies_without(Signal::Load).any(|policy| policy.name == "utilisation")
-        );
+    }
+
+    #[test]
+    fn policies_without_a_signal_are_all_but_those_that_go_by_it() {
+        let names = |signal| -> Vec<&str> {
+            Consumer::Director.policies_without(signal).map(|policy| policy.name).collect()
+        };
+        let all: Vec<&str> = Consumer::Director.policies().map(|policy| policy.name).collect();
+        let load = names(Signal::Load);
+        assert!(all.contains(&"utilisation") && !load.contains(&"utilisation"));
+        assert!(load.contains(&"least-connections") && load.contains(&"hash"));
+        assert!(!names(Signal::Active).contains(&"least-connections"));
+        assert_eq!(names(Signal::Reported), all, "none of a director's goes by what hosts report");
     }
 }

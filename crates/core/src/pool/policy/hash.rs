@@ -203,6 +203,21 @@ mod tests {
         assert!(second_candidates(&maglev(&members(&[7], 0), HASH_SLOTS)).is_empty());
     }
 
+    /// Directors of a farm are upgraded one by one, and send each client to the same server meanwhile.
+    #[test]
+    fn a_table_of_the_same_servers_is_the_same_in_every_version() {
+        let table = maglev(&members(&[1, 2, 3, 10], 77), HASH_SLOTS);
+        let second = second_candidates(&table);
+        let digest = |slots: &[u16]| {
+            let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
+            SipHasher24::new_with_keys(0, 0).hash(&bytes)
+        };
+        assert_eq!(
+            (digest(&table), digest(&second)),
+            (12_887_882_394_500_329_217, 16_850_788_826_199_573_689)
+        );
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 

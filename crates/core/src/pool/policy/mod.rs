@@ -64,7 +64,10 @@ pub fn names_for_packets() -> impl Iterator<Item = &'static str> {
 mod tests {
     use super::*;
     use crate::path::tables::{ORDER_MAX, Pick};
+    use crate::pool::report::Report;
+    use crate::pool::signals::Signals;
     use alloc::collections::BTreeSet;
+    use alloc::string::String;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -79,6 +82,34 @@ mod tests {
             assert!(weighing.is_none() || pick == Some(Pick::Two) && !policy.needs.is_empty(), "{policy:?}");
         }
         assert!(by_name("fastest").is_none() && for_packets("failover").is_none());
+    }
+
+    /// The load of a server by a policy, and the same in words.
+    fn weighed(policy: &str, signals: Signals) -> (Option<u64>, Option<String>) {
+        let weighing = for_packets(policy).unwrap().weighing.unwrap();
+        ((weighing.load)(&signals), (weighing.said)(&signals))
+    }
+
+    #[test]
+    fn a_load_is_shown_with_its_unit_and_what_is_next_to_nothing_weighs_alike() {
+        let reports = |report| Signals { report, ..Signals::default() };
+        let probed = |us| Signals { latency_us: Some(us), ..Signals::default() };
+        let delay = |us| reports(Report { delay_us: Some(us), ..Report::default() });
+        let load = |milli| reports(Report { load_milli: Some(milli), ..Report::default() });
+        let uses = |permille| reports(Report { utilisation_permille: Some(permille), ..Report::default() });
+        for (policy, signals, weight, text) in [
+            ("peak-ewma", probed(2_500), 2_500, "latency 2.5 ms"),
+            ("peak-ewma", probed(200), 1_000, "latency 0.2 ms"),
+            ("expected-delay", delay(2_500_000), 2_500_000, "reported delay 2.50 s"),
+            ("expected-delay", delay(3), 10_000, "reported delay 0.00 s"),
+            ("least-load", load(34_500), 34_500, "reported load 34.5"),
+            ("least-load", load(0), 10_000, "reported load 0.0"),
+            ("utilisation", uses(750), 750, "reported 0.75"),
+            ("utilisation", uses(20), 100, "reported 0.02"),
+        ] {
+            assert_eq!(weighed(policy, signals), (Some(weight), Some(text.into())), "{policy}");
+            assert_eq!(weighed(policy, Signals::default()), (None, None), "{policy}: nothing is known");
+        }
     }
 
     proptest! {

@@ -136,6 +136,24 @@ mod tests {
     }
 
     #[test]
+    fn a_host_passes_sessions_on_from_a_quarter_above_the_average_and_two_sessions() {
+        let is_above = |above, own, others: &[u32]| {
+            let others: Vec<Candidate> = others.iter().map(|load| host(1, *load)).collect();
+            let mut balance = Balance { above };
+            shares(&mut balance, host(1, own), &others)[0] == 0
+        };
+        assert!(!is_above(false, 125, &[75, 100]), "a quarter above, and no more");
+        assert!(is_above(false, 126, &[75, 99]));
+        assert!(!is_above(false, 3, &[0]) && is_above(false, 4, &[0]), "two sessions above the average");
+        assert!(is_above(true, 105, &[95, 100]) && !is_above(true, 104, &[96, 100]));
+        assert!(!is_above(true, 0, &[0, 0]), "nobody has anything to do");
+        // A host of twice the weight has twice the load to keep.
+        let mut balance = Balance::default();
+        assert_eq!(shares(&mut balance, host(2, 200), &[host(1, 100)]), [1000, 0]);
+        assert_eq!(shares(&mut balance, host(2, 300), &[host(1, 30)]), [0, 1000]);
+    }
+
+    #[test]
     fn shares_go_by_weight_and_by_how_far_a_host_is_below() {
         let mut balance = Balance::default();
         // 600 sessions on a weight of 6: 100 each

@@ -1,0 +1,292 @@
+//! Events as the log and programs have them: how much each matters, what it is called, and what it is about.
+
+use super::*;
+use crate::dns::BadRanks;
+use crate::farm::group::MemberChange;
+use crate::farm::membership::{self, Place, Removal};
+use crate::node::peers;
+use crate::pool::health::Transition;
+use crate::pool::report::BadReport;
+
+fn server() -> ServerName {
+    ServerName { service: "web".into(), server: "a".into() }
+}
+
+fn health(to: State) -> Event {
+    let reason = (to == State::Down).then_some(Failure::Refused);
+    Event::Health { server: server(), transition: Transition { from: State::Unknown, to, reason } }
+}
+
+fn member(change: MemberChange) -> Event {
+    Event::Member { member: server(), change }
+}
+
+fn of_members(event: membership::Event) -> Event {
+    let notice = membership::Notice { service: Some("web".into()), event };
+    Event::Membership { notice, text: "a moved".into() }
+}
+
+fn place() -> Place {
+    Place { mac: Mac([2, 0, 0, 0, 1, 11]), ifindex: 2 }
+}
+
+fn address() -> IpAddr {
+    IpAddr::from([192, 0, 2, 99])
+}
+
+/// Events of one server, with what the log says.
+fn of_a_server() -> [(Event, Level, &'static str, &'static str); 21] {
+    let drained = |drain| Event::Drained { server: server(), drain };
+    let wished = |refuses| Event::Wished { server: server(), refuses };
+    let reports = |error| Event::Reports { server: server(), error };
+    [
+        (health(State::Up), Level::Info, "server_up", "server is up"),
+        (health(State::Down), Level::Warning, "server_down", "server is down"),
+        (health(State::Unknown), Level::Info, "server_unknown", "server is unknown"),
+        (
+            Event::NotFound { server: server(), why: "no answer".into() },
+            Level::Warning,
+            "server_not_found",
+            "server can't be found: no answer",
+        ),
+        (Event::Found { server: server() }, Level::Info, "server_found", "server is found"),
+        (
+            Event::NoRoom { server: server() },
+            Level::Warning,
+            "server_left_out",
+            "no room for this server: the farm is full",
+        ),
+        (
+            drained(true),
+            Level::Info,
+            "server_drained",
+            "the operator's order: drained: it keeps its sessions and takes no new ones",
+        ),
+        (drained(false), Level::Info, "server_undrained", "the operator's order: takes new sessions again"),
+        (
+            wished(true),
+            Level::Info,
+            "server_refuses",
+            "its own report: it keeps its sessions and takes no new ones",
+        ),
+        (wished(false), Level::Info, "server_takes", "its own report: takes new sessions again"),
+        (
+            reports(Some(BadReport::Silent)),
+            Level::Warning,
+            "reports_fail",
+            "its load isn't known: no report came",
+        ),
+        (reports(None), Level::Info, "reports_come", "it says its load again"),
+        (member(MemberChange::Joined), Level::Info, "member_joined", "web: a: joined"),
+        (member(MemberChange::Left), Level::Info, "member_left", "web: a: left"),
+        (
+            member(MemberChange::Silent),
+            Level::Warning,
+            "member_silent",
+            "web: a: silent: it was asked for its load",
+        ),
+        (
+            member(MemberChange::Removed),
+            Level::Warning,
+            "member_removed",
+            "web: a: removed: it was silent for too long, and may join again",
+        ),
+        (
+            member(MemberChange::Refused),
+            Level::Warning,
+            "member_removed",
+            "web: a: removed: it was silent, and refused to be asked for its load; it may join again",
+        ),
+        (member(MemberChange::Up), Level::Info, "member_up", "web: a: up"),
+        (
+            member(MemberChange::Down(Failure::Refused)),
+            Level::Warning,
+            "member_down",
+            "web: a: down: connection refused",
+        ),
+        (member(MemberChange::Drained), Level::Info, "member_drained", "web: a: drained"),
+        (member(MemberChange::Undrained), Level::Info, "member_undrained", "web: a: no longer drained"),
+    ]
+}
+
+#[test]
+fn what_happens_to_a_server_is_logged_with_its_level_and_its_name() {
+    for (event, level, name, text) in of_a_server() {
+        assert_eq!((event.level(), event.name()), (level, name), "{event:?}");
+        assert_eq!((event.server(), event.service()), (Some(&server()), Some("web")), "{event:?}");
+        let about = event.about();
+        assert_eq!((about.service, about.server), (Some("web"), Some("a")), "{event:?}");
+        assert_eq!(event.to_string(), text);
+    }
+    assert_eq!(health(State::Down).about().reason.as_deref(), Some("connection refused"));
+    assert_eq!(health(State::Up).about().reason, None);
+}
+
+#[test]
+fn what_happens_to_a_service_is_logged_with_its_level_and_its_name() {
+    let service = || "web".into();
+    for (event, level, name, text) in [
+        (
+            Event::NoServers { service: service() },
+            Level::Warning,
+            "service_without_servers",
+            "no server takes new sessions: new connections are dropped",
+        ),
+        (
+            Event::ServersAgain { service: service() },
+            Level::Info,
+            "service_with_servers",
+            "servers take new sessions again",
+        ),
+        (
+            Event::Degraded { service: service() },
+            Level::Warning,
+            "service_degraded",
+            "every server fails or refuses new sessions: those that worked last are kept, since an empty farm helps nobody",
+        ),
+        (Event::Recovered { service: service() }, Level::Info, "service_recovered", "servers work again"),
+    ] {
+        assert_eq!((event.level(), event.name()), (level, name));
+        assert_eq!((event.service(), event.server()), (Some("web"), None), "{event:?}");
+        assert_eq!(event.about().service, Some("web"));
+        assert_eq!(event.to_string(), text);
+    }
+}
+
+#[test]
+fn answers_to_arp_that_may_be_an_attack_or_a_fault_are_warnings() {
+    let server = || String::from("a");
+    let (from, to) = (place(), place());
+    for (event, level, name) in [
+        (membership::Event::Joined { server: server(), place: to }, Level::Info, "server_joined"),
+        (membership::Event::Silent { server: server() }, Level::Warning, "server_silent"),
+        (membership::Event::Returned { server: server() }, Level::Info, "server_returned"),
+        (
+            membership::Event::Removed { server: server(), why: Removal::Silent },
+            Level::Info,
+            "server_removed",
+        ),
+        (membership::Event::Moved { server: server(), from, to }, Level::Warning, "server_claimed"),
+        (membership::Event::Followed { server: server(), from, to }, Level::Info, "server_moved"),
+        (membership::Event::Rerouted { server: server(), from, to }, Level::Info, "server_rerouted"),
+    ] {
+        let event = of_members(event);
+        assert_eq!((event.level(), event.name()), (level, name));
+        let about = event.about();
+        assert_eq!((about.service, about.server), (Some("web"), Some("a")), "{event:?}");
+        assert_eq!(event.to_string(), "a moved");
+    }
+}
+
+#[test]
+fn links_that_fail_are_warnings_and_links_that_work_are_not() {
+    for (now, level, name, text) in [
+        (Link::Gone, Level::Warning, "link_gone", "the interface is gone"),
+        (Link::Down, Level::Warning, "link_down", "the interface is switched off"),
+        (
+            Link::NoCarrier,
+            Level::Warning,
+            "link_no_carrier",
+            "the interface has no carrier: look at the cable, or its other end",
+        ),
+        (Link::Up, Level::Info, "link_up", "the interface works again"),
+    ] {
+        let event = Event::Link { interface: "eth0".into(), now };
+        assert_eq!((event.level(), event.name()), (level, name));
+        assert_eq!((event.about().interface, event.service()), (Some("eth0"), None));
+        assert_eq!(event.to_string(), text);
+    }
+    let attached = Event::Attached { interface: "eth1".into() };
+    let refused = Event::Unattached { interface: "eth1".into(), error: "no programs there".into() };
+    assert_eq!((attached.level(), attached.name()), (Level::Info, "link_attached"));
+    assert_eq!((refused.level(), refused.name()), (Level::Warning, "link_refused"));
+    assert_eq!((attached.about().interface, refused.about().interface), (Some("eth1"), Some("eth1")));
+    assert_eq!(refused.to_string(), "no packets can be taken from eth1: no programs there");
+}
+
+#[test]
+fn hosts_that_are_lost_or_disagree_are_warnings_and_hosts_that_return_are_not() {
+    use peers::Notice;
+    let host = || String::from("b");
+    for (notice, level, name) in [
+        (Notice::Heard { host: host() }, Level::Info, "host_heard"),
+        (Notice::Silent { host: host() }, Level::Warning, "host_silent"),
+        (Notice::Left { host: host() }, Level::Warning, "host_left"),
+        (Notice::Returned { host: host() }, Level::Info, "host_returned"),
+        (Notice::Differs { host: host(), generation: 7 }, Level::Warning, "host_differs"),
+        (Notice::Agrees { host: host() }, Level::Info, "host_agrees"),
+    ] {
+        let event = Event::Hosts(notice);
+        assert_eq!((event.level(), event.name()), (level, name));
+        assert_eq!(event.about().host, Some("b"), "{event:?}");
+    }
+    let rejoins = Event::Hosts(Notice::Rejoins);
+    assert_eq!((rejoins.level(), rejoins.name()), (Level::Warning, "host_rejoins"));
+    let at = address();
+    for (notice, level, name) in [
+        (Notice::Claimed { address: at }, Level::Info, "address_claimed"),
+        (Notice::Released { address: at, to: Some(host()) }, Level::Info, "address_released"),
+        (Notice::PutOff { address: at }, Level::Warning, "address_put_off"),
+        (Notice::ClaimedTwice { address: at }, Level::Warning, "address_claimed_twice"),
+    ] {
+        let is_given_away = matches!(notice, Notice::Released { .. });
+        let event = Event::Hosts(notice);
+        assert_eq!((event.level(), event.name()), (level, name));
+        let about = event.about();
+        assert_eq!((about.address, about.host), (Some(at), is_given_away.then_some("b")), "{event:?}");
+    }
+    let twice = Event::Answered { mac: place().mac, notice: Notice::ClaimedTwice { address: at } };
+    assert_eq!((twice.level(), twice.name()), (Level::Warning, "address_claimed_twice"));
+    assert_eq!(twice.about().address, Some(at));
+}
+
+#[test]
+fn a_refused_datagram_is_logged_with_the_address_that_it_came_from() {
+    let refusal = crate::node::association::Refusal::Forged;
+    let notice = peers::Notice::Refused { host: Some("b".into()), refusal };
+    let event = Event::DatagramRefused { from: SocketAddr::new(address(), 7), notice };
+    assert_eq!((event.level(), event.name()), (Level::Warning, "datagram_refused"));
+    let about = event.about();
+    assert_eq!((about.address, about.host), (Some(address()), Some("b")));
+}
+
+#[test]
+fn paths_ranks_and_changes_that_fail_are_logged_until_they_come_again() {
+    let path = |error| Event::Path { address: address(), error };
+    let ranks = |error| Event::Ranks { name: "www.example.com".into(), from: "ranks".into(), error };
+    let at = "the path to 192.0.2.99";
+    for (event, level, name, text) in [
+        (
+            path(Some("no port".into())),
+            Level::Warning,
+            "path_unknown",
+            alloc::format!("{at} can't be probed: no port; it is tried again"),
+        ),
+        (path(None), Level::Info, "path_known", alloc::format!("{at} is known again")),
+        (
+            ranks(Some(BadRanks::Cut)),
+            Level::Warning,
+            "ranks_fail",
+            "www.example.com: ranks of ranks aren't believed: it ends within a line; those before count for three periods, then weights".into(),
+        ),
+        (ranks(None), Level::Info, "ranks_come", "www.example.com: ranks of ranks are believed".into()),
+        (
+            Event::PathMtu { server: address(), mtu: 1_280 },
+            Level::Info,
+            "path_mtu",
+            "a router on the way to 192.0.2.99 takes no packets longer than 1280 bytes".into(),
+        ),
+        (
+            Event::NotApplied { error: "no room".into() },
+            Level::Error,
+            "change_refused",
+            "no room; what was in force stays, and it is tried again".into(),
+        ),
+    ] {
+        assert_eq!((event.level(), event.name(), event.to_string()), (level, name, text));
+    }
+    assert_eq!(path(None).about().address, Some(address()));
+    assert_eq!(Event::PathMtu { server: address(), mtu: 9 }.about().address, Some(address()));
+    assert_eq!(ranks(None).about().service, Some("www.example.com"));
+    assert!(Level::Info < Level::Warning && Level::Warning < Level::Error);
+}
