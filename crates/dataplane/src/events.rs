@@ -48,7 +48,7 @@ pub(crate) fn read_already() -> EngineError {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TraceEvent {
     /// A connection was decided.
     Connection(ConnectionEvent),
     /// A packet was.
@@ -96,7 +96,7 @@ pub struct PacketEvent {
     /// Length of the IP packet.
     pub len: u16,
     /// What was done with it.
-    pub verdict: Told,
+    pub verdict: TracedVerdict,
     /// Why.
     pub reason: Reason,
     /// What was counted beside it.
@@ -107,7 +107,7 @@ pub struct PacketEvent {
 
 /// A verdict, without what only engines need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum TracedVerdict {
     /// It was sent on, or answered.
     Forward,
     /// The host's own stack has it.
@@ -118,24 +118,24 @@ pub enum Told {
     Hold,
 }
 
-impl From<Verdict> for Told {
-    fn from(verdict: Verdict) -> Told {
+impl From<Verdict> for TracedVerdict {
+    fn from(verdict: Verdict) -> TracedVerdict {
         match verdict {
-            Verdict::Forward { .. } => Told::Forward,
-            Verdict::Pass => Told::Pass,
-            Verdict::Drop => Told::Drop,
-            Verdict::Hold => Told::Hold,
+            Verdict::Forward { .. } => TracedVerdict::Forward,
+            Verdict::Pass => TracedVerdict::Pass,
+            Verdict::Drop => TracedVerdict::Drop,
+            Verdict::Hold => TracedVerdict::Hold,
         }
     }
 }
 
 /// Where events are read, on a thread of its own.
-pub trait Events: Send {
+pub trait EventSource: Send {
     /// What was told since the last time, oldest first. Waits for something so long at most; nothing is told then.
     ///
     /// # Errors
     /// When the system refuses.
-    fn read(&mut self, patience: Duration) -> io::Result<Vec<Event>>;
+    fn read(&mut self, patience: Duration) -> io::Result<Vec<TraceEvent>>;
 
     /// How many were lost since the engine first started, because nobody had read them in time.
     fn lost(&self) -> u64;

@@ -20,8 +20,8 @@ use evener_core::path::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Sessio
 use evener_core::path::tables::Tables;
 use evener_core::path::unmatched::Unmatched;
 
-use crate::events::{Event, Events, Watch};
-use crate::installed::{Missing, Part};
+use crate::events::{EventSource, TraceEvent, Watch};
+use crate::installed::{MissingPart, Part};
 use crate::{Counters, DataPlane, Engine, EngineError, Mover};
 
 /// The engine of a daemon without packets.
@@ -107,8 +107,8 @@ impl DataPlane for Nothing {
 /// Events that don't come.
 struct NoEvents;
 
-impl Events for NoEvents {
-    fn read(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
+impl EventSource for NoEvents {
+    fn read(&mut self, patience: Duration) -> io::Result<Vec<TraceEvent>> {
         std::thread::sleep(patience);
         Ok(Vec::new())
     }
@@ -148,7 +148,7 @@ impl Engine for IdleEngine {
         Vec::new()
     }
 
-    fn restore(&mut self) -> Vec<Missing> {
+    fn restore(&mut self) -> Vec<MissingPart> {
         Vec::new()
     }
 
@@ -180,7 +180,7 @@ impl Engine for IdleEngine {
         watch.check()
     }
 
-    fn events(&mut self) -> Result<Box<dyn Events>, EngineError> {
+    fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError> {
         Ok(Box::new(NoEvents))
     }
 

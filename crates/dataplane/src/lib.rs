@@ -32,8 +32,8 @@ use evener_core::path::decide::{Memory, Reason};
 use evener_core::path::select::Score;
 use evener_core::path::tables::Tables;
 
-use events::{Events, Watch};
-use installed::{Missing, Part};
+use events::{EventSource, Watch};
+use installed::{MissingPart, Part};
 
 /// Carries decisions out, and changes the tables that they go by. It belongs to one thread at a time; others use its [`DataPlane`]
 /// meanwhile.
@@ -62,7 +62,7 @@ pub trait Engine: Send {
 
     /// Looks whether the kernel holds each part of [`Engine::installed`] still, and puts back what it doesn't: that is named. To be
     /// called often: where nothing is missing, it costs a few system calls.
-    fn restore(&mut self) -> Vec<Missing>;
+    fn restore(&mut self) -> Vec<MissingPart>;
 
     /// The sessions, ring cursors and hash key that packets meet.
     fn memory(&self) -> Memory<'_>;
@@ -106,7 +106,7 @@ pub trait Engine: Send {
     ///
     /// # Errors
     /// When there is a reader already, or the kernel refuses.
-    fn events(&mut self) -> Result<Box<dyn Events>, EngineError>;
+    fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError>;
 
     /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]), and those of
     /// connections that a session has as nobody's meanwhile, as they were on the wire. What a sender on this machine left of the checksum is filled in; a frame may still be one that the kernel

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::{CommandFactory, Parser};
 use evener::cli::{Check, Cli, Command, Keygen, Man};
-use evener::config::{self, Config, Report};
+use evener::config::{self, Config, ProblemReport};
 use evener::runtime::Exit;
 use evener::runtime::secret;
 use evener::{admin, agent, control, doctor, manual};
@@ -42,7 +42,7 @@ fn check(args: &Check) -> Exit {
     if checked.is_err() { Exit::Failed } else { done("the result could not be written", written) }
 }
 
-fn write_json<'a>(reports: impl Iterator<Item = Report<'a>>) -> io::Result<()> {
+fn write_json<'a>(reports: impl Iterator<Item = ProblemReport<'a>>) -> io::Result<()> {
     let reports: Vec<_> = reports.collect();
     writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&reports)?)
 }

@@ -10,7 +10,7 @@ use super::groups::KeptGroup;
 use super::order::{Applied, Change};
 use super::{Director, Event, Moment, Output, Reloads};
 use crate::farm::Farm;
-use crate::farm::membership::Notice;
+use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, Slots};
 use crate::net::wire::Mac;
@@ -198,7 +198,11 @@ impl Director {
     }
 
     /// Goes on with another farm; what there is to tell of that.
-    fn take_in(&mut self, reload: &Reload, now_ms: u64) -> (Vec<crate::node::peers::Notice>, Vec<Notice>) {
+    fn take_in(
+        &mut self,
+        reload: &Reload,
+        now_ms: u64,
+    ) -> (Vec<crate::node::peers::PeerEvent>, Vec<ServiceNotice>) {
         self.farm = Arc::clone(&reload.farm);
         self.network = Arc::clone(&reload.network);
         self.links.clone_from(&reload.links);

@@ -6,16 +6,16 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::hosts::{self, Hosts};
+use super::hosts::{self, LocalHost};
 use super::{Director, Event, Output};
-use crate::farm::membership::{Answer, Member};
+use crate::farm::membership::{Member, NeighbourReply};
 use crate::farm::plan::{self, MemberState, ServerName};
 use crate::farm::{Farm, Service};
-use crate::node::peers::{KnownHost, Notice, Own, Received, Tick};
+use crate::node::peers::{DatagramEffect, KnownHost, OwnStatus, PeerEvent, Tick};
 use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, place};
-use crate::pool::Server;
+use crate::pool::PoolServer;
 use crate::pool::WHOLE;
-use crate::pool::health::{self, State};
+use crate::pool::health::{self, HealthState};
 use crate::pool::policy;
 use crate::pool::signals::Candidate;
 
@@ -44,7 +44,7 @@ impl Director {
     /// of others they have said.
     pub(super) fn host_state(
         &self,
-        hosts: &Hosts,
+        hosts: &LocalHost,
         known: &[KnownHost],
         service: &Service,
         member: Member,
@@ -58,8 +58,8 @@ impl Director {
         let health = match self.pools.status(&name) {
             Some(own) if member.local && ready => own,
             // Its ring is that of the others first, whom second chances are for (`plan`).
-            _ if member.local => health::Status::UNKNOWN,
-            _ => said.map_or(health::Status::UNKNOWN, |host| status(host, bit)),
+            _ if member.local => health::HealthStatus::UNKNOWN,
+            _ => said.map_or(health::HealthStatus::UNKNOWN, |host| status(host, bit)),
         };
         let drained = self.pools.drained().contains(&name);
         MemberState {
@@ -103,10 +103,10 @@ impl Director {
     /// Takes in what another host says, and answers.
     pub(super) fn hear_host(&mut self, from: SocketAddr, datagram: &[u8], now_ms: u64) {
         let Some(hosts) = &mut self.hosts else { return };
-        let Received { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
+        let DatagramEffect { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
         for notice in notices {
             self.tell(match notice {
-                Notice::Refused { .. } => Event::DatagramRefused { from, notice },
+                PeerEvent::Refused { .. } => Event::DatagramRefused { from, notice },
                 _ => Event::Hosts(notice),
             });
         }
@@ -116,7 +116,7 @@ impl Director {
     }
 
     /// Somebody answers for an address.
-    pub(super) fn answered(&mut self, answer: Answer, now_ms: u64) {
+    pub(super) fn answered(&mut self, answer: NeighbourReply, now_ms: u64) {
         let mac = answer.place.mac;
         let Some(hosts) = self.hosts.as_mut().filter(|_| self.links.values().all(|own| *own != mac)) else {
             return;
@@ -198,12 +198,12 @@ impl Director {
         let (mut up, mut draining) = (0, 0);
         for (bit, service) in bits().zip(self.farm.every_host()) {
             let name = ServerName { service: service.name.clone(), server: hosts.name.clone() };
-            let is_up = self.pools.server(&name).is_some_and(Server::is_up);
+            let is_up = self.pools.server(&name).is_some_and(PoolServer::is_up);
             up |= if is_up { bit } else { 0 };
             draining |= if self.pools.drained().contains(&name) { bit } else { 0 };
         }
         let load = u32::try_from(hosts.load.div_ceil(LOAD_UNIT)).unwrap_or(u32::MAX);
-        hosts.peers.set_own(Own { load, up, draining, macs: self.links.values().copied().collect() });
+        hosts.peers.set_own(OwnStatus { load, up, draining, macs: self.links.values().copied().collect() });
     }
 
     /// This host's own slots, each once.
@@ -259,7 +259,7 @@ impl Director {
     /// The servers that may be given new sessions, and this host in any case.
     fn usable_members(&self, service: &Service, known: &[KnownHost]) -> Vec<Member> {
         let usable = |state: &MemberState| {
-            state.member.local || state.health.state == State::Up && !state.admin_draining
+            state.member.local || state.health.state == HealthState::Up && !state.admin_draining
         };
         self.member_states(service, known).into_iter().filter(usable).map(|state| state.member).collect()
     }
@@ -271,7 +271,7 @@ impl Director {
     }
 
     /// Has the others know what is new in the farm.
-    pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) -> Vec<Notice> {
+    pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) -> Vec<PeerEvent> {
         let Some(hosts) = &mut self.hosts else { return Vec::new() };
         let settings = hosts::settings(&self.farm, &hosts.name, hosts.key);
         hosts.peers.reconfigure(settings, now_ms)
@@ -306,16 +306,16 @@ fn bits() -> impl Iterator<Item = u64> {
 }
 
 /// What a host has said of its own server.
-fn status(host: &KnownHost, bit: u64) -> health::Status {
+fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
     let was_heard = host.believed && host.heard_ms.is_some();
     let state = match (host.alive, host.ready, host.up & bit != 0) {
-        (true, true, true) => State::Up,
+        (true, true, true) => HealthState::Up,
         // Not yet, or not any more, by its own choice: it hasn't failed.
-        (true, false, _) => State::Unknown,
-        (false, ..) if !was_heard => State::Unknown,
-        _ => State::Down,
+        (true, false, _) => HealthState::Unknown,
+        (false, ..) if !was_heard => HealthState::Unknown,
+        _ => HealthState::Down,
     };
-    health::Status { state, since_ms: host.since_ms, was_up: was_heard }
+    health::HealthStatus { state, since_ms: host.since_ms, was_up: was_heard }
 }
 
 /// Of each slot, whether a running data plane sends new sessions there.

@@ -34,13 +34,13 @@ mod tests;
 pub mod transfer;
 mod watch;
 
-pub use drain::{Drainable, NotDrainable, Owner};
-pub use event::{Event, Level, Link};
+pub use drain::{Drainable, NotDrainable, ServerOwner};
+pub use event::{Event, Level, LinkState};
 pub use groups::{GroupSnapshot, KeptGroup, MemberFact};
 pub use hosts::{Identity, IdentityError, generation};
 pub use input::Input;
 pub use moment::Moment;
-pub use name::About;
+pub use name::EventSubject;
 pub use names::{NameFact, NameOrder};
 pub use order::{Applied, Change, Planned};
 pub use output::{Adjacency, LoadQuery, Output, Probe, ProbePath, Target};
@@ -53,7 +53,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use crate::farm::membership::{Answer, Membership, Notice, Round};
+use crate::farm::membership::{DiscoveryRound, Membership, NeighbourReply, ServiceNotice};
 use crate::farm::network::Network;
 use crate::farm::plan::{self, MemberState, Plan, ServerName, Slots, identity};
 use crate::farm::{Farm, Service};
@@ -62,18 +62,18 @@ use crate::node::peers::KnownHost;
 use crate::node::secret::Key;
 use crate::path::seed::Seed;
 use crate::path::tables::Tables;
-use crate::pool::health::{State, Status};
-use crate::pool::{Fact, Server, WHOLE};
+use crate::pool::health::{HealthState, HealthStatus};
+use crate::pool::{Fact, PoolServer, WHOLE};
 use change::{Applying, Reload};
 use consumers::READY_AFTER_MS;
 use groups::Groups;
-use hosts::Hosts;
+use hosts::LocalHost;
 use names::Names;
 use paths::Paths;
-use pools::{Pools, Wanted};
+use pools::{DesiredServer, Pools};
 use probe::can_be_probed;
 use scores::Scores;
-use watch::Told;
+use watch::MissingServers;
 
 /// What a director begins with.
 #[derive(Clone, Debug)]
@@ -108,10 +108,10 @@ pub struct Director {
     pools: Pools,
     paths: Paths,
     /// The other hosts, where every one decides.
-    hosts: Option<Hosts>,
+    hosts: Option<LocalHost>,
     lease_holds: bool,
     seed: Seed,
-    told: Told,
+    told: MissingServers,
     plan: Arc<Plan>,
     /// Which server has which number; empty while a change is on its way, which has them.
     slots: Slots,
@@ -162,10 +162,11 @@ impl Director {
             membership: Membership::new(&farm.services, surroundings, now.ms),
             pools: Pools::new(drained),
             paths,
-            hosts: host.map(|(own, key, incarnation)| Hosts::new(&farm, own.name, key, incarnation, now.ms)),
+            hosts: host
+                .map(|(own, key, incarnation)| LocalHost::new(&farm, own.name, key, incarnation, now.ms)),
             lease_holds: now.lease_holds,
             seed,
-            told: Told::default(),
+            told: MissingServers::default(),
             // Rings that run are what the next ones are held against.
             plan: Arc::new(Plan { tables: Arc::clone(&running), ..Plan::default() }),
             slots: Slots::default(),
@@ -305,7 +306,7 @@ impl Director {
     fn time(&mut self, now_ms: u64) {
         self.report(now_ms);
         if self.membership.next_round_at().is_some_and(|at| at <= now_ms) {
-            let Round { asks, notices } = self.membership.round(now_ms);
+            let DiscoveryRound { asks, notices } = self.membership.round(now_ms);
             for target in asks {
                 let sources =
                     self.links.keys().map(|ifindex| (*ifindex, self.network.source_for(*ifindex, target)));
@@ -326,7 +327,7 @@ impl Director {
     }
 
     fn hear(&mut self, ifindex: u32, frame: &[u8], now_ms: u64) {
-        if let Ok(Some(answer)) = Answer::read(ifindex, frame) {
+        if let Ok(Some(answer)) = NeighbourReply::read(ifindex, frame) {
             self.answered(answer, now_ms);
         }
         let notices = self.membership.frame(now_ms, ifindex, frame);
@@ -334,7 +335,7 @@ impl Director {
     }
 
     /// Tells what happened to the membership, and follows it if it changed.
-    fn notice(&mut self, notices: Vec<Notice>, now_ms: u64) {
+    fn notice(&mut self, notices: Vec<ServiceNotice>, now_ms: u64) {
         if notices.iter().any(|notice| notice.event.changes_servers()) {
             self.match_servers(now_ms);
             self.replan_wanted = true;
@@ -410,15 +411,15 @@ impl Director {
                 let name = ServerName { service: service.name.clone(), server: member.name.clone() };
                 let server = self.pools.server(&name);
                 let health = match self.why_not_here(service, &member) {
-                    Some(_) => Some(Status { state: State::Down, ..Status::UNKNOWN }),
+                    Some(_) => Some(HealthStatus { state: HealthState::Down, ..HealthStatus::UNKNOWN }),
                     None => server.map(|server| server.health().status()),
                 };
                 MemberState {
-                    health: health.unwrap_or(Status::UNKNOWN),
-                    admin_draining: server.is_some_and(Server::is_drained),
-                    refuses: server.is_some_and(Server::refuses),
+                    health: health.unwrap_or(HealthStatus::UNKNOWN),
+                    admin_draining: server.is_some_and(PoolServer::is_drained),
+                    refuses: server.is_some_and(PoolServer::refuses),
                     share: None,
-                    tenths: server.map_or(WHOLE, Server::tenths),
+                    tenths: server.map_or(WHOLE, PoolServer::tenths),
                     member,
                 }
             })
@@ -429,12 +430,12 @@ impl Director {
     fn match_servers(&mut self, now_ms: u64) {
         for service in &self.farm.services {
             let members = self.membership.members(&service.name).into_iter();
-            let wanted = members.map(|member| Wanted {
+            let wanted = members.map(|member| DesiredServer {
                 is_reachable: can_be_probed(service, &member)
                     && self.why_not_here(service, &member).is_none(),
                 name: member.name,
             });
-            let wanted: Vec<Wanted> = wanted.collect();
+            let wanted: Vec<DesiredServer> = wanted.collect();
             self.pools.follow(&service.name, &wanted, self.generation_in_force > 0, now_ms);
         }
     }

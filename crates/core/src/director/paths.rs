@@ -6,7 +6,7 @@ use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Director, Event, Output};
-use crate::farm::membership::{Place, ServerRoute, Surroundings};
+use crate::farm::membership::{LinkAddress, LocalNetwork, ServerRoute};
 use crate::farm::network::Network;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
@@ -35,7 +35,7 @@ impl Paths {
         farm: &Farm,
         network: &Network,
         links: &BTreeMap<u32, Mac>,
-    ) -> Surroundings {
+    ) -> LocalNetwork {
         let mut around = network.surroundings(links.keys().copied());
         for address in routed(farm) {
             around.hops.extend(self.hop(farm, network, address).map(|hop| (address, hop)));
@@ -45,7 +45,7 @@ impl Paths {
 
     fn hop(&self, farm: &Farm, network: &Network, address: IpAddr) -> Option<ServerRoute> {
         let next = network.next_hop(address)?;
-        let place = Place { mac: next.mac?, ifindex: next.ifindex };
+        let place = LinkAddress { mac: next.mac?, ifindex: next.ifindex };
         let own = network.source_towards(address)?;
         let mtu = u16::try_from(next.mtu).unwrap_or(u16::MAX);
         let path = self.mtus.get(&address).map_or(u16::MAX, |(mtu, _)| *mtu);

@@ -9,7 +9,7 @@ use crate::farm::membership::Member;
 use crate::farm::plan::ServerName;
 use crate::net::wire::Mac;
 use crate::pool::health::Failure;
-use crate::pool::{Change, Fact, HealthKind};
+use crate::pool::{Fact, HealthKind, ServerChange};
 
 impl Director {
     /// Has servers probed and asked that it is time for, and follows what time alone has changed.
@@ -32,8 +32,8 @@ impl Director {
         }
     }
 
-    fn follow_change(&mut self, server: &ServerName, change: Change) {
-        let Change { is_news, is_weighed, transition, refuses, reports } = change;
+    fn follow_change(&mut self, server: &ServerName, change: ServerChange) {
+        let ServerChange { is_news, is_weighed, transition, refuses, reports } = change;
         self.scores.has_news |= is_news;
         self.replan_wanted |= is_weighed;
         self.has_changed |= is_weighed;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::Director;
 use crate::farm::plan::{ServerName, identity};
 use crate::node::peers::KnownHost;
-use crate::pool::Server;
+use crate::pool::PoolServer;
 use crate::pool::signals::Signals;
 
 /// Sessions are counted so often at least, in milliseconds.
@@ -49,7 +49,7 @@ impl Director {
     pub(super) fn signals(
         &self,
         name: &ServerName,
-        server: Option<&Server>,
+        server: Option<&PoolServer>,
         slot: Option<u16>,
         known: &[KnownHost],
         now_ms: u64,

@@ -4,8 +4,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Director, Event, Link};
-use crate::farm::membership::Notice;
+use super::{Director, Event, LinkState};
+use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, ServerName};
 
@@ -16,7 +16,7 @@ const LOOK_MS: u64 = 1_000;
 
 /// What was told.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct MissingServers {
     /// Servers that have not been found, and how often they were missed.
     missing: BTreeMap<ServerName, u32>,
     /// Services that had servers and have none.
@@ -110,11 +110,11 @@ impl Director {
         let known = self.network.interfaces.iter().filter(|(ifindex, _)| self.links.contains_key(ifindex));
         let mut events = Vec::new();
         for (ifindex, was) in known {
-            let now = network.interfaces.get(ifindex).map_or(Some(Link::Gone), |is| {
+            let now = network.interfaces.get(ifindex).map_or(Some(LinkState::Gone), |is| {
                 match ((was.up, is.up), (was.carrier, is.carrier)) {
-                    ((true, false), _) => Some(Link::Down),
-                    (_, (true, false)) => Some(Link::NoCarrier),
-                    ((false, true), (_, true)) | ((true, true), (false, true)) => Some(Link::Up),
+                    ((true, false), _) => Some(LinkState::Down),
+                    (_, (true, false)) => Some(LinkState::NoCarrier),
+                    ((false, true), (_, true)) | ((true, true), (false, true)) => Some(LinkState::Up),
                     _ => None,
                 }
             });
@@ -142,7 +142,7 @@ impl Director {
         self.tell_all(events);
     }
 
-    pub(super) fn tell_of_members(&mut self, notices: Vec<Notice>) {
+    pub(super) fn tell_of_members(&mut self, notices: Vec<ServiceNotice>) {
         for notice in notices {
             let text = notice.told(|ifindex| Some(self.network.interfaces.get(&ifindex)?.name.to_string()));
             self.tell(Event::Membership { notice, text });

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::balanced::Settings;
+use super::balanced::NameSettings;
 use super::paths::PathProbing;
 use super::period::Period;
 use super::servers::ServerList;
@@ -14,7 +14,7 @@ use crate::pool::policy::{Policy, Weighing};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalancedName {
     /// How it is answered.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<NameSettings>,
     /// By which addresses are given: a row of the table, or [`crate::pool::policy::rank::PAPER`].
     pub policy: &'static Policy,
     /// How long loads count as they were.

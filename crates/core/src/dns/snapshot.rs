@@ -10,8 +10,8 @@ use core::net::IpAddr;
 use core::sync::atomic::AtomicU64;
 
 use super::model::BalancedName;
-use crate::pool::State;
-use crate::pool::policy::Draw;
+use crate::pool::ServerState;
+use crate::pool::policy::Selection;
 use crate::pool::report::Report;
 use crate::pool::signals::Signals;
 
@@ -23,7 +23,7 @@ pub struct AddressSnapshot {
     /// Whose it is; `None`: the server is called by its address.
     pub server: Option<Arc<str>>,
     /// How its server is.
-    pub state: State,
+    pub state: ServerState,
     /// How often it is given, relative to the others of its name.
     pub share: u16,
     /// Its weight.
@@ -90,7 +90,7 @@ impl AddressSnapshot {
 
     /// Whether answers have it while others live.
     pub fn is_given(&self) -> bool {
-        self.state == State::Up && self.share > 0
+        self.state == ServerState::Up && self.share > 0
     }
 }
 
@@ -104,7 +104,7 @@ impl NameSnapshot {
     /// 1 for whoever is given first, or most often; none of who isn't given.
     pub fn rank(&self, shown: &AddressSnapshot) -> Option<u64> {
         let better = match self.name.settings.draw {
-            Draw::First => {
+            Selection::First => {
                 self.beside(shown).take_while(|one| !Arc::ptr_eq(&one.given, &shown.given)).count()
             }
             _ => self.beside(shown).filter(|one| one.share > shown.share).count(),
@@ -137,7 +137,7 @@ impl NameSnapshot {
         let sum: u64 = self.beside(shown).map(|one| u64::from(one.share)).sum();
         match (self.name.settings.draw, self.rank(shown)) {
             (_, None) => 0.0,
-            (Draw::First, Some(rank)) => f64::from(u8::from(rank == 1)),
+            (Selection::First, Some(rank)) => f64::from(u8::from(rank == 1)),
             (_, Some(_)) => f64::from(shown.share) / sum.max(1) as f64,
         }
     }

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::name::{NAME_MAX, Name, parents};
-use super::wire::{self, Part, rtype};
+use super::wire::{self, RdataPart, rtype};
 
 /// The most labels of a name, the root aside.
 const LABELS_MAX: usize = 127;
@@ -75,7 +75,7 @@ pub struct Zone {
 /// What there is for a question.
 pub enum Lookup<'z, 'n> {
     /// This, perhaps without what was asked for.
-    Found(Found<'z>),
+    Found(ZoneMatch<'z>),
     /// Other servers know.
     Referral {
         /// From this name on.
@@ -88,7 +88,7 @@ pub enum Lookup<'z, 'n> {
 }
 
 /// What there is at a name.
-pub struct Found<'z>(pub(super) &'z Node);
+pub struct ZoneMatch<'z>(pub(super) &'z Node);
 
 impl Node {
     pub(super) fn set(&self, rtype: u16) -> Option<&RrSet> {
@@ -228,7 +228,7 @@ impl Zone {
         let of_wildcard = || {
             let closest = parents(name).find(|parent| self.nodes.contains_key(*parent))?;
             match self.wildcard(closest) {
-                Lookup::Found(Found(node)) => Some(node),
+                Lookup::Found(ZoneMatch(node)) => Some(node),
                 _ => None,
             }
         };
@@ -259,7 +259,7 @@ impl Zone {
                 return Lookup::Referral { cut: parent, servers };
             }
         }
-        Lookup::Found(Found(node))
+        Lookup::Found(ZoneMatch(node))
     }
 
     /// What stands for all names below one (RFC 4592).
@@ -270,7 +270,7 @@ impl Zone {
         let Some(place) = name.get_mut(2..len) else { return Lookup::Absent };
         place.copy_from_slice(closest);
         match self.nodes.get(&name[..len]) {
-            Some(node) => Lookup::Found(Found(node)),
+            Some(node) => Lookup::Found(ZoneMatch(node)),
             None => Lookup::Absent,
         }
     }
@@ -280,8 +280,8 @@ impl Zone {
 fn is_same(rtype: u16, one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()
         && wire::parts(rtype, one).zip(wire::parts(rtype, other)).all(|parts| match parts {
-            (Part::Name(one), Part::Name(other)) => one.eq_ignore_ascii_case(other),
-            (Part::Octets(one), Part::Octets(other)) => one == other,
+            (RdataPart::Name(one), RdataPart::Name(other)) => one.eq_ignore_ascii_case(other),
+            (RdataPart::Octets(one), RdataPart::Octets(other)) => one == other,
             _ => false,
         })
 }

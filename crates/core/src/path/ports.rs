@@ -21,7 +21,7 @@
 use core::net::IpAddr;
 
 use crate::net::wire::Mac;
-use crate::path::sessions::{Bucket6, Counted, FlowHash, Found, SessionKey, Table, Value, Words};
+use crate::path::sessions::{Bucket6, Counted, FlowHash, FoundSession, SessionKey, Table, Value, Words};
 
 /// The first port that is given out: below the range that Linux uses for its own connections.
 pub const FIRST_PORT: u16 = 4_096;
@@ -107,7 +107,13 @@ impl<'a> Ports<'a> {
     }
 
     /// The port that a session, whose hash is `hash`, has towards a server, if it has one.
-    pub fn find(&self, server: u16, key: Holder, hash: FlowHash, now: u32) -> Option<(u16, Found<'a>)> {
+    pub fn find(
+        &self,
+        server: u16,
+        key: Holder,
+        hash: FlowHash,
+        now: u32,
+    ) -> Option<(u16, FoundSession<'a>)> {
         let (number, found) = self.pool(server).find(&key.words(), hash, now)?;
         Some((FIRST_PORT + number as u16, found))
     }
@@ -119,14 +125,14 @@ impl<'a> Ports<'a> {
     }
 
     /// Whom a port stands for towards a server.
-    pub fn holder(&self, server: u16, port: u16, now: u32) -> Option<(Holder, Found<'a>)> {
+    pub fn holder(&self, server: u16, port: u16, now: u32) -> Option<(Holder, FoundSession<'a>)> {
         let number = usize::from(port.checked_sub(FIRST_PORT)?);
         let (words, found) = (number < PORTS).then(|| self.pool(server).at(number, now))??;
         (found.value.server() == server).then(|| (Holder::of_words(words), found))
     }
 
     /// Keeps a port for as long as its session.
-    pub fn keep(&self, found: Found<'a>, value: Value) -> bool {
+    pub fn keep(&self, found: FoundSession<'a>, value: Value) -> bool {
         self.table.change(found, value)
     }
 

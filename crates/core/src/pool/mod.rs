@@ -1,7 +1,7 @@
 //! Servers and what is known of them: one machine for packets, HTTP and names.
 //!
-//! A [`Pool`] has servers, each of them one machine ([`Server`]) of its [`health`], its [`reports`] and a slow start, by the pool's
-//! [`Settings`]. [`signals`] are what is known of their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
+//! A [`Pool`] has servers, each of them one machine ([`PoolServer`]) of its [`health`], its [`reports`] and a slow start, by the pool's
+//! [`PoolSettings`]. [`signals`] are what is known of their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
 
 pub mod health;
 pub mod policy;
@@ -14,7 +14,7 @@ pub mod shares;
 pub mod signals;
 mod slow_start;
 
-pub use server::{Change, Due, Fact, Server, Settings};
+pub use server::{Due, Fact, PoolServer, PoolSettings, ServerChange};
 pub use servers::Pool;
 pub use settings::{HealthCheck, HealthKind, ReportKind, Reporting};
 
@@ -25,7 +25,7 @@ pub const WHOLE: u16 = 10;
 
 /// How a server is, for whoever chooses, and for whoever looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ServerState {
     /// It takes new sessions.
     Up,
     /// It can't: it fails its probes, or was never probed.
@@ -36,14 +36,14 @@ pub enum State {
     Silent,
 }
 
-impl State {
+impl ServerState {
     /// Its name in views.
     pub const fn name(self) -> &'static str {
         match self {
-            State::Up => "up",
-            State::Down => "down",
-            State::Draining => "draining",
-            State::Silent => "silent",
+            ServerState::Up => "up",
+            ServerState::Down => "down",
+            ServerState::Draining => "draining",
+            ServerState::Silent => "silent",
         }
     }
 }

@@ -23,12 +23,12 @@ pub struct Report {
     /// How much of its weight it wants, in percent; at most 100.
     pub percent: Option<u16>,
     /// Whether it wants new sessions at all.
-    pub claim: Option<Claim>,
+    pub claim: Option<AdminState>,
 }
 
 /// What a server wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum AdminState {
     /// New sessions, as far as its probes succeed.
     Takes,
     /// None.
@@ -118,8 +118,8 @@ pub fn agent_check(line: &[u8]) -> Result<Report, BadReport> {
             report.percent = Some(percents(percent)?);
         } else if let Some(claim) = claim(word) {
             // Who both wants and doesn't want does not.
-            let refuses = report.claim == Some(Claim::Refuses);
-            report.claim = Some(if refuses { Claim::Refuses } else { claim });
+            let refuses = report.claim == Some(AdminState::Refuses);
+            report.claim = Some(if refuses { AdminState::Refuses } else { claim });
         } else if !word.to_ascii_lowercase().starts_with("maxconn:") {
             return Err(BadReport::Unreadable);
         }
@@ -156,12 +156,12 @@ fn percents(digits: &str) -> Result<u16, BadReport> {
     digits.parse().map(|percent: u16| percent.min(100)).map_err(|_| BadReport::Absurd)
 }
 
-fn claim(word: &str) -> Option<Claim> {
+fn claim(word: &str) -> Option<AdminState> {
     let is = |names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name));
     if is(&["up", "ready"]) {
-        Some(Claim::Takes)
+        Some(AdminState::Takes)
     } else if is(&["drain", "maint", "down", "failed", "stopped"]) {
-        Some(Claim::Refuses)
+        Some(AdminState::Refuses)
     } else {
         None
     }
@@ -172,19 +172,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(line: &str) -> Result<(Option<u16>, Option<Claim>), BadReport> {
+    fn read(line: &str) -> Result<(Option<u16>, Option<AdminState>), BadReport> {
         agent_check(line.as_bytes()).map(|report| (report.percent, report.claim))
     }
 
     #[test]
     fn lines_of_agents() {
         assert_eq!(read("75%\n"), Ok((Some(75), None)));
-        assert_eq!(read("UP 75%\r\nand more"), Ok((Some(75), Some(Claim::Takes))));
-        assert_eq!(read("ready,100%,maxconn:30"), Ok((Some(100), Some(Claim::Takes))));
-        assert_eq!(read("drain"), Ok((None, Some(Claim::Refuses))));
-        assert_eq!(read("up drain"), Ok((None, Some(Claim::Refuses))));
-        assert_eq!(read("drain up"), Ok((None, Some(Claim::Refuses))));
-        assert_eq!(read("down # the disk is full, 5%"), Ok((None, Some(Claim::Refuses))));
+        assert_eq!(read("UP 75%\r\nand more"), Ok((Some(75), Some(AdminState::Takes))));
+        assert_eq!(read("ready,100%,maxconn:30"), Ok((Some(100), Some(AdminState::Takes))));
+        assert_eq!(read("drain"), Ok((None, Some(AdminState::Refuses))));
+        assert_eq!(read("up drain"), Ok((None, Some(AdminState::Refuses))));
+        assert_eq!(read("drain up"), Ok((None, Some(AdminState::Refuses))));
+        assert_eq!(read("down # the disk is full, 5%"), Ok((None, Some(AdminState::Refuses))));
         assert_eq!(read("250%"), Ok((Some(100), None)));
         assert_eq!(read("0%"), Ok((Some(0), None)));
         for silent in ["", "\n75%", "   ", "# nothing"] {

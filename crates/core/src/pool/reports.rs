@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeMap;
 
-use super::report::{BadReport, Claim, Report};
+use super::report::{AdminState, BadReport, Report};
 use super::{Reporting, WHOLE};
 
 /// After so many questions without a good answer a report is too old, and after this time at least, in milliseconds.
@@ -14,30 +14,30 @@ const EXPIRES_MS: u64 = 10_000;
 pub struct Reports {
     ask_at_ms: u64,
     last: Option<(Report, u64)>,
-    wish: Wish,
+    wish: RequestedWeight,
     seen: ReportsSnapshot,
 }
 
 /// How much of its weight a server wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wish {
+struct RequestedWeight {
     tenths: u16,
     refuses: bool,
 }
 
-impl Default for Wish {
+impl Default for RequestedWeight {
     fn default() -> Self {
-        Wish { tenths: WHOLE, refuses: false }
+        RequestedWeight { tenths: WHOLE, refuses: false }
     }
 }
 
-impl Wish {
+impl RequestedWeight {
     /// Rounded to tenths, but for nothing, which only 0 % means: as an agent's 0 % does elsewhere, that drains.
-    fn of(report: &Report) -> Wish {
+    fn of(report: &Report) -> RequestedWeight {
         let percent = report.percent.unwrap_or(100).min(100);
-        Wish {
+        RequestedWeight {
             tenths: ((percent + 5) / 10).clamp(1, WHOLE),
-            refuses: percent == 0 || report.claim == Some(Claim::Refuses),
+            refuses: percent == 0 || report.claim == Some(AdminState::Refuses),
         }
     }
 }
@@ -53,7 +53,7 @@ pub struct ReportsSnapshot {
 
 /// What a report changed, or the want of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct ReportChange {
     /// Something is known that was not, or the other way round.
     pub is_news: bool,
     /// Reports are believed again (`None` within), or no more, and why.
@@ -69,7 +69,7 @@ impl Reports {
     /// number that differs among servers. Times are in milliseconds.
     pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Reports {
         let ask_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
-        Reports { ask_at_ms, last: None, wish: Wish::default(), seen: ReportsSnapshot::default() }
+        Reports { ask_at_ms, last: None, wish: RequestedWeight::default(), seen: ReportsSnapshot::default() }
     }
 
     /// When the next question is due.
@@ -78,40 +78,40 @@ impl Reports {
     }
 
     /// The server is asked now. A report that is too old means nothing any more, and what it wished neither.
-    pub fn asked(&mut self, settings: &Reporting, now_ms: u64) -> Change {
+    pub fn asked(&mut self, settings: &Reporting, now_ms: u64) -> ReportChange {
         self.ask_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
         let expires_ms = settings.interval_ms.saturating_mul(EXPIRES_INTERVALS).max(EXPIRES_MS);
         if self.latest(now_ms).is_none_or(|(_, age_ms)| age_ms < expires_ms) {
-            return Change::default();
+            return ReportChange::default();
         }
         self.last = None;
-        Change { is_news: true, ..self.wish(Wish::default()) }
+        ReportChange { is_news: true, ..self.wish(RequestedWeight::default()) }
     }
 
     /// Takes in an answer, or that there was none.
-    pub fn take(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> Change {
+    pub fn take(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> ReportChange {
         let error = result.err();
         let turned = (self.seen.error.is_some() != error.is_some()).then_some(error);
         self.seen.error = error;
         let change = match result {
             Ok(report) => {
                 self.last = Some((report, now_ms));
-                self.wish(Wish::of(&report))
+                self.wish(RequestedWeight::of(&report))
             }
             Err(bad) => {
                 *self.seen.bad.entry(bad).or_default() += 1;
-                Change::default()
+                ReportChange::default()
             }
         };
-        Change { is_news: true, turned, ..change }
+        ReportChange { is_news: true, turned, ..change }
     }
 
-    fn wish(&mut self, wish: Wish) -> Change {
+    fn wish(&mut self, wish: RequestedWeight) -> ReportChange {
         let was = core::mem::replace(&mut self.wish, wish);
-        Change {
+        ReportChange {
             wishes: was != wish,
             refuses: (was.refuses != wish.refuses).then_some(wish.refuses),
-            ..Change::default()
+            ..ReportChange::default()
         }
     }
 

@@ -8,11 +8,11 @@ use super::report::{BadReport, Report};
 use super::reports::{self, Reports, ReportsSnapshot};
 use super::signals::Signals;
 use super::slow_start::SlowStart;
-use super::{HealthCheck, Reporting, State, WHOLE};
+use super::{HealthCheck, Reporting, ServerState, WHOLE};
 
 /// How the servers of a pool are looked after. Many pools may share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Settings {
+pub struct PoolSettings {
     /// How they are probed.
     pub check: Arc<HealthCheck>,
     /// How they are asked for their load, if they are.
@@ -21,11 +21,11 @@ pub struct Settings {
     pub slow_start_ms: u64,
 }
 
-impl Settings {
+impl PoolSettings {
     /// As a file describes them.
-    pub fn of(check: &HealthCheck, report: Option<&Reporting>, slow_start_ms: u64) -> Settings {
+    pub fn of(check: &HealthCheck, report: Option<&Reporting>, slow_start_ms: u64) -> PoolSettings {
         let report = report.map(|report| Arc::new(report.clone()));
-        Settings { check: Arc::new(check.clone()), report, slow_start_ms }
+        PoolSettings { check: Arc::new(check.clone()), report, slow_start_ms }
     }
 }
 
@@ -40,7 +40,7 @@ pub enum Fact {
 
 /// What a fact, or the want of one, changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct ServerChange {
     /// Something is known of it that was not, or the other way round.
     pub is_news: bool,
     /// It has another part of its weight, or isn't given what it was.
@@ -61,26 +61,26 @@ pub struct Due {
     /// It is to be asked for its load now.
     pub ask: bool,
     /// The change that time alone made.
-    pub change: Change,
+    pub change: ServerChange,
 }
 
 /// The state of one server.
 #[derive(Clone, Debug)]
-pub struct Server {
+pub struct PoolServer {
     /// Mostly the same for many servers.
-    settings: Arc<Settings>,
+    settings: Arc<PoolSettings>,
     health: Health,
     reports: Option<Box<Reports>>,
     slow_start: SlowStart,
     is_drained: bool,
 }
 
-impl Server {
+impl PoolServer {
     /// Of a server that nothing is known of. `seed` is another number for each: it spreads probes and questions. One that `is_new` came to a
     /// pool that was at work already.
-    pub fn new(settings: &Arc<Settings>, seed: u64, now_ms: u64, is_new: bool) -> Server {
+    pub fn new(settings: &Arc<PoolSettings>, seed: u64, now_ms: u64, is_new: bool) -> PoolServer {
         let reports = |settings: &Arc<Reporting>| Box::new(Reports::new(settings, seed, now_ms));
-        Server {
+        PoolServer {
             settings: Arc::clone(settings),
             health: Health::new(&settings.check, seed),
             reports: settings.report.as_ref().map(reports),
@@ -96,7 +96,7 @@ impl Server {
     }
 
     /// Goes on with other settings; what is known stays known.
-    pub fn reconfigure(&mut self, settings: &Arc<Settings>, seed: u64, now_ms: u64) -> Change {
+    pub fn reconfigure(&mut self, settings: &Arc<PoolSettings>, seed: u64, now_ms: u64) -> ServerChange {
         self.settings = Arc::clone(settings);
         let transition = self.health.reconfigure(now_ms, &settings.check);
         let reports = |settings| Box::new(Reports::new(settings, seed, now_ms));
@@ -110,7 +110,7 @@ impl Server {
         self.health.set_reachable(is_reachable);
     }
 
-    /// When [`Server::poll`] has something to do, in milliseconds.
+    /// When [`PoolServer::poll`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
         let asks_at_ms = self.reports.as_ref().map_or(u64::MAX, |reports| reports.ask_at_ms());
         let rises_at_ms = self.slow_start.next_at(self.settings.slow_start_ms);
@@ -137,7 +137,7 @@ impl Server {
     }
 
     /// Takes in what came of a question.
-    pub fn take(&mut self, fact: Fact, now_ms: u64) -> Change {
+    pub fn take(&mut self, fact: Fact, now_ms: u64) -> ServerChange {
         match fact {
             Fact::Probed(result) => {
                 let transition = self.health.result(now_ms, result);
@@ -146,18 +146,18 @@ impl Server {
             // One that comes late, when the file says no more that servers are asked, changes nothing.
             Fact::Reported(result) => {
                 let change = self.reports.as_mut().map(|reports| reports.take(result, now_ms));
-                change.map(Change::from).unwrap_or_default()
+                change.map(ServerChange::from).unwrap_or_default()
             }
         }
     }
 
-    fn follow(&mut self, transition: Option<Transition>, now_ms: u64) -> Change {
+    fn follow(&mut self, transition: Option<Transition>, now_ms: u64) -> ServerChange {
         if let Some(transition) = &transition {
             self.slow_start.changed(transition, now_ms);
         }
         let has_risen = self.slow_start.rise(now_ms, self.settings.slow_start_ms);
         let is_news = transition.is_some() || has_risen;
-        Change { is_news, is_weighed: is_news, transition, ..Change::default() }
+        ServerChange { is_news, is_weighed: is_news, transition, ..ServerChange::default() }
     }
 
     /// Its operator wants no new sessions to go there, or wants them again. True if that is news.
@@ -177,12 +177,12 @@ impl Server {
 
     /// Whether it works, by its probes.
     pub fn is_up(&self) -> bool {
-        self.health.status().state == health::State::Up
+        self.health.status().state == health::HealthState::Up
     }
 
     /// Whether nothing is known of it yet.
     pub fn is_unknown(&self) -> bool {
-        self.health.status().state == health::State::Unknown && self.health.last_failure().is_none()
+        self.health.status().state == health::HealthState::Unknown && self.health.last_failure().is_none()
     }
 
     /// Whether it wants no new sessions by its own report.
@@ -191,11 +191,11 @@ impl Server {
     }
 
     /// How it is, where its weight is this. That it `refuses` counts only where others don't.
-    pub fn state(&self, weight: u16, refuses: bool) -> State {
+    pub fn state(&self, weight: u16, refuses: bool) -> ServerState {
         match self.is_up() {
-            _ if self.is_drained || weight == 0 || refuses => State::Draining,
-            true => State::Up,
-            false => State::Down,
+            _ if self.is_drained || weight == 0 || refuses => ServerState::Draining,
+            true => ServerState::Up,
+            false => ServerState::Down,
         }
     }
 
@@ -231,10 +231,10 @@ impl Server {
     }
 }
 
-impl From<reports::Change> for Change {
-    fn from(change: reports::Change) -> Change {
-        let reports::Change { is_news, turned, wishes, refuses } = change;
-        Change {
+impl From<reports::ReportChange> for ServerChange {
+    fn from(change: reports::ReportChange) -> ServerChange {
+        let reports::ReportChange { is_news, turned, wishes, refuses } = change;
+        ServerChange {
             is_news,
             is_weighed: wishes || refuses.is_some(),
             transition: None,

@@ -15,7 +15,7 @@ pub(crate) const WHOLE: u64 = 1_000;
 
 /// What is known of a server.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct PoolMember {
     /// What it can take relative to others.
     pub weight: u16,
     /// How much of it it has by now, in tenths.
@@ -39,7 +39,7 @@ pub struct Share {
 
 /// The shares of servers, in their order: their weights, or by load if there is a way of weighing it. By what they report nobody is given
 /// more than `gain_percent` of what weights alone would give.
-pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known]) -> Vec<Share> {
+pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMember]) -> Vec<Share> {
     let mut signals: Vec<Signals> = servers.iter().map(|server| server.signals).collect();
     if let Some(complete) = weighing.and_then(|weighing| weighing.complete) {
         complete(&mut signals);
@@ -51,7 +51,7 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known])
     let heaviest = servers.iter().map(|server| u64::from(server.weight)).max().unwrap_or(1).max(1);
     // Of weights alone what the file says; with more a finer measure, of which the heaviest has a thousand at most.
     let is_plain = weighing.is_none() && servers.iter().all(|server| server.tenths >= 10);
-    let share_of = |server: &Known, permille: u64| match u64::from(server.weight) {
+    let share_of = |server: &PoolMember, permille: u64| match u64::from(server.weight) {
         weight if is_plain => weight,
         weight => (weight * permille / heaviest).max(u64::from(weight > 0)),
     };

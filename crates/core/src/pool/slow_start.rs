@@ -1,7 +1,7 @@
 //! A server that works again, or is new, takes its share of new sessions little by little: its caches are cold.
 
 use super::WHOLE;
-use super::health::{State, Transition};
+use super::health::{HealthState, Transition};
 
 /// How far a server is on the way to its whole weight.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ impl SlowStart {
     /// Follows what probes have found. Servers that work when a pool begins have worked before: it is only the director that is new.
     pub(super) fn changed(&mut self, transition: &Transition, now_ms: u64) {
         let is_new = core::mem::take(&mut self.is_new);
-        let begins = transition.to == State::Up && (is_new || transition.from == State::Down);
+        let begins = transition.to == HealthState::Up && (is_new || transition.from == HealthState::Down);
         (self.since_ms, self.tenths) = if begins { (Some(now_ms), 1) } else { (None, WHOLE) };
     }
 

@@ -4,11 +4,11 @@
 
 use core::net::SocketAddr;
 
-use super::exchange::{Exchange, Said};
-use super::segment::Segment;
+use super::exchange::{Exchange, Payload};
+use super::segment::TcpSegment;
 use super::{Reason, Tables};
 use crate::net::Protocol;
-use crate::net::checksum::{self, Change};
+use crate::net::checksum::{self, ChecksumDelta};
 use crate::net::tcp::{TCP_LEN, TcpOptions};
 use crate::net::wire::{ETHERNET_LEN, TCP_ACK, TCP_RST, TCP_SYN, TCP_URG, protocol};
 use crate::path::cookie::{self, FourTuple, Keys, RCV_WSCALE, REPLAYED};
@@ -116,7 +116,7 @@ pub struct Arrived<'a> {
     /// Between whom.
     pub ends: FourTuple,
     /// What it says.
-    pub said: Said<'a>,
+    pub said: Payload<'a>,
     /// Its timestamps: the client's, and what it echoes.
     pub timestamps: Option<(u32, u32)>,
     /// The port of the socket that accepts what is handed off.
@@ -130,7 +130,7 @@ pub struct Arrived<'a> {
 impl<'a> Arrived<'a> {
     /// `None` of every other frame: the host's stack knows what to do.
     pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Arrived<'a>> {
-        let segment = Segment::read(frame)?;
+        let segment = TcpSegment::read(frame)?;
         let data = frame.get(segment.l4_end..segment.end).filter(|data| !data.is_empty())?;
         let flags = segment.tcp.flags;
         if flags & (TCP_SYN | TCP_RST | TCP_ACK) != TCP_ACK {
@@ -142,7 +142,7 @@ impl<'a> Arrived<'a> {
         let options = TcpOptions::read(frame.get(segment.l4 + TCP_LEN..segment.l4_end)?);
         Some(Arrived {
             ends: FourTuple { client: segment.src, service: segment.dst },
-            said: Said {
+            said: Payload {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),
                 urgent: flags & TCP_URG != 0,
@@ -190,14 +190,14 @@ impl<'a> Arrived<'a> {
     /// if the segment has them (RFC 7323, section 3.2).
     fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
         let has_timestamps = self.timestamps.is_some();
-        let Said { sequence, acknowledgment, .. } = self.said;
+        let Payload { sequence, acknowledgment, .. } = self.said;
         let expectation = self.expectation(host);
         let was_made = host.made(&self.ends) == Some(self.made());
         if was_made || expectation.is_some_and(|expectation| expectation.made) {
             return None;
         }
         let echo = self.timestamps.map(|(_, echo)| echo);
-        let said = cookie::Said { sequence, acknowledgment, echo };
+        let said = cookie::EchoedNumbers { sequence, acknowledgment, echo };
         // A director may have read it, and say it in its client's place.
         if let Some(cookie) = keys.check(&self.ends, &said, REPLAYED) {
             return Some(Terms {
@@ -213,7 +213,7 @@ impl<'a> Arrived<'a> {
 
     /// What is noted once the kernel has made a socket of it.
     pub fn made(&self) -> Made {
-        let Said { sequence, acknowledgment, .. } = self.said;
+        let Payload { sequence, acknowledgment, .. } = self.said;
         Made { sequence, acknowledgment, listener: self.listener }
     }
 
@@ -269,7 +269,7 @@ impl<'a> Arrived<'a> {
             ip[ETHERNET_LEN + 4..ETHERNET_LEN + 6].copy_from_slice(&(TCP_LEN as u16).to_be_bytes());
         } else if let Some(header) = ip.get_mut(ETHERNET_LEN..).filter(|header| header.len() >= 20) {
             let len = ((header.len() + TCP_LEN) as u16).to_be_bytes();
-            let change = Change::of(&header[2..4], &len);
+            let change = ChecksumDelta::of(&header[2..4], &len);
             header[2..4].copy_from_slice(&len);
             let sum = change.applied(u16::from_be_bytes([header[10], header[11]]));
             header[10..12].copy_from_slice(&sum.to_be_bytes());

@@ -2,7 +2,7 @@
 //! bit: the server) and whether that comes late (the next ones: so many bytes), two for the length, and the data.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
-use evener_core::server::{Exchange, Head, Said};
+use evener_core::server::{Exchange, Head, Payload};
 
 /// How often each was seen.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub fn follow_and_check(bytes: &[u8]) -> Seen {
         check_head(data);
         let (from, to) = (usize::from(who & 1), usize::from(!who & 1));
         let sequence = next[from].wrapping_sub(u32::from(who >> 1));
-        let said = Said { sequence, acknowledgment: next[to], urgent: false, data };
+        let said = Payload { sequence, acknowledgment: next[to], urgent: false, data };
         let before = exchange;
         match &mut exchange {
             None => exchange = Some(Exchange::begin(&said)),

@@ -30,11 +30,11 @@ pub(super) struct Guard {
     /// The same as the kernel held them then.
     held: Option<String>,
     changes: Option<Changes>,
-    state: State,
+    state: GuardState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum GuardState {
     #[default]
     None,
     /// Those of an earlier daemon, perhaps.
@@ -82,7 +82,7 @@ fn own(tables: &Tables, server: u16) -> Option<IpAddr> {
 impl Guard {
     /// No rules yet, but for what an earlier daemon may have left.
     pub(super) fn after(earlier: bool) -> Guard {
-        Guard { state: if earlier { State::Inherited } else { State::None }, ..Guard::default() }
+        Guard { state: if earlier { GuardState::Inherited } else { GuardState::None }, ..Guard::default() }
     }
 
     /// Keeps the stack from the packets of these tables, in the place of what an earlier call or a killed
@@ -93,7 +93,7 @@ impl Guard {
     pub(super) fn apply(&mut self, tables: &Tables) -> Result<Withheld, EngineError> {
         let local = local_addresses();
         self.change(tables, &local)?;
-        Ok(Withheld { local: (self.state == State::Rules).then_some(local) })
+        Ok(Withheld { local: (self.state == GuardState::Rules).then_some(local) })
     }
 
     fn change(&mut self, tables: &Tables, local: &BTreeSet<IpAddr>) -> Result<(), EngineError> {
@@ -104,16 +104,16 @@ impl Guard {
             return Ok(());
         }
         match (self.write(&asked.1), self.state) {
-            (Ok(()), _) => self.state = State::Rules,
+            (Ok(()), _) => self.state = GuardState::Rules,
             // They are made for what is in force, and can't be taken back either: so nothing else comes into force.
-            (Err(error), State::Rules) => {
+            (Err(error), GuardState::Rules) => {
                 return Err(EngineError::system("changing the guard", "CAP_NET_ADMIN", error));
             }
             (Err(error), state) => {
                 stays_silent(tables, &interfaces, &error)?;
                 tracing::info!(%error, "no guard set up: this host's stack ignores the services' packets anyway");
-                if state == State::None {
-                    self.state = State::Silent;
+                if state == GuardState::None {
+                    self.state = GuardState::Silent;
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Guard {
 
     /// Whether rules are in force.
     pub(super) fn has_rules(&self) -> bool {
-        self.state == State::Rules
+        self.state == GuardState::Rules
     }
 
     /// Writes the rules again, if the kernel holds others or none: what came of that. Interfaces that are gone want other rules,
@@ -154,23 +154,23 @@ impl Guard {
     /// Takes the rules back.
     pub(super) fn remove(&mut self) -> Result<(), EngineError> {
         match std::mem::take(self).state {
-            State::Rules => {
+            GuardState::Rules => {
                 nft(REMOVE).map_err(|error| EngineError::system("removing the guard", "CAP_NET_ADMIN", error))
             }
-            State::Inherited => {
+            GuardState::Inherited => {
                 remove_stale();
                 Ok(())
             }
-            State::None | State::Silent => Ok(()),
+            GuardState::None | GuardState::Silent => Ok(()),
         }
     }
 
     /// For people.
     pub(super) fn describe(&self) -> &'static str {
         match self.state {
-            State::None => "no guard yet",
-            State::Rules => "guarded by nftables",
-            State::Inherited | State::Silent => "no guard needed",
+            GuardState::None => "no guard yet",
+            GuardState::Rules => "guarded by nftables",
+            GuardState::Inherited | GuardState::Silent => "no guard needed",
         }
     }
 }

@@ -32,8 +32,8 @@ use evener_core::path::seed::Seed;
 use evener_core::path::tables::{SERVER_SLOTS, Tables};
 use nix::net::if_::if_nametoindex;
 
-use crate::events::{Events, Watch};
-use crate::installed::{Missing, Part};
+use crate::events::{EventSource, Watch};
+use crate::installed::{MissingPart, Part};
 use crate::link::name_of;
 use crate::moves::Moves;
 use crate::routes::HostRoutes;
@@ -41,8 +41,8 @@ use crate::{Counters, DataPlane, Engine, EngineError, Mover};
 use fragments::FirstFragments;
 use guard::Guard;
 use store::Store;
-use tell::Told;
-use worker::{Common, Workers};
+use tell::EventReceiver;
+use worker::{WorkerShared, Workers};
 
 pub(crate) use virtio::VIRTIO_LEN;
 
@@ -69,14 +69,14 @@ pub struct Options {
 /// The application-space engine.
 #[derive(Debug)]
 pub struct PacketEngine {
-    common: Arc<Common>,
+    common: Arc<WorkerShared>,
     workers: BTreeMap<u32, Workers>,
     guard: Guard,
     threads: usize,
     tables: Arc<Tables>,
     running: Option<Tables>,
     /// Until somebody asks for it.
-    told: Option<Told>,
+    told: Option<EventReceiver>,
 }
 
 /// Clears what a packet engine that is gone left for its successor, which now is another engine.
@@ -105,7 +105,7 @@ impl PacketEngine {
             .map_err(|error| EngineError::system("asking for routes", "access to netlink", error))?;
         let (store, running) = Store::open(&options)?;
         let (teller, told) = tell::channel();
-        let common = Arc::new(Common {
+        let common = Arc::new(WorkerShared {
             tables: ArcSwap::default(),
             withheld: ArcSwap::default(),
             store,
@@ -180,8 +180,8 @@ impl Engine for PacketEngine {
         self.guard.has_rules().then_some(Part::Guard).into_iter().collect()
     }
 
-    fn restore(&mut self) -> Vec<Missing> {
-        self.guard.restore().map(|restored| Missing { part: Part::Guard, restored }).into_iter().collect()
+    fn restore(&mut self) -> Vec<MissingPart> {
+        self.guard.restore().map(|restored| MissingPart { part: Part::Guard, restored }).into_iter().collect()
     }
 
     fn memory(&self) -> Memory<'_> {
@@ -217,7 +217,7 @@ impl Engine for PacketEngine {
         Ok(())
     }
 
-    fn events(&mut self) -> Result<Box<dyn Events>, EngineError> {
+    fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError> {
         let told = self.told.take().ok_or_else(crate::events::read_already)?;
         Ok(Box::new(told))
     }
@@ -236,9 +236,9 @@ impl Engine for PacketEngine {
     }
 }
 
-impl DataPlane for Common {
+impl DataPlane for WorkerShared {
     fn memory(&self) -> Memory<'_> {
-        Common::memory(self)
+        WorkerShared::memory(self)
     }
 
     fn now(&self) -> u32 {

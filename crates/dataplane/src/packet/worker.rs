@@ -16,10 +16,10 @@ use nix::unistd::Pid;
 use socket2::Socket;
 
 use super::fragments::FirstFragments;
-use super::frame::{Surroundings, Tools, work};
+use super::frame::{FrameContext, FrameScratch, work};
 use super::guard::Withheld;
 use super::outbox::{BATCH, Exits, Outbox};
-use super::ring::{Content, RESERVE, Received, Ring, VLAN_LEN};
+use super::ring::{FrameStorage, RESERVE, ReceiveRing, RingFrame, VLAN_LEN};
 use super::store::Store;
 use super::tell::Teller;
 use super::virtio::VIRTIO_LEN;
@@ -35,7 +35,7 @@ const LARGE: usize = 16;
 
 /// What all threads read.
 #[derive(Debug)]
-pub(super) struct Common {
+pub(super) struct WorkerShared {
     pub(super) tables: ArcSwap<Tables>,
     /// What the guard keeps from the host's own stack.
     pub(super) withheld: ArcSwap<Withheld>,
@@ -48,7 +48,7 @@ pub(super) struct Common {
     pub(super) moves: Moves,
 }
 
-impl Common {
+impl WorkerShared {
     /// What packets meet.
     pub(super) fn memory(&self) -> Memory<'_> {
         self.store.memory(&self.fragments, &self.routes)
@@ -66,13 +66,13 @@ pub(super) struct Workers {
 
 impl Workers {
     /// Starts `threads` threads that share the frames coming in on `ifindex`.
-    pub(super) fn start(common: &Arc<Common>, ifindex: u32, threads: usize) -> io::Result<Workers> {
+    pub(super) fn start(common: &Arc<WorkerShared>, ifindex: u32, threads: usize) -> io::Result<Workers> {
         let (woken, wake) = io::pipe()?;
         let mut workers = Workers { stop: Arc::default(), wake: Some(wake), threads: Vec::new() };
         let mut group = 0;
         let threads = threads.max(1);
         for number in 0..threads {
-            let (socket, ring) = Ring::open(ifindex, (threads > 1).then_some(&mut group))?;
+            let (socket, ring) = ReceiveRing::open(ifindex, (threads > 1).then_some(&mut group))?;
             let worker = Worker {
                 common: Arc::clone(common),
                 stop: Arc::clone(&workers.stop),
@@ -117,20 +117,20 @@ fn stay_near(number: usize, threads: usize) {
 }
 
 struct Worker {
-    common: Arc<Common>,
+    common: Arc<WorkerShared>,
     stop: Arc<AtomicBool>,
     woken: PipeReader,
     exits: Exits,
     ifindex: u32,
     socket: Socket,
-    ring: Ring,
+    ring: ReceiveRing,
 }
 
 impl Worker {
     fn run(mut self) {
         let mut bench = Bench {
             outbox: Outbox::new(),
-            tools: Tools::new(),
+            tools: FrameScratch::new(),
             large: (0..LARGE).map(|_| vec![0; FRAME_LEN].into()).collect(),
             looked: (Instant::now(), 0),
         };
@@ -146,7 +146,7 @@ impl Worker {
         let common = &*self.common;
         let (tables, memory, watch) = (common.tables.load(), common.memory(), common.teller.watch.load());
         let withheld = common.withheld.load();
-        let around = Surroundings {
+        let around = FrameContext {
             tables: &tables,
             withheld: &withheld,
             memory: &memory,
@@ -163,15 +163,15 @@ impl Worker {
         let mut batch = outbox.fill();
         let mut taken = 0;
         for received in self.ring.ready().take(BATCH) {
-            let Received { tag, outgoing, content } = received;
+            let RingFrame { tag, outgoing, content } = received;
             let buffer = match content {
-                Content::Whole(buffer) => Some(buffer),
-                Content::Queued(len) => match large.next() {
+                FrameStorage::Whole(buffer) => Some(buffer),
+                FrameStorage::Queued(len) => match large.next() {
                     Some(buffer) => dequeue(&self.socket, buffer, len),
                     // No buffer left: the frame stays in its slot for the next batch.
                     None => break,
                 },
-                Content::Lost => None,
+                FrameStorage::Lost => None,
             };
             taken += 1;
             if let Some(buffer) = buffer.filter(|_| !outgoing) {
@@ -211,7 +211,7 @@ impl Worker {
 /// A thread's tools.
 struct Bench {
     outbox: Outbox,
-    tools: Tools,
+    tools: FrameScratch,
     /// Buffers for frames longer than a slot.
     large: Vec<Box<[u8]>>,
     /// When those that wait were last looked at, and how many first fragments had been noted then.

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use socket2::{SockAddr, SockAddrStorage, SockRef};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{RepairError, Terms, Window};
+use super::{AgreedOptions, RepairError, Window};
 use crate::link::set_option_with;
 
 /// Of TCP_REPAIR. Leaving with 0 instead would send a window probe.
@@ -94,7 +94,7 @@ impl Info {
     }
 
     /// What was agreed on. In repair mode, where the largest segment is the one of the handshake.
-    pub(super) fn terms(&self, socket: BorrowedFd<'_>) -> Result<Terms, RepairError> {
+    pub(super) fn terms(&self, socket: BorrowedFd<'_>) -> Result<AgreedOptions, RepairError> {
         // TCPI_OPT_* of linux/tcp.h.
         let [timestamps, sack, scaling] = [1, 2, 4].map(|option| self.options & option != 0);
         let mss: u32 = get(socket, libc::TCP_MAXSEG, "TCP_MAXSEG")?;
@@ -102,7 +102,7 @@ impl Info {
         // Since Linux 6.7 the lowest bit says by which unit the clock runs, and is none of the time: what was sent last may be one
         // more. What comes next must not be less.
         let timestamp = (timestamp | 1).wrapping_add(1);
-        Ok(Terms {
+        Ok(AgreedOptions {
             mss: u16::try_from(mss).unwrap_or(u16::MAX),
             window_scales: scaling.then_some(self.scales),
             sack,
@@ -121,7 +121,7 @@ pub(super) fn set_mss(socket: BorrowedFd<'_>, mss: u16) -> Result<(), RepairErro
 }
 
 /// Sets what was agreed on; on a connected socket that has sent nothing.
-pub(super) fn set_terms(socket: BorrowedFd<'_>, terms: &Terms) -> Result<(), RepairError> {
+pub(super) fn set_terms(socket: BorrowedFd<'_>, terms: &AgreedOptions) -> Result<(), RepairError> {
     // Without an agreement the scales are set to zero: the kernel has chosen one of its own for what we announce.
     let (send, receive) = terms.window_scales.unwrap_or_default();
     let scales = u32::from(send) | u32::from(receive) << 16;

@@ -132,7 +132,7 @@ mod tests {
     use zerocopy::FromBytes;
 
     use super::*;
-    use crate::repair::{Terms, Window};
+    use crate::repair::{AgreedOptions, Window};
 
     fn saved(v6: bool, timestamp: Option<u32>, unread: usize) -> Saved {
         let [client, service] = match v6 {
@@ -149,7 +149,7 @@ mod tests {
             unacked: vec![],
             unsent: 0,
             unread: (0..unread).map(|n| (n % 251) as u8).collect(),
-            terms: Terms { mss: 1440, window_scales: Some((7, 8)), sack: true, timestamp },
+            terms: AgreedOptions { mss: 1440, window_scales: Some((7, 8)), sack: true, timestamp },
             window: Window { send: 64_128, ..Window::default() },
         }
     }

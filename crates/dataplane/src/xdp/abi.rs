@@ -7,7 +7,7 @@ use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::path::fragments::{FragmentKey, Track};
-use evener_core::path::mark::Passed;
+use evener_core::path::mark::ForwardCount;
 use evener_core::path::select::{EXPLORING, GAIN_UNIT, SCORE_UNIT};
 use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, State, Value};
 use evener_core::path::tables::{self, Forwarding, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey};
@@ -338,7 +338,7 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
         Forwarding::Nat { to, own, source_nat: has(SERVER_SOURCE_NAT), mtu: place.mtu }
     } else if has(SERVER_TUNNEL) {
         let encapsulation = if has(SERVER_GUE) { Encapsulation::Gue } else { Encapsulation::Ipip };
-        let passed = if has(SERVER_LAST) { Passed::Twice } else { Passed::Once };
+        let passed = if has(SERVER_LAST) { ForwardCount::Twice } else { ForwardCount::Once };
         let mark = has(SERVER_MARKED).then_some(passed);
         Forwarding::Tunnel { encapsulation, from: own, to, mtu: place.mtu, mark }
     } else {
@@ -463,8 +463,8 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
             let gue = if encapsulation == Encapsulation::Gue { SERVER_GUE } else { 0 };
             let mark = match mark {
                 None => 0,
-                Some(Passed::Once) => SERVER_MARKED,
-                Some(Passed::Twice) => SERVER_MARKED | SERVER_LAST,
+                Some(ForwardCount::Once) => SERVER_MARKED,
+                Some(ForwardCount::Twice) => SERVER_MARKED | SERVER_LAST,
             };
             (SERVER_TUNNEL | gue | mark, to, from, 0, mtu)
         }
@@ -527,7 +527,7 @@ const HELD_HEADER_LEN: usize = 12;
 
 /// A frame that `held` brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held<'r> {
+pub(super) struct PuntedFrame<'r> {
     /// The interface that it came in by.
     pub(super) ifindex: u32,
     /// What it is held for.
@@ -538,12 +538,12 @@ pub(super) struct Held<'r> {
 }
 
 /// What `held` brought; `None` for what this version doesn't know.
-pub(super) fn held_of(record: &[u8]) -> Option<Held<'_>> {
+pub(super) fn held_of(record: &[u8]) -> Option<PuntedFrame<'_>> {
     let (header, frame) = record.split_at_checked(HELD_HEADER_LEN)?;
     let [ifindex, len, last] = *header.as_chunks::<4>().0 else { return None };
     let [ifindex, len] = [ifindex, len].map(u32::from_ne_bytes);
     let [a, b, c, d] = last;
     let [reason, server] = [[a, b], [c, d]].map(u16::from_ne_bytes);
     let reason = *Reason::ALL.get(usize::from(reason))?;
-    Some(Held { ifindex, reason, server, frame: frame.get(..len as usize)? })
+    Some(PuntedFrame { ifindex, reason, server, frame: frame.get(..len as usize)? })
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use evener_core::path::tables::{Behind, Tables, VipKey};
+use evener_core::path::tables::{ReplyOrigin, Tables, VipKey};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::abi;
@@ -73,7 +73,7 @@ impl Program {
     }
 
     /// The endpoints as the kernel's side would find them now.
-    pub(super) fn held_endpoints(&self) -> BTreeMap<VipKey, Vec<Behind>> {
+    pub(super) fn held_endpoints(&self) -> BTreeMap<VipKey, Vec<ReplyOrigin>> {
         let endpoints = self.borrowed("endpoints");
         let held = endpoints.keys().filter_map(|key| {
             let value = endpoints.lookup(&key, MapFlags::ANY).ok().flatten();

@@ -32,8 +32,8 @@ use evener_core::path::seed::Seed;
 use evener_core::path::tables::Tables;
 use nix::net::if_::if_indextoname;
 
-use crate::events::{Events, Watch};
-use crate::installed::{Missing, Part};
+use crate::events::{EventSource, Watch};
+use crate::installed::{MissingPart, Part};
 use crate::link::name_of;
 use crate::moves::Moves;
 use crate::{Counters, DataPlane, Engine, EngineError, Mover};
@@ -422,9 +422,9 @@ impl Engine for XdpEngine {
         self.pins.iter().cloned().map(Part::Pins).chain(programs).collect()
     }
 
-    fn restore(&mut self) -> Vec<Missing> {
+    fn restore(&mut self) -> Vec<MissingPart> {
         let missing = self.installed().into_iter().filter(|part| !self.is_there(part)).collect::<Vec<_>>();
-        let restored = missing.into_iter().map(|part| Missing { restored: self.put_back(&part), part });
+        let restored = missing.into_iter().map(|part| MissingPart { restored: self.put_back(&part), part });
         restored.collect()
     }
 
@@ -462,7 +462,7 @@ impl Engine for XdpEngine {
         Ok(())
     }
 
-    fn events(&mut self) -> Result<Box<dyn Events>, EngineError> {
+    fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError> {
         if self.is_read {
             return Err(crate::events::read_already());
         }

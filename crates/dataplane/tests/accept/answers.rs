@@ -173,7 +173,7 @@ fn what_is_closed_is_gone() {
             let connections = world.server.connections().unwrap();
             let nobody = world.call(v6, 50_000).ends;
             let look = connections.look(nobody.client, nobody.service).unwrap();
-            assert_eq!(look, evener_dataplane::server::Look::Gone);
+            assert_eq!(look, evener_dataplane::server::ConnectionState::Gone);
         }
     });
 }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use evener_core::net::wire::{TCP_ACK, TCP_FIN, TCP_RST};
-use evener_dataplane::server::{Places, Reason};
+use evener_dataplane::server::{AttachPoints, Reason};
 
 use crate::hosts::{NEVER, SOON};
 use crate::skipped;
@@ -20,7 +20,7 @@ fn on_a_patient_server(work: impl FnOnce(&mut World) + Send) {
     }
     on_a_server(Some(PORT), |world| {
         let at = [world.ifindex];
-        let places = Places { accept: at.into(), answers: at.into(), ..Places::default() };
+        let places = AttachPoints { accept: at.into(), answers: at.into(), ..AttachPoints::default() };
         world.server.apply(&world.tables(Some(PORT)), &places).unwrap();
         work(world);
     });

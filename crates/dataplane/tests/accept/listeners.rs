@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use evener_core::net::wire::TCP_RST;
 use evener_core::path::mark::PUNTED;
-use evener_dataplane::server::{Places, Reason};
+use evener_dataplane::server::{AttachPoints, Reason};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::hosts::{NEVER, SOON, VIP, run};
@@ -89,7 +89,7 @@ fn what_is_to_be_read_here_has_a_listener_of_its_own() {
     on_a_server(Some(PORT), |world| {
         let mut tables = world.tables(Some(PORT));
         tables.services.values_mut().for_each(|offer| offer.punt_listener = Some(OTHER_PORT));
-        let places = Places { accept: [world.ifindex].into(), ..Places::default() };
+        let places = AttachPoints { accept: [world.ifindex].into(), ..AttachPoints::default() };
         world.server.apply(&tables, &places).unwrap();
         for v6 in FAMILIES {
             let [own, punt_listener] = [PORT, OTHER_PORT].map(|port| listen(v6, port));

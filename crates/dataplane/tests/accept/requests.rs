@@ -3,7 +3,7 @@
 use std::thread;
 
 use evener_core::net::wire::TCP_ACK;
-use evener_dataplane::server::Look;
+use evener_dataplane::server::ConnectionState;
 
 use crate::call::{Call, Offered};
 use crate::skipped;
@@ -172,7 +172,7 @@ fn one_that_rests_is_told_with_what_was_agreed_on() {
                 let connections = world.server.connections().unwrap();
                 let ends = call.ends;
                 let look = thread::spawn(move || connections.look(ends.client, ends.service).unwrap()).join();
-                let Look::Idle(idle) = look.unwrap() else { panic!("it rests") };
+                let ConnectionState::Idle(idle) = look.unwrap() else { panic!("it rests") };
                 assert_eq!((idle.mss, idle.window_scales), (largest, scale.map(|scale| (scale, 7))));
                 assert_eq!((idle.sack, idle.timestamps), (scale.is_some(), timestamps.is_some()));
                 assert_eq!(idle.window.send, 30_000 << scale.unwrap_or_default());
@@ -196,6 +196,6 @@ fn nothing_is_known_of_connections_that_were_not_followed() {
         world.follow();
         world.reply(&call, &mut stream, ANSWER);
         let connections = world.server.connections().unwrap();
-        assert_eq!(connections.look(call.ends.client, call.ends.service).unwrap(), Look::Unclear);
+        assert_eq!(connections.look(call.ends.client, call.ends.service).unwrap(), ConnectionState::Unclear);
     });
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::content::{HashKey, HostPattern, PathPattern, Route, Routes};
-use evener_core::path::cookie::{Cookie, FourTuple, Keys, REPLAYED, Schedule, Terms};
+use evener_core::path::content::{HashKey, HostPattern, PathPattern, RoutePattern, Routes};
+use evener_core::path::cookie::{Cookie, FourTuple, Keys, REPLAYED, Schedule, SynOptions};
 use evener_core::path::decide::Reason;
 use evener_core::path::mark::PUNTED;
 use evener_core::path::seed::Seed;
@@ -182,13 +182,13 @@ impl Wishes {
 
     /// The tables with these routes, of the services that have some.
     pub fn put(&self, mut tables: Tables) -> Tables {
-        let one = |words: &RouteWords| Route {
+        let one = |words: &RouteWords| RoutePattern {
             host: words.host.as_deref().map(|host| HostPattern::parse(host).unwrap()),
             path: words.path.as_deref().map(|path| PathPattern::parse(path).unwrap()),
             methods: words.methods.clone(),
             ring: RINGS[words.ring],
         };
-        let routes: Vec<Route> = self.routes.iter().map(one).collect();
+        let routes: Vec<RoutePattern> = self.routes.iter().map(one).collect();
         for (key, vip) in &tables.vips {
             if [HANDOFF[0], HANDOFF[1], HANDOFF[4]]
                 .iter()
@@ -328,8 +328,8 @@ impl Offer {
         bytes
     }
 
-    fn terms(&self, v6: bool) -> Terms {
-        Terms::new(v6, self.mss, self.scale.filter(|_| self.sack))
+    fn terms(&self, v6: bool) -> SynOptions {
+        SynOptions::new(v6, self.mss, self.scale.filter(|_| self.sack))
     }
 }
 

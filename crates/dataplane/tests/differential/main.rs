@@ -32,7 +32,7 @@ use evener_core::path::sessions::Session;
 use evener_core::path::tables::Tables;
 use evener_core::path::tables::VIP_IDS;
 use evener_core::path::unmatched;
-use evener_dataplane::events::Events;
+use evener_dataplane::events::EventSource;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError, ServerCounters};
 use nix::sched::{CloneFlags, unshare};
@@ -50,7 +50,7 @@ const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
 struct Kernel {
     engine: XdpEngine,
     hook: Hook,
-    events: RefCell<Box<dyn Events>>,
+    events: RefCell<Box<dyn EventSource>>,
     told: RefCell<usize>,
     reasons: BTreeMap<Reason, u64>,
     servers: BTreeMap<u16, ServerCounters>,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use evener_core::path::decide::{Decision, Reason};
 use evener_core::path::parse::{Glance, Parsed, TcpHeader, parse};
 use evener_core::path::ports::{FIRST_PORT, PORTS};
-use evener_dataplane::events::{ConnectionEvent, Event, HEAD_MAX, PacketEvent, Watch};
+use evener_dataplane::events::{ConnectionEvent, HEAD_MAX, PacketEvent, TraceEvent, Watch};
 
 use crate::world::{OWN, client};
 
@@ -16,13 +16,13 @@ pub fn watch() -> Watch {
 }
 
 /// Without what no two clocks agree on.
-pub fn without_clock(mut event: Event) -> Event {
+pub fn without_clock(mut event: TraceEvent) -> TraceEvent {
     match &mut event {
-        Event::Connection(connection) => {
+        TraceEvent::Connection(connection) => {
             assert!(connection.at_ns >= u64::from(connection.took_ns) && connection.took_ns > 0);
             (connection.at_ns, connection.took_ns) = (0, 0);
         }
-        Event::Packet(packet) => {
+        TraceEvent::Packet(packet) => {
             assert!(packet.at_ns > 0);
             packet.at_ns = 0;
         }
@@ -31,15 +31,15 @@ pub fn without_clock(mut event: Event) -> Event {
 }
 
 /// What there is to tell of a frame that was decided so.
-pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<Event> {
+pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<TraceEvent> {
     connection(frame, decision).into_iter().chain(packet(frame, decision, after)).collect()
 }
 
-fn connection(frame: &[u8], decision: &Decision) -> Option<Event> {
+fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
     let begun = decision.begun?;
     let Parsed::Segment(segment) = parse(frame, Some(OWN)) else { panic!("{frame:02x?} begins nothing") };
     let wants = TcpHeader::payload(frame, &segment.at);
-    Some(Event::Connection(ConnectionEvent {
+    Some(TraceEvent::Connection(ConnectionEvent {
         at_ns: 0,
         took_ns: 0,
         client: SocketAddr::new(segment.at.src, segment.src_port),
@@ -52,7 +52,7 @@ fn connection(frame: &[u8], decision: &Decision) -> Option<Event> {
     }))
 }
 
-fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<Event> {
+fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<TraceEvent> {
     let is_watched = |end: SocketAddr| watch().clients.contains(&end.ip());
     let Glance { src, mut dst, protocol, tcp_flags, len } = Glance::of(frame)?;
     let mut is_told = is_watched(src) || is_watched(dst);
@@ -63,7 +63,7 @@ fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<Event> {
         dst = Glance::of(after)?.dst;
         is_told = is_watched(dst);
     }
-    is_told.then_some(Event::Packet(PacketEvent {
+    is_told.then_some(TraceEvent::Packet(PacketEvent {
         at_ns: 0,
         src,
         dst,

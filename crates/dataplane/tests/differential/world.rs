@@ -24,8 +24,8 @@ use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, WHOLE, buckets_for, ticks,
 };
 use evener_core::path::tables::{
-    Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
-    VipKey,
+    Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, ReplyOrigin, Ring, SERVER_SLOTS, ServerEntry, Tables,
+    Vip, VipKey,
 };
 use evener_core::path::unmatched::{self, Unmatched};
 use evener_dataplane::xdp::XdpEngine;
@@ -243,7 +243,7 @@ impl Builder {
         for server in servers {
             let Forwarding::Nat { to, .. } = self.tables.servers[&server].forwarding else { continue };
             let key = VipKey { address: to.ip(), port: to.port(), protocol };
-            self.tables.endpoints.entry(key).or_default().push(Behind { vip, server });
+            self.tables.endpoints.entry(key).or_default().push(ReplyOrigin { vip, server });
         }
     }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use evener_core::net::Protocol;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
-use evener_core::path::tables::{Behind, Forwarding, HASH_SLOTS, Ring, ServerEntry, Tables, Vip, VipKey};
+use evener_core::path::tables::{
+    Forwarding, HASH_SLOTS, ReplyOrigin, Ring, ServerEntry, Tables, Vip, VipKey,
+};
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::refusals::Refusals;
@@ -46,7 +48,7 @@ fn changed(bench: &Bench) -> Tables {
     let vip = Vip { id: 2, service: 1, ..tables.vips[&key()] };
     tables.vips.insert(second, vip);
     let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };
-    tables.endpoints.insert(endpoint, vec![Behind { vip: 2, server: 4 }]);
+    tables.endpoints.insert(endpoint, vec![ReplyOrigin { vip: 2, server: 4 }]);
     tables.peers.insert(Mac([2, 0, 0, 0, 0, 77]));
     tables.interfaces.insert(index_of("more0"), mac_of("more0"));
     tables

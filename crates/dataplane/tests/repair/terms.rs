@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_dataplane::repair::{Terms, save};
+use evener_dataplane::repair::{AgreedOptions, save};
 use socket2::SockRef;
 
 use crate::farm::{Farm, finish, pass};
 use crate::skipped;
 
 /// Saves and restores a connection of hosts with such settings, and again; the terms both times.
-fn terms(v6: bool, settings: &[(&str, &str)]) -> [Terms; 2] {
+fn terms(v6: bool, settings: &[(&str, &str)]) -> [AgreedOptions; 2] {
     let farm = Farm::set_up(v6);
     for (setting, value) in settings {
         farm.set(setting, value);
@@ -42,7 +42,7 @@ fn the_terms_are_those_of_the_handshake() {
         assert!(first.window_scales.is_some_and(|(send, receive)| send > 0 && receive > 0));
         let (before, after) = (first.timestamp.unwrap(), second.timestamp.unwrap());
         assert!(after.wrapping_sub(before) < 1 << 31, "our clock never goes back");
-        assert_eq!(Terms { timestamp: first.timestamp, ..second }, first);
+        assert_eq!(AgreedOptions { timestamp: first.timestamp, ..second }, first);
     }
 }
 

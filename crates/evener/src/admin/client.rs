@@ -13,7 +13,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::api::Refusal;
+use super::api::ErrorBody;
 
 /// A little longer than the daemon gives itself, so that its own words are heard.
 const TIMEOUT: Duration = Duration::from_secs(65);
@@ -94,7 +94,7 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::get`].
-    pub async fn follow(&self, path: &str) -> Result<Lines, ClientError> {
+    pub async fn follow(&self, path: &str) -> Result<LineStream, ClientError> {
         let late = |_| ClientError::Timeout { path: self.name() };
         let begun = tokio::time::timeout(TIMEOUT, self.begin(Method::GET, path));
         let response = begun.await.map_err(late)??;
@@ -103,7 +103,7 @@ impl Client {
             let whole = tokio::time::timeout(TIMEOUT, self.whole(body));
             return Err(self.refused(status, &whole.await.map_err(late)??));
         }
-        Ok(Lines { body: body.into_data_stream(), rest: Vec::new() })
+        Ok(LineStream { body: body.into_data_stream(), rest: Vec::new() })
     }
 
     async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
@@ -122,7 +122,7 @@ impl Client {
     }
 
     fn refused(&self, status: StatusCode, body: &[u8]) -> ClientError {
-        match serde_json::from_slice::<Refusal>(body) {
+        match serde_json::from_slice::<ErrorBody>(body) {
             Ok(refusal) => ClientError::Refused(refusal.error),
             Err(_) => self.garbled(status),
         }
@@ -163,13 +163,13 @@ impl Client {
 
 /// An answer that goes on.
 #[derive(Debug)]
-pub struct Lines {
+pub struct LineStream {
     body: BodyDataStream,
     /// What came behind the last line's end.
     rest: Vec<u8>,
 }
 
-impl Lines {
+impl LineStream {
     /// The next line; nothing if there are no more.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         loop {

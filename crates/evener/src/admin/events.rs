@@ -10,15 +10,15 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
-use super::api::{Api, Failure};
+use super::api::{Api, ApiError};
 use super::command::CommandError;
-use super::following::Following;
+use super::following::StreamRequest;
 use super::table::clean;
 use super::trace::Lasting;
-use crate::cli::Events;
-use crate::events::{Listener, READERS_MAX};
+use crate::cli::EventsArgs;
+use crate::events::{READERS_MAX, Subscriber};
 use crate::record;
-use crate::views::{Event, Happening};
+use crate::views::{EventView, Happening};
 
 /// As WHATWG's HTML has it, section 9.2.
 const CONTENT_TYPE: &str = "text/event-stream";
@@ -31,10 +31,10 @@ const DATA: &[u8] = b"data:";
 pub(super) async fn events(
     State(api): State<Api>,
     Extension(lasting): Extension<Lasting>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let listener = api.farm.listen().ok_or_else(|| {
         let why = format!("{READERS_MAX} listen already, and there can't be more: end one of them.");
-        Failure(StatusCode::SERVICE_UNAVAILABLE, why)
+        ApiError(StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
     lasting.begin();
     // Whoever waits for the answer's head learns that everything from here on is told.
@@ -47,7 +47,7 @@ pub(super) async fn events(
 }
 
 /// The next piece of the stream; nothing if no more come.
-async fn next(listener: &mut Listener) -> Option<String> {
+async fn next(listener: &mut Subscriber) -> Option<String> {
     let Ok(heard) = tokio::time::timeout(PULSE, listener.next()).await else {
         return Some(":\n\n".to_owned());
     };
@@ -61,9 +61,9 @@ async fn next(listener: &mut Listener) -> Option<String> {
 }
 
 /// Carries out `evener events`.
-pub(super) fn run(args: &Events) -> Result<(), CommandError> {
-    let Events { seconds, count, json, admin } = args;
-    let following = Following {
+pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
+    let EventsArgs { seconds, count, json, admin } = args;
+    let following = StreamRequest {
         path: "/v1/events",
         begun: "listening",
         seconds: *seconds,
@@ -80,7 +80,8 @@ fn text(happening: &Happening) -> String {
         Happening::Event(event) => event,
         Happening::Lost { count } => return format!("{count} events are missing here: they came too fast"),
     };
-    let Event { time, event: name, service, server, host, address, interface, reason, text, .. } = &**event;
+    let EventView { time, event: name, service, server, host, address, interface, reason, text, .. } =
+        &**event;
     let place = match (service, server) {
         (Some(service), Some(server)) => Some(format!("{service}/{server}")),
         (Some(one), None) | (None, Some(one)) => Some(one.clone()),
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn events_in_a_line() {
-        let event = Event {
+        let event = EventView {
             number: 7,
             time: "2026-01-02T03:04:05.678Z".into(),
             event: "server_down".into(),
@@ -113,7 +114,7 @@ mod tests {
             text: "server is down".into(),
         };
         insta::assert_snapshot!(text(&Happening::Event(Box::new(event.clone()))), @"2026-01-02T03:04:05.678Z server_down web/web1: server is down (no answer?[2J)");
-        let other = Event {
+        let other = EventView {
             event: "link_up".into(),
             service: None,
             server: None,

@@ -8,11 +8,11 @@ use serde::de::DeserializeOwned;
 
 use super::client::ClientError;
 use super::command::{CommandError, daemon, runtime};
-use crate::cli::Admin;
+use crate::cli::AdminArgs;
 use crate::record;
 
 /// What is followed, and for how long.
-pub(super) struct Following<'a> {
+pub(super) struct StreamRequest<'a> {
     /// The path of an answer that has no end.
     pub(super) path: &'a str,
     /// Said on standard error when the answer has begun, so that on the other is nothing but what is told.
@@ -24,10 +24,10 @@ pub(super) struct Following<'a> {
     /// Whether programs read it.
     pub(super) json: bool,
     /// How the daemon is reached.
-    pub(super) admin: &'a Admin,
+    pub(super) admin: &'a AdminArgs,
 }
 
-impl Following<'_> {
+impl StreamRequest<'_> {
     /// Shows what `data` finds in each of the answer's lines; for people as `text` has it.
     pub(super) fn show<T: DeserializeOwned + Serialize>(
         &self,

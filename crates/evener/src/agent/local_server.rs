@@ -11,13 +11,13 @@ use evener_core::node::secret::Secret;
 use evener_core::path::seed::Seed;
 use evener_dataplane::server::Hook;
 
-use super::desired::{self, Host, Identity};
+use super::desired::{self, AgentIdentity, HostFacts};
 use super::place::{self, HostState};
 use super::{AgentError, Trouble, network_now, take_over};
 use crate::board::Local;
 use crate::config::Config;
 use crate::handoff::lccp::Speaker;
-use crate::handoff::{Listener, Move, Reader, rehandoff};
+use crate::handoff::{ConversationContext, Move, PuntListener, rehandoff};
 use crate::io::network::Network;
 use crate::runtime::lock::Lock;
 
@@ -29,9 +29,9 @@ pub(crate) struct LocalServer {
     adopted: bool,
     trouble: Trouble,
     /// Who reads, where connections are handed over.
-    reader: Option<Reader>,
+    reader: Option<ConversationContext>,
     /// Where, by service address.
-    listeners: BTreeMap<IpAddr, Listener>,
+    listeners: BTreeMap<IpAddr, PuntListener>,
     _lock: Lock,
 }
 
@@ -45,10 +45,10 @@ impl LocalServer {
         directory: &Path,
         config_path: &Path,
         copies: bool,
-        reader: Option<(Reader, Secret)>,
+        reader: Option<(ConversationContext, Secret)>,
         mark_key: Option<Seed>,
     ) -> Result<LocalServer, AgentError> {
-        let (state, lock) = take_over(directory, config_path, Identity::default())?;
+        let (state, lock) = take_over(directory, config_path, AgentIdentity::default())?;
         let adopted = state.done.is_something();
         // The copy is taken before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
@@ -80,7 +80,7 @@ impl LocalServer {
         let listeners = self.listeners.iter().map(|(address, listener)| (*address, listener.port)).collect();
         let roles = desired::resident_roles(config, network, &listeners);
         let picked = network.pick_interfaces(&config.engine.interfaces, &config.services);
-        let host = Host {
+        let host = HostFacts {
             mark_key: self.mark_key,
             deciding: picked.unwrap_or_default().into_keys().collect(),
             ..place::host(Some(self.hook)).await
@@ -103,7 +103,7 @@ impl LocalServer {
         for address in addresses {
             if let Entry::Vacant(place) = self.listeners.entry(address) {
                 let unheard = AgentError::io(format!("connections to {address} can't be read here"));
-                place.insert(Listener::open(address, reader).map_err(unheard)?);
+                place.insert(PuntListener::open(address, reader).map_err(unheard)?);
             }
         }
         Ok(())

@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cli;
 use crate::config::{self, Config, Problems};
-use crate::handoff::lccp::{Part, Speaker};
+use crate::handoff::lccp::{NodeRole, Speaker};
 use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::Exit;
 use crate::runtime::lock::{Lock, LockError};
@@ -39,12 +39,12 @@ use crate::runtime::log;
 use crate::runtime::paths;
 use crate::runtime::reader;
 use crate::runtime::secret;
-use crate::runtime::signals::{Signals, Wish};
-use desired::{DesiredState, Identity};
-use load::{Known, Telling};
+use crate::runtime::signals::{ProcessSignals, SignalAction};
+use desired::{AgentIdentity, DesiredState};
+use load::{LoadContext, LoadExporter};
 use member::Memberships;
 use place::{HostState, PlaceError};
-use state::State;
+use state::StateFile;
 
 /// Changes of the network come in flocks: act once they have settled.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -76,7 +76,7 @@ pub(crate) enum AgentError {
     Place(#[from] PlaceError),
     /// There is no secret, and connections are handed over.
     #[error(transparent)]
-    Secret(#[from] secret::ReadError),
+    Secret(#[from] secret::SecretFileError),
     /// Something on this host can't be used.
     #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
@@ -113,7 +113,7 @@ impl AgentError {
 }
 
 /// Runs the agent until it is told to stop, or shows what one has done.
-pub fn run(args: &cli::Agent) -> Exit {
+pub fn run(args: &cli::AgentArgs) -> Exit {
     if args.status {
         return show::run(args.json);
     }
@@ -125,11 +125,11 @@ pub fn run(args: &cli::Agent) -> Exit {
             return Exit::Failed;
         }
     };
-    let identity = Identity { host: args.host.clone(), services: args.service.clone() };
+    let identity = AgentIdentity { host: args.host.clone(), services: args.service.clone() };
     let done = runtime.block_on(async {
         let mut agent = Agent::start(&args.config, identity, args.hook).await?;
         let end = agent.serve().await;
-        agent.leave(args.keep && end != Wish::Dismantle).await
+        agent.leave(args.keep && end != SignalAction::Dismantle).await
     });
     match done {
         Ok(()) => Exit::Ok,
@@ -144,14 +144,14 @@ pub fn run(args: &cli::Agent) -> Exit {
 struct Agent {
     config_path: PathBuf,
     config: Config,
-    identity: Identity,
+    identity: AgentIdentity,
     hook: Option<Hook>,
     host_state: HostState,
     network_changes: mpsc::Receiver<()>,
     trouble: Trouble,
     counted: BTreeMap<Reason, u64>,
     /// By whom this server's load is told.
-    telling: Telling,
+    telling: LoadExporter,
     /// Groups that it joins.
     memberships: Memberships,
     /// By whom directors are spoken with, where connections are handed over.
@@ -164,7 +164,11 @@ struct Agent {
 
 impl Agent {
     /// Does all that is to be done. What was done until an error is taken back.
-    async fn start(config_path: &Path, identity: Identity, hook: Option<Hook>) -> Result<Agent, AgentError> {
+    async fn start(
+        config_path: &Path,
+        identity: AgentIdentity,
+        hook: Option<Hook>,
+    ) -> Result<Agent, AgentError> {
         let config = config::load(config_path).map_err(AgentError::Config)?;
         let network = network::read().await?;
         let desired = what_to_do(&config, &identity, hook, &network).await.map_err(AgentError::Role)?;
@@ -193,8 +197,8 @@ impl Agent {
         let config_path = config_path.to_owned();
         let wanted = member::wanted(&config, &identity, &network);
         let path_key = path_probe::key(&config)?;
-        let known = Known { config: &config, network: &network, memberships: &wanted, path_key };
-        let telling = Telling::start(&known, &directory);
+        let known = LoadContext { config: &config, network: &network, memberships: &wanted, path_key };
+        let telling = LoadExporter::start(&known, &directory);
         let mut memberships = Memberships::new(&directory);
         memberships.follow(wanted, &telling);
         let mut agent = Agent {
@@ -221,7 +225,7 @@ impl Agent {
         let secret = self.host_state.secret.as_ref();
         self.speaker = self.speaker.take().filter(|speaker| secret.is_some_and(|secret| speaker.has(secret)));
         if let (None, Some(secret)) = (&self.speaker, secret) {
-            let speaker = Speaker::start(secret.clone(), Part::Server, network, None);
+            let speaker = Speaker::start(secret.clone(), NodeRole::Server, network, None);
             self.speaker = speaker.map_err(|error| tracing::error!(%error, "no random numbers")).ok();
         }
         if let Some(speaker) = &self.speaker {
@@ -233,12 +237,12 @@ impl Agent {
     }
 
     /// The loop. Ends with SIGTERM or SIGINT, or with SIGQUIT.
-    async fn serve(&mut self) -> Wish {
-        let mut signals = match Signals::new() {
+    async fn serve(&mut self) -> SignalAction {
+        let mut signals = match ProcessSignals::new() {
             Ok(signals) => signals,
             Err(error) => {
                 tracing::error!(%error, "signals can't be heard");
-                return Wish::Stop;
+                return SignalAction::Stop;
             }
         };
         eprintln!("evener: ready");
@@ -248,7 +252,7 @@ impl Agent {
         loop {
             tokio::select! {
                 wish = signals.next() => match wish {
-                    Wish::Reload => self.reload().await,
+                    SignalAction::Reload => self.reload().await,
                     end => return end,
                 },
                 _ = renewal.tick() => self.host_state.renew_cookies(),
@@ -287,7 +291,12 @@ impl Agent {
         let path_key = path_probe::key(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         let wanted = member::wanted(&config, &self.identity, &network);
-        self.telling.follow(&Known { config: &config, network: &network, memberships: &wanted, path_key });
+        self.telling.follow(&LoadContext {
+            config: &config,
+            network: &network,
+            memberships: &wanted,
+            path_key,
+        });
         self.memberships.follow(wanted, &self.telling);
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;
@@ -341,14 +350,18 @@ impl Agent {
 }
 
 /// Takes the place of whoever made this host a server before, with the record of what was done.
-fn take_over(directory: &Path, config_path: &Path, identity: Identity) -> Result<(State, Lock), AgentError> {
+fn take_over(
+    directory: &Path,
+    config_path: &Path,
+    identity: AgentIdentity,
+) -> Result<(StateFile, Lock), AgentError> {
     let mut lock = Lock::try_take(&state::lock_path(directory)).map_err(AgentError::not_alone)?;
     match lock.claim(Role::Agent) {
         // an agent that takes nothing over may lack the capability, and then has its folder's lock alone
         Err(LockError::Unclaimed(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
         claimed => claimed.map_err(AgentError::not_alone)?,
     }
-    let mut state = State::load(directory).map_err(PlaceError::State)?;
+    let mut state = StateFile::load(directory).map_err(PlaceError::State)?;
     state.done.identity = identity;
     state.done.config = config_path.canonicalize().unwrap_or_else(|_| config_path.to_owned());
     state.store().map_err(PlaceError::State)?;
@@ -376,7 +389,7 @@ pub(crate) fn secret_of(config: &Config) -> Result<Option<Secret>, AgentError> {
 
 async fn what_to_do(
     config: &Config,
-    identity: &Identity,
+    identity: &AgentIdentity,
     hook: Option<Hook>,
     network: &Network,
 ) -> Result<DesiredState, String> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evener_dataplane::server::Tally;
+use evener_dataplane::server::ProgramCounters;
 
 use crate::handoff::Outcomes;
 use crate::handoff::lccp::Speaker;
@@ -16,7 +16,7 @@ pub(crate) struct Local {
     /// Who speaks with other nodes here.
     pub(crate) speaker: Option<Speaker>,
     /// What its programs count.
-    pub(crate) tally: Option<Arc<Tally>>,
+    pub(crate) tally: Option<Arc<ProgramCounters>>,
 }
 
 impl Local {

@@ -20,7 +20,7 @@ use evener_dataplane::{Counters, DataPlane, ServerCounters};
 use installed::Installed;
 
 use crate::events::Bus;
-use crate::names::Counts;
+use crate::names::QueryCounts;
 use crate::record::Recorder;
 use crate::redirect::{Fronts, ShownGroup};
 
@@ -32,7 +32,7 @@ const LOOKS: u32 = 2_000;
 
 /// What a daemon is, besides its farm.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
+pub(crate) struct DaemonInfo {
     /// When it started, in milliseconds of the monotonic clock.
     pub(crate) started_ms: u64,
     /// The configuration file.
@@ -58,9 +58,9 @@ pub(crate) struct Loaded {
 
 /// All that there is to see.
 #[derive(Clone)]
-pub(crate) struct Published {
+pub(crate) struct PublishedState {
     pub(crate) snapshot: Arc<Snapshot>,
-    pub(crate) about: Arc<About>,
+    pub(crate) about: Arc<DaemonInfo>,
     /// What servers that are gone had been given, by service.
     pub(crate) gone: Arc<BTreeMap<String, ServerCounters>>,
     /// The engine's kind, and how it is attached.
@@ -76,10 +76,10 @@ pub(crate) struct Published {
     /// The redirectors of groups, whose clients are sent on by HTTP.
     pub(crate) fronts: Arc<Fronts>,
     /// Counters of queries for names.
-    pub(crate) queries: Arc<Counts>,
+    pub(crate) queries: Arc<QueryCounts>,
 }
 
-impl Published {
+impl PublishedState {
     /// The groups.
     pub(crate) fn groups(&self) -> Vec<ShownGroup> {
         self.fronts.show(&self.snapshot)
@@ -87,21 +87,21 @@ impl Published {
 }
 
 /// The same with the counts that belong to it.
-pub(crate) struct Moment {
-    pub(crate) published: Arc<Published>,
+pub(crate) struct CountedSnapshot {
+    pub(crate) published: Arc<PublishedState>,
     pub(crate) counters: Counters,
     pub(crate) now_ms: u64,
 }
 
 /// Where it is published.
 pub(crate) struct Board {
-    published: ArcSwap<Published>,
+    published: ArcSwap<PublishedState>,
     /// Odd while counts are moved.
     moves: AtomicU64,
 }
 
 impl Board {
-    pub(crate) fn new(published: Published) -> Board {
+    pub(crate) fn new(published: PublishedState) -> Board {
         Board { published: ArcSwap::from_pointee(published), moves: AtomicU64::new(0) }
     }
 
@@ -112,7 +112,7 @@ impl Board {
         }
     }
 
-    pub(crate) fn publish(&self, published: Published) {
+    pub(crate) fn publish(&self, published: PublishedState) {
         self.published.store(Arc::new(published));
         if !self.moves.load(Acquire).is_multiple_of(2) {
             self.moves.fetch_add(1, AcqRel);
@@ -120,12 +120,12 @@ impl Board {
     }
 
     /// What was published last.
-    pub(crate) fn latest(&self) -> Arc<Published> {
+    pub(crate) fn latest(&self) -> Arc<PublishedState> {
         self.published.load_full()
     }
 
     /// The same with its counts. May take some milliseconds, which are the caller's.
-    pub(crate) fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> CountedSnapshot {
         let mut looks = 0;
         loop {
             let before = self.moves.load(Acquire);
@@ -137,7 +137,11 @@ impl Board {
             looks += 1;
             let is_whole = before.is_multiple_of(2) && self.moves.load(Acquire) == before;
             if is_whole || looks == LOOKS {
-                return Moment { published, counters, now_ms: evener_dataplane::now_ns() / 1_000_000 };
+                return CountedSnapshot {
+                    published,
+                    counters,
+                    now_ms: evener_dataplane::now_ns() / 1_000_000,
+                };
             }
             std::thread::sleep(PAUSE);
         }

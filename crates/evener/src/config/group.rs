@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evener_core::farm::Placement;
 use evener_core::farm::group::{Group, GroupMember, Joining, LoadReading};
 use evener_core::net::Protocol;
-use evener_core::net::http::{Status, Url};
+use evener_core::net::http::{RedirectStatus, Url};
 use evener_core::pool::policy::score::GAIN_PERCENT;
 use evener_core::pool::policy::{Choice, Consumer, Policy};
 use evener_core::pool::signals::Signal;
@@ -17,7 +17,7 @@ use toml::de::DeValue;
 use super::once::Once;
 use super::problems::{Problem, Span};
 use super::references::GroupFiles;
-use super::route::Names;
+use super::route::RouteTargets;
 use super::section::{Complaint, Section};
 use super::service::service_addresses;
 use super::{addresses, defaults, health, report, route, values};
@@ -108,7 +108,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
         let why = "is about packets, and with method \"redirect\" clients are answered by HTTP";
         section.foreign(key, why, "remove it");
     }
-    let status = section.or("status", status, Status::Found);
+    let status = section.or("status", status, RedirectStatus::Found);
     let policy =
         section.or("policy", values::policy(Consumer::Redirect), Consumer::Redirect.default_policy());
     let load = section.or("load", values::choice(&LOADS, &[]), LOADS[0].1);
@@ -134,7 +134,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     }
     let (members, urls, whole) = members(section, joins);
     let names = members.iter().map(|member| member.name.as_str()).collect();
-    let routes = route::read(section, &Names { names, whole });
+    let routes = route::read(section, &RouteTargets { names, whole });
     let routed = "method \"redirect\"";
     let health = section.section("health", |section| health::read(section, Protocol::Tcp, Some(routed)));
 
@@ -167,12 +167,12 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     })
 }
 
-fn status(value: &DeValue<'_>) -> Result<Status, Complaint> {
+fn status(value: &DeValue<'_>) -> Result<RedirectStatus, Complaint> {
     let help = "write 302, 303, 307 or 308";
     let DeValue::Integer(code) = value else {
         return Complaint::wrong_type(value, "a status that sends clients on", help);
     };
-    let found = code.as_str().parse().ok().filter(|_| code.radix() == 10).and_then(Status::of);
+    let found = code.as_str().parse().ok().filter(|_| code.radix() == 10).and_then(RedirectStatus::of);
     found.map_or_else(|| Complaint::new(format!("sends no client on: {code}"), help), Ok)
 }
 

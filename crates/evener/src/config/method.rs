@@ -27,7 +27,7 @@ const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
     [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
 
 /// How a connection reaches its server.
-pub(super) struct Reach {
+pub(super) struct MethodConfig {
     /// `None` if the file names one that there isn't: what then is wrong with other keys is a guess.
     pub(super) written: Option<Method>,
     pub(super) source_nat: bool,
@@ -38,18 +38,18 @@ pub(super) struct Reach {
     pub(super) proxy_protocol_port: Option<u16>,
 }
 
-impl Reach {
+impl MethodConfig {
     /// Reads the method of a service with these addresses.
     pub(super) fn read(
         section: &mut Section<'_>,
         addresses: &[Spanned<SocketAddr>],
         protocol: Protocol,
         placement: Placement,
-    ) -> Reach {
+    ) -> MethodConfig {
         let method =
             section.get("method", values::choice_of(&METHODS, METHOD_NAMES.to_vec(), &METHODS_LATER));
         let misspelt = method.is_none() && section.key_span("method").is_some();
-        let reach = Reach {
+        let reach = MethodConfig {
             written: (!misspelt).then(|| method.map_or(Method::L2, Spanned::into_inner)),
             source_nat: section.or("source_nat", values::flag, false),
             encapsulation: section.or(

@@ -71,13 +71,13 @@ impl Sink {
 pub struct Problems {
     /// The file that names the others.
     file: String,
-    parts: Vec<Part>,
+    parts: Vec<FileProblems>,
     omitted: usize,
 }
 
 /// What is wrong with one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
+struct FileProblems {
     file: String,
     text: String,
     list: Vec<Problem>,
@@ -85,7 +85,7 @@ struct Part {
 
 /// One problem, or something to know of a good file, as a program wants it: `evener check --json` prints a list of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report<'p> {
+pub struct ProblemReport<'p> {
     /// The file as it was named.
     pub file: &'p str,
     /// Line, from 1; `None` where the file could not be read at all, and for notes.
@@ -123,7 +123,7 @@ impl Problems {
                 problem.also = problem.also.take().map(|(span, label)| (within(text, span), label));
             }
             if !list.is_empty() {
-                problems.parts.push(Part { file: file.to_owned(), text: text.to_owned(), list });
+                problems.parts.push(FileProblems { file: file.to_owned(), text: text.to_owned(), list });
             }
         }
         problems
@@ -136,11 +136,11 @@ impl Problems {
     }
 
     /// The problems, as a program wants them.
-    pub fn reports(&self) -> impl Iterator<Item = Report<'_>> {
-        self.parts.iter().flat_map(|Part { file, text, list }| {
+    pub fn reports(&self) -> impl Iterator<Item = ProblemReport<'_>> {
+        self.parts.iter().flat_map(|FileProblems { file, text, list }| {
             list.iter().map(move |problem| {
                 let place = problem.span.as_ref().map(|span| line_and_column(text, span.start));
-                Report {
+                ProblemReport {
                     file,
                     line: place.map(|(line, _)| line),
                     column: place.map(|(_, column)| column),
@@ -173,7 +173,7 @@ impl Problems {
     }
 }
 
-impl Part {
+impl FileProblems {
     fn render_one(&self, renderer: &Renderer, problem: &Problem) -> String {
         let title = Level::ERROR.primary_title(problem.message.as_str());
         let help = Level::HELP.message(problem.help.as_str());

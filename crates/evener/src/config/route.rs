@@ -8,29 +8,29 @@ use evener_core::path::content::{HostPattern, METHOD_MAX, PathPattern, PatternEr
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::method::Reach;
+use super::method::MethodConfig;
 use super::once::Once;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section, nearest_or_all};
-use super::service::Placed;
+use super::service::ServiceEntry;
 use super::{defaults, values};
 
 /// The servers that routes may name.
-pub(super) struct Names<'a> {
+pub(super) struct RouteTargets<'a> {
     pub(super) names: Vec<&'a str>,
     /// Whether that is all of them: none had a fault.
     pub(super) whole: bool,
 }
 
 /// Complains of routes where servers aren't chosen by what clients ask for.
-pub(super) fn only_by_content(section: &Section<'_>, reach: &Reach) {
+pub(super) fn only_by_content(section: &Section<'_>, reach: &MethodConfig) {
     let by_content: Vec<Method> =
         Method::ALL.into_iter().filter(|method| method.properties().routes).collect();
     reach.only_with(section, &by_content, &["route"]);
 }
 
 /// Reads the routes of a service with these servers, each with its place in the file.
-pub(super) fn read(section: &mut Section<'_>, listed: &Names<'_>) -> Vec<Spanned<Route>> {
+pub(super) fn read(section: &mut Section<'_>, listed: &RouteTargets<'_>) -> Vec<Spanned<Route>> {
     let routes = section.sections("route", |section| {
         let read = one(section, listed);
         Spanned::new(section.span(), read)
@@ -49,7 +49,7 @@ pub(super) fn read(section: &mut Section<'_>, listed: &Names<'_>) -> Vec<Spanned
 }
 
 /// One route; `None` if a part of it can't be read, which has been noted.
-fn one(section: &mut Section<'_>, listed: &Names<'_>) -> Option<Route> {
+fn one(section: &mut Section<'_>, listed: &RouteTargets<'_>) -> Option<Route> {
     let host = section.get("host", host);
     let path = section.get("path", path);
     let methods = section.one_or_list("methods", method);
@@ -73,7 +73,7 @@ fn one(section: &mut Section<'_>, listed: &Names<'_>) -> Option<Route> {
     })
 }
 
-fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Names<'_>) {
+fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &RouteTargets<'_>) {
     let help = "name some of this service's servers, such as servers = [\"web1\"]";
     match section.key_span("servers") {
         None => section.missing("servers", "this route has no servers", help),
@@ -198,7 +198,7 @@ fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
 }
 
 /// What there is room for in a farm: each service has a ring, and so has each set of servers that its routes name.
-pub(super) fn check_room(root: &Section<'_>, placed: &[Placed]) {
+pub(super) fn check_room(root: &Section<'_>, placed: &[ServiceEntry]) {
     let routes: Vec<(&str, &Route, &Span)> = placed.iter().flat_map(routes_of).collect();
     if let Some((_, _, one_too_many)) = routes.get(defaults::FARM_ROUTES) {
         let message = format!("the services have {} routes together", routes.len());
@@ -226,7 +226,7 @@ pub(super) fn check_room(root: &Section<'_>, placed: &[Placed]) {
     }
 }
 
-fn routes_of(placed: &Placed) -> impl Iterator<Item = (&str, &Route, &Span)> {
+fn routes_of(placed: &ServiceEntry) -> impl Iterator<Item = (&str, &Route, &Span)> {
     let routes = placed.service.routes.iter().zip(&placed.routes);
     routes.map(|(route, span)| (placed.service.name.as_str(), route, span))
 }

@@ -6,29 +6,29 @@ use evener_core::farm::{Method, Placement, Server};
 use evener_core::net::wire::Mac;
 use toml::Spanned;
 
-use super::method::Reach;
+use super::method::MethodConfig;
 use super::once::Once;
-use super::placement::{self, Published};
+use super::placement::{self, PublishedAddress};
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::{addresses, defaults, group, values};
 
 /// The servers of one service while they are read.
-pub(super) struct Servers<'a> {
+pub(super) struct ServersReader<'a> {
     service: &'a [Spanned<SocketAddr>],
-    reach: &'a Reach,
+    reach: &'a MethodConfig,
     placement: Placement,
-    published: Vec<Published>,
+    published: Vec<PublishedAddress>,
     names: Once<String>,
     addresses: Once<(IpAddr, Option<u16>)>,
     macs: Once<Mac>,
 }
 
 /// What was read of a service's servers.
-pub(super) struct Listed {
+pub(super) struct ConfiguredServers {
     pub(super) servers: Vec<Server>,
     /// The service addresses that they own.
-    pub(super) published: Vec<Published>,
+    pub(super) published: Vec<PublishedAddress>,
     /// Whether that is all of them: none had a fault.
     pub(super) whole: bool,
 }
@@ -50,19 +50,19 @@ impl At {
     }
 }
 
-impl<'a> Servers<'a> {
+impl<'a> ServersReader<'a> {
     /// Those of a service that has the addresses `service`.
     pub(super) fn new(
         service: &'a [Spanned<SocketAddr>],
-        reach: &'a Reach,
+        reach: &'a MethodConfig,
         placement: Placement,
-    ) -> Servers<'a> {
+    ) -> ServersReader<'a> {
         let (names, addresses, macs) = (Once::new(), Once::new(), Once::new());
-        Servers { service, reach, placement, published: Vec::new(), names, addresses, macs }
+        ServersReader { service, reach, placement, published: Vec::new(), names, addresses, macs }
     }
 
     /// Reads all servers; without any there must be discovery.
-    pub(super) fn read(mut self, section: &mut Section<'_>, discovered: bool) -> Listed {
+    pub(super) fn read(mut self, section: &mut Section<'_>, discovered: bool) -> ConfiguredServers {
         let listed = section.sections("server", |section| self.one(section));
         if !discovered && !section.has("server") {
             section.missing(
@@ -80,7 +80,11 @@ impl<'a> Servers<'a> {
             section.problem(Problem::new(section.span(), message, help));
         }
         let whole = listed.iter().all(Option::is_some);
-        Listed { servers: listed.into_iter().flatten().collect(), published: self.published, whole }
+        ConfiguredServers {
+            servers: listed.into_iter().flatten().collect(),
+            published: self.published,
+            whole,
+        }
     }
 
     fn one(&mut self, section: &mut Section<'_>) -> Option<Server> {
@@ -99,7 +103,7 @@ impl<'a> Servers<'a> {
         self.check(section, name.as_ref(), &at, mac.as_ref());
         let name = name.map_or_else(|| at.text(), Spanned::into_inner);
         let publish = published.iter().map(|address| *address.get_ref()).collect();
-        let owned = |address| Published { host: name.clone(), address };
+        let owned = |address| PublishedAddress { host: name.clone(), address };
         self.published.extend(published.into_iter().map(owned));
         Some(Server {
             name,

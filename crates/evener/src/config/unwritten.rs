@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::problems::Report;
+use super::problems::ProblemReport;
 
 /// There may be hundreds of thousands of names: of one policy so many are told.
 const NAMES_TOLD: usize = 8;
@@ -47,8 +47,8 @@ impl Unwritten {
 }
 
 /// What there is to know of a good file, as a program wants it.
-pub(super) fn reports<'a>(file: &'a str, notes: &'a [String]) -> impl Iterator<Item = Report<'a>> {
-    notes.iter().map(move |message| Report {
+pub(super) fn reports<'a>(file: &'a str, notes: &'a [String]) -> impl Iterator<Item = ProblemReport<'a>> {
+    notes.iter().map(move |message| ProblemReport {
         file,
         line: None,
         column: None,

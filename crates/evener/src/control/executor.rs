@@ -6,30 +6,30 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use evener_core::director::{Director, Identity, Input, LoadQuery, Moment, Output, Probe, why_not_itself};
-use evener_core::node::group::Message;
-use evener_core::path::sessions::{Fitting, SessionKey, Step, Value, buckets_for, ticks};
+use evener_core::node::group::GroupMessage;
+use evener_core::path::sessions::{Fitting, ResizeStep, SessionKey, Value, buckets_for, ticks};
 use evener_core::path::tables::Tables;
 use evener_dataplane::{Counters, DataPlane, Engine, EngineError};
 use tokio::sync::mpsc;
 
 use super::changing::Changing;
-use super::groups::Groups;
+use super::groups::GroupControl;
 use super::handoff::Handing;
-use super::hosts::Hosts;
-use super::names::Names;
+use super::hosts::HostSocket;
+use super::names::NameControl;
 use super::showing::Showing;
-use super::telling::Telling;
+use super::telling::TraceControl;
 use super::totals::Totals;
 use super::{IDLE_ENGINE, clocks, now_ms};
-use crate::board::About;
+use crate::board::DaemonInfo;
 use crate::board::request::{GroupAnswer, GroupAsker};
 use crate::config::Config;
-use crate::events::{Bus, Event};
+use crate::events::{Bus, DaemonEvent};
 use crate::io::neighbours::Neighbours;
 use crate::io::network::resolve;
 use crate::io::probe::probe;
 use crate::io::report;
-use crate::io::sysctl::{Settings, is_reverse_path_strict};
+use crate::io::sysctl::{ChangedSysctls, is_reverse_path_strict};
 use crate::redirect::Ask;
 
 /// The engine whose packets go by the kernel's routes.
@@ -56,15 +56,15 @@ pub(super) struct Executor {
     /// Whether the kernel is to be held against what was set up there once the engine is back.
     pub(super) restores_later: bool,
     pub(super) neighbours: Neighbours,
-    pub(super) settings: Settings,
+    pub(super) settings: ChangedSysctls,
     /// Where other hosts are heard, where every one decides.
-    pub(super) hosts: Option<Hosts>,
-    pub(super) groups: Groups,
-    pub(super) names: Names,
+    pub(super) hosts: Option<HostSocket>,
+    pub(super) groups: GroupControl,
+    pub(super) names: NameControl,
     /// Whether each service has a server, where the director has become ready and nobody was told yet.
     ready: Option<bool>,
     pub(super) handing: Handing,
-    pub(super) telling: Telling,
+    pub(super) telling: TraceControl,
     pub(super) totals: Totals,
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
@@ -77,16 +77,16 @@ pub(super) struct Executor {
 pub(super) struct Tools {
     pub(super) engine: Box<dyn Engine>,
     pub(super) neighbours: Neighbours,
-    pub(super) settings: Settings,
-    pub(super) hosts: Option<Hosts>,
-    pub(super) groups: Groups,
-    pub(super) names: Names,
+    pub(super) settings: ChangedSysctls,
+    pub(super) hosts: Option<HostSocket>,
+    pub(super) groups: GroupControl,
+    pub(super) names: NameControl,
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
 }
 
 impl Executor {
-    pub(super) fn new(director: Director, config: Config, about: About, tools: Tools) -> Self {
+    pub(super) fn new(director: Director, config: Config, about: DaemonInfo, tools: Tools) -> Self {
         let Tools { engine, neighbours, settings, hosts, groups, names, facts, bus } = tools;
         let showing = Showing::begin(about, &director, &*engine, bus.clone());
         Executor {
@@ -104,7 +104,7 @@ impl Executor {
             names,
             ready: None,
             handing: Handing::default(),
-            telling: Telling::default(),
+            telling: TraceControl::default(),
             totals: Totals::default(),
             facts,
             bus,
@@ -154,7 +154,12 @@ impl Executor {
     }
 
     /// The same of who came by another way.
-    pub(super) fn answer_group(&mut self, group: &str, asker: &GroupAsker, message: Message) -> GroupAnswer {
+    pub(super) fn answer_group(
+        &mut self,
+        group: &str,
+        asker: &GroupAsker,
+        message: GroupMessage,
+    ) -> GroupAnswer {
         let now = self.moment();
         let answer = self.groups.ordered(&mut self.director, now, group, asker, message);
         self.follow_orders();
@@ -192,7 +197,7 @@ impl Executor {
             Output::Name(order) => self.names.execute(order, self.director.snapshot()),
             Output::Ready { serving } => self.ready = Some(serving),
             Output::Group { group, order } => self.groups.execute(&self.config, &group, order),
-            Output::Event(event) => self.bus.tell(Event::Farm(event)),
+            Output::Event(event) => self.bus.tell(DaemonEvent::Farm(event)),
         }
     }
 
@@ -245,10 +250,10 @@ impl Executor {
         let buckets = [buckets_for(config.sessions_max), buckets_for(config.sessions6_max)];
         let memory = self.plane.memory();
         match self.fitting.step(&memory.sessions, buckets, memory.seed, self.plane.now()) {
-            Step::Rest => FIT_LATER,
-            Step::Watch => FIT_SOON,
-            Step::Walk => FIT_ON,
-            Step::Settle => match self.plane.settle() {
+            ResizeStep::Rest => FIT_LATER,
+            ResizeStep::Watch => FIT_SOON,
+            ResizeStep::Walk => FIT_ON,
+            ResizeStep::Settle => match self.plane.settle() {
                 Ok(()) => {
                     self.fitting.settled();
                     Duration::ZERO

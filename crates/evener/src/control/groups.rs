@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use evener_core::director::{Director, Input, KeptGroup, MemberFact, Moment};
-use evener_core::farm::group::{Order, Rules as GroupRules, TokenThrottle};
-use evener_core::node::group::Message;
+use evener_core::farm::group::{GroupRules, MemberOrder, TokenThrottle};
+use evener_core::node::group::GroupMessage;
 use evener_core::pool::Fact;
 use tokio::sync::mpsc;
 
@@ -21,10 +21,10 @@ use crate::config::{Config, GroupService, Tls};
 use crate::io::member_probe::probe_member;
 use crate::record::Recorder;
 use crate::redirect::{
-    Ask, Asker, Attendant, Desk, Front, Fronts, ListenError, Opened, Question, Reply, Responders, Rules,
-    Telling, ask_for_load, ask_for_report, read_tls,
+    Ask, Attendant, Front, Fronts, GroupContext, GroupSockets, ListenError, MemberQuery, MessageSender,
+    Reply, RequestLog, Responders, Rules, ask_for_load, ask_for_report, read_tls,
 };
-use crate::runtime::descriptors::Room;
+use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::spelling::meant;
 
@@ -32,7 +32,7 @@ use crate::runtime::spelling::meant;
 const MESSAGES: usize = 256;
 
 /// All that groups are served with.
-pub(super) struct Groups {
+pub(super) struct GroupControl {
     fronts: Arc<Fronts>,
     /// Authorities that have signed members' certificates, of groups whose members may show some.
     client_cas: BTreeMap<String, PathBuf>,
@@ -44,23 +44,23 @@ pub(super) struct Groups {
     /// None while there was never a group.
     responders: Option<Responders>,
     attendant: Attendant,
-    telling: Telling,
+    telling: RequestLog,
     directory: PathBuf,
     facts: mpsc::Sender<Input>,
     /// Where this daemon listens: no member is there.
     own: Arc<[SocketAddr]>,
 }
 
-impl Groups {
+impl GroupControl {
     /// For no groups yet; and the messages of members.
     pub(super) fn new(
         directory: &Path,
         facts: mpsc::Sender<Input>,
         recorder: &Arc<Recorder>,
-    ) -> (Groups, mpsc::Receiver<Ask>) {
-        let telling = Telling::new(Arc::clone(recorder));
+    ) -> (GroupControl, mpsc::Receiver<Ask>) {
+        let telling = RequestLog::new(Arc::clone(recorder));
         let (asks, asked) = mpsc::channel(MESSAGES);
-        let groups = Groups {
+        let groups = GroupControl {
             fronts: Arc::default(),
             client_cas: BTreeMap::new(),
             tokens: BTreeMap::new(),
@@ -85,7 +85,7 @@ impl Groups {
     ///
     /// # Errors
     /// What is refused.
-    pub(super) fn open(&mut self, config: &Config) -> Result<Option<Opened>, ListenError> {
+    pub(super) fn open(&mut self, config: &Config) -> Result<Option<GroupSockets>, ListenError> {
         self.next_tokens = tokens(config)?;
         if self.responders.is_none() {
             if config.groups.is_empty() {
@@ -94,7 +94,7 @@ impl Groups {
             let threads = available_parallelism().map_or(1, NonZero::get);
             let taker = self.attendant.taker();
             self.responders =
-                Some(Responders::start(threads, Room::make().redirected, &taker, &self.telling)?);
+                Some(Responders::start(threads, ClientLimits::make().redirected, &taker, &self.telling)?);
         }
         let Some(responders) = &self.responders else { return Ok(None) };
         let mut opened = responders.open(&wanted(config))?;
@@ -108,7 +108,7 @@ impl Groups {
     }
 
     /// Goes on with the groups of a file, which core has begun; open connections stay.
-    pub(super) fn follow(&mut self, config: &Config, opened: Option<Opened>) {
+    pub(super) fn follow(&mut self, config: &Config, opened: Option<GroupSockets>) {
         self.tokens = std::mem::take(&mut self.next_tokens);
         self.own = listening(config);
         let mut fronts = BTreeMap::clone(&self.fronts.all());
@@ -155,7 +155,7 @@ impl Groups {
     /// A member says something.
     pub(super) fn answer(&mut self, director: &mut Director, now: Moment, ask: Ask) {
         let Ask { group, from, verb, authorization, certificate, body, answer } = ask;
-        let asker = Asker::Stranger {
+        let asker = MessageSender::Stranger {
             from: from.ip(),
             authorization: authorization.as_deref(),
             certificate: certificate.as_ref(),
@@ -180,13 +180,15 @@ impl Groups {
         now: Moment,
         group: &str,
         asker: &GroupAsker,
-        message: Message,
+        message: GroupMessage,
     ) -> GroupAnswer {
         let asker = match asker {
-            GroupAsker::Stranger { from, authorization } => {
-                Asker::Stranger { from: *from, authorization: authorization.as_deref(), certificate: None }
-            }
-            GroupAsker::Operator => Asker::Operator,
+            GroupAsker::Stranger { from, authorization } => MessageSender::Stranger {
+                from: *from,
+                authorization: authorization.as_deref(),
+                certificate: None,
+            },
+            GroupAsker::Operator => MessageSender::Operator,
         };
         let reply = self.at_desk(director, now, group, |mut desk| desk.answer_read(asker, message));
         match reply {
@@ -207,38 +209,38 @@ impl Groups {
         director: &mut Director,
         now: Moment,
         group: &str,
-        answer: impl FnOnce(Desk<'_>) -> Result<Reply, Reply>,
+        answer: impl FnOnce(GroupContext<'_>) -> Result<Reply, Reply>,
     ) -> Option<Reply> {
         let (tokens, throttle) = (self.tokens.get(group), &mut self.throttle);
         let certifies = self.client_cas.contains_key(group);
         director.message(now, group, |now, group, members| {
-            answer(Desk { now, group, members, tokens, throttle, certifies })
+            answer(GroupContext { now, group, members, tokens, throttle, certifies })
         })
     }
 
     /// Carries out an order of a group.
-    pub(super) fn execute(&self, config: &Config, name: &str, order: Order) {
+    pub(super) fn execute(&self, config: &Config, name: &str, order: MemberOrder) {
         let own = Arc::clone(&self.own);
         match order {
-            Order::Probe { member, url, check, reach } => self.find_out(name, member, async move {
+            MemberOrder::Probe { member, url, check, reach } => self.find_out(name, member, async move {
                 MemberFact::Server(Fact::Probed(probe_member(&url, reach.as_ref(), &check, &own).await))
             }),
-            Order::Query { member, url, is_named, reach } => {
+            MemberOrder::Query { member, url, is_named, reach } => {
                 let here = config.groups.iter().filter(|service| service.group.name == name);
                 let from = here.flat_map(|service| &service.group.addresses).map(SocketAddr::ip).collect();
                 let ca = self.client_cas.get(name).cloned();
-                let question = Question { url, is_named, reach, own, from, ca };
+                let question = MemberQuery { url, is_named, reach, own, from, ca };
                 self.find_out(name, member, async move { MemberFact::Queried(ask_for_load(question).await) });
             }
-            Order::Ask { member, url, settings, reach } => self.find_out(name, member, async move {
+            MemberOrder::Ask { member, url, settings, reach } => self.find_out(name, member, async move {
                 MemberFact::Server(Fact::Reported(ask_for_report(url, reach, own, settings).await))
             }),
-            Order::Save { record } => {
+            MemberOrder::Save { record } => {
                 if let Err(error) = replace(&self.record_path(name), &record) {
                     tracing::warn!(%error, service = name, "its members will be forgotten at a restart");
                 }
             }
-            Order::Publish(rules) => self.publish(name, rules),
+            MemberOrder::Publish(rules) => self.publish(name, rules),
         }
     }
 

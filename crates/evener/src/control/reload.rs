@@ -9,17 +9,17 @@ use evener_core::net::wire::Mac;
 use evener_core::path::sessions::{buckets_for, sessions_for};
 
 use super::changing::ExecuteError;
-use super::conflicts::Asked;
+use super::conflicts::ProbedAddresses;
 use super::names::OpenedNames;
-use super::reading::{Answer, Files, Read};
+use super::reading::{LoadedFiles, Read, ReloadReply};
 use super::telling::open_log;
 use super::{Daemon, IDLE_ENGINE, RESTART, display};
 use crate::board::Loaded;
-use crate::config::{Admin, Config, Engine};
-use crate::events::Event;
-use crate::io::neighbours::Frame;
+use crate::config::{AdminConfig, Config, EngineConfig};
+use crate::events::DaemonEvent;
+use crate::io::neighbours::ReceivedFrame;
 use crate::io::network::{self, Network, NetworkError};
-use crate::redirect::Opened;
+use crate::redirect::GroupSockets;
 
 impl Daemon {
     /// Begins with a file that was read.
@@ -42,16 +42,16 @@ impl Daemon {
         self.refuse_reload(error, read.answer).await;
     }
 
-    async fn refuse_reload(&mut self, error: String, answer: Option<Answer>) {
+    async fn refuse_reload(&mut self, error: String, answer: Option<ReloadReply>) {
         self.executor.tell(Input::ReloadRefused { error: error.clone() });
         self.reloaded(Err(error), answer).await;
     }
 
     /// Takes in a frame, by which a file may be refused whose addresses are asked for.
-    pub(super) async fn hear_frame(&mut self, frame: Frame) {
+    pub(super) async fn hear_frame(&mut self, frame: ReceivedFrame) {
         let network = self.executor.director.network();
         let owner = self.checking.as_ref().and_then(|checking| checking.asked.owner(&frame, network).err());
-        let Frame { ifindex, bytes } = frame;
+        let ReceivedFrame { ifindex, bytes } = frame;
         self.executor.tell(Input::Frame { ifindex, bytes });
         let Some(owner) = owner else { return };
         if let Some(checking) = self.checking.take() {
@@ -70,7 +70,7 @@ impl Daemon {
     }
 
     /// Orders that the farm of a file be in force, or nothing of it.
-    fn order(&mut self, file: File, answer: Option<Answer>) {
+    fn order(&mut self, file: File, answer: Option<ReloadReply>) {
         let File { config, farm, network, links, opened, opened_names } = file;
         let later = self.fixed.differences(&config);
         let loaded = Loaded { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
@@ -98,7 +98,7 @@ impl Daemon {
     }
 
     /// Has the rest of the daemon go by the file in force, and says which that is; gives the keys that take a restart.
-    async fn reloaded(&mut self, done: Result<Option<String>, String>, to: Option<Answer>) {
+    async fn reloaded(&mut self, done: Result<Option<String>, String>, to: Option<ReloadReply>) {
         if done.is_ok() {
             self.executor.warn_of_host();
         }
@@ -121,11 +121,11 @@ impl Daemon {
             }
         };
         self.executor.bus.tell(match &said {
-            Err(error) if !is_in_force => Event::ReloadRefused { file, error: error.clone() },
+            Err(error) if !is_in_force => DaemonEvent::ReloadRefused { file, error: error.clone() },
             Ok(_) | Err(_) => {
                 let Loaded { restart_for, trouble, .. } = &self.executor.showing.about().loaded;
                 let restart_for = restart_for.clone().map(|keys| (keys.clone(), remedy(&keys)));
-                Event::Reloaded { file, restart_for, trouble: trouble.clone() }
+                DaemonEvent::Reloaded { file, restart_for, trouble: trouble.clone() }
             }
         });
         answer(to, said);
@@ -133,7 +133,10 @@ impl Daemon {
 
     /// Looks whether anything speaks against a file that would keep a daemon from starting with it.
     /// Addresses that it newly has are asked for then.
-    async fn prepare(&mut self, Files { config, dns }: Files) -> Result<(File, Option<Asked>), String> {
+    async fn prepare(
+        &mut self,
+        LoadedFiles { config, dns }: LoadedFiles,
+    ) -> Result<(File, Option<ProbedAddresses>), String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
         let idle = self.executor.is_idle();
         if idle && config.takes_packets() {
@@ -154,7 +157,7 @@ impl Daemon {
         if !idle {
             self.hear(&farm, &network, &links)?;
         }
-        let asked = Asked::ask(&self.executor, &farm, &links);
+        let asked = ProbedAddresses::ask(&self.executor, &farm, &links);
         if let Some(local_server) = &mut self.local_server {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
@@ -185,16 +188,16 @@ impl Daemon {
 }
 
 /// Answers who has ordered a reload; who did may have gone, and that is no matter.
-fn answer(to: Option<Answer>, said: Result<String, String>) {
+fn answer(to: Option<ReloadReply>, said: Result<String, String>) {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let _ = to.map(|to| to.send(said));
 }
 
 /// A file whose addresses are asked for.
 pub(super) struct Checking {
-    pub(super) asked: Asked,
+    pub(super) asked: ProbedAddresses,
     file: File,
-    answer: Option<Answer>,
+    answer: Option<ReloadReply>,
 }
 
 /// A file that waits for the engine.
@@ -204,8 +207,8 @@ pub(super) struct Reloading {
     config: Config,
     /// The keys that take a restart.
     later: Option<String>,
-    opened: Option<Opened>,
-    answer: Option<Answer>,
+    opened: Option<GroupSockets>,
+    answer: Option<ReloadReply>,
 }
 
 /// A file that nothing speaks against.
@@ -215,7 +218,7 @@ struct File {
     network: Network,
     links: BTreeMap<u32, Mac>,
     /// Sockets of groups, on which nobody answers yet.
-    opened: Option<Opened>,
+    opened: Option<GroupSockets>,
     /// Zones, and sockets by which queries come.
     opened_names: OpenedNames,
 }
@@ -233,8 +236,8 @@ pub(super) fn remedy(keys: &str) -> String {
 /// What of a file a daemon reads when it starts, and never again.
 #[derive(Debug)]
 pub(super) struct Fixed {
-    engine: Engine,
-    admin: Admin,
+    engine: EngineConfig,
+    admin: AdminConfig,
 }
 
 impl Fixed {

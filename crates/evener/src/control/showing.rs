@@ -8,28 +8,28 @@ use evener_dataplane::{DataPlane, Engine};
 use super::executor::Executor;
 use crate::board::Local;
 use crate::board::installed::Installed;
-use crate::board::{About, Board, Loaded, Published};
+use crate::board::{Board, DaemonInfo, Loaded, PublishedState};
 use crate::events::Bus;
-use crate::names::Counts;
+use crate::names::QueryCounts;
 use crate::redirect::Fronts;
 
 /// Where it goes, and what of it the director doesn't know.
 pub(super) struct Showing {
     pub(super) board: Arc<Board>,
-    about: Arc<About>,
+    about: Arc<DaemonInfo>,
     readings: Arc<dyn DataPlane>,
     /// About the file that a reload is putting in force.
     next: Option<Loaded>,
     local: Option<Local>,
     pub(super) installed: Arc<Installed>,
     fronts: Arc<Fronts>,
-    queries: Arc<Counts>,
+    queries: Arc<QueryCounts>,
 }
 
 impl Showing {
-    pub(super) fn begin(about: About, director: &Director, engine: &dyn Engine, bus: Bus) -> Showing {
+    pub(super) fn begin(about: DaemonInfo, director: &Director, engine: &dyn Engine, bus: Bus) -> Showing {
         let (about, readings) = (Arc::new(about), engine.data_plane());
-        let board = Board::new(Published {
+        let board = Board::new(PublishedState {
             snapshot: Arc::clone(director.snapshot()),
             about: Arc::clone(&about),
             gone: Arc::default(),
@@ -55,7 +55,7 @@ impl Showing {
         }
     }
 
-    pub(super) fn about(&self) -> &About {
+    pub(super) fn about(&self) -> &DaemonInfo {
         &self.about
     }
 
@@ -88,7 +88,7 @@ impl Executor {
         {
             Arc::make_mut(&mut self.showing.about).loaded = loaded;
         }
-        self.showing.board.publish(Published {
+        self.showing.board.publish(PublishedState {
             snapshot,
             about: Arc::clone(&self.showing.about),
             gone: self.totals.gone(),
@@ -111,7 +111,7 @@ impl Executor {
     }
 
     /// Publishes what is counted of groups and names.
-    pub(super) fn show_groups(&mut self, fronts: Arc<Fronts>, queries: Arc<Counts>) {
+    pub(super) fn show_groups(&mut self, fronts: Arc<Fronts>, queries: Arc<QueryCounts>) {
         self.showing.fronts = fronts;
         self.showing.queries = queries;
         self.publish();

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Owner, Start, tunnel_source};
+use evener_core::director::{
+    Director, Identity, IdentityError, Input, Moment, ServerOwner, Start, tunnel_source,
+};
 use evener_core::node::secret::Secret;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
@@ -22,13 +24,13 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use super::changing::ExecuteError;
-use super::conflicts::{Asked, OwnedElsewhere};
+use super::conflicts::{OwnedElsewhere, ProbedAddresses};
 use super::drained;
 use super::executor::{Executor, Tools};
-use super::groups::Groups;
-use super::hosts::{self, Heard, Hosts};
-use super::names::{Names, OpenError};
-use super::reading::{Reading, read_dns_files};
+use super::groups::GroupControl;
+use super::hosts::{self, HostSocket, ReceivedDatagram};
+use super::names::{NameControl, OpenError};
+use super::reading::{FileReader, read_dns_files};
 use super::reload::{self, Fixed};
 use super::telling::open_log;
 use super::totals::Totals;
@@ -36,19 +38,19 @@ use super::{Daemon, PACKET_ENGINE, REQUESTS, clocks, display, now_ms};
 use crate::admin;
 use crate::agent::local_server::LocalServer;
 use crate::agent::{self, AgentError};
-use crate::board::request::Request;
-use crate::board::{About, Loaded};
+use crate::board::request::ControlRequest;
+use crate::board::{DaemonInfo, Loaded};
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
-use crate::events::{Bus, Event};
-use crate::handoff::lccp::{Part, Speaker};
-use crate::handoff::{Asking, Question, Reader};
-use crate::io::neighbours::{Frame, Neighbours};
+use crate::events::{Bus, DaemonEvent};
+use crate::handoff::lccp::{NodeRole, Speaker};
+use crate::handoff::{Asking, ControlQuery, ConversationContext};
+use crate::io::neighbours::{Neighbours, ReceivedFrame};
 use crate::io::network::{self, Network, NetworkError, path_mtu};
-use crate::io::sysctl::Settings;
+use crate::io::sysctl::ChangedSysctls;
 use crate::record::Recorder;
 use crate::redirect::ListenError;
 use crate::runtime::Exit;
-use crate::runtime::descriptors::Room;
+use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::paths;
 use crate::runtime::secret;
@@ -79,7 +81,7 @@ pub(super) enum StartError {
     NotAHost(#[from] IdentityError),
     /// The secret by which hosts know each other.
     #[error(transparent)]
-    Secret(#[from] secret::ReadError),
+    Secret(#[from] secret::SecretFileError),
     /// What this host has to be as a server.
     #[error(transparent)]
     Server(#[from] AgentError),
@@ -176,11 +178,11 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
     let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
     let adopted = engine.running().is_some();
-    let drained = drained::read(&directory, Owner::Service);
+    let drained = drained::read(&directory, ServerOwner::Service);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let (asked, questions) = mpsc::channel(REQUESTS);
-    let part = if identity.is_some() { Part::Host } else { Part::Director };
+    let part = if identity.is_some() { NodeRole::Host } else { NodeRole::Director };
     let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, &bus, part, &network));
     let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
     let host_role = host_role(&config, identity, reader, config_path, &directory, engine.kind()).await;
@@ -192,9 +194,9 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         }
     };
     let (results, facts) = mpsc::channel(256);
-    let (mut groups, asked) = Groups::new(&directory, results.clone(), &recorder);
+    let (mut groups, asked) = GroupControl::new(&directory, results.clone(), &recorder);
     let mut opened_groups = groups.open(&config)?;
-    let mut names = Names::new(seed()?, results.clone());
+    let mut names = NameControl::new(seed()?, results.clone());
     names.will_follow(Some(names.open(&config, read_dns_files(&config).map_err(OpenError::from)?)?));
     let start = Start {
         farm: config.description(),
@@ -204,7 +206,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
         seed: engine.memory().seed,
         running: engine.running().cloned(),
-        drained_of_names: drained::read(&directory, Owner::Name),
+        drained_of_names: drained::read(&directory, ServerOwner::Name),
         groups: groups.kept(&config),
     };
     let hosts = hosts.map(|(hosts, _)| hosts);
@@ -218,14 +220,14 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
             reload::remedy(keys)
         );
     }
-    let about = About {
+    let about = DaemonInfo {
         started_ms,
         config: display(config_path),
         adopted,
         engine_note,
         loaded: Loaded { at: SystemTime::now(), restart_for, trouble: None },
     };
-    let settings = Settings::new(&directory);
+    let settings = ChangedSysctls::new(&directory);
     let (fronts, queries) = (groups.fronts(), names.counts());
     let tools = Tools { engine, neighbours, settings, hosts, groups, names, facts: results, bus };
     let mut executor = Executor::new(director, config, about, tools);
@@ -265,7 +267,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         local_server,
         requests,
         facts,
-        reading: Reading::new(),
+        reading: FileReader::new(),
         asked,
         checking: None,
         reloading: None,
@@ -308,8 +310,8 @@ fn leave_engine(engine: Box<dyn Engine>, adopted: bool) {
 /// This host as one among others.
 struct HostRole {
     /// With a number that no other start of it has.
-    hosts: Option<(Hosts, u64)>,
-    heard: mpsc::Receiver<Heard>,
+    hosts: Option<(HostSocket, u64)>,
+    heard: mpsc::Receiver<ReceivedDatagram>,
     local_server: Option<LocalServer>,
 }
 
@@ -317,7 +319,7 @@ struct HostRole {
 async fn host_role(
     config: &Config,
     identity: Option<(Identity, Secret)>,
-    reader: Option<(Reader, Secret)>,
+    reader: Option<(ConversationContext, Secret)>,
     config_path: &Path,
     directory: &Path,
     engine: &str,
@@ -334,28 +336,28 @@ async fn host_role(
 
 /// Who reads for the data plane, and speaks with other nodes.
 fn reader(
-    asked: mpsc::Sender<Question>,
+    asked: mpsc::Sender<ControlQuery>,
     secret: Secret,
     recorder: &Arc<Recorder>,
     bus: &Bus,
-    part: Part,
+    part: NodeRole,
     network: &Network,
-) -> io::Result<(Reader, Secret)> {
+) -> io::Result<(ConversationContext, Secret)> {
     let asking = Asking::new(asked, Arc::clone(recorder), bus.clone());
     let speaker = Speaker::start(secret.clone(), part, network, Some(asking.clone()))?;
-    Ok((Reader::new(asking, Arc::clone(recorder), speaker, Room::make()), secret))
+    Ok((ConversationContext::new(asking, Arc::clone(recorder), speaker, ClientLimits::make()), secret))
 }
 
 /// Begins to hear other hosts.
 async fn hosts(
     config: &Config,
     identity: Option<(Identity, Secret)>,
-) -> Result<(Option<(Hosts, u64)>, mpsc::Receiver<Heard>), StartError> {
+) -> Result<(Option<(HostSocket, u64)>, mpsc::Receiver<ReceivedDatagram>), StartError> {
     let Some((identity, secret)) = identity else { return Ok((None, mpsc::channel(1).1)) };
     let mut incarnation = [0; 8];
     secret::random(&mut incarnation).map_err(StartError::io(RANDOM))?;
     let at = SocketAddr::new(identity.address, config.farm.peers.port);
-    let opened = Hosts::open(at.port(), identity, secret).await;
+    let opened = HostSocket::open(at.port(), identity, secret).await;
     let (hosts, heard) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;
     Ok((Some((hosts, u64::from_ne_bytes(incarnation))), heard))
 }
@@ -390,8 +392,8 @@ async fn open(
     executor: &mut Executor,
     local_server: &mut Option<LocalServer>,
     adopted: bool,
-    frames: &mut mpsc::Receiver<Frame>,
-    requests: mpsc::Sender<Request>,
+    frames: &mut mpsc::Receiver<ReceivedFrame>,
+    requests: mpsc::Sender<ControlRequest>,
     directory: &Path,
 ) -> Result<(), StartError> {
     refuse_conflicts(executor, frames).await?;
@@ -405,7 +407,7 @@ async fn open(
         // What makes connections here must stand behind the engine, which is there only now.
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
-    executor.bus.tell(Event::Started { engine: executor.engine_detail.clone(), adopted });
+    executor.bus.tell(DaemonEvent::Started { engine: executor.engine_detail.clone(), adopted });
     executor.warn_of_host();
     executor.show_local(local_server.as_ref().map(LocalServer::local));
     let board = Arc::clone(&executor.showing.board);
@@ -483,9 +485,14 @@ fn seed() -> Result<Seed, StartError> {
 }
 
 /// Asks, before the director answers for an address, whether anyone else does.
-async fn refuse_conflicts(executor: &Executor, frames: &mut mpsc::Receiver<Frame>) -> Result<(), StartError> {
+async fn refuse_conflicts(
+    executor: &Executor,
+    frames: &mut mpsc::Receiver<ReceivedFrame>,
+) -> Result<(), StartError> {
     let director = &executor.director;
-    let Some(asked) = Asked::ask(executor, director.farm(), director.links()) else { return Ok(()) };
+    let Some(asked) = ProbedAddresses::ask(executor, director.farm(), director.links()) else {
+        return Ok(());
+    };
     while let Ok(Some(frame)) = timeout_at(asked.until, frames.recv()).await {
         asked.owner(&frame, director.network())?;
     }

@@ -8,17 +8,17 @@ use evener_dataplane::events::Watch;
 use tokio::sync::mpsc;
 
 use super::executor::Executor;
-use crate::cli::Client;
+use crate::cli::ClientArg;
 use crate::config::Config;
 use crate::record::Traced;
-use crate::record::{AccessLogFile, Listener, Names, Recorder, TRACES_MAX};
+use crate::record::{AccessLogFile, Recorder, TRACES_MAX, TableNames, TraceReader};
 
 /// What telling takes.
 #[derive(Default)]
-pub(super) struct Telling {
+pub(super) struct TraceControl {
     pub(super) recorder: Arc<Recorder>,
     /// Begins when the data plane is first to tell something.
-    listener: Option<Listener>,
+    listener: Option<TraceReader>,
     /// What the data plane was told to tell; not known at first, since an earlier daemon may have wanted something.
     watched: Option<Watch>,
 }
@@ -38,7 +38,7 @@ impl Executor {
     }
 
     /// Has what is told be told by the names in force.
-    pub(super) fn tell_names(&self, names: Names) {
+    pub(super) fn tell_names(&self, names: TableNames) {
         self.telling.recorder.name(names);
     }
 
@@ -55,7 +55,7 @@ impl Executor {
         if self.telling.listener.is_none() && wanted != Watch::default() {
             let (events, recorder) = (engine.events()?, Arc::clone(&self.telling.recorder));
             let none = |source| EngineError::System { what: "a thread for events".to_owned(), source };
-            self.telling.listener = Some(Listener::start(events, recorder).map_err(none)?);
+            self.telling.listener = Some(TraceReader::start(events, recorder).map_err(none)?);
         }
         engine.watch(&wanted)?;
         self.telling.watched = Some(wanted);
@@ -84,7 +84,7 @@ impl Executor {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn follow(&mut self, client: Client) -> Result<mpsc::Receiver<Traced>, String> {
+    pub(super) fn follow(&mut self, client: ClientArg) -> Result<mpsc::Receiver<Traced>, String> {
         let lines = self.telling.recorder.follow(client).ok_or_else(|| {
             format!("{TRACES_MAX} traces run already, and there can't be more: end one of them")
         })?;

@@ -20,7 +20,7 @@ use crate::views::Finding;
 const WAIT: Duration = Duration::from_millis(1_500);
 
 /// One of a service's addresses on one interface that no packets are taken from.
-struct Place<'a> {
+struct UncoveredAddress<'a> {
     service: &'a str,
     address: SocketAddr,
     interface: &'a str,
@@ -42,16 +42,16 @@ pub(super) async fn look(services: &[Service], links: &Links, taken: &BTreeSet<S
             let socket = LinkSocket::open_filtered(ifindex, EtherType::All, &sent_to(address, protocol));
             // Without the right to listen there is nothing to say; that it is missing has been said.
             let socket = AsyncFd::new(socket.ok()?).ok()?;
-            Some(Place { service: &service.name, address, interface, ethernet, socket })
+            Some(UncoveredAddress { service: &service.name, address, interface, ethernet, socket })
         })
     });
-    let places: Vec<Place<'_>> = places.collect();
+    let places: Vec<UncoveredAddress<'_>> = places.collect();
     let until = Instant::now() + WAIT;
     let heard = join_all(places.iter().map(|place| place.hears(until))).await;
     places.iter().zip(heard).filter(|(_, heard)| *heard).map(|(place, _)| place.finding()).collect()
 }
 
-impl Place<'_> {
+impl UncoveredAddress<'_> {
     /// Whether a packet comes in until then.
     async fn hears(&self, until: Instant) -> bool {
         let readable = timeout_at(until, self.socket.readable()).await;
@@ -59,7 +59,7 @@ impl Place<'_> {
     }
 
     fn finding(&self) -> Finding {
-        let Place { service, address, interface, .. } = self;
+        let UncoveredAddress { service, address, interface, .. } = self;
         let help = match self.ethernet {
             true => {
                 "name it among `interfaces` in [engine], or name none there: then every interface that is up and has an \

@@ -30,13 +30,13 @@ fn finding(room: usize) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::State;
+    use crate::views::Severity;
 
     #[test]
     fn little_room_is_warned_of_with_what_to_do() {
-        assert_eq!(finding(WANTED).state, State::Ok);
+        assert_eq!(finding(WANTED).state, Severity::Ok);
         let little = finding(212_992);
-        assert_eq!(little.state, State::Warn);
+        assert_eq!(little.state, Severity::Warn);
         assert!(
             little.message.contains("208 KiB") && little.message.contains("rmem_max=2097152"),
             "{}",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use evener_core::farm::membership::Answer;
+use evener_core::farm::membership::NeighbourReply;
 use evener_core::net::wire::Mac;
 use tokio::time::{Instant, timeout_at};
 
@@ -39,7 +39,10 @@ pub(super) async fn look(
     let mut findings = Vec::new();
     let end = Instant::now() + WAIT;
     while let Ok(Some(frame)) = timeout_at(end, frames.recv()).await {
-        let Ok(Some(Answer { place, address })) = Answer::read(frame.ifindex, &frame.bytes) else { continue };
+        let Ok(Some(NeighbourReply { place, address })) = NeighbourReply::read(frame.ifindex, &frame.bytes)
+        else {
+            continue;
+        };
         let own = network.interfaces.values().any(|interface| interface.mac == place.mac);
         let Some(service) = announced.get(&address).filter(|_| !own && told.insert((address, place.mac)))
         else {

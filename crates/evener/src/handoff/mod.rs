@@ -25,15 +25,15 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use zerocopy::IntoBytes;
 
-pub(crate) use asking::{Answer, Asking, Matched};
+pub(crate) use asking::{Asking, ControlReply, Matched};
 pub(crate) use conversation::rehandoff;
 pub(crate) use evener_core::path::cookie::FourTuple;
-pub(crate) use head::{Judged, Refusal, Wanted, judge};
+pub(crate) use head::{HeadRefusal, Judged, NormalizedRequest, judge};
 use lccp::Speaker;
-pub(crate) use rehandoff::{Held, Move};
+pub(crate) use rehandoff::{HeldSegment, Move};
 
 use crate::record::{Mechanism, Recorder};
-use crate::runtime::descriptors::Room;
+use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::seats::Seats;
 
 /// Connections that wait to be taken.
@@ -44,21 +44,21 @@ pub(crate) const FROM_HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const LOOPBACK: Mac = Mac([0; 6]);
 
 /// What a conversation asks of the control loop.
-pub(crate) enum Question {
-    /// Who is to serve this? Until it is [given](Question::Give), what the client sends is dropped, and comes again.
+pub(crate) enum ControlQuery {
+    /// Who is to serve this? Until it is [given](ControlQuery::Give), what the client sends is dropped, and comes again.
     /// The dispatcher may have said who.
     Choose {
         ends: FourTuple,
         matched: Matched,
         advice: Option<SocketAddr>,
-        answer: oneshot::Sender<Answer<Option<Chosen>>>,
+        answer: oneshot::Sender<ControlReply<Option<Chosen>>>,
     },
     /// Another node asks who is to serve this.
-    Decide { ends: FourTuple, matched: Matched, answer: oneshot::Sender<Answer<Option<SocketAddr>>> },
+    Decide { ends: FourTuple, matched: Matched, answer: oneshot::Sender<ControlReply<Option<SocketAddr>>> },
     /// Does the server that has the connection answer this?
-    Stays { ends: FourTuple, matched: Matched, server: u16, answer: oneshot::Sender<Answer<bool>> },
+    Stays { ends: FourTuple, matched: Matched, server: u16, answer: oneshot::Sender<ControlReply<bool>> },
     /// Then the segment goes there.
-    Pass { ends: FourTuple, held: Held },
+    Pass { ends: FourTuple, held: HeldSegment },
     /// Another node has given this connection to a server.
     Forward { ends: FourTuple, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
     /// It is over.
@@ -70,7 +70,7 @@ pub(crate) enum Question {
     /// It stays with the server that it had.
     Return { ends: FourTuple, server: u16 },
     /// The client is told that its connection is over.
-    End { ends: FourTuple, held: Held },
+    End { ends: FourTuple, held: HeldSegment },
 }
 
 /// Who is to serve.
@@ -149,7 +149,7 @@ impl Outcomes {
 
 /// What all conversations share.
 #[derive(Clone)]
-pub(crate) struct Reader {
+pub(crate) struct ConversationContext {
     asking: Asking,
     pub(crate) outcomes: Arc<Outcomes>,
     /// For clients that are read, and those whose bytes are carried.
@@ -160,31 +160,36 @@ pub(crate) struct Reader {
     pub(crate) speaker: Speaker,
 }
 
-impl Reader {
+impl ConversationContext {
     /// Whatever is read is told to the recorder.
-    pub(crate) fn new(asking: Asking, recorder: Arc<Recorder>, speaker: Speaker, room: Room) -> Reader {
+    pub(crate) fn new(
+        asking: Asking,
+        recorder: Arc<Recorder>,
+        speaker: Speaker,
+        room: ClientLimits,
+    ) -> ConversationContext {
         let (seats, carried) = (Seats::new(room.read), Seats::new(room.carried));
-        Reader { asking, outcomes: Arc::default(), seats, carried, recorder, speaker }
+        ConversationContext { asking, outcomes: Arc::default(), seats, carried, recorder, speaker }
     }
 
-    fn seats(&self, room: transfer::Room) -> &Seats {
+    fn seats(&self, room: transfer::Quota) -> &Seats {
         match room {
-            transfer::Room::Reading => &self.seats,
-            transfer::Room::Carrying => &self.carried,
+            transfer::Quota::Reading => &self.seats,
+            transfer::Quota::Carrying => &self.carried,
         }
     }
 }
 
 /// A port on a service address where the data plane's connections arrive.
-pub(crate) struct Listener {
+pub(crate) struct PuntListener {
     /// Its number.
     pub(crate) port: u16,
     task: JoinHandle<()>,
 }
 
-impl Listener {
+impl PuntListener {
     /// Opens one on an address that this host has, or will have.
-    pub(crate) fn open(address: IpAddr, reader: &Reader) -> io::Result<Listener> {
+    pub(crate) fn open(address: IpAddr, reader: &ConversationContext) -> io::Result<PuntListener> {
         let socket = Socket::new(Domain::for_address((address, 0).into()), Type::STREAM, None)?;
         match address {
             IpAddr::V4(_) => socket.set_freebind_v4(true)?,
@@ -198,17 +203,17 @@ impl Listener {
         let listener = TcpListener::from_std(socket.into())?;
         let port = listener.local_addr()?.port();
         let task = tokio::spawn(listen(listener, reader.clone()));
-        Ok(Listener { port, task })
+        Ok(PuntListener { port, task })
     }
 }
 
-impl Drop for Listener {
+impl Drop for PuntListener {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn listen(listener: TcpListener, reader: Reader) {
+async fn listen(listener: TcpListener, reader: ConversationContext) {
     loop {
         let (stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,

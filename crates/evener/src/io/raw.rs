@@ -16,19 +16,19 @@ const PACKET_BYTES: usize = 60 + wire::LEN_MAX + 1;
 const AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// One of them. Nobody listens once it is dropped.
-pub(crate) struct Listener {
+pub(crate) struct RawReceiver {
     socket: Arc<UdpSocket>,
     task: JoinHandle<()>,
 }
 
-impl Listener {
+impl RawReceiver {
     /// Opens it on an address that this host has. What comes is given to `hear`, which is told the source first and says
     /// whether to look any further.
     pub(crate) fn open(
         own: IpAddr,
         is_node: impl Fn(IpAddr) -> bool + Send + 'static,
         hear: impl Fn(IpAddr, &[u8]) + Send + 'static,
-    ) -> io::Result<Listener> {
+    ) -> io::Result<RawReceiver> {
         let protocol = Some(Protocol::from(i32::from(lccp::PROTOCOL)));
         let socket = Socket::new(Domain::for_address((own, 0).into()), Type::RAW, protocol)?;
         socket.set_nonblocking(true)?;
@@ -36,7 +36,7 @@ impl Listener {
         // To the runtime it is like a socket of datagrams; ports stay 0.
         let socket = Arc::new(UdpSocket::from_std(StdSocket::from(socket))?);
         let task = tokio::spawn(listen(Arc::clone(&socket), is_node, hear));
-        Ok(Listener { socket, task })
+        Ok(RawReceiver { socket, task })
     }
 
     /// Sends a message. One that can't be sent is lost, as any may be.
@@ -47,7 +47,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for RawReceiver {
     fn drop(&mut self) {
         self.task.abort();
     }

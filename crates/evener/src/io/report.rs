@@ -58,7 +58,7 @@ async fn answer(to: SocketAddr, settings: &Reporting) -> std::io::Result<Vec<u8>
 }
 
 /// A response, as far as it has come.
-struct Response<'a> {
+struct HttpResponse<'a> {
     is_good: bool,
     body: &'a [u8],
     /// Of the body, if the head says it.
@@ -66,7 +66,7 @@ struct Response<'a> {
 }
 
 /// Reads a response; `None` until its head is there. What comes in chunks isn't read: a report is short.
-fn response(answer: &[u8]) -> Result<Option<Response<'_>>, BadReport> {
+fn response(answer: &[u8]) -> Result<Option<HttpResponse<'_>>, BadReport> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Response::new(&mut headers);
     let head = match parsed.parse(answer).map_err(|_| BadReport::Unreadable)? {
@@ -75,7 +75,7 @@ fn response(answer: &[u8]) -> Result<Option<Response<'_>>, BadReport> {
     };
     let length = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
     let length = length.and_then(|header| std::str::from_utf8(header.value).ok()?.trim().parse().ok());
-    Ok(Some(Response {
+    Ok(Some(HttpResponse {
         is_good: parsed.code == Some(200),
         body: answer.get(head..).unwrap_or_default(),
         length,
@@ -84,7 +84,7 @@ fn response(answer: &[u8]) -> Result<Option<Response<'_>>, BadReport> {
 
 /// Whether a response has all that its head says: some servers leave the connection open whatever they are asked.
 fn is_complete(answer: &[u8]) -> bool {
-    let Ok(Some(Response { body, length: Some(length), .. })) = response(answer) else { return false };
+    let Ok(Some(HttpResponse { body, length: Some(length), .. })) = response(answer) else { return false };
     body.len() >= length
 }
 

@@ -21,21 +21,21 @@ use evener_core::path::content::Routes;
 use evener_core::path::cookie::FourTuple;
 use evener_core::path::decide::Reason;
 use evener_core::path::tables::NO_SERVER;
-use evener_dataplane::events::{ConnectionEvent, PacketEvent, Told, Watch};
+use evener_dataplane::events::{ConnectionEvent, PacketEvent, TracedVerdict, Watch};
 use tokio::sync::mpsc;
 
-use crate::cli::Client;
+use crate::cli::ClientArg;
 use crate::config::LogTarget;
-use access::{Counts, Writing};
+use access::{LogCounts, Writing};
 use latency::LatencyHistogram;
-use summary::{Kind, RequestSummary};
+use summary::{ApplicationProtocol, RequestSummary};
 use trace::Traces;
 
 pub(crate) use access::AccessLogFile;
 pub(crate) use line::json;
-pub(crate) use listener::Listener;
-pub(crate) use names::Names;
-pub use told::{AccessLog, Deciding, Decision, Packet, Traced};
+pub(crate) use listener::TraceReader;
+pub(crate) use names::TableNames;
+pub use told::{AccessLog, AccessLogEntry, Deciding, Traced, TracedPacket};
 pub(crate) use trace::TRACES_MAX;
 
 /// How a connection came to its server, or to none.
@@ -117,10 +117,10 @@ pub(crate) struct Redirected<'b> {
 }
 
 impl Redirected<'_> {
-    fn line(&self) -> Decision {
+    fn line(&self) -> AccessLogEntry {
         let summary = RequestSummary::of(self.head);
         let text = |bytes: Option<&[u8]>| bytes.map(line::text);
-        Decision {
+        AccessLogEntry {
             time: time(self.at),
             service: self.service.to_owned(),
             client: self.client.to_string(),
@@ -142,22 +142,22 @@ impl Redirected<'_> {
 /// To whom everything is told.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    names: RwLock<Arc<Names>>,
+    names: RwLock<Arc<TableNames>>,
     writing: RwLock<Option<Writing>>,
     traces: Traces,
     took: [LatencyHistogram; Mechanism::ALL.len()],
-    counts: Arc<Counts>,
+    counts: Arc<LogCounts>,
     /// Events that the data plane could not tell while there was a log.
     untold: AtomicU64,
 }
 
 impl Recorder {
     /// Goes on with these names.
-    pub(crate) fn name(&self, names: Names) {
+    pub(crate) fn name(&self, names: TableNames) {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
     }
 
-    fn names(&self) -> Arc<Names> {
+    fn names(&self) -> Arc<TableNames> {
         Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -189,7 +189,7 @@ impl Recorder {
     }
 
     /// Tells of a client, until the receiver is dropped; nothing if that is done for too many already.
-    pub(crate) fn follow(&self, client: Client) -> Option<mpsc::Receiver<Traced>> {
+    pub(crate) fn follow(&self, client: ClientArg) -> Option<mpsc::Receiver<Traced>> {
         self.traces.follow(client)
     }
 
@@ -230,12 +230,12 @@ impl Recorder {
         self.traces.tell(&[decided.ends.client], || Traced::Decision(line()));
     }
 
-    fn line(&self, decided: &Decided<'_>) -> Decision {
+    fn line(&self, decided: &Decided<'_>) -> AccessLogEntry {
         let (names, summary) = (self.names(), RequestSummary::of(decided.head));
         let FourTuple { client, service } = decided.ends;
         let text = |bytes: Option<&[u8]>| bytes.map(line::text);
-        let is_tls = summary.kind == Some(Kind::Tls);
-        Decision {
+        let is_tls = summary.kind == Some(ApplicationProtocol::Tls);
+        AccessLogEntry {
             time: time(decided.at),
             service: names.service(service).map_or_else(|| service.to_string(), str::to_owned),
             client: client.to_string(),
@@ -316,15 +316,15 @@ fn time(at: SystemTime) -> String {
     humantime::format_rfc3339_millis(at).to_string()
 }
 
-fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> Packet {
+fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> TracedPacket {
     let end = |end: SocketAddr| if end.port() == 0 { end.ip().to_string() } else { end.to_string() };
     let verdict = match event.verdict {
-        Told::Forward => "forward",
-        Told::Pass => "pass",
-        Told::Drop => "drop",
-        Told::Hold => "hold",
+        TracedVerdict::Forward => "forward",
+        TracedVerdict::Pass => "pass",
+        TracedVerdict::Drop => "drop",
+        TracedVerdict::Hold => "hold",
     };
-    Packet {
+    TracedPacket {
         time: time(at),
         protocol: protocol(event.protocol),
         flags: (event.protocol == TCP).then(|| flags(event.tcp_flags)),

@@ -14,7 +14,7 @@ fn recorder() -> (Recorder, Receiver<Traced>) {
     let mut plan = Plan::default();
     plan.servers.insert(3, ServerName { service: "web".into(), server: "web1".into() });
     let recorder = Recorder::default();
-    recorder.name(Names::of(&plan, Arc::default()));
+    recorder.name(TableNames::of(&plan, Arc::default()));
     let lines = recorder.follow(CLIENT.parse().unwrap()).unwrap();
     (recorder, lines)
 }
@@ -45,7 +45,7 @@ fn packet(src: &str, dst: &str) -> PacketEvent {
         protocol: 6,
         tcp_flags: 0x12,
         len: 60,
-        verdict: Told::Forward,
+        verdict: TracedVerdict::Forward,
         reason: Reason::CookieSent,
         beside: None,
         server: NO_SERVER,
@@ -116,8 +116,11 @@ fn packets_both_ways() {
     insta::assert_snapshot!(lines(&mut all).concat(), @r#"
     {"what":"packet","time":"2026-01-02T03:04:05.678Z","protocol":"icmp","src":"198.51.100.7","dst":"192.0.2.100","bytes":60,"verdict":"forward","reason":"cookie_sent","server":"web1"}
     "#);
-    let back =
-        PacketEvent { beside: Some(Reason::NoSession), verdict: Told::Drop, ..packet(SERVICE, CLIENT) };
+    let back = PacketEvent {
+        beside: Some(Reason::NoSession),
+        verdict: TracedVerdict::Drop,
+        ..packet(SERVICE, CLIENT)
+    };
     recorder.packet(&back, at());
     insta::assert_snapshot!(lines(&mut trace).concat(), @r#"
     {"what":"packet","time":"2026-01-02T03:04:05.678Z","protocol":"tcp","flags":"syn,ack","src":"198.51.100.7:40000","dst":"192.0.2.100:80","bytes":60,"verdict":"forward","reason":"cookie_sent","server":null}

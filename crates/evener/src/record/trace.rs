@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
 use super::Traced;
-use crate::cli::Client;
+use crate::cli::ClientArg;
 
 /// Traces at a time.
 pub(crate) const TRACES_MAX: usize = 4;
@@ -15,16 +15,16 @@ pub(crate) const TRACES_MAX: usize = 4;
 const BEHIND_MAX: usize = 4_096;
 
 /// One who follows a client.
-struct Trace {
-    client: Client,
+struct TraceSubscriber {
+    client: ClientArg,
     lines: mpsc::Sender<Traced>,
     /// Lines that had no room since the last one.
     lost: u64,
 }
 
-impl Trace {
+impl TraceSubscriber {
     fn concerns(&self, ends: &[SocketAddr]) -> bool {
-        let Client { address, port } = self.client;
+        let ClientArg { address, port } = self.client;
         ends.iter().any(|end| end.ip() == address && port.is_none_or(|port| port == end.port()))
     }
 
@@ -41,20 +41,20 @@ impl Trace {
 
 /// All who do.
 #[derive(Default)]
-pub(super) struct Traces(Mutex<Vec<Trace>>);
+pub(super) struct Traces(Mutex<Vec<TraceSubscriber>>);
 
 impl Traces {
-    fn open(&self) -> MutexGuard<'_, Vec<Trace>> {
+    fn open(&self) -> MutexGuard<'_, Vec<TraceSubscriber>> {
         let mut traces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         traces.retain(|trace| !trace.lines.is_closed());
         traces
     }
 
     /// Follows a client until the receiver is dropped; nothing if too many do already.
-    pub(super) fn follow(&self, client: Client) -> Option<mpsc::Receiver<Traced>> {
+    pub(super) fn follow(&self, client: ClientArg) -> Option<mpsc::Receiver<Traced>> {
         let mut traces = self.open();
         let (lines, receiver) = mpsc::channel(BEHIND_MAX);
-        (traces.len() < TRACES_MAX).then(|| traces.push(Trace { client, lines, lost: 0 }))?;
+        (traces.len() < TRACES_MAX).then(|| traces.push(TraceSubscriber { client, lines, lost: 0 }))?;
         Some(receiver)
     }
 
@@ -89,7 +89,7 @@ impl Traces {
 mod tests {
     use super::*;
 
-    fn client(text: &str) -> Client {
+    fn client(text: &str) -> ClientArg {
         text.parse().unwrap()
     }
 

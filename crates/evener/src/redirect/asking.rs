@@ -29,7 +29,7 @@ const READ: u64 = 4 * 1024;
 static PLACES: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
 
 /// A member that is asked for its load.
-pub(crate) struct Question {
+pub(crate) struct MemberQuery {
     pub(crate) url: Url,
     /// Whether the member named this URL for it.
     pub(crate) is_named: bool,
@@ -44,8 +44,8 @@ pub(crate) struct Question {
 }
 
 /// Asks a member for its load. Nobody waits for the load here.
-pub(crate) async fn ask_for_load(question: Question) -> Queried {
-    let Question { url, is_named, reach, own, from, ca } = question;
+pub(crate) async fn ask_for_load(question: MemberQuery) -> Queried {
+    let MemberQuery { url, is_named, reach, own, from, ca } = question;
     let Ok(_place) = PLACES.try_acquire() else {
         tracing::debug!(%url, "not asked for its load: too many members are asked at this time");
         return Queried::Unanswered;
@@ -133,7 +133,7 @@ mod tests {
             })
         });
         let own = Arc::new([]);
-        let question = Question { url, is_named, reach: None, own, from: Vec::new(), ca: None };
+        let question = MemberQuery { url, is_named, reach: None, own, from: Vec::new(), ca: None };
         let queried = ask_for_load(question).await;
         server.into_iter().for_each(|server| server.abort());
         queried

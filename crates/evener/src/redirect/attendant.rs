@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use evener_core::farm::group::{RETRY_AFTER_S, Wanted};
-use evener_core::net::http::{Frame, HEADERS_MAX, Refusal, redirect, tell};
+use evener_core::farm::group::{DispatchRequest, RETRY_AFTER_S};
+use evener_core::net::http::{HEADERS_MAX, HttpRefusal, ResponseFraming, redirect, tell};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -25,11 +25,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use super::client_stream::ClientStream;
-use super::fetch::{Asked, Client, Destination, Fetch};
-use super::front::{Front, Outcome};
+use super::fetch::{Destination, Fetch, FetchContext, MemberClient};
+use super::front::{Front, RequestOutcome};
 use super::request_stream::RequestStream;
-use super::responder::{Given, Taker};
-use super::telling::Telling;
+use super::responder::{Delegate, DelegatedConnection};
+use super::telling::RequestLog;
 use crate::runtime::seats::Seats;
 
 /// Connections at a time; and those that wait for a place, which is a moment.
@@ -46,7 +46,7 @@ const MESSAGE_MAX: usize = 64 * 1024;
 const READ_BUFFER: usize = 16 * 1024;
 
 /// The body of an answer.
-pub(super) type Body = BoxBody<Bytes, hyper::Error>;
+pub(super) type ResponseBody = BoxBody<Bytes, hyper::Error>;
 
 /// A message of a member, for the control loop.
 #[derive(Debug)]
@@ -78,21 +78,21 @@ pub(crate) struct Reply {
 
 /// Who takes connections that responders give away.
 pub(crate) struct Attendant {
-    given: mpsc::Sender<Given>,
+    given: mpsc::Sender<DelegatedConnection>,
 }
 
 #[derive(Clone)]
-struct Desk {
+struct SlowPathContext {
     asks: mpsc::Sender<Ask>,
-    client: Client,
-    telling: Telling,
+    client: MemberClient,
+    telling: RequestLog,
 }
 
 impl Attendant {
     /// Begins to take some. Messages go to `asks`.
-    pub(crate) fn start(telling: Telling, asks: mpsc::Sender<Ask>) -> Attendant {
-        let (given, mut come) = mpsc::channel::<Given>(WAITING);
-        let desk = Desk { asks, client: Client::new(), telling };
+    pub(crate) fn start(telling: RequestLog, asks: mpsc::Sender<Ask>) -> Attendant {
+        let (given, mut come) = mpsc::channel::<DelegatedConnection>(WAITING);
+        let desk = SlowPathContext { asks, client: MemberClient::new(), telling };
         let seats = Seats::new(PLACES);
         tokio::spawn(async move {
             while let Some(given) = come.recv().await {
@@ -110,14 +110,14 @@ impl Attendant {
     }
 
     /// The way for responders' threads.
-    pub(crate) fn taker(&self) -> Taker {
+    pub(crate) fn taker(&self) -> Delegate {
         let given = self.given.clone();
         Arc::new(move |one| given.try_send(one).is_ok())
     }
 }
 
-async fn attend(given: Given, desk: Desk) {
-    let Given { stream, client, front, heard } = given;
+async fn attend(given: DelegatedConnection, desk: SlowPathContext) {
+    let DelegatedConnection { stream, client, front, heard } = given;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { return };
     let stream = ClientStream::new(heard, stream, SEND);
     let Some(tls) = front.tls() else { return serve(stream, client, None, &front, &desk).await };
@@ -136,7 +136,7 @@ async fn serve(
     client: SocketAddr,
     certificate: Option<&CertificateDer<'static>>,
     front: &Arc<Front>,
-    desk: &Desk,
+    desk: &SlowPathContext,
 ) {
     let service = service_fn(|request| async move {
         Ok::<_, Infallible>(answer(request, client, certificate, front, desk).await)
@@ -153,8 +153,8 @@ async fn serve(
         Ok(parts) => {
             let mut stream = parts.io.into_inner();
             if let Some((refusal, head)) = stream.refused() {
-                front.count(Outcome::Refused(refusal));
-                let (status, outcome) = (refusal.status(), Outcome::Refused(refusal));
+                front.count(RequestOutcome::Refused(refusal));
+                let (status, outcome) = (refusal.status(), RequestOutcome::Refused(refusal));
                 desk.telling.note(front, None, client, Instant::now(), head, status, outcome);
             }
             // Whoever has gone needs no end.
@@ -168,12 +168,12 @@ async fn answer(
     client: SocketAddr,
     certificate: Option<&CertificateDer<'static>>,
     front: &Arc<Front>,
-    desk: &Desk,
-) -> Response<Body> {
+    desk: &SlowPathContext,
+) -> Response<ResponseBody> {
     let (began, told) = (Instant::now(), Summary::of(&request));
     let (response, outcome, member) = if front.rules().is_protocol(request.method().as_str()) {
         let response = message(request, client, certificate, front, desk).await;
-        let outcome = Outcome::Message(response.status().as_u16());
+        let outcome = RequestOutcome::Message(response.status().as_u16());
         (response, outcome, None)
     } else {
         send_on(request, &told, client, front, desk).await
@@ -190,8 +190,8 @@ async fn message(
     from: SocketAddr,
     certificate: Option<&CertificateDer<'static>>,
     front: &Front,
-    desk: &Desk,
-) -> Response<Body> {
+    desk: &SlowPathContext,
+) -> Response<ResponseBody> {
     let told = Summary::of(&request);
     let said =
         |status: u16, sentence: &str| spoken(&told, |out, frame| tell(out, frame, status, &[], sentence));
@@ -203,7 +203,7 @@ async fn message(
             return said(413, "A message has at most 64 KiB.");
         }
         Ok(Err(_)) => return said(400, "The message broke off."),
-        Err(_) => return said(408, Refusal::Late.sentence()),
+        Err(_) => return said(408, HttpRefusal::Late.sentence()),
     };
     let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let (answer, answered) = oneshot::channel();
@@ -226,7 +226,7 @@ async fn message(
     }
 }
 
-fn replied(reply: &Reply) -> Response<Body> {
+fn replied(reply: &Reply) -> Response<ResponseBody> {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let response = Response::builder()
         .status(status)
@@ -248,11 +248,11 @@ async fn send_on(
     told: &Summary,
     client: SocketAddr,
     front: &Front,
-    desk: &Desk,
-) -> (Response<Body>, Outcome, Option<String>) {
+    desk: &SlowPathContext,
+) -> (Response<ResponseBody>, RequestOutcome, Option<String>) {
     let chosen = {
         let rules = front.rules();
-        let wanted = Wanted {
+        let wanted = DispatchRequest {
             client: client.ip(),
             method: &told.method,
             host: told.host.as_bytes(),
@@ -270,15 +270,15 @@ async fn send_on(
             let sentence = "No server of this group works now.";
             let fields = [("Retry-After", after.as_str())];
             let response = spoken(told, |out, frame| tell(out, frame, 503, &fields, sentence));
-            (response, Outcome::Nobody, None)
+            (response, RequestOutcome::Nobody, None)
         }
         Ok(((member, name, _), status)) if !member.anonymous => {
             let response =
                 spoken(told, |out, frame| redirect(out, frame, status, member.url.as_str(), &told.target));
-            (response, Outcome::Redirected, name)
+            (response, RequestOutcome::Redirected, name)
         }
         Ok(((member, name, own), _)) => {
-            let by = Asked { group: &front.name, client, by_tls: front.is_secure() };
+            let by = FetchContext { group: &front.name, client, by_tls: front.is_secure() };
             let member = Destination { url: &member.url, reach: member.reach.as_deref(), own: &own };
             let fetched = desk.client.fetch(&member, request, &by).await;
             let response = match fetched {
@@ -287,7 +287,7 @@ async fn send_on(
                     spoken(told, |out, frame| tell(out, frame, status, &[], sentence))
                 }
             };
-            (response, Outcome::Fetched, name)
+            (response, RequestOutcome::Fetched, name)
         }
     }
 }
@@ -315,11 +315,11 @@ impl Summary {
 }
 
 /// An answer that core writes, as hyper has it. hyper says itself how connections go on, and leaves out bodies of answers to HEAD.
-fn spoken(told: &Summary, write: impl FnOnce(&mut Vec<u8>, &Frame<'_>)) -> Response<Body> {
+fn spoken(told: &Summary, write: impl FnOnce(&mut Vec<u8>, &ResponseFraming<'_>)) -> Response<ResponseBody> {
     let mut out = Vec::new();
     let date = httpdate::fmt_http_date(SystemTime::now());
     let is_head = told.method == "HEAD";
-    write(&mut out, &Frame { date: &date, is_head, closes: false, says_kept: false });
+    write(&mut out, &ResponseFraming { date: &date, is_head, closes: false, says_kept: false });
     read_back(&out).unwrap_or_else(|| {
         let mut response = Response::new(full(String::new()));
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
@@ -327,7 +327,7 @@ fn spoken(told: &Summary, write: impl FnOnce(&mut Vec<u8>, &Frame<'_>)) -> Respo
     })
 }
 
-fn read_back(bytes: &[u8]) -> Option<Response<Body>> {
+fn read_back(bytes: &[u8]) -> Option<Response<ResponseBody>> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut parsed = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(head) = parsed.parse(bytes).ok()? else { return None };
@@ -338,7 +338,7 @@ fn read_back(bytes: &[u8]) -> Option<Response<Body>> {
     response.body(full(String::from_utf8_lossy(bytes.get(head..)?).into_owned())).ok()
 }
 
-pub(super) fn full(text: String) -> Body {
+pub(super) fn full(text: String) -> ResponseBody {
     Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed()
 }
 
@@ -358,8 +358,8 @@ mod tests {
         client.write_all(bytes).await.unwrap();
         client.shutdown().await.unwrap();
         let front = Arc::new(Front::new("shop", rules(&["http://m1"])));
-        let telling = Telling::new(Arc::new(Recorder::default()));
-        let desk = Desk { asks: mpsc::channel(1).0, client: Client::new(), telling };
+        let telling = RequestLog::new(Arc::new(Recorder::default()));
+        let desk = SlowPathContext { asks: mpsc::channel(1).0, client: MemberClient::new(), telling };
         serve(server, ([127, 0, 0, 1], 1).into(), None, &front, &desk).await;
         let mut text = String::new();
         client.read_to_string(&mut text).await.unwrap();

@@ -33,13 +33,13 @@ use socket2::{Domain, Socket, Type};
 use crate::runtime::group_tokens::GroupTokenError;
 use crate::runtime::tls::{self, TlsError};
 
-pub(crate) use asking::{Question, ask_for_load, ask_for_report};
+pub(crate) use asking::{MemberQuery, ask_for_load, ask_for_report};
 pub(crate) use attendant::{Ask, Attendant, Reply};
 pub(crate) use front::{Front, Rules};
-pub(crate) use protocol::{Asker, Desk};
-use responder::{ORDERS, Order, Responder, Taker};
+pub(crate) use protocol::{GroupContext, MessageSender};
+use responder::{Delegate, ORDERS, Responder, ResponderOrder};
 pub(crate) use shown::{Fronts, ShownGroup};
-pub(crate) use telling::Telling;
+pub(crate) use telling::RequestLog;
 
 /// Connections that wait to be taken, of each socket.
 const BACKLOG: i32 = 4_096;
@@ -98,13 +98,13 @@ impl ListenError {
 
 /// One thread, and the way to it.
 struct Thread {
-    orders: Sender<Order>,
+    orders: Sender<ResponderOrder>,
     waker: Waker,
     handle: Option<JoinHandle<()>>,
 }
 
 impl Thread {
-    fn order(&self, order: Order) {
+    fn order(&self, order: ResponderOrder) {
         // One that has ended has said why.
         if self.orders.send(order).is_ok() {
             let _ = self.waker.wake();
@@ -120,7 +120,7 @@ pub(crate) struct Responders {
 }
 
 /// What a file's groups need, before anybody answers by it.
-pub(crate) struct Opened {
+pub(crate) struct GroupSockets {
     /// Sockets for addresses that nobody answered on before, and whom they are for.
     sockets: Vec<(SocketAddr, String, Vec<TcpListener>)>,
     /// What clients come by, of services that have TLS.
@@ -149,8 +149,8 @@ impl Responders {
     pub(crate) fn start(
         threads: usize,
         places: usize,
-        taker: &Taker,
-        telling: &Telling,
+        taker: &Delegate,
+        telling: &RequestLog,
     ) -> Result<Responders, ListenError> {
         let threads = threads.max(1);
         let one = |number: usize| -> io::Result<Thread> {
@@ -170,7 +170,7 @@ impl Responders {
     ///
     /// # Errors
     /// When an address can't be had.
-    pub(crate) fn open(&self, wanted: &[(SocketAddr, &str)]) -> Result<Opened, ListenError> {
+    pub(crate) fn open(&self, wanted: &[(SocketAddr, &str)]) -> Result<GroupSockets, ListenError> {
         let is_new = |address: &SocketAddr, service: &str| {
             self.fronts.get(address).is_none_or(|front| front.name != service)
         };
@@ -180,14 +180,14 @@ impl Responders {
             let sockets = sockets.map_err(|error| ListenError::address(service, *address, error))?;
             Ok((*address, (*service).to_owned(), sockets))
         });
-        Ok(Opened { sockets: opened.collect::<Result<_, _>>()?, tls: BTreeMap::new() })
+        Ok(GroupSockets { sockets: opened.collect::<Result<_, _>>()?, tls: BTreeMap::new() })
     }
 
     /// Answers by these fronts from now on, each by its name, on the sockets that were opened and on those of before; open connections go
     /// on. Who isn't among the fronts falls silent.
     pub(crate) fn follow(
         &mut self,
-        opened: Opened,
+        opened: GroupSockets,
         fronts: &BTreeMap<String, Arc<Front>>,
         wanted: &[(SocketAddr, &str)],
     ) {
@@ -198,13 +198,13 @@ impl Responders {
             self.fronts.iter().filter(|(address, front)| !stays(address, front)).map(|(a, _)| *a).collect();
         for address in gone {
             self.fronts.remove(&address);
-            self.threads.iter().for_each(|thread| thread.order(Order::Silence { address }));
+            self.threads.iter().for_each(|thread| thread.order(ResponderOrder::Silence { address }));
         }
         for (address, service, sockets) in opened.sockets {
             let Some(front) = fronts.get(&service) else { continue };
             self.fronts.insert(address, Arc::clone(front));
             for (thread, listener) in self.threads.iter().zip(sockets) {
-                thread.order(Order::Listen { listener, address, front: Arc::clone(front) });
+                thread.order(ResponderOrder::Listen { listener, address, front: Arc::clone(front) });
             }
         }
     }
@@ -212,7 +212,7 @@ impl Responders {
 
 impl Drop for Responders {
     fn drop(&mut self) {
-        self.threads.iter().for_each(|thread| thread.order(Order::Stop));
+        self.threads.iter().for_each(|thread| thread.order(ResponderOrder::Stop));
         for thread in &mut self.threads {
             if let Some(handle) = thread.handle.take() {
                 // A thread that panicked has said so.

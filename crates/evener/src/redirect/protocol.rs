@@ -3,9 +3,11 @@
 
 use std::net::IpAddr;
 
-use evener_core::farm::group::{Group, Joiner, MemberState, Members, Moment, Origin, Refused, TokenThrottle};
+use evener_core::farm::group::{
+    ClockReading, Group, Joiner, MemberRefusal, MemberSnapshot, Members, MessageOrigin, TokenThrottle,
+};
 use evener_core::net::http::Url;
-use evener_core::node::group::{Malformed, Message, Verb};
+use evener_core::node::group::{GroupMessage, MessageError, Verb};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 
@@ -14,7 +16,7 @@ use crate::runtime::group_tokens::{GroupTokens, Speaks};
 
 /// Whether somebody is asked for a credential, and what it shows.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Asker<'a> {
+pub(crate) enum MessageSender<'a> {
     /// Somebody on the network.
     Stranger {
         /// Whose address this is.
@@ -28,18 +30,18 @@ pub(crate) enum Asker<'a> {
     Operator,
 }
 
-impl Asker<'_> {
+impl MessageSender<'_> {
     fn address(&self) -> Option<IpAddr> {
         match self {
-            Asker::Stranger { from, .. } => Some(*from),
-            Asker::Operator => None,
+            MessageSender::Stranger { from, .. } => Some(*from),
+            MessageSender::Operator => None,
         }
     }
 }
 
 /// A group's side of a conversation.
-pub(crate) struct Desk<'g> {
-    pub(crate) now: Moment,
+pub(crate) struct GroupContext<'g> {
+    pub(crate) now: ClockReading,
     pub(crate) group: &'g Group,
     pub(crate) members: &'g mut Members,
     /// None where the file names none.
@@ -71,9 +73,9 @@ enum Denied {
     #[error("this version knows no message of that name")]
     Verb,
     #[error("{0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MessageError),
     #[error("{0}")]
-    Refused(#[from] Refused),
+    Refused(#[from] MemberRefusal),
 }
 
 impl Denied {
@@ -95,11 +97,11 @@ impl Denied {
 struct Listing<'g> {
     group: &'g str,
     policy: &'static str,
-    members: Vec<Listed>,
+    members: Vec<MemberEntry>,
 }
 
 #[derive(Debug, Serialize)]
-struct Listed {
+struct MemberEntry {
     name: String,
     url: String,
     state: &'static str,
@@ -116,10 +118,10 @@ struct Listed {
     cause: String,
 }
 
-impl Listed {
-    fn of(member: MemberState) -> Listed {
+impl MemberEntry {
+    fn of(member: MemberSnapshot) -> MemberEntry {
         let joiner = member.joiner;
-        Listed {
+        MemberEntry {
             name: member.name,
             url: joiner.url.to_string(),
             state: member.state.name(),
@@ -144,16 +146,21 @@ fn as_f64(number: u64) -> f64 {
     number as f64
 }
 
-impl Desk<'_> {
+impl GroupContext<'_> {
     /// Answers a message as it came over HTTP.
     ///
     /// # Errors
     /// The answer to one that is refused.
-    pub(crate) fn answer(&mut self, asker: Asker<'_>, verb: &str, body: &[u8]) -> Result<Reply, Reply> {
+    pub(crate) fn answer(
+        &mut self,
+        asker: MessageSender<'_>,
+        verb: &str,
+        body: &[u8],
+    ) -> Result<Reply, Reply> {
         let judged = Verb::of(verb).ok_or(Denied::Verb).and_then(|verb| {
             // Bodies of strangers are not even read.
             let speaks = self.judge(asker, verb)?;
-            self.take(asker.address(), &speaks, Message::read(verb, body)?)
+            self.take(asker.address(), &speaks, GroupMessage::read(verb, body)?)
         });
         judged.map_err(|denied| denial(&denied))
     }
@@ -162,21 +169,25 @@ impl Desk<'_> {
     ///
     /// # Errors
     /// The answer to one that is refused.
-    pub(crate) fn answer_read(&mut self, asker: Asker<'_>, message: Message) -> Result<Reply, Reply> {
+    pub(crate) fn answer_read(
+        &mut self,
+        asker: MessageSender<'_>,
+        message: GroupMessage,
+    ) -> Result<Reply, Reply> {
         let verb = match &message {
-            Message::Add(_) => Verb::Add,
-            Message::Exit(_) => Verb::Exit,
-            Message::Query => Verb::Query,
-            Message::Inform(_) => Verb::Inform,
-            Message::LoadQuery => Verb::LoadQuery,
+            GroupMessage::Add(_) => Verb::Add,
+            GroupMessage::Exit(_) => Verb::Exit,
+            GroupMessage::Query => Verb::Query,
+            GroupMessage::Inform(_) => Verb::Inform,
+            GroupMessage::LoadQuery => Verb::LoadQuery,
         };
         let taken = self.judge(asker, verb).and_then(|speaks| self.take(None, &speaks, message));
         taken.map_err(|denied| denial(&denied))
     }
 
     /// For whom somebody may speak.
-    fn judge(&mut self, asker: Asker<'_>, verb: Verb) -> Result<Speaks, Denied> {
-        let Asker::Stranger { from, authorization, certificate } = asker else {
+    fn judge(&mut self, asker: MessageSender<'_>, verb: Verb) -> Result<Speaks, Denied> {
+        let MessageSender::Stranger { from, authorization, certificate } = asker else {
             return Ok(Speaks::Operator);
         };
         // A certificate was held against the authority when the connection began.
@@ -206,24 +217,29 @@ impl Desk<'_> {
         speaks.ok_or(Denied::Unknown)
     }
 
-    fn take(&mut self, from: Option<IpAddr>, speaks: &Speaks, message: Message) -> Result<Reply, Denied> {
+    fn take(
+        &mut self,
+        from: Option<IpAddr>,
+        speaks: &Speaks,
+        message: GroupMessage,
+    ) -> Result<Reply, Denied> {
         match message {
-            Message::Add(joiners) => {
+            GroupMessage::Add(joiners) => {
                 joiners.iter().try_for_each(|joiner| may_join(speaks, joiner))?;
                 let urls = joiners.iter().flat_map(|joiner| [Some(&joiner.url), joiner.control.as_ref()]);
                 let hosts = speaks.named(urls.flatten().map(Url::host));
-                let joined = self.members.join(self.now, &Origin { from, hosts }, &joiners)?;
+                let joined = self.members.join(self.now, &MessageOrigin { from, hosts }, &joiners)?;
                 let status = if joined.new > 0 { 201 } else { 200 };
                 Ok(text(status, format!("joined: {}, known: {}", joined.new, joined.known)))
             }
-            Message::Exit(urls) => {
+            GroupMessage::Exit(urls) => {
                 if let Some(url) = urls.iter().find(|url| !speaks.is_for(url)) {
                     return Err(Denied::NotFor(url.clone()));
                 }
                 self.members.leave(self.now, &urls)?;
                 Ok(text(200, format!("left: {}", urls.len())))
             }
-            Message::Inform(report) => {
+            GroupMessage::Inform(report) => {
                 let url = self.members.reporter_url(from, report.url.as_ref())?;
                 if !speaks.is_for(url) {
                     return Err(Denied::NotFor(url.clone()));
@@ -231,8 +247,8 @@ impl Desk<'_> {
                 self.members.inform(self.now, from, &report)?;
                 Ok(Reply { status: 204, kind: "text/plain", body: String::new() })
             }
-            Message::Query => Ok(self.list(speaks)),
-            Message::LoadQuery => Err(Denied::Director),
+            GroupMessage::Query => Ok(self.list(speaks)),
+            GroupMessage::LoadQuery => Err(Denied::Director),
         }
     }
 
@@ -242,7 +258,7 @@ impl Desk<'_> {
             self.tokens.is_some() || self.certifies || matches!(speaks, Speaks::Operator | Speaks::ForAll);
         let members = self.members.snapshot(self.now).into_iter();
         let members =
-            members.filter(|member| knows_all || !member.joiner.anonymous).map(Listed::of).collect();
+            members.filter(|member| knows_all || !member.joiner.anonymous).map(MemberEntry::of).collect();
         let listing = Listing { group: &self.group.name, policy: self.group.policy.name, members };
         match serde_json::to_string(&listing) {
             Ok(body) => Reply { status: 200, kind: "application/json", body: body + "\n" },

@@ -16,9 +16,9 @@ use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
 use super::front::Front;
-use super::talk::{Next, Setting, Talk};
-use super::telling::Telling;
-use crate::runtime::shares::{Shares, Source, source};
+use super::talk::{AnswerContext, HttpConnection, Next};
+use super::telling::RequestLog;
+use crate::runtime::shares::{ClientSource, SlotsBySource, source};
 
 /// The token of who has something to order.
 pub(super) const ORDERS: Token = Token(usize::MAX);
@@ -44,7 +44,7 @@ const LOOK: Duration = Duration::from_millis(250);
 const SPARED: u32 = 16;
 
 /// What a responder is told to do.
-pub(super) enum Order {
+pub(super) enum ResponderOrder {
     /// Answer for a group here.
     Listen { listener: std::net::TcpListener, address: SocketAddr, front: Arc<Front> },
     /// No more.
@@ -54,7 +54,7 @@ pub(super) enum Order {
 }
 
 /// A connection that somebody else is to answer on.
-pub(crate) struct Given {
+pub(crate) struct DelegatedConnection {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) client: SocketAddr,
     pub(crate) front: Arc<Front>,
@@ -63,7 +63,7 @@ pub(crate) struct Given {
 }
 
 /// Who takes such connections. Called by the responder's thread, and must not wait; false where there is no room.
-pub(crate) type Taker = Arc<dyn Fn(Given) -> bool + Send + Sync>;
+pub(crate) type Delegate = Arc<dyn Fn(DelegatedConnection) -> bool + Send + Sync>;
 
 struct Listener {
     socket: TcpListener,
@@ -84,13 +84,13 @@ struct Connection {
     stream: TcpStream,
     client: SocketAddr,
     front: Arc<Front>,
-    talk: Talk,
+    talk: HttpConnection,
     waits: Waits,
     /// Answers that the client has not taken yet, and how much of them it has.
     unsent: Vec<u8>,
     sent: usize,
     deadline: Instant,
-    source: Source,
+    source: ClientSource,
     ticket: u64,
     /// Whether it was answered something since its ticket.
     is_busy: bool,
@@ -98,7 +98,7 @@ struct Connection {
 }
 
 /// What is left of a connection after a turn.
-enum Turn {
+enum TurnResult {
     /// It waits.
     Waits,
     /// It has more to do, once others had their turn.
@@ -112,13 +112,13 @@ enum Turn {
 /// A responder.
 pub(super) struct Responder {
     poll: Poll,
-    orders: Receiver<Order>,
-    taker: Taker,
-    telling: Telling,
+    orders: Receiver<ResponderOrder>,
+    taker: Delegate,
+    telling: RequestLog,
     places: usize,
     listeners: Slab<Listener>,
     connections: Slab<Connection>,
-    shares: Shares<usize>,
+    shares: SlotsBySource<usize>,
     again: VecDeque<Token>,
     /// Listeners that the system refused a connection of.
     refused: Vec<usize>,
@@ -133,9 +133,9 @@ pub(super) struct Responder {
 impl Responder {
     pub(super) fn new(
         poll: Poll,
-        orders: Receiver<Order>,
-        taker: Taker,
-        telling: Telling,
+        orders: Receiver<ResponderOrder>,
+        taker: Delegate,
+        telling: RequestLog,
         places: usize,
     ) -> Responder {
         let now = Instant::now();
@@ -147,7 +147,7 @@ impl Responder {
             places: places.max(1),
             listeners: Slab::new(),
             connections: Slab::new(),
-            shares: Shares::default(),
+            shares: SlotsBySource::default(),
             again: VecDeque::new(),
             refused: Vec::new(),
             heard: vec![0; READ].into_boxed_slice(),
@@ -208,11 +208,13 @@ impl Responder {
     fn follow_orders(&mut self) -> bool {
         loop {
             match self.orders.try_recv() {
-                Ok(Order::Listen { listener, address, front }) => self.listen(listener, address, front),
-                Ok(Order::Silence { address }) => {
+                Ok(ResponderOrder::Listen { listener, address, front }) => {
+                    self.listen(listener, address, front)
+                }
+                Ok(ResponderOrder::Silence { address }) => {
                     self.listeners.retain(|_, listener| listener.address != address);
                 }
-                Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(ResponderOrder::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
         }
@@ -259,7 +261,7 @@ impl Responder {
     fn welcome(&mut self, stream: TcpStream, client: SocketAddr, front: Arc<Front>) {
         if front.is_secure() {
             // Where there is no room the connection just ends.
-            (self.taker)(Given { stream: stream.into(), client, front, heard: Vec::new() });
+            (self.taker)(DelegatedConnection { stream: stream.into(), client, front, heard: Vec::new() });
             return;
         }
         if self.connections.len() >= self.places {
@@ -272,7 +274,7 @@ impl Responder {
             stream,
             client,
             front,
-            talk: Talk::default(),
+            talk: HttpConnection::default(),
             waits: Waits::Talking(Next::Hear),
             unsent: Vec::new(),
             sent: 0,
@@ -315,7 +317,7 @@ impl Responder {
 
     fn serve(&mut self, key: usize, ends: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let mut desk = Desk {
+        let mut desk = WorkerContext {
             heard: &mut self.heard,
             out: &mut self.out,
             date: &self.date,
@@ -323,13 +325,13 @@ impl Responder {
             now: self.now,
         };
         match connection.turn(&mut desk, ends) {
-            Turn::Waits => self.wait_for(key),
-            Turn::Again => {
+            TurnResult::Waits => self.wait_for(key),
+            TurnResult::Again => {
                 self.wait_for(key);
                 self.again.push_back(Token(key));
             }
-            Turn::Over => drop(self.drop_connection(key)),
-            Turn::Given => self.give(key),
+            TurnResult::Over => drop(self.drop_connection(key)),
+            TurnResult::Given => self.give(key),
         }
     }
 
@@ -352,7 +354,7 @@ impl Responder {
         let Some(connection) = self.drop_connection(key) else { return };
         let Connection { stream, client, front, talk, .. } = connection;
         // Where there is no room the connection just ends, and the client may come again.
-        (self.taker)(Given { stream: stream.into(), client, front, heard: talk.into_unread() });
+        (self.taker)(DelegatedConnection { stream: stream.into(), client, front, heard: talk.into_unread() });
     }
 
     /// Looks for clients that took too long.
@@ -388,22 +390,22 @@ fn is_the_clients(error: &io::Error) -> bool {
 }
 
 /// What a turn is made with.
-struct Desk<'d> {
+struct WorkerContext<'d> {
     heard: &'d mut [u8],
     out: &'d mut Vec<u8>,
     date: &'d str,
-    telling: &'d mut Telling,
+    telling: &'d mut RequestLog,
     now: Instant,
 }
 
 impl Connection {
     /// Sends what is to be sent, hears what there is to be heard, and answers it. `ends`: the client has said that it ends, so reading goes
     /// on until that.
-    fn turn(&mut self, desk: &mut Desk<'_>, ends: bool) -> Turn {
+    fn turn(&mut self, desk: &mut WorkerContext<'_>, ends: bool) -> TurnResult {
         match self.send() {
             Ok(true) => {}
-            Ok(false) => return Turn::Waits,
-            Err(_) => return Turn::Over,
+            Ok(false) => return TurnResult::Waits,
+            Err(_) => return TurnResult::Over,
         }
         for _ in 0..READS {
             let next = match self.waits {
@@ -411,8 +413,8 @@ impl Connection {
                 Waits::Lingering => return self.linger(desk),
             };
             let len = match next {
-                Next::GiveAway => return Turn::Given,
-                Next::End { lingers: false } => return Turn::Over,
+                Next::GiveAway => return TurnResult::Given,
+                Next::End { lingers: false } => return TurnResult::Over,
                 Next::End { lingers: true } => {
                     let _ = self.stream.shutdown(Shutdown::Write);
                     self.waits = Waits::Lingering;
@@ -421,37 +423,41 @@ impl Connection {
                 }
                 Next::GoOn => 0,
                 Next::Hear => match self.stream.read(desk.heard) {
-                    Ok(0) => return Turn::Over,
+                    Ok(0) => return TurnResult::Over,
                     Ok(len) => len,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Waits,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return TurnResult::Waits,
                     Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    Err(_) => return Turn::Over,
+                    Err(_) => return TurnResult::Over,
                 },
             };
             if !self.answer(len, desk) {
-                return Turn::Over;
+                return TurnResult::Over;
             }
             if self.sent < self.unsent.len() {
-                return Turn::Waits;
+                return TurnResult::Waits;
             }
             // epoll(7): what filled less than it could have was all there is.
             let is_all = len < desk.heard.len() && !ends;
             if is_all && self.waits == Waits::Talking(Next::Hear) && next == Next::Hear {
-                return Turn::Waits;
+                return TurnResult::Waits;
             }
         }
-        Turn::Again
+        TurnResult::Again
     }
 
     /// Answers what was heard; false if the client is gone.
-    fn answer(&mut self, len: usize, desk: &mut Desk<'_>) -> bool {
+    fn answer(&mut self, len: usize, desk: &mut WorkerContext<'_>) -> bool {
         let was_in_request = self.talk.is_in_request();
         desk.out.clear();
         let rules = self.front.rules();
-        let setting =
-            Setting { client: self.client.ip(), rules: &rules, date: desk.date, ends: self.front.is_over() };
+        let setting = AnswerContext {
+            client: self.client.ip(),
+            rules: &rules,
+            date: desk.date,
+            ends: self.front.is_over(),
+        };
         let (front, client, telling, began) = (&self.front, self.client, &mut *desk.telling, desk.now);
-        let mut told = |answered: &super::talk::Answered<'_>| {
+        let mut told = |answered: &super::talk::AnsweredRequest<'_>| {
             front.count(answered.outcome);
             telling.tell(front, &rules, client, began, answered);
         };
@@ -496,17 +502,17 @@ impl Connection {
     }
 
     /// Reads away what the client goes on sending.
-    fn linger(&mut self, desk: &mut Desk<'_>) -> Turn {
+    fn linger(&mut self, desk: &mut WorkerContext<'_>) -> TurnResult {
         for _ in 0..READS {
             match self.stream.read(desk.heard) {
-                Ok(0) => return Turn::Over,
+                Ok(0) => return TurnResult::Over,
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Waits,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return TurnResult::Waits,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Turn::Over,
+                Err(_) => return TurnResult::Over,
             }
         }
-        Turn::Again
+        TurnResult::Again
     }
 
     /// Says that it took too long, where there is somebody to say it to; whether the answer is yet to be taken.
@@ -516,7 +522,7 @@ impl Connection {
         if !hears || !self.talk.late(date, out) || self.stream.write(out).is_err() {
             return false;
         }
-        self.front.count(super::front::Outcome::Refused(evener_core::net::http::Refusal::Late));
+        self.front.count(super::front::RequestOutcome::Refused(evener_core::net::http::HttpRefusal::Late));
         let _ = self.stream.shutdown(Shutdown::Write);
         self.waits = Waits::Lingering;
         self.deadline = now + LINGER;

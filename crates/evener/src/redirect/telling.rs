@@ -4,19 +4,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use super::front::{Front, Outcome, Rules};
-use super::talk::Answered;
+use super::front::{Front, RequestOutcome, Rules};
+use super::talk::AnsweredRequest;
 use crate::record::{Recorder, Redirected};
 
 /// The way to the recorder.
 #[derive(Clone)]
-pub(crate) struct Telling {
+pub(crate) struct RequestLog {
     recorder: Arc<Recorder>,
 }
 
-impl Telling {
-    pub(crate) fn new(recorder: Arc<Recorder>) -> Telling {
-        Telling { recorder }
+impl RequestLog {
+    pub(crate) fn new(recorder: Arc<Recorder>) -> RequestLog {
+        RequestLog { recorder }
     }
 
     /// Tells of a request that was answered, if anybody wants to know; it was seen at `began`.
@@ -26,7 +26,7 @@ impl Telling {
         rules: &Rules,
         client: SocketAddr,
         began: Instant,
-        answered: &Answered<'_>,
+        answered: &AnsweredRequest<'_>,
     ) {
         if !self.recorder.is_wanted() {
             return;
@@ -46,7 +46,7 @@ impl Telling {
         began: Instant,
         head: &[u8],
         status: u16,
-        outcome: Outcome,
+        outcome: RequestOutcome,
     ) {
         if !self.recorder.is_wanted() {
             return;
@@ -58,11 +58,11 @@ impl Telling {
             server,
             status,
             mechanism: match outcome {
-                Outcome::Redirected => "redirected",
-                Outcome::Fetched => "fetched",
-                Outcome::Nobody => "unserved",
-                Outcome::Message(_) => "message",
-                Outcome::Refused(_) => "refused",
+                RequestOutcome::Redirected => "redirected",
+                RequestOutcome::Fetched => "fetched",
+                RequestOutcome::Nobody => "unserved",
+                RequestOutcome::Message(_) => "message",
+                RequestOutcome::Refused(_) => "refused",
             },
             at: SystemTime::now(),
             took: began.elapsed(),

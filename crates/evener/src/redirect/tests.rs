@@ -5,19 +5,19 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use evener_core::farm::group::{self, Candidate, Dispatch};
-use evener_core::net::http::{Status, Url};
+use evener_core::farm::group::{self, Dispatch, MemberCandidate};
+use evener_core::net::http::{RedirectStatus, Url};
 use evener_core::path::seed::Seed;
 use evener_core::pool::policy::Choice;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 
-use super::talk::{Next, Setting, Talk};
+use super::talk::{AnswerContext, HttpConnection, Next};
 use super::*;
 use crate::record::Recorder;
 use crate::request_heads::{Expected, vectors};
 
 pub(super) fn rules(members: &[&str]) -> Rules {
-    let candidates = members.iter().enumerate().map(|(id, url)| Candidate {
+    let candidates = members.iter().enumerate().map(|(id, url)| MemberCandidate {
         id,
         url: Arc::new(Url::parse(url).unwrap()),
         anonymous: url.contains("hidden"),
@@ -27,8 +27,8 @@ pub(super) fn rules(members: &[&str]) -> Rules {
         permille: 1_000,
         dispatched: Arc::default(),
     });
-    let by = group::Rules {
-        status: Status::Found,
+    let by = group::GroupRules {
+        status: RedirectStatus::Found,
         dispatch: Arc::new(Dispatch::new(Choice::Turn, GAIN_PERCENT, candidates.collect(), &[], Seed(1, 2))),
         names: members.iter().map(|url| (*url).to_owned()).enumerate().collect(),
         retry_after_s: 2,
@@ -38,9 +38,9 @@ pub(super) fn rules(members: &[&str]) -> Rules {
 
 /// What is answered to bytes that come in these pieces, and what is next.
 fn answers(rules: &Rules, pieces: &[&[u8]], ends: bool) -> (String, Next) {
-    let (mut talk, mut out, mut next) = (Talk::default(), Vec::new(), Next::Hear);
+    let (mut talk, mut out, mut next) = (HttpConnection::default(), Vec::new(), Next::Hear);
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let setting = Setting { client, rules, date: "Sun, 06 Nov 1994 08:49:37 GMT", ends };
+    let setting = AnswerContext { client, rules, date: "Sun, 06 Nov 1994 08:49:37 GMT", ends };
     for piece in pieces {
         assert!(matches!(next, Next::Hear), "{next:?} before {piece:?}");
         next = talk.hear(piece, &setting, &mut out, &mut |_| {});
@@ -134,9 +134,9 @@ fn what_others_answer_is_left_unread() {
         (["http://hidden"], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
     ] {
         let rules = rules(&members);
-        let (mut talk, mut out) = (Talk::default(), Vec::new());
+        let (mut talk, mut out) = (HttpConnection::default(), Vec::new());
         let setting =
-            Setting { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
+            AnswerContext { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
         let next = talk.hear(text.as_bytes(), &setting, &mut out, &mut |_| {});
         assert_eq!((next, out.len()), (Next::GiveAway, 0));
         assert_eq!(talk.into_unread(), text.as_bytes());
@@ -147,8 +147,9 @@ fn what_others_answer_is_left_unread() {
 fn many_answers_are_sent_before_more_are_made() {
     let rules = rules(&["http://m1"]);
     let text = GET.repeat(1_000);
-    let (mut talk, mut out) = (Talk::default(), Vec::new());
-    let setting = Setting { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
+    let (mut talk, mut out) = (HttpConnection::default(), Vec::new());
+    let setting =
+        AnswerContext { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
     let (mut next, mut turns) = (talk.hear(text.as_bytes(), &setting, &mut out, &mut |_| {}), 1);
     let mut count = 0;
     loop {
@@ -167,8 +168,8 @@ fn many_answers_are_sent_before_more_are_made() {
 /// A responder with so many places, and where it answers.
 fn responders(places: usize) -> (Responders, Arc<Front>, SocketAddr) {
     let front = Arc::new(Front::new("shop", rules(&["http://m1"])));
-    let taker: Taker = Arc::new(|_| false);
-    let telling = Telling::new(Arc::new(Recorder::default()));
+    let taker: Delegate = Arc::new(|_| false);
+    let telling = RequestLog::new(Arc::new(Recorder::default()));
     let mut responders = Responders::start(1, places, &taker, &telling).unwrap();
     // A port that was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

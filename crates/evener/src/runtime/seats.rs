@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::runtime::shares::{Shares, Source, source};
+use crate::runtime::shares::{ClientSource, SlotsBySource, source};
 
 /// So many places. Clones are the same ones.
 #[derive(Clone)]
-pub(crate) struct Seats(Arc<Shared>);
+pub(crate) struct Seats(Arc<LimitState>);
 
-struct Shared {
+struct LimitState {
     places: Arc<Semaphore>,
-    table: Mutex<Table>,
+    table: Mutex<SlotTable>,
 }
 
 /// Who may be asked to go.
 #[derive(Default)]
-struct Table {
-    seated: Shares<oneshot::Sender<()>>,
+struct SlotTable {
+    seated: SlotsBySource<oneshot::Sender<()>>,
     /// Those who wait for a place.
     waiting: usize,
     /// For how many of them nobody has been asked to go yet.
@@ -30,8 +30,8 @@ struct Table {
 
 /// A place, until it is dropped.
 pub(crate) struct Seat {
-    shared: Arc<Shared>,
-    source: Source,
+    shared: Arc<LimitState>,
+    source: ClientSource,
     ticket: u64,
     /// Says that somebody else needs it more; nothing while it is kept.
     needed: Option<oneshot::Receiver<()>>,
@@ -39,12 +39,12 @@ pub(crate) struct Seat {
 }
 
 /// Somebody who waits.
-struct Waiting<'s>(&'s Shared);
+struct WaitGuard<'s>(&'s LimitState);
 
 impl Seats {
     /// So many.
     pub(crate) fn new(room: usize) -> Seats {
-        Seats(Arc::new(Shared { places: Arc::new(Semaphore::new(room)), table: Mutex::default() }))
+        Seats(Arc::new(LimitState { places: Arc::new(Semaphore::new(room)), table: Mutex::default() }))
     }
 
     /// A place for a client: a free one, or somebody else's, who is told to go. There are never more than there is room for, so
@@ -54,7 +54,7 @@ impl Seats {
         let place = match places().try_acquire_owned() {
             Ok(place) => Some(place),
             Err(_) => {
-                let _waiting = Waiting::begin(&self.0);
+                let _waiting = WaitGuard::begin(&self.0);
                 // It is never closed.
                 places().acquire_owned().await.ok()
             }
@@ -67,25 +67,25 @@ impl Seats {
     }
 }
 
-impl Shared {
-    fn table(&self) -> MutexGuard<'_, Table> {
+impl LimitState {
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
         // Nothing is half done in there that another could not go on with.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting<'_> {
-    fn begin(shared: &Shared) -> Waiting<'_> {
+impl WaitGuard<'_> {
+    fn begin(shared: &LimitState) -> WaitGuard<'_> {
         let mut table = shared.table();
         table.waiting += 1;
         table.owed += 1;
         table.settle();
         drop(table);
-        Waiting(shared)
+        WaitGuard(shared)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut table = self.0.table();
         table.waiting -= 1;
@@ -144,7 +144,7 @@ impl Drop for Seat {
     }
 }
 
-impl Table {
+impl SlotTable {
     /// Asks as many to go as are owed, or as there are.
     fn settle(&mut self) {
         while self.owed > 0 {

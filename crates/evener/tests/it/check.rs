@@ -8,7 +8,7 @@ use evener::config::{self, AgentListen, Config, EngineKind, Problems, XdpMode};
 use evener_core::farm::group::LoadReading;
 use evener_core::farm::{Discover, METHOD_NAMES, Method};
 use evener_core::net::Encapsulation;
-use evener_core::net::http::Status;
+use evener_core::net::http::RedirectStatus;
 use evener_core::path::tables::Later;
 use evener_core::pool::HealthKind;
 
@@ -219,7 +219,7 @@ fn a_group_takes_no_engine() {
     let (group, joining) = (&shop.group, shop.group.joining);
     assert_eq!(
         (group.status, group.load, group.slow_start_ms),
-        (Status::SeeOther, LoadReading::Paper, 30_000)
+        (RedirectStatus::SeeOther, LoadReading::Paper, 30_000)
     );
     assert_eq!((joining.report_ms, joining.query_after_ms, joining.remove_after_ms), (5_000, 15_000, 20_000));
     let members: Vec<_> = group.members.iter().map(|member| (&*member.name, member.url.as_str())).collect();

@@ -8,16 +8,16 @@ use evener_core::farm::Timeouts;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::content::{
-    HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes,
+    HashKey, HostPattern, PathPattern, PatternError, RoutePattern as ContentRoute, Routes,
 };
-use evener_core::path::cookie::{Cookie, FourTuple, Keys, Terms as Agreed};
-use evener_core::path::mark::Passed;
+use evener_core::path::cookie::{Cookie, FourTuple, Keys, SynOptions as Agreed};
+use evener_core::path::mark::ForwardCount;
 use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Behind, Forwarding, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Pick, Ring, ServerEntry, Tables,
-    Vip, VipKey,
+    Forwarding, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Pick, ReplyOrigin, Ring, ServerEntry,
+    Tables, Vip, VipKey,
 };
 use evener_core::pool::policy::{self, Packets, Weighted, maglev, second_candidates};
 
@@ -476,7 +476,7 @@ impl World {
                 tables.servers.get(&server)
             {
                 let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
-                tables.endpoints.entry(key).or_default().push(Behind { vip, server });
+                tables.endpoints.entry(key).or_default().push(ReplyOrigin { vip, server });
             }
         }
     }
@@ -518,8 +518,8 @@ fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     let to = words.parse("an address")?;
     let mtu = if words.take("mtu") { words.parse("a number of bytes")? } else { 1500 };
     let mark = match (words.take("once"), words.take("twice")) {
-        (true, _) => Some(Passed::Once),
-        (_, true) => Some(Passed::Twice),
+        (true, _) => Some(ForwardCount::Once),
+        (_, true) => Some(ForwardCount::Twice),
         _ => None,
     };
     if mark.is_some() && encapsulation != Encapsulation::Gue {

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use evener_core::server::{Answer, Pending, Sent};
+use evener_core::server::{Pending, ResponseProgress, Sent};
 use evener_lab::evener::program;
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::host::Host;
@@ -425,7 +425,7 @@ fn the_kernel_knows_of_answers_what_core_does() -> Result<()> {
             let one = shown.iter().find(|one| one["client"] == *own && one["source"] == "exact");
             let waits = shown.iter().any(|one| one["client"] == *own && one["source"] != "exact");
             Ok(one.and_then(|one| one["bytes_left"].as_u64()) == left
-                && waits == (expected.answer == Answer::Waiting))
+                && waits == (expected.answer == ResponseProgress::Waiting))
         })?;
     }
     let some = CASES / 8..CASES * 7 / 8;

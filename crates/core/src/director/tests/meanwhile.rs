@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::farm::network::Network;
-use crate::pool::State;
+use crate::pool::ServerState;
 use alloc::format;
 
 /// A director of two servers whose engine takes its time.
@@ -47,9 +47,9 @@ fn what_is_learned_is_in_the_next_change() {
     let now = Arc::clone(world.director.snapshot());
     assert_ne!(now.generation, shown.generation, "what is in force is shown at once");
     let states = |server| now.server(&name(server)).unwrap().state;
-    assert_eq!([states("a"), states("b")], [State::Up, State::Draining], "and nothing else");
+    assert_eq!([states("a"), states("b")], [ServerState::Up, ServerState::Draining], "and nothing else");
     finish(&mut world);
-    assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, State::Down);
+    assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, ServerState::Down);
     assert_eq!(world.events().len(), 3, "{:?}", world.events());
 }
 
@@ -87,7 +87,7 @@ fn a_reload_takes_nothing_from_what_was_learned_meanwhile() {
         assert!(world.director.drained().contains(&name("a")));
         let snapshot = world.director.snapshot();
         assert!(!snapshot.reloads.pending);
-        assert_eq!(snapshot.server(&name("b")).unwrap().state, State::Down);
+        assert_eq!(snapshot.server(&name("b")).unwrap().state, ServerState::Down);
         // The reload has all that was known when it was ordered.
         world.learn(Input::Probed { server: name("b"), result: Ok(1) });
         finish(&mut world);
@@ -114,7 +114,7 @@ fn reloads_follow_one_another_whatever_becomes_of_the_first() {
         assert_eq!(described(&world), ["a", "d"]);
         let reloads = &world.director.snapshot().reloads;
         assert_eq!((reloads.done, reloads.refused), if refusal.is_none() { (2, 0) } else { (1, 1) });
-        assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, State::Draining);
+        assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, ServerState::Draining);
         assert_eq!(world.ring(), [""; 0]);
     }
 }

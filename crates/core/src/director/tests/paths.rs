@@ -1,5 +1,5 @@
 use super::*;
-use crate::farm::membership::{Place, ServerRoute};
+use crate::farm::membership::{LinkAddress, ServerRoute};
 
 /// A farm whose servers are behind tunnels: one far away, one on a link.
 fn tunnels(directors: &[&str]) -> Farm {
@@ -14,7 +14,7 @@ fn tunnels(directors: &[&str]) -> Farm {
 #[test]
 fn paths_lead_over_gateways_whose_mac_is_known() {
     let around = Paths::default().surroundings(&tunnels(&["192.0.2.2"]), &network(), &BTreeMap::new());
-    let place = Place { mac: Mac([2, 0, 0, 0, 1, 1]), ifindex: 2 };
+    let place = LinkAddress { mac: Mac([2, 0, 0, 0, 1, 1]), ifindex: 2 };
     let hop = ServerRoute { place, own: ip("192.0.2.2"), tunnel: ip("192.0.2.2"), mtu: 1500, on_link: false };
     assert_eq!(around.hops, [(ip("203.0.113.9"), hop)].into(), "of the other no MAC is known");
 }

@@ -1,7 +1,7 @@
 //! What a director shows: what is in force, whole, whatever is on its way.
 
 use super::*;
-use crate::pool::State;
+use crate::pool::ServerState;
 use crate::pool::signals::Signals;
 
 /// What a snapshot tells that a reload changes.
@@ -56,7 +56,7 @@ fn a_refused_change_shows_what_is_in_force_and_what_is_wanted() {
     let shown = Arc::clone(world.director.snapshot());
     assert_eq!((shown.generation, shown.wanted), (before, before + 1));
     assert_eq!(shown.plan.tables, world.in_force);
-    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(State::Draining));
+    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(ServerState::Draining));
     world.pass(RETRY_MS);
     let shown = world.director.snapshot();
     assert_eq!(shown.generation, shown.wanted);
@@ -79,7 +79,7 @@ fn what_changes_no_table_makes_no_generation() {
     }
     let shown = Arc::clone(world.director.snapshot());
     assert_eq!((shown.generation, shown.wanted), (before.generation, before.generation));
-    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(State::Up));
+    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(ServerState::Up));
     world.pass(RETRY_MS);
     assert_eq!(world.applied, applied + 1);
 }
@@ -116,9 +116,9 @@ fn a_snapshot_is_made_when_something_has_changed() {
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
     let shown = Arc::clone(world.director.snapshot());
     let server = shown.server(&name("a")).unwrap();
-    assert_eq!((server.state, server.reason.as_deref()), (State::Down, Some("connection refused")));
+    assert_eq!((server.state, server.reason.as_deref()), (ServerState::Down, Some("connection refused")));
     assert_eq!((server.probe_failures, server.signals.latency_us), (1, Some(7)));
-    assert_eq!(before.server(&name("a")).map(|server| server.state), Some(State::Up));
+    assert_eq!(before.server(&name("a")).map(|server| server.state), Some(ServerState::Up));
     // What only goes on is looked at once a second.
     world.learn(Input::Probed { server: name("b"), result: Ok(9) });
     world.pass(1_000);

@@ -18,7 +18,7 @@ const UNSEEN_MS: u64 = 60_000;
 /// Connections that somebody here has, and that no server has meanwhile. `F` is a client's segment.
 #[derive(Debug)]
 pub struct KeptBack<F> {
-    connections: BTreeMap<SessionKey, Kept<F>>,
+    connections: BTreeMap<SessionKey, BufferedSegments<F>>,
     /// Segments of all together.
     kept: usize,
     /// Connections that the sweep has met with nobody, and when it did so first, in milliseconds. One of them may be somebody's yet:
@@ -33,7 +33,7 @@ impl<F> Default for KeptBack<F> {
 }
 
 #[derive(Debug)]
-struct Kept<F> {
+struct BufferedSegments<F> {
     since_ms: u64,
     segments: Vec<F>,
 }
@@ -42,7 +42,7 @@ impl<F> KeptBack<F> {
     /// Somebody has a connection from now on, until he has done something about it.
     pub fn begin(&mut self, key: SessionKey, now_ms: u64) {
         self.orphans.remove(&key);
-        let new = || Kept { since_ms: now_ms, segments: Vec::new() };
+        let new = || BufferedSegments { since_ms: now_ms, segments: Vec::new() };
         self.connections.entry(key).or_insert_with(new).since_ms = now_ms;
     }
 

@@ -14,7 +14,7 @@ use super::*;
 use crate::path::seed::Seed;
 use crate::pool::policy;
 use crate::pool::report::Report;
-use crate::pool::shares::{Known, Share, shares};
+use crate::pool::shares::{PoolMember, Share, shares};
 use crate::pool::signals::Signals;
 
 mod standards;
@@ -71,21 +71,21 @@ fn zone() -> Zone {
     zone
 }
 
-fn settings(draw: Draw, none_alive: NoneAlive) -> Settings {
-    Settings { name: name("www.example.com"), ttl_s: 5, top: 1, draw, none_alive }
+fn settings(draw: Selection, none_alive: NoneAlive) -> NameSettings {
+    NameSettings { name: name("www.example.com"), ttl_s: 5, top: 1, draw, none_alive }
 }
 
 fn address(text: &str, share: u16, lives: bool) -> Address {
     Address { address: text.parse().unwrap(), share, lives, given: Arc::default() }
 }
 
-fn names_with(balanced: Balanced) -> Names {
-    Names::new([Arc::new(zone())], vec![Arc::new(balanced)], KEY, "ns1")
+fn names_with(balanced: Balanced) -> Catalog {
+    Catalog::new([Arc::new(zone())], vec![Arc::new(balanced)], KEY, "ns1")
 }
 
-fn names() -> Names {
+fn names() -> Catalog {
     let addresses = [address("192.0.2.11", 1, true), address("2001:db8::11", 1, true)];
-    names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, [0, 0]))
+    names_with(Balanced::new(settings(Selection::Turn, NoneAlive::All), &addresses, [0, 0]))
 }
 
 /// A query; with `options`, by EDNS.
@@ -101,12 +101,12 @@ fn query(owner: &str, rtype: u16, options: Option<&[u8]>) -> Vec<u8> {
     bytes
 }
 
-fn asked(bytes: &[u8], turn: u64) -> Asked<'_> {
+fn asked(bytes: &[u8], turn: u64) -> DnsRequest<'_> {
     let client = "203.0.113.7".parse().unwrap();
-    Asked { bytes, client, transport: Transport::Udp, now_s: 1_000_000, now_ms: 5_000, turn }
+    DnsRequest { bytes, client, transport: Transport::Udp, now_s: 1_000_000, now_ms: 5_000, turn }
 }
 
-fn answer(names: &Names, bytes: &[u8]) -> Vec<u8> {
+fn answer(names: &Catalog, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 65_535];
     let answered = names.answer(&asked(bytes, 0), None, &mut out).unwrap();
     out.truncate(answered.len);
@@ -221,7 +221,7 @@ fn who_is_dead_is_not_given_and_where_all_are_it_is_said() {
     let dead = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, false)];
     let one_lives = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, true)];
     let ask = |none_alive: NoneAlive, addresses: &[Address]| {
-        let names = names_with(Balanced::new(settings(Draw::Turn, none_alive), addresses, [0, 0]));
+        let names = names_with(Balanced::new(settings(Selection::Turn, none_alive), addresses, [0, 0]));
         let answers = (0..4).map(|_| read(&answer(&names, &query("www.example.com", rtype::A, None))));
         answers.map(|(code, _, _, addresses)| (code, addresses)).collect::<BTreeSet<_>>()
     };
@@ -237,7 +237,7 @@ fn who_is_dead_is_not_given_and_where_all_are_it_is_said() {
 fn addresses_are_given_as_often_as_their_share_says() {
     let addresses =
         [address("192.0.2.11", 3, true), address("192.0.2.12", 1, true), address("192.0.2.13", 0, true)];
-    let count = |draw: Draw| {
+    let count = |draw: Selection| {
         let names = names_with(Balanced::new(settings(draw, NoneAlive::All), &addresses, [0, 0]));
         let before: Vec<u64> = addresses.iter().map(|one| one.given.load(Relaxed)).collect();
         let (bytes, mut out) = (query("www.example.com", rtype::A, None), vec![0; 512]);
@@ -247,12 +247,12 @@ fn addresses_are_given_as_often_as_their_share_says() {
         let given = addresses.iter().zip(before).map(|(one, before)| one.given.load(Relaxed) - before);
         given.collect::<Vec<_>>()
     };
-    assert_eq!(count(Draw::Turn), [3_000, 1_000, 0]);
-    assert_eq!(count(Draw::First), [4_000, 0, 0]);
-    let random = count(Draw::Random);
+    assert_eq!(count(Selection::Turn), [3_000, 1_000, 0]);
+    assert_eq!(count(Selection::First), [4_000, 0, 0]);
+    let random = count(Selection::Random);
     // Twelve times the deviation of so many draws: the seed is fixed in any case.
     assert!((2_670..3_330).contains(&random[0]) && random[0] + random[1] == 4_000, "{random:?}");
-    let by_client = count(Draw::Client);
+    let by_client = count(Selection::Client);
     assert!(by_client.contains(&4_000), "one network keeps to one server: {by_client:?}");
 }
 
@@ -260,8 +260,8 @@ fn addresses_are_given_as_often_as_their_share_says() {
 fn the_next_ones_stand_behind_the_first() {
     let all =
         [address("192.0.2.11", 9, true), address("192.0.2.12", 1, true), address("192.0.2.13", 1, true)];
-    for draw in [Draw::Turn, Draw::Random, Draw::Client, Draw::First] {
-        let wanted = Settings { top: 2, ..settings(draw, NoneAlive::All) };
+    for draw in [Selection::Turn, Selection::Random, Selection::Client, Selection::First] {
+        let wanted = NameSettings { top: 2, ..settings(draw, NoneAlive::All) };
         let names = names_with(Balanced::new(wanted, &all, [0, 0]));
         for _ in 0..20 {
             let (_, _, _, addresses) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
@@ -272,7 +272,7 @@ fn the_next_ones_stand_behind_the_first() {
 
 #[test]
 fn an_answer_tells_for_whom_it_holds() {
-    let scope = |draw: Draw| {
+    let scope = |draw: Selection| {
         let names = names_with(Balanced::new(
             settings(draw, NoneAlive::All),
             &[address("192.0.2.11", 1, true)],
@@ -283,8 +283,8 @@ fn an_answer_tells_for_whom_it_holds() {
         let at = answer.windows(4).position(|window| window == [0, 8, 0, 7]).unwrap();
         (answer[at + 6], answer[at + 7])
     };
-    assert_eq!(scope(Draw::Client), (24, 24));
-    assert_eq!(scope(Draw::Random), (24, 0));
+    assert_eq!(scope(Selection::Client), (24, 24));
+    assert_eq!(scope(Selection::Random), (24, 0));
 }
 
 #[test]
@@ -294,16 +294,16 @@ fn a_network_gets_its_part_and_no_more_bytes_than_it_sent() {
         Allowance::new(Limit { per_second: 10, burst: 5, ..Limit::default() }, KEY, Arc::default());
     let bytes = query("www.example.com", rtype::A, Some(&[]));
     let mut out = vec![0; 1_232];
-    let mut ask = |asked: Asked<'_>| names.answer(&asked, Some(&mut allowance), &mut out).unwrap();
+    let mut ask = |asked: DnsRequest<'_>| names.answer(&asked, Some(&mut allowance), &mut out).unwrap();
     for turn in 0..20 {
         let answered = ask(asked(&bytes, turn));
         assert_eq!(answered.outcome.limited, turn >= 5, "{turn}");
         assert_eq!(answered.outcome.truncated, turn >= 5, "it may ask by TCP");
         assert!(!answered.outcome.limited || answered.len <= bytes.len());
     }
-    let elsewhere = Asked { client: "198.51.100.7".parse().unwrap(), ..asked(&bytes, 0) };
+    let elsewhere = DnsRequest { client: "198.51.100.7".parse().unwrap(), ..asked(&bytes, 0) };
     assert!(!ask(elsewhere).outcome.limited, "others have theirs");
-    let later = Asked { now_ms: 5_200, ..asked(&bytes, 0) };
+    let later = DnsRequest { now_ms: 5_200, ..asked(&bytes, 0) };
     assert_eq!([ask(later), ask(later), ask(later)].map(|done| done.outcome.limited), [false, false, true]);
 }
 
@@ -311,14 +311,14 @@ fn a_network_gets_its_part_and_no_more_bytes_than_it_sent() {
 fn networks_without_number_get_no_more_bytes_together_than_they_sent() {
     let names = names();
     let limit = Limit { per_second: 200, burst: 1_000, total_per_second: 50 };
-    let total: Arc<Total> = Arc::default();
+    let total: Arc<SharedBudget> = Arc::default();
     // Two threads, which count networks each for itself.
     let mut allowances = [0, 1].map(|_| Allowance::new(limit, KEY, Arc::clone(&total)));
     let bytes = query("www.example.com", rtype::A, Some(&[]));
     let (mut out, mut whole, mut told, mut beyond) = (vec![0; 1_232], 0, 0, 0);
     for turn in 0..10_000_u32 {
         let client = IpAddr::V4(Ipv4Addr::from_bits(turn << 8));
-        let asked = Asked { client, now_ms: 5_000 + turn / 10, ..asked(&bytes, turn.into()) };
+        let asked = DnsRequest { client, now_ms: 5_000 + turn / 10, ..asked(&bytes, turn.into()) };
         let answered = names.answer(&asked, allowances.get_mut(turn as usize % 2), &mut out);
         match answered {
             Some(answered) if !answered.outcome.limited => whole += 1,
@@ -342,7 +342,7 @@ fn who_has_shown_where_it_is_is_answered() {
     let answer = answer(&names, &first);
     let at = answer.windows(4).position(|window| window == [0, 10, 0, 24]).unwrap();
     let cookie = answer[at..at + 28].to_vec();
-    let mut limited = |cookie: &[u8], change: fn(&mut Asked<'_>)| {
+    let mut limited = |cookie: &[u8], change: fn(&mut DnsRequest<'_>)| {
         let bytes = query("www.example.com", rtype::A, Some(cookie));
         let (mut asked, mut out) = (asked(&bytes, 0), vec![0; 1_232]);
         change(&mut asked);
@@ -437,9 +437,13 @@ fn service_bindings_hint_at_who_is_given() {
         let mut zone = zone();
         let stale = binding(&[(1, b"\x02h2"), (4, &[192, 0, 2, 99]), (5, b"ech")]);
         zone.add(&name("www.example.com"), rtype::HTTPS, 300, stale);
-        let settings = Settings { top: 2, ..settings(Draw::Turn, none_alive) };
-        let names =
-            Names::new([Arc::new(zone)], vec![Arc::new(Balanced::new(settings, addresses, [0, 0]))], KEY, "");
+        let settings = NameSettings { top: 2, ..settings(Selection::Turn, none_alive) };
+        let names = Catalog::new(
+            [Arc::new(zone)],
+            vec![Arc::new(Balanced::new(settings, addresses, [0, 0]))],
+            KEY,
+            "",
+        );
         let said = answer(&names, &query("www.example.com", rtype::HTTPS, None));
         let given = addresses.iter().map(|one| one.given.load(Relaxed)).sum::<u64>();
         assert_eq!(given, 0, "a hint is no answer");
@@ -472,7 +476,7 @@ fn service_bindings_hint_at_who_is_given() {
 fn turns_of_one_version_are_not_the_others() {
     let addresses =
         ["192.0.2.11", "192.0.2.12", "2001:db8::11", "2001:db8::12"].map(|text| address(text, 1, true));
-    let names = names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, [0, 0]));
+    let names = names_with(Balanced::new(settings(Selection::Turn, NoneAlive::All), &addresses, [0, 0]));
     for _ in 0..10 {
         for rtype in [rtype::A, rtype::AAAA] {
             answer(&names, &query("www.example.com", rtype, None));
@@ -483,7 +487,7 @@ fn turns_of_one_version_are_not_the_others() {
 
 #[test]
 fn shares_fall_as_loads_rise() {
-    let delay = |us: Option<u64>| Known {
+    let delay = |us: Option<u64>| PoolMember {
         weight: 10,
         tenths: 10,
         signals: Signals { report: Report { delay_us: us, ..Report::default() }, ..Signals::default() },
@@ -493,9 +497,9 @@ fn shares_fall_as_loads_rise() {
     let shared: Vec<_> =
         shares(weighing, u64::MAX, &known).iter().map(|one| (one.share, one.is_known)).collect();
     assert_eq!(shared, [(1_000, true), (500, true), (500, false), (30, true)]);
-    let starting = Known { tenths: 3, ..delay(None) };
+    let starting = PoolMember { tenths: 3, ..delay(None) };
     assert_eq!(shares(None, 150, &[delay(None), starting]).map_shares(), [1_000, 300]);
-    let weights = [Known { weight: 7, ..delay(None) }, delay(None)];
+    let weights = [PoolMember { weight: 7, ..delay(None) }, delay(None)];
     assert_eq!(shares(None, 150, &weights).map_shares(), [7, 10]);
     let endless = [delay(Some(u64::MAX)), delay(Some(u64::MAX)), delay(Some(u64::MAX / 2))];
     assert_eq!(shares(weighing, u64::MAX, &endless).map_shares(), [499, 499, 1_000]);
@@ -504,7 +508,7 @@ fn shares_fall_as_loads_rise() {
 /// By what it reports, a server gains half again of its share at the most: of two, of four, and of two weights.
 #[test]
 fn a_report_gains_no_more_than_it_may() {
-    let uses = |weight, permille| Known {
+    let uses = |weight, permille| PoolMember {
         weight,
         tenths: 10,
         signals: Signals {
@@ -513,12 +517,12 @@ fn a_report_gains_no_more_than_it_may() {
             ..Signals::default()
         },
     };
-    let of = |policy, gain, servers: &[Known]| {
+    let of = |policy, gain, servers: &[PoolMember]| {
         let shared = shares(policy::for_packets(policy).unwrap().weighing, gain, servers).map_shares();
         let all: u32 = shared.iter().copied().map(u32::from).sum();
         u32::from(shared[0]) * 1_000 / all
     };
-    let idle = |weight, others: &[u16]| -> Vec<Known> {
+    let idle = |weight, others: &[u16]| -> Vec<PoolMember> {
         core::iter::once(uses(weight, 0)).chain(others.iter().map(|weight| uses(*weight, 100_000))).collect()
     };
     for (weight, others, most) in
@@ -561,7 +565,7 @@ proptest! {
         bytes[at % len] = to;
         let transport = if transport { Transport::Tcp } else { Transport::Udp };
         let mut out = vec![0; room];
-        let answered = names().answer(&Asked { transport, ..asked(&bytes, 0) }, None, &mut out);
+        let answered = names().answer(&DnsRequest { transport, ..asked(&bytes, 0) }, None, &mut out);
         if let Some(answered) = answered {
             prop_assert!(answered.len <= room && out[2] & 0x80 != 0);
             prop_assert!(transport == Transport::Tcp || answered.len <= UDP_MAX);
@@ -572,7 +576,7 @@ proptest! {
     fn an_answer_says_all_or_that_something_is_missing(count in 1u8..120, len in 0u16..5_000) {
         let many: Vec<_> = (0..count).map(|last| (name("x.example.com"), rtype::A, 300, vec![192, 0, 2, last])).collect();
         let zone = Zone::new(name("example.com"), records(&[]).into_iter().chain(many)).unwrap();
-        let names = Names::new([Arc::new(zone)], Vec::new(), KEY, "");
+        let names = Catalog::new([Arc::new(zone)], Vec::new(), KEY, "");
         let mut bytes = query("x.example.com", rtype::A, Some(&[]));
         let at = bytes.len() - 8;
         bytes[at..at + 2].copy_from_slice(&len.to_be_bytes());
@@ -591,7 +595,7 @@ fn turns_go_on_when_servers_change() {
     let mut turn = [0, 0];
     let mut given = BTreeMap::new();
     for _ in 0..10 {
-        let names = names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, turn));
+        let names = names_with(Balanced::new(settings(Selection::Turn, NoneAlive::All), &addresses, turn));
         let (_, _, _, all) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
         *given.entry(all).or_insert(0) += 1;
         turn = names.balanced().get(0).unwrap().turns();

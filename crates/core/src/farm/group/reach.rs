@@ -21,7 +21,7 @@ pub struct Reach {
 
 /// Where a message of a member comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct MessageOrigin {
     /// The sender's address, if it is on the network.
     pub from: Option<IpAddr>,
     /// Hosts that its credential names; nobody's if it speaks for all.
@@ -50,7 +50,7 @@ pub enum Outside {
 
 impl Reach {
     /// That of a member which joined like this.
-    pub(super) fn new(group: &Group, origin: &Origin) -> Reach {
+    pub(super) fn new(group: &Group, origin: &MessageOrigin) -> Reach {
         let listed = || group.members.iter().map(|member| &member.url);
         Reach {
             allow: group.allow.clone(),

@@ -24,14 +24,14 @@ const KNOWN_MAX: usize = 4_096;
 #[derive(Clone, Debug)]
 pub struct TokenThrottle {
     /// When a source has all of its tries again.
-    tries: Expiring<Source>,
+    tries: Expiring<ThrottleKey>,
     /// Until when an address is known.
     known: Expiring<IpAddr>,
 }
 
 /// Whose tries are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
+enum ThrottleKey {
     Network(IpAddr),
     /// One that is known by a token of its own, which may guess those of others.
     Address(IpAddr),
@@ -61,11 +61,11 @@ impl TokenThrottle {
         self.tries.set(source, whole_ms.saturating_add(TRY_MS));
     }
 
-    fn source(&self, now_ms: u64, client: IpAddr) -> Source {
+    fn source(&self, now_ms: u64, client: IpAddr) -> ThrottleKey {
         let address = client.to_canonical();
         match self.known.until_ms(&address) > now_ms {
-            true => Source::Address(address),
-            false => Source::Network(client_network(address)),
+            true => ThrottleKey::Address(address),
+            false => ThrottleKey::Network(client_network(address)),
         }
     }
 }

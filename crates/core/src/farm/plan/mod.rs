@@ -20,17 +20,17 @@ use core::net::{IpAddr, SocketAddr};
 use siphasher::sip::SipHasher24;
 
 use handoff::Compiled;
-use rings::{Members, Standing};
+use rings::{RingPolicy, Standing};
 use rising::Scale;
 
 use crate::farm;
-use crate::farm::membership::{Known, Member, Place, ServerRoute};
+use crate::farm::membership::{LinkAddress, Member, RestoredServer, ServerRoute};
 use crate::net::wire::Mac;
 use crate::path::ports::HOLD_MS;
 use crate::path::seed::Seed;
 use crate::path::sessions::ticks;
 use crate::path::tables::{
-    BEHIND_MAX, Behind, Forwarding, IdleTicks, NO_SERVER, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip,
+    BEHIND_MAX, Forwarding, IdleTicks, NO_SERVER, ReplyOrigin, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip,
     VipKey,
 };
 use crate::pool::HealthKind;
@@ -55,7 +55,7 @@ pub struct MemberState {
     /// From [`crate::farm::membership`].
     pub member: Member,
     /// From [`crate::pool::health`].
-    pub health: health::Status,
+    pub health: health::HealthStatus,
     /// Whether the operator drains it.
     pub admin_draining: bool,
     /// Whether it wants no new sessions, by its own report.
@@ -92,16 +92,16 @@ impl MemberState {
 
     /// Whether it could take new sessions, if it wanted to.
     fn is_able(&self) -> bool {
-        self.health.state == health::State::Up && !self.member.draining
+        self.health.state == health::HealthState::Up && !self.member.draining
     }
 
     fn has_failed(&self) -> bool {
-        self.health.state == health::State::Down || self.member.draining
+        self.health.state == health::HealthState::Down || self.member.draining
     }
 
     /// Since when a server that once worked does not, in milliseconds.
     fn failed_since_ms(&self) -> Option<u64> {
-        let down = (self.health.state == health::State::Down).then_some(self.health.since_ms);
+        let down = (self.health.state == health::HealthState::Down).then_some(self.health.since_ms);
         let silent = self.member.draining.then_some(self.member.since_ms);
         let since_ms = [down, silent].into_iter().flatten().min();
         since_ms.filter(|_| self.health.was_up)
@@ -283,10 +283,10 @@ fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMa
 }
 
 /// Which servers of a running data plane are whose, for [`crate::farm::membership::Membership::resume`].
-pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
+pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<RestoredServer> {
     let mut known = Vec::new();
     for server in tables.servers.values().filter(|server| !server.local) {
-        let place = Place { mac: server.mac, ifindex: server.ifindex };
+        let place = LinkAddress { mac: server.mac, ifindex: server.ifindex };
         let hop = match server.forwarding {
             Forwarding::Link => None,
             Forwarding::Nat { own, mtu, .. } => {
@@ -300,7 +300,7 @@ pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
         for service in services {
             let listed = service.servers.iter().map(|listed| &listed.name);
             let name = listed.chain([&mac]).find(|name| identity(&service.name, name) == server.identity);
-            known.extend(name.map(|name| Known {
+            known.extend(name.map(|name| RestoredServer {
                 service: service.name.clone(),
                 server: name.clone(),
                 place,
@@ -341,7 +341,7 @@ impl Planner<'_> {
         }
         let shares = if packets.sharing.is_some() { shares(&seated, &chosen) } else { chosen.clone() };
         let standing = self.standing(service, &seated);
-        let members = Members { policy, packets, chosen: &chosen, shares: &shares };
+        let members = RingPolicy { policy, packets, chosen: &chosen, shares: &shares };
         let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
         self.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
@@ -378,7 +378,7 @@ impl Planner<'_> {
             };
             let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: key.protocol };
             let behind = tables.endpoints.entry(endpoint).or_default();
-            behind.push(Behind { vip, server });
+            behind.push(ReplyOrigin { vip, server });
             behind.sort_unstable();
         }
     }

@@ -9,7 +9,7 @@ use crate::path::tables::{NO_SERVER, Pick, Ring, SERVER_SLOTS, place};
 use crate::pool::policy::{Fills, Packets, Weighted, second_candidates};
 
 /// Who is picked from a ring.
-pub(super) struct Members<'a> {
+pub(super) struct RingPolicy<'a> {
     /// By the policy of this name.
     pub(super) policy: &'static str,
     pub(super) packets: &'static Packets,
@@ -36,7 +36,7 @@ pub(super) fn ring(
     previous: Option<&Plan>,
     fills: &mut Fills,
     number: u16,
-    members: &Members<'_>,
+    members: &RingPolicy<'_>,
     standing: Option<&Standing>,
 ) -> Arc<Ring> {
     let known = previous.and_then(|previous| previous.tables.rings.get(&number));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::farm::membership::Source;
+use crate::farm::membership::ServerOrigin;
 use crate::farm::{Discover, Method, Placement, Server, example};
 use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::{Delta, HASH_SLOTS, Pick, Ring, SERVER_SLOTS, VIP_IDS};
@@ -36,11 +36,11 @@ fn up(name: &str) -> MemberState {
             weight: 1,
             local: false,
             draining: false,
-            source: Source::Discovered,
+            source: ServerOrigin::Discovered,
             since_ms: 0,
             last_seen_ms: None,
         },
-        health: health::Status { state: health::State::Up, since_ms: 0, was_up: true },
+        health: health::HealthStatus { state: health::HealthState::Up, since_ms: 0, was_up: true },
         admin_draining: false,
         refuses: false,
         share: None,
@@ -50,13 +50,13 @@ fn up(name: &str) -> MemberState {
 
 fn down(name: &str, since_ms: u64) -> MemberState {
     let mut member = up(name);
-    member.health = health::Status { state: health::State::Down, since_ms, was_up: true };
+    member.health = health::HealthStatus { state: health::HealthState::Down, since_ms, was_up: true };
     member
 }
 
 fn unknown(name: &str) -> MemberState {
     let mut member = up(name);
-    member.health = health::Status { state: health::State::Unknown, since_ms: 0, was_up: false };
+    member.health = health::HealthStatus { state: health::HealthState::Unknown, since_ms: 0, was_up: false };
     member
 }
 
@@ -349,11 +349,15 @@ fn what_cannot_be_planned_changes_nothing() {
 }
 
 fn any_member() -> impl Strategy<Value = MemberState> {
-    let state = prop::sample::select(vec![health::State::Unknown, health::State::Up, health::State::Down]);
+    let state = prop::sample::select(vec![
+        health::HealthState::Unknown,
+        health::HealthState::Up,
+        health::HealthState::Down,
+    ]);
     (state, 0u64..50_000, any::<bool>(), 0u16..4, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
         |(state, since_ms, was_up, weight, draining, admin_draining, found)| {
             change(up("a"), |m| {
-                m.health = health::Status { state, since_ms, was_up };
+                m.health = health::HealthStatus { state, since_ms, was_up };
                 m.member.weight = weight;
                 m.member.draining = draining;
                 m.admin_draining = admin_draining;

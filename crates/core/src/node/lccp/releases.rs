@@ -15,7 +15,7 @@ const RELEASES_MAX: usize = 65_536;
 
 /// Where a client's next segment begins, and what it acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ResumePoint {
     /// Its sequence number.
     pub rcv_nxt: u32,
     /// Its acknowledgment.
@@ -31,7 +31,7 @@ pub struct Releases {
 /// One of them.
 #[derive(Debug)]
 struct Released {
-    place: Place,
+    place: ResumePoint,
     /// What was answered; nothing while it is being let go.
     answer: Option<Result<TcpState, ErrorCode>>,
     /// How often it was asked for in vain.
@@ -52,7 +52,7 @@ pub enum Letting {
 
 impl Releases {
     /// A node wants a connection that is to rest at this place.
-    pub fn begin(&mut self, node: IpAddr, socket: SocketId, place: Place, now_ms: u64) -> Letting {
+    pub fn begin(&mut self, node: IpAddr, socket: SocketId, place: ResumePoint, now_ms: u64) -> Letting {
         let key = (node, socket);
         let known = self.by_connection.get(&key).filter(|released| released.place == place);
         let busy = known.map_or(0, |released| released.busy);
@@ -77,7 +77,7 @@ impl Releases {
         &mut self,
         node: IpAddr,
         socket: SocketId,
-        place: Place,
+        place: ResumePoint,
         said: Option<Result<TcpState, ErrorCode>>,
     ) -> Option<Result<TcpState, ErrorCode>> {
         let key = (node, socket);
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     const NODE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 2));
-    const PLACE: Place = Place { rcv_nxt: 5, snd_nxt: 9 };
+    const PLACE: ResumePoint = ResumePoint { rcv_nxt: 5, snd_nxt: 9 };
     const RESTS: Result<TcpState, ErrorCode> = Ok(TcpState {
         snd_una: 9,
         snd_nxt: 9,
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), Some(RESTS));
         assert_eq!(releases.begin(NODE, socket(), PLACE, 60), Letting::Answer(RESTS));
         // The next one between the same ends is another.
-        let elsewhere = Place { rcv_nxt: 6, ..PLACE };
+        let elsewhere = ResumePoint { rcv_nxt: 6, ..PLACE };
         assert_eq!(releases.begin(NODE, socket(), elsewhere, 60), Letting::LetGo);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), None, "of the one before");
         releases.forget_old(60 + MEMORY_MS);
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(releases.begin(NODE, socket(), PLACE, 0), Letting::LetGo);
         assert_eq!(releases.end(NODE, socket(), PLACE, busy), Some(Err(ErrorCode::NotRestored)));
         // Where it can't be told, it is as if nobody had asked.
-        let place = Place { rcv_nxt: 7, ..PLACE };
+        let place = ResumePoint { rcv_nxt: 7, ..PLACE };
         assert_eq!(releases.begin(NODE, socket(), place, 0), Letting::LetGo);
         assert_eq!(releases.end(NODE, socket(), place, None), None);
         assert_eq!(releases.begin(NODE, socket(), place, 0), Letting::LetGo);

@@ -6,7 +6,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Assembly, Body, ErrorCode, Handed, Piece, SocketId, TcpState};
+use super::{Assembly, ErrorCode, Handed, MessageBody, Piece, SocketId, TcpState};
 
 /// The most bytes of a client that were read before somebody was found for it: twice what a director reads.
 const UNREAD_MAX: u32 = 128 * 1_024;
@@ -21,7 +21,7 @@ const MEMORIES_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub struct Takings {
     services: BTreeSet<SocketAddr>,
-    open: BTreeMap<Key, Taking>,
+    open: BTreeMap<HandoffId, Taking>,
     done: Memories,
 }
 
@@ -29,7 +29,7 @@ pub struct Takings {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Took {
     /// Say this.
-    Answer(Body),
+    Answer(MessageBody),
     /// All has come: make its socket, and say by [`Takings::end`] what came of that.
     Restore(Handed),
     /// Nothing: that is being done.
@@ -37,7 +37,7 @@ pub enum Took {
 }
 
 /// The node that gives a connection, and which one.
-type Key = (IpAddr, SocketId);
+type HandoffId = (IpAddr, SocketId);
 
 /// A connection that a node gives to this one.
 #[derive(Debug)]
@@ -51,14 +51,14 @@ struct Taking {
 /// What came of connections a moment ago.
 #[derive(Debug, Default)]
 struct Memories {
-    by_connection: BTreeMap<Key, Memory>,
+    by_connection: BTreeMap<HandoffId, SettledHandoff>,
     /// The same, the oldest first. What is here more than once counts at its last place.
-    order: VecDeque<(u64, Key)>,
+    order: VecDeque<(u64, HandoffId)>,
 }
 
 /// It is here, or it can't be.
 #[derive(Debug)]
-struct Memory {
+struct SettledHandoff {
     state: TcpState,
     outcome: Result<(), ErrorCode>,
     since_ms: u64,
@@ -85,8 +85,8 @@ impl Takings {
     /// Takes in a piece of a connection.
     pub fn take(&mut self, node: IpAddr, socket: SocketId, piece: Piece, now_ms: u64) -> Took {
         let state = *piece.state();
-        let error = |code| Took::Answer(Body::Error { socket: Some(socket), code });
-        let ack = |missing| Took::Answer(Body::HandoffAck { socket, missing });
+        let error = |code| Took::Answer(MessageBody::Error { socket: Some(socket), code });
+        let ack = |missing| Took::Answer(MessageBody::HandoffAck { socket, missing });
         let key = (node, socket);
         // What is here already stays so, whatever has changed since.
         if let Some(outcome) = self.done.find(&key, &state) {
@@ -133,7 +133,7 @@ impl Takings {
         match outcome {
             Some(outcome) => {
                 let Some(taking) = self.open.remove(&key) else { return };
-                self.done.add(key, Memory { state: taking.state, outcome, since_ms: now_ms });
+                self.done.add(key, SettledHandoff { state: taking.state, outcome, since_ms: now_ms });
             }
             None => {
                 if let Some(taking) = self.open.get_mut(&key) {
@@ -145,11 +145,11 @@ impl Takings {
 }
 
 impl Memories {
-    fn find(&self, key: &Key, state: &TcpState) -> Option<Result<(), ErrorCode>> {
+    fn find(&self, key: &HandoffId, state: &TcpState) -> Option<Result<(), ErrorCode>> {
         self.by_connection.get(key).filter(|memory| memory.state == *state).map(|memory| memory.outcome)
     }
 
-    fn add(&mut self, key: Key, memory: Memory) {
+    fn add(&mut self, key: HandoffId, memory: SettledHandoff) {
         self.order.push_back((memory.since_ms, key));
         self.by_connection.insert(key, memory);
         while self.order.len() > MEMORIES_MAX {
@@ -174,7 +174,7 @@ impl Memories {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::lccp::Transfer;
+    use crate::node::lccp::TransferImage;
     use alloc::vec::Vec;
     use std::vec;
 
@@ -197,15 +197,15 @@ mod tests {
             receive_len: receive.len() as u32,
             ..TcpState::default()
         };
-        Transfer::new(state, b"", receive).unwrap().pieces(0).collect()
+        TransferImage::new(state, b"", receive).unwrap().pieces(0).collect()
     }
 
     fn ack(missing: u32) -> Took {
-        Took::Answer(Body::HandoffAck { socket: socket(), missing })
+        Took::Answer(MessageBody::HandoffAck { socket: socket(), missing })
     }
 
     fn error(code: ErrorCode) -> Took {
-        Took::Answer(Body::Error { socket: Some(socket()), code })
+        Took::Answer(MessageBody::Error { socket: Some(socket()), code })
     }
 
     /// The connection from another port.
@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn ack_to(port: u16, missing: u32) -> Took {
-        Took::Answer(Body::HandoffAck { socket: from(port), missing })
+        Took::Answer(MessageBody::HandoffAck { socket: from(port), missing })
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
     fn what_is_held_is_bounded() {
         let (mut takings, now) = (takings(), 1_000);
         let elsewhere = SocketId::new(socket().client(), "192.0.2.101:80".parse().unwrap()).unwrap();
-        let other = Body::Error { socket: Some(elsewhere), code: ErrorCode::NoServer };
+        let other = MessageBody::Error { socket: Some(elsewhere), code: ErrorCode::NoServer };
         assert_eq!(takings.take(NODE, elsewhere, pieces(5, b"GET").remove(0), now), Took::Answer(other));
         for len in [0, UNREAD_MAX as usize + 1] {
             let piece = pieces(5, &vec![0; len]).remove(0);
@@ -268,7 +268,7 @@ mod tests {
         assert!(matches!(takings.take(NODE, socket(), pieces(5, b"GET").remove(0), now), Took::Restore(_)));
         assert_eq!(takings.take(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now), ack_to(1, 2_000));
         let code = ErrorCode::NoRoom;
-        let full = Took::Answer(Body::Error { socket: Some(from(5_000)), code });
+        let full = Took::Answer(MessageBody::Error { socket: Some(from(5_000)), code });
         assert_eq!(takings.take(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
     }
 

@@ -4,8 +4,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::event::Notice;
-use super::link::Link;
+use super::event::PeerEvent;
+use super::link::PeerState;
 use crate::net::wire::Mac;
 use crate::node::association::Refusal;
 use crate::node::secret::Key;
@@ -15,7 +15,7 @@ pub const BITS: usize = 64;
 
 /// What a host knows of the farm from its configuration.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PeerSettings {
     /// This host's name.
     pub name: String,
     /// All hosts, this one included.
@@ -54,7 +54,7 @@ pub struct Publishable {
 
 /// What this host tells of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Own {
+pub struct OwnStatus {
     /// Sessions being served here.
     pub load: u32,
     /// Bit `i`: its server of service `i` is healthy.
@@ -102,7 +102,7 @@ pub struct KnownHost {
 
 impl KnownHost {
     /// Another host, seen from one of this generation.
-    pub(super) fn of(link: &Link, generation: u64) -> KnownHost {
+    pub(super) fn of(link: &PeerState, generation: u64) -> KnownHost {
         let believed = link.content.is_some();
         let content = link.content.clone().unwrap_or_default();
         let heard_ms = link.association.heard_ms();
@@ -128,9 +128,9 @@ impl KnownHost {
 
 /// What a datagram led to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Received {
+pub struct DatagramEffect {
     /// For the log.
-    pub notices: Vec<Notice>,
+    pub notices: Vec<PeerEvent>,
     /// To be sent to this host now.
     pub answer: Option<(IpAddr, Vec<u8>)>,
     /// Whether [`super::Peers::hosts`], loads and times aside, or [`super::Peers::owned`] changed.
@@ -147,7 +147,7 @@ pub struct Tick {
     /// Addresses that are owned here, to be announced to everyone.
     pub claimed: Vec<IpAddr>,
     /// For the log.
-    pub notices: Vec<Notice>,
-    /// As [`Received::changed`].
+    pub notices: Vec<PeerEvent>,
+    /// As [`DatagramEffect::changed`].
     pub changed: bool,
 }

@@ -10,17 +10,17 @@ use crate::path::parse::{Layers, Segment};
 use crate::path::ports::{Holder, Near};
 use crate::path::rewrite::{self, Translation};
 use crate::path::routes::FibResult;
-use crate::path::sessions::{Found, SessionKey};
-use crate::path::tables::{Behind, Forwarding, Vip, VipKey};
+use crate::path::sessions::{FoundSession, SessionKey};
+use crate::path::tables::{Forwarding, ReplyOrigin, Vip, VipKey};
 use core::net::{IpAddr, SocketAddr};
 
 /// The session that an answer belongs to.
-pub(super) struct Owner<'a> {
+pub(super) struct ReplySession<'a> {
     pub(super) server: u16,
     pub(super) key: SessionKey,
-    pub(super) session: Found<'a>,
+    pub(super) session: FoundSession<'a>,
     /// The port that stands for the client, and its place.
-    pub(super) port: Option<(u16, Found<'a>)>,
+    pub(super) port: Option<(u16, FoundSession<'a>)>,
     pub(super) service: VipKey,
     pub(super) vip: &'a Vip,
     /// The director's own address towards the server.
@@ -50,7 +50,7 @@ impl Toward {
     }
 }
 
-impl Owner<'_> {
+impl ReplySession<'_> {
     /// What a packet's ends become on its way back to the client.
     pub(super) fn ends(&self) -> Translation {
         Translation {
@@ -68,15 +68,15 @@ pub(super) fn owner<'a>(
     known: &Knowledge<'a>,
     endpoint: &VipKey,
     to: SocketAddr,
-    takes: impl Fn(Found<'a>) -> bool,
-) -> Option<Owner<'a>> {
+    takes: impl Fn(FoundSession<'a>) -> bool,
+) -> Option<ReplySession<'a>> {
     let behind = known.tables.endpoints.get(endpoint)?;
     behind.iter().filter_map(|behind| owned_by(known, *behind, to)).find(|owner| takes(owner.session))
 }
 
-fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option<Owner<'a>> {
+fn owned_by<'a>(known: &Knowledge<'a>, behind: ReplyOrigin, to: SocketAddr) -> Option<ReplySession<'a>> {
     let Knowledge { tables, memory, now, .. } = *known;
-    let Behind { vip, server } = behind;
+    let ReplyOrigin { vip, server } = behind;
     let Forwarding::Nat { own, source_nat, .. } = tables.servers.get(&server)?.forwarding else {
         return None;
     };
@@ -90,7 +90,7 @@ fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option
     };
     let session = memory.sessions.find(key, key.hash(memory.seed), now)?;
     let (service, vip) = tables.vip_by_id(vip)?;
-    (session.value.server() == server).then_some(Owner {
+    (session.value.server() == server).then_some(ReplySession {
         server,
         key,
         session,

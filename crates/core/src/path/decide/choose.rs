@@ -5,11 +5,11 @@ use super::follow::{Side, first_mark, follow, has_ended};
 use super::{Memory, Reason};
 use crate::path::arrival::Arrival;
 use crate::path::select::{by_hash, by_previous, select};
-use crate::path::sessions::{Found, SessionKey, State, Value};
+use crate::path::sessions::{FoundSession, SessionKey, State, Value};
 use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
 
 /// What was chosen.
-pub(super) struct Choice {
+pub(super) struct Selected {
     pub(super) server: u16,
     pub(super) new_session: bool,
     pub(super) beside: Option<Reason>,
@@ -17,13 +17,13 @@ pub(super) struct Choice {
     pub(super) session: Option<Value>,
 }
 
-impl Choice {
-    fn unnoted(server: u16, new_session: bool, beside: Option<Reason>) -> Choice {
-        Choice { server, new_session, beside, session: None }
+impl Selected {
+    fn unnoted(server: u16, new_session: bool, beside: Option<Reason>) -> Selected {
+        Selected { server, new_session, beside, session: None }
     }
 }
 
-pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> Choice {
+pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> Selected {
     let found = memory.sessions.find(flow.key, flow.hash, flow.now);
     match found {
         Some(found)
@@ -31,11 +31,11 @@ pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> C
         {
             let server = tables.servers.get(&found.value.server());
             let session = Some(follow(memory, flow, client_side(server), found));
-            Choice { server: found.value.server(), new_session: false, beside: None, session }
+            Selected { server: found.value.server(), new_session: false, beside: None, session }
         }
         _ if !flow.opens() => {
             let (server, beside) = unknown(tables, memory, flow.vip, flow.key, flow.arrival);
-            Choice::unnoted(server, false, beside)
+            Selected::unnoted(server, false, beside)
         }
         _ => open(tables, memory, flow, found),
     }
@@ -112,17 +112,17 @@ fn stands(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
 }
 
 /// Begins a session, in the place of `found` if there was one.
-fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Found<'_>>) -> Choice {
+fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<FoundSession<'_>>) -> Selected {
     let ring_hash = flow.key.ring_hash(memory.ring_seed);
     let server = match flow.arrival {
         Arrival::Direct => select(tables, memory.counts, flow.vip.service, flow.vip.pick, ring_hash),
         Arrival::Passed | Arrival::PassedTwice => flow.vip.own,
     };
     if server == NO_SERVER {
-        return Choice::unnoted(server, false, None);
+        return Selected::unnoted(server, false, None);
     }
     if found.is_some_and(|found| stands(tables, flow, found.value)) {
-        return Choice::unnoted(server, false, None);
+        return Selected::unnoted(server, false, None);
     }
     let state = if flow.udp { State::UdpNew } else { State::New };
     let value = flow.value(server, state).with_mark(first_mark(flow));
@@ -131,16 +131,16 @@ fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Fou
         Some(found) => (!memory.sessions.change(found, value)).then_some(Reason::NoSession),
         // What is passed on goes by the hash, packet by packet (Distributed Packet Rewriting, section 3). Only an
         // old session must not stand against that, so it is changed above.
-        None if flow.vip.stateless && server != flow.vip.own => return Choice::unnoted(server, true, None),
+        None if flow.vip.stateless && server != flow.vip.own => return Selected::unnoted(server, true, None),
         None => memory.sessions.insert(flow.key, flow.hash, value, flow.now).err().map(|_| Reason::TableFull),
     };
     match unnoted {
-        None => Choice { server, new_session: true, beside: None, session: Some(value) },
+        None => Selected { server, new_session: true, beside: None, session: Some(value) },
         // What the flow's next packets will find as well.
-        beside if flow.arrival != Arrival::Direct => Choice::unnoted(server, true, beside),
+        beside if flow.arrival != Arrival::Direct => Selected::unnoted(server, true, beside),
         beside => {
             let ring = tables.rings.get(&flow.vip.service);
-            Choice::unnoted(ring.map_or(NO_SERVER, |ring| by_hash(ring, ring_hash)), true, beside)
+            Selected::unnoted(ring.map_or(NO_SERVER, |ring| by_hash(ring, ring_hash)), true, beside)
         }
     }
 }

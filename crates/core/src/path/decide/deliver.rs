@@ -1,6 +1,6 @@
 //! How a packet gets to its server, whichever way that is reached.
 
-use super::choose::Choice;
+use super::choose::Selected;
 use super::flow::Flow;
 use super::{Knowledge, Reason, Verdict};
 use crate::net::packet::Packet;
@@ -17,7 +17,7 @@ use crate::path::tables::{Forwarding, ServerEntry};
 
 /// What of a packet's session matters on the way, and how often it was passed on before.
 #[derive(Clone, Copy)]
-pub(super) struct Route {
+pub(super) struct DeliveryContext {
     /// Spreads tunnels.
     pub(super) hash: FlowHash,
     /// The port that stands for the client, or 0.
@@ -32,7 +32,7 @@ pub(super) fn deliver(
     packet: &mut Packet<'_>,
     at: &Layers,
     server: &ServerEntry,
-    route: &Route,
+    route: &DeliveryContext,
 ) -> (Verdict, Reason) {
     if server.local || !route.arrival.may_go_to(server) {
         if server.is_punt() {
@@ -78,7 +78,7 @@ fn prepare(
     packet: &mut Packet<'_>,
     at: &Layers,
     server: &ServerEntry,
-    route: &Route,
+    route: &DeliveryContext,
 ) -> Result<(), (Verdict, Reason)> {
     match server.forwarding {
         Forwarding::Link => {}
@@ -167,7 +167,7 @@ pub(super) fn hidden_port(
     known: &Knowledge<'_>,
     at: &Layers,
     flow: &Flow<'_>,
-    choice: &Choice,
+    choice: &Selected,
     server: &ServerEntry,
 ) -> Result<u16, Reason> {
     let Forwarding::Nat { source_nat, .. } = server.forwarding else {

@@ -2,7 +2,7 @@
 
 use super::answer::{self, owner};
 use super::choose::{heeds, unknown};
-use super::deliver::{Route, deliver, fit, untag};
+use super::deliver::{DeliveryContext, deliver, fit, untag};
 use super::{Decision, Knowledge, Reason, Verdict};
 use crate::net::packet::Packet;
 use crate::path::arrival::Arrival;
@@ -51,7 +51,7 @@ fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, 
             Some(decision) => return decision,
             None => return Decision::drop(Reason::IcmpUnknown),
         },
-        _ => deliver(known, packet, &error.at, server, &Route { hash, port: 0, arrival }),
+        _ => deliver(known, packet, &error.at, server, &DeliveryContext { hash, port: 0, arrival }),
     };
     let reason = match reason {
         Reason::Forwarded | Reason::Local => Reason::IcmpForwarded,

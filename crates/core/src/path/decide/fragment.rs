@@ -1,7 +1,7 @@
 //! Fragments go where the first one went (RFC 791, section 3.2; RFC 8200, section 4.5).
 
 use super::answer::{self, Toward};
-use super::deliver::{Route, deliver};
+use super::deliver::{DeliveryContext, deliver};
 use super::{Decision, Knowledge, Reason, track};
 use crate::net::packet::Packet;
 use crate::path::parse::Layers;
@@ -32,7 +32,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers
     };
     if !track.answer {
         // Its ports are with the first; of a tunnel's paths any will do.
-        let route = Route { hash: FlowHash(0), port: track.port, arrival: known.arrival(vip) };
+        let route = DeliveryContext { hash: FlowHash(0), port: track.port, arrival: known.arrival(vip) };
         let (verdict, reason) = deliver(known, packet, at, server, &route);
         let given = matches!(reason, Reason::Forwarded | Reason::Local);
         let server = if given { track.server } else { NO_SERVER };

@@ -2,7 +2,7 @@
 //! what it wants: the first segment with data goes on unchanged, and the server makes a socket of it
 //! (LCCP, section 3.1; here without a word to the server).
 
-use super::choose::Choice;
+use super::choose::Selected;
 use super::flow::Flow;
 use super::follow::{Side, follow};
 use super::{Begun, Decision, Knowledge, Memory, Reason, Verdict, carry};
@@ -10,8 +10,8 @@ use crate::net::checksum;
 use crate::net::packet::{Checksum, Packet};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG, protocol};
 use crate::path::arrival::Arrival;
-use crate::path::content::{Found, NO_ROUTE, Reading, later_request, read};
-use crate::path::cookie::{Cookie, DOUBTED, FIRST, FourTuple, REPLAYED, Said, Terms, mark_of};
+use crate::path::content::{ContentParse, NO_ROUTE, RouteMatch, later_request, read};
+use crate::path::cookie::{Cookie, DOUBTED, EchoedNumbers, FIRST, FourTuple, REPLAYED, SynOptions, mark_of};
 use crate::path::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::path::rewrite;
 use crate::path::select::select;
@@ -92,10 +92,10 @@ fn go_on(
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    found: sessions::Found<'_>,
+    found: sessions::FoundSession<'_>,
 ) -> Decision {
     let (server, session) = (found.value.server(), Some(follow(known.memory, flow, UNANSWERED, found)));
-    let choice = Choice { server, new_session: false, beside: None, session };
+    let choice = Selected { server, new_session: false, beside: None, session };
     carry(known, packet, segment, flow, &choice)
 }
 
@@ -115,12 +115,12 @@ fn answers(
     }
     let Some(wants) = later_request(TcpHeader::payload(packet.frame(), &segment.at)) else { return true };
     let found = match (read(wants), known.tables.routes.get(&flow.vip.service)) {
-        (Reading::Asked(asked), Some(routes)) => routes.find(&asked),
-        _ => Found::Ask,
+        (ContentParse::Asked(asked), Some(routes)) => routes.find(&asked),
+        _ => RouteMatch::Ask,
     };
     match found {
-        Found::Ring { ring, .. } => known.tables.answers(server, ring),
-        Found::Ask => false,
+        RouteMatch::Ring { ring, .. } => known.tables.answers(server, ring),
+        RouteMatch::Ask => false,
     }
 }
 
@@ -129,7 +129,7 @@ fn set_aside(
     known: &Knowledge<'_>,
     packet: &Packet<'_>,
     flow: &Flow<'_>,
-    found: sessions::Found<'_>,
+    found: sessions::FoundSession<'_>,
     held: u16,
 ) -> Decision {
     let decision = Decision::hold(packet, Reason::Moves, Reason::Moves);
@@ -173,7 +173,7 @@ fn look_again(
         &mut Packet<'_>,
         &Segment,
         &Flow<'_>,
-        Option<sessions::Found<'_>>,
+        Option<sessions::FoundSession<'_>>,
     ) -> Decision,
 ) -> Decision {
     let own = tables.interfaces.get(&packet.ingress).copied();
@@ -197,7 +197,7 @@ fn close(
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    found: sessions::Found<'_>,
+    found: sessions::FoundSession<'_>,
 ) -> Decision {
     let value = flow.value(found.value.server(), State::Closing).with_mark(found.value.mark());
     known.memory.sessions.change(found, value);
@@ -211,11 +211,11 @@ fn take(
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    found: Option<sessions::Found<'_>>,
+    found: Option<sessions::FoundSession<'_>>,
 ) -> Decision {
     let own = flow.vip.own;
     let sessions = &known.memory.sessions;
-    let mut choice = Choice { server: own, new_session: false, beside: None, session: None };
+    let mut choice = Selected { server: own, new_session: false, beside: None, session: None };
     let noted = found.filter(|found| found.value.server() == own);
     // What closes may be an old connection of the same port: no SYN would tell.
     let is_open = noted.is_some_and(|noted| !noted.value.state().is_ending());
@@ -248,7 +248,7 @@ fn answer_syn(
     let Some(header) = header.filter(|_| is_plain(segment)) else {
         return Decision::drop(Reason::BadLength);
     };
-    let terms = Terms::offered(segment.at.dst.is_ipv6(), &header.options);
+    let terms = SynOptions::offered(segment.at.dst.is_ipv6(), &header.options);
     let keys = known.memory.cookies.at(known.now);
     let make = |terms| keys.make(&FourTuple::of(segment), header.sequence, terms);
     // A connection is told from the one before between the same ends by its cookie's mark.
@@ -258,7 +258,7 @@ fn answer_syn(
         return Decision::drop(Reason::NoServer);
     };
     let ingress = packet.ingress;
-    rewrite::greeting(packet, &segment.at, &header, &rewrite::Greeting { cookie, mss: handoff.mss });
+    rewrite::greeting(packet, &segment.at, &header, &rewrite::SynAck { cookie, mss: handoff.mss });
     Decision::of(Verdict::Forward { ifindex: ingress }, Reason::CookieSent)
 }
 
@@ -323,7 +323,7 @@ fn header_of_answer(packet: &Packet<'_>, segment: &Segment) -> Option<TcpHeader>
 
 fn mark_by(known: &Knowledge<'_>, segment: &Segment, header: &TcpHeader, late: u32) -> Option<u16> {
     let keys = known.memory.cookies.at(known.now);
-    keys.check(&FourTuple::of(segment), &Said::by(header), late)?;
+    keys.check(&FourTuple::of(segment), &EchoedNumbers::by(header), late)?;
     Some(mark_of(header.acknowledgment.wrapping_sub(1)))
 }
 
@@ -341,7 +341,7 @@ fn begin(
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    found: Option<sessions::Found<'_>>,
+    found: Option<sessions::FoundSession<'_>>,
     mark: u16,
 ) -> Decision {
     let wants = TcpHeader::payload(packet.frame(), &segment.at);
@@ -376,7 +376,7 @@ fn begin(
         }
         None => {}
     }
-    let choice = Choice { server, new_session: true, beside, session: Some(value) };
+    let choice = Selected { server, new_session: true, beside, session: Some(value) };
     Decision { begun: Some(begun), ..carry(known, packet, segment, flow, &choice) }
 }
 
@@ -385,13 +385,13 @@ fn choose(known: &Knowledge<'_>, flow: &Flow<'_>, wants: &[u8]) -> (Begun, Optio
     let Knowledge { tables, memory, .. } = known;
     let routes = tables.routes.get(&flow.vip.service);
     let chosen = match (read(wants), routes) {
-        (Reading::Asked(asked), Some(routes)) => match routes.find(&asked) {
-            Found::Ring { route, ring } => {
+        (ContentParse::Asked(asked), Some(routes)) => match routes.find(&asked) {
+            RouteMatch::Ring { route, ring } => {
                 let hash = flow.key.ring_hash(memory.ring_seed);
                 let server = select(tables, memory.counts, ring, flow.vip.pick, hash);
                 Begun { server, route: (route != NO_ROUTE).then_some(route) }
             }
-            Found::Ask => Begun::BY_NOBODY,
+            RouteMatch::Ask => Begun::BY_NOBODY,
         },
         _ => Begun::BY_NOBODY,
     };

@@ -35,9 +35,9 @@ use crate::path::select::Counts;
 use crate::path::sessions::Sessions;
 use crate::path::tables::{NO_SERVER, Tables, Vip, VipKey};
 use crate::path::unmatched::Unmatched;
-use choose::{Choice, choose};
+use choose::{Selected, choose};
 use core::net::IpAddr;
-use deliver::{Route, deliver};
+use deliver::{DeliveryContext, deliver};
 use flow::Flow;
 
 /// What an engine must do with a frame.
@@ -276,7 +276,7 @@ fn carry(
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    choice: &Choice,
+    choice: &Selected,
 ) -> Decision {
     let Some(server) = known.tables.servers.get(&choice.server) else {
         return Decision::drop(Reason::NoServer);
@@ -288,7 +288,7 @@ fn carry(
     if let Err(reason) = track::note(known, &segment.at, choice.server, flow.vip.id, port, false) {
         return Decision::drop(reason);
     }
-    let route = Route { hash: flow.hash, port, arrival: flow.arrival };
+    let route = DeliveryContext { hash: flow.hash, port, arrival: flow.arrival };
     let (verdict, reason) = deliver(known, packet, &segment.at, server, &route);
     if !matches!(reason, Reason::Forwarded | Reason::Local) {
         return Decision { beside: choice.beside, ..Decision::of(verdict, reason) };

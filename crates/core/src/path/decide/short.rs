@@ -9,7 +9,7 @@
 use core::net::Ipv4Addr;
 
 use super::answer;
-use super::choose::{Choice, chooses_anew, client_side};
+use super::choose::{Selected, chooses_anew, client_side};
 use super::flow::Flow;
 use super::follow::{Side, next};
 use super::{Decision, Knowledge, Reason, carry};
@@ -57,7 +57,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>) -> Option<D
             return None;
         }
     }
-    let choice = Choice { server: found.server(), new_session: false, beside: None, session: Some(found) };
+    let choice = Selected { server: found.server(), new_session: false, beside: None, session: Some(found) };
     Some(carry(known, packet, &segment, &flow, &choice))
 }
 

@@ -14,13 +14,13 @@ const KEPT: usize = 128;
 /// Hash tables by their members; those that were asked for last.
 #[derive(Clone, Debug)]
 pub struct Fills {
-    tables: BTreeMap<(Members, Vec<u16>), Kept>,
+    tables: BTreeMap<(WeightedPlaces, Vec<u16>), CachedTable>,
     kept: usize,
     asked: u64,
 }
 
 /// What the members' places come from, and their weights in lowest terms. With their slots it is all that a table depends on.
-type Members = Vec<(u64, u16)>;
+type WeightedPlaces = Vec<(u64, u16)>;
 
 impl Default for Fills {
     fn default() -> Fills {
@@ -29,7 +29,7 @@ impl Default for Fills {
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedTable {
     table: Arc<[u16]>,
     /// When it was asked for last, counted in questions.
     asked: u64,
@@ -46,7 +46,7 @@ impl Fills {
         let mut members: Vec<Weighted> = members.iter().copied().filter(|one| one.weight > 0).collect();
         members.sort_unstable_by_key(|one| (one.seed, one.slot));
         let divisor = members.iter().fold(0, |divisor, one| gcd(divisor, one.weight)).max(1);
-        let of: Members = members.iter().map(|one| (one.seed, one.weight / divisor)).collect();
+        let of: WeightedPlaces = members.iter().map(|one| (one.seed, one.weight / divisor)).collect();
         let key = (of, members.iter().map(|one| one.slot).collect());
         self.asked += 1;
         if let Some(kept) = self.tables.get_mut(&key) {
@@ -63,12 +63,12 @@ impl Fills {
                 self.tables.remove(&oldest);
             }
         }
-        self.tables.insert(key, Kept { table: Arc::clone(&table), asked: self.asked });
+        self.tables.insert(key, CachedTable { table: Arc::clone(&table), asked: self.asked });
         table
     }
 
     /// A table of the same members by other slots.
-    fn twin(&self, of: &Members) -> Option<(&[u16], &[u16])> {
+    fn twin(&self, of: &WeightedPlaces) -> Option<(&[u16], &[u16])> {
         let mut from = self.tables.range((of.clone(), Vec::new())..);
         from.next()
             .filter(|((members, _), _)| members == of)

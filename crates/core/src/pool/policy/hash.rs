@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use siphasher::sip::SipHasher24;
 
-use super::{Choice, Draw, Names, Packets, Policy, Redirect, Weighted};
+use super::{Choice, NamePolicy, Packets, Policy, Redirect, Selection, Weighted};
 use crate::path::tables::Pick;
 
 /// How often another slot is drawn for a slot's second candidate before the next one that names another server is taken:
@@ -21,7 +21,7 @@ pub(super) static HASH: Policy = Policy {
     // There is no order: `maglev` makes the table that is drawn from.
     packets: Some(Packets { pick: Pick::Hash, order: |_| Vec::new(), weighing: None, sharing: None }),
     redirect: Some(Redirect { choice: Choice::Hash, weighing: None }),
-    names: Some(Names { draw: Draw::Client, weighing: None }),
+    names: Some(NamePolicy { draw: Selection::Client, weighing: None }),
 };
 
 /// Fills a hash table of `slots` entries, a prime, with server slots in proportion to weight.

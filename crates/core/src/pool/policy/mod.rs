@@ -28,7 +28,9 @@ pub use failover::FAILOVER;
 pub use fills::Fills;
 pub use hash::{maglev, second_candidates};
 pub use round_robin::in_turn;
-pub use row::{Choice, Draw, Names, Packets, Policy, Redirect, SHARE_MAX, Sharing, Weighing, Weighted};
+pub use row::{
+    Choice, NamePolicy, Packets, Policy, Redirect, SHARE_MAX, Selection, Sharing, Weighing, Weighted,
+};
 
 /// Every policy, in the order in which people read of them. [`Consumer`] says who takes which.
 pub static POLICIES: &[&Policy] = &[

@@ -42,13 +42,13 @@ struct Balance {
 
 /// Load and weight of all hosts together.
 #[derive(Clone, Copy)]
-struct Total {
+struct FarmTotals {
     load: u128,
     weight: u128,
 }
 
 impl Balance {
-    fn is_now_above(self, own: &Candidate, total: Total) -> bool {
+    fn is_now_above(self, own: &Candidate, total: FarmTotals) -> bool {
         // both sides times both weights, so that nothing is rounded
         let load = load(own) * total.weight;
         let average = total.load * u128::from(own.weight);
@@ -65,7 +65,7 @@ impl Sharing for Balance {
     /// weight and how far they are below.
     fn share_out(&mut self, hosts: &[Candidate]) -> Vec<u16> {
         let counted = hosts.iter().filter(|host| host.weight > 0);
-        let total = counted.fold(Total { load: 0, weight: 0 }, |sum, host| Total {
+        let total = counted.fold(FarmTotals { load: 0, weight: 0 }, |sum, host| FarmTotals {
             load: sum.load + load(host),
             weight: sum.weight + u128::from(host.weight),
         });
@@ -92,7 +92,7 @@ fn load(host: &Candidate) -> u128 {
     host.signals.reported.unwrap_or_default().into()
 }
 
-impl Total {
+impl FarmTotals {
     /// How far a host is below the average, as sessions times the total weight; 0 if it isn't.
     fn room(self, host: &Candidate) -> u128 {
         (self.load * u128::from(host.weight)).saturating_sub(load(host) * self.weight)

@@ -1,6 +1,6 @@
 //! A server at random, as often as its share says: the next choice owes nothing to the last.
 
-use super::{Choice, Draw, Names, Policy, Redirect};
+use super::{Choice, NamePolicy, Policy, Redirect, Selection};
 
 /// Any server, drawn anew for each client.
 pub(super) static RANDOM: Policy = Policy {
@@ -9,5 +9,5 @@ pub(super) static RANDOM: Policy = Policy {
     needs: &[],
     packets: None,
     redirect: Some(Redirect { choice: Choice::Random, weighing: None }),
-    names: Some(Names { draw: Draw::Random, weighing: None }),
+    names: Some(NamePolicy { draw: Selection::Random, weighing: None }),
 };

@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::{Draw, Names, Policy, Weighing};
+use super::{NamePolicy, Policy, Selection, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
 /// The policy whose servers are ranked.
@@ -31,8 +31,8 @@ pub static PAPER: Policy = Policy {
     needs: &[Signal::Load],
     packets: None,
     redirect: None,
-    names: Some(Names {
-        draw: Draw::First,
+    names: Some(NamePolicy {
+        draw: Selection::First,
         weighing: Some(&Weighing {
             needs: &[Signal::Load],
             load: inverse_weight,

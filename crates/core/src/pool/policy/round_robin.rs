@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Choice, Draw, Names, Packets, Policy, Redirect, Weighted};
+use super::{Choice, NamePolicy, Packets, Policy, Redirect, Selection, Weighted};
 use crate::path::tables::{ORDER_MAX, Pick};
 
 /// Servers in turn, as often as their weight says.
@@ -13,7 +13,7 @@ pub(super) static ROUND_ROBIN: Policy = Policy {
     needs: &[],
     packets: Some(Packets { pick: Pick::Cursor, order: in_turn, weighing: None, sharing: None }),
     redirect: Some(Redirect { choice: Choice::Turn, weighing: None }),
-    names: Some(Names { draw: Draw::Turn, weighing: None }),
+    names: Some(NamePolicy { draw: Selection::Turn, weighing: None }),
 };
 
 /// One lap of turns, as slots: no more than [`ORDER_MAX`].

@@ -24,7 +24,7 @@ pub struct Policy {
     /// Of a group.
     pub redirect: Option<Redirect>,
     /// Of a name.
-    pub names: Option<Names>,
+    pub names: Option<NamePolicy>,
 }
 
 /// Its own row alone.
@@ -82,16 +82,16 @@ pub enum Choice {
 
 /// How a name chooses the address that a client is given.
 #[derive(Clone, Copy)]
-pub struct Names {
+pub struct NamePolicy {
     /// How the one is drawn that comes first in an answer.
-    pub draw: Draw,
+    pub draw: Selection,
     /// By what shares are made or servers ranked, if the policy goes by load.
     pub weighing: Option<&'static Weighing>,
 }
 
 /// How the address is drawn that comes first. Behind it are those whose turn would be next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw {
+pub enum Selection {
     /// Servers in turn, as often as their share says.
     Turn,
     /// Anyone, as often as their share says.

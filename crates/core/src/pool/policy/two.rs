@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Choice, Draw, Names, Packets, Policy, Redirect, Weighing};
+use super::{Choice, NamePolicy, Packets, Policy, Redirect, Selection, Weighing};
 use crate::path::tables::Pick;
 
 /// Of two servers that the flow's hash names, the one with less to do. They stand in the hash table and beside it: there is no order.
@@ -19,6 +19,6 @@ pub(super) const fn by_load(name: &'static str, about: &'static str, weighing: &
         needs: weighing.needs,
         packets: Some(Packets { weighing: Some(weighing), ..TWO }),
         redirect: Some(Redirect { choice: Choice::Turn, weighing: Some(weighing) }),
-        names: Some(Names { draw: Draw::Random, weighing: Some(weighing) }),
+        names: Some(NamePolicy { draw: Selection::Random, weighing: Some(weighing) }),
     }
 }

@@ -6,7 +6,7 @@ use evener_core::path::content::NO_ROUTE;
 use evener_core::path::decide::Reason;
 
 use super::{c, from_bytes, h, ip, ip_of, words};
-use crate::events::{CLIENTS_MAX, ConnectionEvent, Event, HEAD_MAX, PacketEvent, Told, Watch};
+use crate::events::{CLIENTS_MAX, ConnectionEvent, HEAD_MAX, PacketEvent, TraceEvent, TracedVerdict, Watch};
 
 pub(in crate::xdp) const WATCH_WORDS: usize = size_of::<c::watch>() / 8;
 /// Where in it the count of lost events is.
@@ -48,7 +48,7 @@ pub(in crate::xdp) fn watch(watch: &Watch) -> [u64; WATCH_WORDS] {
 }
 
 /// What `events` brought; `None` for what this version doesn't know.
-pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
+pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
     // The end of the head is missing where nothing stands.
     let mut whole = [0; EVENT_LEN];
     whole.get_mut(..record.len())?.copy_from_slice(record);
@@ -61,7 +61,7 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
         beside => Some(*Reason::ALL.get(usize::from(beside))?),
     };
     match event.kind {
-        EVENT_CONNECTION => Some(Event::Connection(ConnectionEvent {
+        EVENT_CONNECTION => Some(TraceEvent::Connection(ConnectionEvent {
             at_ns: event.at_ns,
             took_ns: event.took_ns,
             client: src,
@@ -72,7 +72,7 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
             route: (event.route != NO_ROUTE).then_some(event.route),
             head: event.head.get(..usize::from(event.head_len))?.to_vec(),
         })),
-        EVENT_PACKET => Some(Event::Packet(PacketEvent {
+        EVENT_PACKET => Some(TraceEvent::Packet(PacketEvent {
             at_ns: event.at_ns,
             src,
             dst,
@@ -80,10 +80,10 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
             tcp_flags: event.flags,
             len: event.len,
             verdict: match event.verdict {
-                TOLD_FORWARD => Told::Forward,
-                TOLD_PASS => Told::Pass,
-                TOLD_HOLD => Told::Hold,
-                TOLD_DROP => Told::Drop,
+                TOLD_FORWARD => TracedVerdict::Forward,
+                TOLD_PASS => TracedVerdict::Pass,
+                TOLD_HOLD => TracedVerdict::Hold,
+                TOLD_DROP => TracedVerdict::Drop,
                 _ => return None,
             },
             reason,

@@ -1,6 +1,8 @@
 //! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what routes are found by.
 
-use evener_core::path::content::{CLASSES, Class, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX};
+use evener_core::path::content::{
+    CLASSES, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, RequestClass,
+};
 use evener_core::path::content::{LATER_MAX, METHOD_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
 use evener_core::path::cookie;
 use evener_core::path::mark;
@@ -12,15 +14,15 @@ pub(in crate::xdp) const HANDOFF_WORDS: usize = size_of::<c::handoff>() / 8;
 const ROUTE_KEY_LEN: usize = size_of::<c::route_key>();
 const ROUTE_ENTRY_LEN: usize = size_of::<c::route_entry>();
 
-const fn number_of_class(class: Class) -> u64 {
+const fn number_of_class(class: RequestClass) -> u64 {
     match class {
-        Class::Get => h::CLASS_GET,
-        Class::Head => h::CLASS_HEAD,
-        Class::Post => h::CLASS_POST,
-        Class::Put => h::CLASS_PUT,
-        Class::Delete => h::CLASS_DELETE,
-        Class::Other => h::CLASS_OTHER,
-        Class::Hello => h::CLASS_HELLO,
+        RequestClass::Get => h::CLASS_GET,
+        RequestClass::Head => h::CLASS_HEAD,
+        RequestClass::Post => h::CLASS_POST,
+        RequestClass::Put => h::CLASS_PUT,
+        RequestClass::Delete => h::CLASS_DELETE,
+        RequestClass::Other => h::CLASS_OTHER,
+        RequestClass::Hello => h::CLASS_HELLO,
     }
 }
 
@@ -38,8 +40,8 @@ const _: () = {
     assert!(HANDOFF_WORDS * 8 == size_of::<c::handoff>() && ROUTE_KEY_LEN == 24);
     assert!(ROUTE_ENTRY_LEN == 4 * CLASSES && h::CLASSES == CLASSES as u64);
     let mut class = 0;
-    while class < Class::ALL.len() {
-        assert!(number_of_class(Class::ALL[class]) == Class::ALL[class] as u64);
+    while class < RequestClass::ALL.len() {
+        assert!(number_of_class(RequestClass::ALL[class]) == RequestClass::ALL[class] as u64);
         class += 1;
     }
     assert!(h::READ_MAX == READ_MAX as u64 && h::LATER_LOOKED_MAX == LATER_MAX as u64);

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use evener_core::path::content::RouteKey;
-use evener_core::path::mark::Passed;
-use evener_core::path::tables::{Behind, Handoff, Later};
+use evener_core::path::mark::ForwardCount;
+use evener_core::path::tables::{Handoff, Later, ReplyOrigin};
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn servers_are_read_back_as_they_were_written() {
         nat(six, six),
         tunnel(Encapsulation::Ipip, four, four, None),
         tunnel(Encapsulation::Gue, six, six, None),
-        tunnel(Encapsulation::Gue, six, six, Some(Passed::Once)),
-        tunnel(Encapsulation::Gue, four, four, Some(Passed::Twice)),
+        tunnel(Encapsulation::Gue, six, six, Some(ForwardCount::Once)),
+        tunnel(Encapsulation::Gue, four, four, Some(ForwardCount::Twice)),
     ] {
         let entry = ServerEntry {
             identity: 7,
@@ -73,7 +73,7 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
         (mac_of(mac_bits(mac)), mac_of(mac_bits(Mac::default())), mac_of(0)),
         (Some(mac), Some(Mac::default()), None)
     );
-    let behind = vec![Behind { vip: 1, server: 2 }, Behind { vip: 3, server: 4 }];
+    let behind = vec![ReplyOrigin { vip: 1, server: 2 }, ReplyOrigin { vip: 3, server: 4 }];
     assert_eq!(endpoint_of(&endpoint(&behind)), Some(behind));
 }
 
@@ -102,7 +102,7 @@ fn a_held_frame_is_read_as_the_other_side_wrote_it() {
     };
     held.frame[..5].copy_from_slice(&[1, 2, 3, 4, 5]);
     let record: [u8; size_of::<c::held>()] = bytes(&held);
-    let expected = Held { ifindex: 3, reason: Reason::Moves, server: 9, frame: &[1, 2, 3, 4] };
+    let expected = PuntedFrame { ifindex: 3, reason: Reason::Moves, server: 9, frame: &[1, 2, 3, 4] };
     assert_eq!(held_of(&record), Some(expected));
     assert_eq!(held_of(&record[..15]), None, "it has an end");
     assert_eq!(held_of(&record[..11]), None);

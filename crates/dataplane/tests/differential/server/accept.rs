@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use evener_core::path::cookie::{FourTuple, Keys, REPLAYED, Schedule, Terms};
+use evener_core::path::cookie::{FourTuple, Keys, REPLAYED, Schedule, SynOptions};
 use evener_core::path::mark::PUNTED;
 use evener_core::server::{Arrived, CLEARING_NS, Clearing, Host, Outcome, Reason, Socket, Tables};
 use evener_dataplane::now_ticks;
@@ -161,7 +161,7 @@ impl Plan {
         let mut options = self.options.clone();
         let acknowledgment = match self.acknowledges {
             Acknowledges::Cookie(mss, scale, age) => {
-                let terms = Terms::new(self.v6, Some(mss), scale);
+                let terms = SynOptions::new(self.v6, Some(mss), scale);
                 let cookie = keys_of(64 * age).make(&ends, sequence.wrapping_sub(1), terms).unwrap();
                 if let [1, 1, 8, 10, _, _, _, _, echo @ ..] = &mut options[..] {
                     echo.copy_from_slice(&cookie.clock.wrapping_add(self.late).to_be_bytes());

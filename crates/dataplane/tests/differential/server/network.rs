@@ -128,7 +128,7 @@ pub struct Sockets {
 }
 
 fn saved(client: SocketAddr, service: SocketAddr, unacked: usize) -> Saved {
-    let terms = repair::Terms { mss: 1400, window_scales: Some((7, 7)), sack: true, timestamp: None };
+    let terms = repair::AgreedOptions { mss: 1400, window_scales: Some((7, 7)), sack: true, timestamp: None };
     Saved {
         client,
         service,

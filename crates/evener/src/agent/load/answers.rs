@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use evener_core::net::http::{Frame, Reading, Refusal, read_within, refuse};
+use evener_core::net::http::{HeadParse, HttpRefusal, ResponseFraming, read_within, refuse};
 use evener_core::net::prefix::Prefix;
 use serde_json::json;
 use socket2::Type;
@@ -67,7 +67,7 @@ impl Permitted {
 }
 
 /// Who asks.
-pub(super) struct Asker {
+pub(super) struct ReportClient {
     client: IpAddr,
     /// Whether it may ask for anything; if not, it is a director that may say that it wants a report.
     is_permitted: bool,
@@ -96,8 +96,11 @@ async fn renew(refresh: &Refresh) {
 
 /// Listens, and answers who may ask, for as long as it lives. What can't be listened on is tried again. Who may not has its connection
 /// closed at once, and takes no place of others.
-pub(super) async fn serve<F>(door: Door, load: watch::Receiver<Load>, answer: fn(TcpStream, Load, Asker) -> F)
-where
+pub(super) async fn serve<F>(
+    door: Door,
+    load: watch::Receiver<Load>,
+    answer: fn(TcpStream, Load, ReportClient) -> F,
+) where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
     let mut again = Again::default();
@@ -122,10 +125,10 @@ where
         let is_director = door.directors.contains(&client.ip().to_canonical());
         let seats = if is_director { &of_directors } else { &of_others };
         let queries = Arc::clone(&door.queries);
-        let asker = Asker { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
+        let asker = ReportClient { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
         Ok((stream, asker, seats.take(client.ip()).await))
     };
-    let serve = |(stream, asker, mut seat): (TcpStream, Asker, Seat)| {
+    let serve = |(stream, asker, mut seat): (TcpStream, ReportClient, Seat)| {
         let (load, refresh) = (load.clone(), door.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
             // Whoever measures may be waiting for a status page; then what was measured last will do.
@@ -140,7 +143,7 @@ where
 }
 
 /// HAProxy asks by connecting.
-pub(super) async fn agent_check(mut stream: TcpStream, load: Load, asker: Asker) -> io::Result<()> {
+pub(super) async fn agent_check(mut stream: TcpStream, load: Load, asker: ReportClient) -> io::Result<()> {
     if !asker.is_permitted {
         return Ok(());
     }
@@ -150,7 +153,7 @@ pub(super) async fn agent_check(mut stream: TcpStream, load: Load, asker: Asker)
 }
 
 /// Others ask by HTTP.
-pub(super) async fn http(mut stream: TcpStream, load: Load, asker: Asker) -> io::Result<()> {
+pub(super) async fn http(mut stream: TcpStream, load: Load, asker: ReportClient) -> io::Result<()> {
     let mut question = Vec::new();
     let mut buffer = [0; 2048];
     let answer = loop {
@@ -160,7 +163,7 @@ pub(super) async fn http(mut stream: TcpStream, load: Load, asker: Asker) -> io:
             break answer;
         }
         if len == 0 {
-            break refusal(Refusal::Malformed);
+            break refusal(HttpRefusal::Malformed);
         }
     };
     stream.write_all(answer.as_bytes()).await?;
@@ -168,24 +171,24 @@ pub(super) async fn http(mut stream: TcpStream, load: Load, asker: Asker) -> io:
 }
 
 /// The answer to a question; nothing until it has come whole.
-fn answer(question: &[u8], load: &Load, asker: &Asker) -> Option<String> {
+fn answer(question: &[u8], load: &Load, asker: &ReportClient) -> Option<String> {
     match read_within(question, QUESTION_MAX) {
-        Reading::Request(request) => {
+        HeadParse::Request(request) => {
             let other = || match asker.is_permitted {
                 true => response(request.method, request.target, load),
                 false => head("403 Forbidden", "text/plain", "", 0),
             };
             Some(asker.queries.answer(request.method, asker.client).unwrap_or_else(other))
         }
-        Reading::Refused(why) => Some(refusal(why)),
-        Reading::Incomplete => None,
+        HeadParse::Refused(why) => Some(refusal(why)),
+        HeadParse::Incomplete => None,
     }
 }
 
-pub(super) fn refusal(why: Refusal) -> String {
+pub(super) fn refusal(why: HttpRefusal) -> String {
     let mut out = Vec::new();
     let date = httpdate::fmt_http_date(SystemTime::now());
-    refuse(&mut out, &Frame { date: &date, is_head: false, closes: true, says_kept: false }, why);
+    refuse(&mut out, &ResponseFraming { date: &date, is_head: false, closes: true, says_kept: false }, why);
     String::from_utf8_lossy(&out).into_owned()
 }
 
@@ -289,7 +292,7 @@ mod tests {
     #[test]
     fn questions_are_judged_as_at_every_door() {
         for vector in vectors() {
-            let asker = Asker {
+            let asker = ReportClient {
                 client: [127, 0, 0, 1].into(),
                 is_permitted: true,
                 queries: Arc::new(Queries::new()),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use evener_core::net::http::{Reading, Refusal, read_within};
+use evener_core::net::http::{HeadParse, HttpRefusal, read_within};
 use evener_core::node::group::Verb;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -133,13 +133,13 @@ async fn talk(
         let len = stream.read(&mut buffer).await?;
         question.extend_from_slice(buffer.get(..len).unwrap_or_default());
         match read_within(&question, QUESTION_MAX) {
-            Reading::Request(request) => {
+            HeadParse::Request(request) => {
                 let other = || head("405 Method Not Allowed", "text/plain", "Allow: LOAD-QUERY\r\n", 0);
                 break queries.answer(request.method, client).unwrap_or_else(other);
             }
-            Reading::Refused(why) => break refusal(why),
-            Reading::Incomplete if len == 0 => break refusal(Refusal::Malformed),
-            Reading::Incomplete => {}
+            HeadParse::Refused(why) => break refusal(why),
+            HeadParse::Incomplete if len == 0 => break refusal(HttpRefusal::Malformed),
+            HeadParse::Incomplete => {}
         }
     };
     stream.write_all(answer.as_bytes()).await?;

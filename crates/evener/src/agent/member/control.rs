@@ -7,7 +7,7 @@ use evener_core::net::http::Url;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-use super::wanted::Wanted;
+use super::wanted::MembershipConfig;
 use crate::agent::load::queries::{Queries, serve};
 use crate::config::{AgentListen, LOAD_PORT, Tls};
 use crate::runtime::tls::{self, TlsError};
@@ -27,7 +27,7 @@ pub(super) struct Control {
 
 impl Control {
     /// None is open yet.
-    pub(super) fn new(wanted: &Wanted, queries: Arc<Queries>) -> Control {
+    pub(super) fn new(wanted: &MembershipConfig, queries: Arc<Queries>) -> Control {
         let named = wanted.settings.control.clone();
         let is_plain = named.as_ref().is_some_and(|url| !url.is_secure());
         let tls = wanted.settings.tls.clone().filter(|_| !is_plain);

@@ -31,16 +31,16 @@ pub(super) struct Located {
 }
 
 /// The director.
-pub(super) struct Director {
+pub(super) struct DirectorClient {
     group: Url,
     /// Who has signed its certificate, and that which the member shows.
     ca: Option<PathBuf>,
     own: Option<Tls>,
 }
 
-impl Director {
-    pub(super) fn new(group: Url, ca: Option<PathBuf>, own: Option<Tls>) -> Director {
-        Director { group, ca, own }
+impl DirectorClient {
+    pub(super) fn new(group: Url, ca: Option<PathBuf>, own: Option<Tls>) -> DirectorClient {
+        DirectorClient { group, ca, own }
     }
 
     /// The files as they are now: certificates are renewed.

@@ -1,4 +1,4 @@
-//! The host's part in server groups: core's [`Membership`] says what is due, and it is carried out here.
+//! The host's part in server groups: core's [`GroupMembership`] says what is due, and it is carried out here.
 
 mod control;
 mod director;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evener_core::farm::group::{
-    DirectorAnswer, Joiner, LoadInform, Membership, MembershipOrder, MembershipTrouble,
+    DirectorAnswer, GroupMembership, Joiner, LoadInform, MembershipOrder, MembershipTrouble,
 };
 use evener_core::net::http::Url;
 use evener_core::node::group::{Verb, write_inform, write_joiners};
@@ -22,15 +22,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::load::host::count_own_request;
 use super::load::queries::Queries;
-use super::load::{Load, Telling};
+use super::load::{Load, LoadExporter};
 use crate::io::member_probe::probe_member;
 use crate::runtime::member_token;
 use crate::runtime::secret::random;
 use control::Control;
-use director::Director;
+use director::DirectorClient;
 use shown::Shown;
 pub(super) use shown::{ShownMembership, read as read_shown};
-pub(super) use wanted::{Wanted, wanted};
+pub(super) use wanted::{MembershipConfig, wanted};
 
 /// Leaving takes no longer than this, also where the director doesn't answer.
 const LEAVING: Duration = Duration::from_secs(4);
@@ -39,13 +39,13 @@ const MEASURING: Duration = Duration::from_secs(3);
 
 /// All groups that this host is a member of, or wants to be.
 pub(super) struct Memberships {
-    running: Vec<Running>,
+    running: Vec<MemberHandle>,
     shown: Arc<Shown>,
     next_number: usize,
 }
 
-struct Running {
-    wanted: Wanted,
+struct MemberHandle {
+    wanted: MembershipConfig,
     /// Ends it: whether the group is told.
     end: oneshot::Sender<bool>,
     task: JoinHandle<()>,
@@ -58,7 +58,7 @@ impl Memberships {
     }
 
     /// Joins these from now on, and leaves all others. Those that are the same go on.
-    pub(super) fn follow(&mut self, wanted: Vec<Wanted>, telling: &Telling) {
+    pub(super) fn follow(&mut self, wanted: Vec<MembershipConfig>, telling: &LoadExporter) {
         let mut before = std::mem::take(&mut self.running);
         for one in wanted {
             if let Some(at) = before.iter().position(|known| known.wanted == one && !known.task.is_finished())
@@ -71,9 +71,9 @@ impl Memberships {
                 let _ = before.swap_remove(at).end.send(false);
             }
             let (end, ended) = oneshot::channel();
-            let member = Member::new(&one, self.next_number, telling, &self.shown);
+            let member = MemberTask::new(&one, self.next_number, telling, &self.shown);
             let task = tokio::spawn(member.run(ended));
-            self.running.push(Running { wanted: one, end, task });
+            self.running.push(MemberHandle { wanted: one, end, task });
             self.next_number += 1;
         }
         // They end by themselves, as soon as their groups know.
@@ -84,7 +84,7 @@ impl Memberships {
 
     /// Ends all of them. Their groups are told unless the host keeps what it is.
     pub(super) async fn end(self, keep: bool) {
-        let ending = self.running.into_iter().map(|Running { end, task, .. }| {
+        let ending = self.running.into_iter().map(|MemberHandle { end, task, .. }| {
             let _ = end.send(!keep);
             task
         });
@@ -96,11 +96,11 @@ impl Memberships {
 }
 
 /// One of them.
-struct Member {
-    wanted: Wanted,
+struct MemberTask {
+    wanted: MembershipConfig,
     number: usize,
-    membership: Membership,
-    director: Director,
+    membership: GroupMembership,
+    director: DirectorClient,
     control: Control,
     load: watch::Receiver<Load>,
     queries: Arc<Queries>,
@@ -117,14 +117,19 @@ struct Member {
     sentence: String,
 }
 
-impl Member {
-    fn new(wanted: &Wanted, number: usize, telling: &Telling, shown: &Arc<Shown>) -> Member {
+impl MemberTask {
+    fn new(
+        wanted: &MembershipConfig,
+        number: usize,
+        telling: &LoadExporter,
+        shown: &Arc<Shown>,
+    ) -> MemberTask {
         let (ca, own) = (wanted.settings.ca.clone(), wanted.settings.tls.clone());
-        Member {
+        MemberTask {
             wanted: wanted.clone(),
             number,
-            membership: Membership::new(0, wanted.settings.report_ms),
-            director: Director::new(wanted.group.clone(), ca, own),
+            membership: GroupMembership::new(0, wanted.settings.report_ms),
+            director: DirectorClient::new(wanted.group.clone(), ca, own),
             control: Control::new(wanted, Arc::clone(telling.queries())),
             load: telling.load(),
             queries: Arc::clone(telling.queries()),

@@ -7,22 +7,22 @@ use evener_core::dns::Name;
 use evener_core::pool::signals::Signals;
 
 use super::files::NamesFile;
-use super::name::Placed;
-use super::{Followed, ZoneConfig, signals};
-use crate::config::Origin;
+use super::name::NameEntry;
+use super::{ServiceReference, ZoneConfig, signals};
+use crate::config::SourceText;
 use crate::config::problems::{Problem, Span, line_and_column};
 use crate::config::section::Section;
 use crate::runtime::spelling::meant;
 
 /// The files of names: the one of the section, and others by number.
-pub(super) struct Files<'a, 'd> {
+pub(super) struct NameFiles<'a, 'd> {
     pub(super) section: &'a Section<'d>,
-    pub(super) origin: Origin<'a>,
+    pub(super) origin: SourceText<'a>,
     pub(super) others: &'a [NamesFile],
 }
 
-impl Files<'_, '_> {
-    fn problem(&self, placed: &Placed, problem: Problem) {
+impl NameFiles<'_, '_> {
+    fn problem(&self, placed: &NameEntry, problem: Problem) {
         match placed.file.and_then(|number| self.others.get(number)) {
             Some(file) => file.sink.push(problem),
             None => self.section.problem(problem),
@@ -30,7 +30,12 @@ impl Files<'_, '_> {
     }
 
     /// Notes a problem of `placed` that another place explains.
-    fn problem_beside(&self, placed: &Placed, problem: Problem, other: (Option<usize>, &Span, &'static str)) {
+    fn problem_beside(
+        &self,
+        placed: &NameEntry,
+        problem: Problem,
+        other: (Option<usize>, &Span, &'static str),
+    ) {
         let (file, span, label) = other;
         if file == placed.file {
             return self.problem(placed, problem.also(span.clone(), label));
@@ -47,20 +52,20 @@ impl Files<'_, '_> {
 
 /// Each name is in a zone, once, is no service's, and has services that there are.
 pub(super) fn check(
-    files: &Files<'_, '_>,
+    files: &NameFiles<'_, '_>,
     zones: &[(ZoneConfig, Span)],
-    names: &[Placed],
-    services: &[Followed<'_>],
+    names: &[NameEntry],
+    services: &[ServiceReference<'_>],
 ) {
     let zones: BTreeSet<&[u8]> = zones.iter().map(|(zone, _)| zone.name.as_wire()).collect();
-    let by_name: BTreeMap<&str, &Followed<'_>> =
+    let by_name: BTreeMap<&str, &ServiceReference<'_>> =
         services.iter().map(|followed| (followed.name, followed)).collect();
     // Names are read without regard to case, and a service's name needn't be one.
     let like_names =
         services.iter().filter_map(|followed| Some((Name::parse(followed.name).ok()?, followed)));
-    let like_names: BTreeMap<Name, &Followed<'_>> = like_names.collect();
-    let mut seen: BTreeMap<&Name, &Placed> = BTreeMap::new();
-    let mut written: BTreeMap<&PathBuf, (&Placed, Span)> = BTreeMap::new();
+    let like_names: BTreeMap<Name, &ServiceReference<'_>> = like_names.collect();
+    let mut seen: BTreeMap<&Name, &NameEntry> = BTreeMap::new();
+    let mut written: BTreeMap<&PathBuf, (&NameEntry, Span)> = BTreeMap::new();
     for placed in names {
         for file in &placed.files {
             if let Some((first, span)) = written.get(file.get_ref()) {
@@ -95,7 +100,11 @@ pub(super) fn check(
     }
 }
 
-fn check_services(files: &Files<'_, '_>, placed: &Placed, services: &BTreeMap<&str, &Followed<'_>>) {
+fn check_services(
+    files: &NameFiles<'_, '_>,
+    placed: &NameEntry,
+    services: &BTreeMap<&str, &ServiceReference<'_>>,
+) {
     for service in &placed.services {
         if let Some(followed) = services.get(service.get_ref().as_str()) {
             let who = format!("nobody asks those of service {:?}", followed.name);
@@ -113,7 +122,7 @@ fn check_services(files: &Files<'_, '_>, placed: &Placed, services: &BTreeMap<&s
 }
 
 /// Complains of a policy that goes by what nobody will know.
-fn can_weigh(files: &Files<'_, '_>, placed: &Placed, known: &Signals, who: &str, add: &str) {
+fn can_weigh(files: &NameFiles<'_, '_>, placed: &NameEntry, known: &Signals, who: &str, add: &str) {
     let policy = placed.config.name.policy;
     let Some(weighing) = placed.config.name.weighing() else { return };
     if let (None, Some(span)) = ((weighing.load)(known), placed.policy.clone()) {

@@ -7,7 +7,7 @@ use glob::{MatchOptions, Pattern};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::name::{self, Placed, Shared};
+use super::name::{self, NameEntry, SettingsInterner};
 use crate::config::problems::{Problem, Sink, Span};
 use crate::config::section::{Complaint, Section};
 use crate::config::{defaults, syntax, values};
@@ -29,8 +29,8 @@ pub(in crate::config) struct NamesFile {
 pub(super) fn read(
     section: &mut Section<'_>,
     folder: Option<&Path>,
-    all: &mut Shared,
-) -> (Vec<NamesFile>, Vec<Placed>) {
+    all: &mut SettingsInterner,
+) -> (Vec<NamesFile>, Vec<NameEntry>) {
     let (mut files, mut names) = (Vec::new(), Vec::new());
     let patterns = section.one_or_list("names_from", pattern);
     let Some(folder) = folder else { return (files, names) };
@@ -112,7 +112,7 @@ fn text(path: &Path) -> Result<String, String> {
 }
 
 /// The names of a file, which is the one of this number.
-fn names_of(file: &NamesFile, number: usize, all: &mut Shared) -> Vec<Placed> {
+fn names_of(file: &NamesFile, number: usize, all: &mut SettingsInterner) -> Vec<NameEntry> {
     let (document, errors) = DeTable::parse_recoverable(&file.text);
     if let Err(problem) = syntax::note(&file.text, &errors, &file.sink) {
         file.sink.push(problem);

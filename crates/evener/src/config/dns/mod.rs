@@ -18,12 +18,12 @@ use evener_core::pool::signals::{Signal, Signals};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use checks::Files;
+use checks::NameFiles;
 pub(super) use files::NamesFile;
 pub use name::NameConfig;
-use name::{Placed, Shared};
+use name::{NameEntry, SettingsInterner};
 
-use super::Origin;
+use super::SourceText;
 use super::once::Once;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section};
@@ -74,7 +74,7 @@ pub struct ZoneConfig {
 }
 
 /// A service that names may be for.
-pub(super) struct Followed<'a> {
+pub(super) struct ServiceReference<'a> {
     name: &'a str,
     /// Where it stands.
     span: Span,
@@ -82,16 +82,16 @@ pub(super) struct Followed<'a> {
     signals: Signals,
 }
 
-impl<'a> Followed<'a> {
-    pub(super) fn service(service: &'a Service, span: Span) -> Followed<'a> {
+impl<'a> ServiceReference<'a> {
+    pub(super) fn service(service: &'a Service, span: Span) -> ServiceReference<'a> {
         let latency = service.placement.consumer().knows(Signal::Latency);
-        Followed { name: &service.name, span, signals: signals(latency, service.report.as_ref()) }
+        ServiceReference { name: &service.name, span, signals: signals(latency, service.report.as_ref()) }
     }
 
     /// Members tell their load in one number.
-    pub(super) fn group(group: &'a Group, span: Span) -> Followed<'a> {
+    pub(super) fn group(group: &'a Group, span: Span) -> ServiceReference<'a> {
         let report = Report { load_milli: Some(1), ..Report::default() };
-        Followed { name: &group.name, span, signals: Signals { report, ..signals(true, None) } }
+        ServiceReference { name: &group.name, span, signals: Signals { report, ..signals(true, None) } }
     }
 }
 
@@ -112,8 +112,8 @@ const NSID_MAX: usize = 64;
 /// Reads the section, and the files that it has names from. `services` are those of the file; names without a policy are noted as such.
 pub(super) fn read(
     section: &mut Section<'_>,
-    services: &[Followed<'_>],
-    origin: Origin<'_>,
+    services: &[ServiceReference<'_>],
+    origin: SourceText<'_>,
     unwritten: &mut Unwritten,
 ) -> (DnsConfig, Vec<NamesFile>) {
     let listen = section.one_or_list("listen", listen);
@@ -139,12 +139,12 @@ pub(super) fn read(
         once.first(section, zone.name.clone(), span.clone(), message, "give each a name of its own");
         zones.push((zone, span));
     }
-    let mut all = Shared::default();
+    let mut all = SettingsInterner::default();
     let read = |section: &mut Section<'_>| name::read(section, None, &mut all);
-    let mut names: Vec<Placed> = section.sections("name", read).into_iter().flatten().collect();
+    let mut names: Vec<NameEntry> = section.sections("name", read).into_iter().flatten().collect();
     let (others, more) = files::read(section, origin.folder, &mut all);
     names.extend(more);
-    checks::check(&Files { section, origin, others: &others }, &zones, &names, services);
+    checks::check(&NameFiles { section, origin, others: &others }, &zones, &names, services);
     if !zones.is_empty() && !section.has("listen") {
         let help = "add listen = [\"192.0.2.53:53\"], an address of this host";
         section.missing("listen", "nobody can ask: there is no address", help);

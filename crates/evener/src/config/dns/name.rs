@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evener_core::dns::{
-    AddressesOf, BalancedName, Draw, NoneAlive, OwnServer, PathMode, PathProbing, Period, ServerList,
-    Settings,
+    AddressesOf, BalancedName, NameSettings, NoneAlive, OwnServer, PathMode, PathProbing, Period, Selection,
+    ServerList,
 };
 use evener_core::farm::Placement;
 use evener_core::net::Protocol;
@@ -43,7 +43,7 @@ pub struct NameConfig {
 const PATH_MODES: [(&str, PathMode); 2] = [("udp", PathMode::Udp), ("paper", PathMode::Paper)];
 
 /// A name, and where in the file it, its policy and the services that it names stand.
-pub(super) struct Placed {
+pub(super) struct NameEntry {
     pub(super) config: NameConfig,
     /// The number of its file among those of `names_from`.
     pub(super) file: Option<usize>,
@@ -56,10 +56,10 @@ pub(super) struct Placed {
 
 /// Settings of servers, each once: most of many names have the same.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct SettingsInterner {
     healths: HashSet<Arc<HealthCheck>>,
     reports: HashSet<Arc<Reporting>>,
-    settings: HashSet<Arc<pool::Settings>>,
+    settings: HashSet<Arc<pool::PoolSettings>>,
 }
 
 /// The one of these that is equal, which it becomes where there is none.
@@ -92,7 +92,11 @@ fn written(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
 }
 
 /// Reads a name of the file of this number.
-pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Shared) -> Option<Placed> {
+pub(super) fn read(
+    section: &mut Section<'_>,
+    file: Option<usize>,
+    all: &mut SettingsInterner,
+) -> Option<NameEntry> {
     let name = section.get("name", domain);
     let services = section.one_or_list("services", values::name);
     let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
@@ -131,8 +135,8 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
         }
         _ => {}
     }
-    let draw = policy.names.map_or(Draw::Random, |by| by.draw);
-    let settings = Settings { name: name.get_ref().clone(), ttl_s, top, draw, none_alive };
+    let draw = policy.names.map_or(Selection::Random, |by| by.draw);
+    let settings = NameSettings { name: name.get_ref().clone(), ttl_s, top, draw, none_alive };
     let from = match services.is_empty() {
         false => {
             let names = services.iter().map(|name| name.get_ref().clone()).collect();
@@ -143,11 +147,11 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
             settings: {
                 let check = shared(&mut all.healths, health);
                 let report = report.map(|report| shared(&mut all.reports, report));
-                shared(&mut all.settings, pool::Settings { check, report, slow_start_ms })
+                shared(&mut all.settings, pool::PoolSettings { check, report, slow_start_ms })
             },
         }),
     };
-    Some(Placed {
+    Some(NameEntry {
         file,
         files: rank_file.iter().chain(&gdnsd_file).cloned().collect(),
         config: NameConfig {
@@ -181,7 +185,7 @@ fn ranking(
     let is_paper = section.or("rank", values::choice(&[("corrected", false), ("paper", true)], &[]), false);
     let period = section.or("period", period, Period::always(0));
     if let Some(span) =
-        section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Draw::First))
+        section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Selection::First))
     {
         let message = format!("`rank_from` says who is given first, and so does policy \"{}\"", policy.name);
         section.problem(Problem::new(span, message, "remove one of the two, or write policy = \"failover\""));

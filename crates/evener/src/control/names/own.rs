@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::io::probe::probe;
 use crate::io::report;
-use crate::runtime::descriptors::Room;
+use crate::runtime::descriptors::ClientLimits;
 
 /// Questions to servers: those that are under way, and those that wait. Each takes a descriptor and some memory, and the first round asks
 /// all servers.
@@ -23,13 +23,13 @@ pub(super) struct Questions {
     /// So many are under way at a time; unknown while nobody was asked.
     room: OnceCell<usize>,
     under_way: usize,
-    waiting: VecDeque<(Arc<BalancedName>, usize, Question)>,
+    waiting: VecDeque<(Arc<BalancedName>, usize, ServerQuery)>,
     facts: mpsc::Sender<Input>,
 }
 
 /// A question to a server.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Question {
+pub(super) enum ServerQuery {
     Probe,
     Load,
 }
@@ -40,7 +40,7 @@ impl Questions {
     }
 
     /// Asks a server as soon as there is room.
-    pub(super) fn ask(&mut self, name: Arc<BalancedName>, server: usize, question: Question) {
+    pub(super) fn ask(&mut self, name: Arc<BalancedName>, server: usize, question: ServerQuery) {
         self.waiting.push_back((name, server, question));
         self.ask_waiting();
     }
@@ -52,7 +52,7 @@ impl Questions {
     }
 
     fn ask_waiting(&mut self) {
-        let room = *self.room.get_or_init(|| Room::make().asked);
+        let room = *self.room.get_or_init(|| ClientLimits::make().asked);
         while self.under_way < room {
             let Some((name, server, question)) = self.waiting.pop_front() else {
                 // The first round may have been long.
@@ -70,14 +70,14 @@ impl Questions {
     }
 }
 
-async fn answer(name: &BalancedName, server: usize, question: Question) -> Fact {
+async fn answer(name: &BalancedName, server: usize, question: ServerQuery) -> Fact {
     let found = name.list().and_then(|list| Some((list, list.servers.get(server)?)));
     match question {
-        Question::Probe => Fact::Probed(match found {
+        ServerQuery::Probe => Fact::Probed(match found {
             Some((list, server)) => probe_server(server, &list.settings.check).await,
             None => Err(Failure::NotProbed("it is no server any more".to_owned())),
         }),
-        Question::Load => Fact::Reported(match found {
+        ServerQuery::Load => Fact::Reported(match found {
             Some((list, server)) => match list.settings.report.as_deref() {
                 Some(settings) => {
                     report::ask(SocketAddr::new(server.address.ip(), settings.port), settings).await

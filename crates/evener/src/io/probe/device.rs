@@ -11,8 +11,8 @@ use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 
 use super::Adjacency;
-use super::link::{Link, ethertype};
-use super::outer::Outer;
+use super::link::{ProbeSocket, ethertype};
+use super::outer::ProbeTunnel;
 use super::syn_cookie::{SynCookie, Taken};
 
 /// The most that a server may send unacknowledged, in bytes.
@@ -26,17 +26,17 @@ const FRAME_MAX: usize = ETHERNET_LEN + 60 + 60 + WINDOW;
 /// The card.
 pub(super) struct Device<'a> {
     /// Where packets come.
-    link: &'a Link,
+    link: &'a ProbeSocket,
     out: Out<'a>,
     buffer: Box<[u8]>,
 }
 
 /// Where packets leave.
 pub(super) struct Out<'a> {
-    link: &'a Link,
+    link: &'a ProbeSocket,
     hop: Adjacency,
     /// What packets are put into.
-    outer: Option<Outer>,
+    outer: Option<ProbeTunnel>,
     /// Who answers before anything leaves.
     syn_cookie: Option<SynCookie>,
     /// What it answered.
@@ -46,15 +46,15 @@ pub(super) struct Out<'a> {
 }
 
 /// A packet that came.
-pub(super) struct Received<'d>(&'d [u8]);
+pub(super) struct ReceiveToken<'d>(&'d [u8]);
 
 impl<'a> Device<'a> {
     /// Hears on one link; sends on the other, to this station and no other.
     pub(super) fn new(
-        heard: &'a Link,
-        sent: &'a Link,
+        heard: &'a ProbeSocket,
+        sent: &'a ProbeSocket,
         hop: Adjacency,
-        outer: Option<Outer>,
+        outer: Option<ProbeTunnel>,
         syn_cookie: Option<SynCookie>,
     ) -> Self {
         let out = Out { link: sent, hop, outer, syn_cookie, answers: VecDeque::new(), failure: None };
@@ -74,7 +74,7 @@ impl<'a> Device<'a> {
 
 impl<'a> phy::Device for Device<'a> {
     type RxToken<'d>
-        = Received<'d>
+        = ReceiveToken<'d>
     where
         Self: 'd;
     type TxToken<'d>
@@ -82,14 +82,14 @@ impl<'a> phy::Device for Device<'a> {
     where
         Self: 'd;
 
-    fn receive(&mut self, _now: Instant) -> Option<(Received<'_>, &mut Out<'a>)> {
+    fn receive(&mut self, _now: Instant) -> Option<(ReceiveToken<'_>, &mut Out<'a>)> {
         if let Some(answer) = self.out.answers.pop_front() {
             let place = self.buffer.get_mut(..answer.len())?;
             place.copy_from_slice(&answer);
-            return Some((Received(place), &mut self.out));
+            return Some((ReceiveToken(place), &mut self.out));
         }
         match self.link.receive(&mut self.buffer) {
-            Ok(frame) => Some((Received(frame?.get(ETHERNET_LEN..).unwrap_or_default()), &mut self.out)),
+            Ok(frame) => Some((ReceiveToken(frame?.get(ETHERNET_LEN..).unwrap_or_default()), &mut self.out)),
             Err(failure) => {
                 self.out.failure = Some(failure);
                 None
@@ -112,7 +112,7 @@ impl<'a> phy::Device for Device<'a> {
     }
 }
 
-impl phy::RxToken for Received<'_> {
+impl phy::RxToken for ReceiveToken<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
         take(self.0)
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evener_core::pool::HealthKind;
-use evener_core::pool::health::{Failure, Judgement, REPLY_MAX, http_request, judge_http};
+use evener_core::pool::health::{Failure, REPLY_MAX, ReplyVerdict, http_request, judge_http};
 
 /// One connection's part of a probe.
 pub(super) struct Dialogue<'a> {
@@ -50,7 +50,7 @@ impl<'a> Dialogue<'a> {
     }
 
     /// Takes in a part of the reply.
-    pub(super) fn heard(&mut self, bytes: &[u8]) -> Judgement {
+    pub(super) fn heard(&mut self, bytes: &[u8]) -> ReplyVerdict {
         let room = REPLY_MAX.saturating_sub(self.reply.len());
         self.reply.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         judge_http(self.kind, &self.reply, false)
@@ -59,9 +59,9 @@ impl<'a> Dialogue<'a> {
     /// No more will come.
     pub(super) fn ended(&self) -> Result<(), Failure> {
         match judge_http(self.kind, &self.reply, true) {
-            Judgement::Ok => Ok(()),
-            Judgement::Failed(failure) => Err(failure),
-            Judgement::More => Err(Failure::Closed),
+            ReplyVerdict::Ok => Ok(()),
+            ReplyVerdict::Failed(failure) => Err(failure),
+            ReplyVerdict::More => Err(Failure::Closed),
         }
     }
 

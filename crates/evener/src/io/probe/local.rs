@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evener_core::pool::HealthKind;
-use evener_core::pool::health::{Failure, Judgement};
+use evener_core::pool::health::{Failure, ReplyVerdict};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -43,9 +43,9 @@ async fn talk(to: SocketAddr, dialogue: &mut Dialogue<'_>, opened: &mut bool) ->
         let len = stream.read(&mut buffer).await.map_err(failure)?;
         let heard = buffer.get(..len).filter(|heard| !heard.is_empty());
         match heard.map(|heard| dialogue.heard(heard)) {
-            Some(Judgement::More) => {}
-            Some(Judgement::Ok) => return Ok(()),
-            Some(Judgement::Failed(failure)) => return Err(failure),
+            Some(ReplyVerdict::More) => {}
+            Some(ReplyVerdict::Ok) => return Ok(()),
+            Some(ReplyVerdict::Failed(failure)) => return Err(failure),
             None => return dialogue.ended(),
         }
     }

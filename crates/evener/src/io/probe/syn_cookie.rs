@@ -4,9 +4,9 @@
 
 use evener_core::net::packet::Packet;
 use evener_core::net::wire::{ETHERNET_LEN, Ethernet, Mac, TCP_SYN};
-use evener_core::path::cookie::{FourTuple, Keys, Terms};
+use evener_core::path::cookie::{FourTuple, Keys, SynOptions};
 use evener_core::path::parse::{Parsed, Segment, TcpHeader, parse};
-use evener_core::path::rewrite::{self, Greeting};
+use evener_core::path::rewrite::{self, SynAck};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 
@@ -55,13 +55,13 @@ impl SynCookie {
 
     fn greet(&self, frame: &mut [u8], segment: &Segment, header: &TcpHeader) -> Taken {
         let at = &segment.at;
-        let terms = Terms::offered(at.dst.is_ipv6(), &header.options);
+        let terms = SynOptions::offered(at.dst.is_ipv6(), &header.options);
         let made = self.keys.make(&FourTuple::of(segment), header.sequence, terms);
         let Some(cookie) = made else { return Taken::Swallow };
         let mut packet = Packet::new(frame, 0, 0);
         // What the probe sends is short.
         let mss = header.options.mss.unwrap_or_default();
-        rewrite::greeting(&mut packet, at, header, &Greeting { cookie, mss });
+        rewrite::greeting(&mut packet, at, header, &SynAck { cookie, mss });
         Taken::Answer(packet.frame().get(ETHERNET_LEN..).unwrap_or_default().to_vec())
     }
 }

@@ -2,24 +2,24 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::choose::Content;
+use evener_core::farm::choose::RequestContent;
 use evener_core::farm::{Route, Service};
 use evener_core::net::Protocol;
-use evener_core::path::content::{self, Asked, Class, Found, Reading, Routes};
+use evener_core::path::content::{self, ContentParse, RequestClass, RequestKey, RouteMatch, Routes};
 use evener_core::path::tables::{NO_SERVER, Vip, VipKey};
 
-use super::{Dispatch, Explanation};
-use crate::board::Published;
-use crate::board::request::Flow;
+use super::{DispatchExplanation, Explanation};
+use crate::board::PublishedState;
+use crate::board::request::FlowQuery;
 use crate::cli::WebRequest;
-use crate::handoff::{Judged, Refusal, judge};
+use crate::handoff::{HeadRefusal, Judged, judge};
 
-impl Published {
+impl PublishedState {
     /// Which server a request gets, and why: in this flow, of this service, or of whichever it may be meant for.
     pub(super) fn explain_request(
         &self,
         request: &WebRequest,
-        flow: Option<&Flow>,
+        flow: Option<&FlowQuery>,
         named: Option<&str>,
     ) -> Explanation {
         let meant = match flow {
@@ -68,7 +68,7 @@ impl Published {
     fn explain_dispatch(
         &self,
         request: &WebRequest,
-        flow: Option<&Flow>,
+        flow: Option<&FlowQuery>,
         vip: &Vip,
         service: &Service,
     ) -> Explanation {
@@ -97,7 +97,7 @@ impl Published {
         let (taken, dispatch) = taken(service, route, course.asked);
         because.push(taken);
         explanation.request = Some(dispatch);
-        let content = Content::Routed { route, ring };
+        let content = RequestContent::Routed { route, ring };
         let Some((slot, why)) = self.foretell(vip, flow.map(|flow| flow.client), content) else {
             because
                 .push("hash: which of them depends on the client: name its address and port, too".to_owned());
@@ -155,21 +155,21 @@ struct Course {
 fn course(routes: &Routes, request: &WebRequest) -> Course {
     let head = request.head();
     let hello = hello(request);
-    let reading = if request.encrypted { Reading::Asked(hello) } else { content::read(head.as_bytes()) };
+    let reading = if request.encrypted { ContentParse::Asked(hello) } else { content::read(head.as_bytes()) };
     let why = match reading {
-        Reading::Asked(asked) => match routes.find(&asked) {
-            Found::Ring { route, ring } => {
+        ContentParse::Asked(asked) => match routes.find(&asked) {
+            RouteMatch::Ring { route, ring } => {
                 let what = if request.encrypted { "hello" } else { "head" };
                 let because = vec![format!("the data plane decides it, if the {what} comes in one segment")];
                 let found = Some(((usize::from(route) < content::ROUTES_MAX).then_some(route), ring));
                 return Course { because, asked: false, found };
             }
-            Found::Ask => {
+            RouteMatch::Ask => {
                 let first = u32::from(routes.complex_from) + 1;
                 format!("routes from {first} on may want it, and that one is too complex for the data plane")
             }
         },
-        Reading::Ask(_) => "its path or its host isn't in the normal form, or is too long".to_owned(),
+        ContentParse::Ask(_) => "its path or its host isn't in the normal form, or is too long".to_owned(),
     };
     let mut because = vec![format!("the data plane asks this host's own process: {why}")];
     let found = if request.encrypted {
@@ -190,10 +190,10 @@ fn course(routes: &Routes, request: &WebRequest) -> Course {
     Course { because, asked: true, found }
 }
 
-fn answer(refusal: Refusal) -> String {
+fn answer(refusal: HeadRefusal) -> String {
     let status = match refusal {
-        Refusal::Request(refusal) => refusal.status(),
-        Refusal::Http2 | Refusal::Unreadable => 400,
+        HeadRefusal::Request(refusal) => refusal.status(),
+        HeadRefusal::Http2 | HeadRefusal::Unreadable => 400,
     };
     let why = match status {
         421 => "since it names two hosts",
@@ -204,16 +204,16 @@ fn answer(refusal: Refusal) -> String {
 }
 
 /// What a hello says of a request. It never names an address, and no dot at the end (RFC 6066, section 3).
-fn hello(request: &WebRequest) -> Asked<'_> {
+fn hello(request: &WebRequest) -> RequestKey<'_> {
     let host = match request.address() {
         Some(_) => "",
         None => request.host.trim_end_matches('.'),
     };
-    Asked { class: Class::Hello, host: host.as_bytes(), path: &[], method: &[] }
+    RequestKey { class: RequestClass::Hello, host: host.as_bytes(), path: &[], method: &[] }
 }
 
 /// Who takes a request by a route, or by none.
-fn taken(service: &Service, route: Option<u16>, asked: bool) -> (String, Dispatch) {
+fn taken(service: &Service, route: Option<u16>, asked: bool) -> (String, DispatchExplanation) {
     let number = route.map(|route| u64::from(route) + 1);
     let found = route.and_then(|route| service.routes.get(usize::from(route)));
     let servers = match found {
@@ -226,7 +226,7 @@ fn taken(service: &Service, route: Option<u16>, asked: bool) -> (String, Dispatc
         (Some(number), Some(pattern)) => format!("route {number} takes it ({pattern}): {named}"),
         _ => format!("no route takes it, so all servers do: {named}"),
     };
-    (sentence, Dispatch { route: number, pattern, servers, asked })
+    (sentence, DispatchExplanation { route: number, pattern, servers, asked })
 }
 
 /// A route as the file has it, in a line.
@@ -280,8 +280,8 @@ mod tests {
     fn run(text: &str) -> Course {
         let config = config();
         let routes = config.services.first().unwrap().routes.iter().zip(11..);
-        let routes: Vec<content::Route> = routes
-            .map(|(route, ring)| content::Route {
+        let routes: Vec<content::RoutePattern> = routes
+            .map(|(route, ring)| content::RoutePattern {
                 host: route.host.clone(),
                 path: route.path.clone(),
                 methods: route.methods.clone(),

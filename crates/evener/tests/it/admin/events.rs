@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use evener::events::{Event, READERS_MAX};
+use evener::events::{DaemonEvent, READERS_MAX};
 use serde_json::{Value, json};
 
 use super::{Daemon, error};
@@ -27,18 +27,18 @@ fn listening(daemon: &Daemon, args: &[&str]) -> Child {
     child
 }
 
-fn dispatcher(decides: bool) -> Event {
-    Event::Dispatcher { address: IpAddr::from([192, 0, 2, 3]), decides }
+fn dispatcher(decides: bool) -> DaemonEvent {
+    DaemonEvent::Dispatcher { address: IpAddr::from([192, 0, 2, 3]), decides }
 }
 
 #[test]
 fn events_are_shown_while_they_happen() {
     let daemon = Daemon::start();
-    daemon.bus.tell(Event::Stopping);
+    daemon.bus.tell(DaemonEvent::Stopping);
     let (people, programs) =
         (listening(&daemon, &["--count", "2"]), listening(&daemon, &["--count", "2", "--json"]));
     daemon.bus.tell(dispatcher(false));
-    daemon.bus.tell(Event::Reloaded { file: "evener.toml".into(), restart_for: None, trouble: None });
+    daemon.bus.tell(DaemonEvent::Reloaded { file: "evener.toml".into(), restart_for: None, trouble: None });
     let people = String::from_utf8(people.wait_with_output().unwrap().stdout).unwrap();
     let lines: Vec<&str> = people.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
     let silent = "the dispatcher 192.0.2.3 doesn't answer: this host decides by its own tables until it does";

@@ -4,9 +4,9 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::member::Member;
-use super::{MemberChange, MemberEvent, Members, Moment, Order};
-use crate::pool::{Change, Due, Fact};
+use super::member::TrackedMember;
+use super::{ClockReading, MemberChange, MemberEvent, MemberOrder, Members};
+use crate::pool::{Due, Fact, ServerChange};
 
 /// What came of a LOAD-QUERY itself. The load comes in a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Queried {
 impl Members {
     /// A question for its load went to a member that was silent. As in the paper, one that refuses it is none any more; it may join again.
     /// Members that the file lists are never removed.
-    pub fn queried(&mut self, now: Moment, member: usize, queried: Queried) {
+    pub fn queried(&mut self, now: ClockReading, member: usize, queried: Queried) {
         let joining = self.group.joining;
         let is_gone = self.members.get(&member).is_some_and(|member| {
             // Who has reported meanwhile is there.
@@ -41,7 +41,7 @@ impl Members {
     }
 
     /// Takes in what came of a probe, or of a question for what a member knows of its load.
-    pub fn take(&mut self, now: Moment, member: usize, fact: Fact) {
+    pub fn take(&mut self, now: ClockReading, member: usize, fact: Fact) {
         if let Some(one) = self.members.get_mut(&member) {
             let change = one.server.take(fact, now.now_ms);
             self.take_in(now, member, change);
@@ -49,8 +49,8 @@ impl Members {
     }
 
     /// Those that are due are probed and asked. Whoever has left is no member, until it returns.
-    pub(super) fn look_after(&mut self, now: Moment, orders: &mut Vec<Order>) {
-        let is_due = |member: &&mut Member| !member.left && member.server.next_at() <= now.now_ms;
+    pub(super) fn look_after(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
+        let is_due = |member: &&mut TrackedMember| !member.left && member.server.next_at() <= now.now_ms;
         let mut changes = Vec::new();
         for member in self.members.values_mut().filter(is_due) {
             let Due { probe, ask, change } = member.server.poll(now.now_ms);
@@ -58,11 +58,11 @@ impl Members {
             if probe {
                 let (member, url, reach) = to();
                 let check = Arc::clone(self.care.check());
-                orders.push(Order::Probe { member, url, check, reach });
+                orders.push(MemberOrder::Probe { member, url, check, reach });
             }
             if ask {
                 let (member, url, reach) = to();
-                orders.extend(self.care.report().map(|settings| Order::Ask {
+                orders.extend(self.care.report().map(|settings| MemberOrder::Ask {
                     member,
                     url,
                     settings: Arc::clone(settings),
@@ -74,9 +74,9 @@ impl Members {
         changes.into_iter().for_each(|(member, change)| self.take_in(now, member, change));
     }
 
-    fn take_in(&mut self, now: Moment, member: usize, change: Change) {
+    fn take_in(&mut self, now: ClockReading, member: usize, change: ServerChange) {
         let Some(name) = self.members.get(&member).map(|member| member.name().to_string()) else { return };
-        let Change { is_weighed, transition, refuses, reports: error, .. } = change;
+        let ServerChange { is_weighed, transition, refuses, reports: error, .. } = change;
         let refuses = refuses.map(MemberEvent::Refuses);
         let events = refuses.into_iter().chain(error.map(MemberEvent::Reports));
         self.events.extend(events.map(|event| (name.clone(), event)));
@@ -98,16 +98,16 @@ mod tests {
     use core::net::IpAddr;
 
     use super::*;
-    use crate::farm::group::{Group, GroupMember, Joiner, Origin, Wanted, example};
+    use crate::farm::group::{DispatchRequest, Group, GroupMember, Joiner, MessageOrigin, example};
     use crate::net::http::Url;
     use crate::path::seed::Seed;
-    use crate::pool::State;
+    use crate::pool::ServerState;
     use crate::pool::policy::by_name;
     use crate::pool::report::Report;
     use crate::pool::{ReportKind, Reporting};
 
-    fn at(now_ms: u64) -> Moment {
-        Moment { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
+    fn at(now_ms: u64) -> ClockReading {
+        ClockReading { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
     }
 
     fn listed(name: &str) -> GroupMember {
@@ -119,11 +119,11 @@ mod tests {
         let members = if listed_too { vec![listed("192.0.2.31")] } else { vec![] };
         let group = Group { members, ..example::group() };
         let mut members = Members::new(at(0), &group, Seed(1, 2), None);
-        let origin = Origin { from: Some(IpAddr::from([192, 0, 2, 31])), hosts: vec![] };
+        let origin = MessageOrigin { from: Some(IpAddr::from([192, 0, 2, 31])), hosts: vec![] };
         members.join(at(0), &origin, &[Joiner::parse("http://192.0.2.31").unwrap()]).unwrap();
         let orders = members.poll(at(50_000));
         assert!(
-            orders.iter().any(|order| matches!(order, Order::Query { is_named: false, .. })),
+            orders.iter().any(|order| matches!(order, MemberOrder::Query { is_named: false, .. })),
             "{orders:?}"
         );
         (members, 0)
@@ -168,7 +168,7 @@ mod tests {
 
     fn shares(members: &mut Members, now_ms: u64) -> [usize; 2] {
         let dispatch = members.dispatch(at(now_ms));
-        let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
+        let wanted = DispatchRequest { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
         let first = (0..300).filter(|_| dispatch.choose(&wanted).unwrap().id == 0).count();
         [first, 300 - first]
     }
@@ -177,8 +177,9 @@ mod tests {
     fn members_are_asked_when_it_is_due_and_have_turns_by_their_answers() {
         let mut members = asking("utilisation");
         assert_eq!(shares(&mut members, 0), [150, 150]);
-        let asked =
-            |orders: Vec<Order>| orders.iter().filter(|order| matches!(order, Order::Ask { .. })).count();
+        let asked = |orders: Vec<MemberOrder>| {
+            orders.iter().filter(|order| matches!(order, MemberOrder::Ask { .. })).count()
+        };
         assert_eq!(asked(members.poll(at(1_000))), 2);
         assert_eq!(asked(members.poll(at(1_001))), 0);
         assert!(members.poll_timeout() <= 2_000);
@@ -200,7 +201,7 @@ mod tests {
         let refusal = || Ok(Report { percent: Some(0), ..Report::default() });
         members.take(at(1), 0, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 1), [0, 300]);
-        assert_eq!(members.snapshot(at(1))[0].state, State::Draining);
+        assert_eq!(members.snapshot(at(1))[0].state, ServerState::Draining);
         let events = members.take_events();
         assert!(events.iter().any(|(_, event)| *event == MemberEvent::Refuses(true)), "{events:?}");
         members.take(at(2), 1, Fact::Reported(refusal()));

@@ -97,7 +97,7 @@ impl Farm {
         if resume {
             peers.resume(now_ms, NAMES.into_iter().map(|name| (name, 3)), &self.owned[at]);
         }
-        peers.set_own(Own { up: 3, ..Own::default() });
+        peers.set_own(OwnStatus { up: 3, ..OwnStatus::default() });
         self.hosts[at] = Some(peers);
         self.believed_ms[at] = [0; HOSTS];
     }

@@ -5,12 +5,12 @@ use alloc::{format, vec};
 use proptest::prelude::*;
 
 use super::super::{
-    HELLO_MAX, LATER_MAX, METHOD_MAX, READ_MAX, Reading, Why, later_request, read, read_within,
+    ContentParse, HELLO_MAX, LATER_MAX, METHOD_MAX, PuntReason, READ_MAX, later_request, read, read_within,
 };
 use super::{asked, reading, request};
 
-const ODD: Reading<'_> = Reading::Ask(Why::Odd);
-const INCOMPLETE: Reading<'_> = Reading::Ask(Why::Incomplete);
+const ODD: ContentParse<'_> = ContentParse::Ask(PuntReason::Odd);
+const INCOMPLETE: ContentParse<'_> = ContentParse::Ask(PuntReason::Incomplete);
 
 #[test]
 fn requests_are_read() {
@@ -211,7 +211,7 @@ fn sizes_are_bounded() {
     assert_eq!(read(&long.as_bytes()[..READ_MAX - 1]), INCOMPLETE);
     assert_eq!(read(&long.as_bytes()[..READ_MAX]), ODD, "there is no room left to complete it");
     assert_eq!(asked(format!("{}{body}", head(READ_MAX)).as_bytes()).path, b"/", "a body doesn't count");
-    assert!(matches!(read_within(long.as_bytes(), HELLO_MAX), Reading::Asked(_)));
+    assert!(matches!(read_within(long.as_bytes(), HELLO_MAX), ContentParse::Asked(_)));
     assert_eq!(read_within(&long.as_bytes()[..READ_MAX], HELLO_MAX), INCOMPLETE);
 }
 
@@ -257,7 +257,7 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn another_reader_reads_the_same(head in heads()) {
-        if let (Reading::Asked(asked), Some((method, path, hosts))) = (reading(&head), oracle(&head)) {
+        if let (ContentParse::Asked(asked), Some((method, path, hosts))) = (reading(&head), oracle(&head)) {
             prop_assert_eq!(asked.method, method.as_bytes());
             prop_assert_eq!(asked.path, path.as_bytes());
             let host = core::str::from_utf8(asked.host).unwrap();

@@ -240,9 +240,9 @@ fn fit(world: &World, fitting: &mut Fitting, most: usize, now: u32) {
     let sessions = Sessions::new(&world.buckets, &none, counted).within(core::slice::from_ref(&world.extent));
     for _ in 0..10_000 {
         match fitting.step(&sessions, [most, 0], SEED, now) {
-            Step::Settle => fitting.settled(),
-            Step::Walk => {}
-            Step::Watch | Step::Rest => break,
+            ResizeStep::Settle => fitting.settled(),
+            ResizeStep::Walk => {}
+            ResizeStep::Watch | ResizeStep::Rest => break,
         }
     }
 }
