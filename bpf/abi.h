@@ -431,7 +431,7 @@ struct event {
 	__u8 v6;
 	__u8 verdict;
 	__u8 reason;
-	__u8 beside; /* a reason, or 0 */
+	__u8 also_counted; /* a reason, or 0 */
 	__u8 protocol;
 	__u8 flags;
 	__u8 pad;

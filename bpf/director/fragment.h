@@ -86,7 +86,7 @@ __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reaso
 	at->told.is_held = give(ctx, reason, at->pkt.server);
 	/* It was to wait, and there is no room for it any more. */
 	if (reason == REASON_FRAGMENT_HELD && !at->told.is_held)
-		at->pkt.beside = REASON_FRAGMENT_LOST;
+		at->pkt.also_counted = REASON_FRAGMENT_LOST;
 	return with_reason(VERDICT_DROP, reason);
 }
 

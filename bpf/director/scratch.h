@@ -65,7 +65,7 @@ struct packet_context {
 	__u32 bytes; /* of the frame, for the server's count */
 	__u8 new_session;
 	__u8 reason; /* counted in the place of the server, or 0 */
-	__u8 beside; /* a reason that is counted beside the verdict's, or 0 */
+	__u8 also_counted; /* a reason that is counted beside the verdict's, or 0 */
 	__u8 tells; /* what is to be told in the end */
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
@@ -206,11 +206,11 @@ enum step {
 	STEP_ANSWER,
 	STEP_LATER_FRAGMENT,
 	STEP_HAND_OFF,
-	STEP_GREET,
+	STEP_SYN_ACK,
 	STEP_BEGIN,
 	STEP_AGAIN,
 	STEP_RESET,
-	STEP_SEND_FAR,
+	STEP_SLOW_PATH_SEND,
 	STEP_DELIVER,
 	STEP_TOO_BIG,
 };

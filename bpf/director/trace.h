@@ -166,7 +166,7 @@ static __always_inline void put_outcome(const struct scratch *at, int outcome, s
 	__u8 verdict = outcome;
 
 	event->reason = (__u32)outcome >> REASON_SHIFT;
-	event->beside = at->pkt.beside;
+	event->also_counted = at->pkt.also_counted;
 	if (at->told.is_held)
 		event->verdict = TOLD_HOLD;
 	else if (event->reason == REASON_BY_HOST)
@@ -208,7 +208,7 @@ __attribute__((noinline)) int tell(context *ctx, struct scratch *at, int outcome
 		event->server = at->pkt.server;
 		event->route = NO_ROUTE;
 		/* Where the server is yet to be chosen, no route has done it. */
-		if (event->server != NO_SERVER && at->pkt.beside != REASON_PUNTED)
+		if (event->server != NO_SERVER && at->pkt.also_counted != REASON_PUNTED)
 			event->route = at->reading.route;
 		put_outcome(at, outcome, event);
 		__builtin_memcpy(event->head, at->reading.payload, HEAD_MAX);

@@ -19,14 +19,14 @@ pub const HEAD_MAX: usize = 256;
 
 /// What is to be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watch {
+pub struct TraceFilter {
     /// Each connection of a service with method handoff whose client has said what it wants.
     pub connections: bool,
     /// Each packet from or to these, [`CLIENTS_MAX`] at most.
     pub clients: BTreeSet<IpAddr>,
 }
 
-impl Watch {
+impl TraceFilter {
     /// Whether nothing is to be told.
     pub fn is_idle(&self) -> bool {
         !self.connections && self.clients.is_empty()
@@ -71,7 +71,7 @@ pub struct ConnectionEvent {
     /// What became of the segment.
     pub reason: Reason,
     /// [`Reason::Punted`]: the server is yet to be chosen, in application space. [`Reason::TableFull`]: refused.
-    pub beside: Option<Reason>,
+    pub also_counted: Option<Reason>,
     /// The number of the route that chose, in the service's list; `None` where none did, or where it is yet to be chosen.
     pub route: Option<u16>,
     /// What the client said, its first [`HEAD_MAX`] bytes.
@@ -100,7 +100,7 @@ pub struct PacketEvent {
     /// Why.
     pub reason: Reason,
     /// What was counted beside it.
-    pub beside: Option<Reason>,
+    pub also_counted: Option<Reason>,
     /// The slot of the server that it is for and counted to; `NO_SERVER` for all others.
     pub server: u16,
 }

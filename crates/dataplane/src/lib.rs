@@ -32,7 +32,7 @@ use evener_core::path::decide::{Memory, Reason};
 use evener_core::path::select::Score;
 use evener_core::path::tables::Tables;
 
-use events::{EventSource, Watch};
+use events::{EventSource, TraceFilter};
 use installed::{MissingPart, Part};
 
 /// Carries decisions out, and changes the tables that they go by. It belongs to one thread at a time; others use its [`DataPlane`]
@@ -100,7 +100,7 @@ pub trait Engine: Send {
     ///
     /// # Errors
     /// More clients than can be watched.
-    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError>;
+    fn watch(&mut self, watch: &TraceFilter) -> Result<(), EngineError>;
 
     /// Where to read what is told. There is one reader: who asks again gets an error.
     ///
@@ -114,7 +114,7 @@ pub trait Engine: Send {
     /// sends goes nowhere until somebody notes otherwise.
     ///
     /// [`Later::Rehandoff`]: evener_core::path::tables::Later::Rehandoff
-    fn moves(&mut self, mover: Mover);
+    fn moves(&mut self, mover: RehandoffSink);
 
     /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its daemon.
     ///
@@ -158,7 +158,7 @@ pub trait DataPlane: Send + Sync {
 
 /// A client's segment whose connection is to move, or does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moving<'f> {
+pub struct RehandoffSegment<'f> {
     /// [`Reason::Moves`], or [`Reason::KeptBack`].
     pub reason: Reason,
     /// The interface that it came in by.
@@ -172,7 +172,7 @@ pub struct Moving<'f> {
 }
 
 /// Who takes what is to be moved. It is called by the engine's own threads and must not wait.
-pub type Mover = Arc<dyn Fn(Moving<'_>) + Send + Sync>;
+pub type RehandoffSink = Arc<dyn Fn(RehandoffSegment<'_>) + Send + Sync>;
 
 /// Totals since the engine first started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use clap::{CommandFactory, Parser};
-use evener::cli::{Check, Cli, Command, Keygen, Man};
+use evener::cli::{CheckArgs, Cli, Command, KeygenArgs, ManArgs};
 use evener::config::{self, Config, ProblemReport};
 use evener::runtime::Exit;
 use evener::runtime::secret;
@@ -28,7 +28,7 @@ fn main() -> Exit {
 }
 
 /// Shows everything that is wrong with a file, or what a good one leaves to Evener.
-fn check(args: &Check) -> Exit {
+fn check(args: &CheckArgs) -> Exit {
     let checked = config::check(&args.file, args.file_only);
     let written = match &checked {
         Ok(checked) if args.json => write_json(checked.reports()),
@@ -48,7 +48,7 @@ fn write_json<'a>(reports: impl Iterator<Item = ProblemReport<'a>>) -> io::Resul
 }
 
 /// Writes a new secret.
-fn keygen(args: &Keygen) -> Exit {
+fn keygen(args: &KeygenArgs) -> Exit {
     match secret::write_new(&args.file) {
         Ok(()) => {
             let said = writeln!(
@@ -82,7 +82,7 @@ fn colour() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-fn man(args: &Man) -> io::Result<()> {
+fn man(args: &ManArgs) -> io::Result<()> {
     match &args.dir {
         Some(dir) => manual::write_all(dir),
         None => manual::print(args.page.as_deref(), &mut io::stdout()),

@@ -30,7 +30,7 @@ fn the_core_does_what_the_cases_say() -> Result<()> {
     Ok(())
 }
 
-/// Packets of a client that is traced go the long way: the decisions must be the same.
+/// Packets of a client that is traced take the slow path: the decisions must be the same.
 fn traced() -> Result<Vec<CaseFile>> {
     Ok(files()?.iter().map(CaseFile::traced).collect())
 }

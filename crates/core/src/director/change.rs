@@ -35,7 +35,7 @@ pub(super) struct Reload {
 
 /// A change on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Applying {
+pub(super) struct PendingChange {
     number: u64,
     /// If it is a reload's: it is followed once it is in force, so that there is nothing to take back.
     pub(super) reload: Option<Reload>,
@@ -73,7 +73,7 @@ impl Director {
         };
         let is_wanted_anyway = core::mem::take(&mut self.replan_wanted);
         let network = Arc::clone(&self.network);
-        self.applying = Some(Applying { number, reload, newcomers, network, is_wanted_anyway });
+        self.applying = Some(PendingChange { number, reload, newcomers, network, is_wanted_anyway });
         self.outputs.insert(first, Output::Apply(Box::new(change)));
     }
 
@@ -141,7 +141,7 @@ impl Director {
         }
     }
 
-    fn put_in_force(&mut self, plan: Plan, applying: Applying, was: Arc<Tables>, now: Moment) {
+    fn put_in_force(&mut self, plan: Plan, applying: PendingChange, was: Arc<Tables>, now: Moment) {
         self.tell_changes(&plan);
         self.plan = Arc::new(plan);
         self.generation += 1;
@@ -159,11 +159,11 @@ impl Director {
         self.forget_removed(was);
     }
 
-    fn refused(&mut self, error: String, applying: Applying, now_ms: u64) {
+    fn refused(&mut self, error: String, applying: PendingChange, now_ms: u64) {
         self.generation += 1;
         // Numbers that the engine has given away are taken.
         self.slots.adopt(&self.in_force);
-        let Applying { reload, newcomers, is_wanted_anyway, .. } = applying;
+        let PendingChange { reload, newcomers, is_wanted_anyway, .. } = applying;
         if !newcomers.is_empty() {
             // What they are must not keep the farm from following anything else.
             self.tell_unattached(&newcomers, &error);

@@ -306,7 +306,7 @@ impl fmt::Display for Event {
                 f.write_str("its own report: it keeps its sessions and takes no new ones")
             }
             Event::Wished { refuses: false, .. } => f.write_str("its own report: takes new sessions again"),
-            Event::Reports { error: Some(bad), .. } => write!(f, "its load isn't known: {}", bad.said()),
+            Event::Reports { error: Some(bad), .. } => write!(f, "its load isn't known: {}", bad.sentence()),
             Event::Reports { error: None, .. } => f.write_str("it says its load again"),
             Event::Member { member: ServerName { service, server }, change } => {
                 write!(f, "{service}: {server}: {change}")

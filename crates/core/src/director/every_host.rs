@@ -13,8 +13,8 @@ use crate::farm::plan::{self, MemberState, ServerName};
 use crate::farm::{Farm, Service};
 use crate::node::peers::{DatagramEffect, KnownHost, OwnStatus, PeerEvent, Tick};
 use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, place};
+use crate::pool::FULL_WEIGHT;
 use crate::pool::PoolServer;
-use crate::pool::WHOLE;
 use crate::pool::health::{self, HealthState};
 use crate::pool::policy;
 use crate::pool::signals::Candidate;
@@ -68,7 +68,7 @@ impl Director {
             refuses: false,
             share: hosts.shares.get(&name).copied(),
             // Hosts hear of each other at different moments, and their tables have to be alike.
-            tenths: WHOLE,
+            tenths: FULL_WEIGHT,
             member,
         }
     }

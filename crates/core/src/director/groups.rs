@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::event::Event;
 use super::moment::Moment;
-use crate::farm::group::{self, Group, MemberEvent, MemberOrder, MemberSnapshot, Members, Queried};
+use crate::farm::group::{self, Group, MemberEvent, MemberOrder, MemberSnapshot, Members, QueryResult};
 use crate::farm::plan::ServerName;
 use crate::path::seed::Seed;
 use crate::pool::Fact;
@@ -27,7 +27,7 @@ pub enum MemberFact {
     /// Of a probe, or of a question for what a member knows of its load.
     Server(Fact),
     /// Of a LOAD-QUERY itself.
-    Queried(Queried),
+    Queried(QueryResult),
 }
 
 /// A group at one moment.

@@ -63,8 +63,8 @@ use crate::node::secret::Key;
 use crate::path::seed::Seed;
 use crate::path::tables::Tables;
 use crate::pool::health::{HealthState, HealthStatus};
-use crate::pool::{Fact, PoolServer, WHOLE};
-use change::{Applying, Reload};
+use crate::pool::{FULL_WEIGHT, Fact, PoolServer};
+use change::{PendingChange, Reload};
 use consumers::READY_AFTER_MS;
 use groups::Groups;
 use hosts::LocalHost;
@@ -132,7 +132,7 @@ pub struct Director {
     newcomers: BTreeSet<u32>,
     /// Reloads to come, one after the other.
     reloads_waiting: VecDeque<Reload>,
-    applying: Option<Applying>,
+    applying: Option<PendingChange>,
     /// Outputs that wait for tables, and how many of them wait for those on their way.
     held_back: VecDeque<Output>,
     until_answer: usize,
@@ -419,7 +419,7 @@ impl Director {
                     admin_draining: server.is_some_and(PoolServer::is_drained),
                     refuses: server.is_some_and(PoolServer::refuses),
                     share: None,
-                    tenths: server.map_or(WHOLE, PoolServer::tenths),
+                    tenths: server.map_or(FULL_WEIGHT, PoolServer::tenths),
                     member,
                 }
             })

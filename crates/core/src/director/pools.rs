@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::farm::Service;
 use crate::farm::plan::{ServerName, identity};
 use crate::pool::health::{self, HealthStatus};
-use crate::pool::{Due, Fact, Pool, PoolServer, PoolSettings, ServerChange};
+use crate::pool::{DueChecks, Fact, Pool, PoolServer, PoolSettings, ServerChange};
 
 /// All of them, and what the operator drained.
 #[derive(Clone, Debug, Default)]
@@ -120,7 +120,7 @@ impl Pools {
     }
 
     /// The questions due now.
-    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, Due)> {
+    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, DueChecks)> {
         let due = self.pools.iter_mut().flat_map(|(service, pool)| {
             let named = |(server, due)| (ServerName { service: service.clone(), server }, due);
             pool.servers.poll(now_ms).into_iter().map(named)

@@ -8,16 +8,16 @@ use core::net::IpAddr;
 
 use siphasher::sip::SipHasher13;
 
-use super::balanced::{Balanced, ClientNetwork, TOP_MAX};
+use super::balanced::{AddressPool, ClientNetwork, TOP_MAX};
 use super::edns::{EdnsOptions, OPTIONS_MAX, UDP_MAX, bare_edns};
-use super::limit::{Allowance, Exceeded};
+use super::limit::{LimitExceeded, RateBucket};
 use super::name::{Lowered, NAME_MAX, Name, parents};
-use super::query::{self, Edns, Query, Signature, Subnet, Unread};
+use super::query::{self, Edns, Query, QueryError, Signature, Subnet};
 use super::table::SharedList;
 use super::wire::{
     AA, CLASS_ANY, CLASS_IN, QR, RD, Rcode, RecordSection, SizeExceeded, SizeLimit, TC, Writer, option, rtype,
 };
-use super::zone::{Lookup, Node, RrSet, Zone, ZoneMatch};
+use super::zone::{Lookup, RrSet, Zone, ZoneMatch, ZoneNode};
 use super::{cookie, svcb};
 use crate::net::prefix::client_prefix;
 use crate::path::seed::Seed;
@@ -44,7 +44,7 @@ const SLIP: u64 = 2;
 #[derive(Debug)]
 pub struct Catalog {
     zones: Arc<BTreeMap<Name, Arc<Zone>>>,
-    balanced: SharedList<Balanced>,
+    balanced: SharedList<AddressPool>,
     key: Seed,
     cookies: cookie::Secrets,
     /// What this server is called by who asks for it (RFC 5001).
@@ -111,7 +111,7 @@ impl Catalog {
     /// Of these zones, whose balanced names have numbers in this list.
     pub fn new(
         zones: impl IntoIterator<Item = Arc<Zone>>,
-        balanced: impl IntoIterator<Item = Arc<Balanced>>,
+        balanced: impl IntoIterator<Item = Arc<AddressPool>>,
         key: Seed,
         nsid: &str,
     ) -> Catalog {
@@ -131,13 +131,13 @@ impl Catalog {
 
     /// The same, where balanced names of these numbers are otherwise. It costs what changes, however many others there are.
     #[must_use]
-    pub fn with(&self, changed: impl IntoIterator<Item = (usize, Arc<Balanced>)>) -> Catalog {
+    pub fn with(&self, changed: impl IntoIterator<Item = (usize, Arc<AddressPool>)>) -> Catalog {
         let (zones, balanced) = (Arc::clone(&self.zones), self.balanced.with(changed));
         Catalog { zones, balanced, key: self.key, cookies: self.cookies.clone(), nsid: self.nsid.clone() }
     }
 
     /// The balanced names, by their numbers.
-    pub fn balanced(&self) -> &SharedList<Balanced> {
+    pub fn balanced(&self) -> &SharedList<AddressPool> {
         &self.balanced
     }
 
@@ -145,7 +145,7 @@ impl Catalog {
     pub fn answer(
         &self,
         asked: &DnsRequest<'_>,
-        allowance: Option<&mut Allowance>,
+        allowance: Option<&mut RateBucket>,
         out: &mut [u8],
     ) -> Option<EncodedResponse> {
         let header = query::header(asked.bytes)?;
@@ -172,7 +172,7 @@ impl Catalog {
         };
         if let Err(exceeded) = taken {
             // The header and the question come back: no byte more than came.
-            let is_told = exceeded == Exceeded::Network || self.number(asked.turn).is_multiple_of(SLIP);
+            let is_told = exceeded == LimitExceeded::Network || self.number(asked.turn).is_multiple_of(SLIP);
             let len = Writer::begin(out, query.question, 0).ok()?.finish(header.id, kept | TC);
             let outcome = ResponseOutcome { rcode: Rcode::NoError, truncated: true, limited: true };
             return is_told.then_some(EncodedResponse { len, outcome });
@@ -202,7 +202,7 @@ impl Catalog {
         let mut writer = Writer::begin(out, query.question, query.name.as_wire().len()).ok()?;
         let mut said = ResponseContext::default();
         let options = if query.edns.is_some() { OPTIONS_MAX + self.nsid.len() } else { 0 };
-        let room = writer.leave(most - options);
+        let room = writer.reserve(most - options);
         let (rcode, truncated) = match query.edns {
             _ if query.signature.is_some() => (Rcode::NotAuth, false),
             Some(edns) if edns.version > 0 => (Rcode::BadVers, false),
@@ -215,14 +215,14 @@ impl Catalog {
             },
         };
         if let Some(edns) = &query.edns {
-            let whole = writer.leave(most);
+            let whole = writer.reserve(most);
             // Without room for all that could be said, the least is said.
             if self.options(&mut writer, whole, edns, asked, rcode, &said).is_err() {
                 let _ = bare_edns(&mut writer, whole, rcode);
             }
         }
         if let Some(signature) = &query.signature {
-            let whole = writer.leave(most);
+            let whole = writer.reserve(most);
             // Its query was longer by what it was signed with.
             let _ = refuse_key(&mut writer, whole, signature);
         }
@@ -269,7 +269,7 @@ impl Catalog {
                 }
                 Lookup::Absent => {
                     said.authoritative = true;
-                    deny(writer, room, zone)?;
+                    write_negative(writer, room, zone)?;
                     return Ok(Rcode::NxDomain);
                 }
                 Lookup::Found(ZoneMatch(node)) => {
@@ -311,7 +311,7 @@ impl Catalog {
         &self,
         writer: &mut Writer<'_>,
         room: SizeLimit,
-        (zone, node, name): (&Zone, &Node, &[u8]),
+        (zone, node, name): (&Zone, &ZoneNode, &[u8]),
         query: &Query<'_>,
         asked: &DnsRequest<'_>,
         said: &mut ResponseContext,
@@ -327,8 +327,8 @@ impl Catalog {
             let client = self.client(balanced, query, asked, said);
             let Some(client) = client else { return Ok(Rcode::Refused) };
             match set {
-                Some(set) => bind(writer, room, name, set, balanced, client)?,
-                None => give(writer, room, (zone, name), balanced, query.rtype, client)?,
+                Some(set) => write_svcb(writer, room, name, set, balanced, client)?,
+                None => write_addresses(writer, room, (zone, name), balanced, query.rtype, client)?,
             }
             return Ok(Rcode::NoError);
         }
@@ -338,7 +338,7 @@ impl Catalog {
                 let kind = (rtype::HINFO, CLASS_IN);
                 writer.record(room, RecordSection::Answer, name, kind, HINFO_TTL_S, &[HINFO])?;
             }
-            None => deny(writer, room, zone)?,
+            None => write_negative(writer, room, zone)?,
         }
         Ok(Rcode::NoError)
     }
@@ -355,7 +355,7 @@ impl Catalog {
     /// For whom addresses are drawn; none where it is said that there is no answer.
     fn client(
         &self,
-        balanced: &Balanced,
+        balanced: &AddressPool,
         query: &Query<'_>,
         asked: &DnsRequest<'_>,
         said: &mut ResponseContext,
@@ -364,7 +364,7 @@ impl Catalog {
             (said.authoritative, said.error) = (false, Some((OTHER, "no server of this name lives")));
             return None;
         }
-        if balanced.is_dead {
+        if balanced.all_down {
             said.error = Some((OTHER, "no server of this name is known to live"));
         }
         // Who says nothing of its client's address is answered as its resolver (RFC 7871, section 7.1.2).
@@ -416,9 +416,9 @@ impl Catalog {
 }
 
 /// Says that a message can't be answered: in twelve octets, and by EDNS where that was in it (RFC 6891, section 7).
-fn complain(out: &mut [u8], unread: Unread, (id, kept): (u16, u16)) -> Option<usize> {
+fn complain(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Option<usize> {
     let mut writer = Writer::begin(out, &[], 0).ok()?;
-    let room = writer.leave(UDP_LEAST);
+    let room = writer.reserve(UDP_LEAST);
     if unread.has_edns {
         bare_edns(&mut writer, room, unread.rcode).ok()?;
     }
@@ -447,11 +447,11 @@ fn refuse_key(
 }
 
 /// The addresses of a balanced name.
-fn give(
+fn write_addresses(
     writer: &mut Writer<'_>,
     room: SizeLimit,
     (zone, name): (&Zone, &[u8]),
-    balanced: &Balanced,
+    balanced: &AddressPool,
     rtype: u16,
     client: ClientNetwork,
 ) -> Result<(), SizeExceeded> {
@@ -472,16 +472,16 @@ fn give(
         }
     });
     done?;
-    if count == 0 { deny(writer, room, zone) } else { Ok(()) }
+    if count == 0 { write_negative(writer, room, zone) } else { Ok(()) }
 }
 
 /// Service bindings of a balanced name, with hints at those that A and AAAA records would name.
-fn bind(
+fn write_svcb(
     writer: &mut Writer<'_>,
     room: SizeLimit,
     name: &[u8],
     set: &RrSet,
-    balanced: &Balanced,
+    balanced: &AddressPool,
     client: ClientNetwork,
 ) -> Result<(), SizeExceeded> {
     let (mut four, mut six) = (Hint::new(svcb::IPV4_HINT), Hint::new(svcb::IPV6_HINT));
@@ -491,7 +491,7 @@ fn bind(
         writer.record(room, RecordSection::Answer, name, (set.rtype, CLASS_IN), ttl_s, data)
     };
     set.data.iter().try_for_each(|data| match svcb::around(data, name) {
-        Some(svcb::Around { before, between, behind }) => {
+        Some(svcb::SvcbRecord { before, between, behind }) => {
             let data = [before, four.bytes(), between, six.bytes(), behind];
             write(set.ttl_s.min(balanced.settings.ttl_s), &data)
         }
@@ -536,7 +536,7 @@ impl Hint {
 }
 
 /// Says that there is nothing, and how long that may be kept (RFC 2308).
-fn deny(writer: &mut Writer<'_>, room: SizeLimit, zone: &Zone) -> Result<(), SizeExceeded> {
+fn write_negative(writer: &mut Writer<'_>, room: SizeLimit, zone: &Zone) -> Result<(), SizeExceeded> {
     let Some(soa) = zone.soa() else { return Ok(()) };
     soa.data.iter().take(1).try_for_each(|data| {
         let ttl_s = zone.negative_ttl_s();

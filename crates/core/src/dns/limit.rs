@@ -31,7 +31,7 @@ pub struct Limit {
 
 /// Why a client gets no whole answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exceeded {
+pub enum LimitExceeded {
     /// Its network has had its part.
     Network,
     /// All networks together have had theirs.
@@ -77,7 +77,7 @@ impl SharedBudget {
 
 /// What each network has left. Of one thread: the kernel gives each of them another part of the clients.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct RateBucket {
     limit: Limit,
     key: Seed,
     /// Answers left, and when that was so in milliseconds, by a network's hash.
@@ -85,16 +85,16 @@ pub struct Allowance {
     total: Arc<SharedBudget>,
 }
 
-impl Allowance {
+impl RateBucket {
     /// By a limit, whose total is shared.
-    pub fn new(limit: Limit, key: Seed, total: Arc<SharedBudget>) -> Allowance {
-        Allowance { limit, key, left: alloc::vec![(limit.burst, 0); PLACES].into(), total }
+    pub fn new(limit: Limit, key: Seed, total: Arc<SharedBudget>) -> RateBucket {
+        RateBucket { limit, key, left: alloc::vec![(limit.burst, 0); PLACES].into(), total }
     }
 
     /// Goes on by another one.
     pub fn follow(&mut self, limit: Limit) {
         if self.limit != limit {
-            *self = Allowance::new(limit, self.key, Arc::clone(&self.total));
+            *self = RateBucket::new(limit, self.key, Arc::clone(&self.total));
         }
     }
 
@@ -102,12 +102,12 @@ impl Allowance {
     ///
     /// # Errors
     /// When none is left.
-    pub fn take(&mut self, client: IpAddr, now_ms: u32) -> Result<(), Exceeded> {
+    pub fn take(&mut self, client: IpAddr, now_ms: u32) -> Result<(), LimitExceeded> {
         if !self.take_of_network(client, now_ms) {
-            return Err(Exceeded::Network);
+            return Err(LimitExceeded::Network);
         }
         // What its own network doesn't get takes nothing from others.
-        self.total.take(self.limit.total_per_second, now_ms).then_some(()).ok_or(Exceeded::Total)
+        self.total.take(self.limit.total_per_second, now_ms).then_some(()).ok_or(LimitExceeded::Total)
     }
 
     fn take_of_network(&mut self, client: IpAddr, now_ms: u32) -> bool {

@@ -1,7 +1,7 @@
 //! Names: a query's bytes in, an answer's bytes out (RFC 1034, RFC 1035, RFC 2308, RFC 4592, RFC 6891).
 //!
 //! Zones are data that somebody has read ([`Zone`]); names whose addresses depend on how servers are stand in them
-//! ([`Balanced`]). [`Catalog`] is all of it at one moment, immutable but for counts and turns, so that many threads answer by it at once;
+//! ([`AddressPool`]). [`Catalog`] is all of it at one moment, immutable but for counts and turns, so that many threads answer by it at once;
 //! an answer allocates nothing.
 
 mod answer;
@@ -26,11 +26,11 @@ mod zone;
 
 pub use crate::pool::policy::Selection;
 pub use answer::{Catalog, DnsRequest, EncodedResponse, ResponseOutcome, Transport};
-pub use balanced::{Address, Balanced, NameSettings, NoneAlive};
+pub use balanced::{Address, AddressPool, EmptyPool, NameSettings};
 pub use edns::UDP_MAX;
 pub use file_ranks::{BadRanks, FileRanks, RanksChange, read_ranks};
-pub use limit::{Allowance, Exceeded, Limit, SharedBudget};
-pub use model::{AddressesOf, BalancedName};
+pub use limit::{Limit, LimitExceeded, RateBucket, SharedBudget};
+pub use model::{AddressesFrom, BalancedName};
 pub use name::{Name, NameError};
 pub use paths::{MeasuredPath, PathChange, PathMode, PathOrder, PathProber, PathProbing};
 pub use period::{Period, PeriodStep};

@@ -23,7 +23,7 @@ pub(super) struct Query<'a> {
 
 /// Why a query can't be answered, and whether it has a record of EDNS: then the answer has one, too (RFC 6891, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unread {
+pub(super) struct QueryError {
     pub(super) rcode: Rcode,
     pub(super) has_edns: bool,
 }
@@ -85,12 +85,12 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
 }
 
 /// Reads what is behind it.
-pub(super) fn read<'a>(bytes: &'a [u8], header: Header) -> Result<Query<'a>, Unread> {
+pub(super) fn read<'a>(bytes: &'a [u8], header: Header) -> Result<Query<'a>, QueryError> {
     if header.flags >> 11 & 0xf != 0 {
-        return Err(Unread { rcode: Rcode::NotImp, has_edns: has_edns(bytes) });
+        return Err(QueryError { rcode: Rcode::NotImp, has_edns: has_edns(bytes) });
     }
     // Only a message that can't be read is gone through a second time.
-    try_read(bytes).ok_or_else(|| Unread { rcode: Rcode::FormErr, has_edns: has_edns(bytes) })
+    try_read(bytes).ok_or_else(|| QueryError { rcode: Rcode::FormErr, has_edns: has_edns(bytes) })
 }
 
 fn try_read(bytes: &[u8]) -> Option<Query<'_>> {

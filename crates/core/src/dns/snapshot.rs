@@ -104,7 +104,7 @@ impl NameSnapshot {
     /// 1 for whoever is given first, or most often; none of who isn't given.
     pub fn rank(&self, shown: &AddressSnapshot) -> Option<u64> {
         let better = match self.name.settings.draw {
-            Selection::First => {
+            Selection::Failover => {
                 self.beside(shown).take_while(|one| !Arc::ptr_eq(&one.given, &shown.given)).count()
             }
             _ => self.beside(shown).filter(|one| one.share > shown.share).count(),
@@ -120,7 +120,7 @@ impl NameSnapshot {
         let starts = (shown.tenths < 10).then(|| format!("slow start {} %", shown.tenths * 10));
         let load = match self.name.weighing() {
             Some(weighing) => {
-                let said = shown.load.as_ref().and_then(|load| (weighing.said)(&load.weighed));
+                let said = shown.load.as_ref().and_then(|load| (weighing.describe)(&load.weighed));
                 said.unwrap_or_else(|| "no report: median".to_owned())
             }
             None => format!("weight {}", shown.weight),
@@ -137,7 +137,7 @@ impl NameSnapshot {
         let sum: u64 = self.beside(shown).map(|one| u64::from(one.share)).sum();
         match (self.name.settings.draw, self.rank(shown)) {
             (_, None) => 0.0,
-            (Selection::First, Some(rank)) => f64::from(u8::from(rank == 1)),
+            (Selection::Failover, Some(rank)) => f64::from(u8::from(rank == 1)),
             (_, Some(_)) => f64::from(shown.share) / sum.max(1) as f64,
         }
     }

@@ -168,7 +168,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Leaves so much room at the end; what was left before is given back.
-    pub(super) fn leave(&mut self, limit: usize) -> SizeLimit {
+    pub(super) fn reserve(&mut self, limit: usize) -> SizeLimit {
         SizeLimit { limit: limit.min(self.out.len()) }
     }
 

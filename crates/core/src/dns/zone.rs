@@ -23,7 +23,7 @@ pub struct RrSet {
 
 /// What is at a name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Node {
+pub(super) struct ZoneNode {
     sets: Vec<RrSet>,
     /// The number of the name whose addresses depend on how servers are.
     pub(super) balanced: Option<usize>,
@@ -67,7 +67,7 @@ pub enum RecordError {
 #[derive(Clone, Debug)]
 pub struct Zone {
     apex: Name,
-    nodes: BTreeMap<Name, Node>,
+    nodes: BTreeMap<Name, ZoneNode>,
     /// How long it may be kept that there is nothing, in seconds (RFC 2308).
     negative_ttl_s: u32,
 }
@@ -88,9 +88,9 @@ pub enum Lookup<'z, 'n> {
 }
 
 /// What there is at a name.
-pub struct ZoneMatch<'z>(pub(super) &'z Node);
+pub struct ZoneMatch<'z>(pub(super) &'z ZoneNode);
 
-impl Node {
+impl ZoneNode {
     pub(super) fn set(&self, rtype: u16) -> Option<&RrSet> {
         self.sets.iter().find(|set| set.rtype == rtype)
     }
@@ -124,7 +124,7 @@ impl Zone {
     ) -> Result<Zone, Vec<RecordError>> {
         let mut errors = Vec::new();
         let mut zone = Zone { nodes: BTreeMap::new(), negative_ttl_s: 0, apex };
-        zone.nodes.insert(zone.apex.clone(), Node::default());
+        zone.nodes.insert(zone.apex.clone(), ZoneNode::default());
         for (name, rtype, ttl_s, data) in records {
             if !name.is_in(&zone.apex) {
                 errors.push(RecordError::Elsewhere(name, zone.apex.clone()));
@@ -194,11 +194,11 @@ impl Zone {
 
     /// The node of a name in the zone, which is made if there is none, and those between it and the zone's own: they exist, although
     /// nothing is there (RFC 4592, section 2.2.2).
-    fn node(&mut self, name: &Name) -> &mut Node {
+    fn node(&mut self, name: &Name) -> &mut ZoneNode {
         let between = parents(name.as_wire()).skip(1).take_while(|parent| *parent != self.apex.as_wire());
         let missing: Vec<Name> =
             between.filter(|parent| !self.nodes.contains_key(*parent)).filter_map(Name::from_wire).collect();
-        self.nodes.extend(missing.into_iter().map(|name| (name, Node::default())));
+        self.nodes.extend(missing.into_iter().map(|name| (name, ZoneNode::default())));
         self.nodes.entry(name.clone()).or_default()
     }
 
@@ -224,7 +224,7 @@ impl Zone {
 
     /// Where the addresses of a server stand, whose name is in lower letters: at its name, even where other servers know better, or at a
     /// wildcard.
-    pub(super) fn glue(&self, name: &[u8]) -> Option<&Node> {
+    pub(super) fn glue(&self, name: &[u8]) -> Option<&ZoneNode> {
         let of_wildcard = || {
             let closest = parents(name).find(|parent| self.nodes.contains_key(*parent))?;
             match self.wildcard(closest) {

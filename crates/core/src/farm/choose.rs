@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 use super::plan::{Plan, ServerName};
 use crate::path::content::RequestKey;
 use crate::path::decide::Memory;
-use crate::path::select::{Counts, foretell, select};
+use crate::path::select::{Counts, peek, select};
 use crate::path::sessions::{FlowHash, SessionKey};
 use crate::path::tables::{Pick, Tables, Vip};
 
@@ -75,7 +75,7 @@ pub enum ChoiceReason {
 
 /// Why there is no server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nobody {
+pub enum NoServerReason {
     /// It depends on what the client asks for, which isn't known.
     Unread,
     /// It depends on the client's address and port, which aren't known.
@@ -98,7 +98,7 @@ impl Plan {
         memory: &Memory<'_>,
         vip: &Vip,
         request: &ConnectionRequest<'_>,
-    ) -> Result<ChosenServer<'_>, Nobody> {
+    ) -> Result<ChosenServer<'_>, NoServerReason> {
         self.draw(memory, vip, request, select)
     }
 
@@ -111,8 +111,8 @@ impl Plan {
         memory: &Memory<'_>,
         vip: &Vip,
         request: &ConnectionRequest<'_>,
-    ) -> Result<ChosenServer<'_>, Nobody> {
-        self.draw(memory, vip, request, foretell)
+    ) -> Result<ChosenServer<'_>, NoServerReason> {
+        self.draw(memory, vip, request, peek)
     }
 
     fn draw(
@@ -121,11 +121,13 @@ impl Plan {
         vip: &Vip,
         request: &ConnectionRequest<'_>,
         draw: SelectFn,
-    ) -> Result<ChosenServer<'_>, Nobody> {
+    ) -> Result<ChosenServer<'_>, NoServerReason> {
         let (route, ring) = self.ring(vip, request.content)?;
         let (server, why) = match (request.named.filter(|server| self.is_in(*server, ring)), request.client) {
             (Some(named), _) => (named, ChoiceReason::Named),
-            (None, None) if matches!(vip.pick, Pick::Hash | Pick::Two) => return Err(Nobody::Unnamed),
+            (None, None) if matches!(vip.pick, Pick::Hash | Pick::Two) => {
+                return Err(NoServerReason::Unnamed);
+            }
             (None, client) => {
                 let key = client.map(|at| SessionKey { client: at.ip(), port: at.port(), vip: vip.id });
                 let hash = key.map_or(FlowHash(0), |key| key.ring_hash(memory.ring_seed));
@@ -139,15 +141,15 @@ impl Plan {
             }
         };
         let known = self.servers.get(&server).filter(|_| self.tables.servers.contains_key(&server));
-        known.map(|name| ChosenServer { server, name, route, why }).ok_or(Nobody::NoServer)
+        known.map(|name| ChosenServer { server, name, route, why }).ok_or(NoServerReason::NoServer)
     }
 
     /// The route that takes a request, and the ring of the servers that may have it.
-    fn ring(&self, vip: &Vip, content: RequestContent<'_>) -> Result<(Option<u16>, u16), Nobody> {
+    fn ring(&self, vip: &Vip, content: RequestContent<'_>) -> Result<(Option<u16>, u16), NoServerReason> {
         match (self.tables.routes.get(&vip.service), content) {
             // Nobody looks at what is asked for.
             (None, _) => Ok((None, vip.service)),
-            (Some(_), RequestContent::Unread) => Err(Nobody::Unread),
+            (Some(_), RequestContent::Unread) => Err(NoServerReason::Unread),
             (Some(routes), RequestContent::Asked(asked)) => Ok(routes.find_all(&asked)),
             (Some(_), RequestContent::Routed { route, ring }) => Ok((route, ring)),
         }

@@ -74,7 +74,7 @@ pub fn select(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, has
 }
 
 /// The server that [`select`] would pick now. The ring's cursor stays where it is.
-pub fn foretell(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
+pub fn peek(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
     draw(tables, counts, service, pick, hash, standing)
 }
 

@@ -114,13 +114,13 @@ pub struct Handoff {
     /// none.
     pub held: u16,
     /// What becomes of later requests on a connection that is kept open.
-    pub later: Later,
+    pub later: RehandoffMode,
 }
 
 /// What becomes of a request that other servers are for than the one whose connection it comes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
-pub enum Later {
+pub enum RehandoffMode {
     /// It goes to the connection's server like all before: nobody reads it on the way.
     #[default]
     Stay = 0,
@@ -241,7 +241,7 @@ pub struct Tables {
     /// that hand connections over have one.
     pub routes: BTreeMap<u16, Arc<Routes>>,
     /// By server slot, bit by bit, the rings whose requests it answers, whether it takes new ones at present or not. Of
-    /// services whose later requests are looked at ([`Later`]).
+    /// services whose later requests are looked at ([`RehandoffMode`]).
     pub pools: BTreeMap<u16, u64>,
 }
 

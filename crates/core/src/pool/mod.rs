@@ -14,14 +14,14 @@ pub mod shares;
 pub mod signals;
 mod slow_start;
 
-pub use server::{Due, Fact, PoolServer, PoolSettings, ServerChange};
+pub use server::{DueChecks, Fact, PoolServer, PoolSettings, ServerChange};
 pub use servers::Pool;
 pub use settings::{HealthCheck, HealthKind, ReportKind, Reporting};
 
 /// The TCP port at which agents say servers' load, and the UDP port at which they measure paths, where nobody says another.
 pub const LOAD_PORT: u16 = 9183;
 /// The whole of a server's weight, in tenths.
-pub const WHOLE: u16 = 10;
+pub const FULL_WEIGHT: u16 = 10;
 
 /// How a server is, for whoever chooses, and for whoever looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,9 +30,9 @@ pub struct Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminState {
     /// New sessions, as far as its probes succeed.
-    Takes,
+    Ready,
     /// None.
-    Refuses,
+    Drain,
 }
 
 /// Why a report wasn't believed.
@@ -63,7 +63,7 @@ impl BadReport {
     }
 
     /// In words.
-    pub fn said(self) -> &'static str {
+    pub fn sentence(self) -> &'static str {
         match self {
             BadReport::Silent => "no report came",
             BadReport::Unreadable => "its report can't be read",
@@ -118,8 +118,8 @@ pub fn agent_check(line: &[u8]) -> Result<Report, BadReport> {
             report.percent = Some(percents(percent)?);
         } else if let Some(claim) = claim(word) {
             // Who both wants and doesn't want does not.
-            let refuses = report.claim == Some(AdminState::Refuses);
-            report.claim = Some(if refuses { AdminState::Refuses } else { claim });
+            let refuses = report.claim == Some(AdminState::Drain);
+            report.claim = Some(if refuses { AdminState::Drain } else { claim });
         } else if !word.to_ascii_lowercase().starts_with("maxconn:") {
             return Err(BadReport::Unreadable);
         }
@@ -159,9 +159,9 @@ fn percents(digits: &str) -> Result<u16, BadReport> {
 fn claim(word: &str) -> Option<AdminState> {
     let is = |names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name));
     if is(&["up", "ready"]) {
-        Some(AdminState::Takes)
+        Some(AdminState::Ready)
     } else if is(&["drain", "maint", "down", "failed", "stopped"]) {
-        Some(AdminState::Refuses)
+        Some(AdminState::Drain)
     } else {
         None
     }
@@ -179,12 +179,12 @@ mod tests {
     #[test]
     fn lines_of_agents() {
         assert_eq!(read("75%\n"), Ok((Some(75), None)));
-        assert_eq!(read("UP 75%\r\nand more"), Ok((Some(75), Some(AdminState::Takes))));
-        assert_eq!(read("ready,100%,maxconn:30"), Ok((Some(100), Some(AdminState::Takes))));
-        assert_eq!(read("drain"), Ok((None, Some(AdminState::Refuses))));
-        assert_eq!(read("up drain"), Ok((None, Some(AdminState::Refuses))));
-        assert_eq!(read("drain up"), Ok((None, Some(AdminState::Refuses))));
-        assert_eq!(read("down # the disk is full, 5%"), Ok((None, Some(AdminState::Refuses))));
+        assert_eq!(read("UP 75%\r\nand more"), Ok((Some(75), Some(AdminState::Ready))));
+        assert_eq!(read("ready,100%,maxconn:30"), Ok((Some(100), Some(AdminState::Ready))));
+        assert_eq!(read("drain"), Ok((None, Some(AdminState::Drain))));
+        assert_eq!(read("up drain"), Ok((None, Some(AdminState::Drain))));
+        assert_eq!(read("drain up"), Ok((None, Some(AdminState::Drain))));
+        assert_eq!(read("down # the disk is full, 5%"), Ok((None, Some(AdminState::Drain))));
         assert_eq!(read("250%"), Ok((Some(100), None)));
         assert_eq!(read("0%"), Ok((Some(0), None)));
         for silent in ["", "\n75%", "   ", "# nothing"] {

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 
 use super::report::{AdminState, BadReport, Report};
-use super::{Reporting, WHOLE};
+use super::{FULL_WEIGHT, Reporting};
 
 /// After so many questions without a good answer a report is too old, and after this time at least, in milliseconds.
 const EXPIRES_INTERVALS: u64 = 3;
@@ -27,7 +27,7 @@ struct RequestedWeight {
 
 impl Default for RequestedWeight {
     fn default() -> Self {
-        RequestedWeight { tenths: WHOLE, refuses: false }
+        RequestedWeight { tenths: FULL_WEIGHT, refuses: false }
     }
 }
 
@@ -36,8 +36,8 @@ impl RequestedWeight {
     fn of(report: &Report) -> RequestedWeight {
         let percent = report.percent.unwrap_or(100).min(100);
         RequestedWeight {
-            tenths: ((percent + 5) / 10).clamp(1, WHOLE),
-            refuses: percent == 0 || report.claim == Some(AdminState::Refuses),
+            tenths: ((percent + 5) / 10).clamp(1, FULL_WEIGHT),
+            refuses: percent == 0 || report.claim == Some(AdminState::Drain),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::report::{BadReport, Report};
 use super::reports::{self, Reports, ReportsSnapshot};
 use super::signals::Signals;
 use super::slow_start::SlowStart;
-use super::{HealthCheck, Reporting, ServerState, WHOLE};
+use super::{FULL_WEIGHT, HealthCheck, Reporting, ServerState};
 
 /// How the servers of a pool are looked after. Many pools may share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +55,7 @@ pub struct ServerChange {
 
 /// The questions due for a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct DueChecks {
     /// It is to be probed now.
     pub probe: bool,
     /// It is to be asked for its load now.
@@ -118,8 +118,8 @@ impl PoolServer {
     }
 
     /// The questions due now. Each counts as begun.
-    pub fn poll(&mut self, now_ms: u64) -> Due {
-        let mut due = Due::default();
+    pub fn poll(&mut self, now_ms: u64) -> DueChecks {
+        let mut due = DueChecks::default();
         if self.health.next_probe_at() <= now_ms {
             self.health.started(now_ms);
             due.probe = true;
@@ -206,7 +206,7 @@ impl PoolServer {
 
     /// Of its weight, how many tenths it wants by its own report.
     pub fn wanted_tenths(&self) -> u16 {
-        self.reports.as_ref().map_or(WHOLE, |reports| reports.tenths())
+        self.reports.as_ref().map_or(FULL_WEIGHT, |reports| reports.tenths())
     }
 
     /// How much of its weight it has while it starts slowly, in percent.

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::server::{Due, Fact, PoolServer, ServerChange};
+use super::server::{DueChecks, Fact, PoolServer, ServerChange};
 
 /// Servers, each by a key of whoever made the pool. There may be hundreds of thousands of pools, and most have few
 /// servers.
@@ -81,7 +81,7 @@ impl<K: Ord + Clone> Pool<K> {
     }
 
     /// The questions due now.
-    pub fn poll(&mut self, now_ms: u64) -> Vec<(K, Due)> {
+    pub fn poll(&mut self, now_ms: u64) -> Vec<(K, DueChecks)> {
         if self.next_ms > now_ms {
             return Vec::new();
         }

@@ -11,7 +11,7 @@ use super::signals::{Signal, Signals};
 /// The least part of its weight that a server has which lives, in thousandths: whatever it says, it isn't forgotten.
 pub const LEAST_PERMILLE: u64 = 30;
 /// All of its weight.
-pub(crate) const WHOLE: u64 = 1_000;
+pub(crate) const PERMILLE: u64 = 1_000;
 
 /// What is known of a server.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub struct PoolMember {
 
 /// What comes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct MemberShare {
     /// Relative to others.
     pub share: u16,
     /// What of its weight that is, in thousandths.
@@ -39,7 +39,7 @@ pub struct Share {
 
 /// The shares of servers, in their order: their weights, or by load if there is a way of weighing it. By what they report nobody is given
 /// more than `gain_percent` of what weights alone would give.
-pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMember]) -> Vec<Share> {
+pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMember]) -> Vec<MemberShare> {
     let mut signals: Vec<Signals> = servers.iter().map(|server| server.signals).collect();
     if let Some(complete) = weighing.and_then(|weighing| weighing.complete) {
         complete(&mut signals);
@@ -56,12 +56,12 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
         weight => (weight * permille / heaviest).max(u64::from(weight > 0)),
     };
     let permille_by_load = |load: &Option<u64>| {
-        load.or(median).map_or(WHOLE, |load| permille_of(least, load).max(LEAST_PERMILLE))
+        load.or(median).map_or(PERMILLE, |load| permille_of(least, load).max(LEAST_PERMILLE))
     };
     let by_load: Vec<(u16, u64)> =
         servers.iter().zip(&loads).map(|(server, load)| (server.weight, permille_by_load(load))).collect();
     let is_reported = weighing.is_some_and(|weighing| weighing.needs.contains(&Signal::Load));
-    let most = if is_reported { most_permille(&by_load, gain_percent) } else { WHOLE };
+    let most = if is_reported { most_permille(&by_load, gain_percent) } else { PERMILLE };
     let servers = servers.iter().zip(loads).zip(by_load);
     servers
         .map(|((server, load), (_, of_load))| {
@@ -69,7 +69,7 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
             let load = load.or(median);
             let permille = of_load.min(most) * u64::from(server.tenths.min(10)) / 10;
             let share = u16::try_from(share_of(server, permille)).unwrap_or(u16::MAX);
-            Share { share, permille, is_known, load }
+            MemberShare { share, permille, is_known, load }
         })
         .collect()
 }
@@ -78,7 +78,7 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
 /// cut make the whole less, so it is found step by step.
 pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     let weight: u128 = servers.iter().map(|(weight, _)| u128::from(*weight)).sum();
-    let mut most = WHOLE;
+    let mut most = PERMILLE;
     loop {
         let whole: u128 = servers
             .iter()
@@ -94,6 +94,6 @@ pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
 
 /// What part of a load the least one is. Loads may be any numbers.
 fn permille_of(least: u64, load: u64) -> u64 {
-    let part = u128::from(WHOLE) * u128::from(least) / u128::from(load.max(least));
-    u64::try_from(part).unwrap_or(WHOLE)
+    let part = u128::from(PERMILLE) * u128::from(least) / u128::from(load.max(least));
+    u64::try_from(part).unwrap_or(PERMILLE)
 }

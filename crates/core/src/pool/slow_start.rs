@@ -1,6 +1,6 @@
 //! A server that works again, or is new, takes its share of new sessions little by little: its caches are cold.
 
-use super::WHOLE;
+use super::FULL_WEIGHT;
 use super::health::{HealthState, Transition};
 
 /// How far a server is on the way to its whole weight.
@@ -17,14 +17,14 @@ pub(super) struct SlowStart {
 impl SlowStart {
     /// Of a server that has its whole weight. A new one has it until it works.
     pub(super) fn whole(is_new: bool) -> SlowStart {
-        SlowStart { since_ms: None, tenths: WHOLE, is_new }
+        SlowStart { since_ms: None, tenths: FULL_WEIGHT, is_new }
     }
 
     /// Follows what probes have found. Servers that work when a pool begins have worked before: it is only the director that is new.
     pub(super) fn changed(&mut self, transition: &Transition, now_ms: u64) {
         let is_new = core::mem::take(&mut self.is_new);
         let begins = transition.to == HealthState::Up && (is_new || transition.from == HealthState::Down);
-        (self.since_ms, self.tenths) = if begins { (Some(now_ms), 1) } else { (None, WHOLE) };
+        (self.since_ms, self.tenths) = if begins { (Some(now_ms), 1) } else { (None, FULL_WEIGHT) };
     }
 
     /// How much of its weight the server has, in tenths, as of the last [`SlowStart::rise`].
@@ -45,13 +45,13 @@ impl SlowStart {
         if percent >= 100 {
             self.since_ms = None;
         }
-        let tenths = u16::try_from(percent / 10).unwrap_or(WHOLE);
+        let tenths = u16::try_from(percent / 10).unwrap_or(FULL_WEIGHT);
         core::mem::replace(&mut self.tenths, tenths) != tenths
     }
 
     /// When there is more for it, in milliseconds.
     pub(super) fn next_at(&self, whole_ms: u64) -> u64 {
-        let next = (u64::from(self.tenths) + 1).saturating_mul(whole_ms).div_ceil(u64::from(WHOLE));
+        let next = (u64::from(self.tenths) + 1).saturating_mul(whole_ms).div_ceil(u64::from(FULL_WEIGHT));
         self.since_ms.map_or(u64::MAX, |since_ms| since_ms.saturating_add(next))
     }
 }

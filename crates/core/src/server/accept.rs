@@ -35,7 +35,7 @@ pub enum Socket {
     /// A connection that the listener has not accepted yet, or one of which nothing is known.
     Opening,
     /// A connection that waits for its stragglers (RFC 9293, section 3.3.2: TIME-WAIT).
-    TimeWait(Old),
+    TimeWait(OldConnection),
     /// Any other connection.
     Connection {
         /// Sequence number of the first byte to the client.
@@ -43,13 +43,13 @@ pub enum Socket {
         /// That of the next byte that the process may write.
         written: u32,
         /// What it expects and has seen last.
-        old: Old,
+        old: OldConnection,
     },
 }
 
 /// What a connection that may be in the way of a new one between the same ends expects and has seen last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Old {
+pub struct OldConnection {
     /// Sequence number of the next byte from the client.
     pub next: u32,
     /// The client's last timestamp; 0 where it has none.
@@ -107,7 +107,7 @@ pub enum Outcome {
     /// It becomes a reset of the connection that is in its way, and comes in again behind that: a server sees no SYN, by
     /// which its stack would know that a client's port is in use again. Meanwhile the connection's other segments wait
     /// ([`Clearing`](super::Clearing)).
-    Clears(Reason, Old),
+    Clears(Reason, OldConnection),
 }
 
 /// A client's segment with data, to a service whose connections are handed off.
@@ -224,14 +224,14 @@ impl<'a> Arrived<'a> {
     }
 
     /// Another connection between the same ends is in the way.
-    fn meet(&self, keys: &Keys, host: &dyn Host, old: Old, reason: Reason) -> Outcome {
+    fn meet(&self, keys: &Keys, host: &dyn Host, old: OldConnection, reason: Reason) -> Outcome {
         let may_begin = self.agreed(keys, host).is_some();
         if may_begin && self.is_newer(old) { Outcome::Clears(reason, old) } else { Outcome::Straggler }
     }
 
     /// Whether it begins a connection that is newer than the old one, and is no straggler of it or of one before: as a
     /// SYN in TIME-WAIT is judged (RFC 6191, section 2).
-    fn is_newer(&self, old: Old) -> bool {
+    fn is_newer(&self, old: OldConnection) -> bool {
         let is_after = |now: u32, then: u32| now.wrapping_sub(then) as i32 > 0;
         is_after(self.said.sequence.wrapping_sub(1), old.next)
             || self.timestamps.is_some_and(|(now, _)| old.timestamp != 0 && is_after(now, old.timestamp))
@@ -252,7 +252,7 @@ impl<'a> Arrived<'a> {
 
     /// The reset of the old connection that `frame`, this segment's, becomes (RFC 9293, section 3.5.2): no more than a TCP
     /// header, and by no option to be taken for old.
-    pub fn reset<'f>(&self, frame: &'f mut [u8], old: Old) -> &'f [u8] {
+    pub fn reset<'f>(&self, frame: &'f mut [u8], old: OldConnection) -> &'f [u8] {
         let FourTuple { client, service } = self.ends;
         let end = self.l4 + TCP_LEN;
         let Some(frame) = frame.get_mut(..end) else { return &[] };

@@ -14,8 +14,8 @@ mod pending;
 mod reason;
 mod segment;
 
-pub use accept::{Arrived, Expectation, Host, Made, Old, Outcome, Socket, Terms};
-pub use clear::{CLEARING_NS, Clearing};
+pub use accept::{Arrived, Expectation, Host, Made, OldConnection, Outcome, Socket, Terms};
+pub use clear::{CLEARING_NS, ClearedConnection};
 pub use exchange::{Exchange, ExchangeSpan, Payload};
 pub use leave::Leaving;
 pub use message::Head;

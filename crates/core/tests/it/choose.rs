@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::world::{DIRECTOR, ROUTER, World};
 use etherparse::PacketBuilder;
-use evener_core::farm::choose::{ChoiceReason, ChosenServer, ConnectionRequest, Nobody, RequestContent};
+use evener_core::farm::choose::{
+    ChoiceReason, ChosenServer, ConnectionRequest, NoServerReason, RequestContent,
+};
 use evener_core::farm::membership::{LinkAddress, Member, ServerOrigin, ServerRoute};
 use evener_core::farm::plan::{Hosts, MemberState, Plan, ServiceState, Slots, plan};
 use evener_core::farm::{Method, Route, Service, example};
@@ -16,7 +18,7 @@ use evener_core::path::decide::{Decision, Memory, decide};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Vip};
-use evener_core::pool::WHOLE;
+use evener_core::pool::FULL_WEIGHT;
 use evener_core::pool::health::{HealthState, HealthStatus};
 use evener_core::pool::policy::{Fills, names_for_packets};
 use proptest::prelude::*;
@@ -53,7 +55,7 @@ fn member(number: usize, weight: u16, works: bool) -> MemberState {
         admin_draining: false,
         refuses: false,
         share: None,
-        tenths: WHOLE,
+        tenths: FULL_WEIGHT,
     }
 }
 
@@ -136,7 +138,7 @@ fn ask<'p>(
     request: &ConnectionRequest<'_>,
     frame: &[u8],
     moves: bool,
-) -> (Result<ChosenServer<'p>, Nobody>, Decision) {
+) -> (Result<ChosenServer<'p>, NoServerReason>, Decision) {
     let vip = vip(plan);
     let before = copies(&known.cursors);
     let foretold = plan.foretell(&known.memory(&known.cursors), vip, request);
@@ -224,7 +226,7 @@ proptest! {
         for (port, (loads, path)) in (0..).zip(&connections) {
             known.load(loads);
             let (client, text) = (client(port), format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", PATHS[*path]));
-            let ContentParse::Asked(asked) = read(text.as_bytes()) else { panic!("{text}") };
+            let ContentParse::Request(asked) = read(text.as_bytes()) else { panic!("{text}") };
             let found = routes.find(&asked);
             let by_packets = matches!(found, RouteMatch::Ring { .. });
             let request = ConnectionRequest { client: Some(client), content: RequestContent::Asked(asked), named: None };
@@ -234,7 +236,7 @@ proptest! {
                     let begun = decision.begun.unwrap();
                     prop_assert_eq!((decision.server, begun.route), (choice.server, choice.route));
                 }
-                Ok(_) | Err(Nobody::NoServer) => prop_assert_eq!(decision.server, punt),
+                Ok(_) | Err(NoServerReason::NoServer) => prop_assert_eq!(decision.server, punt),
                 Err(nobody) => panic!("{nobody:?}"),
             }
             // What was looked up elsewhere is the same.
@@ -257,7 +259,7 @@ fn who_was_named_is_taken_if_it_may_have_the_connection() {
     };
     let ask = |path: &str, named| {
         let text = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-        let ContentParse::Asked(asked) = read(text.as_bytes()) else { panic!("{text}") };
+        let ContentParse::Request(asked) = read(text.as_bytes()) else { panic!("{text}") };
         let request =
             ConnectionRequest { client: Some(client(1)), content: RequestContent::Asked(asked), named };
         plan.foretell(&memory, vip(&plan), &request).map(|choice| (choice.server, choice.why))
@@ -279,17 +281,17 @@ fn who_was_named_is_taken_if_it_may_have_the_connection() {
 fn a_choice_waits_for_what_it_depends_on() {
     let (turn, hash) = (number("round-robin"), number("hash"));
     for (method, policy, client, content, expected) in [
-        (Method::L2, hash, None, RequestContent::Unread, Some(Nobody::Unnamed)),
+        (Method::L2, hash, None, RequestContent::Unread, Some(NoServerReason::Unnamed)),
         (Method::L2, turn, None, RequestContent::Unread, None),
         (Method::L2, hash, Some(client(1)), RequestContent::Unread, None),
-        (Method::Handoff, turn, Some(client(1)), RequestContent::Unread, Some(Nobody::Unread)),
+        (Method::Handoff, turn, Some(client(1)), RequestContent::Unread, Some(NoServerReason::Unread)),
         (Method::Handoff, turn, None, RequestContent::Routed { route: None, ring: 0 }, None),
         (
             Method::Handoff,
             turn,
             None,
             RequestContent::Routed { route: Some(0), ring: 60_000 },
-            Some(Nobody::NoServer),
+            Some(NoServerReason::NoServer),
         ),
     ] {
         let service = service(method, policy);

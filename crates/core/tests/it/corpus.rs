@@ -222,24 +222,24 @@ fn the_corpus_of_requests_is_read_without_harm() {
         for len in 0..payload.len() {
             let before = read(&payload[..len]);
             assert!(
-                before == reading || before == ContentParse::Ask(PuntReason::Incomplete),
+                before == reading || before == ContentParse::Punt(PuntReason::Incomplete),
                 "{before:?}, {reading:?}"
             );
         }
         let asked = match reading {
-            ContentParse::Asked(asked @ RequestKey { class: RequestClass::Hello, .. }) => {
+            ContentParse::Request(asked @ RequestKey { class: RequestClass::Hello, .. }) => {
                 hellos += 1;
                 asked
             }
-            ContentParse::Asked(asked) => {
+            ContentParse::Request(asked) => {
                 requests += 1;
                 asked
             }
-            ContentParse::Ask(PuntReason::Incomplete) => {
+            ContentParse::Punt(PuntReason::Incomplete) => {
                 incomplete += 1;
                 continue;
             }
-            ContentParse::Ask(PuntReason::Odd | PuntReason::Split) => {
+            ContentParse::Punt(PuntReason::Odd | PuntReason::Split) => {
                 odd += 1;
                 continue;
             }
@@ -264,7 +264,7 @@ fn hellos_of_a_real_client_are_read() {
     for (file, name) in names {
         let hello = fs::read(corpus.join(file)).unwrap();
         let wanted = RequestKey { class: RequestClass::Hello, host: name.as_bytes(), path: b"", method: b"" };
-        assert_eq!(read(&hello), ContentParse::Asked(wanted), "{file}");
-        assert_eq!(read(&hello[..hello.len() - 1]), ContentParse::Ask(PuntReason::Incomplete), "{file}");
+        assert_eq!(read(&hello), ContentParse::Request(wanted), "{file}");
+        assert_eq!(read(&hello[..hello.len() - 1]), ContentParse::Punt(PuntReason::Incomplete), "{file}");
     }
 }

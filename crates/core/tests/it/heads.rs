@@ -28,7 +28,7 @@ fn the_reader_of_all_doors_does_what_the_protocol_says() {
 fn the_data_plane_decides_nothing_that_the_daemon_would_refuse() {
     let mut decided = 0;
     for vector in vectors() {
-        let content::ContentParse::Asked(asked) = content::read(&vector.bytes) else { continue };
+        let content::ContentParse::Request(asked) = content::read(&vector.bytes) else { continue };
         decided += 1;
         match vector.expected {
             Expected::Accepted { method, host, path } => {

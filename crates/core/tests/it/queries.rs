@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use evener_core::dns::{
-    Address, Allowance, Balanced, Catalog, DnsRequest, Limit, Name, NameSettings, NoneAlive, Selection,
+    Address, AddressPool, Catalog, DnsRequest, EmptyPool, Limit, Name, NameSettings, RateBucket, Selection,
     Transport, UDP_MAX, Zone, rtype,
 };
 use evener_core::path::seed::Seed;
@@ -40,16 +40,21 @@ fn names() -> Catalog {
     let mut zone = Zone::new(apex, records).unwrap();
     let www = name("www.example.com");
     zone.balance(&www, 0).unwrap();
-    let settings =
-        NameSettings { name: www, ttl_s: 5, top: 3, draw: Selection::Client, none_alive: NoneAlive::Refuse };
+    let settings = NameSettings {
+        name: www,
+        ttl_s: 5,
+        top: 3,
+        draw: Selection::SourceHash,
+        empty_pool: EmptyPool::Refuse,
+    };
     let one = |address: &str, lives| Address {
         address: address.parse().unwrap(),
         share: 1,
-        lives,
+        healthy: lives,
         given: Arc::default(),
     };
     let addresses = [one("192.0.2.11", true), one("192.0.2.12", true), one("2001:db8::13", false)];
-    Catalog::new([Arc::new(zone)], vec![Arc::new(Balanced::new(settings, &addresses, [0, 0]))], KEY, "lb1")
+    Catalog::new([Arc::new(zone)], vec![Arc::new(AddressPool::new(settings, &addresses, [0, 0]))], KEY, "lb1")
 }
 
 /// Behind a name. A pointer leads back, so every reader comes to an end.
@@ -81,7 +86,7 @@ pub fn answer_and_check(bytes: &[u8]) -> String {
     let client: IpAddr = if how & 2 == 0 { [198, 51, 100, 7].into() } else { [0x20; 16].into() };
     // One answer, of which the first query takes the only one.
     let limit = Limit { per_second: 1, burst: 1, ..Limit::default() };
-    let mut allowance = Allowance::new(limit, KEY, Arc::default());
+    let mut allowance = RateBucket::new(limit, KEY, Arc::default());
     let is_limited = how & 4 != 0 && allowance.take(client, 1).is_ok();
     let limit =
         (how & 4 == 0 || is_limited).then_some(&mut allowance).filter(|_| transport == Transport::Udp);

@@ -10,7 +10,7 @@ use evener_core::net::packet::{Checksum, HEADROOM, Packet};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::cookie::{NO_KEYS, SharedKeys};
-use evener_core::path::decide::{Decision, Memory, decide, decide_long, end, stay};
+use evener_core::path::decide::{Decision, Memory, decide, end, slow_path, stay};
 use evener_core::path::fragments::{FragmentKey, Fragments, Track};
 use evener_core::path::guesses::Guesses;
 use evener_core::path::lease::{ENDLESS, Lease};
@@ -185,9 +185,9 @@ impl World {
         on(frame, checksum, |packet| decide(&self.tables, &self.memory(), packet, now))
     }
 
-    /// The same the long way.
-    pub(crate) fn decide_long(&self, frame: &[u8], checksum: Checksum, now: u32) -> (Decision, Vec<u8>) {
-        on(frame, checksum, |packet| decide_long(&self.tables, &self.memory(), packet, now))
+    /// The same on the slow path.
+    pub(crate) fn slow_path(&self, frame: &[u8], checksum: Checksum, now: u32) -> (Decision, Vec<u8>) {
+        on(frame, checksum, |packet| slow_path(&self.tables, &self.memory(), packet, now))
     }
 
     /// Notes a session of the first VIP that is at work, with server 1.

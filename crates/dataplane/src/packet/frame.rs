@@ -10,10 +10,10 @@ use super::outbox::{Exits, Filling, Outbox, l3_of, make_local};
 use super::ring::{RESERVE, VLAN_LEN};
 use super::segments::{Gathered, Segments, finish_checksum};
 use super::tally::Tally;
-use super::tell::{Teller, TraceContext};
+use super::tell::{EventSender, TraceContext};
 use super::virtio::{VIRTIO_LEN, Virtio};
-use crate::events::Watch;
-use crate::moves::Moves;
+use crate::events::TraceFilter;
+use crate::moves::RehandoffSlot;
 use crate::waiting::FragmentQueue;
 
 /// What every frame meets.
@@ -27,9 +27,9 @@ pub(super) struct FrameContext<'a> {
     /// The loopback interface, by which frames go up the host's own stack.
     pub(super) loopback: u32,
     pub(super) now: u32,
-    pub(super) watch: &'a Watch,
-    pub(super) teller: &'a Teller,
-    pub(super) moves: &'a Moves,
+    pub(super) watch: &'a TraceFilter,
+    pub(super) teller: &'a EventSender,
+    pub(super) moves: &'a RehandoffSlot,
 }
 
 /// What working on frames uses up and makes anew.

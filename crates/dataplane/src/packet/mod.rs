@@ -32,12 +32,12 @@ use evener_core::path::seed::Seed;
 use evener_core::path::tables::{SERVER_SLOTS, Tables};
 use nix::net::if_::if_nametoindex;
 
-use crate::events::{EventSource, Watch};
+use crate::events::{EventSource, TraceFilter};
 use crate::installed::{MissingPart, Part};
 use crate::link::name_of;
-use crate::moves::Moves;
+use crate::moves::RehandoffSlot;
 use crate::routes::HostRoutes;
-use crate::{Counters, DataPlane, Engine, EngineError, Mover};
+use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 use fragments::FirstFragments;
 use guard::Guard;
 use store::Store;
@@ -113,7 +113,7 @@ impl PacketEngine {
             routes,
             loopback,
             teller,
-            moves: Moves::default(),
+            moves: RehandoffSlot::default(),
         });
         Ok(PacketEngine {
             common,
@@ -207,11 +207,11 @@ impl Engine for PacketEngine {
         self.common.store.buckets()
     }
 
-    fn moves(&mut self, mover: Mover) {
+    fn moves(&mut self, mover: RehandoffSink) {
         self.common.moves.set(mover);
     }
 
-    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
+    fn watch(&mut self, watch: &TraceFilter) -> Result<(), EngineError> {
         watch.check()?;
         self.common.teller.watch.store(Arc::new(watch.clone()));
         Ok(())

@@ -82,8 +82,8 @@ impl ReceiveRing {
     }
 
     /// The frames that are there, oldest first; each is handed out once.
-    pub(super) fn ready(&mut self) -> Ready<'_> {
-        Ready { at: self.next, ring: self }
+    pub(super) fn ready(&mut self) -> ReadyFrames<'_> {
+        ReadyFrames { at: self.next, ring: self }
     }
 
     /// Gives the oldest `count` slots back to the kernel.
@@ -108,12 +108,12 @@ impl ReceiveRing {
 }
 
 /// Iterator over the frames in a [`ReceiveRing`].
-pub(super) struct Ready<'r> {
+pub(super) struct ReadyFrames<'r> {
     ring: &'r ReceiveRing,
     at: usize,
 }
 
-impl<'r> Iterator for Ready<'r> {
+impl<'r> Iterator for ReadyFrames<'r> {
     type Item = RingFrame<'r>;
 
     fn next(&mut self) -> Option<RingFrame<'r>> {

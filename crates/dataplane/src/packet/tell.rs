@@ -10,19 +10,19 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use evener_core::net::packet::Packet;
 use evener_core::path::decide::{Decision, Reason};
-use evener_core::path::parse::{Glance, Parsed, TcpHeader, parse};
+use evener_core::path::parse::{PacketEndpoints, Parsed, TcpHeader, parse};
 use evener_core::path::ports::{FIRST_PORT, PORTS};
 use evener_core::path::tables::{Tables, VipKey};
 
-use crate::events::{ConnectionEvent, EventSource, HEAD_MAX, PacketEvent, TraceEvent, Watch};
+use crate::events::{ConnectionEvent, EventSource, HEAD_MAX, PacketEvent, TraceEvent, TraceFilter};
 
 /// Events that may wait for their reader.
 pub(super) const WAITING_MAX: usize = 4096;
 
 /// What is to be told, and to whom.
 #[derive(Debug)]
-pub(super) struct Teller {
-    pub(super) watch: ArcSwap<Watch>,
+pub(super) struct EventSender {
+    pub(super) watch: ArcSwap<TraceFilter>,
     sender: SyncSender<TraceEvent>,
     lost: Arc<AtomicU64>,
 }
@@ -34,10 +34,13 @@ pub(super) struct EventReceiver {
     lost: Arc<AtomicU64>,
 }
 
-pub(super) fn channel() -> (Teller, EventReceiver) {
+pub(super) fn channel() -> (EventSender, EventReceiver) {
     let (sender, receiver) = sync_channel(WAITING_MAX);
     let lost = Arc::new(AtomicU64::new(0));
-    (Teller { watch: ArcSwap::default(), sender, lost: Arc::clone(&lost) }, EventReceiver { receiver, lost })
+    (
+        EventSender { watch: ArcSwap::default(), sender, lost: Arc::clone(&lost) },
+        EventReceiver { receiver, lost },
+    )
 }
 
 impl EventSource for EventReceiver {
@@ -63,9 +66,9 @@ pub(super) struct TraceContext {
 
 /// A packet from or to a client that is watched.
 enum WatchedPacket {
-    Its(Glance),
+    Its(PacketEndpoints),
     /// If an answer to it, which a port of the director's own stands for until it is decided.
-    Perhaps(Glance),
+    Perhaps(PacketEndpoints),
 }
 
 /// What may be the first that a client says to a service whose connections are handed over.
@@ -77,16 +80,16 @@ struct Opening {
 
 impl TraceContext {
     /// `None` where there is nothing to tell.
-    pub(super) fn of(watch: &Watch, tables: &Tables, packet: &Packet<'_>) -> Option<TraceContext> {
+    pub(super) fn of(watch: &TraceFilter, tables: &Tables, packet: &Packet<'_>) -> Option<TraceContext> {
         let opening = watch.connections.then(|| opening(tables, packet)).flatten();
-        let noted = || WatchedPacket::of(watch, tables, Glance::of(packet.frame())?);
+        let noted = || WatchedPacket::of(watch, tables, PacketEndpoints::of(packet.frame())?);
         let packet = (!watch.clients.is_empty()).then(noted).flatten();
         (opening.is_some() || packet.is_some()).then(|| TraceContext { began_ns: now_ns(), packet, opening })
     }
 }
 
 impl WatchedPacket {
-    fn of(watch: &Watch, tables: &Tables, glance: Glance) -> Option<WatchedPacket> {
+    fn of(watch: &TraceFilter, tables: &Tables, glance: PacketEndpoints) -> Option<WatchedPacket> {
         let is_watched = |end: SocketAddr| watch.clients.contains(&end.ip());
         let port = usize::from(glance.dst.port()).checked_sub(FIRST_PORT.into());
         if is_watched(glance.src) || is_watched(glance.dst) {
@@ -97,15 +100,15 @@ impl WatchedPacket {
     }
 
     /// What to tell, if anything, of a packet that was decided so and now stands in `frame`.
-    fn decided(self, watch: &Watch, decision: &Decision, frame: &[u8]) -> Option<Glance> {
+    fn decided(self, watch: &TraceFilter, decision: &Decision, frame: &[u8]) -> Option<PacketEndpoints> {
         match self {
             WatchedPacket::Its(glance) => Some(glance),
             WatchedPacket::Perhaps(_) if !matches!(decision.reason, Reason::Answered | Reason::ByHost) => {
                 None
             }
             WatchedPacket::Perhaps(glance) => {
-                let Glance { dst, .. } = Glance::of(frame)?;
-                watch.clients.contains(&dst.ip()).then_some(Glance { dst, ..glance })
+                let PacketEndpoints { dst, .. } = PacketEndpoints::of(frame)?;
+                watch.clients.contains(&dst.ip()).then_some(PacketEndpoints { dst, ..glance })
             }
         }
     }
@@ -125,9 +128,9 @@ fn opening(tables: &Tables, packet: &Packet<'_>) -> Option<Opening> {
     .filter(|opening| !opening.head.is_empty())
 }
 
-impl Teller {
+impl EventSender {
     /// Tells what became of a packet, which now stands in `frame`.
-    pub(super) fn tell(&self, watch: &Watch, before: TraceContext, decision: &Decision, frame: &[u8]) {
+    pub(super) fn tell(&self, watch: &TraceFilter, before: TraceContext, decision: &Decision, frame: &[u8]) {
         let TraceContext { began_ns, packet, opening } = before;
         let at_ns = now_ns();
         if let (Some(begun), Some(opening)) = (decision.begun, opening) {
@@ -139,13 +142,13 @@ impl Teller {
                 service,
                 server: begun.server,
                 reason: decision.reason,
-                beside: decision.beside,
+                also_counted: decision.also_counted,
                 route: begun.route,
                 head,
             }));
         }
         let packet = packet.and_then(|noted| noted.decided(watch, decision, frame));
-        if let Some(Glance { src, dst, protocol, tcp_flags, len }) = packet {
+        if let Some(PacketEndpoints { src, dst, protocol, tcp_flags, len }) = packet {
             self.send(TraceEvent::Packet(PacketEvent {
                 at_ns,
                 src,
@@ -155,7 +158,7 @@ impl Teller {
                 len,
                 verdict: decision.verdict.into(),
                 reason: decision.reason,
-                beside: decision.beside,
+                also_counted: decision.also_counted,
                 server: decision.server,
             }));
         }

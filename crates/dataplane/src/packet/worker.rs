@@ -21,9 +21,9 @@ use super::guard::Withheld;
 use super::outbox::{BATCH, Exits, Outbox};
 use super::ring::{FrameStorage, RESERVE, ReceiveRing, RingFrame, VLAN_LEN};
 use super::store::Store;
-use super::tell::Teller;
+use super::tell::EventSender;
 use super::virtio::VIRTIO_LEN;
-use crate::moves::Moves;
+use crate::moves::RehandoffSlot;
 use crate::now_ticks;
 use crate::routes::HostRoutes;
 use crate::waiting::ROUND;
@@ -44,8 +44,8 @@ pub(super) struct WorkerShared {
     pub(super) routes: HostRoutes,
     /// The loopback interface, by which frames go up the host's own stack.
     pub(super) loopback: u32,
-    pub(super) teller: Teller,
-    pub(super) moves: Moves,
+    pub(super) teller: EventSender,
+    pub(super) moves: RehandoffSlot,
 }
 
 impl WorkerShared {
@@ -128,7 +128,7 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        let mut bench = Bench {
+        let mut bench = WorkerBuffers {
             outbox: Outbox::new(),
             tools: FrameScratch::new(),
             large: (0..LARGE).map(|_| vec![0; FRAME_LEN].into()).collect(),
@@ -142,7 +142,7 @@ impl Worker {
     }
 
     /// Works on what is there, up to a batch; returns how many frames that were.
-    fn batch(&mut self, bench: &mut Bench) -> usize {
+    fn batch(&mut self, bench: &mut WorkerBuffers) -> usize {
         let common = &*self.common;
         let (tables, memory, watch) = (common.tables.load(), common.memory(), common.teller.watch.load());
         let withheld = common.withheld.load();
@@ -158,7 +158,7 @@ impl Worker {
             teller: &common.teller,
             moves: &common.moves,
         };
-        let Bench { outbox, tools, large, looked } = bench;
+        let WorkerBuffers { outbox, tools, large, looked } = bench;
         let mut large = large.iter_mut();
         let mut batch = outbox.fill();
         let mut taken = 0;
@@ -190,7 +190,7 @@ impl Worker {
     }
 
     /// Waits for frames, or for the end.
-    fn wait(&self, bench: &Bench) {
+    fn wait(&self, bench: &WorkerBuffers) {
         let mut fds = [
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
@@ -209,7 +209,7 @@ impl Worker {
 }
 
 /// A thread's tools.
-struct Bench {
+struct WorkerBuffers {
     outbox: Outbox,
     tools: FrameScratch,
     /// Buffers for frames longer than a slot.

@@ -66,20 +66,20 @@ pub(super) fn set_sequence(socket: BorrowedFd<'_>, sequence: u32) -> Result<(), 
 }
 
 /// What TCP_INFO has on a connection's state and terms.
-pub(super) struct Info {
+pub(super) struct TcpInfo {
     state: u8,
     options: u8,
     scales: (u8, u8),
 }
 
-impl Info {
-    pub(super) fn of(socket: BorrowedFd<'_>) -> Result<Info, RepairError> {
+impl TcpInfo {
+    pub(super) fn of(socket: BorrowedFd<'_>) -> Result<TcpInfo, RepairError> {
         // The first bytes of `struct tcp_info`; the kernel gives as much of it as is asked for.
         let [state, _, _, _, _, options, scales, _]: [u8; 8] = get(socket, libc::TCP_INFO, "TCP_INFO")?;
         // Two bit fields, which are laid out from the machine's own end.
         let (low, high) = (scales & 0xf, scales >> 4);
         let scales = if cfg!(target_endian = "little") { (low, high) } else { (high, low) };
-        Ok(Info { state, options, scales })
+        Ok(TcpInfo { state, options, scales })
     }
 
     /// Whether both ends may still send.

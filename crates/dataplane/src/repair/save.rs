@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::sys::socket::{MsgFlags, recv};
 use socket2::{SockFilter, SockRef};
 
-use super::options::{self, Info, Queue};
+use super::options::{self, Queue, TcpInfo};
 use super::{NotSaved, RepairError, Saved};
 
 /// How often a connection is read anew that changed meanwhile. Twice is enough once its packets are held.
@@ -29,7 +29,7 @@ pub fn save(socket: TcpStream, already_read: &[u8]) -> Result<Saved, NotSaved> {
 }
 
 fn read_out(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairError> {
-    Info::of(socket.as_fd())?.require_open()?;
+    TcpInfo::of(socket.as_fd())?.require_open()?;
     let before = SavedOptions::of(socket).map_err(RepairError::system("reading the socket's options"))?;
     options::enter(socket.as_fd())?;
     let saved = hold(socket).and_then(|()| settled(socket, already_read));
@@ -80,7 +80,7 @@ fn settled(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairError
         let saved = copy(socket, place, already_read)?;
         let same = QueuePositions::of(socket.as_fd())? == place;
         // An end that came in is a state, not data.
-        Info::of(socket.as_fd())?.require_open()?;
+        TcpInfo::of(socket.as_fd())?.require_open()?;
         match saved {
             Some(saved) if same => return Ok(saved),
             // Reading ends before an urgent byte.
@@ -131,7 +131,7 @@ fn copy(
         unacked,
         unsent: place.unsent,
         unread: [already_read, &received].concat(),
-        terms: Info::of(fd)?.terms(fd)?,
+        terms: TcpInfo::of(fd)?.terms(fd)?,
         window: options::window(fd)?,
     }))
 }

@@ -113,25 +113,25 @@ pub struct ServerPrograms {
     /// Whether that for handoffs is among the programs.
     handoff: Result<(), HandoffUnsupported>,
     dir: PathBuf,
-    links: BTreeMap<(u32, Use), (Link, Hook)>,
+    links: BTreeMap<(u32, ProgramUse), (Link, Hook)>,
     /// Interfaces where segment sizes can't be lowered, which was said.
     unclamped: BTreeSet<u32>,
 }
 
 /// What a program on an interface is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Use {
+enum ProgramUse {
     Tunnels,
     Answers,
     Handoffs,
 }
 
-impl Use {
-    fn of(hook: Hook) -> Use {
+impl ProgramUse {
+    fn of(hook: Hook) -> ProgramUse {
         match hook {
-            Hook::Native | Hook::Tc | Hook::Generic => Use::Tunnels,
-            Hook::Egress => Use::Answers,
-            Hook::Accept => Use::Handoffs,
+            Hook::Native | Hook::Tc | Hook::Generic => ProgramUse::Tunnels,
+            Hook::Egress => ProgramUse::Answers,
+            Hook::Accept => ProgramUse::Handoffs,
         }
     }
 }
@@ -239,7 +239,7 @@ impl ServerPrograms {
                 let _ = fs::remove_file(path);
                 continue;
             }
-            links.insert((ifindex, Use::of(hook)), (link, hook));
+            links.insert((ifindex, ProgramUse::of(hook)), (link, hook));
         }
         Ok(ServerPrograms { program, handoff, dir, links, unclamped: BTreeSet::new() })
     }
@@ -256,15 +256,15 @@ impl ServerPrograms {
         self.forget_vanished();
         self.pin_again()?;
         self.make_way_for_directors();
-        let wanted: BTreeMap<(u32, Use), Vec<Hook>> = places
+        let wanted: BTreeMap<(u32, ProgramUse), Vec<Hook>> = places
             .tunnels
             .iter()
             .map(|(ifindex, hardware)| {
                 let hooks = places.hook.map_or_else(|| in_order(*hardware), |hook| vec![hook]);
-                ((*ifindex, Use::Tunnels), hooks)
+                ((*ifindex, ProgramUse::Tunnels), hooks)
             })
-            .chain(places.answers.iter().map(|ifindex| ((*ifindex, Use::Answers), vec![Hook::Egress])))
-            .chain(places.accept.iter().map(|ifindex| ((*ifindex, Use::Handoffs), vec![Hook::Accept])))
+            .chain(places.answers.iter().map(|ifindex| ((*ifindex, ProgramUse::Answers), vec![Hook::Egress])))
+            .chain(places.accept.iter().map(|ifindex| ((*ifindex, ProgramUse::Handoffs), vec![Hook::Accept])))
             .collect();
         let stays = |place, hook| wanted.get(place).is_some_and(|hooks: &Vec<Hook>| hooks.contains(hook));
         let links = self.links.iter();
@@ -280,7 +280,7 @@ impl ServerPrograms {
             }
             match (self.attach(ifindex, &hooks), use_) {
                 // Without it a farm works, for clients that ICMP reaches.
-                (Err(error @ ProgramError::Attach { .. }), Use::Answers) => {
+                (Err(error @ ProgramError::Attach { .. }), ProgramUse::Answers) => {
                     if self.unclamped.insert(ifindex) {
                         tracing::warn!("{error}: segment sizes are not lowered there, which takes Linux 6.6");
                     }
@@ -362,7 +362,7 @@ impl ServerPrograms {
             match Link::create(self.program.fd(hook.program())?, ifindex, hook) {
                 Ok(link) => {
                     self.pin(&link, &link_path(&self.dir, ifindex, hook))?;
-                    self.links.insert((ifindex, Use::of(hook)), (link, hook));
+                    self.links.insert((ifindex, ProgramUse::of(hook)), (link, hook));
                     return Ok(());
                 }
                 Err(error) => {
@@ -396,7 +396,7 @@ impl ServerPrograms {
         })
     }
 
-    fn detach(&mut self, place: (u32, Use)) {
+    fn detach(&mut self, place: (u32, ProgramUse)) {
         if let Some((link, hook)) = self.links.remove(&place) {
             // Whose interface is gone is detached already.
             if let Err(error) = link.detach() {
@@ -409,11 +409,11 @@ impl ServerPrograms {
     /// A director that came later stands behind the program for handoffs, which must not see what is not decided: that
     /// one goes, to be attached again at the end.
     fn make_way_for_directors(&mut self) {
-        let comes_early = |place: &&(u32, Use), link: &Link| {
+        let comes_early = |place: &&(u32, ProgramUse), link: &Link| {
             let director = Link::open(&director_link_path(&self.dir, place.0));
             director.is_ok_and(|director| link.is_before(&director, place.0).unwrap_or_default())
         };
-        let handoffs = self.links.iter().filter(|((_, use_), _)| *use_ == Use::Handoffs);
+        let handoffs = self.links.iter().filter(|((_, use_), _)| *use_ == ProgramUse::Handoffs);
         let early = handoffs.filter(|(place, (link, _))| comes_early(place, link));
         let early: Vec<_> = early.map(|(place, _)| *place).collect();
         early.into_iter().for_each(|place| self.detach(place));

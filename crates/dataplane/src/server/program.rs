@@ -21,7 +21,7 @@ const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
 /// Programs that are loaded together: the first at once, the others when a place first wants one of them. To verify them takes the kernel
 /// some hundredths of a second each, and few hosts need all.
 const GROUPS: [&[&str]; 4] =
-    [&["describe_server", "outgoing"], &["untunnel_xdp"], &["untunnel_tc"], &[ACCEPT, LOOK]];
+    [&["describe_server", "outgoing"], &["decap_xdp"], &["decap_tc"], &[ACCEPT, LOOK]];
 /// Maps that outlive the agent, by their pins.
 const PINNED: [&str; 13] = [
     "server_about",

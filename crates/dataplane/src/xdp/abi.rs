@@ -10,7 +10,9 @@ use evener_core::path::fragments::{FragmentKey, Track};
 use evener_core::path::mark::ForwardCount;
 use evener_core::path::select::{EXPLORING, GAIN_UNIT, SCORE_UNIT};
 use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, State, Value};
-use evener_core::path::tables::{self, Forwarding, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey};
+use evener_core::path::tables::{
+    self, Forwarding, IdleTicks, Pick, RehandoffMode, Ring, ServerEntry, Vip, VipKey,
+};
 use evener_core::path::{fragments, ports};
 
 /// Generated; its names are C's.
@@ -45,7 +47,7 @@ pub(super) use endpoints::{
 };
 pub(super) use events::{LOST_WORD, WATCH_CLIENTS, WATCH_WORDS, event_of, watch};
 pub(super) use handoff::{
-    HANDOFF_WORDS, InForce, generation_of, handoff, handoff_of, route_entry, route_key,
+    HANDOFF_WORDS, HandoffKeys, generation_of, handoff, handoff_of, route_entry, route_key,
 };
 pub(super) use settings::{ABI_VERSION, ABI_WITHOUT_EXTENTS, SETTINGS_LEN, Settings, jiffy_ns};
 
@@ -278,7 +280,7 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
             | flag(vip.announce, VIP_ANNOUNCE)
             | flag(vip.stateless, VIP_STATELESS)
             | flag(vip.handoff.is_some(), VIP_HANDOFF)
-            | flag(vip.handoff.is_some_and(|handoff| handoff.later != Later::Stay), VIP_LATER),
+            | flag(vip.handoff.is_some_and(|handoff| handoff.later != RehandoffMode::Stay), VIP_LATER),
         own: vip.own,
         idle,
         address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },

@@ -11,7 +11,7 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use super::abi;
 use super::program::{Program, refused};
 use crate::EngineError;
-use crate::events::{EventSource, TraceEvent, Watch};
+use crate::events::{EventSource, TraceEvent, TraceFilter};
 use crate::shared::Shared;
 
 /// Events that one reading brings at most; the kernel's side may add to them as fast as they are read.
@@ -21,7 +21,7 @@ const ENOUGH: i32 = -libc::ENOBUFS;
 
 impl Program {
     /// Says what is to be told. What is asked for both before and after goes on being told.
-    pub(super) fn write_watch(&self, watch: &Watch) {
+    pub(super) fn write_watch(&self, watch: &TraceFilter) {
         let image = abi::watch(watch);
         let (what, clients) = (&self.watch[0], abi::LOST_WORD + 1);
         // No packet is compared with half an address, but for one that has begun to be.

@@ -19,13 +19,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::abi::{self, PuntedFrame};
 use super::memory::KernelMemory;
 use super::program::{Program, refused};
-use crate::moves::Moves;
+use crate::moves::RehandoffSlot;
 use crate::packet::outbox::{Exits, Outbox};
 use crate::waiting::{FragmentQueue, ROUND, WaitOutcome};
 use crate::{EngineError, ServerCounters};
 
 /// The thread; it ends when this is dropped, and what waits is lost.
-pub(super) struct HeldFrames {
+pub(super) struct PuntThread {
     common: Arc<PuntShared>,
     /// Closing it wakes the thread.
     wake: Option<PipeWriter>,
@@ -35,17 +35,17 @@ pub(super) struct HeldFrames {
 struct PuntShared {
     memory: Arc<KernelMemory>,
     tables: ArcSwap<Tables>,
-    moves: Arc<Moves>,
+    moves: Arc<RehandoffSlot>,
     stop: AtomicBool,
 }
 
-impl HeldFrames {
+impl PuntThread {
     /// Starts the thread, in the network namespace of the calling one.
     pub(super) fn start(
         program: &Program,
         tables: &Arc<Tables>,
-        moves: &Arc<Moves>,
-    ) -> Result<HeldFrames, EngineError> {
+        moves: &Arc<RehandoffSlot>,
+    ) -> Result<PuntThread, EngineError> {
         let failed =
             |error| EngineError::system("opening the way out for held fragments", "CAP_NET_RAW", error);
         let common = Arc::new(PuntShared {
@@ -68,7 +68,7 @@ impl HeldFrames {
         };
         let thread = thread::Builder::new().name("held frames".into());
         let thread = thread.spawn(move || worker.run()).map_err(failed)?;
-        Ok(HeldFrames { common, wake: Some(wake), thread: Some(thread) })
+        Ok(PuntThread { common, wake: Some(wake), thread: Some(thread) })
     }
 
     /// From now on frames are decided by these.
@@ -77,7 +77,7 @@ impl HeldFrames {
     }
 }
 
-impl Drop for HeldFrames {
+impl Drop for PuntThread {
     fn drop(&mut self) {
         self.common.stop.store(true, Relaxed);
         self.wake = None;

@@ -32,18 +32,18 @@ use evener_core::path::seed::Seed;
 use evener_core::path::tables::Tables;
 use nix::net::if_::if_indextoname;
 
-use crate::events::{EventSource, Watch};
+use crate::events::{EventSource, TraceFilter};
 use crate::installed::{MissingPart, Part};
 use crate::link::name_of;
-use crate::moves::Moves;
-use crate::{Counters, DataPlane, Engine, EngineError, Mover};
+use crate::moves::RehandoffSlot;
+use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 use attach::Link;
 use fib_epoch::FibEpoch;
-use held::HeldFrames;
-use program::{Program, Size};
+use held::PuntThread;
+use program::{Program, TableSizes};
 
 pub use attach::{Hook, Mode};
-pub use bare::Bare;
+pub use bare::DetachedProgram;
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -68,10 +68,10 @@ pub struct XdpEngine {
     pins: Option<PathBuf>,
     links: BTreeMap<u32, (Link, Mode)>,
     /// From when the first interface is attached.
-    held: Option<HeldFrames>,
+    held: Option<PuntThread>,
     /// Ends what is remembered of routes, when they change.
     _fib_epoch: FibEpoch,
-    moves: Arc<Moves>,
+    moves: Arc<RehandoffSlot>,
     running: Option<Tables>,
     /// Whether programs are attached where the tables say, and nothing is left of anything else.
     is_settled: bool,
@@ -111,7 +111,7 @@ impl XdpEngine {
         }
         let adopt = options.pins.as_deref().filter(|dir| is_adoptable(dir));
         let Options { sessions_max, sessions6_max, seed, ring_seed, .. } = options;
-        let size = Size { sessions_max, sessions6_max, seed, ring_seed, clock_is_given };
+        let size = TableSizes { sessions_max, sessions6_max, seed, ring_seed, clock_is_given };
         let mut program = Program::load(size, adopt)?;
         let mut links = BTreeMap::new();
         let mut running = None;
@@ -299,7 +299,7 @@ impl XdpEngine {
 pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
     lift_memlock();
     let (seed, clock_is_given) = (Seed(0, 0), false);
-    let size = Size { sessions_max: 2, sessions6_max: 2, seed, ring_seed: None, clock_is_given };
+    let size = TableSizes { sessions_max: 2, sessions6_max: 2, seed, ring_seed: None, clock_is_given };
     let program = Program::load(size, None)?;
     Link::create(program.fd("pass_all")?, ifindex, Mode::Native)
         .map_err(|error| attach_error(&name_of(ifindex), error))
@@ -401,7 +401,7 @@ impl Engine for XdpEngine {
         }
         self.is_settled = false;
         if self.held.is_none() {
-            self.held = Some(HeldFrames::start(&self.program, &self.program.tables, &self.moves)?);
+            self.held = Some(PuntThread::start(&self.program, &self.program.tables, &self.moves)?);
         }
         // On an interface that the tables in force don't name the program passes every frame.
         let attached = tables.interfaces.keys().try_for_each(|ifindex| self.attach(*ifindex));
@@ -452,11 +452,11 @@ impl Engine for XdpEngine {
         self.program.buckets()
     }
 
-    fn moves(&mut self, mover: Mover) {
+    fn moves(&mut self, mover: RehandoffSink) {
         self.moves.set(mover);
     }
 
-    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
+    fn watch(&mut self, watch: &TraceFilter) -> Result<(), EngineError> {
         watch.check()?;
         self.program.write_watch(watch);
         Ok(())

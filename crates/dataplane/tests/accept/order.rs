@@ -82,7 +82,7 @@ fn tunnels_are_opened_first_then_a_director_decides_and_what_stays_is_accepted()
     if skipped() {
         return;
     }
-    const ORDER: [&str; 3] = ["untunnel_tc", "director_tc", "accept"];
+    const ORDER: [&str; 3] = ["decap_tc", "director_tc", "accept"];
     on_a_server(Some(PORT), |world| {
         meets(world.ifindex, &["accept"]);
         let engine = director(world.ifindex);

@@ -9,7 +9,7 @@ use evener_core::path::cookie::{Cookie, FourTuple, Keys, REPLAYED, Schedule, Syn
 use evener_core::path::decide::Reason;
 use evener_core::path::mark::PUNTED;
 use evener_core::path::seed::Seed;
-use evener_core::path::tables::{Forwarding, Handoff, Later, NO_SERVER, Pick, Ring, Tables};
+use evener_core::path::tables::{Forwarding, Handoff, NO_SERVER, Pick, RehandoffMode, Ring, Tables};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
@@ -83,9 +83,9 @@ pub fn add(builder: &mut Builder) {
                 _ => punt,
             };
             let later = match last {
-                last if last == HANDOFF[0] => Later::Close,
-                last if last == HANDOFF[1] => Later::Rehandoff,
-                _ => Later::Stay,
+                last if last == HANDOFF[0] => RehandoffMode::Close,
+                last if last == HANDOFF[1] => RehandoffMode::Rehandoff,
+                _ => RehandoffMode::Stay,
             };
             let vip = builder.tables.vips.values_mut().find(|vip| vip.id == id).unwrap();
             vip.own = if last == HANDOFF[4] { own } else { NO_SERVER };

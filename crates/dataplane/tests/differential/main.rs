@@ -4,6 +4,7 @@
 
 mod budget;
 mod every_host;
+mod fast_path;
 mod frames;
 mod full;
 mod handoff;
@@ -11,7 +12,6 @@ mod limits;
 mod payloads;
 mod resize;
 mod server;
-mod short;
 mod told;
 mod verifier;
 mod walk;

@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 
 use evener_core::path::decide::{Decision, Reason};
-use evener_core::path::parse::{Glance, Parsed, TcpHeader, parse};
+use evener_core::path::parse::{PacketEndpoints, Parsed, TcpHeader, parse};
 use evener_core::path::ports::{FIRST_PORT, PORTS};
-use evener_dataplane::events::{ConnectionEvent, HEAD_MAX, PacketEvent, TraceEvent, Watch};
+use evener_dataplane::events::{ConnectionEvent, HEAD_MAX, PacketEvent, TraceEvent, TraceFilter};
 
 use crate::world::{OWN, client};
 
 /// Of most clients nothing is told: their packets go the shorter way.
-pub fn watch() -> Watch {
+pub fn watch() -> TraceFilter {
     let clients = [(false, 0), (false, 1), (true, 0), (true, 12)].map(|(v6, number)| client(v6, number));
-    Watch { connections: true, clients: clients.into() }
+    TraceFilter { connections: true, clients: clients.into() }
 }
 
 /// Without what no two clocks agree on.
@@ -46,7 +46,7 @@ fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
         service: SocketAddr::new(segment.at.dst, segment.dst_port),
         server: begun.server,
         reason: decision.reason,
-        beside: decision.beside,
+        also_counted: decision.also_counted,
         route: begun.route,
         head: wants[..wants.len().min(HEAD_MAX)].to_vec(),
     }))
@@ -54,13 +54,13 @@ fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
 
 fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<TraceEvent> {
     let is_watched = |end: SocketAddr| watch().clients.contains(&end.ip());
-    let Glance { src, mut dst, protocol, tcp_flags, len } = Glance::of(frame)?;
+    let PacketEndpoints { src, mut dst, protocol, tcp_flags, len } = PacketEndpoints::of(frame)?;
     let mut is_told = is_watched(src) || is_watched(dst);
     if !is_told
         && (FIRST_PORT..FIRST_PORT + PORTS as u16).contains(&dst.port())
         && matches!(decision.reason, Reason::Answered | Reason::ByHost)
     {
-        dst = Glance::of(after)?.dst;
+        dst = PacketEndpoints::of(after)?.dst;
         is_told = is_watched(dst);
     }
     is_told.then_some(TraceEvent::Packet(PacketEvent {
@@ -72,7 +72,7 @@ fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<TraceEvent>
         len,
         verdict: decision.verdict.into(),
         reason: decision.reason,
-        beside: decision.beside,
+        also_counted: decision.also_counted,
         server: decision.server,
     }))
 }

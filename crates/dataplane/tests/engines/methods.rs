@@ -16,7 +16,7 @@ use evener_core::path::tables::{
     Forwarding, HASH_SLOTS, IdleTicks, Pick, ReplyOrigin, Ring, ServerEntry, Tables, Vip, VipKey,
 };
 use evener_dataplane::Engine;
-use evener_dataplane::events::{EventSource, TraceEvent, Watch};
+use evener_dataplane::events::{EventSource, TraceEvent, TraceFilter};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::xdp::Mode;
@@ -215,7 +215,7 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     let listener = row.listen(to);
     row.exchange(&listener, &data());
     let client = row.client_address();
-    engine.watch(&Watch { connections: false, clients: [client].into() }).unwrap();
+    engine.watch(&TraceFilter { connections: false, clients: [client].into() }).unwrap();
     row.exchange(&listener, b"and once more");
     both_ways_are_told(engine.events().unwrap(), client);
     assert!(count(&*engine, Reason::Answered) > 0);

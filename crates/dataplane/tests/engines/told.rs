@@ -10,8 +10,8 @@ use evener_core::path::content::{HashKey, PathPattern, RoutePattern, Routes};
 use evener_core::path::cookie::{FourTuple, Keys, Schedule, SynOptions};
 use evener_core::path::decide::Reason;
 use evener_core::path::seed::Seed;
-use evener_core::path::tables::{Handoff, Later, NO_SERVER, Tables};
-use evener_dataplane::events::{CLIENTS_MAX, EventSource, TraceEvent, TracedVerdict, Watch};
+use evener_core::path::tables::{Handoff, NO_SERVER, RehandoffMode, Tables};
+use evener_dataplane::events::{CLIENTS_MAX, EventSource, TraceEvent, TraceFilter, TracedVerdict};
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::xdp::{Hook, Mode, Options, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError};
@@ -22,8 +22,8 @@ use crate::kernel::kernel_engine;
 use crate::{apply, count, options, server, session_file, skipped, tables};
 
 /// Everything that there is to be told of the client.
-fn all() -> Watch {
-    Watch { connections: true, clients: [CLIENT.into()].into() }
+fn all() -> TraceFilter {
+    TraceFilter { connections: true, clients: [CLIENT.into()].into() }
 }
 
 fn keys() -> Keys {
@@ -34,7 +34,8 @@ fn keys() -> Keys {
 fn handing_off(bench: &Bench) -> Tables {
     let mut tables = tables(&bench.interfaces(), &[server(SERVER, bench.outside.0)], false);
     tables.vips.values_mut().for_each(|vip| {
-        vip.handoff = Some(Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: Later::Stay })
+        vip.handoff =
+            Some(Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: RehandoffMode::Stay })
     });
     let routes = ["/a/*", "/img/*"].map(|path| RoutePattern {
         host: None,
@@ -178,7 +179,7 @@ fn every_engine_tells_the_same() {
         assert_eq!(packets, expected);
         let TraceEvent::Packet(first) = &told[0] else { panic!("{told:?}") };
         assert_eq!((first.src, first.dst, first.protocol), (client(1000), service(80), 6));
-        assert_eq!((first.tcp_flags, first.len, first.beside), (TCP_SYN, 40, None));
+        assert_eq!((first.tcp_flags, first.len, first.also_counted), (TCP_SYN, 40, None));
     });
 }
 
@@ -201,21 +202,21 @@ fn a_watch_that_is_taken_back_tells_nothing_and_nobody_else_was_ever_told_of() {
             nothing(&mut *events);
             let others: Vec<IpAddr> = (1..=5).map(|last| IpAddr::from([198, 51, 100, last])).collect();
             engine
-                .watch(&Watch { connections: true, clients: others[..4].iter().copied().collect() })
+                .watch(&TraceFilter { connections: true, clients: others[..4].iter().copied().collect() })
                 .unwrap();
             nothing(&mut *events);
-            let many = Watch { connections: false, clients: others.iter().copied().collect() };
+            let many = TraceFilter { connections: false, clients: others.iter().copied().collect() };
             assert!(many.clients.len() > CLIENTS_MAX);
             assert!(matches!(engine.watch(&many), Err(EngineError::Capacity(_))));
             engine.watch(&all()).unwrap();
             bench.reaches(1000, TCP_ACK);
             read(&mut *events, 1);
-            engine.watch(&Watch { clients: [].into(), ..all() }).unwrap();
+            engine.watch(&TraceFilter { clients: [].into(), ..all() }).unwrap();
             nothing(&mut *events);
             engine.watch(&all()).unwrap();
             bench.reaches(1000, TCP_ACK);
             read(&mut *events, 1);
-            engine.watch(&Watch::default()).unwrap();
+            engine.watch(&TraceFilter::default()).unwrap();
             nothing(&mut *events);
         };
         silence(&mut packet);
@@ -325,7 +326,7 @@ fn an_adopted_data_plane_goes_on_telling() {
         assert_eq!(ports, [1000, 1001], "what happened while nobody was there is read, too");
         let TraceEvent::Packet(packet) = &told[0] else { panic!("{told:?}") };
         assert_eq!(server, Mac([2, 0, 0, 0, 0, packet.server as u8]));
-        engine.watch(&Watch::default()).unwrap();
+        engine.watch(&TraceFilter::default()).unwrap();
         bench.reaches(1000, TCP_ACK);
         assert_eq!(events.read(NEVER).unwrap(), []);
         Box::new(engine).leave(false).unwrap();

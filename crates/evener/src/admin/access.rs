@@ -25,7 +25,7 @@ const SCHEME: &str = "bearer ";
 
 /// The address of this host that a connection came to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reached(pub(super) IpAddr);
+pub(super) struct OwnAddress(pub(super) IpAddr);
 
 /// The address that a connection came from.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Peer(pub(super) IpAddr);
 
 /// Whether who asks may look at all that there is, by this address's own rules.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MayLook(pub(super) bool);
+pub(super) struct ReadPermission(pub(super) bool);
 
 /// What is asked of who connects.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ fn bearer(field: &[u8]) -> Option<&[u8]> {
 /// Lets through who may look.
 pub(super) async fn guard(
     State(access): State<Arc<Access>>,
-    Extension(Reached(reached)): Extension<Reached>,
+    Extension(OwnAddress(reached)): Extension<OwnAddress>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -147,7 +147,7 @@ pub(super) async fn guard(
         return failure.into_response();
     }
     let judged = access.judge_token(&request);
-    request.extensions_mut().insert(MayLook(judged.is_ok()));
+    request.extensions_mut().insert(ReadPermission(judged.is_ok()));
     match judged {
         Err(failure) if !request.uri().path().starts_with(GROUPS) => {
             let wants_token = failure.0 == StatusCode::UNAUTHORIZED;

@@ -22,9 +22,9 @@ use super::access::{self, Access};
 use super::metrics::{self, Format, Scrape};
 use super::process::Process;
 use super::{events, groups, trace};
-use crate::board::request::{ControlRequest, FlowQuery, Handle, SessionFilter, Subject};
+use crate::board::request::{ControlRequest, ExplainSubject, FlowQuery, Handle, SessionFilter};
 use crate::cli::ClientArg;
-use crate::views::{self, Show};
+use crate::views::{self, ViewSource};
 
 /// How long the control loop may take for an answer.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ pub struct ErrorBody {
 
 #[derive(Clone)]
 pub(super) struct Api {
-    pub(super) farm: Arc<dyn Show>,
+    pub(super) farm: Arc<dyn ViewSource>,
     pub(super) control: Handle,
     /// Whether who asks may change the farm.
     pub(super) may_change: bool,
@@ -67,7 +67,7 @@ pub(super) struct Api {
 }
 
 /// Everything, for who may change the farm.
-pub(super) fn everything(farm: Arc<dyn Show>, control: Handle) -> Router {
+pub(super) fn everything(farm: Arc<dyn ViewSource>, control: Handle) -> Router {
     let routes = views_and_health()
         .route("/v1/trace", get(trace::trace))
         .route("/v1/drain/{service}/{server}", post(drain))
@@ -77,7 +77,7 @@ pub(super) fn everything(farm: Arc<dyn Show>, control: Handle) -> Router {
 }
 
 /// What changes nothing, for who may look.
-pub(super) fn read_only(farm: Arc<dyn Show>, control: Handle, access: Access) -> Router {
+pub(super) fn read_only(farm: Arc<dyn ViewSource>, control: Handle, access: Access) -> Router {
     with_fallbacks(views_and_health())
         .layer(middleware::from_fn(refuse_changes))
         .layer(middleware::from_fn_with_state(Arc::new(access), access::guard))
@@ -184,7 +184,7 @@ pub(super) async fn ask<T>(
 /// Looks at the farm, on a thread that may take its time.
 async fn look<T: Send + 'static>(
     api: &Api,
-    at: impl FnOnce(&dyn Show) -> T + Send + 'static,
+    at: impl FnOnce(&dyn ViewSource) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
     let farm = Arc::clone(&api.farm);
     let seen = tokio::task::spawn_blocking(move || at(&*farm)).await;
@@ -253,13 +253,13 @@ struct ExplainQuery {
 }
 
 impl ExplainQuery {
-    fn subject(&self) -> Result<Subject, ApiError> {
-        let Some(text) = &self.request else { return Ok(Subject::Flow(self.flow()?)) };
+    fn subject(&self) -> Result<ExplainSubject, ApiError> {
+        let Some(text) = &self.request else { return Ok(ExplainSubject::Flow(self.flow()?)) };
         let request =
             text.parse().map_err(|help| ApiError::bad_request(format!("request is {text:?}: {help}.")))?;
         let has_flow = self.client.is_some() || self.vip.is_some();
         let flow = has_flow.then(|| self.flow()).transpose()?;
-        Ok(Subject::Request { request, flow, service: self.service.clone() })
+        Ok(ExplainSubject::Request { request, flow, service: self.service.clone() })
     }
 
     fn flow(&self) -> Result<FlowQuery, ApiError> {

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use super::api::{CommandResult, ErrorBody};
 use super::client::{Client, ClientError, escape};
 use super::{events, table, trace};
-use crate::cli::{AdminArgs, Command, Drain, Explain, ProtocolArg, SessionsArgs, ViewArgs};
+use crate::cli::{AdminArgs, Command, DrainArgs, ExplainArgs, ProtocolArg, SessionsArgs, ViewArgs};
 use crate::runtime::Exit;
 use crate::runtime::paths;
 use crate::runtime::terminal;
@@ -183,7 +183,7 @@ fn first_sessions(all: &[SessionView], shown: Option<usize>, width: usize) -> St
     }
 }
 
-fn explain(args: &Explain) -> String {
+fn explain(args: &ExplainArgs) -> String {
     let protocol = match args.protocol {
         ProtocolArg::Tcp => "tcp",
         ProtocolArg::Udp => "udp",
@@ -204,7 +204,7 @@ fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) ->
     format!("{path}?{}", query.collect::<Vec<_>>().join("&"))
 }
 
-fn drain(order: &str, args: &Drain) -> String {
+fn drain(order: &str, args: &DrainArgs) -> String {
     format!("/v1/{order}/{}/{}", escape(&args.server.service), escape(&args.server.server))
 }
 

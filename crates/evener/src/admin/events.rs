@@ -18,7 +18,7 @@ use super::trace::Lasting;
 use crate::cli::EventsArgs;
 use crate::events::{READERS_MAX, Subscriber};
 use crate::record;
-use crate::views::{EventView, Happening};
+use crate::views::{EventStreamItem, EventView};
 
 /// As WHATWG's HTML has it, section 9.2.
 const CONTENT_TYPE: &str = "text/event-stream";
@@ -51,10 +51,10 @@ async fn next(listener: &mut Subscriber) -> Option<String> {
     let Ok(heard) = tokio::time::timeout(PULSE, listener.next()).await else {
         return Some(":\n\n".to_owned());
     };
-    let happening = Happening::from(&heard?);
+    let happening = EventStreamItem::from(&heard?);
     let head = match &happening {
-        Happening::Event(event) => format!("event: {}\nid: {}\n", event.event, event.number),
-        Happening::Lost { .. } => "event: lost\n".to_owned(),
+        EventStreamItem::Event(event) => format!("event: {}\nid: {}\n", event.event, event.number),
+        EventStreamItem::Lost { .. } => "event: lost\n".to_owned(),
     };
     // One line, which ends with its own newline.
     Some(format!("{head}data: {}\n", record::json(&happening)))
@@ -75,10 +75,12 @@ pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
 }
 
 /// For people.
-fn text(happening: &Happening) -> String {
+fn text(happening: &EventStreamItem) -> String {
     let event = match happening {
-        Happening::Event(event) => event,
-        Happening::Lost { count } => return format!("{count} events are missing here: they came too fast"),
+        EventStreamItem::Event(event) => event,
+        EventStreamItem::Lost { count } => {
+            return format!("{count} events are missing here: they came too fast");
+        }
     };
     let EventView { time, event: name, service, server, host, address, interface, reason, text, .. } =
         &**event;
@@ -113,7 +115,7 @@ mod tests {
             reason: Some("no answer\u{1b}[2J".into()),
             text: "server is down".into(),
         };
-        insta::assert_snapshot!(text(&Happening::Event(Box::new(event.clone()))), @"2026-01-02T03:04:05.678Z server_down web/web1: server is down (no answer?[2J)");
+        insta::assert_snapshot!(text(&EventStreamItem::Event(Box::new(event.clone()))), @"2026-01-02T03:04:05.678Z server_down web/web1: server is down (no answer?[2J)");
         let other = EventView {
             event: "link_up".into(),
             service: None,
@@ -123,7 +125,7 @@ mod tests {
             text: "the interface works again".into(),
             ..event
         };
-        insta::assert_snapshot!(text(&Happening::Event(Box::new(other))), @"2026-01-02T03:04:05.678Z link_up eth0: the interface works again");
-        insta::assert_snapshot!(text(&Happening::Lost { count: 3 }), @"3 events are missing here: they came too fast");
+        insta::assert_snapshot!(text(&EventStreamItem::Event(Box::new(other))), @"2026-01-02T03:04:05.678Z link_up eth0: the interface works again");
+        insta::assert_snapshot!(text(&EventStreamItem::Lost { count: 3 }), @"3 events are missing here: they came too fast");
     }
 }

@@ -11,9 +11,9 @@ use evener_core::net::http::Url;
 use evener_core::node::group::{GroupMessage, Verb};
 use serde::Deserialize;
 
-use super::access::{MayLook, Peer};
+use super::access::{Peer, ReadPermission};
 use super::api::{ANSWER_TIMEOUT, Api, ApiError, CommandResult, ask};
-use crate::board::request::{ControlRequest, GroupAnswer, GroupAsker};
+use crate::board::request::{ControlRequest, GroupReply, GroupSender};
 
 /// Longer bodies are refused, in bytes; as many as a message has.
 pub(super) const BODY_BYTES: usize = evener_core::node::group::BODY_MAX;
@@ -24,7 +24,7 @@ const MEMBERS: &str = "send {\"url\": \"http://...\"}, or a list of these; a mem
 /// A member, as somebody describes it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Described {
+struct MemberDescription {
     url: String,
     weight: Option<u64>,
     #[serde(default)]
@@ -46,7 +46,7 @@ struct MemberUrl {
 /// What a member says of its load.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Reported {
+struct LoadReport {
     url: String,
     load: f64,
     /// Seconds since 1970.
@@ -70,7 +70,7 @@ impl<T> OneOrMore<T> {
     }
 }
 
-impl Described {
+impl MemberDescription {
     fn joiner(self) -> Result<Joiner, JoinerError> {
         let mut joiner = Joiner::new(member_url(&self.url)?);
         if let Some(weight) = self.weight {
@@ -89,13 +89,13 @@ impl Described {
 pub(super) async fn members(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    looks: Option<Extension<MayLook>>,
-    asker: GroupAsker,
+    looks: Option<Extension<ReadPermission>>,
+    asker: GroupSender,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
     // Whoever may look at the farm may look at its groups.
     let asker = match looks {
-        Some(Extension(MayLook(true))) => GroupAsker::Operator,
+        Some(Extension(ReadPermission(true))) => GroupSender::Operator,
         _ => asker,
     };
     tell(&api, name, asker, GroupMessage::Query).await
@@ -105,12 +105,12 @@ pub(super) async fn members(
 pub(super) async fn add(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    asker: GroupAsker,
+    asker: GroupSender,
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
-    let described: OneOrMore<Described> = read(body, MEMBERS)?;
-    let joiners = described.list().into_iter().map(Described::joiner).collect::<Result<Vec<_>, _>>();
+    let described: OneOrMore<MemberDescription> = read(body, MEMBERS)?;
+    let joiners = described.list().into_iter().map(MemberDescription::joiner).collect::<Result<Vec<_>, _>>();
     let joiners = joiners.map_err(|why| ApiError(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
     if joiners.is_empty() {
         return Err(nobody());
@@ -121,7 +121,7 @@ pub(super) async fn add(
 pub(super) async fn remove(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    asker: GroupAsker,
+    asker: GroupSender,
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
@@ -138,13 +138,13 @@ pub(super) async fn remove(
 pub(super) async fn inform(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    asker: GroupAsker,
+    asker: GroupSender,
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
     let help =
         "send {\"url\": \"http://...\", \"load\": 93, \"time\": 1700000000.5}; the time may be left out";
-    let Reported { url, load, time } = read(body, help)?;
+    let LoadReport { url, load, time } = read(body, help)?;
     let url = member_url(&url).map_err(|why| ApiError(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
     let time = time.map(|seconds| seconds.to_string()).unwrap_or_default();
     let message =
@@ -174,28 +174,28 @@ fn read<T: for<'d> Deserialize<'d>>(
 }
 
 /// Who reaches the socket may change the farm; others show a token of the group.
-impl FromRequestParts<Api> for GroupAsker {
+impl FromRequestParts<Api> for GroupSender {
     type Rejection = StatusCode;
 
-    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<GroupAsker, StatusCode> {
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<GroupSender, StatusCode> {
         if api.may_change {
-            return Ok(GroupAsker::Operator);
+            return Ok(GroupSender::Operator);
         }
         // The server knows it of each connection.
         let Peer(from) = parts.extensions.get().ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
         let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        Ok(GroupAsker::Stranger { from: *from, authorization: authorization.map(str::to_owned) })
+        Ok(GroupSender::Stranger { from: *from, authorization: authorization.map(str::to_owned) })
     }
 }
 
 async fn tell(
     api: &Api,
     group: String,
-    asker: GroupAsker,
+    asker: GroupSender,
     message: GroupMessage,
 ) -> Result<Response, ApiError> {
     let request = |answer| ControlRequest::Group { group, asker, message, answer };
-    let GroupAnswer { status, body, is_json } = ask(&api.control, ANSWER_TIMEOUT, request).await?;
+    let GroupReply { status, body, is_json } = ask(&api.control, ANSWER_TIMEOUT, request).await?;
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let message = body.trim_end().to_owned();
     match (status.is_success(), is_json) {

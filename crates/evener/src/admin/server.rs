@@ -17,14 +17,14 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use super::access::{Access, Peer, Reached};
+use super::access::{Access, OwnAddress, Peer};
 use super::api;
 use super::trace::Lasting;
 use crate::board::request::Handle;
 use crate::config;
 use crate::runtime::accept::accept_at_once;
 use crate::runtime::token::TokenError;
-use crate::views::Show;
+use crate::views::ViewSource;
 
 /// Connections at once, for each of the two sockets; further ones wait in the kernel.
 const CONNECTIONS: usize = 64;
@@ -77,7 +77,7 @@ impl From<AdminError> for io::Error {
 /// # Errors
 /// As for [`AdminSockets::bind`].
 pub async fn start(
-    farm: Arc<dyn Show>,
+    farm: Arc<dyn ViewSource>,
     control: Handle,
     path: &Path,
     admin: &config::AdminConfig,
@@ -119,7 +119,7 @@ impl AdminSockets {
     }
 
     /// Shows this farm, and gives orders to its loop, forever. Dropping the future closes every connection and removes the socket.
-    pub async fn run(self, farm: Arc<dyn Show>, control: Handle) {
+    pub async fn run(self, farm: Arc<dyn ViewSource>, control: Handle) {
         let AdminSockets { unix, tcp, path: _path } = self;
         let everything = api::everything(Arc::clone(&farm), control.clone());
         let unix = accept_at_once(
@@ -132,7 +132,7 @@ impl AdminSockets {
                 let read_only = api::read_only(farm, control, access);
                 let by_tcp = || async {
                     let (stream, peer) = tcp.accept().await?;
-                    let reached = Reached(stream.local_addr()?.ip());
+                    let reached = OwnAddress(stream.local_addr()?.ip());
                     let routes = read_only.clone().layer(Extension(reached));
                     Ok((stream, routes.layer(Extension(Peer(peer.ip())))))
                 };

@@ -366,7 +366,7 @@ fn sentence(text: &str) -> String {
 }
 
 /// A column with the lines of its cells.
-struct Filled {
+struct FilledColumn {
     heading: &'static str,
     right: bool,
     spare: u8,
@@ -374,13 +374,13 @@ struct Filled {
     cells: Vec<Vec<String>>,
 }
 
-impl Filled {
-    fn new<T>(column: &Column<T>, rows: &[T]) -> Filled {
+impl FilledColumn {
+    fn new<T>(column: &Column<T>, rows: &[T]) -> FilledColumn {
         let lines = |row| (column.cell)(row).lines().map(clean).collect::<Vec<_>>();
         let cells: Vec<Vec<String>> = rows.iter().map(lines).collect();
         let widths = cells.iter().flatten().map(|line| line.chars().count());
         let width = widths.chain([column.heading.len()]).max().unwrap_or_default();
-        Filled { heading: column.heading, right: column.right, spare: column.spare, width, cells }
+        FilledColumn { heading: column.heading, right: column.right, spare: column.spare, width, cells }
     }
 
     fn pad(&self, text: &str) -> String {
@@ -403,7 +403,8 @@ fn table<T>(
     if rows.is_empty() {
         return format!("{empty}\n");
     }
-    let mut columns: Vec<Filled> = columns.iter().map(|column| Filled::new(column, rows)).collect();
+    let mut columns: Vec<FilledColumn> =
+        columns.iter().map(|column| FilledColumn::new(column, rows)).collect();
     columns.retain(|column| column.cells.iter().any(|cell| !cell.is_empty()));
     while columns.iter().map(|column| column.width + GAP.len()).sum::<usize>() > width + GAP.len() {
         let most = columns.iter().map(|column| column.spare).max().unwrap_or_default();
@@ -412,14 +413,15 @@ fn table<T>(
         }
         columns.retain(|column| column.spare < most);
     }
-    let line = |cell: &dyn Fn(&Filled) -> String| {
+    let line = |cell: &dyn Fn(&FilledColumn) -> String| {
         let cells: Vec<String> = columns.iter().map(|column| column.pad(&cell(column))).collect();
         format!("{}\n", cells.join(GAP).trim_end())
     };
     let mut text = line(&|column| column.heading.to_owned());
     for (row, of) in rows.iter().enumerate() {
-        let cell =
-            |column: &Filled, number: usize| column.cells.get(row).and_then(|cell| cell.get(number).cloned());
+        let cell = |column: &FilledColumn, number: usize| {
+            column.cells.get(row).and_then(|cell| cell.get(number).cloned())
+        };
         let lines = columns.iter().filter_map(|column| column.cells.get(row)).map(Vec::len).max();
         for number in 0..lines.unwrap_or_default() {
             text += &line(&|column| cell(column, number).unwrap_or_default());

@@ -7,7 +7,7 @@ use evener_core::farm::{Server, Service};
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::mark::MARK_LEN;
 use evener_core::path::seed::Seed;
-use evener_core::path::tables::{Later, VipKey};
+use evener_core::path::tables::{RehandoffMode, VipKey};
 use evener_dataplane::server::{AttachPoints, Hook, Offer, Tables};
 use serde::{Deserialize, Serialize};
 
@@ -406,7 +406,7 @@ fn accept(
             let only_reads = listener.filter(|_| role.own.is_empty());
             let offer = tables.services.entry(key).or_default();
             (offer.listener, offer.punt_listener) = (Some(only_reads.unwrap_or(vip.port())), listener);
-            offer.turns = only_reads.is_none() && role.service.later_requests == Later::Rehandoff;
+            offer.turns = only_reads.is_none() && role.service.later_requests == RehandoffMode::Rehandoff;
         }
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;

@@ -13,11 +13,11 @@ use evener_dataplane::server::Hook;
 
 use super::desired::{self, AgentIdentity, HostFacts};
 use super::place::{self, HostState};
-use super::{AgentError, Trouble, network_now, take_over};
-use crate::board::Local;
+use super::{AgentError, LastProblem, network_now, take_over};
+use crate::board::LocalServerState;
 use crate::config::Config;
-use crate::handoff::lccp::Speaker;
-use crate::handoff::{ConversationContext, Move, PuntListener, rehandoff};
+use crate::handoff::lccp::LccpNode;
+use crate::handoff::{ConversationContext, PuntListener, Rehandoff, rehandoff};
 use crate::io::network::Network;
 use crate::runtime::lock::Lock;
 
@@ -27,7 +27,7 @@ pub(crate) struct LocalServer {
     hook: Hook,
     mark_key: Option<Seed>,
     adopted: bool,
-    trouble: Trouble,
+    trouble: LastProblem,
     /// Who reads, where connections are handed over.
     reader: Option<ConversationContext>,
     /// Where, by service address.
@@ -60,7 +60,7 @@ impl LocalServer {
             hook,
             mark_key,
             adopted,
-            trouble: Trouble::default(),
+            trouble: LastProblem::default(),
             reader,
             listeners: BTreeMap::new(),
             _lock: lock,
@@ -115,9 +115,9 @@ impl LocalServer {
     }
 
     /// What there is to see.
-    pub(crate) fn local(&self) -> Local {
+    pub(crate) fn local(&self) -> LocalServerState {
         let reader = self.reader.as_ref();
-        Local {
+        LocalServerState {
             outcomes: reader.map(|reader| Arc::clone(&reader.outcomes)),
             speaker: reader.map(|reader| reader.speaker.clone()),
             tally: self.host_state.server.as_ref().and_then(|server| server.tally().ok()).map(Arc::new),
@@ -125,14 +125,14 @@ impl LocalServer {
     }
 
     /// Has a connection leave its server.
-    pub(crate) fn rehandoff(&self, moving: Move) {
+    pub(crate) fn rehandoff(&self, moving: Rehandoff) {
         if let Some(reader) = &self.reader {
             tokio::spawn(rehandoff(moving, reader.clone()));
         }
     }
 
     /// Who speaks with other nodes here, where connections are handed over.
-    pub(crate) fn speaker(&self) -> Option<&Speaker> {
+    pub(crate) fn speaker(&self) -> Option<&LccpNode> {
         self.reader.as_ref().map(|reader| &reader.speaker)
     }
 

@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cli;
 use crate::config::{self, Config, Problems};
-use crate::handoff::lccp::{NodeRole, Speaker};
+use crate::handoff::lccp::{LccpNode, NodeRole};
 use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::Exit;
 use crate::runtime::lock::{Lock, LockError};
@@ -148,14 +148,14 @@ struct Agent {
     hook: Option<Hook>,
     host_state: HostState,
     network_changes: mpsc::Receiver<()>,
-    trouble: Trouble,
+    trouble: LastProblem,
     counted: BTreeMap<Reason, u64>,
     /// By whom this server's load is told.
     telling: LoadExporter,
     /// Groups that it joins.
     memberships: Memberships,
     /// By whom directors are spoken with, where connections are handed over.
-    speaker: Option<Speaker>,
+    speaker: Option<LccpNode>,
     /// How many of their messages were refused, by reason.
     unheard: BTreeMap<String, u64>,
     /// Last, since it removes the folder when nothing else is in it.
@@ -208,7 +208,7 @@ impl Agent {
             hook,
             host_state,
             network_changes,
-            trouble: Trouble::default(),
+            trouble: LastProblem::default(),
             counted,
             telling,
             memberships,
@@ -225,7 +225,7 @@ impl Agent {
         let secret = self.host_state.secret.as_ref();
         self.speaker = self.speaker.take().filter(|speaker| secret.is_some_and(|secret| speaker.has(secret)));
         if let (None, Some(secret)) = (&self.speaker, secret) {
-            let speaker = Speaker::start(secret.clone(), NodeRole::Server, network, None);
+            let speaker = LccpNode::start(secret.clone(), NodeRole::Server, network, None);
             self.speaker = speaker.map_err(|error| tracing::error!(%error, "no random numbers")).ok();
         }
         if let Some(speaker) = &self.speaker {
@@ -331,7 +331,7 @@ impl Agent {
             tracing::warn!("packets were refused: {}", refused.join(", "));
         }
         self.counted = counted;
-        let unheard = self.speaker.as_ref().map(Speaker::refused).unwrap_or_default();
+        let unheard = self.speaker.as_ref().map(LccpNode::refused).unwrap_or_default();
         if unheard != self.unheard && !unheard.is_empty() {
             let counts: Vec<String> = unheard.iter().map(|(why, count)| format!("{count} {why}")).collect();
             tracing::warn!("control messages were refused since the start: {}", counts.join(", "));
@@ -370,9 +370,9 @@ fn take_over(
 
 /// What went wrong last, which is told once.
 #[derive(Default)]
-struct Trouble(Option<String>);
+struct LastProblem(Option<String>);
 
-impl Trouble {
+impl LastProblem {
     fn tell(&mut self, trouble: Option<String>) {
         if let Some(error) = trouble.as_ref().filter(|_| trouble != self.0) {
             tracing::error!("{error}; it is tried again");

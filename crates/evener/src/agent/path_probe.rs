@@ -10,7 +10,7 @@ use socket2::Type;
 use tokio::net::UdpSocket;
 
 use super::listening::bind;
-use super::load::Again;
+use super::load::RetryDelay;
 use super::load::host::monotonic_ns;
 use crate::config::{AgentListen, Config};
 use crate::runtime::secret::{self, SecretFileError, random};
@@ -31,7 +31,7 @@ pub(crate) fn key(config: &Config) -> Result<Option<Key>, SecretFileError> {
 
 /// Answers directors for as long as it lives.
 pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpAddr>) {
-    let mut again = Again::default();
+    let mut again = RetryDelay::default();
     let socket = loop {
         match bind(listen, Type::DGRAM).and_then(|socket| UdpSocket::from_std(socket.into())) {
             Ok(socket) => break socket,

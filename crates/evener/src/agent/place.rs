@@ -16,7 +16,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMe
 use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo};
 
 use super::desired::{DesiredState, HostFacts, PlacedAddress};
-use super::state::{Changed, StateFile};
+use super::state::{StateFile, SysctlChange};
 use crate::io::network::{Network, interface_name};
 use crate::runtime::secret;
 
@@ -270,7 +270,7 @@ impl HostState {
     fn set(&mut self, path: &str, is: u32, value: u32) -> Result<(), PlaceError> {
         // Whatever an earlier change set, what was there first is what comes back.
         let was = self.state.done.settings.get(path).map_or(is, |changed| changed.was);
-        self.state.done.settings.insert(path.to_owned(), Changed { was, set: value });
+        self.state.done.settings.insert(path.to_owned(), SysctlChange { was, set: value });
         self.state.store().map_err(PlaceError::State)?;
         write_setting(path, value)?;
         tracing::info!(setting = dotted(path), was = is, now = value, "changed");
@@ -278,7 +278,7 @@ impl HostState {
     }
 
     fn restore(&mut self, path: &str) -> Result<(), PlaceError> {
-        if let Some(Changed { was, set }) = self.state.done.settings.get(path).copied() {
+        if let Some(SysctlChange { was, set }) = self.state.done.settings.get(path).copied() {
             match read_setting(path) {
                 Some(is) if is == set => {
                     write_setting(path, was)?;

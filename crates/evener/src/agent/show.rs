@@ -7,7 +7,7 @@ use evener_dataplane::server;
 use nix::net::if_::if_indextoname;
 use serde::Serialize;
 
-use super::member::{self, ShownMembership};
+use super::member::{self, MembershipView};
 use super::place::dotted;
 use super::state::{self, AppliedState};
 use crate::runtime::Exit;
@@ -26,7 +26,7 @@ struct AgentView {
     /// Where tunnels are opened (`native`, `tc`, `generic`) and segment sizes lowered (`egress`), by interface.
     programs: Vec<AttachedProgram>,
     /// Server groups that it joins.
-    groups: Vec<ShownMembership>,
+    groups: Vec<MembershipView>,
     /// Packets by reason.
     packets: BTreeMap<&'static str, u64>,
 }

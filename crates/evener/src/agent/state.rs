@@ -13,7 +13,7 @@ use super::desired::{AgentIdentity, PlacedAddress};
 
 /// A kernel setting that was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Changed {
+pub(super) struct SysctlChange {
     pub(super) was: u32,
     pub(super) set: u32,
 }
@@ -32,7 +32,7 @@ pub(super) struct AppliedState {
     /// Addresses that were put on interfaces.
     pub(super) addresses: BTreeSet<PlacedAddress>,
     /// Settings that were changed, by path below `/proc/sys/net`.
-    pub(super) settings: BTreeMap<String, Changed>,
+    pub(super) settings: BTreeMap<String, SysctlChange>,
 }
 
 impl AppliedState {
@@ -117,7 +117,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let mut state = StateFile::load(&folder).unwrap();
         assert!(!state.done.is_something());
-        state.done.settings.insert("ipv4/conf/all/arp_ignore".into(), Changed { was: 0, set: 1 });
+        state.done.settings.insert("ipv4/conf/all/arp_ignore".into(), SysctlChange { was: 0, set: 1 });
         state
             .done
             .addresses

@@ -1,7 +1,7 @@
 //! What the control loop publishes for everybody who looks at the farm: nobody asks the loop for it, and nobody waits for it.
 //!
 //! Counts are the data plane's and are read when somebody looks. Those of a server that goes are added to its service's sums, and for
-//! that instant they would stand in two places or in none: [`Board::moment`] reads them again then.
+//! that instant they would stand in two places or in none: [`SnapshotStore::moment`] reads them again then.
 
 pub(crate) mod installed;
 mod local;
@@ -22,9 +22,9 @@ use installed::Installed;
 use crate::events::Bus;
 use crate::names::QueryCounts;
 use crate::record::Recorder;
-use crate::redirect::{Fronts, ShownGroup};
+use crate::redirect::{Frontends, ShownGroup};
 
-pub(crate) use local::Local;
+pub(crate) use local::LocalServerState;
 
 /// Between two looks at counts that are being moved, and how many looks there are at most.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -42,12 +42,12 @@ pub(crate) struct DaemonInfo {
     /// Why `auto` didn't choose the kernel engine.
     pub(crate) engine_note: Option<String>,
     /// The file that is in force.
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedFile,
 }
 
 /// What is known of a file in force.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedFile {
     /// When it was read.
     pub(crate) at: SystemTime,
     /// What of it takes a restart.
@@ -70,11 +70,11 @@ pub(crate) struct PublishedState {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) bus: Bus,
     /// What this host is as a server, and where it reads for the data plane.
-    pub(crate) local: Option<Local>,
+    pub(crate) local: Option<LocalServerState>,
     /// What is set up in the kernel.
     pub(crate) installed: Arc<Installed>,
     /// The redirectors of groups, whose clients are sent on by HTTP.
-    pub(crate) fronts: Arc<Fronts>,
+    pub(crate) fronts: Arc<Frontends>,
     /// Counters of queries for names.
     pub(crate) queries: Arc<QueryCounts>,
 }
@@ -94,18 +94,18 @@ pub(crate) struct CountedSnapshot {
 }
 
 /// Where it is published.
-pub(crate) struct Board {
+pub(crate) struct SnapshotStore {
     published: ArcSwap<PublishedState>,
     /// Odd while counts are moved.
     moves: AtomicU64,
 }
 
-impl Board {
-    pub(crate) fn new(published: PublishedState) -> Board {
-        Board { published: ArcSwap::from_pointee(published), moves: AtomicU64::new(0) }
+impl SnapshotStore {
+    pub(crate) fn new(published: PublishedState) -> SnapshotStore {
+        SnapshotStore { published: ArcSwap::from_pointee(published), moves: AtomicU64::new(0) }
     }
 
-    /// Counts are moved from here to the next [`Board::publish`].
+    /// Counts are moved from here to the next [`SnapshotStore::publish`].
     pub(crate) fn begin_move(&self) {
         if self.moves.load(Acquire).is_multiple_of(2) {
             self.moves.fetch_add(1, AcqRel);

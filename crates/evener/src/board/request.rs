@@ -30,11 +30,11 @@ pub enum ControlRequest {
         /// Service name.
         group: String,
         /// Who says it.
-        asker: GroupAsker,
+        asker: GroupSender,
         /// What.
         message: GroupMessage,
         /// What came of it.
-        answer: oneshot::Sender<GroupAnswer>,
+        answer: oneshot::Sender<GroupReply>,
     },
     /// Tell of a client until the receiver is dropped, or say in a sentence why that can't be.
     Trace(ClientArg, oneshot::Sender<Result<mpsc::Receiver<Traced>, String>>),
@@ -44,7 +44,7 @@ pub enum ControlRequest {
 
 /// Who speaks of a group's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupAsker {
+pub enum GroupSender {
     /// Somebody on the network.
     Stranger {
         /// Whose address this is.
@@ -58,7 +58,7 @@ pub enum GroupAsker {
 
 /// What came of a message of the group protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupAnswer {
+pub struct GroupReply {
     /// By the numbers of HTTP.
     pub status: u16,
     /// A sentence, or JSON.
@@ -82,7 +82,7 @@ pub struct SessionFilter {
 
 /// What is to be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum ExplainSubject {
     /// Which server a flow gets.
     Flow(FlowQuery),
     /// Which server a request gets, where connections are handed over.

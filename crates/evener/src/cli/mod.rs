@@ -43,9 +43,9 @@ pub enum Command {
     /// Make this host a server as the farm's file wants it, in the foreground
     Agent(AgentArgs),
     /// Check a file for this host, and show everything that is wrong
-    Check(Check),
+    Check(CheckArgs),
     /// Write a new secret, by which the hosts of a farm know each other
-    Keygen(Keygen),
+    Keygen(KeygenArgs),
     /// Show how the daemon is doing
     Status(ViewArgs),
     /// Show the services
@@ -61,25 +61,25 @@ pub enum Command {
     /// On a server: show the requests that are open, and what there is to send of each
     Requests(RequestsArgs),
     /// Say which server a flow or a request gets, and why
-    Explain(Explain),
+    Explain(ExplainArgs),
     /// Follow a client's packets and connections while they are served
     Trace(TraceArgs),
     /// Show what happens while it happens: servers, drains, reloads, hosts, links
     Events(EventsArgs),
     /// Look for what is wrong with host, network and servers
-    Doctor(Doctor),
+    Doctor(DoctorArgs),
     /// Send a server no new sessions; those it has go on
-    Drain(Drain),
+    Drain(DrainArgs),
     /// Send a drained server new sessions again
-    Undrain(Drain),
+    Undrain(DrainArgs),
     /// Read the file again; a file with errors changes nothing
     Reload(ViewArgs),
     /// Print shell completions
     #[command(hide = true)]
-    Completions(Completions),
+    Completions(CompletionsArgs),
     /// Print a manual page, or write all of them
     #[command(hide = true)]
-    Man(Man),
+    Man(ManArgs),
 }
 
 /// `evener run`
@@ -140,7 +140,7 @@ pub struct RequestsArgs {
 
 /// `evener check`
 #[derive(Debug, Args)]
-pub struct Check {
+pub struct CheckArgs {
     /// The configuration
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
@@ -154,7 +154,7 @@ pub struct Check {
 
 /// `evener keygen`
 #[derive(Debug, Args)]
-pub struct Keygen {
+pub struct KeygenArgs {
     /// The file, which must not be there yet; only its owner can read it
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
@@ -181,7 +181,7 @@ pub struct ViewArgs {
 
 /// `evener doctor`
 #[derive(Debug, Args)]
-pub struct Doctor {
+pub struct DoctorArgs {
     /// The configuration to look at, unless a daemon or an agent runs with one already
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -212,7 +212,7 @@ pub struct SessionsArgs {
 #[command(override_usage = "\
 evener explain [OPTIONS] <CLIENT_IP:PORT> <VIP:PORT>
        evener explain [OPTIONS] --request <REQUEST> [<CLIENT_IP:PORT> <VIP:PORT>]")]
-pub struct Explain {
+pub struct ExplainArgs {
     /// Where the flow comes from
     #[arg(value_name = "CLIENT_IP:PORT", required_unless_present = "request", requires = "vip", value_parser = endpoint)]
     pub client: Option<SocketAddr>,
@@ -313,7 +313,7 @@ impl From<ProtocolArg> for evener_core::net::Protocol {
 
 /// `evener drain` and `evener undrain`
 #[derive(Debug, Args)]
-pub struct Drain {
+pub struct DrainArgs {
     /// The server: of a service, or of a name that is answered for
     #[arg(value_name = "SERVICE/SERVER")]
     pub server: ServerArg,
@@ -324,14 +324,14 @@ pub struct Drain {
 
 /// `evener completions`
 #[derive(Debug, Args)]
-pub struct Completions {
+pub struct CompletionsArgs {
     /// The shell that they are for
     pub shell: Shell,
 }
 
 /// `evener man`
 #[derive(Debug, Args)]
-pub struct Man {
+pub struct ManArgs {
     /// Which: evener unless named, evener.toml for the file, evener-packets for what is counted
     #[arg(value_name = "PAGE", conflicts_with = "dir")]
     pub page: Option<String>,

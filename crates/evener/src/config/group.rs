@@ -14,7 +14,7 @@ use evener_core::pool::signals::Signal;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::once::Once;
+use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::references::GroupFiles;
 use super::route::RouteTargets;
@@ -264,7 +264,7 @@ pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
 
 /// The listed members with the places of their URLs, and whether none had a fault.
 fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Span>, bool) {
-    let (mut names, mut urls) = (Once::new(), Once::new());
+    let (mut names, mut urls) = (FirstSeen::new(), FirstSeen::new());
     let listed = section.sections("server", |section| member(section, &mut names, &mut urls));
     if !joins && !section.has("server") {
         let help = "add [[service.server]] with its url, or token_file or client_ca in [service.group]";
@@ -282,8 +282,8 @@ fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Spa
 
 fn member(
     section: &mut Section<'_>,
-    names: &mut Once<String>,
-    urls: &mut Once<Url>,
+    names: &mut FirstSeen<String>,
+    urls: &mut FirstSeen<Url>,
 ) -> Option<(GroupMember, Span)> {
     let name = section.get("name", values::name);
     let url = section.get("url", url);

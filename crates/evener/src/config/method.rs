@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use evener_core::farm::{METHOD_NAMES, Method, Placement};
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::tables::Later;
+use evener_core::path::tables::RehandoffMode;
 use toml::Spanned;
 
 use super::problems::Problem;
@@ -20,8 +20,8 @@ const METHODS: [(&str, Method); Method::ALL.len()] = {
     }
     named
 };
-const LATER_REQUESTS: [(&str, Later); 3] =
-    [("stay", Later::Stay), ("close", Later::Close), ("rehandoff", Later::Rehandoff)];
+const LATER_REQUESTS: [(&str, RehandoffMode); 3] =
+    [("stay", RehandoffMode::Stay), ("close", RehandoffMode::Close), ("rehandoff", RehandoffMode::Rehandoff)];
 const METHODS_LATER: [&str; 1] = ["dns"];
 const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
     [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
@@ -34,7 +34,7 @@ pub(super) struct MethodConfig {
     pub(super) encapsulation: Encapsulation,
     pub(super) tunnel_mtu: Option<u16>,
     pub(super) clamp_mss: bool,
-    pub(super) later_requests: Later,
+    pub(super) later_requests: RehandoffMode,
     pub(super) proxy_protocol_port: Option<u16>,
 }
 
@@ -59,7 +59,11 @@ impl MethodConfig {
             ),
             tunnel_mtu: section.get("mtu", values::count(defaults::TUNNEL_MTU)).map(Spanned::into_inner),
             clamp_mss: section.or("clamp_mss", values::flag, true),
-            later_requests: section.or("later_requests", values::choice(&LATER_REQUESTS, &[]), Later::Stay),
+            later_requests: section.or(
+                "later_requests",
+                values::choice(&LATER_REQUESTS, &[]),
+                RehandoffMode::Stay,
+            ),
             proxy_protocol_port: section
                 .get("proxy_protocol_port", values::count(defaults::PORTS))
                 .map(Spanned::into_inner),
@@ -142,9 +146,11 @@ fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Plac
 }
 
 /// An open connection is taken from one server and given to another by their agents.
-fn can_move(section: &Section<'_>, placement: Placement, later: Later) {
+fn can_move(section: &Section<'_>, placement: Placement, later: RehandoffMode) {
     let span = section.key_span("later_requests");
-    if let Some(span) = span.filter(|_| placement == Placement::EveryHost && later == Later::Rehandoff) {
+    if let Some(span) =
+        span.filter(|_| placement == Placement::EveryHost && later == RehandoffMode::Rehandoff)
+    {
         let message = "\"rehandoff\" takes connections from servers by the agents there, and hosts of placement \
                        \"every-host\" have none";
         section.problem(Problem::new(span, message, "write later_requests = \"close\" or \"stay\""));

@@ -50,13 +50,13 @@ use dns::{NamesFile, ServiceReference};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
 pub use member::MemberConfig;
-use once::Once;
-use problems::{Problem, Sink, Span};
+use once::FirstSeen;
+use problems::{Problem, ProblemSink, Span};
 pub use problems::{ProblemReport, Problems};
 use references::References;
 use section::Section;
 use service::ServiceEntry;
-use unwritten::Unwritten;
+use unwritten::DefaultedPolicies;
 pub(crate) use zone::{ZoneError, zones};
 
 /// A configuration that holds together.
@@ -357,13 +357,13 @@ pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
 /// What a text and its files say, if nothing is wrong with them and `check` finds nothing either.
 fn read(
     origin: SourceText<'_>,
-    check: impl FnOnce(&Config, &References, &Sink),
+    check: impl FnOnce(&Config, &References, &ProblemSink),
 ) -> Result<Checked, Problems> {
     let SourceText { name, text, .. } = origin;
-    let sink = Sink::default();
+    let sink = ProblemSink::default();
     let (document, errors) = DeTable::parse_recoverable(text);
     syntax::note(text, &errors, &sink).map_err(|problem| Problems::new(name, text, vec![problem]))?;
-    let mut unwritten = Unwritten::default();
+    let mut unwritten = DefaultedPolicies::default();
     let (config, references, files) =
         Section::root(document.get_ref(), &sink, |root| config(root, origin, &mut unwritten));
     check(&config, &references, &sink);
@@ -379,7 +379,7 @@ fn read(
 fn config(
     root: &mut Section<'_>,
     origin: SourceText<'_>,
-    unwritten: &mut Unwritten,
+    unwritten: &mut DefaultedPolicies,
 ) -> (Config, References, Vec<NamesFile>) {
     let mut refers = References::default();
     let engine = root.section("engine", |section| engine(section, &mut refers));
@@ -431,7 +431,7 @@ fn config(
 /// Reads a service, as the one or the other; notes whether its policy isn't written.
 fn service_or_group(
     section: &mut Section<'_>,
-    unwritten: &mut Unwritten,
+    unwritten: &mut DefaultedPolicies,
 ) -> (Option<ServiceEntry>, Option<PlacedGroup>) {
     let is_written = section.key_span("policy").is_some();
     let read = match section.says("method", REDIRECT) {
@@ -455,7 +455,7 @@ fn kept<T: Clone>(read: Option<Spanned<T>>, place: &mut Option<Spanned<T>>) -> O
 
 fn engine(section: &mut Section<'_>, refers: &mut References) -> EngineConfig {
     let interfaces = section.list("interfaces", values::interface);
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for interface in &interfaces {
         let name = interface.get_ref();
         let message = format!("interface {name:?} is listed twice");
@@ -479,7 +479,7 @@ fn engine(section: &mut Section<'_>, refers: &mut References) -> EngineConfig {
 
 fn farm(section: &mut Section<'_>, refers: &mut References) -> FarmConfig {
     let directors = section.list("directors", addresses::director_address);
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for director in &directors {
         let message = format!("director {} is listed twice", director.get_ref());
         once.first(section, *director.get_ref(), director.span(), message, "list it once");
@@ -517,8 +517,8 @@ fn peers(section: &mut Section<'_>) -> Peers {
 
 /// What each service may have for itself only.
 fn check_between_services(root: &Section<'_>, placed: &[ServiceEntry], groups: &[PlacedGroup]) {
-    let mut names = Once::new();
-    let mut vips: Once<(SocketAddr, Protocol)> = Once::new();
+    let mut names = FirstSeen::new();
+    let mut vips: FirstSeen<(SocketAddr, Protocol)> = FirstSeen::new();
     let services = placed
         .iter()
         .map(|placed| (&placed.service.name, placed.service.protocol, &placed.name, &placed.addresses));

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use evener_core::farm::{Method, Placement, Server};
 use toml::Spanned;
 
-use super::once::Once;
+use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::service::ServiceEntry;
@@ -150,7 +150,7 @@ fn check_names<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a ServiceE
 fn check_owners<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a ServiceEntry>) {
     let mut owners: BTreeMap<IpAddr, (&str, Span)> = BTreeMap::new();
     for ServiceEntry { service, published, .. } in placed {
-        let mut of_service = Once::new();
+        let mut of_service = FirstSeen::new();
         for PublishedAddress { host, address } in published {
             let ip = *address.get_ref();
             let help = "an address is one host's: remove it from the other";

@@ -53,9 +53,9 @@ impl Problem {
 
 /// Gathers problems while a file is read; shared by all who read, so that nobody stops at the first.
 #[derive(Debug, Default)]
-pub(super) struct Sink(RefCell<Vec<Problem>>);
+pub(super) struct ProblemSink(RefCell<Vec<Problem>>);
 
-impl Sink {
+impl ProblemSink {
     pub(super) fn push(&self, problem: Problem) {
         self.0.borrow_mut().push(problem);
     }

@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::method::MethodConfig;
-use super::once::Once;
+use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section, nearest_or_all};
 use super::service::ServiceEntry;
@@ -43,7 +43,7 @@ pub(super) fn read(section: &mut Section<'_>, listed: &RouteTargets<'_>) -> Vec<
         );
         section.problem(Problem::new(one_too_many.span(), message, help));
     }
-    let mut earlier = Earlier::default();
+    let mut earlier = EarlierRoutes::default();
     let whole = routes.into_iter().filter_map(|route| Some(Spanned::new(route.span(), route.into_inner()?)));
     whole.inspect(|route| earlier.add(section, route)).collect()
 }
@@ -95,7 +95,7 @@ fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Ro
 }
 
 fn once(section: &Section<'_>, entries: &[Spanned<String>], what: &str) {
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for entry in entries {
         let message = format!("{what} {} is named twice", entry.get_ref());
         once.first(section, entry.get_ref(), entry.span(), message, "name it once");
@@ -143,9 +143,9 @@ type Patterns = (Option<String>, Option<String>);
 
 /// The routes so far, with their methods: what is behind them may never win.
 #[derive(Default)]
-struct Earlier(BTreeMap<Patterns, Vec<(Vec<String>, Span)>>);
+struct EarlierRoutes(BTreeMap<Patterns, Vec<(Vec<String>, Span)>>);
 
-impl Earlier {
+impl EarlierRoutes {
     /// Notes a route, and complains of it if one before it takes all that it would.
     fn add(&mut self, section: &Section<'_>, route: &Spanned<Route>) {
         let Route { host, path, methods, .. } = route.get_ref();

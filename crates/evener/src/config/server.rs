@@ -7,7 +7,7 @@ use evener_core::net::wire::Mac;
 use toml::Spanned;
 
 use super::method::MethodConfig;
-use super::once::Once;
+use super::once::FirstSeen;
 use super::placement::{self, PublishedAddress};
 use super::problems::{Problem, Span};
 use super::section::Section;
@@ -19,9 +19,9 @@ pub(super) struct ServersReader<'a> {
     reach: &'a MethodConfig,
     placement: Placement,
     published: Vec<PublishedAddress>,
-    names: Once<String>,
-    addresses: Once<(IpAddr, Option<u16>)>,
-    macs: Once<Mac>,
+    names: FirstSeen<String>,
+    addresses: FirstSeen<(IpAddr, Option<u16>)>,
+    macs: FirstSeen<Mac>,
 }
 
 /// What was read of a service's servers.
@@ -34,13 +34,13 @@ pub(super) struct ConfiguredServers {
 }
 
 /// Where a server is, as written.
-struct At {
+struct WrittenAddress {
     address: IpAddr,
     port: Option<u16>,
     span: Span,
 }
 
-impl At {
+impl WrittenAddress {
     /// What a server without a name is called.
     fn text(&self) -> String {
         match self.port {
@@ -57,7 +57,7 @@ impl<'a> ServersReader<'a> {
         reach: &'a MethodConfig,
         placement: Placement,
     ) -> ServersReader<'a> {
-        let (names, addresses, macs) = (Once::new(), Once::new(), Once::new());
+        let (names, addresses, macs) = (FirstSeen::new(), FirstSeen::new(), FirstSeen::new());
         ServersReader { service, reach, placement, published: Vec::new(), names, addresses, macs }
     }
 
@@ -116,7 +116,7 @@ impl<'a> ServersReader<'a> {
     }
 
     /// Address and port, which may be written as one or as two.
-    fn place(&self, section: &mut Section<'_>) -> Option<At> {
+    fn place(&self, section: &mut Section<'_>) -> Option<WrittenAddress> {
         let address = section.get("address", addresses::server_address);
         let port = section.get("port", values::count::<u16>(defaults::PORTS));
         self.reach.only_with(section, &[Method::Nat], &["port"]);
@@ -140,14 +140,14 @@ impl<'a> ServersReader<'a> {
             }
             _ => {}
         }
-        Some(At { address: ip, port: beside.or(port.map(Spanned::into_inner)), span })
+        Some(WrittenAddress { address: ip, port: beside.or(port.map(Spanned::into_inner)), span })
     }
 
     fn check(
         &mut self,
         section: &Section<'_>,
         name: Option<&Spanned<String>>,
-        at: &At,
+        at: &WrittenAddress,
         mac: Option<&Spanned<Mac>>,
     ) {
         let (text, name_span): (String, Span) = match name {
@@ -173,7 +173,7 @@ impl<'a> ServersReader<'a> {
         self.check_against_service(section, at);
     }
 
-    fn check_against_service(&self, section: &Section<'_>, at: &At) {
+    fn check_against_service(&self, section: &Section<'_>, at: &WrittenAddress) {
         if let Some(service) = self.service.iter().find(|service| service.get_ref().ip() == at.address) {
             let message = format!("the server's address {} is that of the service", at.address);
             let help = "write the server's own address, by which it is told from the others";

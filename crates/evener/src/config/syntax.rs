@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toml::de::Error;
 
-use super::problems::{Cause, Problem, Sink, line_at, line_start};
+use super::problems::{Cause, Problem, ProblemSink, line_at, line_start};
 
 /// Lines that can't be read from which on a file may be something else.
 const LINES: usize = 3;
@@ -13,7 +13,7 @@ const LINES: usize = 3;
 ///
 /// # Errors
 /// The only problem there is, where at least half of the lines can't be read.
-pub(super) fn note(text: &str, errors: &[Error], sink: &Sink) -> Result<(), Problem> {
+pub(super) fn note(text: &str, errors: &[Error], sink: &ProblemSink) -> Result<(), Problem> {
     let span = |error: &Error| error.span().unwrap_or(text.len()..text.len());
     let mut unreadable = BTreeSet::new();
     let mut quoted = BTreeSet::new();

@@ -9,13 +9,13 @@ const NAMES_TOLD: usize = 8;
 
 /// Those without `policy`, by what they get.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Unwritten {
+pub(super) struct DefaultedPolicies {
     services: BTreeMap<&'static str, Vec<String>>,
     /// The first, and how many there are.
     names: BTreeMap<&'static str, (Vec<String>, usize)>,
 }
 
-impl Unwritten {
+impl DefaultedPolicies {
     pub(super) fn service(&mut self, name: &str, policy: &'static str) {
         self.services.entry(policy).or_default().push(name.to_owned());
     }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn many_names_are_told_by_the_first_of_them() {
-        let mut unwritten = Unwritten::default();
+        let mut unwritten = DefaultedPolicies::default();
         unwritten.service("web", "power-of-two");
         (0..10).for_each(|number| unwritten.name(&format!("n{number}"), "random"));
         let expected = [

@@ -35,20 +35,20 @@ pub(super) struct ChangeResult {
 }
 
 /// The engine, and hash tables that were made lately.
-struct Workshop {
+struct EngineState {
     engine: Box<dyn Engine>,
     fills: Fills,
 }
 
 /// Where the engine is.
-pub(super) struct Changing {
-    here: Option<Workshop>,
-    away: Option<JoinHandle<(Workshop, ChangeResult)>>,
+pub(super) struct EngineChange {
+    here: Option<EngineState>,
+    away: Option<JoinHandle<(EngineState, ChangeResult)>>,
 }
 
-impl Changing {
-    pub(super) fn new(engine: Box<dyn Engine>) -> Changing {
-        Changing { here: Some(Workshop { engine, fills: Fills::default() }), away: None }
+impl EngineChange {
+    pub(super) fn new(engine: Box<dyn Engine>) -> EngineChange {
+        EngineChange { here: Some(EngineState { engine, fills: Fills::default() }), away: None }
     }
 
     /// The engine, unless a change is on its way.
@@ -97,8 +97,8 @@ impl Changing {
     }
 }
 
-impl Workshop {
-    fn carry_out(mut self, change: Change) -> (Workshop, ChangeResult) {
+impl EngineState {
+    fn carry_out(mut self, change: Change) -> (EngineState, ChangeResult) {
         let planned = change.plan(&mut self.fills);
         let result = match planned.tables() {
             Ok(Some(tables)) => self.engine.apply(tables).map_err(ExecuteError::from),

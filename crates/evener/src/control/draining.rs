@@ -10,7 +10,7 @@ use crate::runtime::spelling::meant;
 use crate::views::has_service;
 
 /// One that waits for the engine.
-pub(super) struct Draining {
+pub(super) struct PendingDrain {
     /// With whose answer it is in force.
     number: u64,
     /// The server as it was before.
@@ -35,7 +35,7 @@ impl Daemon {
         self.executor.tell(Input::Drain { server: server.name.clone(), drain });
         // Groups and names don't wait for tables.
         let awaited = self.executor.director.awaited().filter(|_| server.owner == ServerOwner::Service);
-        let draining = Draining { number: awaited.unwrap_or_default(), server, drain, answer };
+        let draining = PendingDrain { number: awaited.unwrap_or_default(), server, drain, answer };
         match awaited {
             Some(_) => self.draining.push(draining),
             None => self.answer_drain(draining),
@@ -62,8 +62,8 @@ impl Daemon {
     }
 
     /// Answers one that is in force.
-    fn answer_drain(&self, draining: Draining) {
-        let Draining { server, drain, answer, .. } = draining;
+    fn answer_drain(&self, draining: PendingDrain) {
+        let PendingDrain { server, drain, answer, .. } = draining;
         let _ = answer.send(self.drained(&server, drain));
     }
 

@@ -12,17 +12,17 @@ use evener_core::path::tables::Tables;
 use evener_dataplane::{Counters, DataPlane, Engine, EngineError};
 use tokio::sync::mpsc;
 
-use super::changing::Changing;
+use super::changing::EngineChange;
 use super::groups::GroupControl;
-use super::handoff::Handing;
+use super::handoff::HandoffControl;
 use super::hosts::HostSocket;
 use super::names::NameControl;
-use super::showing::Showing;
+use super::showing::SnapshotPublisher;
 use super::telling::TraceControl;
-use super::totals::Totals;
+use super::totals::ServiceTotals;
 use super::{IDLE_ENGINE, clocks, now_ms};
 use crate::board::DaemonInfo;
-use crate::board::request::{GroupAnswer, GroupAsker};
+use crate::board::request::{GroupReply, GroupSender};
 use crate::config::Config;
 use crate::events::{Bus, DaemonEvent};
 use crate::io::neighbours::Neighbours;
@@ -30,7 +30,7 @@ use crate::io::network::resolve;
 use crate::io::probe::probe;
 use crate::io::report;
 use crate::io::sysctl::{ChangedSysctls, is_reverse_path_strict};
-use crate::redirect::Ask;
+use crate::redirect::MemberMessage;
 
 /// The engine whose packets go by the kernel's routes.
 pub(super) const KERNEL_ENGINE: &str = "xdp";
@@ -49,7 +49,7 @@ pub(super) struct Executor {
     pub(super) config: Config,
     /// The data plane, at all times; and the engine, which is away while it changes what they go by.
     pub(super) plane: Arc<dyn DataPlane>,
-    pub(super) changing: Changing,
+    pub(super) changing: EngineChange,
     /// The engine's name, and how it was attached when it was here last.
     pub(super) kind: &'static str,
     pub(super) engine_detail: String,
@@ -63,12 +63,12 @@ pub(super) struct Executor {
     pub(super) names: NameControl,
     /// Whether each service has a server, where the director has become ready and nobody was told yet.
     ready: Option<bool>,
-    pub(super) handing: Handing,
+    pub(super) handing: HandoffControl,
     pub(super) telling: TraceControl,
-    pub(super) totals: Totals,
+    pub(super) totals: ServiceTotals,
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
-    pub(super) showing: Showing,
+    pub(super) showing: SnapshotPublisher,
     swept: usize,
     fitting: Fitting,
 }
@@ -88,14 +88,14 @@ pub(super) struct Tools {
 impl Executor {
     pub(super) fn new(director: Director, config: Config, about: DaemonInfo, tools: Tools) -> Self {
         let Tools { engine, neighbours, settings, hosts, groups, names, facts, bus } = tools;
-        let showing = Showing::begin(about, &director, &*engine, bus.clone());
+        let showing = SnapshotPublisher::begin(about, &director, &*engine, bus.clone());
         Executor {
             director,
             config,
             plane: engine.data_plane(),
             kind: engine.kind(),
             engine_detail: engine.describe(),
-            changing: Changing::new(engine),
+            changing: EngineChange::new(engine),
             restores_later: false,
             neighbours,
             settings,
@@ -103,9 +103,9 @@ impl Executor {
             groups,
             names,
             ready: None,
-            handing: Handing::default(),
+            handing: HandoffControl::default(),
             telling: TraceControl::default(),
-            totals: Totals::default(),
+            totals: ServiceTotals::default(),
             facts,
             bus,
             showing,
@@ -146,7 +146,7 @@ impl Executor {
     }
 
     /// A member says something.
-    pub(super) fn answer_member(&mut self, ask: Ask) {
+    pub(super) fn answer_member(&mut self, ask: MemberMessage) {
         let now = self.moment();
         self.groups.answer(&mut self.director, now, ask);
         self.follow_orders();
@@ -157,9 +157,9 @@ impl Executor {
     pub(super) fn answer_group(
         &mut self,
         group: &str,
-        asker: &GroupAsker,
+        asker: &GroupSender,
         message: GroupMessage,
-    ) -> GroupAnswer {
+    ) -> GroupReply {
         let now = self.moment();
         let answer = self.groups.ordered(&mut self.director, now, group, asker, message);
         self.follow_orders();

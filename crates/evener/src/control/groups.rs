@@ -16,13 +16,13 @@ use evener_core::pool::Fact;
 use tokio::sync::mpsc;
 
 use super::drained;
-use crate::board::request::{GroupAnswer, GroupAsker};
+use crate::board::request::{GroupReply, GroupSender};
 use crate::config::{Config, GroupService, Tls};
 use crate::io::member_probe::probe_member;
 use crate::record::Recorder;
 use crate::redirect::{
-    Ask, Attendant, Front, Fronts, GroupContext, GroupSockets, ListenError, MemberQuery, MessageSender,
-    Reply, RequestLog, Responders, Rules, ask_for_load, ask_for_report, read_tls,
+    Frontend, Frontends, GroupContext, GroupSockets, ListenError, MemberMessage, MemberQuery, MessageSender,
+    Reply, RequestLog, Responders, Rules, SlowPathServer, ask_for_load, ask_for_report, read_tls,
 };
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::group_tokens::GroupTokens;
@@ -33,7 +33,7 @@ const MESSAGES: usize = 256;
 
 /// All that groups are served with.
 pub(super) struct GroupControl {
-    fronts: Arc<Fronts>,
+    fronts: Arc<Frontends>,
     /// Authorities that have signed members' certificates, of groups whose members may show some.
     client_cas: BTreeMap<String, PathBuf>,
     /// By which members join, of each group that has some; and those of a file that is not in force yet.
@@ -43,7 +43,7 @@ pub(super) struct GroupControl {
     throttle: TokenThrottle,
     /// None while there was never a group.
     responders: Option<Responders>,
-    attendant: Attendant,
+    attendant: SlowPathServer,
     telling: RequestLog,
     directory: PathBuf,
     facts: mpsc::Sender<Input>,
@@ -57,7 +57,7 @@ impl GroupControl {
         directory: &Path,
         facts: mpsc::Sender<Input>,
         recorder: &Arc<Recorder>,
-    ) -> (GroupControl, mpsc::Receiver<Ask>) {
+    ) -> (GroupControl, mpsc::Receiver<MemberMessage>) {
         let telling = RequestLog::new(Arc::clone(recorder));
         let (asks, asked) = mpsc::channel(MESSAGES);
         let groups = GroupControl {
@@ -67,7 +67,7 @@ impl GroupControl {
             next_tokens: BTreeMap::new(),
             throttle: TokenThrottle::default(),
             responders: None,
-            attendant: Attendant::start(telling.clone(), asks),
+            attendant: SlowPathServer::start(telling.clone(), asks),
             telling,
             directory: directory.to_owned(),
             facts,
@@ -77,7 +77,7 @@ impl GroupControl {
     }
 
     /// The redirectors of groups.
-    pub(super) fn fronts(&self) -> Arc<Fronts> {
+    pub(super) fn fronts(&self) -> Arc<Frontends> {
         Arc::clone(&self.fronts)
     }
 
@@ -153,8 +153,8 @@ impl GroupControl {
     }
 
     /// A member says something.
-    pub(super) fn answer(&mut self, director: &mut Director, now: Moment, ask: Ask) {
-        let Ask { group, from, verb, authorization, certificate, body, answer } = ask;
+    pub(super) fn answer(&mut self, director: &mut Director, now: Moment, ask: MemberMessage) {
+        let MemberMessage { group, from, verb, authorization, certificate, body, answer } = ask;
         let asker = MessageSender::Stranger {
             from: from.ip(),
             authorization: authorization.as_deref(),
@@ -179,26 +179,26 @@ impl GroupControl {
         director: &mut Director,
         now: Moment,
         group: &str,
-        asker: &GroupAsker,
+        asker: &GroupSender,
         message: GroupMessage,
-    ) -> GroupAnswer {
+    ) -> GroupReply {
         let asker = match asker {
-            GroupAsker::Stranger { from, authorization } => MessageSender::Stranger {
+            GroupSender::Stranger { from, authorization } => MessageSender::Stranger {
                 from: *from,
                 authorization: authorization.as_deref(),
                 certificate: None,
             },
-            GroupAsker::Operator => MessageSender::Operator,
+            GroupSender::Operator => MessageSender::Operator,
         };
         let reply = self.at_desk(director, now, group, |mut desk| desk.answer_read(asker, message));
         match reply {
             Some(Reply { status, kind, body }) => {
-                GroupAnswer { status, body, is_json: kind == "application/json" }
+                GroupReply { status, body, is_json: kind == "application/json" }
             }
             None => {
                 let known = meant(group, self.fronts.all().keys().map(String::as_str));
                 let body = format!("there is no server group {group}; {known}");
-                GroupAnswer { status: 404, body, is_json: false }
+                GroupReply { status: 404, body, is_json: false }
             }
         }
     }
@@ -251,7 +251,7 @@ impl GroupControl {
             // The group has begun by that.
             None => {
                 let mut fronts = BTreeMap::clone(&self.fronts.all());
-                fronts.insert(name.to_owned(), Arc::new(Front::new(name, rules)));
+                fronts.insert(name.to_owned(), Arc::new(Frontend::new(name, rules)));
                 self.fronts.publish(fronts);
             }
         }

@@ -26,7 +26,9 @@ use tokio::sync::mpsc;
 use super::RESTART;
 use super::executor::Executor;
 use crate::config::Config;
-use crate::handoff::{Chosen, ControlQuery, ControlReply, FourTuple, HeldSegment, LOOPBACK, Matched, framed};
+use crate::handoff::{
+    ChosenTarget, ControlQuery, ControlReply, FourTuple, HeldSegment, LOOPBACK, MatchedRoute, framed,
+};
 use crate::runtime::secret;
 
 /// Connections that a dispatcher decided of which it is to be told when they end, and how many of them are looked at in a second.
@@ -37,7 +39,7 @@ const ATTEMPTS: usize = 8;
 
 /// What handing over takes.
 #[derive(Default)]
-pub(super) struct Handing {
+pub(super) struct HandoffControl {
     /// Whose keys make cookies that servers believe.
     secret: Option<Secret>,
     /// Ways out, by interface.
@@ -133,7 +135,7 @@ impl Executor {
         ends: &FourTuple,
         content: RequestContent<'_>,
         advice: Option<SocketAddr>,
-    ) -> Option<Chosen> {
+    ) -> Option<ChosenTarget> {
         let vip = self.vip_of(ends)?;
         let named = advice.and_then(|advice| self.slot_of(&vip, advice));
         let (server, why) = self.chosen(ends, &vip, content, named)?;
@@ -148,7 +150,7 @@ impl Executor {
         if advised && self.handing.dispatched.len() < DISPATCHED_MAX {
             self.handing.dispatched.push_back(*ends);
         }
-        Some(Chosen {
+        Some(ChosenTarget {
             server,
             own: SocketAddr::new(own, proxy_port.unwrap_or(ends.service.port())),
             proxied: proxy_port.is_some(),
@@ -208,7 +210,7 @@ impl Executor {
     fn by_routes<T: Default>(
         &mut self,
         ends: &FourTuple,
-        matched: &Matched,
+        matched: &MatchedRoute,
         then: impl FnOnce(&mut Self, RequestContent<'_>) -> T,
     ) -> ControlReply<T> {
         let routes = self.vip_of(ends).and_then(|vip| self.director.plan().tables.routes.get(&vip.service));

@@ -39,17 +39,17 @@ use crate::handoff::{ControlQuery, HeldSegment};
 use crate::io::neighbours::ReceivedFrame;
 use crate::io::network;
 use crate::io::network::path_mtu::PathMtu;
-use crate::redirect::Ask;
+use crate::redirect::MemberMessage;
 use crate::runtime::Exit;
 use crate::runtime::day::second_of_day;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::signals::{ProcessSignals, SignalAction};
 use changing::{ChangeResult, ExecuteError};
-use draining::Draining;
+use draining::PendingDrain;
 use executor::Executor;
 use hosts::ReceivedDatagram;
-use reload::{Checking, Fixed, Reloading};
+use reload::{AddressCheck, PendingReload, StartupSettings};
 use start::StartError;
 
 /// Between two portions of the sweep through the session table.
@@ -131,7 +131,7 @@ struct Daemon {
     config_path: PathBuf,
     directory: PathBuf,
     /// What of the file is read at the start only, as it was then.
-    fixed: Fixed,
+    fixed: StartupSettings,
     frames: mpsc::Receiver<ReceivedFrame>,
     requests: mpsc::Receiver<ControlRequest>,
     network_changes: mpsc::Receiver<()>,
@@ -149,11 +149,11 @@ struct Daemon {
     /// Files that are read for a reload.
     reading: FileReader,
     /// Messages of groups' members.
-    asked: mpsc::Receiver<Ask>,
+    asked: mpsc::Receiver<MemberMessage>,
     /// A reload whose addresses are asked for, or that waits for the engine; and drains that do.
-    checking: Option<Checking>,
-    reloading: Option<Reloading>,
-    draining: Vec<Draining>,
+    checking: Option<AddressCheck>,
+    reloading: Option<PendingReload>,
+    draining: Vec<PendingDrain>,
     _lock: Lock,
 }
 

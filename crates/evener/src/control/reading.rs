@@ -47,7 +47,7 @@ pub(super) enum DnsFileError {
 pub(super) type ReloadReply = oneshot::Sender<Result<String, String>>;
 
 /// A file that was read, or why it wasn't, in words.
-pub(super) struct Read {
+pub(super) struct FileRead {
     /// Greater for those that were begun later.
     number: u64,
     pub(super) answer: Option<ReloadReply>,
@@ -56,8 +56,8 @@ pub(super) struct Read {
 
 /// The reading that goes on.
 pub(super) struct FileReader {
-    results: mpsc::Sender<Read>,
-    pub(super) done: mpsc::Receiver<Read>,
+    results: mpsc::Sender<FileRead>,
+    pub(super) done: mpsc::Receiver<FileRead>,
     /// Held by each thread for as long as it reads.
     readers: Arc<()>,
     begun: u64,
@@ -84,12 +84,12 @@ impl FileReader {
                 }
             };
             // the loop ends first only when the daemon does
-            let _ = results.send(Read { number, answer, files }).await;
+            let _ = results.send(FileRead { number, answer, files }).await;
         });
     }
 
     /// Whether a file is to be followed still, and not one that was read sooner though it was asked for later.
-    pub(super) fn is_latest(&mut self, read: &Read) -> bool {
+    pub(super) fn is_latest(&mut self, read: &FileRead) -> bool {
         let is_latest = read.number > self.followed;
         if is_latest && read.files.is_ok() {
             self.followed = read.number;

@@ -9,13 +9,13 @@ use evener_core::path::decide::{self, Decision, Memory, Reason, Verdict};
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
 use evener_core::path::sessions::{SessionKey, Value};
 use evener_core::path::tables::{Tables, Vip};
-use evener_dataplane::Moving;
+use evener_dataplane::RehandoffSegment;
 use tokio::sync::mpsc;
 
 use super::executor::Executor;
 use super::handoff::session_key;
 use super::now_ms;
-use crate::handoff::{FourTuple, HeldSegment, Move};
+use crate::handoff::{FourTuple, HeldSegment, Rehandoff};
 
 /// Segments that wait for the loop.
 const HELD: usize = 4_096;
@@ -24,10 +24,13 @@ impl Executor {
     pub(super) fn held(&mut self) -> mpsc::Receiver<HeldSegment> {
         let (sender, held) = mpsc::channel(HELD);
         self.handing.again = Some(sender.clone());
-        let mover = Arc::new(move |Moving { reason, ifindex, server, frame, is_whole }: Moving<'_>| {
-            // What finds no room is an orphan: see `Executor::keeps_back`.
-            let _ = sender.try_send(HeldSegment { reason, ifindex, server, frame: frame.to_vec(), is_whole });
-        });
+        let mover = Arc::new(
+            move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
+                // What finds no room is an orphan: see `Executor::keeps_back`.
+                let _ =
+                    sender.try_send(HeldSegment { reason, ifindex, server, frame: frame.to_vec(), is_whole });
+            },
+        );
         if let Some(engine) = self.changing.engine() {
             engine.moves(mover);
         }
@@ -36,7 +39,7 @@ impl Executor {
 
     /// Looks at a segment that the data plane has held: it may begin a later request that other servers are for. `None`: it doesn't, and
     /// what could be done is done.
-    pub(super) fn take_up(&mut self, held: HeldSegment) -> Option<Move> {
+    pub(super) fn take_up(&mut self, held: HeldSegment) -> Option<Rehandoff> {
         let own = self.director.links().get(&held.ifindex).copied();
         let Parsed::Segment(segment) = parse(&held.frame, own) else { return None };
         let ends = FourTuple::of(&segment);
@@ -56,7 +59,7 @@ impl Executor {
         match self.address_of(server) {
             Some(at) => {
                 self.keep_back(&ends, &vip);
-                Some(Move { ends, at, header, payload, held })
+                Some(Rehandoff { ends, at, header, payload, held })
             }
             // What this host carries stays here.
             None if self.director.plan().tables.pools.get(&server) == Some(&u64::MAX) => {

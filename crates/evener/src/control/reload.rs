@@ -11,10 +11,10 @@ use evener_core::path::sessions::{buckets_for, sessions_for};
 use super::changing::ExecuteError;
 use super::conflicts::ProbedAddresses;
 use super::names::OpenedNames;
-use super::reading::{LoadedFiles, Read, ReloadReply};
+use super::reading::{FileRead, LoadedFiles, ReloadReply};
 use super::telling::open_log;
 use super::{Daemon, IDLE_ENGINE, RESTART, display};
-use crate::board::Loaded;
+use crate::board::LoadedFile;
 use crate::config::{AdminConfig, Config, EngineConfig};
 use crate::events::DaemonEvent;
 use crate::io::neighbours::ReceivedFrame;
@@ -23,7 +23,7 @@ use crate::redirect::GroupSockets;
 
 impl Daemon {
     /// Begins with a file that was read.
-    pub(super) async fn reload(&mut self, read: Read) {
+    pub(super) async fn reload(&mut self, read: FileRead) {
         let error = match (self.reading.is_latest(&read), read.files) {
             (false, _) => {
                 let later = "nothing was changed: a reload that was asked for later is in force";
@@ -32,7 +32,7 @@ impl Daemon {
             (true, Ok(files)) => match self.prepare(files).await {
                 Ok((file, None)) => return self.order(file, read.answer),
                 Ok((file, Some(asked))) => {
-                    self.checking = Some(Checking { asked, file, answer: read.answer });
+                    self.checking = Some(AddressCheck { asked, file, answer: read.answer });
                     return;
                 }
                 Err(error) => error,
@@ -64,28 +64,28 @@ impl Daemon {
         while let Ok(frame) = self.frames.try_recv() {
             self.hear_frame(frame).await;
         }
-        if let Some(Checking { file, answer, .. }) = self.checking.take() {
+        if let Some(AddressCheck { file, answer, .. }) = self.checking.take() {
             self.order(file, answer);
         }
     }
 
     /// Orders that the farm of a file be in force, or nothing of it.
-    fn order(&mut self, file: File, answer: Option<ReloadReply>) {
-        let File { config, farm, network, links, opened, opened_names } = file;
+    fn order(&mut self, file: CheckedFile, answer: Option<ReloadReply>) {
+        let CheckedFile { config, farm, network, links, opened, opened_names } = file;
         let later = self.fixed.differences(&config);
-        let loaded = Loaded { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
+        let loaded = LoadedFile { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
         self.executor.showing.will_load(Some(loaded));
         let groups = self.executor.groups.kept(&config);
         self.executor.names.will_follow(Some(opened_names));
         let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, groups };
         self.executor.tell(reload);
         let number = self.executor.director.awaited().unwrap_or_default();
-        self.reloading = Some(Reloading { number, config, later, opened, answer });
+        self.reloading = Some(PendingReload { number, config, later, opened, answer });
     }
 
     /// Goes on with a file that is in force, or with the one before.
-    pub(super) async fn finish_reload(&mut self, reloading: Reloading, result: Result<(), ExecuteError>) {
-        let Reloading { config, later, opened, answer, .. } = reloading;
+    pub(super) async fn finish_reload(&mut self, reloading: PendingReload, result: Result<(), ExecuteError>) {
+        let PendingReload { config, later, opened, answer, .. } = reloading;
         self.executor.showing.will_load(None);
         self.executor.names.will_follow(None);
         let done = result.map_err(|error| error.to_string()).map(|()| {
@@ -123,7 +123,7 @@ impl Daemon {
         self.executor.bus.tell(match &said {
             Err(error) if !is_in_force => DaemonEvent::ReloadRefused { file, error: error.clone() },
             Ok(_) | Err(_) => {
-                let Loaded { restart_for, trouble, .. } = &self.executor.showing.about().loaded;
+                let LoadedFile { restart_for, trouble, .. } = &self.executor.showing.about().loaded;
                 let restart_for = restart_for.clone().map(|keys| (keys.clone(), remedy(&keys)));
                 DaemonEvent::Reloaded { file, restart_for, trouble: trouble.clone() }
             }
@@ -136,7 +136,7 @@ impl Daemon {
     async fn prepare(
         &mut self,
         LoadedFiles { config, dns }: LoadedFiles,
-    ) -> Result<(File, Option<ProbedAddresses>), String> {
+    ) -> Result<(CheckedFile, Option<ProbedAddresses>), String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
         let idle = self.executor.is_idle();
         if idle && config.takes_packets() {
@@ -163,7 +163,7 @@ impl Daemon {
         }
         let opened = self.executor.groups.open(&config).map_err(|error| error.to_string())?;
         let opened_names = self.executor.names.open(&config, dns).map_err(|error| error.to_string())?;
-        Ok((File { config, farm, network, links, opened, opened_names }, asked))
+        Ok((CheckedFile { config, farm, network, links, opened, opened_names }, asked))
     }
 
     /// Hears the neighbours of a file's farm, too.
@@ -194,14 +194,14 @@ fn answer(to: Option<ReloadReply>, said: Result<String, String>) {
 }
 
 /// A file whose addresses are asked for.
-pub(super) struct Checking {
+pub(super) struct AddressCheck {
     pub(super) asked: ProbedAddresses,
-    file: File,
+    file: CheckedFile,
     answer: Option<ReloadReply>,
 }
 
 /// A file that waits for the engine.
-pub(super) struct Reloading {
+pub(super) struct PendingReload {
     /// The order with whose answer it is in force.
     pub(super) number: u64,
     config: Config,
@@ -212,7 +212,7 @@ pub(super) struct Reloading {
 }
 
 /// A file that nothing speaks against.
-struct File {
+struct CheckedFile {
     config: Config,
     farm: Farm,
     network: Network,
@@ -235,16 +235,16 @@ pub(super) fn remedy(keys: &str) -> String {
 
 /// What of a file a daemon reads when it starts, and never again.
 #[derive(Debug)]
-pub(super) struct Fixed {
+pub(super) struct StartupSettings {
     engine: EngineConfig,
     admin: AdminConfig,
 }
 
-impl Fixed {
+impl StartupSettings {
     /// As a daemon has it that starts with this file, where the engine didn't find it otherwise: sessions stay in the tables
     /// that an earlier daemon made.
-    pub(super) fn of(config: &Config, engine: &dyn evener_dataplane::Engine) -> Fixed {
-        let mut fixed = Fixed { engine: config.engine.clone(), admin: config.admin.clone() };
+    pub(super) fn of(config: &Config, engine: &dyn evener_dataplane::Engine) -> StartupSettings {
+        let mut fixed = StartupSettings { engine: config.engine.clone(), admin: config.admin.clone() };
         if engine.kind() == IDLE_ENGINE {
             return fixed;
         }

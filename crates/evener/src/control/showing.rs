@@ -6,30 +6,35 @@ use evener_core::director::Director;
 use evener_dataplane::{DataPlane, Engine};
 
 use super::executor::Executor;
-use crate::board::Local;
+use crate::board::LocalServerState;
 use crate::board::installed::Installed;
-use crate::board::{Board, DaemonInfo, Loaded, PublishedState};
+use crate::board::{DaemonInfo, LoadedFile, PublishedState, SnapshotStore};
 use crate::events::Bus;
 use crate::names::QueryCounts;
-use crate::redirect::Fronts;
+use crate::redirect::Frontends;
 
 /// Where it goes, and what of it the director doesn't know.
-pub(super) struct Showing {
-    pub(super) board: Arc<Board>,
+pub(super) struct SnapshotPublisher {
+    pub(super) board: Arc<SnapshotStore>,
     about: Arc<DaemonInfo>,
     readings: Arc<dyn DataPlane>,
     /// About the file that a reload is putting in force.
-    next: Option<Loaded>,
-    local: Option<Local>,
+    next: Option<LoadedFile>,
+    local: Option<LocalServerState>,
     pub(super) installed: Arc<Installed>,
-    fronts: Arc<Fronts>,
+    fronts: Arc<Frontends>,
     queries: Arc<QueryCounts>,
 }
 
-impl Showing {
-    pub(super) fn begin(about: DaemonInfo, director: &Director, engine: &dyn Engine, bus: Bus) -> Showing {
+impl SnapshotPublisher {
+    pub(super) fn begin(
+        about: DaemonInfo,
+        director: &Director,
+        engine: &dyn Engine,
+        bus: Bus,
+    ) -> SnapshotPublisher {
         let (about, readings) = (Arc::new(about), engine.data_plane());
-        let board = Board::new(PublishedState {
+        let board = SnapshotStore::new(PublishedState {
             snapshot: Arc::clone(director.snapshot()),
             about: Arc::clone(&about),
             gone: Arc::default(),
@@ -43,7 +48,7 @@ impl Showing {
             fronts: Arc::default(),
             queries: Arc::default(),
         });
-        Showing {
+        SnapshotPublisher {
             board: Arc::new(board),
             about,
             readings,
@@ -60,7 +65,7 @@ impl Showing {
     }
 
     /// What is to be told of a file once it is in force: at once with the farm that it describes.
-    pub(super) fn will_load(&mut self, loaded: Option<Loaded>) {
+    pub(super) fn will_load(&mut self, loaded: Option<LoadedFile>) {
         self.next = loaded;
     }
 }
@@ -105,13 +110,13 @@ impl Executor {
     }
 
     /// Publishes what this host is as a server.
-    pub(super) fn show_local(&mut self, local: Option<Local>) {
+    pub(super) fn show_local(&mut self, local: Option<LocalServerState>) {
         self.showing.local = local;
         self.publish();
     }
 
     /// Publishes what is counted of groups and names.
-    pub(super) fn show_groups(&mut self, fronts: Arc<Fronts>, queries: Arc<QueryCounts>) {
+    pub(super) fn show_groups(&mut self, fronts: Arc<Frontends>, queries: Arc<QueryCounts>) {
         self.showing.fronts = fronts;
         self.showing.queries = queries;
         self.publish();

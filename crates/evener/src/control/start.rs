@@ -31,19 +31,19 @@ use super::groups::GroupControl;
 use super::hosts::{self, HostSocket, ReceivedDatagram};
 use super::names::{NameControl, OpenError};
 use super::reading::{FileReader, read_dns_files};
-use super::reload::{self, Fixed};
+use super::reload::{self, StartupSettings};
 use super::telling::open_log;
-use super::totals::Totals;
+use super::totals::ServiceTotals;
 use super::{Daemon, PACKET_ENGINE, REQUESTS, clocks, display, now_ms};
 use crate::admin;
 use crate::agent::local_server::LocalServer;
 use crate::agent::{self, AgentError};
 use crate::board::request::ControlRequest;
-use crate::board::{DaemonInfo, Loaded};
+use crate::board::{DaemonInfo, LoadedFile};
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
 use crate::events::{Bus, DaemonEvent};
-use crate::handoff::lccp::{NodeRole, Speaker};
-use crate::handoff::{Asking, ControlQuery, ConversationContext};
+use crate::handoff::lccp::{LccpNode, NodeRole};
+use crate::handoff::{ControlLink, ControlQuery, ConversationContext};
 use crate::io::neighbours::{Neighbours, ReceivedFrame};
 use crate::io::network::{self, Network, NetworkError, path_mtu};
 use crate::io::sysctl::ChangedSysctls;
@@ -212,7 +212,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let hosts = hosts.map(|(hosts, _)| hosts);
     let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());
     let director = Director::new(start, beginning(&*engine, lease_ms, started_ms));
-    let fixed = Fixed::of(&config, &*engine);
+    let fixed = StartupSettings::of(&config, &*engine);
     let restart_for = fixed.differences(&config);
     if let Some(keys) = &restart_for {
         tracing::warn!(
@@ -225,14 +225,14 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         config: display(config_path),
         adopted,
         engine_note,
-        loaded: Loaded { at: SystemTime::now(), restart_for, trouble: None },
+        loaded: LoadedFile { at: SystemTime::now(), restart_for, trouble: None },
     };
     let settings = ChangedSysctls::new(&directory);
     let (fronts, queries) = (groups.fronts(), names.counts());
     let tools = Tools { engine, neighbours, settings, hosts, groups, names, facts: results, bus };
     let mut executor = Executor::new(director, config, about, tools);
     executor.show_groups(fronts, queries);
-    executor.totals = Totals::open(&directory, adopted);
+    executor.totals = ServiceTotals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
     executor.tell_by(recorder);
@@ -343,8 +343,8 @@ fn reader(
     part: NodeRole,
     network: &Network,
 ) -> io::Result<(ConversationContext, Secret)> {
-    let asking = Asking::new(asked, Arc::clone(recorder), bus.clone());
-    let speaker = Speaker::start(secret.clone(), part, network, Some(asking.clone()))?;
+    let asking = ControlLink::new(asked, Arc::clone(recorder), bus.clone());
+    let speaker = LccpNode::start(secret.clone(), part, network, Some(asking.clone()))?;
     Ok((ConversationContext::new(asking, Arc::clone(recorder), speaker, ClientLimits::make()), secret))
 }
 

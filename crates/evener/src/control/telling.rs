@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use evener_dataplane::EngineError;
-use evener_dataplane::events::Watch;
+use evener_dataplane::events::TraceFilter;
 use tokio::sync::mpsc;
 
 use super::executor::Executor;
@@ -20,7 +20,7 @@ pub(super) struct TraceControl {
     /// Begins when the data plane is first to tell something.
     listener: Option<TraceReader>,
     /// What the data plane was told to tell; not known at first, since an earlier daemon may have wanted something.
-    watched: Option<Watch>,
+    watched: Option<TraceFilter>,
 }
 
 /// Opens the access log of a file, if it has one.
@@ -52,7 +52,7 @@ impl Executor {
             return Ok(());
         }
         let Some(engine) = self.changing.engine() else { return Ok(()) };
-        if self.telling.listener.is_none() && wanted != Watch::default() {
+        if self.telling.listener.is_none() && wanted != TraceFilter::default() {
             let (events, recorder) = (engine.events()?, Arc::clone(&self.telling.recorder));
             let none = |source| EngineError::System { what: "a thread for events".to_owned(), source };
             self.telling.listener = Some(TraceReader::start(events, recorder).map_err(none)?);
@@ -94,7 +94,7 @@ impl Executor {
 
     /// Ends all telling: what the data plane has told already is noted yet.
     pub(super) fn fall_silent(&mut self) {
-        let nothing = Watch::default();
+        let nothing = TraceFilter::default();
         if self.telling.watched.as_ref().is_some_and(|watched| *watched != nothing)
             && let Some(Err(error)) = self.changing.engine().map(|engine| engine.watch(&nothing))
         {

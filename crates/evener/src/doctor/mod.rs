@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::admin::{Client, message, print};
 use crate::agent;
-use crate::cli::{CONFIG_FILE, Doctor};
+use crate::cli::{CONFIG_FILE, DoctorArgs};
 use crate::io::network;
 use crate::runtime::Exit;
 use crate::runtime::paths;
@@ -26,7 +26,7 @@ use crate::runtime::terminal;
 use crate::views::{Finding, Severity};
 
 /// Looks at everything, and prints what was found. Ends with 4 if anything failed.
-pub fn run(Doctor { config, view }: &Doctor) -> Exit {
+pub fn run(DoctorArgs { config, view }: &DoctorArgs) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evener_core::path::content::{NO_ROUTE, Routes};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::{Chosen, ControlQuery, FourTuple, NormalizedRequest};
+use super::{ChosenTarget, ControlQuery, FourTuple, NormalizedRequest};
 use crate::events::{Bus, DaemonEvent};
 use crate::record::Recorder;
 
@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 3;
 
 /// The way to the control loop. Clones are the same one.
 #[derive(Clone)]
-pub(crate) struct Asking {
+pub(crate) struct ControlLink {
     questions: mpsc::Sender<ControlQuery>,
     /// Has the routes in force.
     recorder: Arc<Recorder>,
@@ -28,7 +28,7 @@ pub(crate) struct Asking {
 
 /// Which route takes a request, by the routes of one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Matched {
+pub(crate) struct MatchedRoute {
     routes: Arc<Routes>,
     /// Counted from 0; none takes what all servers may have.
     pub(crate) route: Option<u16>,
@@ -44,10 +44,10 @@ pub(crate) enum ControlReply<T> {
     Changed,
 }
 
-impl Matched {
-    fn by(routes: Arc<Routes>, wanted: &NormalizedRequest) -> Matched {
+impl MatchedRoute {
+    fn by(routes: Arc<Routes>, wanted: &NormalizedRequest) -> MatchedRoute {
         let (route, ring) = routes.find_all(&wanted.asked());
-        Matched { routes, route, ring }
+        MatchedRoute { routes, route, ring }
     }
 
     /// Whether it was found by these routes.
@@ -56,9 +56,13 @@ impl Matched {
     }
 }
 
-impl Asking {
-    pub(crate) fn new(questions: mpsc::Sender<ControlQuery>, recorder: Arc<Recorder>, bus: Bus) -> Asking {
-        Asking { questions, recorder, looking: Arc::new(Semaphore::new(LOOKING_MAX)), bus }
+impl ControlLink {
+    pub(crate) fn new(
+        questions: mpsc::Sender<ControlQuery>,
+        recorder: Arc<Recorder>,
+        bus: Bus,
+    ) -> ControlLink {
+        ControlLink { questions, recorder, looking: Arc::new(Semaphore::new(LOOKING_MAX)), bus }
     }
 
     /// Tells of something that happened.
@@ -82,7 +86,7 @@ impl Asking {
         ends: FourTuple,
         wanted: &NormalizedRequest,
         advice: Option<SocketAddr>,
-    ) -> (Option<u16>, Option<Chosen>) {
+    ) -> (Option<u16>, Option<ChosenTarget>) {
         let question = |matched, answer| ControlQuery::Choose { ends, matched, advice, answer };
         let (route, chosen) = self.matched(ends.service, wanted, question).await;
         (route, chosen.flatten())
@@ -110,7 +114,7 @@ impl Asking {
         &self,
         service: SocketAddr,
         wanted: &NormalizedRequest,
-        question: impl Fn(Matched, oneshot::Sender<ControlReply<T>>) -> ControlQuery,
+        question: impl Fn(MatchedRoute, oneshot::Sender<ControlReply<T>>) -> ControlQuery,
     ) -> (Option<u16>, Option<T>) {
         let mut route = None;
         for _ in 0..ATTEMPTS {
@@ -129,14 +133,14 @@ impl Asking {
         (route, None)
     }
 
-    async fn find(&self, service: SocketAddr, wanted: &NormalizedRequest) -> Option<Matched> {
+    async fn find(&self, service: SocketAddr, wanted: &NormalizedRequest) -> Option<MatchedRoute> {
         let routes = self.recorder.routes(service)?;
         if routes.complex_from == NO_ROUTE {
-            return Some(Matched::by(routes, wanted));
+            return Some(MatchedRoute::by(routes, wanted));
         }
         let (turn, wanted) = (Arc::clone(&self.looking).acquire_owned().await.ok()?, wanted.clone());
         let look = tokio::task::spawn_blocking(move || {
-            let matched = Matched::by(routes, &wanted);
+            let matched = MatchedRoute::by(routes, &wanted);
             drop(turn);
             matched
         });

@@ -4,22 +4,22 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use evener_core::director::transfer::{
-    PATIENCE_MS, Transfer, TransferEvent, TransferInput, TransferOrder, TransferOutcome, Word,
+    FinalResponse, PATIENCE_MS, Transfer, TransferEvent, TransferInput, TransferOrder, TransferOutcome,
 };
 use evener_core::net::http;
-use evener_core::node::lccp::{self, ErrorCode, Handed, MessageBody, Receptor};
+use evener_core::node::lccp::{self, ErrorCode, MessageBody, ReceivedConnection, Receptor};
 use evener_dataplane::repair::{self, Saved};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::head::{HEAD_MAX, HeadRefusal, Judged, NormalizedRequest, judge};
+use super::head::{HEAD_MAX, HeadClass, HeadRefusal, NormalizedRequest, classify};
 use super::lccp::{PeerExchange, now_ms, state};
-use super::rehandoff::{Move, taken_up};
-use super::{Chosen, ControlQuery, ConversationContext, FourTuple, proxy, reset, restore};
-use crate::record::{Decided, Mechanism};
-use crate::runtime::seats::Seat;
+use super::rehandoff::{Rehandoff, taken_up};
+use super::{ChosenTarget, ControlQuery, ConversationContext, FourTuple, proxy, reset, restore};
+use crate::record::{HandoffRecord, Mechanism};
+use crate::runtime::seats::ConnectionSlot;
 
 /// Bytes that are read before somebody must be found for them.
 const READ_MAX: usize = HEAD_MAX + 16 * 1024;
@@ -31,11 +31,11 @@ const GOODBYE: Duration = Duration::from_millis(PATIENCE_MS / 5);
 /// Where the connection is.
 enum ClientSocket {
     /// In a socket of this process.
-    Here(TcpStream),
+    Local(TcpStream),
     /// In no socket.
-    Nowhere(Box<Exported>),
+    Exported(Box<Exported>),
     /// With a server.
-    There,
+    Remote,
 }
 
 /// A connection without a socket.
@@ -46,7 +46,7 @@ struct Exported {
 }
 
 /// All that one connection is moved with.
-struct Carrier<'r> {
+struct HandoffTask<'r> {
     reader: &'r ConversationContext,
     ends: FourTuple,
     began: Instant,
@@ -55,30 +55,35 @@ struct Carrier<'r> {
     bytes: Vec<u8>,
     wanted: Option<NormalizedRequest>,
     /// The later request that other servers are for.
-    moving: Option<Move>,
+    moving: Option<Rehandoff>,
     /// With whom is spoken about it.
     exchange: Option<PeerExchange>,
     advice: Option<SocketAddr>,
     /// Counted from 1.
     route: Option<u64>,
-    chosen: Option<Chosen>,
+    chosen: Option<ChosenTarget>,
     /// A connection to its server, where its bytes are carried.
     server: Option<TcpStream>,
 }
 
 /// Talks with a client until it is somebody else's. It has this place meanwhile, unless somebody else needs it more.
-pub(super) async fn accepted(stream: TcpStream, ends: FourTuple, seat: Seat, reader: &ConversationContext) {
-    let carrier = Carrier::of(ClientSocket::Here(stream), ends, None, reader);
+pub(super) async fn accepted(
+    stream: TcpStream,
+    ends: FourTuple,
+    seat: ConnectionSlot,
+    reader: &ConversationContext,
+) {
+    let carrier = HandoffTask::of(ClientSocket::Local(stream), ends, None, reader);
     run(Transfer::accepted(now_ms()), carrier, Some(seat)).await;
 }
 
 /// Moves a connection, or has it stay, or end.
-pub(crate) async fn rehandoff(moving: Move, reader: ConversationContext) {
-    let carrier = Carrier::of(ClientSocket::There, moving.ends, Some(moving), &reader);
+pub(crate) async fn rehandoff(moving: Rehandoff, reader: ConversationContext) {
+    let carrier = HandoffTask::of(ClientSocket::Remote, moving.ends, Some(moving), &reader);
     run(Transfer::moving(now_ms()), carrier, None).await;
 }
 
-async fn run(mut transfer: Transfer, mut carrier: Carrier<'_>, mut seat: Option<Seat>) {
+async fn run(mut transfer: Transfer, mut carrier: HandoffTask<'_>, mut seat: Option<ConnectionSlot>) {
     let (client, mut gave_way) = (carrier.ends.client.ip(), true);
     while let Some(order) = transfer.order() {
         let gives_way = transfer.gives_way();
@@ -114,14 +119,14 @@ async fn run(mut transfer: Transfer, mut carrier: Carrier<'_>, mut seat: Option<
     }
 }
 
-impl<'r> Carrier<'r> {
+impl<'r> HandoffTask<'r> {
     fn of(
         place: ClientSocket,
         ends: FourTuple,
-        moving: Option<Move>,
+        moving: Option<Rehandoff>,
         reader: &'r ConversationContext,
-    ) -> Carrier<'r> {
-        Carrier {
+    ) -> HandoffTask<'r> {
+        HandoffTask {
             reader,
             ends,
             began: Instant::now(),
@@ -179,7 +184,7 @@ impl<'r> Carrier<'r> {
         }
     }
 
-    fn settle(&self, outcome: TransferOutcome, word: Option<Word>) {
+    fn settle(&self, outcome: TransferOutcome, word: Option<FinalResponse>) {
         let client = self.ends.client;
         tracing::debug!(%client, ?outcome, what = self.wanted.as_ref().map(NormalizedRequest::text), "settled");
         let mechanism = match outcome {
@@ -198,13 +203,13 @@ impl<'r> Carrier<'r> {
             _ => None,
         };
         let status = match word {
-            Some(Word::Status(status)) => Some(status),
-            Some(Word::TimedOut) => self.speaks_text().then_some(408),
-            Some(Word::Http1Required | Word::Reset) | None => None,
+            Some(FinalResponse::Status(status)) => Some(status),
+            Some(FinalResponse::TimedOut) => self.speaks_text().then_some(408),
+            Some(FinalResponse::Http1Required | FinalResponse::Reset) | None => None,
         };
         let is_routed = server.is_some() || outcome == TransferOutcome::Unserved;
         self.reader.outcomes.count(mechanism);
-        self.reader.recorder.decided(&Decided {
+        self.reader.recorder.decided(&HandoffRecord {
             ends: self.ends,
             mechanism,
             head: &self.bytes,
@@ -223,7 +228,7 @@ impl<'r> Carrier<'r> {
     }
 
     /// The same with what is left of a connection that a server has.
-    async fn part(&mut self, question: impl FnOnce(FourTuple, Move) -> ControlQuery) -> TransferInput {
+    async fn part(&mut self, question: impl FnOnce(FourTuple, Rehandoff) -> ControlQuery) -> TransferInput {
         self.exchange = None;
         match self.moving.take() {
             Some(moving) => self.ask(question(self.ends, moving)).await,
@@ -234,7 +239,7 @@ impl<'r> Carrier<'r> {
     /// Here complex routes are looked up, too.
     async fn look(&self) -> TransferInput {
         let Some(moving) = &self.moving else { return TransferInput::Leaves };
-        let Judged::Wanted(wanted) = judge(&moving.payload) else { return TransferInput::Leaves };
+        let HeadClass::Wanted(wanted) = classify(&moving.payload) else { return TransferInput::Leaves };
         match self.reader.asking.stays(self.ends, &wanted, moving.held.server).await {
             true => TransferInput::Stays,
             false => TransferInput::Leaves,
@@ -281,14 +286,14 @@ impl<'r> Carrier<'r> {
                     TransferInput::Advised
                 }
                 MessageBody::Released { socket, state } => {
-                    let handed = Handed { state, send: Vec::new(), receive: Vec::new() };
+                    let handed = ReceivedConnection { state, send: Vec::new(), receive: Vec::new() };
                     let rests = self.moving.as_ref().filter(|moving| {
                         (moving.header.sequence, moving.header.acknowledgment)
                             == (state.rcv_nxt, state.snd_nxt)
                     });
                     let Some(moving) = rests else { return TransferInput::Denied(ErrorCode::Unknown) };
                     let saved = taken_up(moving, state::saved(socket, handed));
-                    self.place = ClientSocket::Nowhere(Box::new(Exported { saved, told: None }));
+                    self.place = ClientSocket::Exported(Box::new(Exported { saved, told: None }));
                     TransferInput::Released
                 }
                 _ => continue,
@@ -298,7 +303,7 @@ impl<'r> Carrier<'r> {
 
     /// Reads until it is clear what the client wants.
     async fn read(&mut self) -> TransferInput {
-        let ClientSocket::Here(stream) = &mut self.place else { return TransferInput::Left };
+        let ClientSocket::Local(stream) = &mut self.place else { return TransferInput::Left };
         self.began = Instant::now();
         let mut buffer = vec![0; 16 * 1024];
         while self.bytes.len() < READ_MAX {
@@ -306,14 +311,14 @@ impl<'r> Carrier<'r> {
                 Ok(0) | Err(_) => return TransferInput::Left,
                 Ok(len) => self.bytes.extend_from_slice(buffer.get(..len).unwrap_or_default()),
             }
-            match judge(&self.bytes) {
-                Judged::Wanted(wanted) => {
+            match classify(&self.bytes) {
+                HeadClass::Wanted(wanted) => {
                     let hello = wanted.is_hello();
                     self.wanted = Some(wanted);
                     return TransferInput::Wanted { hello };
                 }
-                Judged::Refused(refusal) => return TransferInput::Refused(refusal.word()),
-                Judged::Incomplete => {}
+                HeadClass::Refused(refusal) => return TransferInput::Refused(refusal.word()),
+                HeadClass::Incomplete => {}
             }
         }
         TransferInput::Refused(HeadRefusal::Request(http::HttpRefusal::TooLarge).word())
@@ -326,14 +331,14 @@ impl<'r> Carrier<'r> {
         let (route, chosen) = self.reader.asking.choose(self.ends, wanted, self.advice).await;
         (self.route, self.chosen) = (route.map(|route| u64::from(route) + 1), chosen);
         match chosen {
-            Some(Chosen { takes, advised, .. }) => TransferInput::Chosen { takes, advised },
+            Some(ChosenTarget { takes, advised, .. }) => TransferInput::Chosen { takes, advised },
             None => TransferInput::Unserved,
         }
     }
 
     fn export(&mut self) -> TransferInput {
-        let place = std::mem::replace(&mut self.place, ClientSocket::There);
-        let (ClientSocket::Here(stream), Some(chosen)) = (place, self.chosen) else {
+        let place = std::mem::replace(&mut self.place, ClientSocket::Remote);
+        let (ClientSocket::Local(stream), Some(chosen)) = (place, self.chosen) else {
             return TransferInput::NotExported;
         };
         let Ok(socket) = stream.into_std() else { return TransferInput::NotExported };
@@ -343,13 +348,13 @@ impl<'r> Carrier<'r> {
                 self.exchange = speaker.exchange(chosen.own.ip(), Receptor::Distributor, &self.ends);
                 let told = state::transfer(&saved).filter(|_| self.exchange.is_some()).map(|(_, told)| told);
                 let len = told.as_ref().map(lccp::TransferImage::queued_len);
-                self.place = ClientSocket::Nowhere(Box::new(Exported { saved, told }));
+                self.place = ClientSocket::Exported(Box::new(Exported { saved, told }));
                 TransferInput::Exported { len }
             }
             Err(not_saved) => {
                 tracing::debug!(client = %self.ends.client, error = %not_saved.error, "not given");
                 if let Ok(stream) = TcpStream::from_std(not_saved.socket) {
-                    self.place = ClientSocket::Here(stream);
+                    self.place = ClientSocket::Local(stream);
                 }
                 TransferInput::NotExported
             }
@@ -357,7 +362,7 @@ impl<'r> Carrier<'r> {
     }
 
     fn offer(&self, missing: u32) -> TransferInput {
-        if let (ClientSocket::Nowhere(exported), Some(exchange)) = (&self.place, &self.exchange) {
+        if let (ClientSocket::Exported(exported), Some(exchange)) = (&self.place, &self.exchange) {
             let socket = exchange.socket();
             let pieces = exported.told.iter().flat_map(|told| told.pieces(missing));
             pieces.for_each(|piece| exchange.say(MessageBody::Handoff { socket, piece }));
@@ -368,7 +373,7 @@ impl<'r> Carrier<'r> {
     async fn commit(&mut self, replayed: bool) -> TransferInput {
         // From now on its server may be spoken with about its next request.
         self.exchange = None;
-        let (ClientSocket::Nowhere(exported), Some(chosen)) = (&self.place, self.chosen) else {
+        let (ClientSocket::Exported(exported), Some(chosen)) = (&self.place, self.chosen) else {
             return TransferInput::Committed(false);
         };
         let packets = if replayed { repair::replay(&exported.saved, chosen.mss) } else { Vec::new() };
@@ -380,10 +385,10 @@ impl<'r> Carrier<'r> {
 
     fn restore(&mut self) -> TransferInput {
         self.exchange = None;
-        let ClientSocket::Nowhere(exported) = &self.place else { return TransferInput::Restored(false) };
+        let ClientSocket::Exported(exported) = &self.place else { return TransferInput::Restored(false) };
         match restore(&exported.saved) {
             Ok(stream) => {
-                self.place = ClientSocket::Here(stream);
+                self.place = ClientSocket::Local(stream);
                 TransferInput::Restored(true)
             }
             Err(error) => {
@@ -404,22 +409,22 @@ impl<'r> Carrier<'r> {
         self.bytes.first().is_some_and(u8::is_ascii_alphabetic)
     }
 
-    async fn answer(&mut self, word: Word) -> TransferInput {
+    async fn answer(&mut self, word: FinalResponse) -> TransferInput {
         let speaks_text = self.speaks_text();
-        let ClientSocket::Here(stream) = &mut self.place else { return TransferInput::Done };
+        let ClientSocket::Local(stream) = &mut self.place else { return TransferInput::Done };
         match word {
-            Word::Status(status) => answer(stream, status).await,
+            FinalResponse::Status(status) => answer(stream, status).await,
             // Who has not said a whole request is told so (RFC 9110, section 15.5.9); of TLS nothing can be told.
-            Word::TimedOut if speaks_text => answer(stream, 408).await,
-            Word::Http1Required => end(stream, HTTP_1_REQUIRED).await,
-            Word::TimedOut | Word::Reset => reset(stream),
+            FinalResponse::TimedOut if speaks_text => answer(stream, 408).await,
+            FinalResponse::Http1Required => end(stream, HTTP_1_REQUIRED).await,
+            FinalResponse::TimedOut | FinalResponse::Reset => reset(stream),
         }
         TransferInput::Done
     }
 
     /// Carries the bytes both ways, where the connection can't be given: it is served all the same.
-    async fn carry_bytes(mut self, mut server: TcpStream, mut seat: Seat) {
-        let ClientSocket::Here(mut client) = std::mem::replace(&mut self.place, ClientSocket::There) else {
+    async fn carry_bytes(mut self, mut server: TcpStream, mut seat: ConnectionSlot) {
+        let ClientSocket::Local(mut client) = std::mem::replace(&mut self.place, ClientSocket::Remote) else {
             return;
         };
         let mut first = std::mem::take(&mut self.bytes);
@@ -441,11 +446,11 @@ impl<'r> Carrier<'r> {
 
 impl HeadRefusal {
     /// What a client is told.
-    fn word(self) -> Word {
+    fn word(self) -> FinalResponse {
         match self {
-            HeadRefusal::Request(refusal) => Word::Status(refusal.status()),
-            HeadRefusal::Http2 => Word::Http1Required,
-            HeadRefusal::Unreadable => Word::Reset,
+            HeadRefusal::Request(refusal) => FinalResponse::Status(refusal.status()),
+            HeadRefusal::Http2 => FinalResponse::Http1Required,
+            HeadRefusal::Unreadable => FinalResponse::Reset,
         }
     }
 }
@@ -493,7 +498,7 @@ mod tests {
     #[test]
     fn a_connection_takes_less_than_a_kilobyte() {
         let saved = size_of::<Exported>();
-        let all = size_of::<Transfer>() + size_of::<Carrier<'_>>() + saved;
+        let all = size_of::<Transfer>() + size_of::<HandoffTask<'_>>() + saved;
         assert!(all < 1_024, "{all} bytes, {saved} of them for what was saved");
     }
 }

@@ -35,7 +35,7 @@ pub(crate) enum HeadRefusal {
 
 /// What the first bytes of a connection come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Judged {
+pub(crate) enum HeadClass {
     Wanted(NormalizedRequest),
     /// More is to come.
     Incomplete,
@@ -82,19 +82,19 @@ impl NormalizedRequest {
 }
 
 /// Judges what has come so far.
-pub(crate) fn judge(bytes: &[u8]) -> Judged {
+pub(crate) fn classify(bytes: &[u8]) -> HeadClass {
     if bytes.first() != Some(&HANDSHAKE) {
         return request(bytes);
     }
     match read_within(bytes, HELLO_MAX) {
-        ContentParse::Asked(asked) => Judged::Wanted(hello(&asked)),
-        ContentParse::Ask(PuntReason::Incomplete) => Judged::Incomplete,
-        ContentParse::Ask(PuntReason::Split) => match joined(bytes) {
-            Ok(hello) => judge(&hello),
-            Err(PuntReason::Incomplete) => Judged::Incomplete,
-            Err(_) => Judged::Refused(HeadRefusal::Unreadable),
+        ContentParse::Request(asked) => HeadClass::Wanted(hello(&asked)),
+        ContentParse::Punt(PuntReason::Incomplete) => HeadClass::Incomplete,
+        ContentParse::Punt(PuntReason::Split) => match joined(bytes) {
+            Ok(hello) => classify(&hello),
+            Err(PuntReason::Incomplete) => HeadClass::Incomplete,
+            Err(_) => HeadClass::Refused(HeadRefusal::Unreadable),
         },
-        ContentParse::Ask(PuntReason::Odd) => Judged::Refused(HeadRefusal::Unreadable),
+        ContentParse::Punt(PuntReason::Odd) => HeadClass::Refused(HeadRefusal::Unreadable),
     }
 }
 
@@ -108,21 +108,23 @@ fn hello(asked: &RequestKey<'_>) -> NormalizedRequest {
 }
 
 /// A request: all of it is looked at, also what the data plane leaves to servers.
-fn request(bytes: &[u8]) -> Judged {
+fn request(bytes: &[u8]) -> HeadClass {
     if bytes.starts_with(PREFACE) {
-        return Judged::Refused(HeadRefusal::Http2);
+        return HeadClass::Refused(HeadRefusal::Http2);
     }
     if PREFACE.starts_with(bytes) {
-        return Judged::Incomplete;
+        return HeadClass::Incomplete;
     }
     let first = bytes.iter().find(|byte| !matches!(byte, b'\r' | b'\n'));
     if first.is_some_and(|first| !first.is_ascii_alphabetic()) {
-        return Judged::Refused(HeadRefusal::Unreadable);
+        return HeadClass::Refused(HeadRefusal::Unreadable);
     }
     match http::read_within(bytes, HEAD_MAX) {
-        http::HeadParse::Request(request) => normal(&request).map_or_else(Judged::refused, Judged::Wanted),
-        http::HeadParse::Incomplete => Judged::Incomplete,
-        http::HeadParse::Refused(refusal) => Judged::refused(refusal),
+        http::HeadParse::Request(request) => {
+            normal(&request).map_or_else(HeadClass::refused, HeadClass::Wanted)
+        }
+        http::HeadParse::Incomplete => HeadClass::Incomplete,
+        http::HeadParse::Refused(refusal) => HeadClass::refused(refusal),
     }
 }
 
@@ -141,9 +143,9 @@ fn normal(request: &http::Request<'_>) -> Result<NormalizedRequest, http::HttpRe
     })
 }
 
-impl Judged {
-    fn refused(refusal: http::HttpRefusal) -> Judged {
-        Judged::Refused(HeadRefusal::Request(refusal))
+impl HeadClass {
+    fn refused(refusal: http::HttpRefusal) -> HeadClass {
+        HeadClass::Refused(HeadRefusal::Request(refusal))
     }
 }
 
@@ -152,13 +154,13 @@ mod tests {
     use super::*;
     use crate::request_heads::{Expected, vectors};
 
-    fn judged(text: &str) -> Judged {
-        judge(text.as_bytes())
+    fn judged(text: &str) -> HeadClass {
+        classify(text.as_bytes())
     }
 
     fn line(text: &str) -> String {
         match judged(text) {
-            Judged::Wanted(wanted) => wanted.text(),
+            HeadClass::Wanted(wanted) => wanted.text(),
             other => format!("{other:?}"),
         }
     }
@@ -182,16 +184,16 @@ mod tests {
     #[test]
     fn requests_are_judged_as_at_every_door() {
         for vector in vectors() {
-            let judged = judge(&vector.bytes);
+            let judged = classify(&vector.bytes);
             match (&judged, vector.expected) {
-                (Judged::Wanted(wanted), Expected::Accepted { method, host, path }) => {
+                (HeadClass::Wanted(wanted), Expected::Accepted { method, host, path }) => {
                     assert_eq!(wanted.text(), format!("{method} {host}{path}"), "{}", vector.text);
                 }
-                (Judged::Refused(HeadRefusal::Request(refusal)), Expected::Refused { status, .. }) => {
+                (HeadClass::Refused(HeadRefusal::Request(refusal)), Expected::Refused { status, .. }) => {
                     assert_eq!(refusal.status(), status, "{}", vector.text);
                 }
                 // White space before a request may be some other protocol's.
-                (Judged::Refused(HeadRefusal::Unreadable), Expected::Refused { .. }) => {
+                (HeadClass::Refused(HeadRefusal::Unreadable), Expected::Refused { .. }) => {
                     assert!(vector.bytes.starts_with(b" "), "{}", vector.text);
                 }
                 _ => panic!("{}: {judged:?}", vector.text),
@@ -209,7 +211,7 @@ mod tests {
             ("\u{7f}\u{7f}", HeadRefusal::Unreadable),
         ];
         for (text, refusal) in cases {
-            assert_eq!(judged(text), Judged::Refused(refusal), "{text:?}");
+            assert_eq!(judged(text), HeadClass::Refused(refusal), "{text:?}");
         }
     }
 
@@ -217,10 +219,10 @@ mod tests {
     fn what_may_still_become_a_request_is_waited_for() {
         let whole = "GET http://a.example/%41 HTTP/1.1\r\nHost: a.example\r\n\r\n";
         for end in 0..whole.len() {
-            assert_eq!(judged(&whole[..end]), Judged::Incomplete, "{:?}", &whole[..end]);
+            assert_eq!(judged(&whole[..end]), HeadClass::Incomplete, "{:?}", &whole[..end]);
         }
         assert_eq!(line(whole), "GET a.example/A");
-        assert_eq!(judged("PRI * HTTP"), Judged::Incomplete);
-        assert_eq!(judged("\r\n"), Judged::Incomplete);
+        assert_eq!(judged("PRI * HTTP"), HeadClass::Incomplete);
+        assert_eq!(judged("\r\n"), HeadClass::Incomplete);
     }
 }

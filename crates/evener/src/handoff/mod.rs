@@ -25,16 +25,16 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use zerocopy::IntoBytes;
 
-pub(crate) use asking::{Asking, ControlReply, Matched};
+pub(crate) use asking::{ControlLink, ControlReply, MatchedRoute};
 pub(crate) use conversation::rehandoff;
 pub(crate) use evener_core::path::cookie::FourTuple;
-pub(crate) use head::{HeadRefusal, Judged, NormalizedRequest, judge};
-use lccp::Speaker;
-pub(crate) use rehandoff::{HeldSegment, Move};
+pub(crate) use head::{HeadClass, HeadRefusal, NormalizedRequest, classify};
+use lccp::LccpNode;
+pub(crate) use rehandoff::{HeldSegment, Rehandoff};
 
 use crate::record::{Mechanism, Recorder};
 use crate::runtime::descriptors::ClientLimits;
-use crate::runtime::seats::Seats;
+use crate::runtime::seats::ConnectionLimit;
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
@@ -49,14 +49,18 @@ pub(crate) enum ControlQuery {
     /// The dispatcher may have said who.
     Choose {
         ends: FourTuple,
-        matched: Matched,
+        matched: MatchedRoute,
         advice: Option<SocketAddr>,
-        answer: oneshot::Sender<ControlReply<Option<Chosen>>>,
+        answer: oneshot::Sender<ControlReply<Option<ChosenTarget>>>,
     },
     /// Another node asks who is to serve this.
-    Decide { ends: FourTuple, matched: Matched, answer: oneshot::Sender<ControlReply<Option<SocketAddr>>> },
+    Decide {
+        ends: FourTuple,
+        matched: MatchedRoute,
+        answer: oneshot::Sender<ControlReply<Option<SocketAddr>>>,
+    },
     /// Does the server that has the connection answer this?
-    Stays { ends: FourTuple, matched: Matched, server: u16, answer: oneshot::Sender<ControlReply<bool>> },
+    Stays { ends: FourTuple, matched: MatchedRoute, server: u16, answer: oneshot::Sender<ControlReply<bool>> },
     /// Then the segment goes there.
     Pass { ends: FourTuple, held: HeldSegment },
     /// Another node has given this connection to a server.
@@ -75,7 +79,7 @@ pub(crate) enum ControlQuery {
 
 /// Who is to serve.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenTarget {
     /// The server's slot.
     pub(crate) server: u16,
     /// Where it listens itself, for want of a better way.
@@ -150,29 +154,29 @@ impl Outcomes {
 /// What all conversations share.
 #[derive(Clone)]
 pub(crate) struct ConversationContext {
-    asking: Asking,
+    asking: ControlLink,
     pub(crate) outcomes: Arc<Outcomes>,
     /// For clients that are read, and those whose bytes are carried.
-    seats: Seats,
-    carried: Seats,
+    seats: ConnectionLimit,
+    carried: ConnectionLimit,
     recorder: Arc<Recorder>,
     /// By whom other nodes are spoken with.
-    pub(crate) speaker: Speaker,
+    pub(crate) speaker: LccpNode,
 }
 
 impl ConversationContext {
     /// Whatever is read is told to the recorder.
     pub(crate) fn new(
-        asking: Asking,
+        asking: ControlLink,
         recorder: Arc<Recorder>,
-        speaker: Speaker,
+        speaker: LccpNode,
         room: ClientLimits,
     ) -> ConversationContext {
-        let (seats, carried) = (Seats::new(room.read), Seats::new(room.carried));
+        let (seats, carried) = (ConnectionLimit::new(room.read), ConnectionLimit::new(room.carried));
         ConversationContext { asking, outcomes: Arc::default(), seats, carried, recorder, speaker }
     }
 
-    fn seats(&self, room: transfer::Quota) -> &Seats {
+    fn seats(&self, room: transfer::Quota) -> &ConnectionLimit {
         match room {
             transfer::Quota::Reading => &self.seats,
             transfer::Quota::Carrying => &self.carried,

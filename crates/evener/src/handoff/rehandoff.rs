@@ -25,7 +25,7 @@ pub(crate) struct HeldSegment {
 
 /// A connection that is to leave its server.
 #[derive(Debug)]
-pub(crate) struct Move {
+pub(crate) struct Rehandoff {
     pub(crate) ends: FourTuple,
     /// Where the server is.
     pub(crate) at: IpAddr,
@@ -36,8 +36,8 @@ pub(crate) struct Move {
 }
 
 /// The connection, at rest where its server has left it, with the client's next segment taken in.
-pub(super) fn taken_up(moving: &Move, at_rest: Saved) -> Saved {
-    let Move { header, payload, .. } = moving;
+pub(super) fn taken_up(moving: &Rehandoff, at_rest: Saved) -> Saved {
+    let Rehandoff { header, payload, .. } = moving;
     let Saved { terms, window, .. } = at_rest;
     let scale = terms.window_scales.map_or(0, |(send, _)| send);
     let send = u32::from(header.window).checked_shl(scale.into()).unwrap_or_default();
@@ -58,8 +58,8 @@ mod tests {
 
     use super::*;
 
-    fn moving(timestamp_echo: Option<u32>) -> Move {
-        Move {
+    fn moving(timestamp_echo: Option<u32>) -> Rehandoff {
+        Rehandoff {
             ends: FourTuple {
                 client: "203.0.113.7:40000".parse().unwrap(),
                 service: "192.0.2.100:80".parse().unwrap(),

@@ -6,4 +6,4 @@ mod server;
 mod stream;
 
 pub(crate) use counts::QueryCounts;
-pub(crate) use server::{Answering, BoundSockets, DnsServers, NamesError};
+pub(crate) use server::{BoundSockets, DnsServers, NamesError, QueryContext};

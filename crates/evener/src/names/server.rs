@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use evener_core::dns::{Allowance, Catalog, DnsRequest, EncodedResponse, Limit, SharedBudget, Transport};
+use evener_core::dns::{Catalog, DnsRequest, EncodedResponse, Limit, RateBucket, SharedBudget, Transport};
 use evener_core::path::seed::Seed;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::AbortHandle;
@@ -20,7 +20,7 @@ use super::datagrams::Datagrams;
 use super::{QueryCounts, stream};
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::receive_buffer;
-use crate::runtime::seats::Seats;
+use crate::runtime::seats::ConnectionLimit;
 
 /// How often a thread without queries looks whether it is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -47,7 +47,7 @@ pub(crate) enum NamesError {
 
 /// All that queries are answered by; others take the place of its parts.
 #[derive(Debug)]
-pub(crate) struct Answering {
+pub(crate) struct QueryContext {
     pub(crate) names: ArcSwap<Catalog>,
     pub(crate) limit: ArcSwap<Limit>,
     /// What all threads together have left of it.
@@ -57,11 +57,11 @@ pub(crate) struct Answering {
     turn: AtomicU64,
 }
 
-impl Answering {
-    pub(crate) fn new(names: Catalog, key: Seed, counts: Arc<QueryCounts>) -> Answering {
+impl QueryContext {
+    pub(crate) fn new(names: Catalog, key: Seed, counts: Arc<QueryCounts>) -> QueryContext {
         let limit = ArcSwap::from_pointee(Limit::default());
         let names = ArcSwap::from_pointee(names);
-        Answering { names, limit, total: Arc::default(), counts, key, turn: AtomicU64::new(0) }
+        QueryContext { names, limit, total: Arc::default(), counts, key, turn: AtomicU64::new(0) }
     }
 
     /// Answers one query, and counts it.
@@ -70,7 +70,7 @@ impl Answering {
         bytes: &[u8],
         client: IpAddr,
         transport: Transport,
-        allowance: Option<&mut Allowance>,
+        allowance: Option<&mut RateBucket>,
         out: &mut [u8],
     ) -> Option<usize> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -112,17 +112,17 @@ impl Drop for DnsServer {
 
 /// All who answer.
 pub(crate) struct DnsServers {
-    answering: Arc<Answering>,
+    answering: Arc<QueryContext>,
     running: BTreeMap<SocketAddr, DnsServer>,
     /// Those that don't answer yet: queries wait in their sockets.
     waiting: Vec<BoundSockets>,
     is_begun: bool,
     /// Places for connections, of all addresses; none while there was never an address.
-    seats: OnceCell<Seats>,
+    seats: OnceCell<ConnectionLimit>,
 }
 
 impl DnsServers {
-    pub(crate) fn new(answering: Arc<Answering>) -> DnsServers {
+    pub(crate) fn new(answering: Arc<QueryContext>) -> DnsServers {
         DnsServers {
             answering,
             running: BTreeMap::new(),
@@ -190,7 +190,7 @@ impl DnsServers {
     ) -> io::Result<DnsServer> {
         let is_over = Arc::new(AtomicBool::new(false));
         let stream = tokio::net::TcpListener::from_std(listener)?;
-        let seats = self.seats.get_or_init(|| Seats::new(ClientLimits::make().names)).clone();
+        let seats = self.seats.get_or_init(|| ConnectionLimit::new(ClientLimits::make().names)).clone();
         let stream = tokio::spawn(stream::serve(stream, Arc::clone(&self.answering), seats)).abort_handle();
         let mut server = DnsServer { is_over, threads: Vec::new(), stream };
         for (number, socket) in sockets.into_iter().enumerate() {
@@ -203,8 +203,9 @@ impl DnsServers {
     }
 }
 
-fn answer_datagrams(socket: &UdpSocket, address: SocketAddr, answering: &Answering, is_over: &AtomicBool) {
-    let mut allowance = Allowance::new(**answering.limit.load(), answering.key, Arc::clone(&answering.total));
+fn answer_datagrams(socket: &UdpSocket, address: SocketAddr, answering: &QueryContext, is_over: &AtomicBool) {
+    let mut allowance =
+        RateBucket::new(**answering.limit.load(), answering.key, Arc::clone(&answering.total));
     let mut datagrams = Datagrams::new();
     while !is_over.load(Relaxed) {
         allowance.follow(**answering.limit.load());

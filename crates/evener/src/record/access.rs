@@ -72,25 +72,25 @@ fn unopened(path: &Path, error: &io::Error) -> String {
 }
 
 /// The way to the thread that writes.
-pub(super) struct Writing {
+pub(super) struct AccessLogQueue {
     pub(super) target: LogTarget,
     queue: SyncSender<AccessLogEntry>,
     thread: JoinHandle<()>,
     counts: Arc<LogCounts>,
 }
 
-impl Writing {
+impl AccessLogQueue {
     /// Begins to write.
     ///
     /// # Errors
     /// When there is no thread for it.
-    pub(super) fn start(log: AccessLogFile, counts: Arc<LogCounts>) -> io::Result<Writing> {
+    pub(super) fn start(log: AccessLogFile, counts: Arc<LogCounts>) -> io::Result<AccessLogQueue> {
         let AccessLogFile { target, sink } = log;
         let (queue, lines) = sync_channel(QUEUE);
         let count = Arc::clone(&counts);
         let thread = thread::Builder::new().name("access-log".to_owned());
         let thread = thread.spawn(move || write(sink, &lines, &count))?;
-        Ok(Writing { target, queue, thread, counts })
+        Ok(AccessLogQueue { target, queue, thread, counts })
     }
 
     /// Puts a line into the queue; where there is no room, it is lost.
@@ -193,7 +193,8 @@ mod tests {
         let target = LogTarget::File(path.clone());
         let counts = Arc::new(LogCounts::default());
         for name in ["/a", "/b\n\"x\": 1"] {
-            let writing = Writing::start(AccessLogFile::open(&target).unwrap(), Arc::clone(&counts)).unwrap();
+            let writing =
+                AccessLogQueue::start(AccessLogFile::open(&target).unwrap(), Arc::clone(&counts)).unwrap();
             writing.put(decision(name));
             writing.finish();
         }
@@ -243,7 +244,7 @@ mod tests {
         let (to, written) = sync_channel(QUEUE);
         let counts = Arc::new(LogCounts::default());
         let log = AccessLogFile { target: LogTarget::Stdout, sink: Box::new(Disk { full, written: to }) };
-        let writing = Writing::start(log, Arc::clone(&counts)).unwrap();
+        let writing = AccessLogQueue::start(log, Arc::clone(&counts)).unwrap();
         // One line is with the disk, which says nothing; no more than fit wait, and the rest is lost at once.
         (0..QUEUE * 2).for_each(|_| writing.put(decision("/")));
         let lost = counts.lost.load(Relaxed);

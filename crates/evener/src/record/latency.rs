@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::Deciding;
+use super::DecisionLatency;
 
 /// Upper bounds in nanoseconds: from what the kernel takes to what a client may.
 const BOUNDS: [u64; 10] =
@@ -26,10 +26,10 @@ impl LatencyHistogram {
         self.nanos.fetch_add(nanos, Relaxed);
     }
 
-    pub(super) fn show(&self) -> Deciding {
+    pub(super) fn show(&self) -> DecisionLatency {
         let bounds = BOUNDS.iter().map(|bound| Some(*bound as f64 / 1e9)).chain([None]);
         let within: Vec<_> = bounds.zip(self.within.iter().map(|count| count.load(Relaxed))).collect();
-        Deciding {
+        DecisionLatency {
             count: within.iter().map(|(_, count)| count).sum(),
             seconds: self.nanos.load(Relaxed) as f64 / 1e9,
             within,

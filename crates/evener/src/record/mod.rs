@@ -21,12 +21,12 @@ use evener_core::path::content::Routes;
 use evener_core::path::cookie::FourTuple;
 use evener_core::path::decide::Reason;
 use evener_core::path::tables::NO_SERVER;
-use evener_dataplane::events::{ConnectionEvent, PacketEvent, TracedVerdict, Watch};
+use evener_dataplane::events::{ConnectionEvent, PacketEvent, TraceFilter, TracedVerdict};
 use tokio::sync::mpsc;
 
 use crate::cli::ClientArg;
 use crate::config::LogTarget;
-use access::{LogCounts, Writing};
+use access::{AccessLogQueue, LogCounts};
 use latency::LatencyHistogram;
 use summary::{ApplicationProtocol, RequestSummary};
 use trace::Traces;
@@ -35,7 +35,7 @@ pub(crate) use access::AccessLogFile;
 pub(crate) use line::json;
 pub(crate) use listener::TraceReader;
 pub(crate) use names::TableNames;
-pub use told::{AccessLog, AccessLogEntry, Deciding, Traced, TracedPacket};
+pub use told::{AccessLog, AccessLogEntry, DecisionLatency, Traced, TracedPacket};
 pub(crate) use trace::TRACES_MAX;
 
 /// How a connection came to its server, or to none.
@@ -86,7 +86,7 @@ impl Mechanism {
 }
 
 /// A connection about which all is decided.
-pub(crate) struct Decided<'b> {
+pub(crate) struct HandoffRecord<'b> {
     pub(crate) ends: FourTuple,
     pub(crate) mechanism: Mechanism,
     /// What the client has said, or the beginning of it.
@@ -102,7 +102,7 @@ pub(crate) struct Decided<'b> {
 }
 
 /// A request of a service of method `redirect`, about which all is decided.
-pub(crate) struct Redirected<'b> {
+pub(crate) struct RedirectRecord<'b> {
     pub(crate) client: SocketAddr,
     pub(crate) service: &'b str,
     /// The request's head.
@@ -116,7 +116,7 @@ pub(crate) struct Redirected<'b> {
     pub(crate) took: Duration,
 }
 
-impl Redirected<'_> {
+impl RedirectRecord<'_> {
     fn line(&self) -> AccessLogEntry {
         let summary = RequestSummary::of(self.head);
         let text = |bytes: Option<&[u8]>| bytes.map(line::text);
@@ -143,7 +143,7 @@ impl Redirected<'_> {
 #[derive(Default)]
 pub(crate) struct Recorder {
     names: RwLock<Arc<TableNames>>,
-    writing: RwLock<Option<Writing>>,
+    writing: RwLock<Option<AccessLogQueue>>,
     traces: Traces,
     took: [LatencyHistogram; Mechanism::ALL.len()],
     counts: Arc<LogCounts>,
@@ -166,7 +166,7 @@ impl Recorder {
     /// # Errors
     /// A sentence; then there is no log.
     pub(crate) fn log(&self, log: Option<AccessLogFile>) -> Result<(), String> {
-        let started = log.map(|log| Writing::start(log, Arc::clone(&self.counts))).transpose();
+        let started = log.map(|log| AccessLogQueue::start(log, Arc::clone(&self.counts))).transpose();
         let (writing, error) = match started {
             Ok(writing) => (writing, None),
             Err(error) => (None, Some(format!("the access log has no thread to write it: {error}"))),
@@ -194,9 +194,9 @@ impl Recorder {
     }
 
     /// What the data plane should tell.
-    pub(crate) fn wanted(&self) -> Watch {
+    pub(crate) fn wanted(&self) -> TraceFilter {
         let clients = self.traces.clients();
-        Watch { connections: self.target().is_some() || !clients.is_empty(), clients }
+        TraceFilter { connections: self.target().is_some() || !clients.is_empty(), clients }
     }
 
     /// The routes of a service that are in force.
@@ -210,7 +210,7 @@ impl Recorder {
     }
 
     /// Notes a request whose client was told where to go.
-    pub(crate) fn redirected(&self, redirected: &Redirected<'_>) {
+    pub(crate) fn redirected(&self, redirected: &RedirectRecord<'_>) {
         let line = || redirected.line();
         if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
             writing.put(line());
@@ -219,7 +219,7 @@ impl Recorder {
     }
 
     /// Notes what became of a connection.
-    pub(crate) fn decided(&self, decided: &Decided<'_>) {
+    pub(crate) fn decided(&self, decided: &HandoffRecord<'_>) {
         if let Some(took) = self.took.get(decided.mechanism as usize) {
             took.add(decided.took);
         }
@@ -230,7 +230,7 @@ impl Recorder {
         self.traces.tell(&[decided.ends.client], || Traced::Decision(line()));
     }
 
-    fn line(&self, decided: &Decided<'_>) -> AccessLogEntry {
+    fn line(&self, decided: &HandoffRecord<'_>) -> AccessLogEntry {
         let (names, summary) = (self.names(), RequestSummary::of(decided.head));
         let FourTuple { client, service } = decided.ends;
         let text = |bytes: Option<&[u8]>| bytes.map(line::text);
@@ -256,13 +256,13 @@ impl Recorder {
 
     /// Notes a connection that the data plane tells of. Whoever reads for it tells of the others himself.
     fn connection(&self, event: &ConnectionEvent, at: SystemTime) {
-        let mechanism = match (event.beside, event.server) {
+        let mechanism = match (event.also_counted, event.server) {
             (Some(Reason::Punted), _) => return,
             (Some(Reason::TableFull), _) => Mechanism::Refused,
             (_, NO_SERVER) => Mechanism::Unserved,
             _ => Mechanism::Kernel,
         };
-        self.decided(&Decided {
+        self.decided(&HandoffRecord {
             ends: FourTuple { client: event.client, service: event.service },
             mechanism,
             head: &event.head,
@@ -305,7 +305,7 @@ impl Recorder {
     }
 
     /// How long it took to decide, by mechanism.
-    pub(crate) fn show_took(&self) -> impl Iterator<Item = (String, Deciding)> {
+    pub(crate) fn show_took(&self) -> impl Iterator<Item = (String, DecisionLatency)> {
         let shown = Mechanism::ALL.into_iter().zip(self.took.iter().map(LatencyHistogram::show));
         shown.map(|(mechanism, took)| (mechanism.name().to_owned(), took)).filter(|(_, took)| took.count > 0)
     }
@@ -333,7 +333,7 @@ fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> Traced
         bytes: event.len.into(),
         verdict: verdict.to_owned(),
         reason: event.reason.name().to_owned(),
-        beside: event.beside.map(|beside| beside.name().to_owned()),
+        beside: event.also_counted.map(|beside| beside.name().to_owned()),
         server,
     }
 }

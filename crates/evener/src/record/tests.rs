@@ -31,7 +31,7 @@ fn connection(head: &[u8]) -> ConnectionEvent {
         service: SERVICE.parse().unwrap(),
         server: 3,
         reason: Reason::Forwarded,
-        beside: None,
+        also_counted: None,
         route: Some(1),
         head: head.to_vec(),
     }
@@ -47,7 +47,7 @@ fn packet(src: &str, dst: &str) -> PacketEvent {
         len: 60,
         verdict: TracedVerdict::Forward,
         reason: Reason::CookieSent,
-        beside: None,
+        also_counted: None,
         server: NO_SERVER,
     }
 }
@@ -73,7 +73,7 @@ fn what_the_data_plane_decides() {
     {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":null,"route":null,"server":null,"mechanism":"unserved","decide_us":1.25}
     "#);
     // Whoever reads for the data plane tells of this one.
-    let asked = ConnectionEvent { beside: Some(Reason::Punted), ..connection(b"GE") };
+    let asked = ConnectionEvent { also_counted: Some(Reason::Punted), ..connection(b"GE") };
     recorder.connection(&asked, at());
     let other = ConnectionEvent { client: "198.51.100.7:1".parse().unwrap(), ..connection(b"GE") };
     recorder.connection(&other, at());
@@ -89,9 +89,9 @@ fn what_is_read_in_application_space() {
     let head = b"POST /\xff\x1b HTTP/1.1\r\n".as_slice();
     let (took, mechanism) = (Duration::from_millis(10), Mechanism::Refused);
     let decided =
-        Decided { ends, mechanism, head, route: None, server: None, status: Some(400), at: at(), took };
+        HandoffRecord { ends, mechanism, head, route: None, server: None, status: Some(400), at: at(), took };
     recorder.decided(&decided);
-    recorder.decided(&Decided {
+    recorder.decided(&HandoffRecord {
         mechanism: Mechanism::Punted,
         server: Some(3),
         status: None,
@@ -117,7 +117,7 @@ fn packets_both_ways() {
     {"what":"packet","time":"2026-01-02T03:04:05.678Z","protocol":"icmp","src":"198.51.100.7","dst":"192.0.2.100","bytes":60,"verdict":"forward","reason":"cookie_sent","server":"web1"}
     "#);
     let back = PacketEvent {
-        beside: Some(Reason::NoSession),
+        also_counted: Some(Reason::NoSession),
         verdict: TracedVerdict::Drop,
         ..packet(SERVICE, CLIENT)
     };
@@ -131,19 +131,19 @@ fn packets_both_ways() {
 #[test]
 fn the_data_plane_is_asked_for_what_is_wanted_only() {
     let recorder = Recorder::default();
-    assert_eq!(recorder.wanted(), Watch::default());
+    assert_eq!(recorder.wanted(), TraceFilter::default());
     let file = std::env::temp_dir().join(format!("evener-wanted-{}", std::process::id()));
     let open = |file: &PathBuf| AccessLogFile::open(&LogTarget::File(file.clone())).unwrap();
     recorder.log(Some(open(&file))).unwrap();
-    assert_eq!(recorder.wanted(), Watch { connections: true, ..Watch::default() });
+    assert_eq!(recorder.wanted(), TraceFilter { connections: true, ..TraceFilter::default() });
     let trace = recorder.follow("198.51.100.7:1".parse().unwrap()).unwrap();
     recorder.log(None).unwrap();
     assert_eq!(
         recorder.wanted(),
-        Watch { connections: true, clients: ["198.51.100.7".parse().unwrap()].into() }
+        TraceFilter { connections: true, clients: ["198.51.100.7".parse().unwrap()].into() }
     );
     drop(trace);
-    assert_eq!(recorder.wanted(), Watch::default());
+    assert_eq!(recorder.wanted(), TraceFilter::default());
     std::fs::remove_file(file).unwrap();
 }
 

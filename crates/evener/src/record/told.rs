@@ -83,7 +83,7 @@ pub struct AccessLog {
 
 /// What deciding about connections took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Deciding {
+pub struct DecisionLatency {
     /// How many were decided.
     pub count: u64,
     /// In how many seconds together.

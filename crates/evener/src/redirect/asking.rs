@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use evener_core::farm::group::{Queried, Reach};
+use evener_core::farm::group::{QueryResult, Reach};
 use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
 use evener_core::pool::Reporting;
@@ -44,11 +44,11 @@ pub(crate) struct MemberQuery {
 }
 
 /// Asks a member for its load. Nobody waits for the load here.
-pub(crate) async fn ask_for_load(question: MemberQuery) -> Queried {
+pub(crate) async fn ask_for_load(question: MemberQuery) -> QueryResult {
     let MemberQuery { url, is_named, reach, own, from, ca } = question;
     let Ok(_place) = PLACES.try_acquire() else {
         tracing::debug!(%url, "not asked for its load: too many members are asked at this time");
-        return Queried::Unanswered;
+        return QueryResult::Unanswered;
     };
     let asked = async {
         let at = locate_port(&url, url.port(), reach.as_ref(), &own).await.map_err(io::Error::other)?;
@@ -60,18 +60,18 @@ pub(crate) async fn ask_for_load(question: MemberQuery) -> Queried {
     match tokio::time::timeout(TIMEOUT, asked).await {
         Ok(Ok(answer)) => {
             tracing::debug!(%url, answer = answer.lines().next(), "asked for its load");
-            status(&answer).map_or(Queried::Unanswered, |status| Queried::of_status(status, is_named))
+            status(&answer).map_or(QueryResult::Unanswered, |status| QueryResult::of_status(status, is_named))
         }
         Ok(Err(error)) => {
             tracing::debug!(%url, %error, "it can't be asked for its load");
             match error.kind() {
-                io::ErrorKind::ConnectionRefused => Queried::Refused,
-                _ => Queried::Unanswered,
+                io::ErrorKind::ConnectionRefused => QueryResult::Refused,
+                _ => QueryResult::Unanswered,
             }
         }
         Err(_) => {
             tracing::debug!(%url, "asked for its load, without an answer in time");
-            Queried::Unanswered
+            QueryResult::Unanswered
         }
     }
 }
@@ -121,7 +121,7 @@ mod tests {
         );
     }
 
-    async fn queried(answer: Option<&'static [u8]>, is_named: bool) -> Queried {
+    async fn queried(answer: Option<&'static [u8]>, is_named: bool) -> QueryResult {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = Url::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let server = answer.map(|answer| {
@@ -141,14 +141,14 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_not_there_or_knows_no_question_where_it_said_so_has_refused() {
-        assert_eq!(queried(None, false).await, Queried::Refused);
+        assert_eq!(queried(None, false).await, QueryResult::Refused);
         let unknown = Some(&b"HTTP/1.1 404 Not Found\r\n\r\n"[..]);
-        assert_eq!(queried(unknown, true).await, Queried::Refused);
-        assert_eq!(queried(unknown, false).await, Queried::Unanswered);
+        assert_eq!(queried(unknown, true).await, QueryResult::Refused);
+        assert_eq!(queried(unknown, false).await, QueryResult::Unanswered);
         for other in
             [&b"HTTP/1.1 405 No\r\n\r\n"[..], b"HTTP/1.1 501 No\r\n\r\n", b"HTTP/1.1 204 Yes\r\n\r\n", b""]
         {
-            assert_eq!(queried(Some(other), false).await, Queried::Unanswered);
+            assert_eq!(queried(Some(other), false).await, QueryResult::Unanswered);
         }
     }
 }

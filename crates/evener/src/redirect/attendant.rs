@@ -1,7 +1,7 @@
 //! Connections that responders have given away: what members say is answered here, and what clients want of members that they never
 //! learn of is fetched.
 //!
-//! They are as many as there are [`Seats`] for; whoever comes when all are taken gets that of the source that holds most.
+//! They are as many as there are [`ConnectionLimit`] for; whoever comes when all are taken gets that of the source that holds most.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,11 +26,11 @@ use tokio_rustls::TlsAcceptor;
 
 use super::client_stream::ClientStream;
 use super::fetch::{Destination, Fetch, FetchContext, MemberClient};
-use super::front::{Front, RequestOutcome};
+use super::front::{Frontend, RequestOutcome};
 use super::request_stream::RequestStream;
 use super::responder::{Delegate, DelegatedConnection};
 use super::telling::RequestLog;
-use crate::runtime::seats::Seats;
+use crate::runtime::seats::ConnectionLimit;
 
 /// Connections at a time; and those that wait for a place, which is a moment.
 const PLACES: usize = 1_024;
@@ -50,7 +50,7 @@ pub(super) type ResponseBody = BoxBody<Bytes, hyper::Error>;
 
 /// A message of a member, for the control loop.
 #[derive(Debug)]
-pub(crate) struct Ask {
+pub(crate) struct MemberMessage {
     /// The group's name.
     pub(crate) group: String,
     /// Who says it.
@@ -77,23 +77,23 @@ pub(crate) struct Reply {
 }
 
 /// Who takes connections that responders give away.
-pub(crate) struct Attendant {
+pub(crate) struct SlowPathServer {
     given: mpsc::Sender<DelegatedConnection>,
 }
 
 #[derive(Clone)]
 struct SlowPathContext {
-    asks: mpsc::Sender<Ask>,
+    asks: mpsc::Sender<MemberMessage>,
     client: MemberClient,
     telling: RequestLog,
 }
 
-impl Attendant {
+impl SlowPathServer {
     /// Begins to take some. Messages go to `asks`.
-    pub(crate) fn start(telling: RequestLog, asks: mpsc::Sender<Ask>) -> Attendant {
+    pub(crate) fn start(telling: RequestLog, asks: mpsc::Sender<MemberMessage>) -> SlowPathServer {
         let (given, mut come) = mpsc::channel::<DelegatedConnection>(WAITING);
         let desk = SlowPathContext { asks, client: MemberClient::new(), telling };
-        let seats = Seats::new(PLACES);
+        let seats = ConnectionLimit::new(PLACES);
         tokio::spawn(async move {
             while let Some(given) = come.recv().await {
                 let mut seat = seats.take(given.client.ip()).await;
@@ -106,7 +106,7 @@ impl Attendant {
                 });
             }
         });
-        Attendant { given }
+        SlowPathServer { given }
     }
 
     /// The way for responders' threads.
@@ -135,7 +135,7 @@ async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     client: SocketAddr,
     certificate: Option<&CertificateDer<'static>>,
-    front: &Arc<Front>,
+    front: &Arc<Frontend>,
     desk: &SlowPathContext,
 ) {
     let service = service_fn(|request| async move {
@@ -167,7 +167,7 @@ async fn answer(
     request: Request<Incoming>,
     client: SocketAddr,
     certificate: Option<&CertificateDer<'static>>,
-    front: &Arc<Front>,
+    front: &Arc<Frontend>,
     desk: &SlowPathContext,
 ) -> Response<ResponseBody> {
     let (began, told) = (Instant::now(), Summary::of(&request));
@@ -189,7 +189,7 @@ async fn message(
     request: Request<Incoming>,
     from: SocketAddr,
     certificate: Option<&CertificateDer<'static>>,
-    front: &Front,
+    front: &Frontend,
     desk: &SlowPathContext,
 ) -> Response<ResponseBody> {
     let told = Summary::of(&request);
@@ -207,7 +207,7 @@ async fn message(
     };
     let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let (answer, answered) = oneshot::channel();
-    let ask = Ask {
+    let ask = MemberMessage {
         group: front.name.clone(),
         from,
         verb: head.method.as_str().to_owned(),
@@ -247,7 +247,7 @@ async fn send_on(
     request: Request<Incoming>,
     told: &Summary,
     client: SocketAddr,
-    front: &Front,
+    front: &Frontend,
     desk: &SlowPathContext,
 ) -> (Response<ResponseBody>, RequestOutcome, Option<String>) {
     let chosen = {
@@ -357,7 +357,7 @@ mod tests {
         let (mut client, server) = duplex(256 * 1024);
         client.write_all(bytes).await.unwrap();
         client.shutdown().await.unwrap();
-        let front = Arc::new(Front::new("shop", rules(&["http://m1"])));
+        let front = Arc::new(Frontend::new("shop", rules(&["http://m1"])));
         let telling = RequestLog::new(Arc::new(Recorder::default()));
         let desk = SlowPathContext { asks: mpsc::channel(1).0, client: MemberClient::new(), telling };
         serve(server, ([127, 0, 0, 1], 1).into(), None, &front, &desk).await;

@@ -72,7 +72,7 @@ pub(crate) enum RequestOutcome {
 
 /// A group, for as long as anybody answers for it.
 #[derive(Debug)]
-pub(crate) struct Front {
+pub(crate) struct Frontend {
     pub(crate) name: String,
     rules: ArcSwap<Rules>,
     /// By which its clients come, if they come by TLS.
@@ -89,9 +89,9 @@ pub(crate) struct Front {
     evicted: AtomicU64,
 }
 
-impl Front {
-    pub(crate) fn new(name: &str, rules: Rules) -> Front {
-        Front {
+impl Frontend {
+    pub(crate) fn new(name: &str, rules: Rules) -> Frontend {
+        Frontend {
             name: name.to_owned(),
             rules: ArcSwap::from_pointee(rules),
             tls: ArcSwapOption::empty(),

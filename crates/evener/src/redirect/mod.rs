@@ -1,6 +1,6 @@
 //! Services of method `redirect`: clients are told by HTTP which member of a group to ask.
 //!
-//! Threads with sockets of their own answer ([`responder`]), by rules that the control loop publishes ([`Front`]); what is said on a
+//! Threads with sockets of their own answer ([`responder`]), by rules that the control loop publishes ([`Frontend`]); what is said on a
 //! connection is [`talk`]'s. What they don't answer goes with its connection to the [`attendant`]: messages of members, and what is
 //! fetched for clients.
 
@@ -34,11 +34,11 @@ use crate::runtime::group_tokens::GroupTokenError;
 use crate::runtime::tls::{self, TlsError};
 
 pub(crate) use asking::{MemberQuery, ask_for_load, ask_for_report};
-pub(crate) use attendant::{Ask, Attendant, Reply};
-pub(crate) use front::{Front, Rules};
+pub(crate) use attendant::{MemberMessage, Reply, SlowPathServer};
+pub(crate) use front::{Frontend, Rules};
 pub(crate) use protocol::{GroupContext, MessageSender};
 use responder::{Delegate, ORDERS, Responder, ResponderOrder};
-pub(crate) use shown::{Fronts, ShownGroup};
+pub(crate) use shown::{Frontends, ShownGroup};
 pub(crate) use telling::RequestLog;
 
 /// Connections that wait to be taken, of each socket.
@@ -116,7 +116,7 @@ impl Thread {
 pub(crate) struct Responders {
     threads: Vec<Thread>,
     /// Who answers where.
-    fronts: BTreeMap<SocketAddr, Arc<Front>>,
+    fronts: BTreeMap<SocketAddr, Arc<Frontend>>,
 }
 
 /// What a file's groups need, before anybody answers by it.
@@ -188,10 +188,10 @@ impl Responders {
     pub(crate) fn follow(
         &mut self,
         opened: GroupSockets,
-        fronts: &BTreeMap<String, Arc<Front>>,
+        fronts: &BTreeMap<String, Arc<Frontend>>,
         wanted: &[(SocketAddr, &str)],
     ) {
-        let stays = |address: &SocketAddr, front: &Arc<Front>| {
+        let stays = |address: &SocketAddr, front: &Arc<Frontend>| {
             wanted.iter().any(|(kept, service)| kept == address && *service == front.name)
         };
         let gone: Vec<SocketAddr> =

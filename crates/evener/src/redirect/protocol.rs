@@ -12,7 +12,7 @@ use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 
 use super::attendant::Reply;
-use crate::runtime::group_tokens::{GroupTokens, Speaks};
+use crate::runtime::group_tokens::{GroupTokens, TokenScope};
 
 /// Whether somebody is asked for a credential, and what it shows.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct GroupContext<'g> {
 
 /// Why nothing was done: a status and a sentence.
 #[derive(Debug, thiserror::Error)]
-enum Denied {
+enum DenialReason {
     #[error("show a token of this group: Authorization: Bearer TOKEN")]
     Nobody,
     #[error("come by TLS with a certificate that this group's authority has signed")]
@@ -78,16 +78,16 @@ enum Denied {
     Refused(#[from] MemberRefusal),
 }
 
-impl Denied {
+impl DenialReason {
     fn status(&self) -> u16 {
         match self {
-            Denied::Nobody | Denied::Uncertified | Denied::Unknown => 401,
-            Denied::NotFor(_) | Denied::Control(_) | Denied::Closed => 403,
-            Denied::Director => 405,
-            Denied::Throttled => 429,
-            Denied::Verb => 501,
-            Denied::Malformed(malformed) => malformed.status(),
-            Denied::Refused(refused) => refused.status(),
+            DenialReason::Nobody | DenialReason::Uncertified | DenialReason::Unknown => 401,
+            DenialReason::NotFor(_) | DenialReason::Control(_) | DenialReason::Closed => 403,
+            DenialReason::Director => 405,
+            DenialReason::Throttled => 429,
+            DenialReason::Verb => 501,
+            DenialReason::Malformed(malformed) => malformed.status(),
+            DenialReason::Refused(refused) => refused.status(),
         }
     }
 }
@@ -157,7 +157,7 @@ impl GroupContext<'_> {
         verb: &str,
         body: &[u8],
     ) -> Result<Reply, Reply> {
-        let judged = Verb::of(verb).ok_or(Denied::Verb).and_then(|verb| {
+        let judged = Verb::of(verb).ok_or(DenialReason::Verb).and_then(|verb| {
             // Bodies of strangers are not even read.
             let speaks = self.judge(asker, verb)?;
             self.take(asker.address(), &speaks, GroupMessage::read(verb, body)?)
@@ -186,43 +186,43 @@ impl GroupContext<'_> {
     }
 
     /// For whom somebody may speak.
-    fn judge(&mut self, asker: MessageSender<'_>, verb: Verb) -> Result<Speaks, Denied> {
+    fn judge(&mut self, asker: MessageSender<'_>, verb: Verb) -> Result<TokenScope, DenialReason> {
         let MessageSender::Stranger { from, authorization, certificate } = asker else {
-            return Ok(Speaks::Operator);
+            return Ok(TokenScope::Operator);
         };
         // A certificate was held against the authority when the connection began.
         if let Some(certificate) = certificate.filter(|_| self.certifies && authorization.is_none()) {
-            return Ok(Speaks::Named(certificate.clone()));
+            return Ok(TokenScope::Named(certificate.clone()));
         }
         let Some(tokens) = self.tokens else {
             if self.certifies {
-                return Err(Denied::Uncertified);
+                return Err(DenialReason::Uncertified);
             }
             return match self.group.joining.insecure {
-                true => Ok(Speaks::ForAll),
+                true => Ok(TokenScope::ForAll),
                 // There is no credential to show; who is anonymous stays so.
-                false if verb == Verb::Query => Ok(Speaks::Below(Vec::new())),
-                false => Err(Denied::Closed),
+                false if verb == Verb::Query => Ok(TokenScope::Below(Vec::new())),
+                false => Err(DenialReason::Closed),
             };
         };
         let shown = authorization.and_then(|line| line.split_once(' '));
         let token =
             shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, token)| token.trim());
-        let token = token.ok_or(Denied::Nobody)?;
+        let token = token.ok_or(DenialReason::Nobody)?;
         if !self.throttle.may_look_up(self.now.now_ms, from) {
-            return Err(Denied::Throttled);
+            return Err(DenialReason::Throttled);
         }
         let speaks = tokens.of(token.as_bytes());
         self.throttle.looked_up(self.now.now_ms, from, speaks.is_some());
-        speaks.ok_or(Denied::Unknown)
+        speaks.ok_or(DenialReason::Unknown)
     }
 
     fn take(
         &mut self,
         from: Option<IpAddr>,
-        speaks: &Speaks,
+        speaks: &TokenScope,
         message: GroupMessage,
-    ) -> Result<Reply, Denied> {
+    ) -> Result<Reply, DenialReason> {
         match message {
             GroupMessage::Add(joiners) => {
                 joiners.iter().try_for_each(|joiner| may_join(speaks, joiner))?;
@@ -234,7 +234,7 @@ impl GroupContext<'_> {
             }
             GroupMessage::Exit(urls) => {
                 if let Some(url) = urls.iter().find(|url| !speaks.is_for(url)) {
-                    return Err(Denied::NotFor(url.clone()));
+                    return Err(DenialReason::NotFor(url.clone()));
                 }
                 self.members.leave(self.now, &urls)?;
                 Ok(text(200, format!("left: {}", urls.len())))
@@ -242,20 +242,21 @@ impl GroupContext<'_> {
             GroupMessage::Inform(report) => {
                 let url = self.members.reporter_url(from, report.url.as_ref())?;
                 if !speaks.is_for(url) {
-                    return Err(Denied::NotFor(url.clone()));
+                    return Err(DenialReason::NotFor(url.clone()));
                 }
                 self.members.inform(self.now, from, &report)?;
                 Ok(Reply { status: 204, kind: "text/plain", body: String::new() })
             }
             GroupMessage::Query => Ok(self.list(speaks)),
-            GroupMessage::LoadQuery => Err(Denied::Director),
+            GroupMessage::LoadQuery => Err(DenialReason::Director),
         }
     }
 
-    fn list(&self, speaks: &Speaks) -> Reply {
+    fn list(&self, speaks: &TokenScope) -> Reply {
         // Who shows a credential is a member, and members may know each other.
-        let knows_all =
-            self.tokens.is_some() || self.certifies || matches!(speaks, Speaks::Operator | Speaks::ForAll);
+        let knows_all = self.tokens.is_some()
+            || self.certifies
+            || matches!(speaks, TokenScope::Operator | TokenScope::ForAll);
         let members = self.members.snapshot(self.now).into_iter();
         let members =
             members.filter(|member| knows_all || !member.joiner.anonymous).map(MemberEntry::of).collect();
@@ -269,19 +270,19 @@ impl GroupContext<'_> {
 
 /// Members join where their token says, and are asked for their load at their own host, or where it says so too: a director asks
 /// nobody else for anything.
-fn may_join(speaks: &Speaks, joiner: &Joiner) -> Result<(), Denied> {
+fn may_join(speaks: &TokenScope, joiner: &Joiner) -> Result<(), DenialReason> {
     if !speaks.is_for(&joiner.url) {
-        return Err(Denied::NotFor(joiner.url.clone()));
+        return Err(DenialReason::NotFor(joiner.url.clone()));
     }
     match &joiner.control {
         Some(control) if control.host() != joiner.url.host() && !speaks.is_for(control) => {
-            Err(Denied::Control(control.clone()))
+            Err(DenialReason::Control(control.clone()))
         }
         _ => Ok(()),
     }
 }
 
-fn denial(denied: &Denied) -> Reply {
+fn denial(denied: &DenialReason) -> Reply {
     text(denied.status(), denied.to_string())
 }
 

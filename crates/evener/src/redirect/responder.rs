@@ -15,8 +15,8 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
-use super::front::Front;
-use super::talk::{AnswerContext, HttpConnection, Next};
+use super::front::Frontend;
+use super::talk::{AnswerContext, ConnectionAction, HttpConnection};
 use super::telling::RequestLog;
 use crate::runtime::shares::{ClientSource, SlotsBySource, source};
 
@@ -46,7 +46,7 @@ const SPARED: u32 = 16;
 /// What a responder is told to do.
 pub(super) enum ResponderOrder {
     /// Answer for a group here.
-    Listen { listener: std::net::TcpListener, address: SocketAddr, front: Arc<Front> },
+    Listen { listener: std::net::TcpListener, address: SocketAddr, front: Arc<Frontend> },
     /// No more.
     Silence { address: SocketAddr },
     /// End.
@@ -57,7 +57,7 @@ pub(super) enum ResponderOrder {
 pub(crate) struct DelegatedConnection {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) client: SocketAddr,
-    pub(crate) front: Arc<Front>,
+    pub(crate) front: Arc<Frontend>,
     /// What was heard already.
     pub(crate) heard: Vec<u8>,
 }
@@ -68,14 +68,14 @@ pub(crate) type Delegate = Arc<dyn Fn(DelegatedConnection) -> bool + Send + Sync
 struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    front: Arc<Front>,
+    front: Arc<Frontend>,
 }
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
+enum ConnectionWait {
     /// For the client.
-    Talking(Next),
+    Talking(ConnectionAction),
     /// For the client's end, after the last answer.
     Lingering,
 }
@@ -83,9 +83,9 @@ enum Waits {
 struct Connection {
     stream: TcpStream,
     client: SocketAddr,
-    front: Arc<Front>,
+    front: Arc<Frontend>,
     talk: HttpConnection,
-    waits: Waits,
+    waits: ConnectionWait,
     /// Answers that the client has not taken yet, and how much of them it has.
     unsent: Vec<u8>,
     sent: usize,
@@ -220,7 +220,7 @@ impl Responder {
         }
     }
 
-    fn listen(&mut self, listener: std::net::TcpListener, address: SocketAddr, front: Arc<Front>) {
+    fn listen(&mut self, listener: std::net::TcpListener, address: SocketAddr, front: Arc<Frontend>) {
         let entry = self.listeners.vacant_entry();
         let token = Token(LISTENERS + entry.key());
         let mut socket = TcpListener::from_std(listener);
@@ -258,7 +258,7 @@ impl Responder {
         self.again.push_back(Token(LISTENERS + key));
     }
 
-    fn welcome(&mut self, stream: TcpStream, client: SocketAddr, front: Arc<Front>) {
+    fn welcome(&mut self, stream: TcpStream, client: SocketAddr, front: Arc<Frontend>) {
         if front.is_secure() {
             // Where there is no room the connection just ends.
             (self.taker)(DelegatedConnection { stream: stream.into(), client, front, heard: Vec::new() });
@@ -275,7 +275,7 @@ impl Responder {
             client,
             front,
             talk: HttpConnection::default(),
-            waits: Waits::Talking(Next::Hear),
+            waits: ConnectionWait::Talking(ConnectionAction::Hear),
             unsent: Vec::new(),
             sent: 0,
             deadline: self.now + HEAD,
@@ -409,20 +409,20 @@ impl Connection {
         }
         for _ in 0..READS {
             let next = match self.waits {
-                Waits::Talking(next) => next,
-                Waits::Lingering => return self.linger(desk),
+                ConnectionWait::Talking(next) => next,
+                ConnectionWait::Lingering => return self.linger(desk),
             };
             let len = match next {
-                Next::GiveAway => return TurnResult::Given,
-                Next::End { lingers: false } => return TurnResult::Over,
-                Next::End { lingers: true } => {
+                ConnectionAction::GiveAway => return TurnResult::Given,
+                ConnectionAction::End { lingers: false } => return TurnResult::Over,
+                ConnectionAction::End { lingers: true } => {
                     let _ = self.stream.shutdown(Shutdown::Write);
-                    self.waits = Waits::Lingering;
+                    self.waits = ConnectionWait::Lingering;
                     self.deadline = desk.now + LINGER;
                     continue;
                 }
-                Next::GoOn => 0,
-                Next::Hear => match self.stream.read(desk.heard) {
+                ConnectionAction::GoOn => 0,
+                ConnectionAction::Hear => match self.stream.read(desk.heard) {
                     Ok(0) => return TurnResult::Over,
                     Ok(len) => len,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return TurnResult::Waits,
@@ -438,7 +438,10 @@ impl Connection {
             }
             // epoll(7): what filled less than it could have was all there is.
             let is_all = len < desk.heard.len() && !ends;
-            if is_all && self.waits == Waits::Talking(Next::Hear) && next == Next::Hear {
+            if is_all
+                && self.waits == ConnectionWait::Talking(ConnectionAction::Hear)
+                && next == ConnectionAction::Hear
+            {
                 return TurnResult::Waits;
             }
         }
@@ -462,7 +465,7 @@ impl Connection {
             telling.tell(front, &rules, client, began, answered);
         };
         let heard = desk.heard.get(..len).unwrap_or_default();
-        self.waits = Waits::Talking(self.talk.hear(heard, &setting, desk.out, &mut told));
+        self.waits = ConnectionWait::Talking(self.talk.hear(heard, &setting, desk.out, &mut told));
         self.is_busy |= !desk.out.is_empty();
         // A head's time counts from its first byte: who sends it byte by byte gains nothing.
         match (was_in_request && desk.out.is_empty(), self.talk.is_in_request()) {
@@ -518,13 +521,13 @@ impl Connection {
     /// Says that it took too long, where there is somebody to say it to; whether the answer is yet to be taken.
     fn say_late(&mut self, date: &str, out: &mut Vec<u8>, now: Instant) -> bool {
         out.clear();
-        let hears = self.waits == Waits::Talking(Next::Hear) && self.unsent.is_empty();
+        let hears = self.waits == ConnectionWait::Talking(ConnectionAction::Hear) && self.unsent.is_empty();
         if !hears || !self.talk.late(date, out) || self.stream.write(out).is_err() {
             return false;
         }
         self.front.count(super::front::RequestOutcome::Refused(evener_core::net::http::HttpRefusal::Late));
         let _ = self.stream.shutdown(Shutdown::Write);
-        self.waits = Waits::Lingering;
+        self.waits = ConnectionWait::Lingering;
         self.deadline = now + LINGER;
         true
     }

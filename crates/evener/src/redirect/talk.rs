@@ -24,7 +24,7 @@ pub(super) struct AnswerContext<'s> {
 
 /// What to do once the answers are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum ConnectionAction {
     /// Hear more.
     Hear,
     /// Go on with what was heard already.
@@ -75,7 +75,7 @@ impl HttpConnection {
         setting: &AnswerContext<'_>,
         out: &mut Vec<u8>,
         told: &mut dyn FnMut(&AnsweredRequest<'_>),
-    ) -> Next {
+    ) -> ConnectionAction {
         if self.unread.is_empty() {
             let (next, read) = self.answer(bytes, setting, out, told);
             self.unread.extend_from_slice(bytes.get(read..).unwrap_or_default());
@@ -109,7 +109,7 @@ impl HttpConnection {
         setting: &AnswerContext<'_>,
         out: &mut Vec<u8>,
         told: &mut dyn FnMut(&AnsweredRequest<'_>),
-    ) -> (Next, usize) {
+    ) -> (ConnectionAction, usize) {
         let mut read = 0;
         loop {
             let rest = bytes.get(read..).unwrap_or_default();
@@ -118,31 +118,33 @@ impl HttpConnection {
             read += skipped;
             let rest = rest.get(skipped..).unwrap_or_default();
             if rest.is_empty() {
-                return (Next::Hear, read);
+                return (ConnectionAction::Hear, read);
             }
             if out.len() >= GATHERED_MAX {
-                return (Next::GoOn, read);
+                return (ConnectionAction::GoOn, read);
             }
             let request = match http::read(rest) {
-                HeadParse::Incomplete => return (Next::Hear, read),
+                HeadParse::Incomplete => return (ConnectionAction::Hear, read),
                 HeadParse::Refused(refusal) => {
                     http::refuse(out, &closing(setting.date), refusal);
                     let outcome = RequestOutcome::Refused(refusal);
                     told(&AnsweredRequest { head: rest, status: refusal.status(), member: None, outcome });
-                    return (Next::End { lingers: true }, bytes.len());
+                    return (ConnectionAction::End { lingers: true }, bytes.len());
                 }
                 HeadParse::Request(request) => request,
             };
             if is_for_others(&request, setting.rules) {
-                return (Next::GiveAway, read);
+                return (ConnectionAction::GiveAway, read);
             }
-            let Some(answered) = one(&request, rest, setting, out) else { return (Next::GiveAway, read) };
+            let Some(answered) = one(&request, rest, setting, out) else {
+                return (ConnectionAction::GiveAway, read);
+            };
             told(&answered);
             read += request.len;
             let (kept, drained) = kept(&request, setting.ends);
             if !kept {
                 let lingers = drained > 0 || read < bytes.len();
-                return (Next::End { lingers }, bytes.len());
+                return (ConnectionAction::End { lingers }, bytes.len());
             }
             self.drained = drained;
         }

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use super::front::{Front, RequestOutcome, Rules};
+use super::front::{Frontend, RequestOutcome, Rules};
 use super::talk::AnsweredRequest;
-use crate::record::{Recorder, Redirected};
+use crate::record::{Recorder, RedirectRecord};
 
 /// The way to the recorder.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ impl RequestLog {
     /// Tells of a request that was answered, if anybody wants to know; it was seen at `began`.
     pub(super) fn tell(
         &mut self,
-        front: &Front,
+        front: &Frontend,
         rules: &Rules,
         client: SocketAddr,
         began: Instant,
@@ -40,7 +40,7 @@ impl RequestLog {
     #[allow(clippy::too_many_arguments, reason = "a line of the log has so many parts")]
     pub(super) fn note(
         &self,
-        front: &Front,
+        front: &Frontend,
         server: Option<&str>,
         client: SocketAddr,
         began: Instant,
@@ -51,7 +51,7 @@ impl RequestLog {
         if !self.recorder.is_wanted() {
             return;
         }
-        self.recorder.redirected(&Redirected {
+        self.recorder.redirected(&RedirectRecord {
             client,
             service: &front.name,
             head,

@@ -11,7 +11,7 @@ use crate::runtime::shares::{ClientSource, SlotsBySource, source};
 
 /// So many places. Clones are the same ones.
 #[derive(Clone)]
-pub(crate) struct Seats(Arc<LimitState>);
+pub(crate) struct ConnectionLimit(Arc<LimitState>);
 
 struct LimitState {
     places: Arc<Semaphore>,
@@ -29,7 +29,7 @@ struct SlotTable {
 }
 
 /// A place, until it is dropped.
-pub(crate) struct Seat {
+pub(crate) struct ConnectionSlot {
     shared: Arc<LimitState>,
     source: ClientSource,
     ticket: u64,
@@ -41,15 +41,18 @@ pub(crate) struct Seat {
 /// Somebody who waits.
 struct WaitGuard<'s>(&'s LimitState);
 
-impl Seats {
+impl ConnectionLimit {
     /// So many.
-    pub(crate) fn new(room: usize) -> Seats {
-        Seats(Arc::new(LimitState { places: Arc::new(Semaphore::new(room)), table: Mutex::default() }))
+    pub(crate) fn new(room: usize) -> ConnectionLimit {
+        ConnectionLimit(Arc::new(LimitState {
+            places: Arc::new(Semaphore::new(room)),
+            table: Mutex::default(),
+        }))
     }
 
     /// A place for a client: a free one, or somebody else's, who is told to go. There are never more than there is room for, so
     /// this waits until he is gone.
-    pub(crate) async fn take(&self, client: IpAddr) -> Seat {
+    pub(crate) async fn take(&self, client: IpAddr) -> ConnectionSlot {
         let places = || Arc::clone(&self.0.places);
         let place = match places().try_acquire_owned() {
             Ok(place) => Some(place),
@@ -61,7 +64,7 @@ impl Seats {
         };
         let ticket = self.0.table().seated.ticket();
         let shared = Arc::clone(&self.0);
-        let mut seat = Seat { shared, source: source(client), ticket, needed: None, _place: place };
+        let mut seat = ConnectionSlot { shared, source: source(client), ticket, needed: None, _place: place };
         seat.offer();
         seat
     }
@@ -94,7 +97,7 @@ impl Drop for WaitGuard<'_> {
     }
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// Does something; `None` as soon as somebody else needs the place more.
     pub(crate) async fn unless_needed<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let Some(needed) = &mut self.needed else { return Some(work.await) };
@@ -138,7 +141,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.shared.table().seated.give_back(self.source, self.ticket);
     }
@@ -170,18 +173,18 @@ mod tests {
     }
 
     /// Whether somebody was asked to go, without waiting.
-    fn is_needed(seat: &mut Seat) -> bool {
+    fn is_needed(seat: &mut ConnectionSlot) -> bool {
         seat.needed.as_mut().is_some_and(|needed| needed.try_recv().is_ok())
     }
 
     /// Sits until the place is needed.
-    fn sit(mut seat: Seat) -> JoinHandle<()> {
+    fn sit(mut seat: ConnectionSlot) -> JoinHandle<()> {
         tokio::spawn(async move { seat.unless_needed(pending::<()>()).await.unwrap_or_default() })
     }
 
     #[tokio::test]
     async fn who_holds_most_gives_up_his_oldest() {
-        let seats = Seats::new(5);
+        let seats = ConnectionLimit::new(5);
         let mut greedy = Vec::new();
         for _ in 0..3 {
             greedy.push(sit(seats.take(client("203.0.113.7")).await));
@@ -202,7 +205,7 @@ mod tests {
 
     #[tokio::test]
     async fn among_equals_the_slowest_goes() {
-        let seats = Seats::new(3);
+        let seats = ConnectionLimit::new(3);
         let mut sitting = Vec::new();
         for last in [3, 1, 2] {
             sitting.push(sit(seats.take(IpAddr::from([203, 0, 113, last])).await));
@@ -217,7 +220,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_source_the_one_that_was_of_no_use_for_longest_goes() {
-        let seats = Seats::new(3);
+        let seats = ConnectionLimit::new(3);
         let mut held = Vec::new();
         for _ in 0..3 {
             held.push(seats.take(client("203.0.113.7")).await);
@@ -237,7 +240,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_network_of_ipv6_is_one_source() {
-        let seats = Seats::new(3);
+        let seats = ConnectionLimit::new(3);
         let same = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2"].map(client);
         let other = sit(seats.take(client("2001:db8:0:2::1")).await);
         let (first, second) = (sit(seats.take(same[0]).await), sit(seats.take(same[1]).await));
@@ -247,7 +250,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_kept_is_not_asked_for_until_it_is_offered_again() {
-        let seats = Seats::new(2);
+        let seats = ConnectionLimit::new(2);
         let address = client("203.0.113.7");
         let (mut kept, mut offered) = (seats.take(address).await, seats.take(address).await);
         kept.keep();
@@ -275,7 +278,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_was_asked_to_go_and_stays_has_another_one_asked() {
-        let seats = Seats::new(2);
+        let seats = ConnectionLimit::new(2);
         let (mut first, mut second) =
             (seats.take(client("203.0.113.7")).await, seats.take(client("203.0.113.8")).await);
         let late = tokio::spawn({
@@ -291,7 +294,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_gives_up_waiting_costs_nobody_his_place() {
-        let seats = Seats::new(1);
+        let seats = ConnectionLimit::new(1);
         let mut kept = seats.take(client("203.0.113.7")).await;
         kept.keep();
         let late = tokio::spawn({

@@ -44,7 +44,7 @@ pub struct EventView {
 /// What somebody who listens gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
-pub enum Happening {
+pub enum EventStreamItem {
     /// Something happened.
     Event(Box<EventView>),
     /// Events are missing here: they came faster than they were read.
@@ -54,11 +54,11 @@ pub enum Happening {
     },
 }
 
-impl From<&BusItem> for Happening {
-    fn from(heard: &BusItem) -> Happening {
+impl From<&BusItem> for EventStreamItem {
+    fn from(heard: &BusItem) -> EventStreamItem {
         match heard {
-            BusItem::Event(told) => Happening::Event(Box::new(event(told))),
-            BusItem::Lost(count) => Happening::Lost { count: *count },
+            BusItem::Event(told) => EventStreamItem::Event(Box::new(event(told))),
+            BusItem::Lost(count) => EventStreamItem::Lost { count: *count },
         }
     }
 }

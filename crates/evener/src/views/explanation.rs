@@ -4,7 +4,9 @@ mod request;
 
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::choose::{ChoiceReason, ChosenServer, ConnectionRequest, Nobody, RequestContent};
+use evener_core::farm::choose::{
+    ChoiceReason, ChosenServer, ConnectionRequest, NoServerReason, RequestContent,
+};
 use evener_core::farm::network::is_link_local;
 use evener_core::path::sessions::{SessionKey, ms};
 use evener_core::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::groups;
 use crate::board::PublishedState;
-use crate::board::request::{FlowQuery, Subject};
+use crate::board::request::{ExplainSubject, FlowQuery};
 
 /// Which server a flow or a request gets, and why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,13 +49,13 @@ pub struct DispatchExplanation {
 
 impl PublishedState {
     /// Which server a flow or a request gets, and why.
-    pub(crate) fn explain(&self, subject: &Subject) -> Explanation {
+    pub(crate) fn explain(&self, subject: &ExplainSubject) -> Explanation {
         if let Some(explanation) = groups::explain(&self.groups(), subject) {
             return explanation;
         }
         let (mut explanation, flow) = match subject {
-            Subject::Flow(flow) => (self.explain_flow(flow), Some(flow)),
-            Subject::Request { request, flow, service } => {
+            ExplainSubject::Flow(flow) => (self.explain_flow(flow), Some(flow)),
+            ExplainSubject::Request { request, flow, service } => {
                 (self.explain_request(request, flow.as_ref(), service.as_deref()), flow.as_ref())
             }
         };
@@ -197,8 +199,10 @@ impl PublishedState {
                 };
                 Some((server, format!("{policy}: {why}")))
             }
-            Err(Nobody::NoServer) => Some((NO_SERVER, format!("{policy}: no server takes new sessions"))),
-            Err(Nobody::Unread | Nobody::Unnamed) => None,
+            Err(NoServerReason::NoServer) => {
+                Some((NO_SERVER, format!("{policy}: no server takes new sessions")))
+            }
+            Err(NoServerReason::Unread | NoServerReason::Unnamed) => None,
         }
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::servers::ReportedLoad;
 use super::{DispatchExplanation, Explanation, ServerView, ServiceView};
-use crate::board::request::Subject;
+use crate::board::request::ExplainSubject;
 use crate::cli::WebRequest;
 use crate::redirect::ShownGroup;
 
@@ -133,10 +133,12 @@ fn units(thousandths: u64) -> f64 {
 }
 
 /// Who gets a request, or a flow, if it is for one of these groups.
-pub(super) fn explain(groups: &[ShownGroup], subject: &Subject) -> Option<Explanation> {
+pub(super) fn explain(groups: &[ShownGroup], subject: &ExplainSubject) -> Option<Explanation> {
     let (flow, request, named) = match subject {
-        Subject::Flow(flow) => (Some(flow), None, None),
-        Subject::Request { request, flow, service } => (flow.as_ref(), Some(request), service.as_deref()),
+        ExplainSubject::Flow(flow) => (Some(flow), None, None),
+        ExplainSubject::Request { request, flow, service } => {
+            (flow.as_ref(), Some(request), service.as_deref())
+        }
     };
     let is_meant = |shown: &&ShownGroup| {
         let by_address = flow.is_some_and(|flow| shown.group.addresses.contains(&flow.vip));

@@ -16,11 +16,11 @@ mod services;
 mod sessions;
 mod status;
 
-use crate::board::Board;
-use crate::board::request::{SessionFilter, Subject};
+use crate::board::SnapshotStore;
+use crate::board::request::{ExplainSubject, SessionFilter};
 use crate::events::Subscriber;
 
-pub use events::{EventView, Happening};
+pub use events::{EventStreamItem, EventView};
 pub use explanation::{DispatchExplanation, Explanation};
 pub use finding::{Finding, Severity};
 pub use groups::MemberView;
@@ -49,7 +49,7 @@ pub struct FarmView {
 }
 
 /// What shows itself, to as many as want to see it, whatever the control loop does meanwhile. Calls may take some milliseconds.
-pub trait Show: Send + Sync + 'static {
+pub trait ViewSource: Send + Sync + 'static {
     /// All of one moment.
     fn farm(&self) -> FarmView;
 
@@ -81,13 +81,13 @@ pub trait Show: Send + Sync + 'static {
     fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String>;
 
     /// Which server a flow or a request gets.
-    fn explain(&self, subject: &Subject) -> Explanation;
+    fn explain(&self, subject: &ExplainSubject) -> Explanation;
 
     /// What happens from now on; `None` where too many listen already.
     fn listen(&self) -> Option<Subscriber>;
 }
 
-impl Show for Board {
+impl ViewSource for SnapshotStore {
     fn farm(&self) -> FarmView {
         let moment = self.moment();
         FarmView {
@@ -131,7 +131,7 @@ impl Show for Board {
         sessions::sessions(&self.latest(), filter)
     }
 
-    fn explain(&self, subject: &Subject) -> Explanation {
+    fn explain(&self, subject: &ExplainSubject) -> Explanation {
         self.latest().explain(subject)
     }
 

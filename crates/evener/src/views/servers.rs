@@ -119,7 +119,7 @@ impl ReportedLoad {
             available_bps: report.available_bps,
             bottleneck_bps: report.bottleneck_bps,
             percent: report.percent,
-            error: reports.error.map(|bad| bad.said().to_owned()),
+            error: reports.error.map(|bad| bad.sentence().to_owned()),
             refused: reports.bad.iter().map(|(bad, count)| (bad.name().to_owned(), *count)).collect(),
         };
         let is_asked = *report != Report::default() || reports.error.is_some() || !reports.bad.is_empty();

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{NodeRefusal, names};
 use crate::board::{self, CountedSnapshot, DaemonInfo};
-use crate::handoff::lccp::Speaker;
-use crate::record::{AccessLog, Deciding};
+use crate::handoff::lccp::LccpNode;
+use crate::record::{AccessLog, DecisionLatency};
 
 /// The daemon as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub struct StatusView {
     /// How long it took to decide about connections that are handed over, by mechanism; see [`DecisionTimes`]. The data plane
     /// tells of its own only while there is an access log or a trace.
     #[serde(default)]
-    pub deciding: BTreeMap<String, Deciding>,
+    pub deciding: BTreeMap<String, DecisionLatency>,
     /// What came of control messages (LCCP), and what was done by them, where connections are handed over; else empty.
     #[serde(default)]
     pub lccp: BTreeMap<String, u64>,
@@ -233,7 +233,7 @@ fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-fn refused(speaker: &Speaker) -> BTreeMap<String, NodeRefusal> {
+fn refused(speaker: &LccpNode) -> BTreeMap<String, NodeRefusal> {
     let refused = speaker.not_understood().into_iter();
     refused.map(|(node, refusal)| (node.to_string(), refusal.into())).collect()
 }

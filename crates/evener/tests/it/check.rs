@@ -9,7 +9,7 @@ use evener_core::farm::group::LoadReading;
 use evener_core::farm::{Discover, METHOD_NAMES, Method};
 use evener_core::net::Encapsulation;
 use evener_core::net::http::RedirectStatus;
-use evener_core::path::tables::Later;
+use evener_core::path::tables::RehandoffMode;
 use evener_core::pool::HealthKind;
 
 /// A good file that an `[agent]` can follow.
@@ -205,10 +205,10 @@ fn later_requests_stay_unless_the_file_says_otherwise() {
         );
         config::parse(&text, "later.toml").unwrap().services[0].later_requests
     };
-    assert_eq!(later(""), Later::Stay);
-    assert_eq!(later("later_requests = 'stay'"), Later::Stay);
-    assert_eq!(later("later_requests = 'close'"), Later::Close);
-    assert_eq!(later("later_requests = 'rehandoff'"), Later::Rehandoff);
+    assert_eq!(later(""), RehandoffMode::Stay);
+    assert_eq!(later("later_requests = 'stay'"), RehandoffMode::Stay);
+    assert_eq!(later("later_requests = 'close'"), RehandoffMode::Close);
+    assert_eq!(later("later_requests = 'rehandoff'"), RehandoffMode::Rehandoff);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn routes_keep_their_order() {
     let [service] = config.services.try_into().unwrap();
     assert_eq!((service.method, service.announce, service.clamp_mss), (Method::Handoff, true, true));
     assert_eq!((service.encapsulation, service.tunnel_mtu), (Encapsulation::Gue, Some(1400)));
-    assert_eq!(service.later_requests, Later::Close);
+    assert_eq!(service.later_requests, RehandoffMode::Close);
     assert_eq!(service.health.kind, HealthKind::Tcp);
     let text = |part: Option<String>| part.unwrap_or_default();
     let routes: Vec<_> = service

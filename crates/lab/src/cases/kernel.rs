@@ -15,7 +15,7 @@ use evener_core::path::decide::{HELD_FRAME_MAX, Reason, Verdict};
 use evener_core::path::parse::{Parsed, parse};
 use evener_core::path::sessions::State;
 use evener_core::path::tables::Tables;
-use evener_dataplane::events::Watch;
+use evener_dataplane::events::TraceFilter;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 use evener_dataplane::{Engine, EngineError};
 
@@ -207,7 +207,7 @@ impl Subject for Kernel {
     }
 
     fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()> {
-        Ok(self.engine.watch(&Watch { connections: false, clients: clients.clone() })?)
+        Ok(self.engine.watch(&TraceFilter { connections: false, clients: clients.clone() })?)
     }
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {

@@ -13,7 +13,7 @@ use crate::farm::group::MemberSnapshot;
 use crate::pool::report::Report;
 use crate::pool::shares::PoolMember;
 use crate::pool::signals::Signals;
-use crate::pool::{ServerState, WHOLE};
+use crate::pool::{FULL_WEIGHT, ServerState};
 
 /// A server that may be given, as it is now.
 #[derive(Clone, Debug)]
@@ -149,7 +149,7 @@ fn site(
     let state = if weight > 0 { ServerState::Up } else { ServerState::Down };
     let known = PoolMember {
         weight: u16::try_from(weight.max(1)).unwrap_or(u16::MAX),
-        tenths: WHOLE,
+        tenths: FULL_WEIGHT,
         signals: mean(&alive().map(|server| server.known.signals).collect::<Vec<_>>()),
     };
     let reason = (weight == 0).then(|| "none of its servers lives".to_owned());
@@ -189,7 +189,7 @@ fn of_member(member: &MemberSnapshot) -> Option<AddressCandidate> {
         age_ms: member.age_ms,
         ..Signals::default()
     };
-    let tenths = u16::try_from(member.weight_percent.div_ceil(10)).unwrap_or(WHOLE);
+    let tenths = u16::try_from(member.weight_percent.div_ceil(10)).unwrap_or(FULL_WEIGHT);
     let known = PoolMember { weight: member.joiner.weight, tenths, signals };
     let failed = member.last_failure.as_ref().filter(|_| member.state == ServerState::Down);
     let reason = failed.map(|(_, failure)| failure.to_string());

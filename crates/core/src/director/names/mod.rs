@@ -18,8 +18,8 @@ use super::groups::GroupSnapshot;
 use super::moment::Moment;
 use super::snapshot::{ServiceSnapshot, Snapshot};
 use crate::dns::{
-    self, AddressesOf, Balanced, BalancedName, MeasuredPath, NameSnapshot, OwnServer, PathChange, PathOrder,
-    PathProber, PathProbing, ServerList, SharedList,
+    self, AddressPool, AddressesFrom, BalancedName, MeasuredPath, NameSnapshot, OwnServer, PathChange,
+    PathOrder, PathProber, PathProbing, ServerList, SharedList,
 };
 use crate::farm::group::MemberChange;
 use crate::farm::plan::{ServerName, identity};
@@ -45,9 +45,9 @@ pub enum NameOrder {
     /// Probe a path, and say by [`super::Input::Path`] what came of it.
     ProbePath(PathOrder),
     /// Answer by these from now on, in the order of the farm, and by no others.
-    AnswerAll(Vec<Arc<Balanced>>),
+    AnswerAll(Vec<Arc<AddressPool>>),
     /// Answer by these from now on, by their numbers; others stay.
-    Answer(Vec<(usize, Arc<Balanced>)>),
+    Answer(Vec<(usize, Arc<AddressPool>)>),
 }
 
 /// The result of an order of a name.
@@ -122,8 +122,10 @@ impl Names {
             let known = before.remove(&name.settings.name).map(NameState::into_parts);
             let (known, kept) = known.map(|(name, servers, kept)| ((name, servers), kept)).unzip();
             let servers = match &name.from {
-                AddressesOf::Servers(list) => AddressSource::Own(self.own_servers(name, list, known, now.ms)),
-                AddressesOf::Services { names, own } => {
+                AddressesFrom::Servers(list) => {
+                    AddressSource::Own(self.own_servers(name, list, known, now.ms))
+                }
+                AddressesFrom::Services { names, own } => {
                     let given = match known {
                         Some((_, AddressSource::Services { given, .. })) => given,
                         _ => Vec::new(),
@@ -419,7 +421,7 @@ impl Names {
         Some(Arc::new(farm.names.with(seen)))
     }
 
-    fn look(&mut self, number: usize, now: Moment) -> Option<(Arc<Balanced>, Arc<NameSnapshot>)> {
+    fn look(&mut self, number: usize, now: Moment) -> Option<(Arc<AddressPool>, Arc<NameSnapshot>)> {
         let running = self.running.get_mut(number)?;
         running.is_dirty = false;
         let looks = running.look(&self.followed, &self.paths, now);
@@ -458,11 +460,11 @@ fn wanted_paths(farm: &Farm, name: &BalancedName) -> Vec<(IpAddr, u16, PathProbi
     let Some(probing) = name.probe else { return Vec::new() };
     let mut wanted = Vec::new();
     match &name.from {
-        AddressesOf::Servers(list) => {
+        AddressesFrom::Servers(list) => {
             let port = agent_port(list.settings.report.as_deref());
             wanted.extend(list.servers.iter().map(|server| (server.address.ip(), port, probing)));
         }
-        AddressesOf::Services { names, .. } => {
+        AddressesFrom::Services { names, .. } => {
             let is_named = |service: &str| names.iter().any(|name| name == service);
             for service in farm.services.iter().filter(|service| is_named(&service.name)) {
                 let Service { servers, report, .. } = service;

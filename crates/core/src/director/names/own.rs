@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU64;
 use super::candidate::AddressCandidate;
 use crate::dns::{OwnServer, ServerList};
 use crate::pool::shares::PoolMember;
-use crate::pool::{Due, Fact, Pool, PoolServer, ServerChange, ServerState};
+use crate::pool::{DueChecks, Fact, Pool, PoolServer, ServerChange, ServerState};
 
 /// The servers of a name as they are now, by their places in its list, which is given with each call.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl OwnServers {
     }
 
     /// The questions due now, by places in the list.
-    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(usize, Due)> {
+    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(usize, DueChecks)> {
         self.pool.poll(now_ms)
     }
 

@@ -12,7 +12,7 @@ use crate::pool::shares::{PoolMember, shares};
 
 /// What became of a candidate that lives.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ranked {
+pub(super) struct RankedAddress {
     pub(super) share: u16,
     /// What of its weight that is, in thousandths.
     pub(super) permille: u32,
@@ -22,7 +22,7 @@ pub(super) struct Ranked {
 }
 
 /// Who lived, and whether its load was known.
-type Alive = (Option<Arc<str>>, IpAddr, bool);
+type LiveAddress = (Option<Arc<str>>, IpAddr, bool);
 
 /// Who lived, and what became of it.
 #[derive(Clone, Debug)]
@@ -30,8 +30,8 @@ struct RankingRun {
     at_ms: u64,
     /// How long they count, in milliseconds.
     for_ms: u64,
-    of: Vec<Alive>,
-    ranked: Vec<Ranked>,
+    of: Vec<LiveAddress>,
+    ranked: Vec<RankedAddress>,
 }
 
 /// The ranks of one name, where they are made once in a period.
@@ -54,7 +54,7 @@ impl Ranking {
         candidates: Vec<AddressCandidate>,
         for_ms: u64,
         now_ms: u64,
-    ) -> Vec<(AddressCandidate, Option<Ranked>)> {
+    ) -> Vec<(AddressCandidate, Option<RankedAddress>)> {
         let weighing = name.weighing();
         let make = || {
             let known: Vec<PoolMember> =
@@ -78,7 +78,7 @@ impl Ranking {
             (candidate, ranked)
         };
         let mut all: Vec<_> = candidates.into_iter().map(next).collect();
-        if name.settings.draw == Selection::First && weighing.is_some() {
+        if name.settings.draw == Selection::Failover && weighing.is_some() {
             // Of those that rank alike first whose path is unknown: only clients make it known.
             all.sort_by_key(|(candidate, ranked)| {
                 let load = ranked.as_ref().map_or(u64::MAX, |one| one.load.unwrap_or(0));
@@ -89,16 +89,16 @@ impl Ranking {
     }
 }
 
-fn alive(weighing: Option<&Weighing>, candidates: &[AddressCandidate]) -> Vec<Alive> {
+fn alive(weighing: Option<&Weighing>, candidates: &[AddressCandidate]) -> Vec<LiveAddress> {
     let is_known =
         |one: &AddressCandidate| weighing.is_some_and(|by| (by.load)(&one.known.signals).is_some());
     let alive = candidates.iter().filter(|candidate| candidate.lives());
     alive.map(|one| (one.server.clone(), one.address, is_known(one))).collect()
 }
 
-fn rank(weighing: Option<&Weighing>, gain_percent: u64, known: Vec<PoolMember>) -> Vec<Ranked> {
+fn rank(weighing: Option<&Weighing>, gain_percent: u64, known: Vec<PoolMember>) -> Vec<RankedAddress> {
     let shared = shares(weighing, gain_percent, &known);
-    let ranked = known.into_iter().zip(shared).map(|(known, share)| Ranked {
+    let ranked = known.into_iter().zip(shared).map(|(known, share)| RankedAddress {
         share: share.share,
         permille: u32::try_from(share.permille).unwrap_or(u32::MAX),
         known,

@@ -9,10 +9,10 @@ use core::sync::atomic::AtomicU64;
 
 use super::candidate::{AddressCandidate, WatchedService};
 use super::own::OwnServers;
-use super::ranking::{Ranked, Ranking};
+use super::ranking::{RankedAddress, Ranking};
 use crate::director::Moment;
 use crate::dns::{
-    Address, AddressSnapshot, BadRanks, Balanced, BalancedName, FileRanks, LoadSnapshot, NameSettings,
+    Address, AddressPool, AddressSnapshot, BadRanks, BalancedName, FileRanks, LoadSnapshot, NameSettings,
     NameSnapshot, PathProber, RanksChange, read_ranks,
 };
 use crate::pool::ServerState;
@@ -29,9 +29,9 @@ pub(super) struct NameState {
     pub(super) servers: AddressSource,
     ranking: Ranking,
     /// Ranks that somebody else makes.
-    ranks: Option<Box<Ranks>>,
+    ranks: Option<Box<FileRanking>>,
     /// The answers that it is given.
-    balanced: Arc<Balanced>,
+    balanced: Arc<AddressPool>,
     /// When there is something to do next, in milliseconds.
     pub(super) due_ms: u64,
     /// Whether it is to be looked at anew.
@@ -63,13 +63,13 @@ pub(super) struct AnswerCount {
 #[derive(Clone, Debug)]
 pub(super) struct RetainedName {
     rank_from: Option<String>,
-    ranks: Option<Box<Ranks>>,
-    balanced: Arc<Balanced>,
+    ranks: Option<Box<FileRanking>>,
+    balanced: Arc<AddressPool>,
 }
 
 /// Ranks that are read.
 #[derive(Clone, Debug)]
-struct Ranks {
+struct FileRanking {
     file: FileRanks,
     /// When they are read next, in milliseconds; `None` while they are.
     due_ms: Option<u64>,
@@ -83,10 +83,10 @@ impl NameState {
         servers: AddressSource,
         now_ms: u64,
     ) -> NameState {
-        let new = || Balanced::new(Arc::clone(&name.settings), &[], [0, 0]);
+        let new = || AddressPool::new(Arc::clone(&name.settings), &[], [0, 0]);
         let RetainedName { rank_from, ranks, balanced } =
             kept.unwrap_or_else(|| RetainedName { rank_from: None, ranks: None, balanced: Arc::new(new()) });
-        let new = || Box::new(Ranks { file: FileRanks::default(), due_ms: Some(now_ms) });
+        let new = || Box::new(FileRanking { file: FileRanks::default(), due_ms: Some(now_ms) });
         let ranks = ranks.filter(|_| rank_from == name.rank_from);
         NameState {
             servers,
@@ -112,7 +112,7 @@ impl NameState {
         followed: &[WatchedService],
         paths: &PathProber,
         now: Moment,
-    ) -> (Arc<Balanced>, Arc<NameSnapshot>) {
+    ) -> (Arc<AddressPool>, Arc<NameSnapshot>) {
         let mut candidates = self.candidates(followed, now.ms);
         if self.name.probe.is_some() {
             for one in &mut candidates {
@@ -137,7 +137,7 @@ impl NameState {
         let addresses: Box<[AddressSnapshot]> =
             ranked.into_iter().map(|(candidate, ranked)| self.see(candidate, ranked)).collect();
         let given: Vec<Address> = addresses.iter().map(address).collect();
-        self.balanced = Arc::new(Balanced::new(settings, &given, self.balanced.turns()));
+        self.balanced = Arc::new(AddressPool::new(settings, &given, self.balanced.turns()));
         let snapshot = NameSnapshot { name: Arc::clone(&self.name), addresses, at_ms: now.ms };
         (Arc::clone(&self.balanced), Arc::new(snapshot))
     }
@@ -192,7 +192,7 @@ impl NameState {
         ranks.file.take(now.ms, for_ms, read)
     }
 
-    fn see(&mut self, candidate: AddressCandidate, ranked: Option<Ranked>) -> AddressSnapshot {
+    fn see(&mut self, candidate: AddressCandidate, ranked: Option<RankedAddress>) -> AddressSnapshot {
         let given = self.given(&candidate);
         let AddressCandidate { server, address, state, known, reason, probed_ms, .. } = candidate;
         let weighs = self.name.weighing().is_some();
@@ -266,7 +266,7 @@ fn address(seen: &AddressSnapshot) -> Address {
     Address {
         address: seen.address,
         share: seen.share,
-        lives: seen.state == ServerState::Up,
+        healthy: seen.state == ServerState::Up,
         given: Arc::clone(&seen.given),
     }
 }

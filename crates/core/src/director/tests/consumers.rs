@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::dns::{
-    AddressesOf, Balanced, BalancedName, Name, NameSettings, NoneAlive, OwnServer, Period, ServerList,
+    AddressPool, AddressesFrom, BalancedName, EmptyPool, Name, NameSettings, OwnServer, Period, ServerList,
 };
 use crate::farm::group::{
     Group, GroupMember, Joiner, MEMBERS_MAX, MemberOrder, MemberRefusal, MessageOrigin, example as groups,
@@ -10,14 +10,14 @@ use crate::farm::group::{
 use crate::net::http::Url;
 use crate::pool::{self, ServerState, policy};
 
-fn balanced(text: &str, from: AddressesOf) -> Arc<BalancedName> {
+fn balanced(text: &str, from: AddressesFrom) -> Arc<BalancedName> {
     let policy = policy::by_name("random").unwrap();
     let settings = NameSettings {
         name: Name::parse(text).unwrap(),
         ttl_s: 5,
         top: 4,
         draw: policy.names.unwrap().draw,
-        none_alive: NoneAlive::All,
+        empty_pool: EmptyPool::All,
     };
     Arc::new(BalancedName {
         settings: Arc::new(settings),
@@ -32,7 +32,7 @@ fn balanced(text: &str, from: AddressesOf) -> Arc<BalancedName> {
 
 /// A name with the servers of the service.
 fn of_web(text: &str) -> Arc<BalancedName> {
-    balanced(text, AddressesOf::Services { names: vec!["web".into()], own: false })
+    balanced(text, AddressesFrom::Services { names: vec!["web".into()], own: false })
 }
 
 /// A name with servers of its own.
@@ -41,7 +41,7 @@ fn of_its_own(text: &str, addresses: &[&str]) -> Arc<BalancedName> {
     let health = farm(&[]).services.remove(0).health;
     let settings = pool::PoolSettings { check: Arc::new(health), report: None, slow_start_ms: 0 };
     let servers = addresses.iter().map(server).collect();
-    balanced(text, AddressesOf::Servers(ServerList { servers, settings: Arc::new(settings) }))
+    balanced(text, AddressesFrom::Servers(ServerList { servers, settings: Arc::new(settings) }))
 }
 
 fn group(members: &[&str]) -> Arc<Group> {
@@ -78,7 +78,7 @@ impl World {
     }
 
     /// The answers that were ordered since orders were cleared.
-    fn answers(&self) -> Vec<(usize, Arc<Balanced>)> {
+    fn answers(&self) -> Vec<(usize, Arc<AddressPool>)> {
         let mut answers = Vec::new();
         for order in &self.orders {
             match order {

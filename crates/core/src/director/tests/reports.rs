@@ -81,7 +81,7 @@ fn a_server_gets_as_much_as_it_wants_while_its_report_is_young() {
     let mut world = World::asking("round-robin");
     world.reported("b", Ok(says(52)));
     assert_eq!(world.turns(), [("a".into(), 2), ("b".into(), 1)]);
-    world.reported("b", Ok(Report { claim: Some(AdminState::Refuses), ..says(52) }));
+    world.reported("b", Ok(Report { claim: Some(AdminState::Drain), ..says(52) }));
     assert_eq!(world.ring(), ["a"]);
     let seen = world.director.snapshot().server(&name("b")).unwrap().clone();
     assert_eq!(
@@ -104,7 +104,7 @@ fn a_server_gets_as_much_as_it_wants_while_its_report_is_young() {
 
 #[test]
 fn reports_alone_never_empty_a_service() {
-    let refuses = || Ok(Report { claim: Some(AdminState::Refuses), ..Report::default() });
+    let refuses = || Ok(Report { claim: Some(AdminState::Drain), ..Report::default() });
     let mut world = World::asking("round-robin");
     world.reported("a", refuses());
     assert_eq!(world.ring(), ["b"]);
@@ -124,7 +124,7 @@ fn reports_alone_never_empty_a_service() {
 fn a_report_never_makes_a_server_up() {
     let mut world = World::asking("round-robin");
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
-    world.reported("b", Ok(Report { claim: Some(AdminState::Takes), ..says(100) }));
+    world.reported("b", Ok(Report { claim: Some(AdminState::Ready), ..says(100) }));
     assert_eq!(world.ring(), ["a"]);
 }
 

@@ -17,7 +17,7 @@ mod tests;
 pub use kept_back::KeptBack;
 
 use crate::node::lccp::ErrorCode;
-use step::{PeerKnowledge, RequestRound, Then, TransferState};
+use step::{AfterRestore, PeerKnowledge, RequestRound, TransferState};
 
 /// How long a client may take to say what it wants, and the longest that anything else may take, in milliseconds.
 pub const PATIENCE_MS: u64 = 10_000;
@@ -67,7 +67,7 @@ pub enum TransferOrder {
     /// Connect to the server, as its bytes are to be carried: [`TransferInput::Reached`].
     Reach,
     /// Say a last word, and hang up. [`TransferInput::Done`].
-    Answer(Word),
+    Answer(FinalResponse),
     /// Leave it with the server that has it. [`TransferInput::Done`].
     Return,
     /// Tell its client that it is over: it can't be had from the server that has it. [`TransferInput::Done`].
@@ -85,7 +85,7 @@ pub enum Quota {
 
 /// The last that a client hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum FinalResponse {
     /// An answer with this status.
     Status(u16),
     /// Status 408, if what it has said is text; else nothing.
@@ -134,7 +134,7 @@ pub enum TransferInput {
         hello: bool,
     },
     /// Nobody should act on what the client says.
-    Refused(Word),
+    Refused(FinalResponse),
     /// The client is gone.
     Left,
     /// It has a server.
@@ -192,7 +192,7 @@ pub enum TransferEvent {
         /// What became of it.
         outcome: TransferOutcome,
         /// What its client is told, if it is told anything.
-        word: Option<Word>,
+        word: Option<FinalResponse>,
     },
 }
 
@@ -288,12 +288,13 @@ impl Transfer {
             (TransferState::Restoring(then), TransferInput::Restored(true)) => {
                 Some((TransferState::Keeping(then), None))
             }
-            (TransferState::Restoring(Then::Read), TransferInput::Restored(false) | TransferInput::Timer) => {
-                Some(unmoved())
-            }
+            (
+                TransferState::Restoring(AfterRestore::Read),
+                TransferInput::Restored(false) | TransferInput::Timer,
+            ) => Some(unmoved()),
             // It is lost: the server hasn't it either.
             (TransferState::Restoring(_), TransferInput::Restored(false) | TransferInput::Timer) => {
-                Some((TransferState::Keeping(Then::HangUp), settled(TransferOutcome::Given, None)))
+                Some((TransferState::Keeping(AfterRestore::HangUp), settled(TransferOutcome::Given, None)))
             }
             (TransferState::Keeping(then), TransferInput::Done | TransferInput::Timer) => {
                 Some((then.step(), None))
@@ -306,7 +307,7 @@ impl Transfer {
             }
             (TransferState::Reaching, TransferInput::Reached(false))
             | (TransferState::Reaching | TransferState::Seating(_), TransferInput::Timer) => {
-                Some(last_word(TransferOutcome::Carried, Word::Status(502)))
+                Some(last_word(TransferOutcome::Carried, FinalResponse::Status(502)))
             }
             (
                 TransferState::Passing | TransferState::Returning,
@@ -327,8 +328,10 @@ impl Transfer {
             // It was settled before.
             TransferState::Answering(_) => (TransferState::Over, None),
             // Its packets may be kept back already.
-            TransferState::Choosing { .. } => (TransferState::Keeping(Then::Answer(Word::Reset)), crowded),
-            _ => (TransferState::Answering(Word::Reset), crowded),
+            TransferState::Choosing { .. } => {
+                (TransferState::Keeping(AfterRestore::Answer(FinalResponse::Reset)), crowded)
+            }
+            _ => (TransferState::Answering(FinalResponse::Reset), crowded),
         }
     }
 
@@ -349,7 +352,7 @@ impl Transfer {
                 round.is_first().then_some(TransferEvent::ReleaseAsked),
             ),
             (TransferState::Releasing(_), TransferInput::Released) => {
-                (TransferState::Restoring(Then::Read), Some(TransferEvent::Released))
+                (TransferState::Restoring(AfterRestore::Read), Some(TransferEvent::Released))
             }
             (TransferState::Releasing(_), TransferInput::Denied(ErrorCode::Busy)) => {
                 (TransferState::Returning, Some(TransferEvent::Busy))
@@ -370,7 +373,7 @@ impl Transfer {
                 (TransferState::Dispatching(RequestRound::FIRST), None)
             }
             TransferInput::Refused(word) => last_word(TransferOutcome::Refused, word),
-            TransferInput::Timer => last_word(TransferOutcome::Late, Word::TimedOut),
+            TransferInput::Timer => last_word(TransferOutcome::Late, FinalResponse::TimedOut),
             TransferInput::Left => (TransferState::Over, settled(TransferOutcome::Left, None)),
             _ => return None,
         })
@@ -378,7 +381,7 @@ impl Transfer {
 
     fn choose(&self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         let own = TransferState::Choosing { advised: false };
-        let unserved = if self.hello { Word::Reset } else { Word::Status(503) };
+        let unserved = if self.hello { FinalResponse::Reset } else { FinalResponse::Status(503) };
         Some(match (self.step, input) {
             (TransferState::Dispatching(round), TransferInput::Said) => (
                 TransferState::Dispatching(round.said()?),
@@ -396,7 +399,11 @@ impl Transfer {
                 None => (own, Some(TransferEvent::Alone { silent: true })),
             },
             (TransferState::Choosing { advised }, TransferInput::Chosen { takes, advised: believed }) => {
-                let step = if takes { TransferState::Exporting } else { TransferState::Keeping(Then::Carry) };
+                let step = if takes {
+                    TransferState::Exporting
+                } else {
+                    TransferState::Keeping(AfterRestore::Carry)
+                };
                 (step, (advised && !believed).then_some(TransferEvent::Unbelieved))
             }
             (TransferState::Choosing { .. }, TransferInput::Unserved) => {
@@ -404,7 +411,7 @@ impl Transfer {
             }
             // It may be chosen yet, and is kept back then.
             (TransferState::Choosing { .. }, TransferInput::Timer) => (
-                TransferState::Keeping(Then::Answer(unserved)),
+                TransferState::Keeping(AfterRestore::Answer(unserved)),
                 settled(TransferOutcome::Unserved, Some(unserved)),
             ),
             _ => return None,
@@ -414,10 +421,10 @@ impl Transfer {
     /// While it is nobody's.
     fn give(&mut self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         let given = (TransferState::Over, settled(TransferOutcome::Given, None));
-        let back = TransferState::Restoring(Then::Carry);
+        let back = TransferState::Restoring(AfterRestore::Carry);
         Some(match (self.step, input) {
             (TransferState::Exporting, TransferInput::NotExported) => {
-                (TransferState::Keeping(Then::Carry), None)
+                (TransferState::Keeping(AfterRestore::Carry), None)
             }
             (TransferState::Exporting, TransferInput::Exported { len: Some(len) }) => {
                 self.len = len;
@@ -469,11 +476,11 @@ impl Transfer {
     }
 }
 
-fn settled(outcome: TransferOutcome, word: Option<Word>) -> Option<TransferEvent> {
+fn settled(outcome: TransferOutcome, word: Option<FinalResponse>) -> Option<TransferEvent> {
     Some(TransferEvent::Settled { outcome, word })
 }
 
-fn last_word(outcome: TransferOutcome, word: Word) -> (TransferState, Option<TransferEvent>) {
+fn last_word(outcome: TransferOutcome, word: FinalResponse) -> (TransferState, Option<TransferEvent>) {
     (TransferState::Answering(word), settled(outcome, Some(word)))
 }
 

@@ -1,6 +1,6 @@
 //! Where a connection in motion stands, and for how long.
 
-use super::{DISPATCHES_MS, OFFERS_MS, PATIENCE_MS, Quota, RELEASES_MS, TransferOrder, Word};
+use super::{DISPATCHES_MS, FinalResponse, OFFERS_MS, PATIENCE_MS, Quota, RELEASES_MS, TransferOrder};
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +34,13 @@ pub(super) enum TransferState {
     /// Its packets are about to go to the server.
     Committing(PeerKnowledge),
     /// It is about to be this host's again.
-    Restoring(Then),
+    Restoring(AfterRestore),
     /// It is, and its packets are about to.
-    Keeping(Then),
+    Keeping(AfterRestore),
     /// Its bytes are about to be carried.
     Reaching,
     /// Its client is told off.
-    Answering(Word),
+    Answering(FinalResponse),
     /// It is left where it is.
     Returning,
     /// Its client is told that it is over.
@@ -69,20 +69,20 @@ pub(super) enum PeerKnowledge {
 
 /// What is done once a connection is this host's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum AfterRestore {
     Read,
     Carry,
-    Answer(Word),
+    Answer(FinalResponse),
     HangUp,
 }
 
-impl Then {
+impl AfterRestore {
     pub(super) fn step(self) -> TransferState {
         match self {
-            Then::Read => TransferState::Reading,
-            Then::Carry => TransferState::Seating(Quota::Carrying),
-            Then::Answer(word) => TransferState::Answering(word),
-            Then::HangUp => TransferState::Over,
+            AfterRestore::Read => TransferState::Reading,
+            AfterRestore::Carry => TransferState::Seating(Quota::Carrying),
+            AfterRestore::Answer(word) => TransferState::Answering(word),
+            AfterRestore::HangUp => TransferState::Over,
         }
     }
 }

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::node::lccp::{
-    self, Letting, MessageBody, Piece, Releases, ResumePoint, SILENCE_MS, SocketId, Takings, TcpState, Took,
+    self, HandoffAction, IncomingHandoffs, MessageBody, Piece, ReleaseAction, Releases, ResumePoint,
+    SILENCE_MS, SocketId, TcpState,
 };
 
 /// The longest that a message takes, in milliseconds: one that says "no room" is heard before the next but one is said.
@@ -166,7 +167,7 @@ fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
     let crowded = |inputs: &[TransferInput]| {
         after(Transfer::accepted(0), &[inputs, &[TransferInput::Crowded]].concat())
     };
-    let reset = Some(TransferOrder::Answer(Word::Reset));
+    let reset = Some(TransferOrder::Answer(FinalResponse::Reset));
     assert_eq!(crowded(&[]), (reset, vec![settled_as(TransferOutcome::Crowded)]));
     // What is kept back belongs to this host again before it ends.
     assert_eq!(crowded(&read()), (Some(TransferOrder::Keep), vec![settled_as(TransferOutcome::Crowded)]));
@@ -175,8 +176,8 @@ fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
     let exporting = [read(), vec![CHOSEN]].concat();
     assert_eq!(crowded(&exporting), (Some(TransferOrder::Export), vec![]));
     // What was settled isn't again.
-    let refused = [TransferInput::Refused(Word::Status(400))];
-    let word = Some(Word::Status(400));
+    let refused = [TransferInput::Refused(FinalResponse::Status(400))];
+    let word = Some(FinalResponse::Status(400));
     assert_eq!(
         crowded(&refused),
         (None, vec![TransferEvent::Settled { outcome: TransferOutcome::Refused, word }])
@@ -194,11 +195,11 @@ fn released_after(late_ms: u64) -> Option<TransferOrder> {
         let input = match transfer.order()? {
             TransferOrder::Release => {
                 match releases.begin(GIVER, socket(), REST, now_ms) {
-                    Letting::LetGo => {
+                    ReleaseAction::LetGo => {
                         releases.end(GIVER, socket(), REST, Some(Ok(state(0))));
                         answers.push(now_ms + late_ms);
                     }
-                    Letting::Answer(Ok(_)) => answers.push(now_ms + late_ms),
+                    ReleaseAction::Answer(Ok(_)) => answers.push(now_ms + late_ms),
                     answer => panic!("{answer:?}"),
                 }
                 TransferInput::Said
@@ -264,7 +265,7 @@ struct World {
     transfer: Transfer,
     offered: Option<lccp::TransferImage>,
     parcels: Vec<(u64, Parcel)>,
-    takings: Takings,
+    takings: IncomingHandoffs,
     releases: Releases,
     /// Until when the new server has no room.
     full_until_ms: u64,
@@ -291,7 +292,7 @@ fn state(receive_len: u32) -> TcpState {
 impl World {
     fn new(moving: bool, dice: Vec<u8>) -> World {
         let mut dice = Dice(dice);
-        let mut takings = Takings::default();
+        let mut takings = IncomingHandoffs::default();
         takings.serve(BTreeSet::from([socket().server()]));
         World {
             now_ms: 0,
@@ -358,9 +359,9 @@ impl World {
                     self.takings.serve(BTreeSet::new());
                 }
                 match self.takings.take(GIVER, socket(), piece, self.now_ms) {
-                    Took::Answer(body) => self.answer(body, true),
-                    Took::Wait => {}
-                    Took::Restore(_) => self.make_socket(),
+                    HandoffAction::Answer(body) => self.answer(body, true),
+                    HandoffAction::Wait => {}
+                    HandoffAction::Restore(_) => self.make_socket(),
                 }
             }
             Parcel::Restored(outcome) => {
@@ -375,9 +376,9 @@ impl World {
                 }
             }
             Parcel::Release => match self.releases.begin(GIVER, socket(), REST, self.now_ms) {
-                Letting::Answer(said) => self.say(said),
-                Letting::Wait => {}
-                Letting::LetGo => {
+                ReleaseAction::Answer(said) => self.say(said),
+                ReleaseAction::Wait => {}
+                ReleaseAction::LetGo => {
                     let said = match self.dice.below(5) {
                         _ if !self.before => Some(Err(ErrorCode::Unknown)),
                         0 => Some(Err(ErrorCode::Busy)),
@@ -459,7 +460,7 @@ impl World {
             }
             TransferOrder::Listen => self.listen(),
             TransferOrder::Read => match self.dice.below(8) {
-                0 => TransferInput::Refused(Word::Status(400)),
+                0 => TransferInput::Refused(FinalResponse::Status(400)),
                 1 => TransferInput::Left,
                 _ => TransferInput::Wanted { hello: self.dice.one_in(2) },
             },
@@ -556,7 +557,7 @@ fn any_input() -> impl Strategy<Value = TransferInput> {
     ];
     let read = prop_oneof![
         any::<bool>().prop_map(|hello| TransferInput::Wanted { hello }),
-        Just(TransferInput::Refused(Word::Http1Required)),
+        Just(TransferInput::Refused(FinalResponse::Http1Required)),
         Just(TransferInput::Left),
         (any::<bool>(), any::<bool>()).prop_map(|(takes, advised)| TransferInput::Chosen { takes, advised }),
         Just(TransferInput::Unserved),

@@ -14,7 +14,7 @@ use super::*;
 use crate::path::seed::Seed;
 use crate::pool::policy;
 use crate::pool::report::Report;
-use crate::pool::shares::{PoolMember, Share, shares};
+use crate::pool::shares::{MemberShare, PoolMember, shares};
 use crate::pool::signals::Signals;
 
 mod standards;
@@ -71,21 +71,21 @@ fn zone() -> Zone {
     zone
 }
 
-fn settings(draw: Selection, none_alive: NoneAlive) -> NameSettings {
-    NameSettings { name: name("www.example.com"), ttl_s: 5, top: 1, draw, none_alive }
+fn settings(draw: Selection, none_alive: EmptyPool) -> NameSettings {
+    NameSettings { name: name("www.example.com"), ttl_s: 5, top: 1, draw, empty_pool: none_alive }
 }
 
 fn address(text: &str, share: u16, lives: bool) -> Address {
-    Address { address: text.parse().unwrap(), share, lives, given: Arc::default() }
+    Address { address: text.parse().unwrap(), share, healthy: lives, given: Arc::default() }
 }
 
-fn names_with(balanced: Balanced) -> Catalog {
+fn names_with(balanced: AddressPool) -> Catalog {
     Catalog::new([Arc::new(zone())], vec![Arc::new(balanced)], KEY, "ns1")
 }
 
 fn names() -> Catalog {
     let addresses = [address("192.0.2.11", 1, true), address("2001:db8::11", 1, true)];
-    names_with(Balanced::new(settings(Selection::Turn, NoneAlive::All), &addresses, [0, 0]))
+    names_with(AddressPool::new(settings(Selection::RoundRobin, EmptyPool::All), &addresses, [0, 0]))
 }
 
 /// A query; with `options`, by EDNS.
@@ -220,17 +220,18 @@ fn what_clients_say_of_themselves_is_read_with_care() {
 fn who_is_dead_is_not_given_and_where_all_are_it_is_said() {
     let dead = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, false)];
     let one_lives = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, true)];
-    let ask = |none_alive: NoneAlive, addresses: &[Address]| {
-        let names = names_with(Balanced::new(settings(Selection::Turn, none_alive), addresses, [0, 0]));
+    let ask = |none_alive: EmptyPool, addresses: &[Address]| {
+        let names =
+            names_with(AddressPool::new(settings(Selection::RoundRobin, none_alive), addresses, [0, 0]));
         let answers = (0..4).map(|_| read(&answer(&names, &query("www.example.com", rtype::A, None))));
         answers.map(|(code, _, _, addresses)| (code, addresses)).collect::<BTreeSet<_>>()
     };
     let given = |all: &[&str]| all.iter().map(|one| (0, vec![(*one).to_string()])).collect::<BTreeSet<_>>();
-    assert_eq!(ask(NoneAlive::All, &one_lives), given(&["192.0.2.12"]));
-    assert_eq!(ask(NoneAlive::All, &dead), given(&["192.0.2.11", "192.0.2.12"]));
-    assert_eq!(ask(NoneAlive::Fixed(vec!["192.0.2.99".parse().unwrap()]), &dead), given(&["192.0.2.99"]));
-    assert_eq!(ask(NoneAlive::Refuse, &dead), BTreeSet::from([(5, vec![])]));
-    assert_eq!(ask(NoneAlive::Refuse, &one_lives), given(&["192.0.2.12"]));
+    assert_eq!(ask(EmptyPool::All, &one_lives), given(&["192.0.2.12"]));
+    assert_eq!(ask(EmptyPool::All, &dead), given(&["192.0.2.11", "192.0.2.12"]));
+    assert_eq!(ask(EmptyPool::Fixed(vec!["192.0.2.99".parse().unwrap()]), &dead), given(&["192.0.2.99"]));
+    assert_eq!(ask(EmptyPool::Refuse, &dead), BTreeSet::from([(5, vec![])]));
+    assert_eq!(ask(EmptyPool::Refuse, &one_lives), given(&["192.0.2.12"]));
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn addresses_are_given_as_often_as_their_share_says() {
     let addresses =
         [address("192.0.2.11", 3, true), address("192.0.2.12", 1, true), address("192.0.2.13", 0, true)];
     let count = |draw: Selection| {
-        let names = names_with(Balanced::new(settings(draw, NoneAlive::All), &addresses, [0, 0]));
+        let names = names_with(AddressPool::new(settings(draw, EmptyPool::All), &addresses, [0, 0]));
         let before: Vec<u64> = addresses.iter().map(|one| one.given.load(Relaxed)).collect();
         let (bytes, mut out) = (query("www.example.com", rtype::A, None), vec![0; 512]);
         for turn in 0..4_000 {
@@ -247,12 +248,12 @@ fn addresses_are_given_as_often_as_their_share_says() {
         let given = addresses.iter().zip(before).map(|(one, before)| one.given.load(Relaxed) - before);
         given.collect::<Vec<_>>()
     };
-    assert_eq!(count(Selection::Turn), [3_000, 1_000, 0]);
-    assert_eq!(count(Selection::First), [4_000, 0, 0]);
+    assert_eq!(count(Selection::RoundRobin), [3_000, 1_000, 0]);
+    assert_eq!(count(Selection::Failover), [4_000, 0, 0]);
     let random = count(Selection::Random);
     // Twelve times the deviation of so many draws: the seed is fixed in any case.
     assert!((2_670..3_330).contains(&random[0]) && random[0] + random[1] == 4_000, "{random:?}");
-    let by_client = count(Selection::Client);
+    let by_client = count(Selection::SourceHash);
     assert!(by_client.contains(&4_000), "one network keeps to one server: {by_client:?}");
 }
 
@@ -260,9 +261,9 @@ fn addresses_are_given_as_often_as_their_share_says() {
 fn the_next_ones_stand_behind_the_first() {
     let all =
         [address("192.0.2.11", 9, true), address("192.0.2.12", 1, true), address("192.0.2.13", 1, true)];
-    for draw in [Selection::Turn, Selection::Random, Selection::Client, Selection::First] {
-        let wanted = NameSettings { top: 2, ..settings(draw, NoneAlive::All) };
-        let names = names_with(Balanced::new(wanted, &all, [0, 0]));
+    for draw in [Selection::RoundRobin, Selection::Random, Selection::SourceHash, Selection::Failover] {
+        let wanted = NameSettings { top: 2, ..settings(draw, EmptyPool::All) };
+        let names = names_with(AddressPool::new(wanted, &all, [0, 0]));
         for _ in 0..20 {
             let (_, _, _, addresses) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
             assert_eq!(addresses.iter().collect::<BTreeSet<_>>().len(), 2, "{draw:?} {addresses:?}");
@@ -273,8 +274,8 @@ fn the_next_ones_stand_behind_the_first() {
 #[test]
 fn an_answer_tells_for_whom_it_holds() {
     let scope = |draw: Selection| {
-        let names = names_with(Balanced::new(
-            settings(draw, NoneAlive::All),
+        let names = names_with(AddressPool::new(
+            settings(draw, EmptyPool::All),
             &[address("192.0.2.11", 1, true)],
             [0, 0],
         ));
@@ -283,7 +284,7 @@ fn an_answer_tells_for_whom_it_holds() {
         let at = answer.windows(4).position(|window| window == [0, 8, 0, 7]).unwrap();
         (answer[at + 6], answer[at + 7])
     };
-    assert_eq!(scope(Selection::Client), (24, 24));
+    assert_eq!(scope(Selection::SourceHash), (24, 24));
     assert_eq!(scope(Selection::Random), (24, 0));
 }
 
@@ -291,7 +292,7 @@ fn an_answer_tells_for_whom_it_holds() {
 fn a_network_gets_its_part_and_no_more_bytes_than_it_sent() {
     let names = names();
     let mut allowance =
-        Allowance::new(Limit { per_second: 10, burst: 5, ..Limit::default() }, KEY, Arc::default());
+        RateBucket::new(Limit { per_second: 10, burst: 5, ..Limit::default() }, KEY, Arc::default());
     let bytes = query("www.example.com", rtype::A, Some(&[]));
     let mut out = vec![0; 1_232];
     let mut ask = |asked: DnsRequest<'_>| names.answer(&asked, Some(&mut allowance), &mut out).unwrap();
@@ -313,7 +314,7 @@ fn networks_without_number_get_no_more_bytes_together_than_they_sent() {
     let limit = Limit { per_second: 200, burst: 1_000, total_per_second: 50 };
     let total: Arc<SharedBudget> = Arc::default();
     // Two threads, which count networks each for itself.
-    let mut allowances = [0, 1].map(|_| Allowance::new(limit, KEY, Arc::clone(&total)));
+    let mut allowances = [0, 1].map(|_| RateBucket::new(limit, KEY, Arc::clone(&total)));
     let bytes = query("www.example.com", rtype::A, Some(&[]));
     let (mut out, mut whole, mut told, mut beyond) = (vec![0; 1_232], 0, 0, 0);
     for turn in 0..10_000_u32 {
@@ -337,7 +338,7 @@ fn networks_without_number_get_no_more_bytes_together_than_they_sent() {
 fn who_has_shown_where_it_is_is_answered() {
     let names = names();
     let mut allowance =
-        Allowance::new(Limit { per_second: 1, burst: 1, ..Limit::default() }, KEY, Arc::default());
+        RateBucket::new(Limit { per_second: 1, burst: 1, ..Limit::default() }, KEY, Arc::default());
     let first = query("www.example.com", rtype::A, Some(&[0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]));
     let answer = answer(&names, &first);
     let at = answer.windows(4).position(|window| window == [0, 10, 0, 24]).unwrap();
@@ -433,14 +434,14 @@ fn binding(params: &[(u16, &[u8])]) -> Vec<u8> {
 #[test]
 fn service_bindings_hint_at_who_is_given() {
     let (one, two, six) = ("192.0.2.11", "192.0.2.12", "2001:db8::11");
-    let bound = |addresses: &[Address], none_alive: NoneAlive| {
+    let bound = |addresses: &[Address], none_alive: EmptyPool| {
         let mut zone = zone();
         let stale = binding(&[(1, b"\x02h2"), (4, &[192, 0, 2, 99]), (5, b"ech")]);
         zone.add(&name("www.example.com"), rtype::HTTPS, 300, stale);
-        let settings = NameSettings { top: 2, ..settings(Selection::Turn, none_alive) };
+        let settings = NameSettings { top: 2, ..settings(Selection::RoundRobin, none_alive) };
         let names = Catalog::new(
             [Arc::new(zone)],
-            vec![Arc::new(Balanced::new(settings, addresses, [0, 0]))],
+            vec![Arc::new(AddressPool::new(settings, addresses, [0, 0]))],
             KEY,
             "",
         );
@@ -461,11 +462,11 @@ fn service_bindings_hint_at_who_is_given() {
         ),
         (vec![address(six, 1, true)], binding(&[(1, b"\x02h2"), (5, b"ech"), (6, &data(six))])),
     ] {
-        let said = bound(&addresses, NoneAlive::All);
+        let said = bound(&addresses, EmptyPool::All);
         let record = [&[0, 65, 0, 1, 0, 0, 0, 5][..], &(params.len() as u16).to_be_bytes(), &params].concat();
         assert!(said.ends_with(&record), "{said:?}");
     }
-    assert_eq!(bound(&[address(one, 1, false)], NoneAlive::Refuse)[3] & 15, 5);
+    assert_eq!(bound(&[address(one, 1, false)], EmptyPool::Refuse)[3] & 15, 5);
     let names = names();
     let none = read(&answer(&names, &query("www.example.com", rtype::HTTPS, None)));
     assert_eq!((none.0, none.2), (0, [0, 1, 0]), "without a record there is none");
@@ -476,7 +477,8 @@ fn service_bindings_hint_at_who_is_given() {
 fn turns_of_one_version_are_not_the_others() {
     let addresses =
         ["192.0.2.11", "192.0.2.12", "2001:db8::11", "2001:db8::12"].map(|text| address(text, 1, true));
-    let names = names_with(Balanced::new(settings(Selection::Turn, NoneAlive::All), &addresses, [0, 0]));
+    let names =
+        names_with(AddressPool::new(settings(Selection::RoundRobin, EmptyPool::All), &addresses, [0, 0]));
     for _ in 0..10 {
         for rtype in [rtype::A, rtype::AAAA] {
             answer(&names, &query("www.example.com", rtype, None));
@@ -542,7 +544,7 @@ trait MapShares {
     fn map_shares(&self) -> Vec<u16>;
 }
 
-impl MapShares for Vec<Share> {
+impl MapShares for Vec<MemberShare> {
     fn map_shares(&self) -> Vec<u16> {
         self.iter().map(|one| one.share).collect()
     }
@@ -595,7 +597,8 @@ fn turns_go_on_when_servers_change() {
     let mut turn = [0, 0];
     let mut given = BTreeMap::new();
     for _ in 0..10 {
-        let names = names_with(Balanced::new(settings(Selection::Turn, NoneAlive::All), &addresses, turn));
+        let names =
+            names_with(AddressPool::new(settings(Selection::RoundRobin, EmptyPool::All), &addresses, turn));
         let (_, _, _, all) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
         *given.entry(all).or_insert(0) += 1;
         turn = names.balanced().get(0).unwrap().turns();

@@ -139,7 +139,7 @@ fn a_signed_query_is_told_that_its_key_is_not_known() {
 #[test]
 fn a_whole_network_has_the_same_server_and_is_told_so() {
     let all: Vec<Address> = (1..=9).map(|last| address(&format!("192.0.2.{last}"), 1, true)).collect();
-    let names = names_with(Balanced::new(settings(Selection::Client, NoneAlive::All), &all, [0, 0]));
+    let names = names_with(AddressPool::new(settings(Selection::SourceHash, EmptyPool::All), &all, [0, 0]));
     let ask = |client: &str, option: &[u8]| {
         let bytes = query("www.example.com", rtype::A, Some(option));
         let asked = DnsRequest { client: client.parse().unwrap(), ..asked(&bytes, 0) };

@@ -16,7 +16,7 @@ use crate::net::http::{Url, host_of, normal_path};
 use crate::path::content::{HashKey, RequestClass, RequestKey, RoutePattern, Routes};
 use crate::path::seed::Seed;
 use crate::pool::policy::{Choice, Weighted, in_turn, maglev};
-use crate::pool::shares::{WHOLE, most_permille};
+use crate::pool::shares::{PERMILLE, most_permille};
 
 /// How many turns are looked at for another member than the first.
 const OTHERS: u64 = 16;
@@ -270,11 +270,11 @@ impl CandidateSet {
 
 /// The shares of candidates: their weights, or what their loads leave of them, in a finer measure of which the heaviest has a thousand at most.
 fn shares<'c>(gain_percent: u64, candidates: impl Iterator<Item = &'c MemberCandidate> + Clone) -> Vec<u16> {
-    if candidates.clone().all(|candidate| candidate.permille >= WHOLE) {
+    if candidates.clone().all(|candidate| candidate.permille >= PERMILLE) {
         return candidates.map(|candidate| candidate.weight).collect();
     }
     let parts: Vec<(u16, u64)> =
-        candidates.map(|candidate| (candidate.weight, candidate.permille.min(WHOLE))).collect();
+        candidates.map(|candidate| (candidate.weight, candidate.permille.min(PERMILLE))).collect();
     let most = most_permille(&parts, gain_percent);
     let heaviest = parts.iter().map(|(weight, _)| u64::from(*weight)).max().unwrap_or(1).max(1);
     let share = |(weight, permille): (u16, u64)| {
@@ -311,7 +311,7 @@ mod tests {
             anonymous: false,
             reach: None,
             weight: *weight,
-            permille: WHOLE,
+            permille: PERMILLE,
             load: *load,
             dispatched: Arc::default(),
         });

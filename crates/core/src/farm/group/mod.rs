@@ -15,10 +15,10 @@ mod token_throttle;
 pub use dispatch::{Dispatch, DispatchRequest, MemberCandidate, PER_DISPATCH, RouteTo};
 pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_url};
 pub use members::{
-    ClockReading, GroupRules, Joined, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent,
-    MemberOrder, MemberRefusal, MemberSnapshot, Members, Queried, ROUTES_MAX, thousandths,
+    ClockReading, GroupRules, JoinResult, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent,
+    MemberOrder, MemberRefusal, MemberSnapshot, Members, QueryResult, ROUTES_MAX, thousandths,
 };
 pub use membership::{DirectorAnswer, GroupMembership, MembershipOrder, MembershipTrouble};
 pub use model::{Group, GroupMember, Joining, LoadReading};
-pub use reach::{MessageOrigin, Outside, Reach};
+pub use reach::{MessageOrigin, Reach, ReachError};
 pub use token_throttle::{RETRY_AFTER_S, TokenThrottle};

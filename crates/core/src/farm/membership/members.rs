@@ -9,7 +9,7 @@ use super::answer::NeighbourReply;
 use super::binding::{Binding, LinkAddress};
 use super::event::{MembershipEvent, Removal, ReplyRefusal};
 use super::record::ServerRecord;
-use super::strangers::{RefusalCounts, Strangers};
+use super::strangers::{RefusalCounts, RefusalLog};
 use super::surroundings::LocalNetwork;
 use super::{Member, RestoredServer, ServerOrigin};
 use crate::farm::{self, Allow};
@@ -29,7 +29,7 @@ pub(super) struct ServiceMembers {
     allowed: BTreeMap<IpAddr, Binding>,
     /// Who answered for the service address before it was clear whether they are listed or allowed.
     waiting: BTreeMap<Mac, NeighbourReply>,
-    strangers: Strangers,
+    strangers: RefusalLog,
     rounds_asked: u32,
     next_round_ms: u64,
 }
@@ -41,7 +41,7 @@ impl ServiceMembers {
             records: BTreeMap::new(),
             allowed: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            strangers: Strangers::default(),
+            strangers: RefusalLog::default(),
             rounds_asked: 0,
             next_round_ms: now_ms,
         };

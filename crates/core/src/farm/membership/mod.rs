@@ -37,7 +37,7 @@ use crate::farm;
 use crate::net::wire::Mac;
 use crate::path::tables::SERVICE_SERVERS_MAX;
 use members::ServiceMembers;
-use strangers::Strangers;
+use strangers::RefusalLog;
 
 /// Where a server is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub struct Membership {
     surroundings: LocalNetwork,
     services: BTreeMap<String, ServiceMembers>,
     /// Who claimed a place of the director or a router.
-    impostors: Strangers,
+    impostors: RefusalLog,
 }
 
 impl Membership {
@@ -112,7 +112,7 @@ impl Membership {
 
     /// A farm of these services, none of whose servers has been heard of.
     pub fn new(services: &[farm::Service], surroundings: LocalNetwork, now_ms: u64) -> Membership {
-        let impostors = Strangers::new(Self::IMPOSTORS_MAX);
+        let impostors = RefusalLog::new(Self::IMPOSTORS_MAX);
         let mut membership = Membership { surroundings, services: BTreeMap::new(), impostors };
         membership.reconfigure(services, now_ms);
         membership

@@ -24,16 +24,16 @@ impl RefusalCounts {
 
 /// The memory of refusals.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Strangers {
+pub(super) struct RefusalLog {
     max: usize,
     logged: BTreeSet<(Mac, ReplyRefusal)>,
     refused: RefusalCounts,
 }
 
-impl Strangers {
+impl RefusalLog {
     /// Remembers up to `max` pairs of MAC and reason.
-    pub(super) fn new(max: usize) -> Strangers {
-        Strangers { max, ..Strangers::default() }
+    pub(super) fn new(max: usize) -> RefusalLog {
+        RefusalLog { max, ..RefusalLog::default() }
     }
 
     /// Counts a refusal; gives the event the first time, as long as there is room to remember it.

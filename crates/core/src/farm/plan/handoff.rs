@@ -15,7 +15,7 @@ use crate::path::content::{HashKey, RoutePattern, Routes};
 use crate::path::cookie::mss_min;
 use crate::path::mark::PUNTED;
 use crate::path::rewrite::outer_len;
-use crate::path::tables::{Forwarding, Handoff, Later, NO_SERVER, ServerEntry};
+use crate::path::tables::{Forwarding, Handoff, NO_SERVER, RehandoffMode, ServerEntry};
 use crate::pool::policy::Weighted;
 
 /// The longest packet of a link that says nothing else.
@@ -50,7 +50,7 @@ pub(super) struct HandoffSlots {
 
 /// What routes were compiled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Compiled {
+pub(super) struct CompiledRoutes {
     routes: RouteList,
     /// The ring of each set of servers; none if there was no room.
     rings: Vec<Option<u16>>,
@@ -63,12 +63,12 @@ impl Planner<'_> {
         state: &ServiceState<'_>,
         number: u16,
         members: &RingPolicy<'_>,
-    ) -> (Compiled, HandoffSlots) {
+    ) -> (CompiledRoutes, HandoffSlots) {
         let service = state.service;
         self.pool(service, number, |_| true);
         let sets = service.routes.sets().iter();
         let rings = sets.map(|names| self.set_of_servers(service, names, number, members)).collect();
-        let compiled = Compiled { routes: service.routes.clone(), rings };
+        let compiled = CompiledRoutes { routes: service.routes.clone(), rings };
         let routes = self.compile(number, &compiled);
         self.tables.routes.insert(number, routes);
         if !self.hosts.reads_punted {
@@ -80,7 +80,7 @@ impl Planner<'_> {
     }
 
     /// The routes, ready to be looked up. The same again is the same object: nothing is compiled or compared twice.
-    fn compile(&self, number: u16, compiled: &Compiled) -> Arc<Routes> {
+    fn compile(&self, number: u16, compiled: &CompiledRoutes) -> Arc<Routes> {
         let key = HashKey::new(self.hosts.seed);
         let known = self.previous.and_then(|previous| {
             let before = previous.services.get(&number)?.compiled.as_ref()?;
@@ -139,7 +139,7 @@ impl Planner<'_> {
 
     /// Notes that these servers of a service answer a ring's requests, where it matters on connections that are open.
     fn pool(&mut self, service: &farm::Service, ring: u16, is_one: impl Fn(&String) -> bool) {
-        if service.later_requests == Later::Stay {
+        if service.later_requests == RehandoffMode::Stay {
             return;
         }
         let named = self.plan.servers.iter().filter(|(_, name)| name.service == service.name);
@@ -163,7 +163,7 @@ impl Planner<'_> {
             forwarding: Forwarding::Link,
         };
         self.tables.servers.insert(slot, entry);
-        if service.later_requests != Later::Stay {
+        if service.later_requests != RehandoffMode::Stay {
             self.tables.pools.insert(slot, u64::MAX);
         }
         Some(slot)

@@ -19,8 +19,8 @@ use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher24;
 
-use handoff::Compiled;
-use rings::{RingPolicy, Standing};
+use handoff::CompiledRoutes;
+use rings::{OwnPlace, RingPolicy};
 use rising::Scale;
 
 use crate::farm;
@@ -35,7 +35,7 @@ use crate::path::tables::{
 };
 use crate::pool::HealthKind;
 use crate::pool::health;
-use crate::pool::policy::{self, Fills, Packets, Weighted};
+use crate::pool::policy::{self, Fills, PacketPolicy, Weighted};
 
 /// The most VIPs of a farm: addresses, each with a port and a protocol.
 pub const VIPS_MAX: usize = 64;
@@ -137,9 +137,9 @@ pub struct PlannedService {
     /// Whether all its servers failed at once, so that the ring keeps the last that worked.
     pub degraded: bool,
     /// This host among them, where every host decides.
-    standing: Option<Standing>,
+    standing: Option<OwnPlace>,
     /// What its routes come from, where connections are handed over.
-    compiled: Option<Compiled>,
+    compiled: Option<CompiledRoutes>,
 }
 
 /// A server's name and its service's.
@@ -243,7 +243,7 @@ pub fn plan(
 }
 
 /// Finds what no plan can be made of, before anything is numbered; gives how the services' policies are carried out.
-fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static Packets>, PlanError> {
+fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static PacketPolicy>, PlanError> {
     let mut policies = Vec::new();
     let mut names = BTreeSet::new();
     let mut vips: BTreeMap<VipKey, &str> = BTreeMap::new();
@@ -322,13 +322,13 @@ struct Planner<'a> {
 }
 
 /// A server that has its slot.
-struct Seated<'a> {
+struct WeightedServer<'a> {
     state: &'a MemberState,
     seat: Weighted,
 }
 
 impl Planner<'_> {
-    fn service(&mut self, state: &ServiceState<'_>, number: u16, packets: &'static Packets) {
+    fn service(&mut self, state: &ServiceState<'_>, number: u16, packets: &'static PacketPolicy) {
         let service = state.service;
         let policy = service.policy;
         let seated = self.seat_members(state);
@@ -368,7 +368,7 @@ impl Planner<'_> {
     }
 
     /// Notes that packets from these servers' own endpoints may be answers of this VIP.
-    fn stand_behind(&mut self, vip: u16, key: VipKey, seated: &[Seated<'_>]) {
+    fn stand_behind(&mut self, vip: u16, key: VipKey, seated: &[WeightedServer<'_>]) {
         let tables = &mut self.tables;
         for server in seated.iter().map(|seated| seated.seat.slot) {
             let Some(&ServerEntry { forwarding: Forwarding::Nat { to, .. }, .. }) =
@@ -384,7 +384,7 @@ impl Planner<'_> {
     }
 
     /// Gives every server that packets can be sent to its slot and entry, by slot.
-    fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<Seated<'a>> {
+    fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<WeightedServer<'a>> {
         let (mut seated, scale) = (Vec::new(), Scale::of(&state.members));
         let all_refuse = !state.members.iter().any(|member| member.is_wanted() && member.is_working());
         for member in &state.members {
@@ -408,7 +408,7 @@ impl Planner<'_> {
                 ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, forwarding: way };
             self.tables.servers.insert(slot, entry);
             self.plan.servers.insert(slot, name);
-            seated.push(Seated { state: member, seat: Weighted { slot, weight, seed: identity } });
+            seated.push(WeightedServer { state: member, seat: Weighted { slot, weight, seed: identity } });
         }
         seated.sort_unstable_by_key(|seated| seated.seat.slot);
         seated
@@ -426,13 +426,13 @@ impl Planner<'_> {
 
     /// Where this host stands among the servers, if every host decides and this is one of them. Every other host
     /// gets an entry more: the way to it that is a packet's last. One whose daemon is silent may still serve what it has.
-    fn standing(&mut self, service: &farm::Service, seated: &[Seated<'_>]) -> Option<Standing> {
+    fn standing(&mut self, service: &farm::Service, seated: &[WeightedServer<'_>]) -> Option<OwnPlace> {
         let own = seated.iter().find(|seated| seated.state.member.local);
         let own = own.filter(|_| service.is_on_every_host())?.seat.slot;
         let mut last_ways = BTreeMap::new();
         // What was handed over is known by who handed it over: a ring that goes by hash names nobody.
         let others = seated.iter().filter(|_| !service.method.hands_over());
-        for Seated { state: MemberState { member, .. }, seat } in others {
+        for WeightedServer { state: MemberState { member, .. }, seat } in others {
             let way = forwarding::last(member).filter(|_| !member.local);
             let Some((way, (mac, ifindex))) = way.zip(self.destination(member)) else {
                 continue;
@@ -452,7 +452,7 @@ impl Planner<'_> {
                 last_ways.insert(seat.slot, slot);
             }
         }
-        Some(Standing { own, last_ways })
+        Some(OwnPlace { own, last_ways })
     }
 
     /// Notes by which MACs other hosts are known that pass packets on by the link: those that they name, and those that the link does.
@@ -470,7 +470,7 @@ impl Planner<'_> {
 }
 
 /// Who is picked how often for what this host is asked for: by their shares, where there are any.
-fn shares(seated: &[Seated<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
+fn shares(seated: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
     let share = |slot| seated.iter().find(|seated| seated.seat.slot == slot)?.state.share;
     let shares = chosen.iter().map(|one| Weighted { weight: share(one.slot).unwrap_or(one.weight), ..*one });
     let shares: Vec<Weighted> = shares.collect();
@@ -478,7 +478,7 @@ fn shares(seated: &[Seated<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
 }
 
 /// Who takes new sessions, and whether that is only because nobody works who doesn't refuse them.
-fn chosen(service: &farm::Service, seated: &[Seated<'_>]) -> (Vec<Weighted>, bool) {
+fn chosen(service: &farm::Service, seated: &[WeightedServer<'_>]) -> (Vec<Weighted>, bool) {
     let wanted = || seated.iter().filter(|seated| seated.state.is_wanted());
     let working: Vec<Weighted> = wanted().filter(|s| s.state.is_working()).map(|s| s.seat).collect();
     if !working.is_empty() || !service.keep_last {
@@ -514,7 +514,7 @@ fn time_to_notice_ms(service: &farm::Service) -> u64 {
     probes_ms.max(service.discover_interval_ms.saturating_mul(2))
 }
 
-fn policy_of(service: &farm::Service) -> Result<&'static Packets, PlanError> {
+fn policy_of(service: &farm::Service) -> Result<&'static PacketPolicy, PlanError> {
     policy::for_packets(service.policy).ok_or_else(|| PlanError::UnknownPolicy {
         service: service.name.clone(),
         policy: service.policy.into(),

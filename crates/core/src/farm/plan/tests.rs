@@ -3,7 +3,7 @@ use crate::farm::membership::ServerOrigin;
 use crate::farm::{Discover, Method, Placement, Server, example};
 use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::{Delta, HASH_SLOTS, Pick, Ring, SERVER_SLOTS, VIP_IDS};
-use crate::pool::WHOLE;
+use crate::pool::FULL_WEIGHT;
 use alloc::format;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn up(name: &str) -> MemberState {
         admin_draining: false,
         refuses: false,
         share: None,
-        tenths: WHOLE,
+        tenths: FULL_WEIGHT,
     }
 }
 

@@ -233,13 +233,13 @@ fn put(out: &mut Vec<u8>, text: &str) {
 }
 
 fn number(out: &mut Vec<u8>, number: usize) {
-    struct Into<'o>(&'o mut Vec<u8>);
-    impl Write for Into<'_> {
+    struct BodyWriter<'o>(&'o mut Vec<u8>);
+    impl Write for BodyWriter<'_> {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             self.0.extend_from_slice(text.as_bytes());
             Ok(())
         }
     }
     // Writing into memory does not fail.
-    let _ = write!(Into(out), "{number}");
+    let _ = write!(BodyWriter(out), "{number}");
 }

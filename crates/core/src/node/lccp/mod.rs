@@ -7,7 +7,7 @@
 //! away, and numbers, by which nobody can do so with what was said before (`docs/lccp.md`).
 //!
 //! [`wire`] is the format, [`LccpSession`] what is shared with one other node, [`TransferImage`] and [`Assembly`] cut what
-//! a socket has not delivered yet into messages and put it together again. [`Takings`] is what a node takes, [`Releases`] what it lets go.
+//! a socket has not delivered yet into messages and put it together again. [`IncomingHandoffs`] is what a node takes, [`Releases`] what it lets go.
 
 mod body;
 mod event;
@@ -26,11 +26,11 @@ pub use body::{CONTENT_MAX, ClientRequest, Components, ErrorCode, MessageBody, R
 pub use event::{LccpEvent, REFUSALS};
 pub use handoff::{QUEUE_MAX, Scales, TcpState, TcpWindow};
 pub use key::{EPOCH_S, HourlyKeys};
-pub use releases::{Letting, Releases, ResumePoint};
+pub use releases::{ReleaseAction, Releases, ResumePoint};
 pub use session::{LccpSession, LocalNode, MessageEffect, SILENCE_MS};
 pub use socket::SocketId;
-pub use takings::{Takings, Took};
-pub use transfer::{Assembly, CHUNK_LEN, Handed, Piece, TransferImage};
+pub use takings::{HandoffAction, IncomingHandoffs};
+pub use transfer::{Assembly, CHUNK_LEN, Piece, ReceivedConnection, TransferImage};
 
 /// The IP protocol number: for experiments, so not in anybody's way by default (RFC 3692, section 2.1).
 pub const PROTOCOL: u8 = 253;

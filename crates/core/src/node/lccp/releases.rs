@@ -41,7 +41,7 @@ struct Released {
 
 /// What is to be done about a question.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Letting {
+pub enum ReleaseAction {
     /// Say this.
     Answer(Result<TcpState, ErrorCode>),
     /// Let it go, and say by [`Releases::end`] what came of that.
@@ -52,23 +52,29 @@ pub enum Letting {
 
 impl Releases {
     /// A node wants a connection that is to rest at this place.
-    pub fn begin(&mut self, node: IpAddr, socket: SocketId, place: ResumePoint, now_ms: u64) -> Letting {
+    pub fn begin(
+        &mut self,
+        node: IpAddr,
+        socket: SocketId,
+        place: ResumePoint,
+        now_ms: u64,
+    ) -> ReleaseAction {
         let key = (node, socket);
         let known = self.by_connection.get(&key).filter(|released| released.place == place);
         let busy = known.map_or(0, |released| released.busy);
         match known {
-            Some(Released { answer: None, .. }) => return Letting::Wait,
+            Some(Released { answer: None, .. }) => return ReleaseAction::Wait,
             // What was at work may rest by now.
             Some(Released { answer: Some(said), .. }) if *said != Err(ErrorCode::Busy) => {
-                return Letting::Answer(*said);
+                return ReleaseAction::Answer(*said);
             }
             _ if self.by_connection.len() >= RELEASES_MAX && !self.by_connection.contains_key(&key) => {
-                return Letting::Answer(Err(ErrorCode::NoRoom));
+                return ReleaseAction::Answer(Err(ErrorCode::NoRoom));
             }
             _ => {}
         }
         self.by_connection.insert(key, Released { place, answer: None, busy, since_ms: now_ms });
-        Letting::LetGo
+        ReleaseAction::LetGo
     }
 
     /// Notes what came of it, and says what there is to say; `None` is asked again. What never comes to rest is not waited
@@ -130,13 +136,13 @@ mod tests {
     #[test]
     fn a_connection_is_let_go_once() {
         let mut releases = Releases::default();
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), Letting::LetGo);
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 20), Letting::Wait);
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 20), ReleaseAction::Wait);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), Some(RESTS));
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 60), Letting::Answer(RESTS));
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 60), ReleaseAction::Answer(RESTS));
         // The next one between the same ends is another.
         let elsewhere = ResumePoint { rcv_nxt: 6, ..PLACE };
-        assert_eq!(releases.begin(NODE, socket(), elsewhere, 60), Letting::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), elsewhere, 60), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), None, "of the one before");
         releases.forget_old(60 + MEMORY_MS);
         assert!(releases.by_connection.is_empty());
@@ -146,15 +152,15 @@ mod tests {
     fn what_is_at_work_is_asked_for_again_and_not_for_ever() {
         let (mut releases, busy) = (Releases::default(), Some(Err(ErrorCode::Busy)));
         for _ in 0..BUSY_MAX {
-            assert_eq!(releases.begin(NODE, socket(), PLACE, 0), Letting::LetGo);
+            assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
             assert_eq!(releases.end(NODE, socket(), PLACE, busy), busy);
         }
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), Letting::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), PLACE, busy), Some(Err(ErrorCode::NotRestored)));
         // Where it can't be told, it is as if nobody had asked.
         let place = ResumePoint { rcv_nxt: 7, ..PLACE };
-        assert_eq!(releases.begin(NODE, socket(), place, 0), Letting::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), place, None), None);
-        assert_eq!(releases.begin(NODE, socket(), place, 0), Letting::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::LetGo);
     }
 }

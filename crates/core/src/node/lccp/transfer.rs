@@ -79,7 +79,7 @@ impl TransferImage {
 
 /// A connection that was given here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handed {
+pub struct ReceivedConnection {
     /// Its state.
     pub state: TcpState,
     /// What the client has not acknowledged.
@@ -122,12 +122,12 @@ impl Assembly {
     }
 
     /// The connection, if all of it has come.
-    pub fn handed(&self) -> Option<Handed> {
+    pub fn handed(&self) -> Option<ReceivedConnection> {
         if self.missing < self.state.queued_len() {
             return None;
         }
         let mut send: Vec<u8> = self.pieces.values().flatten().copied().collect();
         let receive = send.split_off((self.state.send_len as usize).min(send.len()));
-        Some(Handed { state: self.state, send, receive })
+        Some(ReceivedConnection { state: self.state, send, receive })
     }
 }

@@ -40,18 +40,18 @@ impl HostCandidate<'_> {
 
 /// How far this host is with an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ClaimStage {
     /// Not its own; not claimed before `until_ms`.
     Idle { until_ms: u64 },
     /// Asked for `times` times, last at `at_ms`.
     Asking { at_ms: u64, times: u8 },
     /// Its own.
-    Owned(Owned),
+    Owned(OwnedAddress),
 }
 
 /// What is to be remembered of an address that is owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-struct Owned {
+struct OwnedAddress {
     /// To be announced.
     announce: bool,
     /// Another host says that it owns it too, and will have announced it.
@@ -60,7 +60,7 @@ struct Owned {
     told: bool,
 }
 
-const IDLE: Stage = Stage::Idle { until_ms: 0 };
+const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
 
 /// What is to be done.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +90,7 @@ pub(super) enum ConflictOutcome {
 /// The addresses that hosts publish, from this host's point of view.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AddressOwnership {
-    stages: BTreeMap<IpAddr, Stage>,
+    stages: BTreeMap<IpAddr, ClaimStage>,
     owned: BTreeSet<IpAddr>,
     /// To be claimed, but for who else answers.
     put_off: BTreeSet<IpAddr>,
@@ -119,12 +119,13 @@ impl AddressOwnership {
     /// Owns this already, from before a restart; it is announced again.
     pub(super) fn resume(&mut self, address: IpAddr) {
         self.owned.insert(address);
-        self.stages.insert(address, Stage::Owned(Owned { announce: true, ..Owned::default() }));
+        self.stages
+            .insert(address, ClaimStage::Owned(OwnedAddress { announce: true, ..OwnedAddress::default() }));
     }
 
     /// Begins claims anew, if at all.
     pub(super) fn forget_claims(&mut self) {
-        self.stages.retain(|_, stage| matches!(stage, Stage::Owned(_)));
+        self.stages.retain(|_, stage| matches!(stage, ClaimStage::Owned(_)));
     }
 
     /// Owns nothing any more.
@@ -136,11 +137,11 @@ impl AddressOwnership {
     /// Somebody else answers for the address.
     pub(super) fn answered(&mut self, address: IpAddr, retry_at_ms: u64) -> ConflictOutcome {
         match self.stages.get_mut(&address) {
-            Some(Stage::Owned(owned)) => {
+            Some(ClaimStage::Owned(owned)) => {
                 ConflictOutcome::Twice { news: !core::mem::replace(&mut owned.told, true) }
             }
-            Some(stage @ Stage::Asking { .. }) => {
-                *stage = Stage::Idle { until_ms: retry_at_ms };
+            Some(stage @ ClaimStage::Asking { .. }) => {
+                *stage = ClaimStage::Idle { until_ms: retry_at_ms };
                 ConflictOutcome::PutOff { news: self.put_off.insert(address) }
             }
             _ => ConflictOutcome::Nothing,
@@ -149,8 +150,8 @@ impl AddressOwnership {
 
     /// When a claim in progress goes on.
     pub(super) fn next_at(&self) -> Option<u64> {
-        let due = |stage: &Stage| match stage {
-            Stage::Asking { at_ms, .. } => Some(at_ms + ASK_MS),
+        let due = |stage: &ClaimStage| match stage {
+            ClaimStage::Asking { at_ms, .. } => Some(at_ms + ASK_MS),
             _ => None,
         };
         self.stages.values().filter_map(due).min()
@@ -167,7 +168,7 @@ impl AddressOwnership {
         let mut released = Vec::new();
         let returned = self.returned(hosts);
         for one in addresses {
-            let Some(Stage::Owned(owned)) = self.stages.get_mut(&one.address) else { continue };
+            let Some(ClaimStage::Owned(owned)) = self.stages.get_mut(&one.address) else { continue };
             // Two that claim an address see each other: all but the best of them let go, at once.
             let claimants = hosts.iter().filter(|host| host.own || host.claims(one.address));
             let best = best(one, claimants);
@@ -222,7 +223,7 @@ impl AddressOwnership {
         let mut step = OwnershipActions::default();
         for one in addresses {
             let stage = self.stages.entry(one.address).or_insert(IDLE);
-            if let Stage::Owned(owned) = stage {
+            if let ClaimStage::Owned(owned) = stage {
                 if core::mem::take(&mut owned.announce) {
                     step.claimed.push(one.address);
                 }
@@ -235,15 +236,15 @@ impl AddressOwnership {
                 continue;
             }
             let times = match *stage {
-                Stage::Idle { until_ms } if now_ms >= until_ms => 0,
-                Stage::Asking { at_ms, times } if now_ms >= at_ms + ASK_MS => times,
+                ClaimStage::Idle { until_ms } if now_ms >= until_ms => 0,
+                ClaimStage::Asking { at_ms, times } if now_ms >= at_ms + ASK_MS => times,
                 _ => continue,
             };
             if times < ASKS {
-                *stage = Stage::Asking { at_ms: now_ms, times: times + 1 };
+                *stage = ClaimStage::Asking { at_ms: now_ms, times: times + 1 };
                 step.asks.push(one.address);
             } else {
-                *stage = Stage::Owned(Owned::default());
+                *stage = ClaimStage::Owned(OwnedAddress::default());
                 self.owned.insert(one.address);
                 self.put_off.remove(&one.address);
                 step.claimed.push(one.address);

@@ -97,9 +97,9 @@ pub struct RequestKey<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentParse<'a> {
     /// A request or hello that leaves no doubt.
-    Asked(RequestKey<'a>),
+    Request(RequestKey<'a>),
     /// One that isn't decided here.
-    Ask(PuntReason),
+    Punt(PuntReason),
 }
 
 /// Why something isn't decided here.
@@ -160,7 +160,7 @@ pub fn read_within(payload: &[u8], limit: usize) -> ContentParse<'_> {
         Some(&hello::HANDSHAKE) => hello::read(payload, limit),
         Some(_) => head::read(payload, limit),
     };
-    read.map_or_else(ContentParse::Ask, ContentParse::Asked)
+    read.map_or_else(ContentParse::Punt, ContentParse::Request)
 }
 
 /// What a host's name is made of: the letters, digits and hyphens of RFC 1123, section 2.1, and what is found besides.

@@ -31,7 +31,7 @@ enum PathMatch {
 
 /// The one text of a pattern that is looked up by its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Simple<'a> {
+pub(super) enum LiteralPattern<'a> {
     Exact(&'a str),
     Part(&'a str),
 }
@@ -130,10 +130,10 @@ impl HostPattern {
     }
 
     /// What it is looked up by, unless it is too long for that.
-    pub(super) fn simple(&self) -> Option<Simple<'_>> {
+    pub(super) fn simple(&self) -> Option<LiteralPattern<'_>> {
         match &self.0 {
-            HostMatch::Exact(name) => Some(Simple::Exact(name)),
-            HostMatch::End(end) => (count(end, b'.') <= HOST_LABELS_MAX).then_some(Simple::Part(end)),
+            HostMatch::Exact(name) => Some(LiteralPattern::Exact(name)),
+            HostMatch::End(end) => (count(end, b'.') <= HOST_LABELS_MAX).then_some(LiteralPattern::Part(end)),
         }
     }
 }
@@ -176,11 +176,11 @@ impl PathPattern {
     }
 
     /// What it is looked up by, if it is no glob and not too deep for that.
-    pub(super) fn simple(&self) -> Option<Simple<'_>> {
+    pub(super) fn simple(&self) -> Option<LiteralPattern<'_>> {
         match &self.0 {
-            PathMatch::Exact(whole) => Some(Simple::Exact(whole)),
+            PathMatch::Exact(whole) => Some(LiteralPattern::Exact(whole)),
             PathMatch::Beginning(beginning) => {
-                (count(beginning, b'/') <= PATH_DEPTH_MAX).then_some(Simple::Part(beginning))
+                (count(beginning, b'/') <= PATH_DEPTH_MAX).then_some(LiteralPattern::Part(beginning))
             }
             PathMatch::Glob(_) => None,
         }

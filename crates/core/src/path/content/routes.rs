@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::pattern::Simple;
+use super::pattern::LiteralPattern;
 use super::{
     ANY, CLASSES, EXACT, HOST_LABELS_MAX, HashKey, HostPattern, PART, PATH_DEPTH_MAX, PRESENT, PathPattern,
     RequestClass, RequestKey, RouteKey,
@@ -50,14 +50,14 @@ impl RoutePattern {
         }
         let host = match self.host.as_ref().map(HostPattern::simple) {
             None => ANY,
-            Some(Some(Simple::Exact(host))) => key.host(host.as_bytes()) | EXACT,
-            Some(Some(Simple::Part(end))) => key.host(end.as_bytes()) | PART,
+            Some(Some(LiteralPattern::Exact(host))) => key.host(host.as_bytes()) | EXACT,
+            Some(Some(LiteralPattern::Part(end))) => key.host(end.as_bytes()) | PART,
             Some(None) => return None,
         };
         let path = match self.path.as_ref().map(PathPattern::simple) {
             None => ANY,
-            Some(Some(Simple::Exact(path))) => key.path(path.as_bytes()) | EXACT,
-            Some(Some(Simple::Part(beginning))) => key.path(beginning.as_bytes()) | PART,
+            Some(Some(LiteralPattern::Exact(path))) => key.path(path.as_bytes()) | EXACT,
+            Some(Some(LiteralPattern::Part(beginning))) => key.path(beginning.as_bytes()) | PART,
             Some(None) => return None,
         };
         Some(RouteKey { host, path })

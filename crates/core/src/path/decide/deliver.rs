@@ -2,7 +2,7 @@
 
 use super::choose::Selected;
 use super::flow::Flow;
-use super::{Knowledge, Reason, Verdict};
+use super::{DecisionContext, Reason, Verdict};
 use crate::net::packet::Packet;
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::protocol;
@@ -28,7 +28,7 @@ pub(super) struct DeliveryContext {
 /// Sends a packet to a server. Whatever chose that one, a packet goes no further than its arrival allows: it is
 /// served here then, and never goes in circles.
 pub(super) fn deliver(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     at: &Layers,
     server: &ServerEntry,
@@ -56,7 +56,7 @@ pub(super) fn deliver(
 }
 
 /// Sends the error that a client's packet has become to the client, where the host's routes say.
-fn error_by_route(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers) -> Verdict {
+fn error_by_route(known: &DecisionContext<'_>, packet: &mut Packet<'_>, at: &Layers) -> Verdict {
     let hop = match super::is_link_local(at.src) {
         true => FibResult::ByHost,
         false => known.memory.routes.hop(packet.ingress, at.dst, at.src),
@@ -74,7 +74,7 @@ fn error_by_route(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers) -
 
 /// Makes of a packet what its server's way asks for, but for the MAC addresses; else what becomes of it.
 fn prepare(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     at: &Layers,
     server: &ServerEntry,
@@ -164,7 +164,7 @@ fn longest(packet: &Packet<'_>, at: &Layers) -> usize {
 /// # Errors
 /// Why the packet can't go on: it has no session, or there is no port for one.
 pub(super) fn hidden_port(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     at: &Layers,
     flow: &Flow<'_>,
     choice: &Selected,
@@ -174,7 +174,7 @@ pub(super) fn hidden_port(
         return Ok(0);
     };
     // What no session is known of couldn't be answered either.
-    let session = choice.session.ok_or(choice.beside.unwrap_or(Reason::NoSession))?;
+    let session = choice.session.ok_or(choice.also_counted.unwrap_or(Reason::NoSession))?;
     let near = known.near(at)?;
     if !source_nat {
         // The server answers on its own link.

@@ -19,7 +19,7 @@
 //! to hold places and ports for as long as clients do that were served.
 
 use super::flow::{Flow, NEAR, NEAR_MASK, PLAUSIBLE, has_moved_on};
-use super::{Knowledge, Memory};
+use super::{DecisionContext, Memory};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::path::parse::Segment;
 use crate::path::sessions::{FoundSession, State, Value};
@@ -46,7 +46,7 @@ const fn time_mark(now: u32) -> u16 {
 
 /// Who sent a packet, and what more is seen of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum PacketSide {
     /// The client; whether answers come by here too.
     Client {
         /// Else they go straight to the client.
@@ -74,7 +74,7 @@ pub(super) fn has_ended(value: Value) -> bool {
 /// acknowledges what the client has last sent: the client's ACK may be lost behind the director, or put off by the server
 /// (`TCP_DEFER_ACCEPT`). Any other answers a SYN that the client has sent to the server itself. Of a session that was about to
 /// end it is the end: the server has given these ends to another connection (RFC 9293, section 3.6.1).
-pub(super) fn takes(known: &Knowledge<'_>, segment: &Segment, session: FoundSession<'_>) -> bool {
+pub(super) fn takes(known: &DecisionContext<'_>, segment: &Segment, session: FoundSession<'_>) -> bool {
     const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
     let value = session.value;
     let takes = segment.flags & CONTROL != TCP_SYN | TCP_ACK
@@ -100,7 +100,12 @@ struct SessionUpdate {
 }
 
 /// Keeps a session alive and moves its state on.
-pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, side: Side, found: FoundSession<'_>) -> Value {
+pub(super) fn follow(
+    memory: &Memory<'_>,
+    flow: &Flow<'_>,
+    side: PacketSide,
+    found: FoundSession<'_>,
+) -> Value {
     let Some(value) = next(flow, side, found.value) else { return found.value };
     if flow.is_stale(found.value, value) {
         memory.sessions.change(found, value);
@@ -109,10 +114,10 @@ pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, side: Side, found: Fo
 }
 
 /// What a session is with this packet; `None` where it changes nothing.
-pub(super) fn next(flow: &Flow<'_>, side: Side, was: Value) -> Option<Value> {
+pub(super) fn next(flow: &Flow<'_>, side: PacketSide, was: Value) -> Option<Value> {
     let step = match side {
-        Side::Client { sees_answers } => of_client(flow, was, sees_answers),
-        Side::Server => of_server(flow, was),
+        PacketSide::Client { sees_answers } => of_client(flow, was, sees_answers),
+        PacketSide::Server => of_server(flow, was),
     }?;
     let next = flow.value(was.server(), step.state).with_mark(step.mark);
     let gained = next.expires().wrapping_sub(was.expires()) as i32;

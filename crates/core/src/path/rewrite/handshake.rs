@@ -27,12 +27,12 @@ pub struct SynAck {
 
 /// Turns a whole SYN without anything between its headers into the SYN-ACK that answers it. It offers a subset of what
 /// the SYN does, so it is no longer.
-pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting: &SynAck) {
+pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_ack: &SynAck) {
     let mut options = SynAckOptions::default();
     let offered = syn.options;
     let scaling = offered.scale_with_sack().is_some();
     if offered.mss.is_some() {
-        let [high, low] = greeting.mss.to_be_bytes();
+        let [high, low] = syn_ack.mss.to_be_bytes();
         options.push(&[option::MSS, 4, high, low]);
     }
     let nothing = [option::NOTHING, option::NOTHING];
@@ -40,7 +40,7 @@ pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting:
     if let Some(theirs) = offered.timestamp {
         options.push(&sack);
         options.push(&[option::TIMESTAMP, 10]);
-        options.push(&greeting.cookie.clock.to_be_bytes());
+        options.push(&syn_ack.cookie.clock.to_be_bytes());
         options.push(&theirs.to_be_bytes());
     } else if scaling {
         options.push(&nothing);
@@ -50,7 +50,7 @@ pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting:
         options.push(&[option::NOTHING, option::WINDOW_SCALE, 3, RCV_WSCALE]);
     }
     let said = TcpFields {
-        sequence: greeting.cookie.number,
+        sequence: syn_ack.cookie.number,
         acknowledgment: syn.sequence.wrapping_add(1),
         flags: TCP_SYN | TCP_ACK,
         window: WINDOW,

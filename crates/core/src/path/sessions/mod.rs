@@ -29,7 +29,7 @@ mod shares;
 mod table;
 mod value;
 
-pub use extent::{Extent, FIRST_BUCKETS, WHOLE, extent_for};
+pub use extent::{ALL_BUCKETS, Extent, FIRST_BUCKETS, extent_for};
 pub use resize::{Fitting, ResizeStep, buckets_in_use_for};
 pub use shares::{SHARE_WORDS, Shares};
 pub use table::{Bucket, FoundSession, Table, Words};

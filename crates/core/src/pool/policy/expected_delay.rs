@@ -17,7 +17,7 @@ pub(super) static EXPECTED_DELAY: Policy = Policy {
     ..by_load(
         rank::POLICY,
         "of two servers that the flow's hash names, the one that reports less time to send what it has to, for its sessions; for large replies",
-        &Weighing { needs: &[Signal::Load], load, said, complete: None },
+        &Weighing { needs: &[Signal::Load], load, describe: said, complete: None },
     )
 };
 

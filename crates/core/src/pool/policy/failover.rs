@@ -9,5 +9,5 @@ pub static FAILOVER: Policy = Policy {
     needs: &[],
     packets: None,
     redirect: None,
-    names: Some(NamePolicy { draw: Selection::First, weighing: None }),
+    names: Some(NamePolicy { draw: Selection::Failover, weighing: None }),
 };

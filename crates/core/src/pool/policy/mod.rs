@@ -29,7 +29,8 @@ pub use fills::Fills;
 pub use hash::{maglev, second_candidates};
 pub use round_robin::in_turn;
 pub use row::{
-    Choice, NamePolicy, Packets, Policy, Redirect, SHARE_MAX, Selection, Sharing, Weighing, Weighted,
+    Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, SHARE_MAX, Selection, Sharing, Weighing,
+    Weighted,
 };
 
 /// Every policy, in the order in which people read of them. [`Consumer`] says who takes which.
@@ -53,7 +54,7 @@ pub fn by_name(name: &str) -> Option<&'static Policy> {
 }
 
 /// How the policy of this name is carried out for packets, if it is.
-pub fn for_packets(name: &str) -> Option<&'static Packets> {
+pub fn for_packets(name: &str) -> Option<&'static PacketPolicy> {
     by_name(name)?.packets.as_ref()
 }
 

@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Packets, Policy, SHARE_MAX, Sharing, in_turn};
+use super::{PacketPolicy, Policy, SHARE_MAX, Sharing, in_turn};
 use crate::path::tables::Pick;
 use crate::pool::signals::{Candidate, Signal};
 
@@ -24,11 +24,11 @@ pub(super) static OVERFLOW: Policy = Policy {
     name: "overflow",
     about: "a host keeps what comes to it, and passes on only while it is loaded above the average; with every-host",
     needs: &[Signal::Reported],
-    packets: Some(Packets {
+    packets: Some(PacketPolicy {
         pick: Pick::Cursor,
         order: in_turn,
         weighing: None,
-        sharing: Some(|| Box::<Balance>::default()),
+        sharing: Some(|| Box::<OverflowState>::default()),
     }),
     redirect: None,
     names: None,
@@ -36,7 +36,7 @@ pub(super) static OVERFLOW: Policy = Policy {
 
 /// Whether this host is loaded above the average. Remembers what it came to last, so that it doesn't waver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-struct Balance {
+struct OverflowState {
     above: bool,
 }
 
@@ -47,7 +47,7 @@ struct FarmTotals {
     weight: u128,
 }
 
-impl Balance {
+impl OverflowState {
     fn is_now_above(self, own: &Candidate, total: FarmTotals) -> bool {
         // both sides times both weights, so that nothing is rounded
         let load = load(own) * total.weight;
@@ -60,7 +60,7 @@ impl Balance {
     }
 }
 
-impl Sharing for Balance {
+impl Sharing for OverflowState {
     /// A host that isn't loaded above the average takes all itself, another one gives all to those below the average, by their
     /// weight and how far they are below.
     fn share_out(&mut self, hosts: &[Candidate]) -> Vec<u16> {
@@ -118,14 +118,14 @@ mod tests {
     }
 
     /// This host's share first, then the others'.
-    fn shares(balance: &mut Balance, own: Candidate, others: &[Candidate]) -> Vec<u16> {
+    fn shares(balance: &mut OverflowState, own: Candidate, others: &[Candidate]) -> Vec<u16> {
         let own = Candidate { own: true, ..own };
         balance.share_out(&[&[own], others].concat())
     }
 
     #[test]
     fn a_host_keeps_its_sessions_until_it_is_well_above_the_average() {
-        let mut balance = Balance::default();
+        let mut balance = OverflowState::default();
         let others = [host(1, 100), host(1, 100)];
         assert_eq!(shares(&mut balance, host(1, 100), &others), [1000, 0, 0]);
         assert_eq!(shares(&mut balance, host(1, 140), &others), [1000, 0, 0], "140 is 1.24 of 113");
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn shares_go_by_weight_and_by_how_far_a_host_is_below() {
-        let mut balance = Balance::default();
+        let mut balance = OverflowState::default();
         // 600 sessions on a weight of 6: 100 each
         let others = [host(2, 100), host(1, 50), host(2, 250)];
         assert_eq!(shares(&mut balance, host(1, 200), &others), [0, 1000, 500, 0]);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_pure_rewriter_passes_everything_on() {
-        let mut balance = Balance::default();
+        let mut balance = OverflowState::default();
         assert_eq!(shares(&mut balance, host(0, 7), &[host(2, 0), host(1, 0)]), [0, 1000, 500]);
         assert_eq!(shares(&mut balance, host(0, 7), &[host(1, 30), host(1, 10)]), [0, 0, 1000]);
         assert_eq!(shares(&mut balance, host(0, 7), &[]), [0]);
@@ -157,7 +157,7 @@ mod tests {
     /// round late.
     #[test]
     fn one_host_that_gets_all_arrivals_shares_them_out() {
-        let mut balance = Balance::default();
+        let mut balance = OverflowState::default();
         let (mut loads, mut known, mut sums) = ([0u32; 3], [0u32; 3], [0u64; 3]);
         for round in 0..2_000 {
             let shares = shares(&mut balance, host(1, known[0]), &[host(1, known[1]), host(1, known[2])]);
@@ -187,7 +187,7 @@ mod tests {
     proptest! {
         #[test]
         fn somebody_is_always_chosen_and_nobody_twice_differently(hosts in hosts(), above: bool) {
-            let mut balance = Balance { above };
+            let mut balance = OverflowState { above };
             let first = shares(&mut balance, hosts[0], &hosts[1..]);
             prop_assert_eq!(first.len(), hosts.len());
             prop_assert!(first.iter().all(|&share| share <= SHARE_MAX));
@@ -201,7 +201,7 @@ mod tests {
 
         #[test]
         fn who_is_above_gives_to_those_below_alone(hosts in hosts()) {
-            let mut balance = Balance::default();
+            let mut balance = OverflowState::default();
             let shares = shares(&mut balance, hosts[0], &hosts[1..]);
             let sum: u128 = hosts.iter().filter(|h| h.weight > 0).map(load).sum();
             let weight: u128 = hosts.iter().map(|h| u128::from(h.weight)).sum();

@@ -14,7 +14,7 @@ const FLOOR: u64 = 1_000;
 pub(super) static PEAK_EWMA: Policy = by_load(
     "peak-ewma",
     "of two servers that the flow's hash names, the one with less latency (of its probes) for its sessions; for servers that slow down",
-    &Weighing { needs: &[Signal::Latency], load, said, complete: None },
+    &Weighing { needs: &[Signal::Latency], load, describe: said, complete: None },
 );
 
 fn load(signals: &Signals) -> Option<u64> {

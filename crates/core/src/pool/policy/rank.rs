@@ -21,7 +21,8 @@ const REPLY_BYTES: u64 = 19_773;
 const FLOOR_US: u64 = 10_000;
 
 /// By how long a client waits for a reply of middling length.
-pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, said, complete: None };
+pub static CORRECTED: Weighing =
+    Weighing { needs: &[Signal::Load], load: wait_us, describe: said, complete: None };
 
 /// The row that stands in for the table's where a name ranks as the paper does: the one server that is best by equation 2.6, of which this
 /// is one part in the weight.
@@ -32,11 +33,11 @@ pub static PAPER: Policy = Policy {
     packets: None,
     redirect: None,
     names: Some(NamePolicy {
-        draw: Selection::First,
+        draw: Selection::Failover,
         weighing: Some(&Weighing {
             needs: &[Signal::Load],
             load: inverse_weight,
-            said: said_in_paper,
+            describe: said_in_paper,
             complete: Some(complete),
         }),
     }),

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Choice, NamePolicy, Packets, Policy, Redirect, Selection, Weighted};
+use super::{Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, Selection, Weighted};
 use crate::path::tables::{ORDER_MAX, Pick};
 
 /// Servers in turn, as often as their weight says.
@@ -11,9 +11,9 @@ pub(super) static ROUND_ROBIN: Policy = Policy {
     name: "round-robin",
     about: "servers in turn, as often as their weight says, turns spread evenly; for requests of like cost",
     needs: &[],
-    packets: Some(Packets { pick: Pick::Cursor, order: in_turn, weighing: None, sharing: None }),
-    redirect: Some(Redirect { choice: Choice::Turn, weighing: None }),
-    names: Some(NamePolicy { draw: Selection::Turn, weighing: None }),
+    packets: Some(PacketPolicy { pick: Pick::Cursor, order: in_turn, weighing: None, sharing: None }),
+    redirect: Some(RedirectPolicy { choice: Choice::Turn, weighing: None }),
+    names: Some(NamePolicy { draw: Selection::RoundRobin, weighing: None }),
 };
 
 /// One lap of turns, as slots: no more than [`ORDER_MAX`].

@@ -14,7 +14,7 @@ const FLOOR: u64 = 100;
 pub(super) static UTILISATION: Policy = by_load(
     "utilisation",
     "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too",
-    &Weighing { needs: &[Signal::Load], load, said, complete: None },
+    &Weighing { needs: &[Signal::Load], load, describe: said, complete: None },
 );
 
 fn load(signals: &Signals) -> Option<u64> {

@@ -6,7 +6,9 @@ use evener_core::path::content::NO_ROUTE;
 use evener_core::path::decide::Reason;
 
 use super::{c, from_bytes, h, ip, ip_of, words};
-use crate::events::{CLIENTS_MAX, ConnectionEvent, HEAD_MAX, PacketEvent, TraceEvent, TracedVerdict, Watch};
+use crate::events::{
+    CLIENTS_MAX, ConnectionEvent, HEAD_MAX, PacketEvent, TraceEvent, TraceFilter, TracedVerdict,
+};
 
 pub(in crate::xdp) const WATCH_WORDS: usize = size_of::<c::watch>() / 8;
 /// Where in it the count of lost events is.
@@ -32,7 +34,7 @@ const _: () = {
 };
 
 /// What is to be told; the count of lost events isn't part of it.
-pub(in crate::xdp) fn watch(watch: &Watch) -> [u64; WATCH_WORDS] {
+pub(in crate::xdp) fn watch(watch: &TraceFilter) -> [u64; WATCH_WORDS] {
     let what = |is: bool, what: u64| if is { what } else { 0 };
     let mapped = |address: &IpAddr| match address {
         IpAddr::V4(address) => ip(address.to_ipv6_mapped().into()),
@@ -56,9 +58,9 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
     let end = |address, port| SocketAddr::new(ip_of(address, event.v6 != 0), u16::from_be(port));
     let (src, dst) = (end(event.src, event.src_port), end(event.dst, event.dst_port));
     let reason = *Reason::ALL.get(usize::from(event.reason))?;
-    let beside = match event.beside {
+    let also_counted = match event.also_counted {
         0 => None,
-        beside => Some(*Reason::ALL.get(usize::from(beside))?),
+        also_counted => Some(*Reason::ALL.get(usize::from(also_counted))?),
     };
     match event.kind {
         EVENT_CONNECTION => Some(TraceEvent::Connection(ConnectionEvent {
@@ -68,7 +70,7 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
             service: dst,
             server: event.server,
             reason,
-            beside,
+            also_counted,
             route: (event.route != NO_ROUTE).then_some(event.route),
             head: event.head.get(..usize::from(event.head_len))?.to_vec(),
         })),
@@ -87,7 +89,7 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
                 _ => return None,
             },
             reason,
-            beside,
+            also_counted,
             server: event.server,
         })),
         _ => None,

@@ -6,7 +6,7 @@ use evener_core::path::content::{
 use evener_core::path::content::{LATER_MAX, METHOD_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
 use evener_core::path::cookie;
 use evener_core::path::mark;
-use evener_core::path::tables::{Handoff, Later};
+use evener_core::path::tables::{Handoff, RehandoffMode};
 
 use super::{bytes, c, from_bytes, from_words, h, words};
 
@@ -26,11 +26,11 @@ const fn number_of_class(class: RequestClass) -> u64 {
     }
 }
 
-const fn number_of_later(later: Later) -> u16 {
+const fn number_of_later(later: RehandoffMode) -> u16 {
     let number = match later {
-        Later::Stay => h::LATER_STAY,
-        Later::Close => h::LATER_CLOSE,
-        Later::Rehandoff => h::LATER_REHANDOFF,
+        RehandoffMode::Stay => h::LATER_STAY,
+        RehandoffMode::Close => h::LATER_CLOSE,
+        RehandoffMode::Rehandoff => h::LATER_REHANDOFF,
     };
     number as u16
 }
@@ -53,7 +53,7 @@ const _: () = {
 
 /// What a VIP's connections are handed off by besides [`Handoff`], as long as it is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::xdp) struct InForce {
+pub(in crate::xdp) struct HandoffKeys {
     /// Of the service's routes in the map.
     pub(in crate::xdp) generation: u32,
     /// Bit by bit which half of each ring.
@@ -64,7 +64,7 @@ pub(in crate::xdp) struct InForce {
 pub(in crate::xdp) fn handoff(
     handoff: &Handoff,
     routes: Option<&Routes>,
-    in_force: InForce,
+    in_force: HandoffKeys,
 ) -> [u64; HANDOFF_WORDS] {
     words(&c::handoff {
         ring_halves: in_force.ring_halves,
@@ -80,10 +80,10 @@ pub(in crate::xdp) fn handoff(
 }
 
 /// Reads back what [`handoff`] wrote; `None` where there is nothing.
-pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, InForce)> {
+pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, HandoffKeys)> {
     let place: c::handoff = from_words(place)?;
-    let in_force = InForce { generation: place.generation, ring_halves: place.ring_halves };
-    let all = [Later::Stay, Later::Close, Later::Rehandoff];
+    let in_force = HandoffKeys { generation: place.generation, ring_halves: place.ring_halves };
+    let all = [RehandoffMode::Stay, RehandoffMode::Close, RehandoffMode::Rehandoff];
     let later = all.into_iter().find(|later| number_of_later(*later) == place.later).unwrap_or_default();
     let handoff = Handoff { mss: place.mss, punt: place.punt, held: place.held, later };
     (place.mss != 0).then_some((handoff, in_force))

@@ -3,7 +3,7 @@
 
 use evener_core::path::content::RouteKey;
 use evener_core::path::mark::ForwardCount;
-use evener_core::path::tables::{Handoff, Later, ReplyOrigin};
+use evener_core::path::tables::{Handoff, RehandoffMode, ReplyOrigin};
 
 use super::*;
 
@@ -79,8 +79,8 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
 
 #[test]
 fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
-    let in_force = InForce { generation: 77, ring_halves: 1 << 63 | 1 };
-    for later in [Later::Stay, Later::Close, Later::Rehandoff] {
+    let in_force = HandoffKeys { generation: 77, ring_halves: 1 << 63 | 1 };
+    for later in [RehandoffMode::Stay, RehandoffMode::Close, RehandoffMode::Rehandoff] {
         let terms = Handoff { mss: 1460, punt: 4095, held: 4094, later };
         let words = handoff(&terms, None, in_force);
         assert_eq!(handoff_of(&words), Some((terms, in_force)));

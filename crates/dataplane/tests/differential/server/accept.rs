@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::path::cookie::{FourTuple, Keys, REPLAYED, Schedule, SynOptions};
 use evener_core::path::mark::PUNTED;
-use evener_core::server::{Arrived, CLEARING_NS, Clearing, Host, Outcome, Reason, Socket, Tables};
+use evener_core::server::{Arrived, CLEARING_NS, ClearedConnection, Host, Outcome, Reason, Socket, Tables};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::Hook;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -223,7 +223,7 @@ impl Cleared {
         let keys: Vec<_> = self.0.keys().collect();
         prop_assert_eq!(keys.len(), 1);
         for is_in in [false, true] {
-            let mut clearing = Clearing { until_ns: u64::MAX, is_in };
+            let mut clearing = ClearedConnection { until_ns: u64::MAX, is_in };
             let value = [clearing.until_ns.to_ne_bytes(), u64::from(is_in).to_ne_bytes()].concat();
             self.0.update(&keys[0], &value, MapFlags::ANY).unwrap();
             let Some(ran) = c.run(Hook::Accept, frame)? else { return Ok(()) };

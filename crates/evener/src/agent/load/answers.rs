@@ -15,13 +15,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::Again;
+use super::RetryDelay;
 use super::measure::Load;
-use super::queries::Queries;
+use super::queries::QueryAccess;
 use crate::agent::listening::bind;
 use crate::config::AgentListen;
 use crate::runtime::accept::accept;
-use crate::runtime::seats::{Seat, Seats};
+use crate::runtime::seats::{ConnectionLimit, ConnectionSlot};
 
 /// Connections at a time: of the file's directors, and of all others. Whoever comes when all are taken gets that of the source that holds most.
 const AT_ONCE: usize = 64;
@@ -35,14 +35,14 @@ pub(super) const QUESTION_MAX: usize = 8 * 1024;
 const BACKLOG: i32 = 1_024;
 
 /// Where it is answered, and whom.
-pub(super) struct Door {
+pub(super) struct ListenSettings {
     pub(super) listen: AgentListen,
     /// They have places that nobody else takes.
     pub(super) directors: Arc<BTreeSet<IpAddr>>,
     /// Who may ask; `None`: whoever reaches it.
     pub(super) permitted: Option<Permitted>,
     /// Directors of groups may ask as well, for one thing alone.
-    pub(super) queries: Arc<Queries>,
+    pub(super) queries: Arc<QueryAccess>,
     /// Has what there is to send looked at again.
     pub(super) refresh: Refresh,
 }
@@ -71,10 +71,10 @@ pub(super) struct ReportClient {
     client: IpAddr,
     /// Whether it may ask for anything; if not, it is a director that may say that it wants a report.
     is_permitted: bool,
-    queries: Arc<Queries>,
+    queries: Arc<QueryAccess>,
 }
 
-impl Door {
+impl ListenSettings {
     fn permits(&self, client: IpAddr) -> bool {
         self.permitted.as_ref().is_none_or(|permitted| permitted.has(client))
     }
@@ -97,13 +97,13 @@ async fn renew(refresh: &Refresh) {
 /// Listens, and answers who may ask, for as long as it lives. What can't be listened on is tried again. Who may not has its connection
 /// closed at once, and takes no place of others.
 pub(super) async fn serve<F>(
-    door: Door,
+    door: ListenSettings,
     load: watch::Receiver<Load>,
     answer: fn(TcpStream, Load, ReportClient) -> F,
 ) where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
-    let mut again = Again::default();
+    let mut again = RetryDelay::default();
     let listener = loop {
         match door.bind() {
             Ok(listener) => break listener,
@@ -114,7 +114,7 @@ pub(super) async fn serve<F>(
             }
         }
     };
-    let (of_directors, of_others) = (Seats::new(AT_ONCE), Seats::new(AT_ONCE));
+    let (of_directors, of_others) = (ConnectionLimit::new(AT_ONCE), ConnectionLimit::new(AT_ONCE));
     let next = || async {
         let (stream, client) = loop {
             let (stream, client) = listener.accept().await?;
@@ -128,7 +128,7 @@ pub(super) async fn serve<F>(
         let asker = ReportClient { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
         Ok((stream, asker, seats.take(client.ip()).await))
     };
-    let serve = |(stream, asker, mut seat): (TcpStream, ReportClient, Seat)| {
+    let serve = |(stream, asker, mut seat): (TcpStream, ReportClient, ConnectionSlot)| {
         let (load, refresh) = (load.clone(), door.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
             // Whoever measures may be waiting for a status page; then what was measured last will do.
@@ -295,7 +295,7 @@ mod tests {
             let asker = ReportClient {
                 client: [127, 0, 0, 1].into(),
                 is_permitted: true,
-                queries: Arc::new(Queries::new()),
+                queries: Arc::new(QueryAccess::new()),
             };
             let answer = answer(&vector.bytes, &load(), &asker).unwrap();
             let status: u16 = answer[9..12].parse().unwrap();
@@ -343,11 +343,11 @@ mod tests {
         let director = [127, 0, 0, 9];
         let directors = Arc::new(BTreeSet::from([IpAddr::from(Ipv4Addr::from(director))]));
         let server = tokio::spawn(serve(
-            Door {
+            ListenSettings {
                 listen: AgentListen::At(free),
                 directors,
                 permitted: None,
-                queries: Arc::new(Queries::new()),
+                queries: Arc::new(QueryAccess::new()),
                 refresh: mpsc::channel(1).0,
             },
             load,

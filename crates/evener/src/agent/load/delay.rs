@@ -24,7 +24,7 @@ pub(super) struct Delay {
     pub(super) first_speed: Option<f64>,
     last: Option<DelaySample>,
     /// What was carried in a second, lately.
-    speeds: VecDeque<Carried>,
+    speeds: VecDeque<SendSample>,
     /// How fast the link and the paths of clients are, as was seen when they had more to carry than they could.
     speed: Option<f64>,
     /// What clients took in a second, between the last two looks.
@@ -44,7 +44,7 @@ struct DelaySample {
 
 /// The bytes that went between two looks.
 #[derive(Debug)]
-struct Carried {
+struct SendSample {
     at: Duration,
     /// In bytes a second.
     speed: f64,
@@ -97,7 +97,7 @@ impl Delay {
         let carried = sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
         if carried > 0 && seconds > 0.0 {
             let speed = carried as f64 / seconds;
-            self.speeds.push_back(Carried { at, speed, is_busy: is_busy && last.is_busy });
+            self.speeds.push_back(SendSample { at, speed, is_busy: is_busy && last.is_busy });
         }
         while self.speeds.front().is_some_and(|one| at.saturating_sub(one.at) > SPEED_KEPT) {
             self.speeds.pop_front();

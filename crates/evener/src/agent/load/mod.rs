@@ -26,14 +26,14 @@ use super::member::MembershipConfig;
 use super::path_probe;
 use crate::config::{AgentConfig, Config};
 use crate::io::network::Network;
-use answers::{Door, Permitted};
+use answers::{ListenSettings, Permitted};
 use delay::Delay;
 use first_speed::FirstRequest;
 use following::RequestTracker;
 pub(super) use following::number_of;
 use measure::Meter;
 pub(super) use measure::{Load, source_of};
-use queries::Queries;
+use queries::QueryAccess;
 use running::Processes;
 
 /// A listener that can't be had is tried again after this time at most.
@@ -43,9 +43,9 @@ const SOON: Duration = Duration::from_millis(20);
 
 /// The times between attempts to listen.
 #[derive(Default)]
-pub(super) struct Again(Duration);
+pub(super) struct RetryDelay(Duration);
 
-impl Again {
+impl RetryDelay {
     /// Waits for the next attempt, twice as long each time; true where it takes so long that it is to be told.
     pub(super) async fn wait(&mut self) -> bool {
         self.0 = (self.0 * 2).clamp(SOON, AGAIN);
@@ -60,7 +60,7 @@ pub(super) struct LoadExporter {
     /// What was measured last.
     load: Arc<watch::Sender<Load>>,
     /// Directors that ask for reports.
-    queries: Arc<Queries>,
+    queries: Arc<QueryAccess>,
     /// By whom requests are followed, over reloads too.
     followed: RequestTracker,
     tasks: JoinSet<()>,
@@ -131,7 +131,7 @@ impl LoadExporter {
         let mut telling = LoadExporter {
             settings: settings.clone(),
             load: Arc::new(watch::channel(Load::default()).0),
-            queries: Arc::new(Queries::new()),
+            queries: Arc::new(QueryAccess::new()),
             followed: RequestTracker::new(directory),
             tasks: JoinSet::new(),
         };
@@ -153,7 +153,7 @@ impl LoadExporter {
     }
 
     /// By whom reports are asked for.
-    pub(super) fn queries(&self) -> &Arc<Queries> {
+    pub(super) fn queries(&self) -> &Arc<QueryAccess> {
         &self.queries
     }
 
@@ -161,7 +161,7 @@ impl LoadExporter {
         let mut tasks = JoinSet::new();
         let (listen, check_listen) = (settings.config.listen, settings.config.check_listen);
         let (refresh, refreshes) = mpsc::channel(1);
-        let door = |listen| Door {
+        let door = |listen| ListenSettings {
             listen,
             refresh: refresh.clone(),
             directors: Arc::clone(&settings.directors),

@@ -14,10 +14,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use super::Again;
+use super::RetryDelay;
 use super::answers::{QUESTION_MAX, head, refusal};
 use crate::runtime::accept::accept;
-use crate::runtime::seats::Seats;
+use crate::runtime::seats::ConnectionLimit;
 
 /// Connections at a time; whoever comes when all are taken gets that of the source that holds most.
 const AT_ONCE: usize = 16;
@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who may ask, and that somebody has.
 #[derive(Debug)]
-pub(in crate::agent) struct Queries {
+pub(in crate::agent) struct QueryAccess {
     /// Of each group, by its number, its directors' addresses.
     directors: Mutex<BTreeMap<usize, BTreeSet<IpAddr>>>,
     asked: watch::Sender<()>,
@@ -34,9 +34,9 @@ pub(in crate::agent) struct Queries {
     open: Mutex<BTreeSet<SocketAddr>>,
 }
 
-impl Queries {
-    pub(in crate::agent) fn new() -> Queries {
-        Queries { directors: Mutex::default(), asked: watch::channel(()).0, open: Mutex::default() }
+impl QueryAccess {
+    pub(in crate::agent) fn new() -> QueryAccess {
+        QueryAccess { directors: Mutex::default(), asked: watch::channel(()).0, open: Mutex::default() }
     }
 
     /// These may ask for a group from now on, and no others.
@@ -86,8 +86,8 @@ impl Queries {
 }
 
 /// Answers those alone who may ask, and this question alone, at an address, for as long as it lives.
-pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<Queries>, tls: Option<TlsAcceptor>) {
-    let mut again = Again::default();
+pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, tls: Option<TlsAcceptor>) {
+    let mut again = RetryDelay::default();
     let listener = loop {
         match TcpListener::bind(at).await {
             Ok(listener) => break listener,
@@ -98,7 +98,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<Queries>, tls: 
             }
         }
     };
-    let seats = Seats::new(AT_ONCE);
+    let seats = ConnectionLimit::new(AT_ONCE);
     let next = || async {
         let (stream, client) = loop {
             let (stream, client) = listener.accept().await?;
@@ -125,7 +125,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<Queries>, tls: 
 async fn talk(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     client: IpAddr,
-    queries: &Queries,
+    queries: &QueryAccess,
 ) -> io::Result<()> {
     let mut question = Vec::new();
     let mut buffer = [0; 2048];
@@ -156,13 +156,13 @@ mod tests {
 
     const DIRECTOR: [u8; 4] = [192, 0, 2, 2];
 
-    fn queries() -> Queries {
-        let queries = Queries::new();
+    fn queries() -> QueryAccess {
+        let queries = QueryAccess::new();
         queries.permit(0, BTreeSet::from([DIRECTOR.into()]));
         queries
     }
 
-    async fn asked(queries: &Queries, from: [u8; 4], question: &[u8]) -> u16 {
+    async fn asked(queries: &QueryAccess, from: [u8; 4], question: &[u8]) -> u16 {
         let (mut client, server) = duplex(64 * 1024);
         client.write_all(question).await.unwrap();
         client.shutdown().await.unwrap();

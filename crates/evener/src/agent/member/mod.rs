@@ -21,15 +21,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::load::host::count_own_request;
-use super::load::queries::Queries;
+use super::load::queries::QueryAccess;
 use super::load::{Load, LoadExporter};
 use crate::io::member_probe::probe_member;
 use crate::runtime::member_token;
 use crate::runtime::secret::random;
-use control::Control;
+use control::ControlAddress;
 use director::DirectorClient;
-use shown::Shown;
-pub(super) use shown::{ShownMembership, read as read_shown};
+use shown::MembershipViews;
+pub(super) use shown::{MembershipView, read as read_shown};
 pub(super) use wanted::{MembershipConfig, wanted};
 
 /// Leaving takes no longer than this, also where the director doesn't answer.
@@ -40,7 +40,7 @@ const MEASURING: Duration = Duration::from_secs(3);
 /// All groups that this host is a member of, or wants to be.
 pub(super) struct Memberships {
     running: Vec<MemberHandle>,
-    shown: Arc<Shown>,
+    shown: Arc<MembershipViews>,
     next_number: usize,
 }
 
@@ -54,7 +54,7 @@ struct MemberHandle {
 impl Memberships {
     /// None yet. What becomes of them is written down in a folder.
     pub(super) fn new(directory: &Path) -> Memberships {
-        Memberships { running: Vec::new(), shown: Arc::new(Shown::new(directory)), next_number: 0 }
+        Memberships { running: Vec::new(), shown: Arc::new(MembershipViews::new(directory)), next_number: 0 }
     }
 
     /// Joins these from now on, and leaves all others. Those that are the same go on.
@@ -101,10 +101,10 @@ struct MemberTask {
     number: usize,
     membership: GroupMembership,
     director: DirectorClient,
-    control: Control,
+    control: ControlAddress,
     load: watch::Receiver<Load>,
-    queries: Arc<Queries>,
-    shown: Arc<Shown>,
+    queries: Arc<QueryAccess>,
+    shown: Arc<MembershipViews>,
     began: Instant,
     /// The URL that it joined by.
     url: Option<Url>,
@@ -122,7 +122,7 @@ impl MemberTask {
         wanted: &MembershipConfig,
         number: usize,
         telling: &LoadExporter,
-        shown: &Arc<Shown>,
+        shown: &Arc<MembershipViews>,
     ) -> MemberTask {
         let (ca, own) = (wanted.settings.ca.clone(), wanted.settings.tls.clone());
         MemberTask {
@@ -130,7 +130,7 @@ impl MemberTask {
             number,
             membership: GroupMembership::new(0, wanted.settings.report_ms),
             director: DirectorClient::new(wanted.group.clone(), ca, own),
-            control: Control::new(wanted, Arc::clone(telling.queries())),
+            control: ControlAddress::new(wanted, Arc::clone(telling.queries())),
             load: telling.load(),
             queries: Arc::clone(telling.queries()),
             shown: Arc::clone(shown),
@@ -228,7 +228,7 @@ impl MemberTask {
 
     fn show(&self) {
         let member = self.membership.is_member();
-        let shown = ShownMembership {
+        let shown = MembershipView {
             group: self.wanted.group.to_string(),
             url: self.url.as_ref().map(Url::to_string),
             member,

@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::name::{self, NameEntry, SettingsInterner};
-use crate::config::problems::{Problem, Sink, Span};
+use crate::config::problems::{Problem, ProblemSink, Span};
 use crate::config::section::{Complaint, Section};
 use crate::config::{defaults, syntax, values};
 use crate::runtime::files;
@@ -21,7 +21,7 @@ pub(in crate::config) struct NamesFile {
     /// As problems name it.
     pub(in crate::config) name: String,
     pub(in crate::config) text: String,
-    pub(in crate::config) sink: Sink,
+    pub(in crate::config) sink: ProblemSink,
 }
 
 /// Reads the files that the section names, relative to `folder`, in the order in which they are named and by name where several fit.
@@ -42,7 +42,8 @@ pub(super) fn read(
             }
             match text(&path) {
                 Ok(text) => {
-                    let file = NamesFile { name: path.display().to_string(), text, sink: Sink::default() };
+                    let file =
+                        NamesFile { name: path.display().to_string(), text, sink: ProblemSink::default() };
                     names.extend(names_of(&file, files.len(), all));
                     files.push(file);
                 }

@@ -24,10 +24,10 @@ pub use name::NameConfig;
 use name::{NameEntry, SettingsInterner};
 
 use super::SourceText;
-use super::once::Once;
+use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section};
-use super::unwritten::Unwritten;
+use super::unwritten::DefaultedPolicies;
 use super::{addresses, defaults, values};
 
 /// What is answered by DNS.
@@ -114,10 +114,10 @@ pub(super) fn read(
     section: &mut Section<'_>,
     services: &[ServiceReference<'_>],
     origin: SourceText<'_>,
-    unwritten: &mut Unwritten,
+    unwritten: &mut DefaultedPolicies,
 ) -> (DnsConfig, Vec<NamesFile>) {
     let listen = section.one_or_list("listen", listen);
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for address in &listen {
         let message = format!("{} is listed twice", address.get_ref());
         once.first(section, *address.get_ref(), address.span(), message, "list it once");
@@ -133,7 +133,7 @@ pub(super) fn read(
         section.problem(Problem::new(nsid.span(), "`nsid` is too long", help));
     }
     let mut zones: Vec<(ZoneConfig, Span)> = Vec::new();
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for (zone, span) in section.sections("zone", zone).into_iter().flatten() {
         let message = format!("two zones are called {}", zone.name);
         once.first(section, zone.name.clone(), span.clone(), message, "give each a name of its own");

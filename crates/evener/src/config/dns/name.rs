@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evener_core::dns::{
-    AddressesOf, BalancedName, NameSettings, NoneAlive, OwnServer, PathMode, PathProbing, Period, Selection,
-    ServerList,
+    AddressesFrom, BalancedName, EmptyPool, NameSettings, OwnServer, PathMode, PathProbing, Period,
+    Selection, ServerList,
 };
 use evener_core::farm::Placement;
 use evener_core::net::Protocol;
@@ -20,7 +20,7 @@ use toml::de::DeValue;
 
 use super::domain;
 use super::period::period;
-use crate::config::once::Once;
+use crate::config::once::FirstSeen;
 use crate::config::problems::{Problem, Span};
 use crate::config::section::{Complaint, Section};
 use crate::config::{addresses, defaults, health, report, values};
@@ -113,7 +113,7 @@ pub(super) fn read(
     let gdnsd_file = section.get("gdnsd_file", written);
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
     let top = section.or("top", values::count(1..=16), 1);
-    let none_alive = section.or("none_alive", none_alive, NoneAlive::All);
+    let none_alive = section.or("none_alive", none_alive, EmptyPool::All);
     let alpn = section.one_or_list("alpn", protocol);
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let servers = servers(section);
@@ -136,13 +136,13 @@ pub(super) fn read(
         _ => {}
     }
     let draw = policy.names.map_or(Selection::Random, |by| by.draw);
-    let settings = NameSettings { name: name.get_ref().clone(), ttl_s, top, draw, none_alive };
+    let settings = NameSettings { name: name.get_ref().clone(), ttl_s, top, draw, empty_pool: none_alive };
     let from = match services.is_empty() {
         false => {
             let names = services.iter().map(|name| name.get_ref().clone()).collect();
-            AddressesOf::Services { names, own: by }
+            AddressesFrom::Services { names, own: by }
         }
-        true => AddressesOf::Servers(ServerList {
+        true => AddressesFrom::Servers(ServerList {
             servers: servers.into(),
             settings: {
                 let check = shared(&mut all.healths, health);
@@ -185,7 +185,7 @@ fn ranking(
     let is_paper = section.or("rank", values::choice(&[("corrected", false), ("paper", true)], &[]), false);
     let period = section.or("period", period, Period::always(0));
     if let Some(span) =
-        section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Selection::First))
+        section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Selection::Failover))
     {
         let message = format!("`rank_from` says who is given first, and so does policy \"{}\"", policy.name);
         section.problem(Problem::new(span, message, "remove one of the two, or write policy = \"failover\""));
@@ -223,14 +223,14 @@ fn path_probing(section: &mut Section<'_>, policy: &Policy) -> Option<PathProbin
     interval.map(|interval| PathProbing { mode, interval_ms: interval.into_inner() })
 }
 
-fn none_alive(value: &DeValue<'_>) -> Result<NoneAlive, Complaint> {
+fn none_alive(value: &DeValue<'_>) -> Result<EmptyPool, Complaint> {
     let help = "write \"all\", \"refuse\", or an address such as \"192.0.2.99\"";
     let fixed = |text: &str| text.parse::<IpAddr>().ok();
     match value {
-        DeValue::String(word) if word == "all" => Ok(NoneAlive::All),
-        DeValue::String(word) if word == "refuse" => Ok(NoneAlive::Refuse),
+        DeValue::String(word) if word == "all" => Ok(EmptyPool::All),
+        DeValue::String(word) if word == "refuse" => Ok(EmptyPool::Refuse),
         DeValue::String(text) => match fixed(text) {
-            Some(address) => Ok(NoneAlive::Fixed(vec![address])),
+            Some(address) => Ok(EmptyPool::Fixed(vec![address])),
             None => Complaint::new(format!("is neither a word nor an address: {text:?}"), help),
         },
         DeValue::Array(entries) => {
@@ -243,7 +243,7 @@ fn none_alive(value: &DeValue<'_>) -> Result<NoneAlive, Complaint> {
                 .collect();
             found.filter(|all| !all.is_empty()).map_or_else(
                 || Complaint::new("has something else than addresses", help),
-                |all| Ok(NoneAlive::Fixed(all)),
+                |all| Ok(EmptyPool::Fixed(all)),
             )
         }
         other => Complaint::wrong_type(other, "text", help),
@@ -252,7 +252,7 @@ fn none_alive(value: &DeValue<'_>) -> Result<NoneAlive, Complaint> {
 
 /// Servers by their addresses alone, and those with more to say of them.
 fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
-    let mut names = Once::new();
+    let mut names = FirstSeen::new();
     let mut servers = Vec::new();
     for address in section.one_or_list("servers", addresses::server_address) {
         servers.extend(server(section, &mut names, None, &address, defaults::WEIGHT));
@@ -274,7 +274,7 @@ fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
 
 fn server(
     section: &Section<'_>,
-    names: &mut Once<String>,
+    names: &mut FirstSeen<String>,
     name: Option<Spanned<String>>,
     address: &Spanned<(IpAddr, Option<u16>)>,
     weight: u16,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evener_core::director::{Input, NameFact, NameOrder, Snapshot};
-use evener_core::dns::{self, Balanced, BalancedName, PathMode, PathOrder};
+use evener_core::dns::{self, AddressPool, BalancedName, PathMode, PathOrder};
 use evener_core::node::secret::Key;
 use evener_core::path::seed::Seed;
 use evener_dataplane::heap;
@@ -13,14 +13,14 @@ use tokio::sync::mpsc;
 mod own;
 mod rank_files;
 
-use own::{Questions, ServerQuery};
+use own::{ServerQueries, ServerQuery};
 use rank_files::RankFiles;
 
 use super::reading::{DnsFileError, DnsFiles};
 use crate::agent::path_probe;
 use crate::config::{Config, DnsConfig, NameConfig};
 use crate::io::path_probe as probes;
-use crate::names::{Answering, BoundSockets, DnsServers, NamesError, QueryCounts};
+use crate::names::{BoundSockets, DnsServers, NamesError, QueryContext, QueryCounts};
 use crate::runtime::secret::SecretFileError;
 use crate::runtime::{files, reader};
 
@@ -59,9 +59,9 @@ pub(super) struct NameControl {
     path_key: Option<Key>,
     /// Of a file that isn't in force yet.
     next: Option<OpenedNames>,
-    questions: Questions,
+    questions: ServerQueries,
     servers: DnsServers,
-    answering: Arc<Answering>,
+    answering: Arc<QueryContext>,
     key: Seed,
     facts: mpsc::Sender<Input>,
     files: RankFiles,
@@ -71,14 +71,14 @@ impl NameControl {
     /// For no names yet. `key` is a secret for the draws of answers.
     pub(super) fn new(key: Seed, facts: mpsc::Sender<Input>) -> NameControl {
         let nobody = dns::Catalog::new([], [], key, "");
-        let answering = Arc::new(Answering::new(nobody, key, Arc::default()));
+        let answering = Arc::new(QueryContext::new(nobody, key, Arc::default()));
         NameControl {
             names: Vec::new(),
             nsid: String::new(),
             read: DnsFiles::default(),
             path_key: None,
             next: None,
-            questions: Questions::new(facts.clone()),
+            questions: ServerQueries::new(facts.clone()),
             servers: DnsServers::new(Arc::clone(&answering)),
             answering,
             key,
@@ -148,7 +148,7 @@ impl NameControl {
         (self.names, self.nsid) = (dns.names, dns.nsid);
     }
 
-    fn answer_all(&mut self, balanced: Vec<Arc<Balanced>>, snapshot: &Snapshot) {
+    fn answer_all(&mut self, balanced: Vec<Arc<AddressPool>>, snapshot: &Snapshot) {
         (0..balanced.len()).for_each(|number| self.write_ranks(number, snapshot));
         let zones = self.read.zones.iter().cloned();
         let names = dns::Catalog::new(zones, balanced, self.key, &self.nsid);

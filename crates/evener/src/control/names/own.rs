@@ -19,7 +19,7 @@ use crate::runtime::descriptors::ClientLimits;
 
 /// Questions to servers: those that are under way, and those that wait. Each takes a descriptor and some memory, and the first round asks
 /// all servers.
-pub(super) struct Questions {
+pub(super) struct ServerQueries {
     /// So many are under way at a time; unknown while nobody was asked.
     room: OnceCell<usize>,
     under_way: usize,
@@ -34,9 +34,9 @@ pub(super) enum ServerQuery {
     Load,
 }
 
-impl Questions {
-    pub(super) fn new(facts: mpsc::Sender<Input>) -> Questions {
-        Questions { room: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), facts }
+impl ServerQueries {
+    pub(super) fn new(facts: mpsc::Sender<Input>) -> ServerQueries {
+        ServerQueries { room: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), facts }
     }
 
     /// Asks a server as soon as there is room.

@@ -9,9 +9,9 @@ use evener_core::node::lccp::wire::LccpMessage;
 use evener_core::node::lccp::{ClientRequest, ErrorCode, MessageBody, Receptor, SocketId};
 use tokio::sync::oneshot;
 
-use super::{AddressPair, LccpState, Speaker};
+use super::{AddressPair, LccpNode, LccpState};
 use crate::events::DaemonEvent;
-use crate::handoff::{Asking, ControlQuery, FourTuple, NormalizedRequest};
+use crate::handoff::{ControlLink, ControlQuery, FourTuple, NormalizedRequest};
 
 /// What a dispatcher is to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -24,7 +24,7 @@ pub(super) struct DispatcherState {
     pub(super) alone: bool,
 }
 
-impl Speaker {
+impl LccpNode {
     /// Whom to ask which server is to have a connection; `None` where no other node decides.
     pub(crate) fn dispatcher_elsewhere(&self) -> Option<IpAddr> {
         self.0.talk().dispatcher.at
@@ -64,7 +64,7 @@ impl Speaker {
 impl LccpState {
     /// Has the control loop say what a node asks; without an answer there is no server. Where nobody listens, or there is too much to
     /// be asked, nothing is said.
-    fn consult<F>(self: &Arc<Self>, way: AddressPair, heard: LccpMessage, ask: impl FnOnce(Asking) -> F)
+    fn consult<F>(self: &Arc<Self>, way: AddressPair, heard: LccpMessage, ask: impl FnOnce(ControlLink) -> F)
     where
         F: Future<Output = Option<MessageBody>> + Send + 'static,
     {

@@ -9,7 +9,7 @@ use evener_core::director::transfer::TransferEvent;
 use evener_core::node::lccp::{MessageBody, Receptor, SocketId};
 use tokio::sync::mpsc;
 
-use super::{ANSWERS, LccpState, OpenExchange, Speaker};
+use super::{ANSWERS, LccpNode, LccpState, OpenExchange};
 use crate::handoff::FourTuple;
 
 /// What one node is told of one connection. Its answers are heard until this is dropped.
@@ -23,7 +23,7 @@ pub(crate) struct PeerExchange {
     answers: mpsc::Receiver<MessageBody>,
 }
 
-impl Speaker {
+impl LccpNode {
     /// Begins to speak with a node about a connection; `None` if it isn't heard, or has no such component.
     pub(crate) fn exchange(
         &self,
@@ -77,7 +77,7 @@ impl PeerExchange {
         match self.answers.recv().await {
             Some(body) => {
                 if self.receptor == Receptor::Dispatcher {
-                    Speaker(Arc::clone(&self.shared)).dispatcher_answers(self.node, true, true);
+                    LccpNode(Arc::clone(&self.shared)).dispatcher_answers(self.node, true, true);
                 }
                 body
             }

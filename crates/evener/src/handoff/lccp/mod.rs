@@ -35,7 +35,7 @@ use take::HandoffReceiver;
 
 use crate::config::Config;
 use crate::events::{self, DaemonEvent};
-use crate::handoff::Asking;
+use crate::handoff::ControlLink;
 use crate::io::network::Network;
 use crate::io::raw::RawReceiver;
 
@@ -48,7 +48,7 @@ const CONSULTED_MAX: usize = 1_024;
 
 /// This node. Clones are the same one.
 #[derive(Clone)]
-pub(crate) struct Speaker(Arc<LccpState>);
+pub(crate) struct LccpNode(Arc<LccpState>);
 
 /// What all its tasks share.
 struct LccpState {
@@ -59,7 +59,7 @@ struct LccpState {
     talk: Mutex<LccpTask>,
     taker: Option<HandoffReceiver>,
     /// The way to the control loop, which has the tables; none on servers.
-    asking: Option<Asking>,
+    asking: Option<ControlLink>,
     /// Bounds what other nodes ask for at a time.
     consulted: Arc<Semaphore>,
     counts: HandoffCounts,
@@ -122,8 +122,8 @@ struct OpenExchange {
     answers: mpsc::Sender<MessageBody>,
 }
 
-impl Speaker {
-    /// Begins to speak, to nobody yet: see [`Speaker::follow`].
+impl LccpNode {
+    /// Begins to speak, to nobody yet: see [`LccpNode::follow`].
     ///
     /// # Errors
     /// Without random numbers.
@@ -131,8 +131,8 @@ impl Speaker {
         secret: Secret,
         part: NodeRole,
         network: &Network,
-        asking: Option<Asking>,
-    ) -> io::Result<Speaker> {
+        asking: Option<ControlLink>,
+    ) -> io::Result<LccpNode> {
         let mut incarnation = [0; 8];
         crate::runtime::secret::random(&mut incarnation)?;
         let taker = (part != NodeRole::Director).then(|| HandoffReceiver::open(network)).and_then(|taker| {
@@ -169,7 +169,7 @@ impl Speaker {
             counts: HandoffCounts::default(),
         });
         tokio::spawn(send_inits(Arc::downgrade(&shared)));
-        Ok(Speaker(shared))
+        Ok(LccpNode(shared))
     }
 
     /// Whether it has this secret.

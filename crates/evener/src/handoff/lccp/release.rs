@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use evener_core::node::lccp::wire::LccpMessage;
-use evener_core::node::lccp::{ErrorCode, Letting, MessageBody, Receptor, ResumePoint, SocketId, TcpState};
+use evener_core::node::lccp::{
+    ErrorCode, MessageBody, Receptor, ReleaseAction, ResumePoint, SocketId, TcpState,
+};
 use evener_dataplane::repair;
 use evener_dataplane::server::{ConnectionState, Connections};
 
@@ -43,9 +45,9 @@ impl LccpState {
             return answer(self, Err(ErrorCode::NoServer));
         }
         match taker.releases().begin(way.node, socket, place, now_ms()) {
-            Letting::Answer(said) => return answer(self, said),
-            Letting::Wait => return,
-            Letting::LetGo => {}
+            ReleaseAction::Answer(said) => return answer(self, said),
+            ReleaseAction::Wait => return,
+            ReleaseAction::LetGo => {}
         }
         let shared = Arc::clone(self);
         tokio::spawn(async move {

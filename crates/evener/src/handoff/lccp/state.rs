@@ -1,6 +1,6 @@
 //! A saved connection in the words of the protocol, and back.
 
-use evener_core::node::lccp::{Handed, Scales, SocketId, TcpState, TcpWindow, TransferImage};
+use evener_core::node::lccp::{ReceivedConnection, Scales, SocketId, TcpState, TcpWindow, TransferImage};
 use evener_dataplane::repair::{AgreedOptions, Saved, Window};
 use evener_dataplane::server::Idle;
 
@@ -53,8 +53,8 @@ fn window(window: &Window) -> TcpWindow {
 }
 
 /// The connection that was given here.
-pub(crate) fn saved(socket: SocketId, handed: Handed) -> Saved {
-    let Handed { state, send, receive } = handed;
+pub(crate) fn saved(socket: SocketId, handed: ReceivedConnection) -> Saved {
+    let ReceivedConnection { state, send, receive } = handed;
     let send_next = state.snd_una.wrapping_add(state.send_len);
     Saved {
         client: socket.client(),

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evener_core::node::lccp::wire::LccpMessage;
-use evener_core::node::lccp::{ErrorCode, MessageBody, Piece, Receptor, Releases, SocketId, Takings, Took};
+use evener_core::node::lccp::{
+    ErrorCode, HandoffAction, IncomingHandoffs, MessageBody, Piece, Receptor, Releases, SocketId,
+};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::repair::{self, Saved};
 use evener_dataplane::server::Connections;
@@ -30,7 +32,7 @@ const SEGMENT_MAX: u16 = 1_400;
 pub(super) struct HandoffReceiver {
     /// The way into this host's own stack.
     stack: LinkSocket,
-    takings: Mutex<Takings>,
+    takings: Mutex<IncomingHandoffs>,
     releases: Mutex<Releases>,
     /// What the programs here know, once they run.
     connections: Mutex<Option<Connections>>,
@@ -81,7 +83,7 @@ impl HandoffReceiver {
         self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn takings(&self) -> MutexGuard<'_, Takings> {
+    fn takings(&self) -> MutexGuard<'_, IncomingHandoffs> {
         self.takings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,9 +194,9 @@ impl LccpState {
         let len = piece.state().queued_len();
         let took = taker.takings().take(way.node, socket, piece, now_ms());
         let saved = match took {
-            Took::Answer(body) => return self.answer(way, &heard, Receptor::Distributor, body),
-            Took::Wait => return,
-            Took::Restore(handed) => saved(socket, handed),
+            HandoffAction::Answer(body) => return self.answer(way, &heard, Receptor::Distributor, body),
+            HandoffAction::Wait => return,
+            HandoffAction::Restore(handed) => saved(socket, handed),
         };
         let shared = Arc::clone(self);
         tokio::spawn(async move {

@@ -13,7 +13,7 @@ use zerocopy::byteorder::network_endian::U16;
 use super::Adjacency;
 use super::link::{ProbeSocket, ethertype};
 use super::outer::ProbeTunnel;
-use super::syn_cookie::{SynCookie, Taken};
+use super::syn_cookie::{PacketAction, SynCookie};
 
 /// The most that a server may send unacknowledged, in bytes.
 pub(super) const WINDOW: usize = 8 * 1024;
@@ -27,12 +27,12 @@ const FRAME_MAX: usize = ETHERNET_LEN + 60 + 60 + WINDOW;
 pub(super) struct Device<'a> {
     /// Where packets come.
     link: &'a ProbeSocket,
-    out: Out<'a>,
+    out: Egress<'a>,
     buffer: Box<[u8]>,
 }
 
 /// Where packets leave.
-pub(super) struct Out<'a> {
+pub(super) struct Egress<'a> {
     link: &'a ProbeSocket,
     hop: Adjacency,
     /// What packets are put into.
@@ -57,7 +57,7 @@ impl<'a> Device<'a> {
         outer: Option<ProbeTunnel>,
         syn_cookie: Option<SynCookie>,
     ) -> Self {
-        let out = Out { link: sent, hop, outer, syn_cookie, answers: VecDeque::new(), failure: None };
+        let out = Egress { link: sent, hop, outer, syn_cookie, answers: VecDeque::new(), failure: None };
         Device { link: heard, out, buffer: vec![0; FRAME_MAX].into() }
     }
 
@@ -78,11 +78,11 @@ impl<'a> phy::Device for Device<'a> {
     where
         Self: 'd;
     type TxToken<'d>
-        = &'d mut Out<'a>
+        = &'d mut Egress<'a>
     where
         Self: 'd;
 
-    fn receive(&mut self, _now: Instant) -> Option<(ReceiveToken<'_>, &mut Out<'a>)> {
+    fn receive(&mut self, _now: Instant) -> Option<(ReceiveToken<'_>, &mut Egress<'a>)> {
         if let Some(answer) = self.out.answers.pop_front() {
             let place = self.buffer.get_mut(..answer.len())?;
             place.copy_from_slice(&answer);
@@ -97,7 +97,7 @@ impl<'a> phy::Device for Device<'a> {
         }
     }
 
-    fn transmit(&mut self, _now: Instant) -> Option<&mut Out<'a>> {
+    fn transmit(&mut self, _now: Instant) -> Option<&mut Egress<'a>> {
         Some(&mut self.out)
     }
 
@@ -118,20 +118,20 @@ impl phy::RxToken for ReceiveToken<'_> {
     }
 }
 
-impl phy::TxToken for &mut Out<'_> {
+impl phy::TxToken for &mut Egress<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         let mut packet = vec![0; len];
         let filled = fill(&mut packet);
         match self.syn_cookie.as_mut().map(|syn_cookie| syn_cookie.take(&packet)) {
-            None | Some(Taken::Send) => self.send(&packet),
-            Some(Taken::Answer(answer)) => self.answers.push_back(answer),
-            Some(Taken::Swallow) => {}
+            None | Some(PacketAction::Send) => self.send(&packet),
+            Some(PacketAction::Answer(answer)) => self.answers.push_back(answer),
+            Some(PacketAction::Swallow) => {}
         }
         filled
     }
 }
 
-impl Out<'_> {
+impl Egress<'_> {
     /// Sends an IP packet to the server.
     fn send(&mut self, packet: &[u8]) {
         let headers = self.outer.map(|outer| outer.headers(packet)).unwrap_or_default();

@@ -7,7 +7,7 @@ use evener_core::pool::HealthKind;
 use evener_core::pool::health::{Failure, REPLY_MAX, ReplyVerdict, http_request, judge_http};
 
 /// One connection's part of a probe.
-pub(super) struct Dialogue<'a> {
+pub(super) struct ProbeDialogue<'a> {
     kind: &'a HealthKind,
     request: Vec<u8>,
     reply: Vec<u8>,
@@ -18,12 +18,12 @@ pub(super) struct Dialogue<'a> {
 /// (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
-impl<'a> Dialogue<'a> {
+impl<'a> ProbeDialogue<'a> {
     /// `handed_over`: the connection is given to the server with the first data, so there must be some.
     pub(super) fn new(kind: &'a HealthKind, destination: SocketAddr, handed_over: bool) -> Self {
         let least = if handed_over { EMPTY_LINE.to_vec() } else { Vec::new() };
         let request = http_request(kind, destination).unwrap_or(least);
-        Dialogue { kind, request, reply: Vec::new(), handed_over }
+        ProbeDialogue { kind, request, reply: Vec::new(), handed_over }
     }
 
     /// Whether all is well once the request has arrived.

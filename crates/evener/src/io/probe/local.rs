@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout as within;
 
 use super::Target;
-use super::dialogue::Dialogue;
+use super::dialogue::ProbeDialogue;
 use super::link;
 
 /// Opens a connection to `to`, asks what is to be asked, and resets it.
@@ -23,13 +23,13 @@ pub(super) async fn probe(
     kind: &HealthKind,
     timeout: Duration,
 ) -> Result<(), Failure> {
-    let mut dialogue = Dialogue::new(kind, target.destination, false);
+    let mut dialogue = ProbeDialogue::new(kind, target.destination, false);
     let mut opened = false;
     let talk = within(timeout, talk(to, &mut dialogue, &mut opened)).await;
     talk.unwrap_or_else(|_| Err(dialogue.late(opened, timeout)))
 }
 
-async fn talk(to: SocketAddr, dialogue: &mut Dialogue<'_>, opened: &mut bool) -> Result<(), Failure> {
+async fn talk(to: SocketAddr, dialogue: &mut ProbeDialogue<'_>, opened: &mut bool) -> Result<(), Failure> {
     let mut stream = TcpStream::connect(to).await.map_err(failure)?;
     *opened = true;
     // No port is left waiting for stragglers.

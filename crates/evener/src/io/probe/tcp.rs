@@ -15,7 +15,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 use tokio::time::{sleep, timeout as within};
 
 use super::device::{Device, WINDOW};
-use super::dialogue::Dialogue;
+use super::dialogue::ProbeDialogue;
 use super::link::{ProbeSocket, ethertype, failure};
 use super::outer::ProbeTunnel;
 use super::syn_cookie::SynCookie;
@@ -47,7 +47,7 @@ pub(super) async fn probe(
     let apart = outer.map(|_| ProbeSocket::open(hop.ifindex, ethertype, &nothing())).transpose()?;
     let syn_cookie = keys.copied().map(SynCookie::new);
     let device = Device::new(&heard, apart.as_ref().unwrap_or(&heard), hop, outer, syn_cookie);
-    let mut dialogue = Dialogue::new(kind, target.destination, keys.is_some());
+    let mut dialogue = ProbeDialogue::new(kind, target.destination, keys.is_some());
     let result =
         match ProbeConnection::open(&heard, device, target.destination, own, dialogue.request().len()) {
             Ok(mut connection) => connection.hold(&mut dialogue, timeout).await,
@@ -117,7 +117,7 @@ impl<'a> ProbeConnection<'a> {
     }
 
     /// Goes through the dialogue, for `timeout` at most.
-    async fn hold(&mut self, dialogue: &mut Dialogue<'_>, timeout: Duration) -> Result<(), Failure> {
+    async fn hold(&mut self, dialogue: &mut ProbeDialogue<'_>, timeout: Duration) -> Result<(), Failure> {
         let result = self.talk(dialogue, timeout).await;
         // A reset leaves nothing behind on either side, whatever state the connection is in.
         self.sockets.get_mut::<Socket<'_>>(self.socket).abort();
@@ -125,7 +125,7 @@ impl<'a> ProbeConnection<'a> {
         result
     }
 
-    async fn talk(&mut self, dialogue: &mut Dialogue<'_>, timeout: Duration) -> Result<(), Failure> {
+    async fn talk(&mut self, dialogue: &mut ProbeDialogue<'_>, timeout: Duration) -> Result<(), Failure> {
         loop {
             self.receive();
             if let Some(result) = self.step(dialogue) {
@@ -159,7 +159,7 @@ impl<'a> ProbeConnection<'a> {
     }
 
     /// Does what can be done now; the result, once there is one.
-    fn step(&mut self, dialogue: &mut Dialogue<'_>) -> Option<Result<(), Failure>> {
+    fn step(&mut self, dialogue: &mut ProbeDialogue<'_>) -> Option<Result<(), Failure>> {
         let socket = self.sockets.get_mut::<Socket<'_>>(self.socket);
         if !self.opened {
             match socket.state() {

@@ -12,7 +12,7 @@ use super::{DispatchExplanation, Explanation};
 use crate::board::PublishedState;
 use crate::board::request::FlowQuery;
 use crate::cli::WebRequest;
-use crate::handoff::{HeadRefusal, Judged, judge};
+use crate::handoff::{HeadClass, HeadRefusal, classify};
 
 impl PublishedState {
     /// Which server a request gets, and why: in this flow, of this service, or of whichever it may be meant for.
@@ -143,7 +143,7 @@ fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Res
 }
 
 /// What becomes of a request.
-struct Course {
+struct RequestCourse {
     because: Vec<String>,
     /// Whether the data plane leaves it to the daemon's process.
     asked: bool,
@@ -152,42 +152,43 @@ struct Course {
 }
 
 /// Reads a request as the data plane does, and where that leaves it open, as the daemon's process.
-fn course(routes: &Routes, request: &WebRequest) -> Course {
+fn course(routes: &Routes, request: &WebRequest) -> RequestCourse {
     let head = request.head();
     let hello = hello(request);
-    let reading = if request.encrypted { ContentParse::Asked(hello) } else { content::read(head.as_bytes()) };
+    let reading =
+        if request.encrypted { ContentParse::Request(hello) } else { content::read(head.as_bytes()) };
     let why = match reading {
-        ContentParse::Asked(asked) => match routes.find(&asked) {
+        ContentParse::Request(asked) => match routes.find(&asked) {
             RouteMatch::Ring { route, ring } => {
                 let what = if request.encrypted { "hello" } else { "head" };
                 let because = vec![format!("the data plane decides it, if the {what} comes in one segment")];
                 let found = Some(((usize::from(route) < content::ROUTES_MAX).then_some(route), ring));
-                return Course { because, asked: false, found };
+                return RequestCourse { because, asked: false, found };
             }
             RouteMatch::Ask => {
                 let first = u32::from(routes.complex_from) + 1;
                 format!("routes from {first} on may want it, and that one is too complex for the data plane")
             }
         },
-        ContentParse::Ask(_) => "its path or its host isn't in the normal form, or is too long".to_owned(),
+        ContentParse::Punt(_) => "its path or its host isn't in the normal form, or is too long".to_owned(),
     };
     let mut because = vec![format!("the data plane asks this host's own process: {why}")];
     let found = if request.encrypted {
         Some(routes.find_all(&hello))
     } else {
-        match judge(head.as_bytes()) {
-            Judged::Wanted(wanted) => {
+        match classify(head.as_bytes()) {
+            HeadClass::Wanted(wanted) => {
                 because.push(format!("that reads it as {}", wanted.text()));
                 Some(routes.find_all(&wanted.asked()))
             }
-            Judged::Refused(refusal) => {
+            HeadClass::Refused(refusal) => {
                 because.push(format!("the client is answered {}", answer(refusal)));
                 None
             }
-            Judged::Incomplete => None,
+            HeadClass::Incomplete => None,
         }
     };
-    Course { because, asked: true, found }
+    RequestCourse { because, asked: true, found }
 }
 
 fn answer(refusal: HeadRefusal) -> String {
@@ -277,7 +278,7 @@ mod tests {
     }
 
     /// The course of a request by the first service's routes; route N has ring 10 + N.
-    fn run(text: &str) -> Course {
+    fn run(text: &str) -> RequestCourse {
         let config = config();
         let routes = config.services.first().unwrap().routes.iter().zip(11..);
         let routes: Vec<content::RoutePattern> = routes

@@ -21,12 +21,12 @@ use std::time::Duration;
 use evener::admin::metrics::{Format, Scrape};
 use evener::admin::process::Process;
 use evener::admin::{self, metrics};
-use evener::board::request::{ControlRequest, GroupAnswer, Handle, SessionFilter, Subject};
+use evener::board::request::{ControlRequest, ExplainSubject, GroupReply, Handle, SessionFilter};
 use evener::config::AdminConfig;
 use evener::events::{Bus, Subscriber};
 use evener::record::Traced;
 use evener::views::{
-    Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, Show, StatusView,
+    Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, StatusView, ViewSource,
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -39,7 +39,7 @@ struct Shown {
     bus: Bus,
 }
 
-impl Show for Shown {
+impl ViewSource for Shown {
     fn farm(&self) -> FarmView {
         farm()
     }
@@ -84,7 +84,7 @@ impl Show for Shown {
         }
     }
 
-    fn explain(&self, subject: &Subject) -> Explanation {
+    fn explain(&self, subject: &ExplainSubject) -> Explanation {
         explanation(subject)
     }
 
@@ -107,7 +107,7 @@ async fn control(mut requests: mpsc::Receiver<ControlRequest>) {
             }
             ControlRequest::Group { group, asker, message, answer } => {
                 let body = format!("{group} {asker:?} {message:?}");
-                drop(answer.send(GroupAnswer { status: 409, body, is_json: false }));
+                drop(answer.send(GroupReply { status: 409, body, is_json: false }));
             }
             // Three lines, and then no more for as long as somebody listens.
             ControlRequest::Trace(client, answer) if client.port.is_none() => {

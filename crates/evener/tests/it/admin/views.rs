@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use evener::board::request::{FlowQuery, Subject};
-use evener::record::{AccessLog, Deciding};
+use evener::board::request::{ExplainSubject, FlowQuery};
+use evener::record::{AccessLog, DecisionLatency};
 use evener::views::{
     DispatchExplanation, Dispatcher, Explanation, HostView, InstalledPart, NameView, NodeRefusal, ServerView,
     ServiceView, SessionView, StatusView,
@@ -69,8 +69,8 @@ fn refused(reason: &str, text: &str) -> NodeRefusal {
     NodeRefusal { reason: reason.into(), text: text.into() }
 }
 
-fn deciding() -> Deciding {
-    Deciding { count: 5, seconds: 0.25, within: vec![(Some(1e-6), 3), (Some(0.1), 1), (None, 1)] }
+fn deciding() -> DecisionLatency {
+    DecisionLatency { count: 5, seconds: 0.25, within: vec![(Some(1e-6), 3), (Some(0.1), 1), (None, 1)] }
 }
 
 pub fn services() -> Vec<ServiceView> {
@@ -205,20 +205,20 @@ pub fn sessions() -> Vec<SessionView> {
     }]
 }
 
-pub fn explanation(subject: &Subject) -> Explanation {
+pub fn explanation(subject: &ExplainSubject) -> Explanation {
     let line = |flow: &FlowQuery| format!("{} {} to {}", flow.protocol, flow.client, flow.vip);
     let service = Some("web".to_owned());
     match subject {
-        Subject::Flow(flow) if flow.vip.port() == 81 => {
+        ExplainSubject::Flow(flow) if flow.vip.port() == 81 => {
             Explanation { service, because: vec![line(flow)], waits: true, ..Explanation::default() }
         }
-        Subject::Flow(flow) => Explanation {
+        ExplainSubject::Flow(flow) => Explanation {
             service,
             server: Some("web2".into()),
             because: vec![line(flow), "so.".into()],
             ..Explanation::default()
         },
-        Subject::Request { request, flow, service: named } => Explanation {
+        ExplainSubject::Request { request, flow, service: named } => Explanation {
             service,
             server: flow.is_some().then(|| "web2".into()),
             because: vec![format!("{request} {named:?} {:?}", flow.as_ref().map(line))],

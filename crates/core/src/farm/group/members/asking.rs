@@ -6,35 +6,35 @@ use alloc::vec::Vec;
 
 use super::member::TrackedMember;
 use super::{ClockReading, MemberChange, MemberEvent, MemberOrder, Members};
-use crate::pool::{Due, Fact, ServerChange};
+use crate::pool::{DueChecks, Fact, ServerChange};
 
 /// What came of a LOAD-QUERY itself. The load comes in a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queried {
+pub enum QueryResult {
     /// Nobody is there, or nobody who knows the question where the member has said that it is answered.
     Refused,
     /// It was heard, or it isn't known whether it was.
     Unanswered,
 }
 
-impl Queried {
+impl QueryResult {
     /// By the status of an answer, if there was one. A server that knows nothing of groups says 405 or 501 at its own URL, and 404 is no less
     /// likely there: that is no word on the member.
-    pub fn of_status(status: u16, is_named: bool) -> Queried {
-        if is_named && (400..500).contains(&status) { Queried::Refused } else { Queried::Unanswered }
+    pub fn of_status(status: u16, is_named: bool) -> QueryResult {
+        if is_named && (400..500).contains(&status) { QueryResult::Refused } else { QueryResult::Unanswered }
     }
 }
 
 impl Members {
     /// A question for its load went to a member that was silent. As in the paper, one that refuses it is none any more; it may join again.
     /// Members that the file lists are never removed.
-    pub fn queried(&mut self, now: ClockReading, member: usize, queried: Queried) {
+    pub fn queried(&mut self, now: ClockReading, member: usize, queried: QueryResult) {
         let joining = self.group.joining;
         let is_gone = self.members.get(&member).is_some_and(|member| {
             // Who has reported meanwhile is there.
             member.joined && member.listed.is_none() && member.is_silent(now, joining.query_after_ms)
         });
-        if is_gone && queried == Queried::Refused {
+        if is_gone && queried == QueryResult::Refused {
             self.let_go(member, MemberChange::Refused);
             self.changed(now);
         }
@@ -53,7 +53,7 @@ impl Members {
         let is_due = |member: &&mut TrackedMember| !member.left && member.server.next_at() <= now.now_ms;
         let mut changes = Vec::new();
         for member in self.members.values_mut().filter(is_due) {
-            let Due { probe, ask, change } = member.server.poll(now.now_ms);
+            let DueChecks { probe, ask, change } = member.server.poll(now.now_ms);
             let to = || (member.id, member.joiner.url.clone(), member.reach(&self.group));
             if probe {
                 let (member, url, reach) = to();
@@ -132,29 +132,29 @@ mod tests {
     #[test]
     fn who_refuses_to_be_asked_is_removed_at_once_unless_it_is_listed_or_reports() {
         let (mut members, id) = silent(false);
-        members.queried(at(50_001), id, Queried::Unanswered);
+        members.queried(at(50_001), id, QueryResult::Unanswered);
         assert_eq!(members.snapshot(at(50_001)).len(), 1);
-        members.queried(at(50_001), id, Queried::Refused);
+        members.queried(at(50_001), id, QueryResult::Refused);
         assert!(members.snapshot(at(50_001)).is_empty());
-        members.queried(at(50_001), id, Queried::Refused);
+        members.queried(at(50_001), id, QueryResult::Refused);
 
         let (mut members, id) = silent(true);
-        members.queried(at(50_001), id, Queried::Refused);
+        members.queried(at(50_001), id, QueryResult::Refused);
         assert_eq!(members.snapshot(at(50_001)).len(), 1);
 
         let (mut members, id) = silent(false);
         let url = Some(Url::parse("http://192.0.2.31").unwrap());
         let report = super::super::LoadInform { load: 1.0, stamp_ms: None, url };
         members.inform(at(50_001), None, &report).unwrap();
-        members.queried(at(50_002), id, Queried::Refused);
+        members.queried(at(50_002), id, QueryResult::Refused);
         assert_eq!(members.snapshot(at(50_002)).len(), 1, "its report came first");
     }
 
     #[test]
     fn statuses_refuse_where_the_member_named_the_place() {
-        assert_eq!(Queried::of_status(404, true), Queried::Refused);
+        assert_eq!(QueryResult::of_status(404, true), QueryResult::Refused);
         for (status, is_named) in [(204, true), (501, true), (503, true), (404, false), (405, false)] {
-            assert_eq!(Queried::of_status(status, is_named), Queried::Unanswered, "{status}");
+            assert_eq!(QueryResult::of_status(status, is_named), QueryResult::Unanswered, "{status}");
         }
     }
 

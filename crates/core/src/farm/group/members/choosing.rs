@@ -12,7 +12,7 @@ use crate::farm::group::dispatch::{Dispatch, MemberCandidate};
 use crate::farm::group::model::LoadReading;
 use crate::pool::health;
 use crate::pool::policy::Choice;
-use crate::pool::shares::{PoolMember, Share, WHOLE, shares};
+use crate::pool::shares::{MemberShare, PERMILLE, PoolMember, shares};
 use crate::pool::signals::Signal;
 
 impl Members {
@@ -33,7 +33,7 @@ impl Members {
                 true => self.slow_weight(now, member),
                 false => member.joiner.weight,
             },
-            permille: parts.get(&member.id).map_or(WHOLE, |share| share.permille),
+            permille: parts.get(&member.id).map_or(PERMILLE, |share| share.permille),
             load: self.load_of(now, member, median),
             dispatched: Arc::clone(&member.dispatched),
         });
@@ -84,7 +84,7 @@ impl Members {
     }
 
     /// What part of its weight each member has, by number, where the policy goes by more than weights.
-    pub(super) fn parts(&self, now: ClockReading) -> BTreeMap<usize, Share> {
+    pub(super) fn parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         if self.learns() {
             return self.learned_parts(now);
         }
@@ -105,7 +105,7 @@ impl Members {
     }
 
     /// The same by what members' own reports teach. Who is silent has what most have.
-    fn learned_parts(&self, now: ClockReading) -> BTreeMap<usize, Share> {
+    fn learned_parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         let for_ms = self.group.joining.remove_after_ms;
         let part = |member: &TrackedMember| {
             member.load.fresh(now, for_ms).map(|load| (load, member.load.learned.permille()))
@@ -114,10 +114,10 @@ impl Members {
         let nobody = self.members.values().all(|member| part(member).is_none());
         let share = |member: &TrackedMember| {
             let found = part(member);
-            let of_most = if nobody { WHOLE } else { median };
+            let of_most = if nobody { PERMILLE } else { median };
             let permille =
                 found.map_or(of_most, |(_, part)| part) * u64::from(member.server.wanted_tenths()) / 10;
-            Share { share: 0, permille, is_known: found.is_some(), load: found.map(|(load, _)| load) }
+            MemberShare { share: 0, permille, is_known: found.is_some(), load: found.map(|(load, _)| load) }
         };
         self.members.values().map(|member| (member.id, share(member))).collect()
     }

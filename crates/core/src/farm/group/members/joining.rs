@@ -4,7 +4,9 @@ use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use core::net::IpAddr;
 
-use super::{ClockReading, Joined, MEMBERS_MAX, MemberChange, MemberRefusal, Members, ROUTES_MAX, routes};
+use super::{
+    ClockReading, JoinResult, MEMBERS_MAX, MemberChange, MemberRefusal, Members, ROUTES_MAX, routes,
+};
 use crate::farm::group::joiner::Joiner;
 use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
@@ -19,10 +21,10 @@ impl Members {
         now: ClockReading,
         origin: &MessageOrigin,
         joiners: &[Joiner],
-    ) -> Result<Joined, MemberRefusal> {
+    ) -> Result<JoinResult, MemberRefusal> {
         self.may_join(joiners)?;
         self.check_addresses(origin, joiners)?;
-        let mut joined = Joined { new: 0, known: 0 };
+        let mut joined = JoinResult { new: 0, known: 0 };
         for joiner in joiners {
             let known = self.by_url.get(&joiner.url).copied();
             let id = known.unwrap_or_else(|| self.add(now, joiner.clone(), None, true));

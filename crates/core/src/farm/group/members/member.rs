@@ -12,10 +12,11 @@ use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
 use crate::pool::health::Failure;
 use crate::pool::reports::ReportsSnapshot;
-use crate::pool::shares::{Share, WHOLE};
+use crate::pool::shares::{MemberShare, PERMILLE};
 use crate::pool::signals::Signals;
 use crate::pool::{
-    Fact, HealthCheck, HealthKind, PoolServer, PoolSettings, Reporting, ServerState, WHOLE as WHOLE_TENTHS,
+    FULL_WEIGHT as WHOLE_TENTHS, Fact, HealthCheck, HealthKind, PoolServer, PoolSettings, Reporting,
+    ServerState,
 };
 
 /// One member at a moment, for views.
@@ -196,14 +197,14 @@ impl TrackedMember {
         now: ClockReading,
         group: &Group,
         load: u64,
-        part: Option<&Share>,
+        part: Option<&MemberShare>,
     ) -> MemberSnapshot {
         let starts_percent = self.server.slow_start_percent(now.now_ms);
-        let permille = part.map_or(WHOLE, |part| part.permille);
+        let permille = part.map_or(PERMILLE, |part| part.permille);
         let report = self.load.report;
         let age_ms = report.map(|report| now.now_ms.saturating_sub(report.at_ms));
         let mut cause = self.cause(now, group);
-        if permille < WHOLE {
+        if permille < PERMILLE {
             cause.push_str(&format!(", {} % of its weight", permille / 10));
         }
         if starts_percent < 100 {
@@ -215,7 +216,7 @@ impl TrackedMember {
             joiner: self.joiner.clone(),
             is_listed: self.listed.is_some(),
             state: self.state(now, group.joining.query_after_ms),
-            weight_percent: starts_percent * permille / WHOLE,
+            weight_percent: starts_percent * permille / PERMILLE,
             reported: report.map(|report| report.load),
             age_ms,
             load,
@@ -236,7 +237,7 @@ impl TrackedMember {
         }
         if let Some(weighing) = group.weighing() {
             let signals = self.server.signals(now.now_ms);
-            let said = (weighing.said)(&signals);
+            let said = (weighing.describe)(&signals);
             return match (said, signals.age_ms) {
                 (Some(said), Some(age_ms)) => format!("{said} {} s ago", age_ms / 1_000),
                 (Some(said), None) => said,
@@ -256,13 +257,13 @@ impl TrackedMember {
 
 /// How members are looked after. Where listed ones aren't probed, it is still looked where those are that joined by themselves.
 #[derive(Clone, Debug)]
-pub(super) struct Care {
+pub(super) struct MemberSettings {
     listed: Arc<PoolSettings>,
     joined: Arc<PoolSettings>,
 }
 
-impl Care {
-    pub(super) fn of(group: &Group) -> Care {
+impl MemberSettings {
+    pub(super) fn of(group: &Group) -> MemberSettings {
         let Group { health, report, slow_start_ms, .. } = group;
         let listed = Arc::new(PoolSettings::of(health, report.as_ref(), *slow_start_ms));
         let joined = match group.health.kind {
@@ -272,7 +273,7 @@ impl Care {
             }
             _ => Arc::clone(&listed),
         };
-        Care { listed, joined }
+        MemberSettings { listed, joined }
     }
 
     /// How they are probed: of one that isn't, it is only looked where it is.

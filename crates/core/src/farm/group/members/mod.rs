@@ -17,7 +17,7 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
-pub use asking::Queried;
+pub use asking::QueryResult;
 pub use member::{MemberSnapshot, thousandths};
 pub use refused::MemberRefusal;
 
@@ -36,7 +36,7 @@ use crate::path::seed::Seed;
 use crate::pool::health::{self, Failure, Transition};
 use crate::pool::report::BadReport;
 use crate::pool::{HealthCheck, PoolServer, Reporting, ServerState};
-use member::{Care, TrackedMember};
+use member::{MemberSettings, TrackedMember};
 
 /// Members of one group, listed ones aside.
 pub const MEMBERS_MAX: usize = 1_024;
@@ -73,7 +73,7 @@ pub struct LoadInform {
 
 /// What came of a message by which members join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Joined {
+pub struct JoinResult {
     /// Members that weren't.
     pub new: usize,
     /// Those that were, and are as they now say.
@@ -195,7 +195,7 @@ impl MemberChange {
 #[derive(Clone, Debug)]
 pub struct Members {
     group: Group,
-    care: Care,
+    care: MemberSettings,
     seed: Seed,
     members: BTreeMap<usize, TrackedMember>,
     by_url: BTreeMap<Url, usize>,
@@ -215,7 +215,7 @@ impl Members {
     pub fn new(now: ClockReading, group: &Group, seed: Seed, record: Option<&str>) -> Members {
         let mut members = Members {
             group: group.clone(),
-            care: Care::of(group),
+            care: MemberSettings::of(group),
             seed,
             members: BTreeMap::new(),
             by_url: BTreeMap::new(),
@@ -236,7 +236,7 @@ impl Members {
     pub fn reload(&mut self, now: ClockReading, group: &Group) {
         self.absorb(now);
         self.group = group.clone();
-        self.care = Care::of(group);
+        self.care = MemberSettings::of(group);
         self.list(now, true);
         for member in self.members.values_mut() {
             let settings = self.care.settings(member.listed.is_none());

@@ -3,7 +3,7 @@
 use alloc::string::String;
 
 use super::{MEMBERS_MAX, ROUTES_MAX};
-use crate::farm::group::reach::Outside;
+use crate::farm::group::reach::ReachError;
 use crate::net::http::Url;
 
 /// Why a message of a member changes nothing.
@@ -31,7 +31,7 @@ pub enum MemberRefusal {
     Own(Url),
     /// A member to which no connection may be opened.
     #[error("{0} is no place for a member: {1}")]
-    Outside(Url, Outside),
+    Outside(Url, ReachError),
     /// A load that can't be.
     #[error("a load is a number from 0 to {max}", max = super::LOAD_MAX)]
     Load,

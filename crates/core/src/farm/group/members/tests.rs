@@ -41,7 +41,7 @@ fn origin() -> MessageOrigin {
     MessageOrigin { from: Some([192, 0, 2, 31].into()), hosts: vec![] }
 }
 
-fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<Joined, MemberRefusal> {
+fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<JoinResult, MemberRefusal> {
     let joiners: Vec<Joiner> = lines.iter().map(|line| Joiner::parse(line).unwrap()).collect();
     let joined = members.join(at(seconds), &origin(), &joiners);
     // Where nobody is probed it is looked where those are who joined.
@@ -83,8 +83,14 @@ fn queries(orders: &[MemberOrder]) -> usize {
 #[test]
 fn members_join_are_known_and_leave_all_or_none() {
     let mut members = unprobed(&[]);
-    assert_eq!(join(&mut members, 0, &["http://m1", "http://m2 weight=2"]), Ok(Joined { new: 2, known: 0 }));
-    assert_eq!(join(&mut members, 1, &["http://m2 weight=3", "http://m3"]), Ok(Joined { new: 1, known: 1 }));
+    assert_eq!(
+        join(&mut members, 0, &["http://m1", "http://m2 weight=2"]),
+        Ok(JoinResult { new: 2, known: 0 })
+    );
+    assert_eq!(
+        join(&mut members, 1, &["http://m2 weight=3", "http://m3"]),
+        Ok(JoinResult { new: 1, known: 1 })
+    );
     assert_eq!(members.snapshot(at(1))[1].joiner.weight, 3);
     let stranger = members.leave(at(1), &[url("http://m1"), url("http://m4")]);
     assert_eq!(stranger, Err(MemberRefusal::NotHere(url("http://m4"))));
@@ -117,7 +123,7 @@ fn the_silent_are_asked_then_removed_and_may_return() {
     assert!(matches!(&orders[..], [MemberOrder::Save { .. }, MemberOrder::Publish(_)]), "{orders:?}");
     let again = inform(&mut members, 108, 3.0, None, "http://m1");
     assert_eq!(again, Err(MemberRefusal::Unknown("http://m1".into())));
-    assert_eq!(join(&mut members, 109, &["http://m1"]), Ok(Joined { new: 1, known: 0 }));
+    assert_eq!(join(&mut members, 109, &["http://m1"]), Ok(JoinResult { new: 1, known: 0 }));
 }
 
 #[test]
@@ -128,7 +134,10 @@ fn the_listed_need_not_report_and_stay() {
     members.leave(at(1_000), &[url("http://m1.example")]).unwrap();
     assert_eq!(states(&members, 1_000), [("m1".into(), ServerState::Draining)]);
     assert_eq!(chosen(&mut members, 1_000, "/"), None);
-    assert_eq!(join(&mut members, 1_001, &["http://m1.example weight=9"]), Ok(Joined { new: 1, known: 0 }));
+    assert_eq!(
+        join(&mut members, 1_001, &["http://m1.example weight=9"]),
+        Ok(JoinResult { new: 1, known: 0 })
+    );
     let state = &members.snapshot(at(1_001))[0];
     assert_eq!((state.joiner.weight, state.state), (1, ServerState::Up));
     members.poll(at(1_061));
@@ -289,14 +298,14 @@ fn what_cannot_join_does_not() {
     let lines: Vec<String> = (0..=MEMBERS_MAX).map(|number| format!("http://m{number}")).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     assert_eq!(join(&mut members, 0, &lines), Err(MemberRefusal::Full));
-    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(Joined { new: MEMBERS_MAX, known: 0 }));
+    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(JoinResult { new: MEMBERS_MAX, known: 0 }));
     assert_eq!(join(&mut members, 0, &lines[..1]), Err(MemberRefusal::Full));
-    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(Joined { new: 0, known: MEMBERS_MAX }));
+    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(JoinResult { new: 0, known: MEMBERS_MAX }));
     let paths: String = (0..16).map(|number| format!(" path=/{number} host=h{number}")).collect();
     let many: Vec<String> = (1..18).map(|number| format!("http://m{number}{paths}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     assert_eq!(join(&mut members, 0, &many), Err(MemberRefusal::Routes));
-    assert_eq!(join(&mut members, 0, &many[1..]), Ok(Joined { new: 0, known: 16 }));
+    assert_eq!(join(&mut members, 0, &many[1..]), Ok(JoinResult { new: 0, known: 16 }));
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn a_connection_without_queues_is_one_piece() {
     let assembly = Assembly::new(pieces.into_iter().next().unwrap());
     assert_eq!(assembly.missing(), transfer.queued_len());
     let state = TcpState { send_len: 0, receive_len: 0, ..state() };
-    assert_eq!(assembly.handed(), Some(Handed { state, send: Vec::new(), receive: Vec::new() }));
+    assert_eq!(assembly.handed(), Some(ReceivedConnection { state, send: Vec::new(), receive: Vec::new() }));
 }
 
 #[test]

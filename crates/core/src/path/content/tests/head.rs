@@ -9,8 +9,8 @@ use super::super::{
 };
 use super::{asked, reading, request};
 
-const ODD: ContentParse<'_> = ContentParse::Ask(PuntReason::Odd);
-const INCOMPLETE: ContentParse<'_> = ContentParse::Ask(PuntReason::Incomplete);
+const ODD: ContentParse<'_> = ContentParse::Punt(PuntReason::Odd);
+const INCOMPLETE: ContentParse<'_> = ContentParse::Punt(PuntReason::Incomplete);
 
 #[test]
 fn requests_are_read() {
@@ -211,7 +211,7 @@ fn sizes_are_bounded() {
     assert_eq!(read(&long.as_bytes()[..READ_MAX - 1]), INCOMPLETE);
     assert_eq!(read(&long.as_bytes()[..READ_MAX]), ODD, "there is no room left to complete it");
     assert_eq!(asked(format!("{}{body}", head(READ_MAX)).as_bytes()).path, b"/", "a body doesn't count");
-    assert!(matches!(read_within(long.as_bytes(), HELLO_MAX), ContentParse::Asked(_)));
+    assert!(matches!(read_within(long.as_bytes(), HELLO_MAX), ContentParse::Request(_)));
     assert_eq!(read_within(&long.as_bytes()[..READ_MAX], HELLO_MAX), INCOMPLETE);
 }
 
@@ -257,7 +257,7 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn another_reader_reads_the_same(head in heads()) {
-        if let (ContentParse::Asked(asked), Some((method, path, hosts))) = (reading(&head), oracle(&head)) {
+        if let (ContentParse::Request(asked), Some((method, path, hosts))) = (reading(&head), oracle(&head)) {
             prop_assert_eq!(asked.method, method.as_bytes());
             prop_assert_eq!(asked.path, path.as_bytes());
             let host = core::str::from_utf8(asked.host).unwrap();

@@ -8,7 +8,7 @@ use super::super::{
 };
 use super::{asked, reading};
 
-const ODD: ContentParse<'_> = ContentParse::Ask(PuntReason::Odd);
+const ODD: ContentParse<'_> = ContentParse::Punt(PuntReason::Odd);
 
 /// A hello's parts, each of which a test may spoil.
 #[derive(Clone)]
@@ -131,7 +131,7 @@ fn lengths_that_disagree_are_odd() {
     let (part, rest) = message.split_at(message.len() - 1);
     assert_eq!(reading(&hello.record(&behind)), ODD, "something behind the hello");
     let two = [hello.record(part), hello.record(rest)].concat();
-    assert_eq!(reading(&two), ContentParse::Ask(PuntReason::Split), "a hello in two records");
+    assert_eq!(reading(&two), ContentParse::Punt(PuntReason::Split), "a hello in two records");
     assert_eq!(reading(&hello.record(&[])), ODD, "nothing");
     // The message's kind and length, and the lengths of session id, cipher suites, compression and extensions.
     let bytes = hello.bytes();
@@ -139,7 +139,7 @@ fn lengths_that_disagree_are_odd() {
         for change in [1, 255] {
             let mut bytes = bytes.clone();
             bytes[at] = bytes[at].wrapping_add(change);
-            let is_longer = (6..9).contains(&at) && reading(&bytes) == ContentParse::Ask(PuntReason::Split);
+            let is_longer = (6..9).contains(&at) && reading(&bytes) == ContentParse::Punt(PuntReason::Split);
             assert!(is_longer || reading(&bytes) == ODD, "at {at}");
         }
     }
@@ -151,7 +151,7 @@ fn a_hello_in_several_records_is_joined() {
     let message = hello.message();
     for len in [1, 2, 3, 4, 5, 50, message.len() - 1] {
         let split: Vec<u8> = message.chunks(len).flat_map(|part| hello.record(part)).collect();
-        assert_eq!(reading(&split), ContentParse::Ask(PuntReason::Split), "{len}");
+        assert_eq!(reading(&split), ContentParse::Punt(PuntReason::Split), "{len}");
         assert_eq!(asked(&joined(&split).unwrap()), named(b"www.example.com"), "{len}");
         for cut in 1..split.len() {
             assert_eq!(joined(&split[..cut]), Err(PuntReason::Incomplete), "{len}, the first {cut} bytes");
@@ -183,10 +183,10 @@ fn sizes_are_bounded() {
     let long = padded(READ_MAX + 1);
     assert_eq!(reading(&long), ODD);
     assert_eq!(read(&long[..5]), ODD, "as soon as its length is known");
-    assert_eq!(read_within(&long, HELLO_MAX), ContentParse::Asked(named(b"a")));
-    assert_eq!(read_within(&long[..READ_MAX], HELLO_MAX), ContentParse::Ask(PuntReason::Incomplete));
+    assert_eq!(read_within(&long, HELLO_MAX), ContentParse::Request(named(b"a")));
+    assert_eq!(read_within(&long[..READ_MAX], HELLO_MAX), ContentParse::Punt(PuntReason::Incomplete));
     let longest = padded(HELLO_MAX);
-    assert_eq!(read_within(&longest, usize::MAX), ContentParse::Asked(named(b"a")));
+    assert_eq!(read_within(&longest, usize::MAX), ContentParse::Request(named(b"a")));
     assert_eq!(read_within(&padded(HELLO_MAX + 1), usize::MAX), ODD);
 }
 
@@ -201,7 +201,7 @@ proptest! {
         let hello = Hello { session_id: vec![9; session_id], ..Hello::new([before, own, after].concat()) };
         let bytes = hello.bytes();
         prop_assert_eq!(asked(&bytes), named(name.as_deref().unwrap_or_default().as_bytes()));
-        prop_assert_eq!(read(&bytes[..bytes.len() - 1]), ContentParse::Ask(PuntReason::Incomplete));
+        prop_assert_eq!(read(&bytes[..bytes.len() - 1]), ContentParse::Punt(PuntReason::Incomplete));
     }
 
     #[test]

@@ -15,21 +15,21 @@ fn reading(payload: &[u8]) -> ContentParse<'_> {
     for len in 0..=payload.len() {
         let now = read(payload.get(..len).unwrap_or_default());
         match decided {
-            None if now != ContentParse::Ask(PuntReason::Incomplete) => decided = Some(now),
+            None if now != ContentParse::Punt(PuntReason::Incomplete) => decided = Some(now),
             None => {}
             Some(then) => assert_eq!(now, then, "at {len} bytes"),
         }
     }
-    assert_eq!(whole, decided.unwrap_or(ContentParse::Ask(PuntReason::Incomplete)));
-    assert!(payload.len() < READ_MAX || whole != ContentParse::Ask(PuntReason::Incomplete));
+    assert_eq!(whole, decided.unwrap_or(ContentParse::Punt(PuntReason::Incomplete)));
+    assert!(payload.len() < READ_MAX || whole != ContentParse::Punt(PuntReason::Incomplete));
     whole
 }
 
 /// The same of what must be decided.
 fn asked(payload: &[u8]) -> RequestKey<'_> {
     match reading(payload) {
-        ContentParse::Asked(asked) => asked,
-        ContentParse::Ask(why) => panic!("{why:?}: {:?}", payload.escape_ascii()),
+        ContentParse::Request(asked) => asked,
+        ContentParse::Punt(why) => panic!("{why:?}: {:?}", payload.escape_ascii()),
     }
 }
 

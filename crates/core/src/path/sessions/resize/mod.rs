@@ -6,7 +6,7 @@
 //! and its successor walks once more.
 
 use super::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
-use super::extent::{self, FIRST_BUCKETS, Masks, mask_for};
+use super::extent::{self, BucketMasks, FIRST_BUCKETS, mask_for};
 use super::table::{Slot, Table, Words, vip_of};
 use super::{BUCKET_SESSIONS, FlowHash, Sessions, State, Value};
 use crate::path::seed::Seed;
@@ -148,7 +148,7 @@ impl<const N: usize> Table<'_, N> {
     /// From now on sessions are to stand in this extent. To be called where none is on its way.
     pub(super) fn begin_move(&self, mask: u32) {
         let before = self.extent.masks().now;
-        self.extent.set(Masks { now: mask, before });
+        self.extent.set(BucketMasks { now: mask, before });
         // An insert looks at the extent behind such a fence as well: either it sees this, or the walk sees the session.
         fence(SeqCst);
     }
@@ -156,7 +156,7 @@ impl<const N: usize> Table<'_, N> {
     /// The extent of before ends. To be called where no session stands in it alone.
     pub(super) fn end_move(&self) {
         let now = self.extent.masks().now;
-        self.extent.set(Masks { now, before: now });
+        self.extent.set(BucketMasks { now, before: now });
     }
 
     /// Moves the sessions of these buckets to where they are to stand; returns how many found no room there.

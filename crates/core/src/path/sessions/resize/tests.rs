@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use proptest::prelude::*;
 
-use super::super::{Bucket4, Counted, SHARE_WORDS, SessionKey, Shares, WHOLE, buckets_for, extent_for};
+use super::super::{ALL_BUCKETS, Bucket4, Counted, SHARE_WORDS, SessionKey, Shares, buckets_for, extent_for};
 use super::*;
 
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
@@ -215,7 +215,7 @@ fn a_move_that_was_cut_is_made_good_by_the_next_one() {
 
 #[test]
 fn a_table_without_room_for_all_stays_in_both_extents_until_there_is() {
-    let world = World::new(ALL, WHOLE);
+    let world = World::new(ALL, ALL_BUCKETS);
     let table = world.table();
     assert!((0..100).all(|client| world.insert(client, State::Established, 1)));
     move_to(&table, mask_for(4, ALL), 1);
