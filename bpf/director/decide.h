@@ -234,7 +234,7 @@ static __always_inline int go_on(context *ctx, struct scratch *at)
 	if (step == STEP_SYN_ACK)
 		return answer_syn(ctx, at);
 	if (step == STEP_BEGIN)
-		step = watched() & WATCH_CONNECTIONS ? begin_told(ctx, at) : begin(ctx, at);
+		step = watched() & WATCH_CONNECTIONS ? begin_trace(ctx, at) : begin(ctx, at);
 	else if (step == STEP_AGAIN)
 		step = again(ctx, at);
 	if (step == STEP_RESET)
@@ -261,8 +261,8 @@ static __always_inline int enter_slow_path(context *ctx)
 	outcome = go_on(ctx, at);
 	if (at->pkt.also_counted)
 		count_reason(at->pkt.also_counted);
-	if (at->pkt.tells)
-		tell(ctx, at, outcome);
+	if (at->pkt.traces)
+		emit_trace(ctx, at, outcome);
 	return outcome;
 }
 

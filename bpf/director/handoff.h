@@ -58,7 +58,7 @@ static __always_inline bool may_answer(context *ctx, struct scratch *at)
 /* Whether a segment is the first after a cookie, or is said in the first's place so much later. */
 static __noinline bool has_cookie(struct scratch *at, __u32 late)
 {
-	struct cookie_echo echo = {
+	struct echoed_numbers echo = {
 		.sequence = bpf_ntohl(at->tcp.sequence),
 		.acknowledgment = bpf_ntohl(at->tcp.acknowledgment),
 		.echo = at->offered.echo,
@@ -213,7 +213,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	server = known ? present_server(value_server(found.value)) : 0;
 	alive = server;
 	at_work = alive && !is_ending(found.value);
-	moves = alive && server->flags & SERVER_NOBODY;
+	moves = alive && server->flags & SERVER_BLACKHOLE;
 	/* A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile,
 	 * or it has that one's cookie. */
 	if (!alive || (value_mark(found.value) & MARK_DOUBTED &&
@@ -274,7 +274,7 @@ static __always_inline int set_aside(context *ctx, struct scratch *at, const str
 	if (!change_session(found, held))
 		return with_reason(VERDICT_DROP, REASON_MOVES);
 	verdict = hold(ctx, at, REASON_MOVES);
-	if (!at->told.is_held) {
+	if (!at->trace.is_held) {
 		found->value = held;
 		change_session(found, before);
 	}

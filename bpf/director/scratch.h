@@ -66,7 +66,7 @@ struct packet_context {
 	__u8 new_session;
 	__u8 reason; /* counted in the place of the server, or 0 */
 	__u8 also_counted; /* a reason that is counted beside the verdict's, or 0 */
-	__u8 tells; /* what is to be told in the end */
+	__u8 traces; /* what is to be told in the end */
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
 	__u16 arrival;
@@ -215,12 +215,12 @@ enum step {
 	STEP_TOO_BIG,
 };
 
-#define TELLS_PACKET 1
-#define TELLS_CONNECTION 2
-#define TELLS_ANSWER 4 /* if it goes to a client that is watched */
+#define TRACE_PACKET 1
+#define TRACE_CONNECTION 2
+#define TRACE_ANSWER 4 /* if it goes to a client that is watched */
 
 /* What there is to tell of a packet: see trace.h. */
-struct told {
+struct trace {
 	__u8 is_held; /* what is held is dropped here */
 	struct event packet;
 	struct event connection; /* `at_ns` is when it began to be decided */
@@ -249,7 +249,7 @@ struct scratch {
 	struct tcp_options offered;
 	struct tcp_answer answer;
 	struct reading reading;
-	struct told told;
+	struct trace trace;
 	struct weighed weighed;
 };
 

@@ -93,7 +93,7 @@ extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struc
 /* A director may have read the segment, and say it in its client's place. */
 static __always_inline bool has_good_cookie(struct arrived *arrived)
 {
-	struct cookie_echo echo = { arrived->sequence, arrived->acknowledgment, arrived->timestamps.echo,
+	struct echoed_numbers echo = { arrived->sequence, arrived->acknowledgment, arrived->timestamps.echo,
 				    arrived->timestamps.present };
 	__u32 first = 0, now = bpf_ktime_get_ns() >> 20;
 	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &first);
@@ -297,7 +297,7 @@ static __always_inline void follow(struct __sk_buff *skb, const struct arrived *
 
 	name_connection(arrived, &connection);
 	if (first)
-		begin_turns(skb, &connection, &payload);
+		begin_exchange(skb, &connection, &payload);
 	else
 		follow_request(skb, &connection, &payload);
 }

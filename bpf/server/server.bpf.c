@@ -195,7 +195,7 @@ int outgoing(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	flags = leaving.flags;
 	/* Most are of no more interest. */
-	if (!(flags & (TCP_SYN | TCP_RST)) && !((leaving.payload.len || flags & TCP_FIN) && follows_turns()))
+	if (!(flags & (TCP_SYN | TCP_RST)) && !((leaving.payload.len || flags & TCP_FIN) && follows_exchanges()))
 		return TC_ACT_UNSPEC;
 	key.address = leaving.connection.service;
 	key.port = leaving.connection.service_port;
@@ -234,9 +234,9 @@ int accept(struct __sk_buff *skb)
 SEC("tc")
 int look(struct __sk_buff *skb)
 {
-	struct looked looked = {};
+	struct socket_snapshot snapshot = {};
 
-	return look_at(skb, &looked) ? TC_ACT_OK : TC_ACT_SHOT;
+	return look_at(skb, &snapshot) ? TC_ACT_OK : TC_ACT_SHOT;
 }
 
 /* Never run: keeps in the object a map that only the agent uses. */
@@ -250,6 +250,6 @@ int describe_server(struct xdp_md *ctx)
 
 /* Name the types that no map names, so that BTF has them. */
 const volatile enum server_reason abi_server_reason = SERVER_DECAPSULATED;
-const volatile struct looked abi_looked = {};
+const volatile struct socket_snapshot abi_socket_snapshot = {};
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -61,7 +61,7 @@ pub struct ConnectionEvent {
     /// When that was, by CLOCK_MONOTONIC.
     pub at_ns: u64,
     /// How long it took to read what the client wants, to choose, and to send the segment on.
-    pub took_ns: u32,
+    pub latency_ns: u32,
     /// The client.
     pub client: SocketAddr,
     /// The service address that it came to.

@@ -6,22 +6,22 @@
 
 pub mod claim;
 pub mod events;
+mod fragment_queue;
 pub mod heap;
 pub mod idle;
 pub mod installed;
 pub mod link;
 mod load;
-mod moves;
 mod numbers;
 pub mod packet;
 pub mod pending;
 pub mod refusals;
+mod rehandoff;
 pub mod repair;
 mod routes;
 pub mod server;
 mod shared;
 mod test_run;
-mod waiting;
 pub mod xdp;
 
 use std::collections::BTreeMap;

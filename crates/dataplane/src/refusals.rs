@@ -79,7 +79,7 @@ impl InjectedRefusals {
                 match io::Error::last_os_error().raw_os_error() {
                     // Who called is dead already, or this thread was interrupted.
                     Some(libc::EINTR) => continue,
-                    Some(libc::ENOENT) if is_heard(listener) => continue,
+                    Some(libc::ENOENT) if has_data(listener) => continue,
                     _ => return,
                 }
             }
@@ -103,7 +103,7 @@ impl InjectedRefusals {
 }
 
 /// Whether anybody is left who could call.
-fn is_heard(listener: &OwnedFd) -> bool {
+fn has_data(listener: &OwnedFd) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];

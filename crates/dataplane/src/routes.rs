@@ -126,7 +126,8 @@ impl Netlink {
     }
 
     fn look(&mut self, dst: IpAddr, now_ms: u64) -> FibLookup {
-        let Ok(RouteNetlinkMessage::NewRoute(route)) = self.ask(RouteNetlinkMessage::GetRoute(question(dst)))
+        let Ok(RouteNetlinkMessage::NewRoute(route)) =
+            self.request(RouteNetlinkMessage::GetRoute(question(dst)))
         else {
             return FibResult::None.into();
         };
@@ -152,7 +153,8 @@ impl Netlink {
         }
         let mut message = LinkMessage::default();
         message.header.index = ifindex;
-        let Ok(RouteNetlinkMessage::NewLink(answer)) = self.ask(RouteNetlinkMessage::GetLink(message)) else {
+        let Ok(RouteNetlinkMessage::NewLink(answer)) = self.request(RouteNetlinkMessage::GetLink(message))
+        else {
             self.links.remove(&ifindex);
             return None;
         };
@@ -178,7 +180,7 @@ impl Netlink {
             IpAddr::V4(address) => NeighbourAddress::Inet(address),
             IpAddr::V6(address) => NeighbourAddress::Inet6(address),
         }));
-        let answer = self.ask(RouteNetlinkMessage::GetNeighbour(message)).ok()?;
+        let answer = self.request(RouteNetlinkMessage::GetNeighbour(message)).ok()?;
         let RouteNetlinkMessage::NewNeighbour(answer) = answer else { return None };
         let doubtful = match answer.header.state {
             NeighbourState::Reachable
@@ -195,7 +197,7 @@ impl Netlink {
         Some((address?, doubtful))
     }
 
-    fn ask(&mut self, question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+    fn request(&mut self, question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST;

@@ -23,7 +23,7 @@ fn main() -> Exit {
         Command::Agent(args) => agent::run(&args),
         Command::Requests(args) => agent::requests::run(&args),
         Command::Doctor(view) => doctor::run(&view),
-        asking => admin::command::run(&asking),
+        command => admin::command::run(&command),
     }
 }
 
@@ -51,12 +51,12 @@ fn write_json<'a>(reports: impl Iterator<Item = ProblemReport<'a>>) -> io::Resul
 fn keygen(args: &KeygenArgs) -> Exit {
     match secret::write_new(&args.file) {
         Ok(()) => {
-            let said = writeln!(
+            let written = writeln!(
                 io::stdout(),
                 "{} written: copy it to every host of the farm, as secret, and name it in [farm] secret_file",
                 args.file.display()
             );
-            done("the result could not be written", said)
+            done("the result could not be written", written)
         }
         Err(error) => done(&format!("{} can't be written", args.file.display()), Err(error)),
     }

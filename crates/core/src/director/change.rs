@@ -142,12 +142,12 @@ impl Director {
     }
 
     fn put_in_force(&mut self, plan: Plan, applying: PendingChange, was: Arc<Tables>, now: Moment) {
-        self.tell_changes(&plan);
+        self.report_changes(&plan);
         self.plan = Arc::new(plan);
         self.generation += 1;
         self.generation_in_force = self.generation;
         self.retry_at_ms = u64::MAX;
-        self.tell_attached(&applying.newcomers);
+        self.report_attached(&applying.newcomers);
         if let Some(reload) = &applying.reload {
             self.follow(reload, &applying.network, now.ms);
             self.groups.reload(now, &self.farm.groups, &reload.groups);
@@ -166,7 +166,7 @@ impl Director {
         let PendingChange { reload, newcomers, is_wanted_anyway, .. } = applying;
         if !newcomers.is_empty() {
             // What they are must not keep the farm from following anything else.
-            self.tell_unattached(&newcomers, &error);
+            self.report_unattached(&newcomers, &error);
             self.links.retain(|ifindex, _| !newcomers.contains(ifindex));
             self.look_around(now_ms);
             return;
@@ -179,7 +179,7 @@ impl Director {
                 self.refused_reload(error);
                 self.replan_wanted |= is_wanted_anyway;
             }
-            None => self.tell(Event::NotApplied { error }),
+            None => self.emit(Event::NotApplied { error }),
         }
     }
 
@@ -188,8 +188,8 @@ impl Director {
         let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, network_then));
         let (hosts_notices, members_notices) = self.take_in(reload, now_ms);
         self.reloads = Reloads { done: self.reloads.done + 1, error: None, ..self.reloads.clone() };
-        self.tell_all(hosts_notices.into_iter().map(Event::Hosts));
-        self.tell_of_members(members_notices);
+        self.emit_all(hosts_notices.into_iter().map(Event::Hosts));
+        self.report_membership(members_notices);
         if let Some(newer) = newer {
             self.surroundings(Network::clone(&newer), now_ms);
         }
@@ -212,7 +212,7 @@ impl Director {
         members_notices.extend(self.membership.reconfigure(&self.farm.services, now_ms));
         self.pools.reload(&self.farm.services, now_ms);
         self.match_servers(now_ms);
-        self.say_own();
+        self.send_own_report();
         self.newcomers.clear();
         (hosts_notices, members_notices)
     }

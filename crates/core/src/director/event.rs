@@ -197,7 +197,7 @@ impl Event {
             ),
             Event::Hosts(notice) => !matches!(
                 notice,
-                peers::PeerEvent::Heard { .. }
+                peers::PeerEvent::Answers { .. }
                     | peers::PeerEvent::Returned { .. }
                     | peers::PeerEvent::Agrees { .. }
                     | peers::PeerEvent::Claimed { .. }

@@ -20,7 +20,7 @@ use crate::pool::policy;
 use crate::pool::signals::Candidate;
 
 /// A host waits for so many reports of others before it answers again.
-const REPORTS_HEARD_FIRST: u64 = 2;
+const REPORTS_BEFORE_FIRST: u64 = 2;
 /// A claimed address is announced so often, once with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;
 /// Load counts in hundredths of a session, and a report moves it by a quarter of the way to what is now: sessions come and go many
@@ -50,21 +50,25 @@ impl Director {
         member: Member,
     ) -> MemberState {
         let name = ServerName { service: service.name.clone(), server: member.name.clone() };
-        let said = known.iter().find(|host| host.name == member.name);
+        let known_host = known.iter().find(|host| host.name == member.name);
         let bit = self.bit(&service.name).unwrap_or_default();
         let takes_part = |host: &KnownHost| host.alive && host.ready;
         // Where nobody takes part yet, this host does what it can.
-        let ready = said.is_some_and(takes_part) || !known.iter().any(takes_part);
+        let ready = known_host.is_some_and(takes_part) || !known.iter().any(takes_part);
         let health = match self.pools.status(&name) {
             Some(own) if member.local && ready => own,
             // Its ring is that of the others first, whom second chances are for (`plan`).
             _ if member.local => health::HealthStatus::UNKNOWN,
-            _ => said.map_or(health::HealthStatus::UNKNOWN, |host| status(host, bit)),
+            _ => known_host.map_or(health::HealthStatus::UNKNOWN, |host| status(host, bit)),
         };
         let drained = self.pools.drained().contains(&name);
         MemberState {
             health,
-            admin_draining: if member.local { drained } else { said.is_some_and(|h| h.draining & bit != 0) },
+            admin_draining: if member.local {
+                drained
+            } else {
+                known_host.is_some_and(|h| h.draining & bit != 0)
+            },
             refuses: false,
             share: hosts.shares.get(&name).copied(),
             // Hosts hear of each other at different moments, and their tables have to be alike.
@@ -84,7 +88,7 @@ impl Director {
             plan::Hosts { reads_punted: self.farm.hands_over(), seed: self.seed, ..plan::Hosts::default() };
         let Some(hosts) = &self.hosts else { return own };
         let others = || known.iter().filter(|host| !host.own);
-        let unheard = others().any(|host| host.alive && host.heard_ms.is_none());
+        let unheard = others().any(|host| host.alive && host.received_ms.is_none());
         let adopted = hosts.adopted_macs.iter().filter(|_| unheard).copied();
         plan::Hosts {
             owned: hosts.peers.owned().clone(),
@@ -101,11 +105,11 @@ impl Director {
     }
 
     /// Takes in what another host says, and answers.
-    pub(super) fn hear_host(&mut self, from: SocketAddr, datagram: &[u8], now_ms: u64) {
+    pub(super) fn receive_host_datagram(&mut self, from: SocketAddr, datagram: &[u8], now_ms: u64) {
         let Some(hosts) = &mut self.hosts else { return };
         let DatagramEffect { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
         for notice in notices {
-            self.tell(match notice {
+            self.emit(match notice {
                 PeerEvent::Refused { .. } => Event::DatagramRefused { from, notice },
                 _ => Event::Hosts(notice),
             });
@@ -122,7 +126,7 @@ impl Director {
             return;
         };
         for notice in hosts.peers.answered(now_ms, answer.address) {
-            self.tell(Event::Answered { mac, notice });
+            self.emit(Event::Answered { mac, notice });
         }
     }
 
@@ -141,17 +145,17 @@ impl Director {
         if let Some(hosts) = &mut self.hosts {
             hosts.load = (hosts.load * (LOAD_STEP - 1) + own_sessions * LOAD_UNIT) / LOAD_STEP;
         }
-        self.say_own();
+        self.send_own_report();
         let Some(hosts) = &mut self.hosts else { return };
-        let Tick { datagrams, asks, claimed, notices, changed } = hosts.peers.tick(now_ms);
+        let Tick { datagrams, probes, claimed, notices, changed } = hosts.peers.tick(now_ms);
         hosts.to_announce.extend(claimed.into_iter().map(|address| (address, ANNOUNCEMENTS)));
-        self.tell_all(notices.into_iter().map(Event::Hosts));
+        self.emit_all(notices.into_iter().map(Event::Hosts));
         let sent = datagrams.into_iter().map(|(to, datagram)| Output::Send { to, datagram });
         self.outputs.extend(sent);
         self.replan_wanted |= self.share_out(now_ms) || changed;
-        for target in asks {
-            let asks = self.links.keys().map(|&ifindex| Output::Ask { ifindex, sender: None, target });
-            self.outputs.extend(asks);
+        for target in probes {
+            let probes = self.links.keys().map(|&ifindex| Output::Ask { ifindex, sender: None, target });
+            self.outputs.extend(probes);
         }
         let announcements = self.due_announcements();
         self.announce(announcements);
@@ -184,7 +188,7 @@ impl Director {
             return;
         }
         let since_ms = *hosts.listens_since_ms.get_or_insert(now_ms);
-        let wait_ms = self.farm.peers.interval_ms.saturating_mul(REPORTS_HEARD_FIRST);
+        let wait_ms = self.farm.peers.interval_ms.saturating_mul(REPORTS_BEFORE_FIRST);
         if self.lease_holds || now_ms.saturating_sub(since_ms) >= wait_ms {
             hosts.listens_since_ms = None;
             self.lease_holds = true;
@@ -193,7 +197,7 @@ impl Director {
     }
 
     /// Has the next report say how this host is; one that says something new goes out soon.
-    pub(super) fn say_own(&mut self) {
+    pub(super) fn send_own_report(&mut self) {
         let Some(hosts) = &mut self.hosts else { return };
         let (mut up, mut draining) = (0, 0);
         for (bit, service) in bits().zip(self.farm.every_host()) {
@@ -307,15 +311,15 @@ fn bits() -> impl Iterator<Item = u64> {
 
 /// What a host has said of its own server.
 fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
-    let was_heard = host.believed && host.heard_ms.is_some();
+    let was_received = host.believed && host.received_ms.is_some();
     let state = match (host.alive, host.ready, host.up & bit != 0) {
         (true, true, true) => HealthState::Up,
         // Not yet, or not any more, by its own choice: it hasn't failed.
         (true, false, _) => HealthState::Unknown,
-        (false, ..) if !was_heard => HealthState::Unknown,
+        (false, ..) if !was_received => HealthState::Unknown,
         _ => HealthState::Down,
     };
-    health::HealthStatus { state, since_ms: host.since_ms, was_up: was_heard }
+    health::HealthStatus { state, since_ms: host.since_ms, was_up: was_received }
 }
 
 /// Of each slot, whether a running data plane sends new sessions there.

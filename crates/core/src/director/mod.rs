@@ -111,7 +111,7 @@ pub struct Director {
     hosts: Option<LocalHost>,
     lease_holds: bool,
     seed: Seed,
-    told: MissingServers,
+    missing_servers: MissingServers,
     plan: Arc<Plan>,
     /// Which server has which number; empty while a change is on its way, which has them.
     slots: Slots,
@@ -166,7 +166,7 @@ impl Director {
                 .map(|(own, key, incarnation)| LocalHost::new(&farm, own.name, key, incarnation, now.ms)),
             lease_holds: now.lease_holds,
             seed,
-            told: MissingServers::default(),
+            missing_servers: MissingServers::default(),
             // Rings that run are what the next ones are held against.
             plan: Arc::new(Plan { tables: Arc::clone(&running), ..Plan::default() }),
             slots: Slots::default(),
@@ -205,7 +205,7 @@ impl Director {
             let before = Arc::clone(&director.in_force);
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
-        director.say_own();
+        director.send_own_report();
         director.groups.reload(now, &director.farm.groups, &groups);
         director.names.reload(&director.farm, now);
         director.snapshot = Arc::new(director.see(None, now.ms));
@@ -239,8 +239,8 @@ impl Director {
                 self.groups.time(now);
                 self.names.time(now);
             }
-            Input::Frame { ifindex, bytes } => self.hear(ifindex, &bytes, now.ms),
-            Input::Datagram { from, bytes } => self.hear_host(from, &bytes, now.ms),
+            Input::Frame { ifindex, bytes } => self.receive_neighbour_frame(ifindex, &bytes, now.ms),
+            Input::Datagram { from, bytes } => self.receive_host_datagram(from, &bytes, now.ms),
             Input::Probed { server, result } => self.learn(&server, Fact::Probed(result), now.ms),
             Input::Reported { server, result } => self.learn(&server, Fact::Reported(result), now.ms),
             Input::Member { group, member, fact } => self.groups.take(now, &group, member, fact),
@@ -292,7 +292,7 @@ impl Director {
         let others = [
             self.pools.next_at(),
             self.next_report_at(),
-            self.told.look_at_ms,
+            self.missing_servers.look_at_ms,
             self.retry_at_ms,
             plan_at_ms,
             self.scores.compare_at_ms,
@@ -306,14 +306,14 @@ impl Director {
     fn time(&mut self, now_ms: u64) {
         self.report(now_ms);
         if self.membership.next_round_at().is_some_and(|at| at <= now_ms) {
-            let DiscoveryRound { asks, notices } = self.membership.round(now_ms);
-            for target in asks {
+            let DiscoveryRound { requests, notices } = self.membership.round(now_ms);
+            for target in requests {
                 let sources =
                     self.links.keys().map(|ifindex| (*ifindex, self.network.source_for(*ifindex, target)));
-                let asks = sources.filter_map(|(ifindex, sender)| {
+                let requests = sources.filter_map(|(ifindex, sender)| {
                     sender.map(|sender| Output::Ask { ifindex, sender: Some(sender), target })
                 });
-                self.outputs.extend(asks);
+                self.outputs.extend(requests);
             }
             self.notice(notices, now_ms);
         }
@@ -326,7 +326,7 @@ impl Director {
         }
     }
 
-    fn hear(&mut self, ifindex: u32, frame: &[u8], now_ms: u64) {
+    fn receive_neighbour_frame(&mut self, ifindex: u32, frame: &[u8], now_ms: u64) {
         if let Ok(Some(answer)) = NeighbourReply::read(ifindex, frame) {
             self.answered(answer, now_ms);
         }
@@ -340,13 +340,13 @@ impl Director {
             self.match_servers(now_ms);
             self.replan_wanted = true;
         }
-        self.tell_of_members(notices);
+        self.report_membership(notices);
     }
 
     /// Takes in what is newly known of the network. Without names in the file, an interface that came up is one more to take packets
     /// from.
     fn surroundings(&mut self, network: Network, now_ms: u64) {
-        self.tell_links(&network);
+        self.report_link_changes(&network);
         let moved = self.network.interfaces != network.interfaces;
         // One that is down for a while keeps its place; one that came back may have another number or MAC.
         let kept =
@@ -372,7 +372,7 @@ impl Director {
     fn look_around(&mut self, now_ms: u64) {
         let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
         let notices = self.membership.surroundings(surroundings, now_ms);
-        self.tell_of_members(notices);
+        self.report_membership(notices);
         self.match_servers(now_ms);
         self.replan_wanted = true;
     }
@@ -387,9 +387,9 @@ impl Director {
             return;
         }
         if self.pools.drain(&server, drain) {
-            self.tell(Event::Drained { server, drain });
+            self.emit(Event::Drained { server, drain });
         }
-        self.say_own();
+        self.send_own_report();
         (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }
 
@@ -517,13 +517,13 @@ impl Director {
         &self.plan
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         self.has_changed = true;
         self.outputs.push_back(Output::Event(event));
     }
 
-    fn tell_all(&mut self, events: impl IntoIterator<Item = Event>) {
-        events.into_iter().for_each(|event| self.tell(event));
+    fn emit_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        events.into_iter().for_each(|event| self.emit(event));
     }
 }
 

@@ -149,7 +149,7 @@ fn server_of(event: &membership::MembershipEvent) -> Option<&str> {
 
 fn of_hosts(notice: &peers::PeerEvent) -> &'static str {
     match notice {
-        peers::PeerEvent::Heard { .. } => "host_heard",
+        peers::PeerEvent::Answers { .. } => "host_heard",
         peers::PeerEvent::Silent { .. } => "host_silent",
         peers::PeerEvent::Left { .. } => "host_left",
         peers::PeerEvent::Returned { .. } => "host_returned",
@@ -166,7 +166,7 @@ fn of_hosts(notice: &peers::PeerEvent) -> &'static str {
 
 fn about_hosts(notice: &peers::PeerEvent) -> EventSubject<'_> {
     let (host, address) = match notice {
-        peers::PeerEvent::Heard { host }
+        peers::PeerEvent::Answers { host }
         | peers::PeerEvent::Silent { host }
         | peers::PeerEvent::Left { host }
         | peers::PeerEvent::Returned { host }

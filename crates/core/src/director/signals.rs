@@ -56,13 +56,13 @@ impl Director {
     ) -> Signals {
         let is_host = || self.farm.every_host().any(|service| service.name == name.service);
         let host = known.iter().find(|host| host.name == name.server && is_host());
-        let heard_ms = host.and_then(|host| if host.own { Some(now_ms) } else { host.heard_ms });
+        let received_ms = host.and_then(|host| if host.own { Some(now_ms) } else { host.received_ms });
         let own = server.map(|server| server.signals(now_ms)).unwrap_or_default();
-        let heard_for_ms = heard_ms.map(|heard_ms| now_ms.saturating_sub(heard_ms));
+        let silent_for_ms = received_ms.map(|received_ms| now_ms.saturating_sub(received_ms));
         Signals {
             active: slot.and_then(|slot| self.active.get(&slot).copied()),
-            reported: host.filter(|_| heard_ms.is_some()).map(|host| host.load.into()),
-            age_ms: own.age_ms.or(heard_for_ms),
+            reported: host.filter(|_| received_ms.is_some()).map(|host| host.load.into()),
+            age_ms: own.age_ms.or(silent_for_ms),
             ..own
         }
     }

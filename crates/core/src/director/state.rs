@@ -66,7 +66,7 @@ impl Director {
         let Some(address) = address else {
             return "no answer".to_owned();
         };
-        if method.asks_on_link() {
+        if method.needs_link_layer() {
             return match self.network.route_to(address) {
                 None => format!("no interface here is on the LAN of {address}"),
                 Some(_) => silent(address).to_owned(),
@@ -88,7 +88,7 @@ fn why_not_up(name: &ServerName, known: &[KnownHost]) -> String {
     if let Some(refusal) = host.refused {
         return refusal.to_string();
     }
-    let why = match (host.alive, host.ready, host.heard_ms) {
+    let why = match (host.alive, host.ready, host.received_ms) {
         (true, ..) if host.generation_differs => {
             "it runs another configuration, and what it says is not heeded"
         }

@@ -8,7 +8,7 @@ use core::net::IpAddr;
 
 use siphasher::sip::SipHasher13;
 
-use super::balanced::{AddressPool, ClientNetwork, TOP_MAX};
+use super::address_pool::{AddressPool, ClientNetwork, TOP_MAX};
 use super::edns::{EdnsOptions, OPTIONS_MAX, UDP_MAX, bare_edns};
 use super::limit::{LimitExceeded, RateBucket};
 use super::name::{Lowered, NAME_MAX, Name, parents};
@@ -144,17 +144,17 @@ impl Catalog {
     /// Writes the answer to a query; `None` where there must be none. By UDP there must be an allowance.
     pub fn answer(
         &self,
-        asked: &DnsRequest<'_>,
+        request: &DnsRequest<'_>,
         allowance: Option<&mut RateBucket>,
         out: &mut [u8],
     ) -> Option<EncodedResponse> {
-        let header = query::header(asked.bytes)?;
+        let header = query::header(request.bytes)?;
         // What the client said, and the kind of query it was.
         let kept = QR | header.flags & (0xf << 11 | RD);
-        let query = match query::read(asked.bytes, header) {
+        let query = match query::read(request.bytes, header) {
             Ok(query) => query,
             Err(unread) => {
-                if allowance.is_some_and(|left| left.take(asked.client, asked.now_ms).is_err()) {
+                if allowance.is_some_and(|left| left.take(request.client, request.now_ms).is_err()) {
                     return None;
                 }
                 let len = complain(out, unread, (header.id, kept))?;
@@ -165,19 +165,20 @@ impl Catalog {
         let shown = query
             .edns
             .and_then(|edns| edns.cookie)
-            .is_some_and(|(own, ours)| self.cookies.hold(asked.client, own, ours, asked.now_s));
+            .is_some_and(|(own, ours)| self.cookies.hold(request.client, own, ours, request.now_s));
         let taken = match allowance.filter(|_| !shown) {
-            Some(left) => left.take(asked.client, asked.now_ms),
+            Some(left) => left.take(request.client, request.now_ms),
             None => Ok(()),
         };
         if let Err(exceeded) = taken {
             // The header and the question come back: no byte more than came.
-            let is_told = exceeded == LimitExceeded::Network || self.number(asked.turn).is_multiple_of(SLIP);
+            let sends_truncated =
+                exceeded == LimitExceeded::Network || self.number(request.turn).is_multiple_of(SLIP);
             let len = Writer::begin(out, query.question, 0).ok()?.finish(header.id, kept | TC);
             let outcome = ResponseOutcome { rcode: Rcode::NoError, truncated: true, limited: true };
-            return is_told.then_some(EncodedResponse { len, outcome });
+            return sends_truncated.then_some(EncodedResponse { len, outcome });
         }
-        self.write(asked, &query, (header.id, kept), out)
+        self.write(request, &query, (header.id, kept), out)
     }
 
     /// A number that nobody can foresee who doesn't know the key.
@@ -189,24 +190,24 @@ impl Catalog {
 
     fn write(
         &self,
-        asked: &DnsRequest<'_>,
+        request: &DnsRequest<'_>,
         query: &Query<'_>,
         (id, kept): (u16, u16),
         out: &mut [u8],
     ) -> Option<EncodedResponse> {
-        let most = match (asked.transport, query.edns) {
+        let most = match (request.transport, query.edns) {
             (Transport::Tcp, _) => TCP_MAX,
             (Transport::Udp, None) => UDP_LEAST,
             (Transport::Udp, Some(edns)) => usize::from(edns.udp_len).clamp(UDP_LEAST, UDP_MAX),
         };
         let mut writer = Writer::begin(out, query.question, query.name.as_wire().len()).ok()?;
-        let mut said = ResponseContext::default();
+        let mut response = ResponseContext::default();
         let options = if query.edns.is_some() { OPTIONS_MAX + self.nsid.len() } else { 0 };
-        let room = writer.reserve(most - options);
+        let limit = writer.reserve(most - options);
         let (rcode, truncated) = match query.edns {
             _ if query.signature.is_some() => (Rcode::NotAuth, false),
             Some(edns) if edns.version > 0 => (Rcode::BadVers, false),
-            _ => match self.resolve(&mut writer, room, query, asked, &mut said) {
+            _ => match self.resolve(&mut writer, limit, query, request, &mut response) {
                 Ok(rcode) => (rcode, false),
                 Err(SizeExceeded) => {
                     writer.clear();
@@ -217,7 +218,7 @@ impl Catalog {
         if let Some(edns) = &query.edns {
             let whole = writer.reserve(most);
             // Without room for all that could be said, the least is said.
-            if self.options(&mut writer, whole, edns, asked, rcode, &said).is_err() {
+            if self.options(&mut writer, whole, edns, request, rcode, &response).is_err() {
                 let _ = bare_edns(&mut writer, whole, rcode);
             }
         }
@@ -226,7 +227,7 @@ impl Catalog {
             // Its query was longer by what it was signed with.
             let _ = refuse_key(&mut writer, whole, signature);
         }
-        let aa = if said.authoritative { AA } else { 0 };
+        let aa = if response.authoritative { AA } else { 0 };
         let tc = if truncated { TC } else { 0 };
         debug_assert!(writer.len() <= most, "no answer is longer than its client takes");
         let len = writer.finish(id, kept | aa | tc | rcode.code() & 0xf);
@@ -237,16 +238,16 @@ impl Catalog {
     fn resolve(
         &self,
         writer: &mut Writer<'_>,
-        room: SizeLimit,
+        limit: SizeLimit,
         query: &Query<'_>,
-        asked: &DnsRequest<'_>,
-        said: &mut ResponseContext,
+        request: &DnsRequest<'_>,
+        response: &mut ResponseContext,
     ) -> Result<Rcode, SizeExceeded> {
         if !query.is_internet() {
             return Ok(Rcode::Refused);
         }
         if matches!(query.rtype, rtype::AXFR | rtype::IXFR) {
-            said.error = Some((PROHIBITED, ""));
+            response.error = Some((PROHIBITED, ""));
             return Ok(Rcode::Refused);
         }
         // By which zones are searched, and as it is written: by the client, or in the file.
@@ -259,24 +260,24 @@ impl Catalog {
             let Some(zone) = self.zone(wanted, query.rtype) else {
                 // Behind a CNAME it is the client's to go on.
                 let rcode = if hop > 0 { Rcode::NoError } else { Rcode::Refused };
-                said.error = (hop == 0).then_some((NOT_AUTHORITATIVE, "")).or(said.error);
+                response.error = (hop == 0).then_some((NOT_AUTHORITATIVE, "")).or(response.error);
                 return Ok(rcode);
             };
             match zone.find(wanted, query.rtype) {
                 Lookup::Referral { cut, servers } => {
-                    refer(writer, room, zone, cut, servers)?;
+                    refer(writer, limit, zone, cut, servers)?;
                     return Ok(Rcode::NoError);
                 }
                 Lookup::Absent => {
-                    said.authoritative = true;
-                    write_negative(writer, room, zone)?;
+                    response.authoritative = true;
+                    write_negative(writer, limit, zone)?;
                     return Ok(Rcode::NxDomain);
                 }
                 Lookup::Found(ZoneMatch(node)) => {
-                    said.authoritative = true;
+                    response.authoritative = true;
                     let cname = node.set(rtype::CNAME).and_then(|set| Some((set, set.data.first()?)));
                     if let Some((set, target)) = cname {
-                        write_set(writer, room, RecordSection::Answer, name, set, 0)?;
+                        write_set(writer, limit, RecordSection::Answer, name, set, 0)?;
                         // Who asks for all that there is gets it (RFC 8482, section 4.1).
                         if matches!(query.rtype, rtype::CNAME | rtype::ANY) {
                             return Ok(Rcode::NoError);
@@ -294,12 +295,12 @@ impl Catalog {
                         }
                         continue;
                     }
-                    return self.found(writer, room, (zone, node, name), query, asked, said);
+                    return self.found(writer, limit, (zone, node, name), query, request, response);
                 }
             }
         }
         writer.clear();
-        *said = ResponseContext {
+        *response = ResponseContext {
             error: Some((OTHER, "its CNAME records lead in a circle")),
             ..ResponseContext::default()
         };
@@ -310,11 +311,11 @@ impl Catalog {
     fn found(
         &self,
         writer: &mut Writer<'_>,
-        room: SizeLimit,
+        limit: SizeLimit,
         (zone, node, name): (&Zone, &ZoneNode, &[u8]),
         query: &Query<'_>,
-        asked: &DnsRequest<'_>,
-        said: &mut ResponseContext,
+        request: &DnsRequest<'_>,
+        response: &mut ResponseContext,
     ) -> Result<Rcode, SizeExceeded> {
         let balanced = node.balanced.and_then(|number| self.balanced.get(number));
         let set = node.set(query.rtype);
@@ -324,21 +325,21 @@ impl Catalog {
             _ => false,
         };
         if let Some(balanced) = balanced.filter(|_| is_drawn) {
-            let client = self.client(balanced, query, asked, said);
+            let client = self.client(balanced, query, request, response);
             let Some(client) = client else { return Ok(Rcode::Refused) };
             match set {
-                Some(set) => write_svcb(writer, room, name, set, balanced, client)?,
-                None => write_addresses(writer, room, (zone, name), balanced, query.rtype, client)?,
+                Some(set) => write_svcb(writer, limit, name, set, balanced, client)?,
+                None => write_addresses(writer, limit, (zone, name), balanced, query.rtype, client)?,
             }
             return Ok(Rcode::NoError);
         }
         match set {
-            Some(set) => write_set(writer, room, RecordSection::Answer, name, set, asked.turn)?,
+            Some(set) => write_set(writer, limit, RecordSection::Answer, name, set, request.turn)?,
             None if query.rtype == rtype::ANY && !node.is_empty() => {
                 let kind = (rtype::HINFO, CLASS_IN);
-                writer.record(room, RecordSection::Answer, name, kind, HINFO_TTL_S, &[HINFO])?;
+                writer.record(limit, RecordSection::Answer, name, kind, HINFO_TTL_S, &[HINFO])?;
             }
-            None => write_negative(writer, room, zone)?,
+            None => write_negative(writer, limit, zone)?,
         }
         Ok(Rcode::NoError)
     }
@@ -357,55 +358,55 @@ impl Catalog {
         &self,
         balanced: &AddressPool,
         query: &Query<'_>,
-        asked: &DnsRequest<'_>,
-        said: &mut ResponseContext,
+        request: &DnsRequest<'_>,
+        response: &mut ResponseContext,
     ) -> Option<ClientNetwork> {
         if balanced.refuses() {
-            (said.authoritative, said.error) = (false, Some((OTHER, "no server of this name lives")));
+            (response.authoritative, response.error) = (false, Some((OTHER, "no server of this name lives")));
             return None;
         }
         if balanced.all_down {
-            said.error = Some((OTHER, "no server of this name is known to live"));
+            response.error = Some((OTHER, "no server of this name is known to live"));
         }
         // Who says nothing of its client's address is answered as its resolver (RFC 7871, section 7.1.2).
         let subnet = query.edns.and_then(|edns| edns.subnet).filter(|subnet| subnet.prefix_len > 0);
         let named = subnet.and_then(|Subnet { address, prefix_len }| Some((address?, prefix_len)));
-        let network = client_prefix(named.map_or(asked.client, |(address, _)| address));
+        let network = client_prefix(named.map_or(request.client, |(address, _)| address));
         if let Some((_, prefix_len)) = named.filter(|_| balanced.goes_by_client()) {
-            said.scope = network.length().min(prefix_len);
+            response.scope = network.length().min(prefix_len);
         }
-        Some(ClientNetwork { network: network.address(), draw: self.number(asked.turn) })
+        Some(ClientNetwork { network: network.address(), draw: self.number(request.turn) })
     }
 
     /// What is said about the message itself.
     fn options(
         &self,
         writer: &mut Writer<'_>,
-        room: SizeLimit,
+        limit: SizeLimit,
         edns: &Edns<'_>,
-        asked: &DnsRequest<'_>,
+        request: &DnsRequest<'_>,
         rcode: Rcode,
-        said: &ResponseContext,
+        response: &ResponseContext,
     ) -> Result<(), SizeExceeded> {
         let mut options = EdnsOptions::default();
         if let Some((own, _)) = edns.cookie {
-            let ours = self.cookies.make(asked.client, own, asked.now_s);
+            let ours = self.cookies.make(request.client, own, request.now_s);
             options.put(option::COOKIE, &[own, &ours]);
         }
         if edns.wants_nsid && !self.nsid.is_empty() {
             options.put(option::NSID, &[&self.nsid]);
         }
         if let Some(subnet) = edns.subnet {
-            options.put_subnet(subnet, said.scope);
+            options.put_subnet(subnet, response.scope);
         }
         let unsupported = (rcode == Rcode::NotImp).then_some((NOT_SUPPORTED, ""));
-        if let Some((code, text)) = said.error.or(unsupported) {
+        if let Some((code, text)) = response.error.or(unsupported) {
             options.put(option::ERROR, &[&code.to_be_bytes(), text.as_bytes()]);
         }
         let dnssec_ok = if edns.dnssec_ok { 1 << 15 } else { 0 };
         let ttl = u32::from(rcode.code() >> 4) << 24 | dnssec_ok;
         writer.record(
-            room,
+            limit,
             RecordSection::Additional,
             &[0],
             (rtype::OPT, UDP_MAX as u16),
@@ -418,9 +419,9 @@ impl Catalog {
 /// Says that a message can't be answered: in twelve octets, and by EDNS where that was in it (RFC 6891, section 7).
 fn complain(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Option<usize> {
     let mut writer = Writer::begin(out, &[], 0).ok()?;
-    let room = writer.reserve(UDP_LEAST);
+    let limit = writer.reserve(UDP_LEAST);
     if unread.has_edns {
-        bare_edns(&mut writer, room, unread.rcode).ok()?;
+        bare_edns(&mut writer, limit, unread.rcode).ok()?;
     }
     Some(writer.finish(id, kept | unread.rcode.code()))
 }
@@ -428,7 +429,7 @@ fn complain(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Optio
 /// Says that a query's key isn't known: a signature without one, since there is nothing to sign by (RFC 8945, section 5.3.2).
 fn refuse_key(
     writer: &mut Writer<'_>,
-    room: SizeLimit,
+    limit: SizeLimit,
     signature: &Signature<'_>,
 ) -> Result<(), SizeExceeded> {
     let no_mac = 0_u16.to_be_bytes();
@@ -443,13 +444,13 @@ fn refuse_key(
     ];
     let mut key = [0; NAME_MAX];
     let key = signature.key(&mut key).and_then(|len| key.get(..len)).unwrap_or(&[0]);
-    writer.record(room, RecordSection::Additional, key, (rtype::TSIG, CLASS_ANY), 0, &data)
+    writer.record(limit, RecordSection::Additional, key, (rtype::TSIG, CLASS_ANY), 0, &data)
 }
 
 /// The addresses of a balanced name.
 fn write_addresses(
     writer: &mut Writer<'_>,
-    room: SizeLimit,
+    limit: SizeLimit,
     (zone, name): (&Zone, &[u8]),
     balanced: &AddressPool,
     rtype: u16,
@@ -459,7 +460,7 @@ fn write_addresses(
     balanced.draw(rtype == rtype::A, client, |address| {
         let mut write = |data: &[u8]| {
             let kind = (rtype, CLASS_IN);
-            writer.record(room, RecordSection::Answer, name, kind, balanced.settings.ttl_s, &[data])
+            writer.record(limit, RecordSection::Answer, name, kind, balanced.settings.ttl_s, &[data])
         };
         let written = match address.address {
             IpAddr::V4(address) => write(&address.octets()),
@@ -472,13 +473,13 @@ fn write_addresses(
         }
     });
     done?;
-    if count == 0 { write_negative(writer, room, zone) } else { Ok(()) }
+    if count == 0 { write_negative(writer, limit, zone) } else { Ok(()) }
 }
 
 /// Service bindings of a balanced name, with hints at those that A and AAAA records would name.
 fn write_svcb(
     writer: &mut Writer<'_>,
-    room: SizeLimit,
+    limit: SizeLimit,
     name: &[u8],
     set: &RrSet,
     balanced: &AddressPool,
@@ -488,7 +489,7 @@ fn write_svcb(
     balanced.hint(true, client, |address| four.add(address.address));
     balanced.hint(false, client, |address| six.add(address.address));
     let mut write = |ttl_s: u32, data: &[&[u8]]| {
-        writer.record(room, RecordSection::Answer, name, (set.rtype, CLASS_IN), ttl_s, data)
+        writer.record(limit, RecordSection::Answer, name, (set.rtype, CLASS_IN), ttl_s, data)
     };
     set.data.iter().try_for_each(|data| match svcb::around(data, name) {
         Some(svcb::SvcbRecord { before, between, behind }) => {
@@ -536,29 +537,29 @@ impl Hint {
 }
 
 /// Says that there is nothing, and how long that may be kept (RFC 2308).
-fn write_negative(writer: &mut Writer<'_>, room: SizeLimit, zone: &Zone) -> Result<(), SizeExceeded> {
+fn write_negative(writer: &mut Writer<'_>, limit: SizeLimit, zone: &Zone) -> Result<(), SizeExceeded> {
     let Some(soa) = zone.soa() else { return Ok(()) };
     soa.data.iter().take(1).try_for_each(|data| {
         let ttl_s = zone.negative_ttl_s();
-        writer.stored(room, RecordSection::Authority, zone.apex().as_wire(), rtype::SOA, ttl_s, data)
+        writer.stored(limit, RecordSection::Authority, zone.apex().as_wire(), rtype::SOA, ttl_s, data)
     })
 }
 
 /// Names the servers of a zone below, and their addresses as far as this zone has them.
 fn refer(
     writer: &mut Writer<'_>,
-    room: SizeLimit,
+    limit: SizeLimit,
     zone: &Zone,
     cut: &[u8],
     servers: &RrSet,
 ) -> Result<(), SizeExceeded> {
-    write_set(writer, room, RecordSection::Authority, cut, servers, 0)?;
+    write_set(writer, limit, RecordSection::Authority, cut, servers, 0)?;
     for server in &servers.data {
         let Some(lowered) = Lowered::read(server) else { continue };
         let Some(node) = zone.glue(lowered.as_wire()) else { continue };
         let is_below = parents(lowered.as_wire()).any(|parent| parent == cut);
         for set in [rtype::A, rtype::AAAA].into_iter().filter_map(|rtype| node.set(rtype)) {
-            let written = write_set(writer, room, RecordSection::Additional, server, set, 0);
+            let written = write_set(writer, limit, RecordSection::Additional, server, set, 0);
             // Without the address of a server below the cut nobody finds it (RFC 9471).
             if is_below {
                 written?;
@@ -571,7 +572,7 @@ fn refer(
 /// Writes a set, beginning anywhere: whoever takes the first of several addresses gets another one each time (RFC 1794).
 fn write_set(
     writer: &mut Writer<'_>,
-    room: SizeLimit,
+    limit: SizeLimit,
     place: RecordSection,
     name: &[u8],
     set: &RrSet,
@@ -582,5 +583,5 @@ fn write_set(
     begin
         .iter()
         .chain(behind)
-        .try_for_each(|data| writer.stored(room, place, name, set.rtype, set.ttl_s, data))
+        .try_for_each(|data| writer.stored(limit, place, name, set.rtype, set.ttl_s, data))
 }

@@ -11,9 +11,9 @@ pub const UDP_MAX: usize = 1_232;
 pub(super) const OPTIONS_MAX: usize = 128;
 
 /// The record of EDNS without options.
-pub(super) fn bare_edns(writer: &mut Writer<'_>, room: SizeLimit, rcode: Rcode) -> Result<(), SizeExceeded> {
+pub(super) fn bare_edns(writer: &mut Writer<'_>, limit: SizeLimit, rcode: Rcode) -> Result<(), SizeExceeded> {
     let (class, ttl) = (UDP_MAX as u16, u32::from(rcode.code() >> 4) << 24);
-    writer.record(room, RecordSection::Additional, &[0], (rtype::OPT, class), ttl, &[])
+    writer.record(limit, RecordSection::Additional, &[0], (rtype::OPT, class), ttl, &[])
 }
 
 /// Options, as long as there is room for them.

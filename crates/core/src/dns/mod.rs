@@ -4,8 +4,8 @@
 //! ([`AddressPool`]). [`Catalog`] is all of it at one moment, immutable but for counts and turns, so that many threads answer by it at once;
 //! an answer allocates nothing.
 
+mod address_pool;
 mod answer;
-mod balanced;
 mod cookie;
 mod edns;
 mod file_ranks;
@@ -25,8 +25,8 @@ mod wire;
 mod zone;
 
 pub use crate::pool::policy::Selection;
+pub use address_pool::{Address, AddressPool, EmptyPool, NameSettings};
 pub use answer::{Catalog, DnsRequest, EncodedResponse, ResponseOutcome, Transport};
-pub use balanced::{Address, AddressPool, EmptyPool, NameSettings};
 pub use edns::UDP_MAX;
 pub use file_ranks::{BadRanks, FileRanks, RanksChange, read_ranks};
 pub use limit::{Limit, LimitExceeded, RateBucket, SharedBudget};

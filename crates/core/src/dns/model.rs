@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::balanced::NameSettings;
+use super::address_pool::NameSettings;
 use super::paths::PathProbing;
 use super::period::Period;
 use super::servers::ServerList;

@@ -96,7 +96,7 @@ impl AddressSnapshot {
 
 impl NameSnapshot {
     /// Those that are given besides an address: the versions of IP are asked for one by one.
-    fn beside(&self, shown: &AddressSnapshot) -> impl Iterator<Item = &AddressSnapshot> {
+    fn other_addresses(&self, shown: &AddressSnapshot) -> impl Iterator<Item = &AddressSnapshot> {
         let is_ipv4 = shown.address.is_ipv4();
         self.addresses.iter().filter(move |one| one.is_given() && one.address.is_ipv4() == is_ipv4)
     }
@@ -105,9 +105,9 @@ impl NameSnapshot {
     pub fn rank(&self, shown: &AddressSnapshot) -> Option<u64> {
         let better = match self.name.settings.draw {
             Selection::Failover => {
-                self.beside(shown).take_while(|one| !Arc::ptr_eq(&one.given, &shown.given)).count()
+                self.other_addresses(shown).take_while(|one| !Arc::ptr_eq(&one.given, &shown.given)).count()
             }
-            _ => self.beside(shown).filter(|one| one.share > shown.share).count(),
+            _ => self.other_addresses(shown).filter(|one| one.share > shown.share).count(),
         };
         shown.is_given().then_some(better as u64 + 1)
     }
@@ -120,8 +120,8 @@ impl NameSnapshot {
         let starts = (shown.tenths < 10).then(|| format!("slow start {} %", shown.tenths * 10));
         let load = match self.name.weighing() {
             Some(weighing) => {
-                let said = shown.load.as_ref().and_then(|load| (weighing.describe)(&load.weighed));
-                said.unwrap_or_else(|| "no report: median".to_owned())
+                let description = shown.load.as_ref().and_then(|load| (weighing.describe)(&load.weighed));
+                description.unwrap_or_else(|| "no report: median".to_owned())
             }
             None => format!("weight {}", shown.weight),
         };
@@ -134,7 +134,7 @@ impl NameSnapshot {
 
     /// What part of the answers gives it first.
     pub fn part(&self, shown: &AddressSnapshot) -> f64 {
-        let sum: u64 = self.beside(shown).map(|one| u64::from(one.share)).sum();
+        let sum: u64 = self.other_addresses(shown).map(|one| u64::from(one.share)).sum();
         match (self.name.settings.draw, self.rank(shown)) {
             (_, None) => 0.0,
             (Selection::Failover, Some(rank)) => f64::from(u8::from(rank == 1)),

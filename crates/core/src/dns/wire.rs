@@ -185,39 +185,39 @@ impl<'a> Writer<'a> {
     /// One record; nothing of it where there is no room.
     pub(super) fn record(
         &mut self,
-        room: SizeLimit,
+        limit: SizeLimit,
         place: RecordSection,
         owner: &[u8],
         kind: (u16, u16),
         ttl: u32,
         data: &[&[u8]],
     ) -> Result<(), SizeExceeded> {
-        self.write(room, place, owner, kind, ttl, |writer| {
-            data.iter().try_for_each(|part| writer.put(room, part))
+        self.write(limit, place, owner, kind, ttl, |writer| {
+            data.iter().try_for_each(|part| writer.put(limit, part))
         })
     }
 
     /// One record of a zone, whose data is compressed where readers expect that (RFC 3597, section 4).
     pub(super) fn stored(
         &mut self,
-        room: SizeLimit,
+        limit: SizeLimit,
         place: RecordSection,
         owner: &[u8],
         rtype: u16,
         ttl: u32,
         data: &[u8],
     ) -> Result<(), SizeExceeded> {
-        self.write(room, place, owner, (rtype, CLASS_IN), ttl, |writer| {
+        self.write(limit, place, owner, (rtype, CLASS_IN), ttl, |writer| {
             parts(rtype, data).try_for_each(|part| match part {
-                RdataPart::Name(name) if is_compressed(rtype) => writer.put_name(room, name),
-                RdataPart::Name(part) | RdataPart::Octets(part) => writer.put(room, part),
+                RdataPart::Name(name) if is_compressed(rtype) => writer.put_name(limit, name),
+                RdataPart::Name(part) | RdataPart::Octets(part) => writer.put(limit, part),
             })
         })
     }
 
     fn write(
         &mut self,
-        room: SizeLimit,
+        limit: SizeLimit,
         place: RecordSection,
         owner: &[u8],
         kind: (u16, u16),
@@ -225,7 +225,7 @@ impl<'a> Writer<'a> {
         data: impl FnOnce(&mut Self) -> Result<(), SizeExceeded>,
     ) -> Result<(), SizeExceeded> {
         let before = self.len;
-        let written = self.try_write(room, owner, kind, ttl, data);
+        let written = self.try_write(limit, owner, kind, ttl, data);
         match written {
             Ok(()) => self.counts[place as usize] += 1,
             Err(SizeExceeded) => {
@@ -238,21 +238,21 @@ impl<'a> Writer<'a> {
 
     fn try_write(
         &mut self,
-        room: SizeLimit,
+        limit: SizeLimit,
         owner: &[u8],
         (rtype, class): (u16, u16),
         ttl: u32,
         data: impl FnOnce(&mut Self) -> Result<(), SizeExceeded>,
     ) -> Result<(), SizeExceeded> {
         match self.in_question(owner) {
-            Some(at) => self.put(room, &pointer(at))?,
-            None => self.put_name(room, owner)?,
+            Some(at) => self.put(limit, &pointer(at))?,
+            None => self.put_name(limit, owner)?,
         }
-        self.put(room, &rtype.to_be_bytes())?;
-        self.put(room, &class.to_be_bytes())?;
-        self.put(room, &ttl.to_be_bytes())?;
+        self.put(limit, &rtype.to_be_bytes())?;
+        self.put(limit, &class.to_be_bytes())?;
+        self.put(limit, &ttl.to_be_bytes())?;
         let len_at = self.len;
-        self.put(room, &[0, 0])?;
+        self.put(limit, &[0, 0])?;
         data(self)?;
         let len = u16::try_from(self.len - len_at - 2).map_err(|_| SizeExceeded)?;
         let place = self.out.get_mut(len_at..len_at + 2).ok_or(SizeExceeded)?;
@@ -262,38 +262,38 @@ impl<'a> Writer<'a> {
 
     /// Where the question has this name, or one that ends in it. An owner's letters are those of the question.
     fn in_question(&self, owner: &[u8]) -> Option<usize> {
-        let asked = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name)?;
+        let question = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name)?;
         // The root is shorter than a pointer.
-        let mut places = parents(asked).filter(|_| owner.len() > 1);
+        let mut places = parents(question).filter(|_| owner.len() > 1);
         let found = places.find(|name| name.eq_ignore_ascii_case(owner))?;
-        Some(HEADER_LEN + asked.len() - found.len())
+        Some(HEADER_LEN + question.len() - found.len())
     }
 
     /// Writes a name as it is, its end by a pointer where the same letters stand already (RFC 1035, section 4.1.4).
-    fn put_name(&mut self, room: SizeLimit, name: &[u8]) -> Result<(), SizeExceeded> {
+    fn put_name(&mut self, limit: SizeLimit, name: &[u8]) -> Result<(), SizeExceeded> {
         let begin = self.len;
         if self.written.count == 0 {
             // Most answers have no name but that one.
-            let asked = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name).ok_or(SizeExceeded)?;
-            self.written.add(asked, HEADER_LEN, asked.len());
+            let question = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name).ok_or(SizeExceeded)?;
+            self.written.add(question, HEADER_LEN, question.len());
         }
         for rest in parents(name).filter(|rest| rest.len() > 1) {
             if let Some(at) = self.written.find(self.out, rest) {
                 let new = name.len() - rest.len();
-                self.put(room, name.get(..new).ok_or(SizeExceeded)?)?;
-                self.put(room, &pointer(at))?;
+                self.put(limit, name.get(..new).ok_or(SizeExceeded)?)?;
+                self.put(limit, &pointer(at))?;
                 self.written.add(name, begin, new);
                 return Ok(());
             }
         }
-        self.put(room, name)?;
+        self.put(limit, name)?;
         self.written.add(name, begin, name.len());
         Ok(())
     }
 
-    fn put(&mut self, room: SizeLimit, bytes: &[u8]) -> Result<(), SizeExceeded> {
+    fn put(&mut self, limit: SizeLimit, bytes: &[u8]) -> Result<(), SizeExceeded> {
         let end = self.len + bytes.len();
-        if end > room.limit {
+        if end > limit.limit {
             return Err(SizeExceeded);
         }
         self.out.get_mut(self.len..end).ok_or(SizeExceeded)?.copy_from_slice(bytes);
@@ -303,8 +303,8 @@ impl<'a> Writer<'a> {
 
     /// Writes the header; how long the message is.
     pub(super) fn finish(self, id: u16, flags: u16) -> usize {
-        let asked = u16::from(self.records > HEADER_LEN);
-        let words = [id, flags, asked, self.counts[0], self.counts[1], self.counts[2]];
+        let question = u16::from(self.records > HEADER_LEN);
+        let words = [id, flags, question, self.counts[0], self.counts[1], self.counts[2]];
         for (place, word) in self.out.chunks_exact_mut(2).zip(words) {
             place.copy_from_slice(&word.to_be_bytes());
         }

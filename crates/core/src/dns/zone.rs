@@ -46,7 +46,7 @@ pub enum RecordError {
     NoNs(Name),
     /// RFC 1034, section 3.6.2.
     #[error("{0} has a CNAME record and others beside it")]
-    BesideCname(Name),
+    OtherDataAtCname(Name),
     /// Not known here.
     #[error("{0} has a DNAME record, which this version of Evener does not answer by")]
     Dname(Name),
@@ -157,7 +157,7 @@ impl Zone {
         for (name, node) in &self.nodes {
             let alone = |set: &RrSet| node.sets.len() == 1 && set.data.len() == 1;
             if node.set(rtype::CNAME).is_some_and(|set| !alone(set)) {
-                errors.push(RecordError::BesideCname(name.clone()));
+                errors.push(RecordError::OtherDataAtCname(name.clone()));
             }
         }
         errors
@@ -177,7 +177,7 @@ impl Zone {
         }
         let node = self.node(name);
         if node.set(rtype::CNAME).is_some() {
-            return Err(RecordError::BesideCname(name.clone()));
+            return Err(RecordError::OtherDataAtCname(name.clone()));
         }
         if node.set(rtype::A).is_some() || node.set(rtype::AAAA).is_some() {
             return Err(RecordError::Addresses(name.clone()));

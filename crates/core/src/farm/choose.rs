@@ -29,7 +29,7 @@ pub enum RequestContent<'a> {
     /// Nobody has read it.
     Unread,
     /// As it was read, in its normal form.
-    Asked(RequestKey<'a>),
+    Key(RequestKey<'a>),
     /// The same by the routes in force: looking through many of them takes a while, and was done elsewhere.
     Routed {
         /// Counted from 0; `None` where no route takes it.
@@ -150,7 +150,7 @@ impl Plan {
             // Nobody looks at what is asked for.
             (None, _) => Ok((None, vip.service)),
             (Some(_), RequestContent::Unread) => Err(NoServerReason::Unread),
-            (Some(routes), RequestContent::Asked(asked)) => Ok(routes.find_all(&asked)),
+            (Some(routes), RequestContent::Key(key)) => Ok(routes.find_all(&key)),
             (Some(_), RequestContent::Routed { route, ring }) => Ok((route, ring)),
         }
     }

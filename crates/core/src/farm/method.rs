@@ -151,7 +151,7 @@ impl Method {
     }
 
     /// Whether servers are asked for on the link.
-    pub fn asks_on_link(self) -> bool {
+    pub fn needs_link_layer(self) -> bool {
         self.properties().found == ServerLookup::OnLink
     }
 

@@ -195,12 +195,12 @@ pub struct Service {
 impl Service {
     /// Whether its servers are known by the routes to them, and not asked for on the link.
     pub fn is_routed(&self) -> bool {
-        !self.method.asks_on_link() || self.is_on_every_host()
+        !self.method.needs_link_layer() || self.is_on_every_host()
     }
 
     /// Whether a server is reached by its MAC address where it is on the link, and by a tunnel elsewhere.
     pub fn goes_by_link(&self) -> bool {
-        self.method.hands_over() || self.method.asks_on_link() && self.is_on_every_host()
+        self.method.hands_over() || self.method.needs_link_layer() && self.is_on_every_host()
     }
 
     /// The port that a server of [`Method::Nat`] serves on: its own, or else that of the service's first address.

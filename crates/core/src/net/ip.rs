@@ -21,11 +21,11 @@ const PACKET_MAX: usize = 65_535;
 /// Whether no client has the address that a packet is from (RFC 1812, section 5.3.7; RFC 4291, sections 2.5.2, 2.5.3, 2.5.5 and
 /// 2.7): this network, loopback, IPv4 written as IPv6, multicast and above. Nor is a client ever the service itself.
 pub fn is_martian(src: IpAddr, dst: IpAddr) -> bool {
-    let is_nobody = match src {
+    let is_unusable = match src {
         IpAddr::V4(src) => matches!(src.octets()[0], 0 | 127 | 224..),
         IpAddr::V6(src) => src.is_multicast() || src.to_bits() >> 48 == 0,
     };
-    is_nobody || src == dst
+    is_unusable || src == dst
 }
 
 /// Why a packet makes no sense up to its transport.

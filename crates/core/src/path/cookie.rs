@@ -61,8 +61,8 @@ impl Keys {
 
     /// What was agreed on, if a segment that says this is the first one after such an answer, of the epoch before, of this one
     /// or of the next. What it echoes of our clock is less than `late` behind the answer's: [`FIRST`] or [`REPLAYED`].
-    pub fn check(&self, ends: &FourTuple, said: &EchoedNumbers, late: u32) -> Option<SynOptions> {
-        let number = said.acknowledgment.wrapping_sub(1);
+    pub fn check(&self, ends: &FourTuple, echoed: &EchoedNumbers, late: u32) -> Option<SynOptions> {
+        let number = echoed.acknowledgment.wrapping_sub(1);
         let terms = number as u8;
         let next = self.epoch.wrapping_add(1);
         let age = (next as u8).wrapping_sub(terms) & EPOCH_BITS;
@@ -70,9 +70,9 @@ impl Keys {
             return None;
         }
         let made = next.wrapping_sub(age.into());
-        let cookie = cookie_of(self.key, ends, said.sequence.wrapping_sub(1), terms, made);
+        let cookie = cookie_of(self.key, ends, echoed.sequence.wrapping_sub(1), terms, made);
         // A client without timestamps has nothing to echo (RFC 7323, section 3.2).
-        let is_echoed = said.echo.is_none_or(|echo| echo.wrapping_sub(cookie.clock) < late);
+        let is_echoed = echoed.echo.is_none_or(|echo| echo.wrapping_sub(cookie.clock) < late);
         (cookie.number == number && is_echoed).then(|| SynOptions::of_bits(terms))
     }
 }
@@ -326,13 +326,15 @@ mod tests {
     fn what_differs_in_anything_is_refused() {
         let cookie =
             keys(1_000).make(&ends(), 77, SynOptions::new(false, Some(1460), Some(7))).expect("a key");
-        let said = first(77, cookie);
-        let good = |said: &EchoedNumbers| keys(1_000).check(&ends(), said, FIRST).is_some();
-        assert!(good(&said));
-        assert!(!good(&EchoedNumbers { sequence: 79, ..said }), "a later segment");
+        let echoed = first(77, cookie);
+        let good = |echoed: &EchoedNumbers| keys(1_000).check(&ends(), echoed, FIRST).is_some();
+        assert!(good(&echoed));
+        assert!(!good(&EchoedNumbers { sequence: 79, ..echoed }), "a later segment");
         assert!(
-            (0..32)
-                .all(|bit| !good(&EchoedNumbers { acknowledgment: said.acknowledgment ^ 1 << bit, ..said }))
+            (0..32).all(|bit| !good(&EchoedNumbers {
+                acknowledgment: echoed.acknowledgment ^ 1 << bit,
+                ..echoed
+            }))
         );
         let other = |client: &str, service: &str| FourTuple {
             client: client.parse().expect("an address"),
@@ -344,8 +346,8 @@ mod tests {
             other("203.0.113.7:40000", "192.0.2.101:80"),
             other("203.0.113.7:40000", "192.0.2.100:81"),
         ];
-        assert!(foreign.iter().all(|ends| keys(1_000).check(ends, &said, FIRST).is_none()));
-        assert!(Keys::NONE.check(&ends(), &said, FIRST).is_none());
+        assert!(foreign.iter().all(|ends| keys(1_000).check(ends, &echoed, FIRST).is_none()));
+        assert!(Keys::NONE.check(&ends(), &echoed, FIRST).is_none());
         assert!(Keys::NONE.make(&ends(), 77, SynOptions::new(false, None, None)).is_none());
     }
 

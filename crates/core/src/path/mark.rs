@@ -202,7 +202,7 @@ mod tests {
             let unkeyed = Marker { generation, ..Marker::default() }.mark(&ends, ForwardCount::Once);
             assert!(!is_good(Seed(0, 0), &ends, ForwardCount::Once, &unkeyed));
         }
-        let told = format!("{:?}", Marker { key: KEY, generation: 7 });
-        assert_eq!(told, "Marker { generation: 7, .. }", "no key in a log");
+        let debug = format!("{:?}", Marker { key: KEY, generation: 7 });
+        assert_eq!(debug, "Marker { generation: 7, .. }", "no key in a log");
     }
 }

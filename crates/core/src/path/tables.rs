@@ -207,7 +207,7 @@ impl ServerEntry {
     }
 
     /// Whether it stands for nobody: what its connections say is kept back until they have another server.
-    pub fn is_nobody(&self) -> bool {
+    pub fn is_down(&self) -> bool {
         !self.local && self.ifindex == 0
     }
 }

@@ -184,7 +184,7 @@ impl Health {
         } else {
             self.next_ms = now_ms.saturating_add(self.interval_ms());
         }
-        let (says, needed) = match &result {
+        let (finding, needed) = match &result {
             Ok(_) => (HealthState::Up, self.settings.rise),
             Err(_) => (HealthState::Down, self.settings.fall),
         };
@@ -202,7 +202,7 @@ impl Health {
         if matches!(reason, Some(Failure::NotProbed(_))) {
             return None;
         }
-        if says == self.status.state {
+        if finding == self.status.state {
             self.against = 0;
             return None;
         }
@@ -210,7 +210,7 @@ impl Health {
         let at_once =
             self.status.state == HealthState::Unknown || matches!(reason, Some(Failure::Forbidden(_)));
         let enough = at_once || self.against >= needed;
-        enough.then(|| self.become_state(now_ms, says, reason))
+        enough.then(|| self.become_state(now_ms, finding, reason))
     }
 
     /// The state, and what a plan needs of its history.

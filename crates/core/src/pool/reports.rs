@@ -12,9 +12,9 @@ const EXPIRES_MS: u64 = 10_000;
 /// The reports of one server.
 #[derive(Clone, Debug)]
 pub struct Reports {
-    ask_at_ms: u64,
+    query_at_ms: u64,
     last: Option<(Report, u64)>,
-    wish: RequestedWeight,
+    requested: RequestedWeight,
     seen: ReportsSnapshot,
 }
 
@@ -59,7 +59,7 @@ pub struct ReportChange {
     /// Reports are believed again (`None` within), or no more, and why.
     pub turned: Option<Option<BadReport>>,
     /// It wants another part of its weight.
-    pub wishes: bool,
+    pub requests_weight: bool,
     /// It wants no new sessions, or wants them again.
     pub refuses: Option<bool>,
 }
@@ -68,24 +68,29 @@ impl Reports {
     /// Nothing yet. The first questions to servers are spread over an interval, so that not all answers come at once; `spread` is any
     /// number that differs among servers. Times are in milliseconds.
     pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Reports {
-        let ask_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
-        Reports { ask_at_ms, last: None, wish: RequestedWeight::default(), seen: ReportsSnapshot::default() }
+        let query_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
+        Reports {
+            query_at_ms,
+            last: None,
+            requested: RequestedWeight::default(),
+            seen: ReportsSnapshot::default(),
+        }
     }
 
     /// When the next question is due.
-    pub fn ask_at_ms(&self) -> u64 {
-        self.ask_at_ms
+    pub fn query_at_ms(&self) -> u64 {
+        self.query_at_ms
     }
 
     /// The server is asked now. A report that is too old means nothing any more, and what it wished neither.
-    pub fn asked(&mut self, settings: &Reporting, now_ms: u64) -> ReportChange {
-        self.ask_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
+    pub fn note_query(&mut self, settings: &Reporting, now_ms: u64) -> ReportChange {
+        self.query_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
         let expires_ms = settings.interval_ms.saturating_mul(EXPIRES_INTERVALS).max(EXPIRES_MS);
         if self.latest(now_ms).is_none_or(|(_, age_ms)| age_ms < expires_ms) {
             return ReportChange::default();
         }
         self.last = None;
-        ReportChange { is_news: true, ..self.wish(RequestedWeight::default()) }
+        ReportChange { is_news: true, ..self.requested(RequestedWeight::default()) }
     }
 
     /// Takes in an answer, or that there was none.
@@ -96,7 +101,7 @@ impl Reports {
         let change = match result {
             Ok(report) => {
                 self.last = Some((report, now_ms));
-                self.wish(RequestedWeight::of(&report))
+                self.requested(RequestedWeight::of(&report))
             }
             Err(bad) => {
                 *self.seen.bad.entry(bad).or_default() += 1;
@@ -106,11 +111,11 @@ impl Reports {
         ReportChange { is_news: true, turned, ..change }
     }
 
-    fn wish(&mut self, wish: RequestedWeight) -> ReportChange {
-        let was = core::mem::replace(&mut self.wish, wish);
+    fn requested(&mut self, requested: RequestedWeight) -> ReportChange {
+        let was = core::mem::replace(&mut self.requested, requested);
         ReportChange {
-            wishes: was != wish,
-            refuses: (was.refuses != wish.refuses).then_some(wish.refuses),
+            requests_weight: was != requested,
+            refuses: (was.refuses != requested.refuses).then_some(requested.refuses),
             ..ReportChange::default()
         }
     }
@@ -123,12 +128,12 @@ impl Reports {
 
     /// Of its weight, how many tenths it wants.
     pub fn tenths(&self) -> u16 {
-        self.wish.tenths
+        self.requested.tenths
     }
 
     /// Whether it wants no new sessions.
     pub fn refuses(&self) -> bool {
-        self.wish.refuses
+        self.requested.refuses
     }
 
     /// What became of its reports.

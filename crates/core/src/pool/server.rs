@@ -59,7 +59,7 @@ pub struct DueChecks {
     /// It is to be probed now.
     pub probe: bool,
     /// It is to be asked for its load now.
-    pub ask: bool,
+    pub query: bool,
     /// The change that time alone made.
     pub change: ServerChange,
 }
@@ -112,9 +112,9 @@ impl PoolServer {
 
     /// When [`PoolServer::poll`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
-        let asks_at_ms = self.reports.as_ref().map_or(u64::MAX, |reports| reports.ask_at_ms());
+        let query_at_ms = self.reports.as_ref().map_or(u64::MAX, |reports| reports.query_at_ms());
         let rises_at_ms = self.slow_start.next_at(self.settings.slow_start_ms);
-        asks_at_ms.min(rises_at_ms).min(self.health.next_probe_at())
+        query_at_ms.min(rises_at_ms).min(self.health.next_probe_at())
     }
 
     /// The questions due now. Each counts as begun.
@@ -125,10 +125,10 @@ impl PoolServer {
             due.probe = true;
         }
         if let (Some(settings), Some(reports)) = (&self.settings.report, &mut self.reports)
-            && reports.ask_at_ms() <= now_ms
+            && reports.query_at_ms() <= now_ms
         {
-            due.change = reports.asked(settings, now_ms).into();
-            due.ask = true;
+            due.change = reports.note_query(settings, now_ms).into();
+            due.query = true;
         }
         if self.slow_start.rise(now_ms, self.settings.slow_start_ms) {
             (due.change.is_news, due.change.is_weighed) = (true, true);
@@ -233,10 +233,10 @@ impl PoolServer {
 
 impl From<reports::ReportChange> for ServerChange {
     fn from(change: reports::ReportChange) -> ServerChange {
-        let reports::ReportChange { is_news, turned, wishes, refuses } = change;
+        let reports::ReportChange { is_news, turned, requests_weight, refuses } = change;
         ServerChange {
             is_news,
-            is_weighed: wishes || refuses.is_some(),
+            is_weighed: requests_weight || refuses.is_some(),
             transition: None,
             refuses,
             reports: turned,

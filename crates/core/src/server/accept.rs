@@ -116,7 +116,7 @@ pub struct Arrived<'a> {
     /// Between whom.
     pub ends: FourTuple,
     /// What it says.
-    pub said: Payload<'a>,
+    pub payload: Payload<'a>,
     /// Its timestamps: the client's, and what it echoes.
     pub timestamps: Option<(u32, u32)>,
     /// The port of the socket that accepts what is handed off.
@@ -142,7 +142,7 @@ impl<'a> Arrived<'a> {
         let options = TcpOptions::read(frame.get(segment.l4 + TCP_LEN..segment.l4_end)?);
         Some(Arrived {
             ends: FourTuple { client: segment.src, service: segment.dst },
-            said: Payload {
+            payload: Payload {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),
                 urgent: flags & TCP_URG != 0,
@@ -180,7 +180,7 @@ impl<'a> Arrived<'a> {
             // again.
             Socket::Connection { first, written, old } => {
                 let acknowledges =
-                    self.said.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
+                    self.payload.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
                 if acknowledges { Outcome::Known } else { self.meet(keys, host, old, Reason::StaleCleared) }
             }
         }
@@ -190,16 +190,16 @@ impl<'a> Arrived<'a> {
     /// if the segment has them (RFC 7323, section 3.2).
     fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
         let has_timestamps = self.timestamps.is_some();
-        let Payload { sequence, acknowledgment, .. } = self.said;
+        let Payload { sequence, acknowledgment, .. } = self.payload;
         let expectation = self.expectation(host);
         let was_made = host.made(&self.ends) == Some(self.made());
         if was_made || expectation.is_some_and(|expectation| expectation.made) {
             return None;
         }
         let echo = self.timestamps.map(|(_, echo)| echo);
-        let said = cookie::EchoedNumbers { sequence, acknowledgment, echo };
+        let echoed = cookie::EchoedNumbers { sequence, acknowledgment, echo };
         // A director may have read it, and say it in its client's place.
-        if let Some(cookie) = keys.check(&self.ends, &said, REPLAYED) {
+        if let Some(cookie) = keys.check(&self.ends, &echoed, REPLAYED) {
             return Some(Terms {
                 mss: cookie.mss(self.ends.service.is_ipv6()),
                 window_scales: cookie.window_scale.map(|scale| (scale, RCV_WSCALE)),
@@ -213,14 +213,14 @@ impl<'a> Arrived<'a> {
 
     /// What is noted once the kernel has made a socket of it.
     pub fn made(&self) -> Made {
-        let Payload { sequence, acknowledgment, .. } = self.said;
+        let Payload { sequence, acknowledgment, .. } = self.payload;
         Made { sequence, acknowledgment, listener: self.listener }
     }
 
     /// What was announced of just this segment.
     fn expectation(&self, host: &dyn Host) -> Option<Expectation> {
-        let said = (self.said.sequence, self.said.acknowledgment);
-        host.expected(&self.ends).filter(|expected| (expected.sequence, expected.acknowledgment) == said)
+        let numbers = (self.payload.sequence, self.payload.acknowledgment);
+        host.expected(&self.ends).filter(|expected| (expected.sequence, expected.acknowledgment) == numbers)
     }
 
     /// Another connection between the same ends is in the way.
@@ -233,7 +233,7 @@ impl<'a> Arrived<'a> {
     /// SYN in TIME-WAIT is judged (RFC 6191, section 2).
     fn is_newer(&self, old: OldConnection) -> bool {
         let is_after = |now: u32, then: u32| now.wrapping_sub(then) as i32 > 0;
-        is_after(self.said.sequence.wrapping_sub(1), old.next)
+        is_after(self.payload.sequence.wrapping_sub(1), old.next)
             || self.timestamps.is_some_and(|(now, _)| old.timestamp != 0 && is_after(now, old.timestamp))
     }
 
@@ -241,9 +241,9 @@ impl<'a> Arrived<'a> {
     /// has not.
     pub fn follow(&self, outcome: Outcome, made: bool, known: Option<Exchange>) -> Option<Exchange> {
         match outcome {
-            Outcome::Connection(..) if self.turns && made => Some(Exchange::begin(&self.said)),
+            Outcome::Connection(..) if self.turns && made => Some(Exchange::begin(&self.payload)),
             Outcome::Known if self.turns => known.map(|mut exchange| {
-                exchange.ask(&self.said);
+                exchange.follow_request(&self.payload);
                 exchange
             }),
             _ => known,

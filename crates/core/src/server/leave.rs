@@ -25,7 +25,7 @@ pub struct Leaving<'a> {
     /// Between whom.
     pub ends: FourTuple,
     /// What it says.
-    pub said: Payload<'a>,
+    pub payload: Payload<'a>,
     flags: u8,
     offer: Offer,
     /// Where the options begin in the frame, in bytes, and where they end.
@@ -40,7 +40,7 @@ impl<'a> Leaving<'a> {
         let offer = *tables.services.get(&VipKey { address, port, protocol: Protocol::Tcp })?;
         Some(Leaving {
             ends: FourTuple { client: segment.dst, service: SocketAddr::new(address, port) },
-            said: Payload {
+            payload: Payload {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),
                 urgent: segment.tcp.flags & TCP_URG != 0,
@@ -62,10 +62,10 @@ impl<'a> Leaving<'a> {
 
     /// What is known of whose turn it is on the connection, after this segment.
     pub fn follow(&self, known: Option<Exchange>) -> Option<Exchange> {
-        let says = !self.said.data.is_empty() || self.flags & (TCP_FIN | TCP_RST) != 0;
+        let has_payload = !self.payload.data.is_empty() || self.flags & (TCP_FIN | TCP_RST) != 0;
         known.map(|mut exchange| {
-            if self.offer.turns && self.flags & TCP_SYN == 0 && says {
-                exchange.answer(&self.said, self.flags & (TCP_FIN | TCP_RST) != 0);
+            if self.offer.turns && self.flags & TCP_SYN == 0 && has_payload {
+                exchange.answer(&self.payload, self.flags & (TCP_FIN | TCP_RST) != 0);
             }
             exchange
         })

@@ -349,8 +349,8 @@ impl Inner {
     /// The frame keeps its addresses, unless its source is to say how often it was passed on. Of what has no mark nobody knows:
     /// it is kept here.
     fn take_out(&self, packet: &mut Packet<'_>, marks: bool) {
-        let is_room = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
-        debug_assert!(is_room, "what is in front of the packet was longer");
+        let fits = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
+        debug_assert!(fits, "what is in front of the packet was longer");
         if let Some(ip) = packet.frame_mut().get_mut(ETHERNET_LEN..) {
             self.set_ecn(ip);
         }

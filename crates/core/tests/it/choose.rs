@@ -229,11 +229,11 @@ proptest! {
             let ContentParse::Request(asked) = read(text.as_bytes()) else { panic!("{text}") };
             let found = routes.find(&asked);
             let by_packets = matches!(found, RouteMatch::Ring { .. });
-            let request = ConnectionRequest { client: Some(client), content: RequestContent::Asked(asked), named: None };
+            let request = ConnectionRequest { client: Some(client), content: RequestContent::Key(asked), named: None };
             let (choice, decision) = ask(&plan, &known, &request, &first(&known, client, &text), by_packets);
             match choice {
                 Ok(choice) if by_packets => {
-                    let begun = decision.begun.unwrap();
+                    let begun = decision.new_connection.unwrap();
                     prop_assert_eq!((decision.server, begun.route), (choice.server, choice.route));
                 }
                 Ok(_) | Err(NoServerReason::NoServer) => prop_assert_eq!(decision.server, punt),
@@ -261,7 +261,7 @@ fn who_was_named_is_taken_if_it_may_have_the_connection() {
         let text = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
         let ContentParse::Request(asked) = read(text.as_bytes()) else { panic!("{text}") };
         let request =
-            ConnectionRequest { client: Some(client(1)), content: RequestContent::Asked(asked), named };
+            ConnectionRequest { client: Some(client(1)), content: RequestContent::Key(asked), named };
         plan.foretell(&memory, vip(&plan), &request).map(|choice| (choice.server, choice.why))
     };
     assert_eq!(ask("/js/a", slot(2)), Ok((slot(2).unwrap(), ChoiceReason::Named)));

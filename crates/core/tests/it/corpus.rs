@@ -249,7 +249,7 @@ fn the_corpus_of_requests_is_read_without_harm() {
             RouteMatch::Ring { route: found, ring: its_ring } => {
                 assert_eq!((Some(found), its_ring), (route, ring))
             }
-            RouteMatch::Ask => assert!(route.is_none_or(|route| route == routes.complex_from)),
+            RouteMatch::Punt => assert!(route.is_none_or(|route| route == routes.complex_from)),
         }
     }
     let counts = [requests, hellos, incomplete, odd];

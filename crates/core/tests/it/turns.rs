@@ -30,19 +30,19 @@ pub fn follow_and_check(bytes: &[u8]) -> Seen {
         let before = exchange;
         match &mut exchange {
             None => exchange = Some(Exchange::begin(&said)),
-            Some(exchange) if from == 0 => exchange.ask(&said),
+            Some(exchange) if from == 0 => exchange.follow_request(&said),
             Some(exchange) => exchange.answer(&said, data.is_empty()),
         }
         next[from] = sequence.wrapping_add(len as u32);
         let now = exchange.unwrap();
-        seen.requests += u32::from(before.is_none_or(|before| before.asked != now.asked));
+        seen.requests += u32::from(before.is_none_or(|before| before.request != now.request));
         let Some(before) = before else { continue };
         assert!(before.plain || now == before, "what is in doubt stays so");
         seen.doubts += u32::from(before.plain && !now.plain);
         if now.answered == before.answered || !now.plain {
             continue;
         }
-        assert!(from == 1 && now.answered.begin == now.asked.begin, "{now:?}");
+        assert!(from == 1 && now.answered.begin == now.request.begin, "{now:?}");
         seen.answers += 1;
         seen.chunked += u32::from(now.chunked);
         let is_whole = now.answered.end.wrapping_sub(next[1]) as i32 >= 0;

@@ -10,11 +10,11 @@ use super::outbox::{Exits, Filling, Outbox, l3_of, make_local};
 use super::ring::{RESERVE, VLAN_LEN};
 use super::segments::{Gathered, Segments, finish_checksum};
 use super::tally::Tally;
-use super::tell::{EventSender, TraceContext};
+use super::trace::{EventSender, TraceContext};
 use super::virtio::{VIRTIO_LEN, Virtio};
 use crate::events::TraceFilter;
-use crate::moves::RehandoffSlot;
-use crate::waiting::FragmentQueue;
+use crate::fragment_queue::FragmentQueue;
+use crate::rehandoff::RehandoffSlot;
 
 /// What every frame meets.
 pub(super) struct FrameContext<'a> {
@@ -35,7 +35,7 @@ pub(super) struct FrameContext<'a> {
 /// What working on frames uses up and makes anew.
 pub(super) struct FrameScratch {
     pub(super) tally: Tally,
-    pub(super) room: FragmentQueue,
+    pub(super) fragments: FragmentQueue,
     segments: Segments,
     /// For frames that don't stand in the ring.
     outbox: Outbox,
@@ -45,7 +45,7 @@ impl FrameScratch {
     pub(super) fn new() -> FrameScratch {
         FrameScratch {
             tally: Tally::new(),
-            room: FragmentQueue::default(),
+            fragments: FragmentQueue::default(),
             segments: Segments::default(),
             outbox: Outbox::new(),
         }
@@ -58,16 +58,16 @@ impl FrameScratch {
         if matches!(reason, Reason::Moves | Reason::KeptBack) {
             return around.moves.give(reason, around.ingress, server, frame);
         }
-        if !self.room.hold(frame, around.ingress, around.now) {
+        if !self.fragments.hold(frame, around.ingress, around.now) {
             self.tally.reason(Reason::FragmentLost);
         }
     }
 
     /// Decides again the frames that wait for their first fragment.
-    pub(super) fn look_into_room(&mut self, around: &FrameContext<'_>) {
-        use crate::waiting::WaitOutcome;
-        let FrameScratch { tally, room, outbox, .. } = self;
-        room.decide(around.tables, around.memory, around.now, |outcome| match outcome {
+    pub(super) fn release_fragments(&mut self, around: &FrameContext<'_>) {
+        use crate::fragment_queue::WaitOutcome;
+        let FrameScratch { tally, fragments, outbox, .. } = self;
+        fragments.decide(around.tables, around.memory, around.now, |outcome| match outcome {
             WaitOutcome::Lost => tally.reason(Reason::FragmentLost),
             WaitOutcome::Decided { decision, len, packet } => {
                 tally.decision(&decision, len);
@@ -117,7 +117,7 @@ pub(super) fn work<'f>(
     let before = TraceContext::of(around.watch, around.tables, &packet);
     let decision = decide(around.tables, around.memory, &mut packet, around.now);
     if let Some(before) = before {
-        around.teller.tell(around.watch, before, &decision, packet.frame());
+        around.teller.trace(around.watch, before, &decision, packet.frame());
     }
     if decision.verdict == Verdict::Hold {
         return tools.hold(&decision, packet.frame(), around);

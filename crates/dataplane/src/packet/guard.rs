@@ -26,7 +26,7 @@ use crate::EngineError;
 pub(super) struct Guard {
     /// The rules that were last asked for, and the numbers of their interfaces: one that comes back under its name has
     /// lost its hook.
-    asked: Option<(Vec<u32>, String)>,
+    installed: Option<(Vec<u32>, String)>,
     /// The same as the kernel held them then.
     held: Option<String>,
     changes: Option<Changes>,
@@ -99,11 +99,11 @@ impl Guard {
     fn change(&mut self, tables: &Tables, local: &BTreeSet<IpAddr>) -> Result<(), EngineError> {
         let interfaces = names(tables)?;
         let devices = with_vlans(&interfaces, &vlans());
-        let asked = (tables.interfaces.keys().copied().collect(), rules(tables, &devices, local));
-        if self.asked.as_ref() == Some(&asked) {
+        let installed = (tables.interfaces.keys().copied().collect(), rules(tables, &devices, local));
+        if self.installed.as_ref() == Some(&installed) {
             return Ok(());
         }
-        match (self.write(&asked.1), self.state) {
+        match (self.write(&installed.1), self.state) {
             (Ok(()), _) => self.state = GuardState::Rules,
             // They are made for what is in force, and can't be taken back either: so nothing else comes into force.
             (Err(error), GuardState::Rules) => {
@@ -117,7 +117,7 @@ impl Guard {
                 }
             }
         }
-        self.asked = Some(asked);
+        self.installed = Some(installed);
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl Guard {
     /// Writes the rules again, if the kernel holds others or none: what came of that. Interfaces that are gone want other rules,
     /// which come with the next tables.
     pub(super) fn restore(&mut self) -> Option<Result<(), EngineError>> {
-        let (interfaces, rules) = self.asked.clone().filter(|_| self.has_rules())?;
+        let (interfaces, rules) = self.installed.clone().filter(|_| self.has_rules())?;
         let changed = self.changes.as_mut().is_none_or(Changes::any);
         if !changed || self.held == rules::held() || interfaces.iter().any(|i| if_indextoname(*i).is_err()) {
             return None;

@@ -15,7 +15,7 @@ mod rules;
 mod segments;
 mod store;
 mod tally;
-mod tell;
+mod trace;
 mod virtio;
 mod worker;
 
@@ -35,13 +35,13 @@ use nix::net::if_::if_nametoindex;
 use crate::events::{EventSource, TraceFilter};
 use crate::installed::{MissingPart, Part};
 use crate::link::name_of;
-use crate::moves::RehandoffSlot;
+use crate::rehandoff::RehandoffSlot;
 use crate::routes::HostRoutes;
 use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 use fragments::FirstFragments;
 use guard::Guard;
 use store::Store;
-use tell::EventReceiver;
+use trace::EventReceiver;
 use worker::{WorkerShared, Workers};
 
 pub(crate) use virtio::VIRTIO_LEN;
@@ -76,7 +76,7 @@ pub struct PacketEngine {
     tables: Arc<Tables>,
     running: Option<Tables>,
     /// Until somebody asks for it.
-    told: Option<EventReceiver>,
+    receiver: Option<EventReceiver>,
 }
 
 /// Clears what a packet engine that is gone left for its successor, which now is another engine.
@@ -104,7 +104,7 @@ impl PacketEngine {
         let routes = HostRoutes::open(ROUTES_MAX)
             .map_err(|error| EngineError::system("asking for routes", "access to netlink", error))?;
         let (store, running) = Store::open(&options)?;
-        let (teller, told) = tell::channel();
+        let (teller, receiver) = trace::channel();
         let common = Arc::new(WorkerShared {
             tables: ArcSwap::default(),
             withheld: ArcSwap::default(),
@@ -122,7 +122,7 @@ impl PacketEngine {
             threads: options.threads.max(1),
             tables: Arc::new(running.clone().unwrap_or_default()),
             running,
-            told: Some(told),
+            receiver: Some(receiver),
         })
     }
 
@@ -218,8 +218,8 @@ impl Engine for PacketEngine {
     }
 
     fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError> {
-        let told = self.told.take().ok_or_else(crate::events::read_already)?;
-        Ok(Box::new(told))
+        let receiver = self.receiver.take().ok_or_else(crate::events::read_already)?;
+        Ok(Box::new(receiver))
     }
 
     /// Without its daemon this engine sends nothing on. With `keep`, the session file and the guard stay for the
@@ -259,7 +259,7 @@ impl DataPlane for WorkerShared {
 
 /// Whether the file has room for these tables.
 fn check(tables: &Tables) -> Result<(), EngineError> {
-    let room = |what: &str, needed: usize, max: usize| match needed > max {
+    let check_capacity = |what: &str, needed: usize, max: usize| match needed > max {
         true => {
             Err(EngineError::Capacity(format!("the tables hold {max} {what}, and {needed} are asked for")))
         }
@@ -267,9 +267,9 @@ fn check(tables: &Tables) -> Result<(), EngineError> {
     };
     let slots = tables.servers.keys().last().map_or(0, |slot| usize::from(*slot) + 1);
     let services = tables.rings.keys().last().map_or(0, |service| usize::from(*service) + 1);
-    room("service addresses", tables.vips.len(), VIPS_MAX)?;
-    room("services", services, SERVICES_MAX)?;
-    room("servers", slots, SERVER_SLOTS)
+    check_capacity("service addresses", tables.vips.len(), VIPS_MAX)?;
+    check_capacity("services", services, SERVICES_MAX)?;
+    check_capacity("servers", slots, SERVER_SLOTS)
 }
 
 fn attach_error(ifindex: u32, error: io::Error) -> EngineError {

@@ -162,8 +162,8 @@ impl<'r> Iterator for ReadyFrames<'r> {
 fn fan_out(socket: &Socket, group: u16) -> io::Result<u16> {
     let new = if group == 0 { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
     let flags = libc::PACKET_FANOUT_FLAG_ROLLOVER | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING | new;
-    let asked = u32::from(group) | (libc::PACKET_FANOUT_CPU | flags) << 16;
-    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, asked as i32)?;
+    let fanout = u32::from(group) | (libc::PACKET_FANOUT_CPU | flags) << 16;
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, fanout as i32)?;
     link::option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT).map(|fanout| fanout as u16)
 }
 

@@ -21,12 +21,12 @@ use super::guard::Withheld;
 use super::outbox::{BATCH, Exits, Outbox};
 use super::ring::{FrameStorage, RESERVE, ReceiveRing, RingFrame, VLAN_LEN};
 use super::store::Store;
-use super::tell::EventSender;
+use super::trace::EventSender;
 use super::virtio::VIRTIO_LEN;
-use crate::moves::RehandoffSlot;
+use crate::fragment_queue::ROUND;
 use crate::now_ticks;
+use crate::rehandoff::RehandoffSlot;
 use crate::routes::HostRoutes;
-use crate::waiting::ROUND;
 
 /// The longest frame the kernel makes of a packet, with an inner tag, and what is before it.
 const FRAME_LEN: usize = RESERVE + 14 + VLAN_LEN + 40 + 65_535;
@@ -181,8 +181,8 @@ impl Worker {
         batch.send(&self.exits);
         self.ring.release(taken);
         let noted = common.fragments.count();
-        if !tools.room.is_empty() && (looked.1 != noted || looked.0.elapsed() >= ROUND) {
-            tools.look_into_room(&around);
+        if !tools.fragments.is_empty() && (looked.1 != noted || looked.0.elapsed() >= ROUND) {
+            tools.release_fragments(&around);
             *looked = (Instant::now(), noted);
         }
         tools.tally.flush(&common.store);
@@ -196,7 +196,7 @@ impl Worker {
             PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
         ];
         // Nothing tells this thread of a first fragment that another one noted.
-        let empty = bench.tools.room.is_empty();
+        let empty = bench.tools.fragments.is_empty();
         let timeout = if empty { PollTimeout::NONE } else { ROUND.try_into().unwrap_or(PollTimeout::ZERO) };
         let polled = poll(&mut fds, timeout);
         let failed = fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLERR));

@@ -45,9 +45,9 @@ pub(super) fn leave(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
 /// the descriptor, though it is about to run another program.
 pub(super) fn disconnect(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
     // SAFETY: of an address of no family (AF_UNSPEC is zero) nothing else is looked at, and all of it is zero.
-    let nobody =
+    let null_filter =
         unsafe { SockAddr::new(SockAddrStorage::zeroed(), size_of::<libc::sockaddr>() as libc::socklen_t) };
-    SockRef::from(&socket).connect(&nobody).map_err(RepairError::system("disconnecting"))
+    SockRef::from(&socket).connect(&null_filter).map_err(RepairError::system("disconnecting"))
 }
 
 /// Says which queue is read, written and numbered.

@@ -27,8 +27,8 @@ const PACKET_MAX: usize = 65_535;
 /// by ours that they echo is that of the saving, so that the server's clock can go on from there.
 pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
     let options = options(saved);
-    let room = usize::from(mss).min(PACKET_MAX - size_of::<Ipv4>() - TCP_LEN);
-    let payload_max = room.saturating_sub(options.len()).max(1);
+    let payload_max = usize::from(mss).min(PACKET_MAX - size_of::<Ipv4>() - TCP_LEN);
+    let payload_max = payload_max.saturating_sub(options.len()).max(1);
     let mut sequence = saved.receive_next.wrapping_sub(saved.unread.len() as u32);
     let mut chunks = saved.unread.chunks(payload_max).peekable();
     let mut packets = Vec::with_capacity(chunks.len());

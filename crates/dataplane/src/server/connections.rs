@@ -10,8 +10,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::looked::SocketSnapshot;
 use super::program::mapped;
+use super::socket_snapshot::SocketSnapshot;
 use crate::repair::{Saved, Window};
 use crate::test_run;
 
@@ -130,8 +130,8 @@ impl Connections {
     }
 
     fn see(&self, client: SocketAddr, service: SocketAddr) -> io::Result<SocketSnapshot> {
-        let asked = SocketSnapshot::at(connection_key(client, service));
-        let frame = [FRAME_HEADER.as_slice(), asked.as_bytes()].concat();
+        let snapshot = SocketSnapshot::at(connection_key(client, service));
+        let frame = [FRAME_HEADER.as_slice(), snapshot.as_bytes()].concat();
         // The program fills the frame in.
         let mut out = vec![0u8; frame.len()];
         let run = test_run::run(self.look.as_fd(), &frame, &mut out)?;

@@ -8,9 +8,9 @@
 mod attach;
 mod connections;
 mod handoff;
-mod looked;
 mod program;
 mod reason;
+mod socket_snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

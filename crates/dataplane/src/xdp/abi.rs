@@ -83,14 +83,14 @@ const SERVER_GUE: u16 = h::SERVER_GUE as u16;
 const SERVER_V6: u16 = h::SERVER_V6 as u16;
 const SERVER_LAST: u16 = h::SERVER_LAST as u16;
 const SERVER_PUNTED: u16 = h::SERVER_PUNTED as u16;
-const SERVER_NOBODY: u16 = h::SERVER_NOBODY as u16;
+const SERVER_BLACKHOLE: u16 = h::SERVER_BLACKHOLE as u16;
 const SERVER_MARKED: u16 = h::SERVER_MARKED as u16;
 /// The flags that say how packets get to a server.
 const SERVER_FORWARDING: u16 =
     SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST | SERVER_MARKED;
 // Each flag is a bit of its own.
 const _: () = assert!(
-    (SERVER_PRESENT | SERVER_UP | SERVER_LOCAL | SERVER_PUNTED | SERVER_NOBODY | SERVER_FORWARDING)
+    (SERVER_PRESENT | SERVER_UP | SERVER_LOCAL | SERVER_PUNTED | SERVER_BLACKHOLE | SERVER_FORWARDING)
         .count_ones()
         == 12
 );
@@ -451,8 +451,8 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     if server.is_punt() {
         flags |= SERVER_PUNTED;
     }
-    if server.is_nobody() {
-        flags |= SERVER_NOBODY;
+    if server.is_down() {
+        flags |= SERVER_BLACKHOLE;
     }
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (forwarding, to, own, port, mtu) = match server.forwarding {

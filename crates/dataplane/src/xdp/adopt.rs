@@ -38,12 +38,12 @@ impl Program {
         let half = abi::half_of::<{ abi::VIP_PLACES }>(self.commit[0].load(Relaxed));
         let handoffs = &self.handoffs[half * abi::VIP_PLACES * abi::HANDOFF_WORDS..];
         let (mut generations, mut ring_halves) = (BTreeSet::new(), 0);
-        for (place, beside) in self.vips[half * size..][..size]
+        for (place, stored) in self.vips[half * size..][..size]
             .chunks_exact(abi::VIP_WORDS)
             .zip(handoffs.chunks_exact(abi::HANDOFF_WORDS))
         {
             if let Some((key, mut vip, ring)) = abi::vip_of(&load(place)) {
-                if let Some((handoff, in_force)) = abi::handoff_of(&load(beside)) {
+                if let Some((handoff, in_force)) = abi::handoff_of(&load(stored)) {
                     vip.handoff = Some(handoff);
                     generations.insert(in_force.generation);
                     ring_halves = in_force.ring_halves;

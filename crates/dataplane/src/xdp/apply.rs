@@ -357,11 +357,11 @@ fn check(tables: &Tables) -> Result<(), EngineError> {
     }
     let entries: usize = tables.routes.values().map(|routes| routes.entries.len()).sum();
     // Those in force and those to come are there together.
-    let room = abi::ROUTE_ENTRIES / 2;
-    if entries > room {
+    let entries_max = abi::ROUTE_ENTRIES / 2;
+    if entries > entries_max {
         return Err(EngineError::Capacity(format!(
             "the routes of all services take {entries} entries of the kernel's table, one for each route and one for each \
-             host that routes name, and a farm can have {room}"
+             host that routes name, and a farm can have {entries_max}"
         )));
     }
     let mut places = BTreeMap::new();

@@ -77,12 +77,12 @@ impl RouteMonitor {
             if fds[1].revents().is_some_and(|events| !events.is_empty()) {
                 return;
             }
-            self.hear();
+            self.receive();
         }
     }
 
     /// Reads what there is: whatever it says, something has changed. So it has where more came than the socket holds.
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         let mut message = [0; 8192];
         loop {
             match self.socket.read(&mut message) {

@@ -58,8 +58,8 @@ impl GracePeriod {
 
     /// Returns when they have all been dealt with.
     pub(super) fn end(&mut self, grace: &GraceMap) -> Result<(), EngineError> {
-        if let Some(asked) = &mut self.0 {
-            let known = asked.take().and_then(|asked| asked.join().ok());
+        if let Some(waiter) = &mut self.0 {
+            let known = waiter.take().and_then(|waiter| waiter.join().ok());
             known.and_then(Result::ok).map_or_else(|| grace.wait(), Ok)?;
             self.0 = None;
         }

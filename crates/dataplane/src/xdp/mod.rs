@@ -8,15 +8,15 @@ pub(crate) mod abi;
 mod adopt;
 mod apply;
 mod attach;
-mod bare;
+mod detached;
 mod events;
 mod fib_epoch;
 mod grace;
-mod held;
 mod memory;
 mod peers;
 pub mod pins;
 mod program;
+mod punt;
 mod readings;
 mod routes;
 mod test_run;
@@ -35,15 +35,15 @@ use nix::net::if_::if_indextoname;
 use crate::events::{EventSource, TraceFilter};
 use crate::installed::{MissingPart, Part};
 use crate::link::name_of;
-use crate::moves::RehandoffSlot;
+use crate::rehandoff::RehandoffSlot;
 use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 use attach::Link;
 use fib_epoch::FibEpoch;
-use held::PuntThread;
 use program::{Program, TableSizes};
+use punt::PuntThread;
 
 pub use attach::{Hook, Mode};
-pub use bare::DetachedProgram;
+pub use detached::DetachedProgram;
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {

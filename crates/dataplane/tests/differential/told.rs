@@ -19,8 +19,8 @@ pub fn watch() -> TraceFilter {
 pub fn without_clock(mut event: TraceEvent) -> TraceEvent {
     match &mut event {
         TraceEvent::Connection(connection) => {
-            assert!(connection.at_ns >= u64::from(connection.took_ns) && connection.took_ns > 0);
-            (connection.at_ns, connection.took_ns) = (0, 0);
+            assert!(connection.at_ns >= u64::from(connection.latency_ns) && connection.latency_ns > 0);
+            (connection.at_ns, connection.latency_ns) = (0, 0);
         }
         TraceEvent::Packet(packet) => {
             assert!(packet.at_ns > 0);
@@ -36,12 +36,12 @@ pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<TraceEve
 }
 
 fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
-    let begun = decision.begun?;
+    let begun = decision.new_connection?;
     let Parsed::Segment(segment) = parse(frame, Some(OWN)) else { panic!("{frame:02x?} begins nothing") };
     let wants = TcpHeader::payload(frame, &segment.at);
     Some(TraceEvent::Connection(ConnectionEvent {
         at_ns: 0,
-        took_ns: 0,
+        latency_ns: 0,
         client: SocketAddr::new(segment.at.src, segment.src_port),
         service: SocketAddr::new(segment.at.dst, segment.dst_port),
         server: begun.server,

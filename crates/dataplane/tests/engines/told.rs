@@ -85,7 +85,7 @@ fn read(events: &mut dyn EventSource, many: usize) -> Vec<TraceEvent> {
     }
     assert_eq!(told.len(), many, "{told:?}");
     told.iter_mut().for_each(|event| match event {
-        TraceEvent::Connection(connection) => (connection.at_ns, connection.took_ns) = (0, 0),
+        TraceEvent::Connection(connection) => (connection.at_ns, connection.latency_ns) = (0, 0),
         TraceEvent::Packet(packet) => packet.at_ns = 0,
     });
     told

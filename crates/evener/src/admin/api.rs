@@ -158,18 +158,18 @@ impl From<PathRejection> for ApiError {
 type ApiResult<T> = Result<Json<T>, ApiError>;
 
 /// Asks the control loop, and waits so long and no longer.
-pub(super) async fn ask<T>(
+pub(super) async fn send_request<T>(
     control: &Handle,
     timeout: Duration,
     request: impl FnOnce(oneshot::Sender<T>) -> ControlRequest,
 ) -> Result<T, ApiError> {
     let unavailable = |why: String| ApiError(StatusCode::SERVICE_UNAVAILABLE, why);
     let (sender, receiver) = oneshot::channel();
-    let asked = async {
+    let request = async {
         control.send(request(sender)).await.ok()?;
         receiver.await.ok()
     };
-    match tokio::time::timeout(timeout, asked).await {
+    match tokio::time::timeout(timeout, request).await {
         Ok(Some(answer)) => Ok(answer),
         Ok(None) => Err(unavailable("The control loop has ended; the daemon is stopping.".to_owned())),
         Err(_) => {
@@ -311,11 +311,11 @@ async fn undrain(State(api): State<Api>, names: ServerPath) -> ApiResult<Command
 async fn set_drain(api: &Api, names: ServerPath, drain: bool) -> ApiResult<CommandResult> {
     let Path((service, server)) = names?;
     let request = |answer| ControlRequest::Drain { service, server, drain, answer };
-    done(ask(&api.control, ANSWER_TIMEOUT, request).await?)
+    done(send_request(&api.control, ANSWER_TIMEOUT, request).await?)
 }
 
 async fn reload(State(api): State<Api>) -> ApiResult<CommandResult> {
-    done(ask(&api.control, RELOAD_TIMEOUT, ControlRequest::Reload).await?)
+    done(send_request(&api.control, RELOAD_TIMEOUT, ControlRequest::Reload).await?)
 }
 
 fn done(answer: Result<String, String>) -> ApiResult<CommandResult> {
@@ -336,7 +336,7 @@ async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, 
 }
 
 async fn healthz(State(api): State<Api>) -> Result<&'static str, ApiError> {
-    ask(&api.control, HEALTH_TIMEOUT, ControlRequest::Ping).await?;
+    send_request(&api.control, HEALTH_TIMEOUT, ControlRequest::Ping).await?;
     if api.farm.takes_packets() && api.farm.interfaces().is_empty() {
         let message = "No interface is left to take packets from.";
         return Err(ApiError(StatusCode::SERVICE_UNAVAILABLE, message.to_owned()));

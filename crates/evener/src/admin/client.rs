@@ -79,7 +79,7 @@ impl Client {
     /// # Errors
     /// When the daemon can't be reached, refuses, or answers with something else.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.ask(Method::GET, path).await
+        self.request(Method::GET, path).await
     }
 
     /// Gives an order.
@@ -87,7 +87,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`].
     pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.ask(Method::POST, path).await
+        self.request(Method::POST, path).await
     }
 
     /// Reads an answer that goes on and on, line by line.
@@ -96,8 +96,8 @@ impl Client {
     /// As for [`Client::get`].
     pub async fn follow(&self, path: &str) -> Result<LineStream, ClientError> {
         let late = |_| ClientError::Timeout { path: self.name() };
-        let begun = tokio::time::timeout(TIMEOUT, self.begin(Method::GET, path));
-        let response = begun.await.map_err(late)??;
+        let started = tokio::time::timeout(TIMEOUT, self.begin(Method::GET, path));
+        let response = started.await.map_err(late)??;
         let (status, body) = (response.status(), Body::new(response.into_body()));
         if !status.is_success() {
             let whole = tokio::time::timeout(TIMEOUT, self.whole(body));
@@ -106,7 +106,7 @@ impl Client {
         Ok(LineStream { body: body.into_data_stream(), rest: Vec::new() })
     }
 
-    async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
+    async fn request<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
         let exchange = async {
             let response = self.begin(method, path).await?;
             Ok((response.status(), self.whole(Body::new(response.into_body())).await?))

@@ -22,24 +22,24 @@ const SESSIONS_SHOWN: usize = 100;
 /// and says on stderr what went wrong if something did; to programs on stdout too, as the API does.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
-        Command::Status(view) => ask(view, HttpMethod::Get, "/v1/status", table::status),
+        Command::Status(view) => request(view, HttpMethod::Get, "/v1/status", table::status),
         Command::Services(view) => {
-            ask(view, HttpMethod::Get, "/v1/services", |all: &Vec<_>, width| table::services(all, width))
+            request(view, HttpMethod::Get, "/v1/services", |all: &Vec<_>, width| table::services(all, width))
         }
         Command::Servers(view) => {
-            ask(view, HttpMethod::Get, "/v1/servers", |all: &Vec<_>, width| table::servers(all, width))
+            request(view, HttpMethod::Get, "/v1/servers", |all: &Vec<_>, width| table::servers(all, width))
         }
         Command::Hosts(view) => {
-            ask(view, HttpMethod::Get, "/v1/hosts", |all: &Vec<_>, width| table::hosts(all, width))
+            request(view, HttpMethod::Get, "/v1/hosts", |all: &Vec<_>, width| table::hosts(all, width))
         }
         Command::Names(view) => {
-            ask(view, HttpMethod::Get, "/v1/names", |all: &Vec<_>, width| table::names(all, width))
+            request(view, HttpMethod::Get, "/v1/names", |all: &Vec<_>, width| table::names(all, width))
         }
         Command::Sessions(args) => sessions(args, io::stdout().is_terminal()),
-        Command::Explain(args) => ask(&args.view, HttpMethod::Get, &explain(args), table::explanation),
-        Command::Drain(args) => ask(&args.view, HttpMethod::Post, &drain("drain", args), done),
-        Command::Undrain(args) => ask(&args.view, HttpMethod::Post, &drain("undrain", args), done),
-        Command::Reload(view) => ask(view, HttpMethod::Post, "/v1/reload", done),
+        Command::Explain(args) => request(&args.view, HttpMethod::Get, &explain(args), table::explanation),
+        Command::Drain(args) => request(&args.view, HttpMethod::Post, &drain("drain", args), done),
+        Command::Undrain(args) => request(&args.view, HttpMethod::Post, &drain("undrain", args), done),
+        Command::Reload(view) => request(view, HttpMethod::Post, "/v1/reload", done),
         // Printed while it comes.
         Command::Trace(args) => trace::run(args).map(|()| String::new()),
         Command::Events(args) => events::run(args).map(|()| String::new()),
@@ -101,7 +101,7 @@ enum HttpMethod {
 }
 
 /// Asks, and makes of the answer what is to be printed.
-fn ask<T: DeserializeOwned + Serialize>(
+fn request<T: DeserializeOwned + Serialize>(
     view: &ViewArgs,
     order: HttpMethod,
     path: &str,

@@ -38,20 +38,20 @@ pub(super) async fn events(
     })?;
     lasting.begin();
     // Whoever waits for the answer's head learns that everything from here on is told.
-    let begun = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
-    let told = stream::unfold(listener, |mut listener| async {
+    let first_line = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
+    let items = stream::unfold(listener, |mut listener| async {
         Some((Ok::<_, Infallible>(Bytes::from(next(&mut listener).await?)), listener))
     });
     let fields = [(header::CONTENT_TYPE, CONTENT_TYPE), (header::CACHE_CONTROL, "no-store")];
-    Ok((fields, Body::from_stream(futures_util::StreamExt::chain(begun, told))).into_response())
+    Ok((fields, Body::from_stream(futures_util::StreamExt::chain(first_line, items))).into_response())
 }
 
 /// The next piece of the stream; nothing if no more come.
 async fn next(listener: &mut Subscriber) -> Option<String> {
-    let Ok(heard) = tokio::time::timeout(PULSE, listener.next()).await else {
+    let Ok(item) = tokio::time::timeout(PULSE, listener.next()).await else {
         return Some(":\n\n".to_owned());
     };
-    let happening = EventStreamItem::from(&heard?);
+    let happening = EventStreamItem::from(&item?);
     let head = match &happening {
         EventStreamItem::Event(event) => format!("event: {}\nid: {}\n", event.event, event.number),
         EventStreamItem::Lost { .. } => "event: lost\n".to_owned(),
@@ -65,7 +65,7 @@ pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
     let EventsArgs { seconds, count, json, admin } = args;
     let following = StreamRequest {
         path: "/v1/events",
-        begun: "listening",
+        first_line: "listening",
         seconds: *seconds,
         count: *count,
         json: *json,

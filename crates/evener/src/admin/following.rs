@@ -16,7 +16,7 @@ pub(super) struct StreamRequest<'a> {
     /// The path of an answer that has no end.
     pub(super) path: &'a str,
     /// Said on standard error when the answer has begun, so that on the other is nothing but what is told.
-    pub(super) begun: &'a str,
+    pub(super) first_line: &'a str,
     /// At most so many seconds,
     pub(super) seconds: Option<u64>,
     /// and so many lines.
@@ -51,13 +51,13 @@ impl StreamRequest<'_> {
     ) -> Result<(), CommandError> {
         let client = daemon(self.admin)?;
         let mut lines = client.follow(self.path).await?;
-        eprintln!("evener: {}", self.begun);
+        eprintln!("evener: {}", self.first_line);
         let mut count = self.count.unwrap_or(u64::MAX);
         while count > 0 {
             let line = lines.next().await.ok_or(ClientError::Ended)?;
             let Some(data) = data(&line) else { continue };
-            let told: T = serde_json::from_slice(data).map_err(|error| client.garbled(error))?;
-            let text = if self.json { record::json(&told) } else { text(&told) + "\n" };
+            let line: T = serde_json::from_slice(data).map_err(|error| client.garbled(error))?;
+            let text = if self.json { record::json(&line) } else { text(&line) + "\n" };
             let mut out = io::stdout().lock();
             match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
                 Ok(()) => count -= 1,

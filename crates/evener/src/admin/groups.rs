@@ -12,7 +12,7 @@ use evener_core::node::group::{GroupMessage, Verb};
 use serde::Deserialize;
 
 use super::access::{Peer, ReadPermission};
-use super::api::{ANSWER_TIMEOUT, Api, ApiError, CommandResult, ask};
+use super::api::{ANSWER_TIMEOUT, Api, ApiError, CommandResult, send_request};
 use crate::board::request::{ControlRequest, GroupReply, GroupSender};
 
 /// Longer bodies are refused, in bytes; as many as a message has.
@@ -90,22 +90,22 @@ pub(super) async fn members(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
     looks: Option<Extension<ReadPermission>>,
-    asker: GroupSender,
+    sender: GroupSender,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
     // Whoever may look at the farm may look at its groups.
-    let asker = match looks {
+    let sender = match looks {
         Some(Extension(ReadPermission(true))) => GroupSender::Operator,
-        _ => asker,
+        _ => sender,
     };
-    tell(&api, name, asker, GroupMessage::Query).await
+    send_message(&api, name, sender, GroupMessage::Query).await
 }
 
 /// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so without being asked first.
 pub(super) async fn add(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    asker: GroupSender,
+    sender: GroupSender,
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
@@ -113,15 +113,15 @@ pub(super) async fn add(
     let joiners = described.list().into_iter().map(MemberDescription::joiner).collect::<Result<Vec<_>, _>>();
     let joiners = joiners.map_err(|why| ApiError(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
     if joiners.is_empty() {
-        return Err(nobody());
+        return Err(no_group());
     }
-    tell(&api, name, asker, GroupMessage::Add(joiners)).await
+    send_message(&api, name, sender, GroupMessage::Add(joiners)).await
 }
 
 pub(super) async fn remove(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    asker: GroupSender,
+    sender: GroupSender,
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
@@ -129,16 +129,16 @@ pub(super) async fn remove(
     let urls = named.iter().map(|named| member_url(&named.url)).collect::<Result<Vec<_>, _>>();
     let urls = urls.map_err(|why| ApiError(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
     if urls.is_empty() {
-        return Err(nobody());
+        return Err(no_group());
     }
-    tell(&api, name, asker, GroupMessage::Exit(urls)).await
+    send_message(&api, name, sender, GroupMessage::Exit(urls)).await
 }
 
 /// A report is judged as its text would be.
 pub(super) async fn inform(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    asker: GroupSender,
+    sender: GroupSender,
     body: Result<Json<serde_json::Value>, JsonRejection>,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
@@ -152,10 +152,10 @@ pub(super) async fn inform(
             let status = StatusCode::from_u16(why.status()).unwrap_or(StatusCode::BAD_REQUEST);
             ApiError(status, why.to_string())
         })?;
-    tell(&api, name, asker, message).await
+    send_message(&api, name, sender, message).await
 }
 
-fn nobody() -> ApiError {
+fn no_group() -> ApiError {
     ApiError(
         StatusCode::BAD_REQUEST,
         "Nobody is named: send {\"url\": \"http://...\"}, or a list of these.".to_owned(),
@@ -188,14 +188,14 @@ impl FromRequestParts<Api> for GroupSender {
     }
 }
 
-async fn tell(
+async fn send_message(
     api: &Api,
     group: String,
-    asker: GroupSender,
+    sender: GroupSender,
     message: GroupMessage,
 ) -> Result<Response, ApiError> {
-    let request = |answer| ControlRequest::Group { group, asker, message, answer };
-    let GroupReply { status, body, is_json } = ask(&api.control, ANSWER_TIMEOUT, request).await?;
+    let request = |answer| ControlRequest::Group { group, sender, message, answer };
+    let GroupReply { status, body, is_json } = send_request(&api.control, ANSWER_TIMEOUT, request).await?;
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let message = body.trim_end().to_owned();
     match (status.is_success(), is_json) {

@@ -247,7 +247,7 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
 
     encode_nodes(encoder, status)?;
     encode_events(encoder, status)?;
-    encode_told(encoder, status)?;
+    encode_trace_counts(encoder, status)?;
     let mut daemon = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
     daemon
         .seconds("uptime", "Time since the daemon started.", |status| Some(status.uptime_seconds as f64))?;
@@ -322,7 +322,7 @@ fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
 }
 
 /// What is told of single connections.
-fn encode_told(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
+fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let help = "Time to decide about connections that are handed over.";
     let mut metric =
         encoder.encode_descriptor("decide", help, Some(&Unit::Seconds), MetricType::Histogram)?;

@@ -127,10 +127,10 @@ fn is_spared(server: &ServerView) -> bool {
 fn note(server: &ServerView) -> String {
     let cause = server.cause.as_ref().filter(|_| is_spared(server));
     let error = server.report.as_ref().and_then(|report| report.error.as_ref());
-    let said = [server.reason.as_ref(), server.probe_error.as_ref(), cause, error];
-    let mut said: Vec<&str> = said.into_iter().flatten().map(String::as_str).collect();
-    said.dedup();
-    said.join("; ")
+    let notes = [server.reason.as_ref(), server.probe_error.as_ref(), cause, error];
+    let mut notes: Vec<&str> = notes.into_iter().flatten().map(String::as_str).collect();
+    notes.dedup();
+    notes.join("; ")
 }
 
 /// Hosts.
@@ -291,8 +291,8 @@ pub(super) fn status(status: &StatusView, page: usize) -> String {
         facts.push(("missing", format!("{} {}: {}", part.kind, clean(&part.place), clean(error))));
     }
     if let Some(Dispatcher { address, decides }) = &status.dispatcher {
-        let says = if *decides { "decides" } else { "doesn't answer: this host decides by its own tables" };
-        facts.push(("dispatcher", format!("{} {says}", clean(address))));
+        let state = if *decides { "decides" } else { "doesn't answer: this host decides by its own tables" };
+        facts.push(("dispatcher", format!("{} {state}", clean(address))));
     }
     if let Some(path) = &status.access_log.path {
         let (written, lost) = (count(status.access_log.written), count(status.access_log.lost));

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
 
-use super::api::{ANSWER_TIMEOUT, Api, ApiError, ask, client};
+use super::api::{ANSWER_TIMEOUT, Api, ApiError, client, send_request};
 use super::client::escape;
 use super::command::CommandError;
 use super::following::StreamRequest;
@@ -54,7 +54,8 @@ pub(super) async fn trace(
 ) -> Result<Response, ApiError> {
     let Query(query) = query?;
     let client = client(&query.client)?;
-    let lines = ask(&api.control, ANSWER_TIMEOUT, |answer| ControlRequest::Trace(client, answer)).await?;
+    let lines =
+        send_request(&api.control, ANSWER_TIMEOUT, |answer| ControlRequest::Trace(client, answer)).await?;
     let lines = lines.map_err(|why| ApiError(StatusCode::SERVICE_UNAVAILABLE, format!("{why}.")))?;
     lasting.begin();
     let lines = stream::unfold(lines, |mut lines| async {
@@ -69,7 +70,7 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CommandError> {
     let TraceArgs { client, seconds, count, json, admin } = args;
     let following = StreamRequest {
         path: &format!("/v1/trace?client={}", escape(&client.to_string())),
-        begun: &format!("following {client}"),
+        first_line: &format!("following {client}"),
         seconds: *seconds,
         count: *count,
         json: *json,
@@ -90,23 +91,24 @@ fn text(traced: &Traced) -> String {
 fn packet_text(packet: &TracedPacket) -> String {
     let TracedPacket { time, protocol, src, dst, bytes, verdict, reason, .. } = packet;
     let flags = packet.flags.as_ref().map_or_else(String::new, |flags| format!(" {flags}"));
-    let beside = packet.beside.as_ref().map_or_else(String::new, |beside| format!(", {beside}"));
+    let also_counted =
+        packet.beside.as_ref().map_or_else(String::new, |also_counted| format!(", {also_counted}"));
     let server = packet.server.as_ref().map_or_else(String::new, |server| format!(" => {server}"));
-    format!("{time} {protocol}{flags} {src} > {dst} {bytes} bytes: {verdict}, {reason}{beside}{server}")
+    format!("{time} {protocol}{flags} {src} > {dst} {bytes} bytes: {verdict}, {reason}{also_counted}{server}")
 }
 
 fn decision_text(decision: &AccessLogEntry) -> String {
     let AccessLogEntry { time, service, client, mechanism, .. } = decision;
-    let took = seconds(decision.decide_us / 1e6);
+    let latency = seconds(decision.decide_us / 1e6);
     let kind = decision.kind.as_deref().unwrap_or("nothing that can be read");
-    let asked = [&decision.method, &decision.host, &decision.sni, &decision.path].into_iter().flatten();
-    let asked: String = asked.map(|part| format!(" {part}")).collect();
+    let request = [&decision.method, &decision.host, &decision.sni, &decision.path].into_iter().flatten();
+    let request: String = request.map(|part| format!(" {part}")).collect();
     let cut = if decision.cut { " ..." } else { "" };
     let route = decision.route.map_or_else(|| "no route".to_owned(), |route| format!("route {route}"));
     let status = decision.status.map_or_else(String::new, |status| format!(", answered {status}"));
     let server = decision.server.as_deref().unwrap_or("no server");
     format!(
-        "{time} {client} asks {service}: {kind}{asked}{cut}: {route}, {mechanism} in {took}{status} => {server}"
+        "{time} {client} asks {service}: {kind}{request}{cut}: {route}, {mechanism} in {latency}{status} => {server}"
     )
 }
 

@@ -88,7 +88,7 @@ impl<'a> ServedService<'a> {
     /// How this host has the addresses.
     pub(super) fn arp_mode(&self) -> ArpMode {
         let method = self.service.method;
-        match (method.translates(), method.asks_on_link() && self.service.discover.is_some()) {
+        match (method.translates(), method.needs_link_layer() && self.service.discover.is_some()) {
             (true, _) => ArpMode::Absent,
             (false, true) => ArpMode::Answering,
             (false, false) => ArpMode::Silent,

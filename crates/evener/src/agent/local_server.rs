@@ -139,7 +139,7 @@ impl LocalServer {
     /// The same from time to time: interfaces come and go, and so may what was placed on them.
     pub(crate) async fn look(&mut self, config: &Config, network: &Network) {
         let trouble = self.fulfil(config, network).await.err().map(|error| error.to_string());
-        self.trouble.tell(trouble);
+        self.trouble.log_once(trouble);
     }
 
     /// Takes back what was done, unless it is to be kept.

@@ -151,7 +151,7 @@ struct Agent {
     trouble: LastProblem,
     counted: BTreeMap<Reason, u64>,
     /// By whom this server's load is told.
-    telling: LoadExporter,
+    exporter: LoadExporter,
     /// Groups that it joins.
     memberships: Memberships,
     /// By whom directors are spoken with, where connections are handed over.
@@ -198,9 +198,9 @@ impl Agent {
         let wanted = member::wanted(&config, &identity, &network);
         let path_key = path_probe::key(&config)?;
         let known = LoadContext { config: &config, network: &network, memberships: &wanted, path_key };
-        let telling = LoadExporter::start(&known, &directory);
+        let exporter = LoadExporter::start(&known, &directory);
         let mut memberships = Memberships::new(&directory);
-        memberships.follow(wanted, &telling);
+        memberships.follow(wanted, &exporter);
         let mut agent = Agent {
             config_path,
             config,
@@ -210,7 +210,7 @@ impl Agent {
             network_changes,
             trouble: LastProblem::default(),
             counted,
-            telling,
+            exporter,
             memberships,
             speaker: None,
             unheard: BTreeMap::new(),
@@ -246,12 +246,12 @@ impl Agent {
             }
         };
         eprintln!("evener: ready");
-        tell(sd_notify::NotifyState::Ready);
+        notify_systemd(sd_notify::NotifyState::Ready);
         let mut look = Instant::now() + LOOK;
         let mut renewal = tokio::time::interval(RENEWAL);
         loop {
             tokio::select! {
-                wish = signals.next() => match wish {
+                action = signals.next() => match action {
                     SignalAction::Reload => self.reload().await,
                     end => return end,
                 },
@@ -267,12 +267,12 @@ impl Agent {
 
     /// Reads the file again. What is wrong with it changes nothing.
     async fn reload(&mut self) {
-        tell(sd_notify::NotifyState::Reloading);
+        notify_systemd(sd_notify::NotifyState::Reloading);
         match self.try_reload().await {
             Ok(()) => tracing::info!(file = %self.config_path.display(), "reloaded"),
             Err(error) => tracing::error!("{error}"),
         }
-        tell(sd_notify::NotifyState::Ready);
+        notify_systemd(sd_notify::NotifyState::Ready);
     }
 
     async fn try_reload(&mut self) -> Result<(), String> {
@@ -291,13 +291,13 @@ impl Agent {
         let path_key = path_probe::key(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         let wanted = member::wanted(&config, &self.identity, &network);
-        self.telling.follow(&LoadContext {
+        self.exporter.follow(&LoadContext {
             config: &config,
             network: &network,
             memberships: &wanted,
             path_key,
         });
-        self.memberships.follow(wanted, &self.telling);
+        self.memberships.follow(wanted, &self.exporter);
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;
         self.speak(&network);
@@ -307,7 +307,7 @@ impl Agent {
     /// Holds the host against its desired state: interfaces come and go, and so may what was placed on them.
     async fn look(&mut self) {
         let trouble = self.try_look().await.err();
-        self.trouble.tell(trouble);
+        self.trouble.log_once(trouble);
         self.report();
     }
 
@@ -341,7 +341,7 @@ impl Agent {
 
     /// Leaves the host as it was found.
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
-        tell(sd_notify::NotifyState::Stopping);
+        notify_systemd(sd_notify::NotifyState::Stopping);
         // First: clients are sent elsewhere before anything changes here.
         self.memberships.end(keep).await;
         let network = network::read().await?;
@@ -373,7 +373,7 @@ fn take_over(
 struct LastProblem(Option<String>);
 
 impl LastProblem {
-    fn tell(&mut self, trouble: Option<String>) {
+    fn log_once(&mut self, trouble: Option<String>) {
         if let Some(error) = trouble.as_ref().filter(|_| trouble != self.0) {
             tracing::error!("{error}; it is tried again");
         }
@@ -419,7 +419,7 @@ fn counters(host_state: &HostState) -> BTreeMap<Reason, u64> {
     }
 }
 
-fn tell(state: sd_notify::NotifyState<'_>) {
+fn notify_systemd(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "the service manager was not told");
     }

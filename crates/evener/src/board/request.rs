@@ -30,7 +30,7 @@ pub enum ControlRequest {
         /// Service name.
         group: String,
         /// Who says it.
-        asker: GroupSender,
+        sender: GroupSender,
         /// What.
         message: GroupMessage,
         /// What came of it.

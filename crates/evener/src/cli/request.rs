@@ -145,8 +145,8 @@ mod tests {
             ("http://a:/", "write a port"),
         ];
         for (text, help) in cases {
-            let said = text.parse::<WebRequest>().unwrap_err();
-            assert!(said.contains(help), "{text}: {said}");
+            let error = text.parse::<WebRequest>().unwrap_err();
+            assert!(error.contains(help), "{text}: {error}");
         }
     }
 }

@@ -115,7 +115,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let report_gain_percent =
         section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
     let report = report::read(section, Placement::Director);
-    check_policy(section, policy, report.as_ref().is_some_and(|report| report.kind.tells_load()));
+    check_policy(section, policy, report.as_ref().is_some_and(|report| report.kind.reports_load()));
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let (joining, allow, token_file, client_ca, joins) = section.section("group", |section| {
         let allow = section.list("allow", addresses::prefix);
@@ -177,16 +177,16 @@ fn status(value: &DeValue<'_>) -> Result<RedirectStatus, Complaint> {
 }
 
 /// Complains of keys that the policy doesn't go by, and of what it goes by and isn't there.
-fn check_policy(section: &mut Section<'_>, policy: &Policy, is_asked: bool) {
+fn check_policy(section: &mut Section<'_>, policy: &Policy, is_queried: bool) {
     let name = policy.name;
-    let asks = Consumer::Redirect.goes_by(policy, Signal::Load);
+    let needs_load = Consumer::Redirect.goes_by(policy, Signal::Load);
     let is_reported = policy.redirect.is_some_and(|by| by.choice == Choice::Head);
-    for (key, goes) in [("load", is_reported), ("report_gain", is_reported || asks)] {
+    for (key, goes) in [("load", is_reported), ("report_gain", is_reported || needs_load)] {
         let Some(span) = section.key_span(key).filter(|_| !goes) else { continue };
         let message = format!("`{key}` is only for policy \"least-load\"; this service has \"{name}\"");
         section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
     }
-    if let Some(span) = section.key_span("policy").filter(|_| asks && !is_asked) {
+    if let Some(span) = section.key_span("policy").filter(|_| needs_load && !is_queried) {
         let message = format!("\"{name}\" goes by what members answer, and nobody asks them");
         let mut without: Vec<&Policy> = Consumer::Redirect.policies_without(Signal::Load).collect();
         // As choices are listed, the default's first; then those that go by what Evener measures.

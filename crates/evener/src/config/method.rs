@@ -98,7 +98,7 @@ impl MethodConfig {
 
     /// Why servers are reached by routes and not asked for on the link, if they are.
     pub(super) fn routed(&self, placement: Placement) -> Option<String> {
-        let by_method = self.written.filter(|method| !method.asks_on_link());
+        let by_method = self.written.filter(|method| !method.needs_link_layer());
         by_method.map(|method| format!("method \"{method}\"")).or_else(|| match placement {
             Placement::EveryHost => Some("placement \"every-host\"".to_owned()),
             Placement::Director => None,

@@ -410,7 +410,7 @@ fn config(
     refers.groups.extend(groups.iter_mut().map(|placed| std::mem::take(&mut placed.files)));
     placement::check(root, &farm, &placed);
     farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
-    route::check_room(root, &placed);
+    route::check_capacity(root, &placed);
     let of_packets =
         placed.iter().map(|placed| ServiceReference::service(&placed.service, placed.name.clone()));
     let of_groups =
@@ -434,7 +434,7 @@ fn service_or_group(
     unwritten: &mut DefaultedPolicies,
 ) -> (Option<ServiceEntry>, Option<PlacedGroup>) {
     let is_written = section.key_span("policy").is_some();
-    let read = match section.says("method", REDIRECT) {
+    let read = match section.has_word("method", REDIRECT) {
         true => (None, group::read(section)),
         false => (service::read(section), None),
     };

@@ -111,13 +111,13 @@ impl Problems {
         files: impl IntoIterator<Item = (&'f str, &'f str, Vec<Problem>)>,
     ) -> Self {
         let mut problems = Problems { file: file.to_owned(), parts: Vec::new(), omitted: 0 };
-        let mut room = defaults::PROBLEMS;
+        let mut remaining = defaults::PROBLEMS;
         for (file, text, mut list) in files {
             drop_echoes(text, &mut list);
             list.sort_by_key(|problem| problem.span.as_ref().map(|span| span.start));
-            problems.omitted += list.len().saturating_sub(room);
-            list.truncate(room);
-            room -= list.len();
+            problems.omitted += list.len().saturating_sub(remaining);
+            list.truncate(remaining);
+            remaining -= list.len();
             for problem in &mut list {
                 problem.span = problem.span.take().map(|span| within(text, span));
                 problem.also = problem.also.take().map(|(span, label)| (within(text, span), label));

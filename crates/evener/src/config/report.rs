@@ -36,8 +36,8 @@ pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Re
 /// Complains of a policy that goes by what servers say where they aren't asked, or for how much of their weight they want alone.
 pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &Policy, report: Option<&Reporting>) {
     let goes_by_load = by.goes_by(policy, Signal::Load);
-    let is_told = report.is_some_and(|report| report.kind.tells_load());
-    let Some(span) = service.key_span("policy").filter(|_| goes_by_load && !is_told) else { return };
+    let reports_load = report.is_some_and(|report| report.kind.reports_load());
+    let Some(span) = service.key_span("policy").filter(|_| goes_by_load && !reports_load) else { return };
     let message = format!(
         "policy \"{}\" goes by the load that servers tell by HTTP, and this service doesn't ask for it",
         policy.name

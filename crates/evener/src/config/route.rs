@@ -198,7 +198,7 @@ fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
 }
 
 /// What there is room for in a farm: each service has a ring, and so has each set of servers that its routes name.
-pub(super) fn check_room(root: &Section<'_>, placed: &[ServiceEntry]) {
+pub(super) fn check_capacity(root: &Section<'_>, placed: &[ServiceEntry]) {
     let routes: Vec<(&str, &Route, &Span)> = placed.iter().flat_map(routes_of).collect();
     if let Some((_, _, one_too_many)) = routes.get(defaults::FARM_ROUTES) {
         let message = format!("the services have {} routes together", routes.len());

@@ -83,7 +83,7 @@ impl<'d> Section<'d> {
     }
 
     /// Says what to do about keys that don't belong here.
-    pub(super) fn say_of_others(&mut self, help: &'static str) {
+    pub(super) fn set_unknown_key_help(&mut self, help: &'static str) {
         self.others = Some(help);
     }
 
@@ -206,7 +206,7 @@ impl<'d> Section<'d> {
     }
 
     /// Whether `key` is this word, before anybody reads it.
-    pub(super) fn says(&self, key: &str, word: &str) -> bool {
+    pub(super) fn has_word(&self, key: &str, word: &str) -> bool {
         let value = self.table.get(key).map(Spanned::get_ref);
         matches!(value, Some(DeValue::String(written)) if written == word)
     }

@@ -68,7 +68,7 @@ impl<'a> ServersReader<'a> {
             section.missing(
                 "server",
                 "this service has no servers and does not look for any",
-                match self.reach.method().asks_on_link() {
+                match self.reach.method().needs_link_layer() {
                     true => "add [[service.server]] with its address, or discover = \"arp\"",
                     false => "add [[service.server]] with its address",
                 },
@@ -125,10 +125,10 @@ impl<'a> ServersReader<'a> {
             section.missing("address", "this server has no address", help);
         }
         let address = address?;
-        let (span, (ip, beside)) = (address.span(), address.into_inner());
-        match (beside, &port, self.reach.written) {
-            (Some(beside), _, Some(written)) if !written.translates() => {
-                let message = format!("`address` has a port: \"{}\"", SocketAddr::new(ip, beside));
+        let (span, (ip, address_port)) = (address.span(), address.into_inner());
+        match (address_port, &port, self.reach.written) {
+            (Some(address_port), _, Some(written)) if !written.translates() => {
+                let message = format!("`address` has a port: \"{}\"", SocketAddr::new(ip, address_port));
                 let help =
                     format!("write \"{ip}\": method \"{written}\" keeps the port that the client asked for");
                 section.problem(Problem::new(span.clone(), message, help));
@@ -140,7 +140,7 @@ impl<'a> ServersReader<'a> {
             }
             _ => {}
         }
-        Some(WrittenAddress { address: ip, port: beside.or(port.map(Spanned::into_inner)), span })
+        Some(WrittenAddress { address: ip, port: address_port.or(port.map(Spanned::into_inner)), span })
     }
 
     fn check(

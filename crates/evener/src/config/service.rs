@@ -170,7 +170,7 @@ impl Discovery {
             );
         }
         if let Some(span) = section.key_span("discover")
-            && let Some(method) = reach.written.filter(|method| !method.asks_on_link())
+            && let Some(method) = reach.written.filter(|method| !method.needs_link_layer())
         {
             let message = format!("`discover` is only for method \"l2\"; this service has \"{method}\"");
             let help =

@@ -76,7 +76,7 @@ fn help(message: &str, line: &str) -> &'static str {
 mod tests {
     use super::super::parse;
 
-    fn said(text: &str) -> Vec<(Option<usize>, String, String)> {
+    fn problems_of(text: &str) -> Vec<(Option<usize>, String, String)> {
         let problems = parse(text, "file").unwrap_err();
         problems.reports().map(|r| (r.line, r.message.to_owned(), r.help.to_owned())).collect()
     }
@@ -90,8 +90,9 @@ mod tests {
             (3, "the value of `address` needs quotes", "write address = \"192.0.2.100:80\""),
             (6, "the value of `interval` needs quotes", "write interval = \"2s\""),
         ];
-        let expected = expected.map(|(line, said, help)| (Some(line), said.to_owned(), help.to_owned()));
-        assert_eq!(said(file), expected);
+        let expected =
+            expected.map(|(line, message, help)| (Some(line), message.to_owned(), help.to_owned()));
+        assert_eq!(problems_of(file), expected);
     }
 
     #[test]
@@ -101,10 +102,10 @@ mod tests {
         let json = "{\n \"service\": [\n {\"name\": \"web\"}\n ]\n}\n";
         let prose = "Dear all,\n\nthis is\nno configuration\nat all.\n".repeat(100);
         for text in [haproxy, yaml, json, &prose] {
-            let said = said(text);
+            let problems = problems_of(text);
             assert!(
-                matches!(&said[..], [(Some(1), said, _)] if said.contains("not a TOML file")),
-                "{said:?}"
+                matches!(&problems[..], [(Some(1), message, _)] if message.contains("not a TOML file")),
+                "{problems:?}"
             );
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::problems::ProblemReport;
 
 /// There may be hundreds of thousands of names: of one policy so many are told.
-const NAMES_TOLD: usize = 8;
+const NAMES_SHOWN: usize = 8;
 
 /// Those without `policy`, by what they get.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl DefaultedPolicies {
     pub(super) fn name(&mut self, name: &dyn std::fmt::Display, policy: &'static str) {
         let (first, count) = self.names.entry(policy).or_default();
         *count += 1;
-        if first.len() < NAMES_TOLD {
+        if first.len() < NAMES_SHOWN {
             first.push(name.to_string());
         }
     }

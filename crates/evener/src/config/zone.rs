@@ -102,7 +102,7 @@ impl ZoneSource {
             RecordError::SecondSoa(name) => {
                 lines().rfind(|(owner, rtype, _)| owner == name && *rtype == rtype::SOA)
             }
-            RecordError::BesideCname(name) => {
+            RecordError::OtherDataAtCname(name) => {
                 lines().rfind(|(owner, rtype, _)| owner == name && *rtype == rtype::CNAME)
             }
             RecordError::Dname(name) => {
@@ -246,10 +246,10 @@ fn is_sound(rtype: Rtype, data: &[u8]) -> bool {
 }
 
 /// Takes apart "LINE:COLUMN: WHAT". The column is behind the word that is wrong, so the first one means the end of the line before.
-fn placed(said: &str) -> SyntaxError {
-    let mut parts = said.splitn(3, ':');
+fn placed(message: &str) -> SyntaxError {
+    let mut parts = message.splitn(3, ':');
     let mut number = || parts.next().and_then(|text| text.parse::<usize>().ok());
-    let (Some(line), Some(column)) = (number(), number()) else { return (1, said.to_owned()) };
+    let (Some(line), Some(column)) = (number(), number()) else { return (1, message.to_owned()) };
     let line = if column == 1 && line > 1 { line - 1 } else { line };
     (line, parts.next().unwrap_or_default().trim().to_owned())
 }

@@ -124,7 +124,7 @@ impl Executor {
         // The firewall's rules may have to change, before anybody is answered that a file is in force.
         self.restores_later |= before.reloads.done != now.reloads.done;
         if is_new {
-            self.tell_names(TableNames::of(&plan, Arc::clone(&plan.tables)));
+            self.update_names(TableNames::of(&plan, Arc::clone(&plan.tables)));
         }
         self.catch_up();
         self.follow_orders();

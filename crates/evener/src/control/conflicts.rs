@@ -51,14 +51,14 @@ pub(super) struct ProbedAddresses {
 impl ProbedAddresses {
     /// Asks for what the director would answer for with this file, and doesn't yet; `None` if that is nothing. What every
     /// host may own is claimed later, with care.
-    pub(super) fn ask(
+    pub(super) fn send(
         executor: &Executor,
         farm: &Farm,
         links: &BTreeMap<u32, Mac>,
     ) -> Option<ProbedAddresses> {
         let addresses = executor.director.newly_announced(farm, links);
         for (ifindex, address) in &addresses {
-            executor.neighbours.ask(*ifindex, None, *address);
+            executor.neighbours.request(*ifindex, None, *address);
         }
         let own = links.values().copied().collect();
         (!addresses.is_empty()).then(|| ProbedAddresses { addresses, own, until: Instant::now() + WAIT })

@@ -32,7 +32,7 @@ impl Daemon {
             Ok(server) => server,
             Err(why) => return drop(answer.send(Err(not_drainable(director, meant, why)))),
         };
-        self.executor.tell(Input::Drain { server: server.name.clone(), drain });
+        self.executor.handle_fact(Input::Drain { server: server.name.clone(), drain });
         // Groups and names don't wait for tables.
         let awaited = self.executor.director.awaited().filter(|_| server.owner == ServerOwner::Service);
         let draining = PendingDrain { number: awaited.unwrap_or_default(), server, drain, answer };

@@ -17,9 +17,9 @@ use super::groups::GroupControl;
 use super::handoff::HandoffControl;
 use super::hosts::HostSocket;
 use super::names::NameControl;
-use super::showing::SnapshotPublisher;
-use super::telling::TraceControl;
+use super::publisher::SnapshotPublisher;
 use super::totals::ServiceTotals;
+use super::trace_control::TraceControl;
 use super::{IDLE_ENGINE, clocks, now_ms};
 use crate::board::DaemonInfo;
 use crate::board::request::{GroupReply, GroupSender};
@@ -64,7 +64,7 @@ pub(super) struct Executor {
     /// Whether each service has a server, where the director has become ready and nobody was told yet.
     ready: Option<bool>,
     pub(super) handing: HandoffControl,
-    pub(super) telling: TraceControl,
+    pub(super) trace: TraceControl,
     pub(super) totals: ServiceTotals,
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
@@ -104,7 +104,7 @@ impl Executor {
             names,
             ready: None,
             handing: HandoffControl::default(),
-            telling: TraceControl::default(),
+            trace: TraceControl::default(),
             totals: ServiceTotals::default(),
             facts,
             bus,
@@ -115,7 +115,7 @@ impl Executor {
     }
 
     /// Tells the director a fact, and does what it orders.
-    pub(super) fn tell(&mut self, input: Input) {
+    pub(super) fn handle_fact(&mut self, input: Input) {
         self.director.handle(self.moment(), input);
         self.follow_orders();
         self.show();
@@ -138,7 +138,7 @@ impl Executor {
         let counts = self.plane.memory().counts.active;
         let count = |slot: u16| Some((slot, counts.get(usize::from(slot))?.load(Relaxed)));
         let active = self.director.due_counts(now_ms()).filter_map(count).collect();
-        self.tell(Input::Time { active });
+        self.handle_fact(Input::Time { active });
     }
 
     pub(super) fn moment(&self) -> Moment {
@@ -146,9 +146,9 @@ impl Executor {
     }
 
     /// A member says something.
-    pub(super) fn answer_member(&mut self, ask: MemberMessage) {
+    pub(super) fn answer_member(&mut self, message: MemberMessage) {
         let now = self.moment();
-        self.groups.answer(&mut self.director, now, ask);
+        self.groups.answer(&mut self.director, now, message);
         self.follow_orders();
         self.show();
     }
@@ -157,11 +157,11 @@ impl Executor {
     pub(super) fn answer_group(
         &mut self,
         group: &str,
-        asker: &GroupSender,
+        sender: &GroupSender,
         message: GroupMessage,
     ) -> GroupReply {
         let now = self.moment();
-        let answer = self.groups.ordered(&mut self.director, now, group, asker, message);
+        let answer = self.groups.ordered(&mut self.director, now, group, sender, message);
         self.follow_orders();
         self.show();
         answer
@@ -180,7 +180,7 @@ impl Executor {
                     hosts.send(to, &datagram);
                 }
             }
-            Output::Ask { ifindex, sender, target } => self.neighbours.ask(ifindex, sender, target),
+            Output::Ask { ifindex, sender, target } => self.neighbours.request(ifindex, sender, target),
             Output::Announce(addresses) => {
                 // an interface may have another MAC than it had, and that is what there is to tell
                 self.listen();
@@ -192,12 +192,12 @@ impl Executor {
                 }
             }
             Output::Probe(probe) => self.start_probe(probe),
-            Output::LoadQuery(query) => self.ask_for_load(query),
+            Output::LoadQuery(query) => self.query_load(query),
             Output::Score(scores) => self.plane.score(&scores),
             Output::Name(order) => self.names.execute(order, self.director.snapshot()),
             Output::Ready { serving } => self.ready = Some(serving),
             Output::Group { group, order } => self.groups.execute(&self.config, &group, order),
-            Output::Event(event) => self.bus.tell(DaemonEvent::Farm(event)),
+            Output::Event(event) => self.bus.publish(DaemonEvent::Farm(event)),
         }
     }
 
@@ -295,10 +295,10 @@ impl Executor {
         });
     }
 
-    fn ask_for_load(&self, query: LoadQuery) {
+    fn query_load(&self, query: LoadQuery) {
         let facts = self.facts.clone();
         tokio::spawn(async move {
-            let result = report::ask(query.to, &query.settings).await;
+            let result = report::fetch(query.to, &query.settings).await;
             let _ = facts.send(Input::Reported { server: query.server, result }).await;
         });
     }

@@ -22,7 +22,7 @@ use crate::io::member_probe::probe_member;
 use crate::record::Recorder;
 use crate::redirect::{
     Frontend, Frontends, GroupContext, GroupSockets, ListenError, MemberMessage, MemberQuery, MessageSender,
-    Reply, RequestLog, Responders, Rules, SlowPathServer, ask_for_load, ask_for_report, read_tls,
+    Reply, RequestLog, Responders, Rules, SlowPathServer, fetch_report, query_load, read_tls,
 };
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::group_tokens::GroupTokens;
@@ -44,7 +44,7 @@ pub(super) struct GroupControl {
     /// None while there was never a group.
     responders: Option<Responders>,
     attendant: SlowPathServer,
-    telling: RequestLog,
+    request_log: RequestLog,
     directory: PathBuf,
     facts: mpsc::Sender<Input>,
     /// Where this daemon listens: no member is there.
@@ -58,8 +58,8 @@ impl GroupControl {
         facts: mpsc::Sender<Input>,
         recorder: &Arc<Recorder>,
     ) -> (GroupControl, mpsc::Receiver<MemberMessage>) {
-        let telling = RequestLog::new(Arc::clone(recorder));
-        let (asks, asked) = mpsc::channel(MESSAGES);
+        let request_log = RequestLog::new(Arc::clone(recorder));
+        let (messages, receiver) = mpsc::channel(MESSAGES);
         let groups = GroupControl {
             fronts: Arc::default(),
             client_cas: BTreeMap::new(),
@@ -67,13 +67,13 @@ impl GroupControl {
             next_tokens: BTreeMap::new(),
             throttle: TokenThrottle::default(),
             responders: None,
-            attendant: SlowPathServer::start(telling.clone(), asks),
-            telling,
+            attendant: SlowPathServer::start(request_log.clone(), messages),
+            request_log,
             directory: directory.to_owned(),
             facts,
             own: Arc::new([]),
         };
-        (groups, asked)
+        (groups, receiver)
     }
 
     /// The redirectors of groups.
@@ -94,7 +94,7 @@ impl GroupControl {
             let threads = available_parallelism().map_or(1, NonZero::get);
             let taker = self.attendant.taker();
             self.responders =
-                Some(Responders::start(threads, ClientLimits::make().redirected, &taker, &self.telling)?);
+                Some(Responders::start(threads, ClientLimits::make().redirected, &taker, &self.request_log)?);
         }
         let Some(responders) = &self.responders else { return Ok(None) };
         let mut opened = responders.open(&wanted(config))?;
@@ -230,11 +230,13 @@ impl GroupControl {
                 let from = here.flat_map(|service| &service.group.addresses).map(SocketAddr::ip).collect();
                 let ca = self.client_cas.get(name).cloned();
                 let question = MemberQuery { url, is_named, reach, own, from, ca };
-                self.find_out(name, member, async move { MemberFact::Queried(ask_for_load(question).await) });
+                self.find_out(name, member, async move { MemberFact::Queried(query_load(question).await) });
             }
-            MemberOrder::Ask { member, url, settings, reach } => self.find_out(name, member, async move {
-                MemberFact::Server(Fact::Reported(ask_for_report(url, reach, own, settings).await))
-            }),
+            MemberOrder::FetchReport { member, url, settings, reach } => {
+                self.find_out(name, member, async move {
+                    MemberFact::Server(Fact::Reported(fetch_report(url, reach, own, settings).await))
+                })
+            }
             MemberOrder::Save { record } => {
                 if let Err(error) = replace(&self.record_path(name), &record) {
                     tracing::warn!(%error, service = name, "its members will be forgotten at a restart");

@@ -53,8 +53,8 @@ impl HostSocket {
         secret: Secret,
     ) -> io::Result<(HostSocket, mpsc::Receiver<ReceivedDatagram>)> {
         let socket = Arc::new(UdpSocket::bind((identity.address, port)).await?);
-        let (heard, receiver) = mpsc::channel(QUEUE);
-        tokio::spawn(listen(socket.clone(), heard));
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        tokio::spawn(listen(socket.clone(), sender));
         Ok((HostSocket { identity, secret, port, socket }, receiver))
     }
 
@@ -115,13 +115,13 @@ impl Executor {
     }
 }
 
-async fn listen(socket: Arc<UdpSocket>, heard: mpsc::Sender<ReceivedDatagram>) {
+async fn listen(socket: Arc<UdpSocket>, sender: mpsc::Sender<ReceivedDatagram>) {
     let mut buffer = [0; DATAGRAM_BYTES];
     loop {
         match socket.recv_from(&mut buffer).await {
             Ok((len, from)) => {
                 let datagram = buffer.get(..len).unwrap_or_default().to_vec();
-                if let Err(mpsc::error::TrySendError::Closed(_)) = heard.try_send((from, datagram)) {
+                if let Err(mpsc::error::TrySendError::Closed(_)) = sender.try_send((from, datagram)) {
                     return;
                 }
             }

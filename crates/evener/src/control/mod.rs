@@ -11,13 +11,13 @@ pub(crate) mod hosts;
 mod installed;
 mod interfaces;
 mod names;
+mod publisher;
 mod reading;
 mod rehandoff;
 mod reload;
-mod showing;
 mod start;
-mod telling;
 mod totals;
+mod trace_control;
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ struct Daemon {
     network_changes: mpsc::Receiver<()>,
     path_mtus: mpsc::Receiver<PathMtu>,
     /// What other hosts say.
-    heard: mpsc::Receiver<ReceivedDatagram>,
+    datagrams: mpsc::Receiver<ReceivedDatagram>,
     /// What those ask who read for the data plane.
     questions: mpsc::Receiver<ControlQuery>,
     /// Later requests that other servers are for.
@@ -149,7 +149,7 @@ struct Daemon {
     /// Files that are read for a reload.
     reading: FileReader,
     /// Messages of groups' members.
-    asked: mpsc::Receiver<MemberMessage>,
+    member_messages: mpsc::Receiver<MemberMessage>,
     /// A reload whose addresses are asked for, or that waits for the engine; and drains that do.
     checking: Option<AddressCheck>,
     reloading: Option<PendingReload>,
@@ -175,29 +175,29 @@ impl Daemon {
         let mut reread = Some(Instant::now() + REREAD);
         let mut fit = Instant::now();
         loop {
-            self.say_ready();
+            self.print_ready();
             let wake = self.next_wake();
             tokio::select! {
-                wish = signals.next() => match wish {
+                action = signals.next() => match action {
                     // What came of it is told on the bus.
                     SignalAction::Reload => self.begin_reload(None),
                     end => return end,
                 },
-                Some(frame) = self.frames.recv() => self.hear_frame(frame).await,
-                () = until(self.checking.as_ref().map(|checking| checking.asked.until)) => {
+                Some(frame) = self.frames.recv() => self.receive_frame(frame).await,
+                () = until(self.checking.as_ref().map(|checking| checking.probed.until)) => {
                     self.order_checked().await;
                 }
                 Some(PathMtu { from, to, mtu }) = self.path_mtus.recv() => {
-                    self.executor.tell(Input::PathMtu { from, to, mtu });
+                    self.executor.handle_fact(Input::PathMtu { from, to, mtu });
                 }
-                Some((from, bytes)) = self.heard.recv() => {
-                    self.executor.tell(Input::Datagram { from, bytes });
+                Some((from, bytes)) = self.datagrams.recv() => {
+                    self.executor.handle_fact(Input::Datagram { from, bytes });
                 }
                 Some(fact) = self.facts.recv() => {
                     self.executor.names.answered(&fact);
-                    self.executor.tell(fact);
+                    self.executor.handle_fact(fact);
                 }
-                Some(ask) = self.asked.recv() => self.executor.answer_member(ask),
+                Some(message) = self.member_messages.recv() => self.executor.answer_member(message),
                 done = self.executor.changing.done() => self.settled(done).await,
                 Some(read) = self.reading.done.recv(), if self.is_free() => self.reload(read).await,
                 Some(request) = self.requests.recv() => self.answer(request).await,
@@ -229,7 +229,7 @@ impl Daemon {
                     if let Some(local_server) = &mut self.local_server {
                         local_server.renew_cookies();
                         if let Some(speaker) = local_server.speaker() {
-                            speaker.tell_over(&over);
+                            speaker.announce_ended(&over);
                         }
                     }
                 }
@@ -243,10 +243,10 @@ impl Daemon {
         self.checking.is_none() && self.reloading.is_none()
     }
 
-    fn say_ready(&mut self) {
+    fn print_ready(&mut self) {
         let Some(serving) = self.executor.take_ready() else { return };
         self.executor.names.begin();
-        self.executor.bus.tell(DaemonEvent::Ready { serving });
+        self.executor.bus.publish(DaemonEvent::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
             tracing::debug!(%error, "the service manager was not told");
@@ -264,7 +264,7 @@ impl Daemon {
         }
         match network::read().await {
             Ok(network) => {
-                self.executor.tell(Input::Network(Box::new(network)));
+                self.executor.handle_fact(Input::Network(Box::new(network)));
                 if self.reloading.is_none() {
                     self.restore_server().await;
                 }
@@ -300,8 +300,8 @@ impl Daemon {
             ControlRequest::Drain { service, server, drain, answer } => {
                 self.begin_drain(&ServerName { service, server }, drain, answer);
             }
-            ControlRequest::Group { group, asker, message, answer } => {
-                drop(answer.send(self.executor.answer_group(&group, &asker, message)));
+            ControlRequest::Group { group, sender, message, answer } => {
+                drop(answer.send(self.executor.answer_group(&group, &sender, message)));
             }
             ControlRequest::Trace(client, to) => drop(to.send(self.executor.follow(client))),
             ControlRequest::Reload(to) => self.begin_reload(Some(to)),
@@ -324,7 +324,7 @@ impl Daemon {
     /// Leaves the farm as it should be left.
     async fn leave(mut self, keep: bool) -> Result<(), StartError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        self.executor.bus.tell(DaemonEvent::Stopping);
+        self.executor.bus.publish(DaemonEvent::Stopping);
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             drained::forget(&self.directory);
@@ -332,7 +332,7 @@ impl Daemon {
         }
         self.executor.groups.end();
         if !keep && self.executor.identity().is_some() {
-            self.executor.tell(Input::Leave);
+            self.executor.handle_fact(Input::Leave);
             let until = Instant::now() + HANDOVER;
             while let Ok(done) = timeout_at(until, self.executor.changing.done()).await {
                 // Nobody waits for this answer any more.

@@ -60,7 +60,7 @@ pub(super) struct FileReader {
     pub(super) done: mpsc::Receiver<FileRead>,
     /// Held by each thread for as long as it reads.
     readers: Arc<()>,
-    begun: u64,
+    started: u64,
     /// The last that was put in force.
     followed: u64,
 }
@@ -68,13 +68,13 @@ pub(super) struct FileReader {
 impl FileReader {
     pub(super) fn new() -> FileReader {
         let (results, done) = mpsc::channel(READERS_MAX);
-        FileReader { results, done, readers: Arc::new(()), begun: 0, followed: 0 }
+        FileReader { results, done, readers: Arc::new(()), started: 0, followed: 0 }
     }
 
     /// Begins to read a file, for somebody who waits or for nobody.
     pub(super) fn begin(&mut self, path: &Path, answer: Option<ReloadReply>) {
-        self.begun += 1;
-        let (number, results, path) = (self.begun, self.results.clone(), path.to_owned());
+        self.started += 1;
+        let (number, results, path) = (self.started, self.results.clone(), path.to_owned());
         let reader = (Arc::strong_count(&self.readers) <= READERS_MAX).then(|| Arc::clone(&self.readers));
         tokio::spawn(async move {
             let files = match reader {

@@ -102,8 +102,8 @@ impl Executor {
         let Some(vip) = self.vip_of(ends) else { return };
         let (memory, key) = (self.plane.memory(), session_key(ends, &vip));
         let found = memory.sessions.find(key, key.hash(memory.seed), self.plane.now());
-        let nobody = vip.handoff.map(|handoff| handoff.held);
-        if found.map(|found| found.value.server()) == nobody {
+        let blackhole = vip.handoff.map(|handoff| handoff.held);
+        if found.map(|found| found.value.server()) == blackhole {
             self.note(ends, &vip, server);
         }
     }

@@ -12,7 +12,7 @@ use super::changing::ExecuteError;
 use super::conflicts::ProbedAddresses;
 use super::names::OpenedNames;
 use super::reading::{FileRead, LoadedFiles, ReloadReply};
-use super::telling::open_log;
+use super::trace_control::open_log;
 use super::{Daemon, IDLE_ENGINE, RESTART, display};
 use crate::board::LoadedFile;
 use crate::config::{AdminConfig, Config, EngineConfig};
@@ -31,8 +31,8 @@ impl Daemon {
             }
             (true, Ok(files)) => match self.prepare(files).await {
                 Ok((file, None)) => return self.order(file, read.answer),
-                Ok((file, Some(asked))) => {
-                    self.checking = Some(AddressCheck { asked, file, answer: read.answer });
+                Ok((file, Some(probed))) => {
+                    self.checking = Some(AddressCheck { probed, file, answer: read.answer });
                     return;
                 }
                 Err(error) => error,
@@ -43,16 +43,16 @@ impl Daemon {
     }
 
     async fn refuse_reload(&mut self, error: String, answer: Option<ReloadReply>) {
-        self.executor.tell(Input::ReloadRefused { error: error.clone() });
+        self.executor.handle_fact(Input::ReloadRefused { error: error.clone() });
         self.reloaded(Err(error), answer).await;
     }
 
     /// Takes in a frame, by which a file may be refused whose addresses are asked for.
-    pub(super) async fn hear_frame(&mut self, frame: ReceivedFrame) {
+    pub(super) async fn receive_frame(&mut self, frame: ReceivedFrame) {
         let network = self.executor.director.network();
-        let owner = self.checking.as_ref().and_then(|checking| checking.asked.owner(&frame, network).err());
+        let owner = self.checking.as_ref().and_then(|checking| checking.probed.owner(&frame, network).err());
         let ReceivedFrame { ifindex, bytes } = frame;
-        self.executor.tell(Input::Frame { ifindex, bytes });
+        self.executor.handle_fact(Input::Frame { ifindex, bytes });
         let Some(owner) = owner else { return };
         if let Some(checking) = self.checking.take() {
             self.refuse_reload(owner.to_string(), checking.answer).await;
@@ -62,7 +62,7 @@ impl Daemon {
     /// The time is over in which others could answer for the addresses of a file. Answers may wait here.
     pub(super) async fn order_checked(&mut self) {
         while let Ok(frame) = self.frames.try_recv() {
-            self.hear_frame(frame).await;
+            self.receive_frame(frame).await;
         }
         if let Some(AddressCheck { file, answer, .. }) = self.checking.take() {
             self.order(file, answer);
@@ -78,7 +78,7 @@ impl Daemon {
         let groups = self.executor.groups.kept(&config);
         self.executor.names.will_follow(Some(opened_names));
         let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, groups };
-        self.executor.tell(reload);
+        self.executor.handle_fact(reload);
         let number = self.executor.director.awaited().unwrap_or_default();
         self.reloading = Some(PendingReload { number, config, later, opened, answer });
     }
@@ -107,7 +107,7 @@ impl Daemon {
         self.executor.follow_network();
         self.show_local();
         let (file, is_in_force) = (display(&self.config_path), done.is_ok());
-        let said = match done {
+        let reply = match done {
             Ok(later) => self.follow_log().map(|()| match later {
                 Some(keys) => format!("{file} is in force, but for {keys}: {}", remedy(&keys)),
                 None => format!("{file} is in force"),
@@ -120,7 +120,7 @@ impl Daemon {
                 Err(format!("nothing was changed: {why}"))
             }
         };
-        self.executor.bus.tell(match &said {
+        self.executor.bus.publish(match &reply {
             Err(error) if !is_in_force => DaemonEvent::ReloadRefused { file, error: error.clone() },
             Ok(_) | Err(_) => {
                 let LoadedFile { restart_for, trouble, .. } = &self.executor.showing.about().loaded;
@@ -128,7 +128,7 @@ impl Daemon {
                 DaemonEvent::Reloaded { file, restart_for, trouble: trouble.clone() }
             }
         });
-        answer(to, said);
+        answer(to, reply);
     }
 
     /// Looks whether anything speaks against a file that would keep a daemon from starting with it.
@@ -155,23 +155,28 @@ impl Daemon {
         open_log(&config)?;
         let farm = config.description();
         if !idle {
-            self.hear(&farm, &network, &links)?;
+            self.listen_on_links(&farm, &network, &links)?;
         }
-        let asked = ProbedAddresses::ask(&self.executor, &farm, &links);
+        let probed = ProbedAddresses::send(&self.executor, &farm, &links);
         if let Some(local_server) = &mut self.local_server {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
         let opened = self.executor.groups.open(&config).map_err(|error| error.to_string())?;
         let opened_names = self.executor.names.open(&config, dns).map_err(|error| error.to_string())?;
-        Ok((CheckedFile { config, farm, network, links, opened, opened_names }, asked))
+        Ok((CheckedFile { config, farm, network, links, opened, opened_names }, probed))
     }
 
     /// Hears the neighbours of a file's farm, too.
-    fn hear(&mut self, farm: &Farm, network: &Network, links: &BTreeMap<u32, Mac>) -> Result<(), String> {
-        let mut heard = self.executor.director.links().clone();
-        heard.extend(links);
+    fn listen_on_links(
+        &mut self,
+        farm: &Farm,
+        network: &Network,
+        links: &BTreeMap<u32, Mac>,
+    ) -> Result<(), String> {
+        let mut links_before = self.executor.director.links().clone();
+        links_before.extend(links);
         let ipv6 = farm.has_ipv6() || self.executor.director.farm().has_ipv6();
-        self.executor.neighbours.listen(&heard, ipv6).map_err(|(ifindex, error)| {
+        self.executor.neighbours.listen(&links_before, ipv6).map_err(|(ifindex, error)| {
             let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
             format!("neighbours can't be heard on {name}: {error}")
         })
@@ -188,14 +193,14 @@ impl Daemon {
 }
 
 /// Answers who has ordered a reload; who did may have gone, and that is no matter.
-fn answer(to: Option<ReloadReply>, said: Result<String, String>) {
+fn answer(to: Option<ReloadReply>, reply: Result<String, String>) {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    let _ = to.map(|to| to.send(said));
+    let _ = to.map(|to| to.send(reply));
 }
 
 /// A file whose addresses are asked for.
 pub(super) struct AddressCheck {
-    pub(super) asked: ProbedAddresses,
+    pub(super) probed: ProbedAddresses,
     file: CheckedFile,
     answer: Option<ReloadReply>,
 }

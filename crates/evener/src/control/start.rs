@@ -32,8 +32,8 @@ use super::hosts::{self, HostSocket, ReceivedDatagram};
 use super::names::{NameControl, OpenError};
 use super::reading::{FileReader, read_dns_files};
 use super::reload::{self, StartupSettings};
-use super::telling::open_log;
 use super::totals::ServiceTotals;
+use super::trace_control::open_log;
 use super::{Daemon, PACKET_ENGINE, REQUESTS, clocks, display, now_ms};
 use crate::admin;
 use crate::agent::local_server::LocalServer;
@@ -181,12 +181,12 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let drained = drained::read(&directory, ServerOwner::Service);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
-    let (asked, questions) = mpsc::channel(REQUESTS);
+    let (sender, questions) = mpsc::channel(REQUESTS);
     let part = if identity.is_some() { NodeRole::Host } else { NodeRole::Director };
-    let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, &bus, part, &network));
+    let reader = secret.clone().map(|secret| reader(sender, secret, &recorder, &bus, part, &network));
     let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
     let host_role = host_role(&config, identity, reader, config_path, &directory, engine.kind()).await;
-    let HostRole { hosts, heard, mut local_server } = match host_role {
+    let HostRole { hosts, datagrams, mut local_server } = match host_role {
         Ok(host_role) => host_role,
         Err(error) => {
             leave_engine(engine, adopted);
@@ -194,7 +194,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         }
     };
     let (results, facts) = mpsc::channel(256);
-    let (mut groups, asked) = GroupControl::new(&directory, results.clone(), &recorder);
+    let (mut groups, member_messages) = GroupControl::new(&directory, results.clone(), &recorder);
     let mut opened_groups = groups.open(&config)?;
     let mut names = NameControl::new(seed()?, results.clone());
     names.will_follow(Some(names.open(&config, read_dns_files(&config).map_err(OpenError::from)?)?));
@@ -235,7 +235,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     executor.totals = ServiceTotals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
-    executor.tell_by(recorder);
+    executor.set_recorder(recorder);
     // Before the data plane is asked for anything: what it holds meanwhile waits here.
     let held = executor.held();
     let (handle, requests) = mpsc::channel(REQUESTS);
@@ -261,14 +261,14 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         directory,
         frames,
         path_mtus,
-        heard,
+        datagrams,
         questions,
         held,
         local_server,
         requests,
         facts,
         reading: FileReader::new(),
-        asked,
+        member_messages,
         checking: None,
         reloading: None,
         draining: Vec::new(),
@@ -311,7 +311,7 @@ fn leave_engine(engine: Box<dyn Engine>, adopted: bool) {
 struct HostRole {
     /// With a number that no other start of it has.
     hosts: Option<(HostSocket, u64)>,
-    heard: mpsc::Receiver<ReceivedDatagram>,
+    datagrams: mpsc::Receiver<ReceivedDatagram>,
     local_server: Option<LocalServer>,
 }
 
@@ -325,27 +325,27 @@ async fn host_role(
     engine: &str,
 ) -> Result<HostRole, StartError> {
     let mark_key = identity.as_ref().map(|(_, secret)| secret::mark_key(secret));
-    let (hosts, heard) = hosts(config, identity).await?;
+    let (hosts, datagrams) = hosts(config, identity).await?;
     let copies = engine == PACKET_ENGINE;
     let local_server = match hosts.is_some() || reader.is_some() {
         true => Some(LocalServer::start(directory, config_path, copies, reader, mark_key)?),
         false => None,
     };
-    Ok(HostRole { hosts, heard, local_server })
+    Ok(HostRole { hosts, datagrams, local_server })
 }
 
 /// Who reads for the data plane, and speaks with other nodes.
 fn reader(
-    asked: mpsc::Sender<ControlQuery>,
+    queries: mpsc::Sender<ControlQuery>,
     secret: Secret,
     recorder: &Arc<Recorder>,
     bus: &Bus,
     part: NodeRole,
     network: &Network,
 ) -> io::Result<(ConversationContext, Secret)> {
-    let asking = ControlLink::new(asked, Arc::clone(recorder), bus.clone());
-    let speaker = LccpNode::start(secret.clone(), part, network, Some(asking.clone()))?;
-    Ok((ConversationContext::new(asking, Arc::clone(recorder), speaker, ClientLimits::make()), secret))
+    let link = ControlLink::new(queries, Arc::clone(recorder), bus.clone());
+    let speaker = LccpNode::start(secret.clone(), part, network, Some(link.clone()))?;
+    Ok((ConversationContext::new(link, Arc::clone(recorder), speaker, ClientLimits::make()), secret))
 }
 
 /// Begins to hear other hosts.
@@ -358,8 +358,8 @@ async fn hosts(
     secret::random(&mut incarnation).map_err(StartError::io(RANDOM))?;
     let at = SocketAddr::new(identity.address, config.farm.peers.port);
     let opened = HostSocket::open(at.port(), identity, secret).await;
-    let (hosts, heard) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;
-    Ok((Some((hosts, u64::from_ne_bytes(incarnation))), heard))
+    let (hosts, datagrams) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;
+    Ok((Some((hosts, u64::from_ne_bytes(incarnation))), datagrams))
 }
 
 /// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be heard.
@@ -400,14 +400,14 @@ async fn open(
     if let Some(local_server) = local_server {
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
-    executor.tell(Input::Time { active: BTreeMap::new() });
+    executor.handle_fact(Input::Time { active: BTreeMap::new() });
     executor.finish().await?;
     executor.watch()?;
     if let Some(local_server) = local_server {
         // What makes connections here must stand behind the engine, which is there only now.
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
-    executor.bus.tell(DaemonEvent::Started { engine: executor.engine_detail.clone(), adopted });
+    executor.bus.publish(DaemonEvent::Started { engine: executor.engine_detail.clone(), adopted });
     executor.warn_of_host();
     executor.show_local(local_server.as_ref().map(LocalServer::local));
     let board = Arc::clone(&executor.showing.board);
@@ -490,11 +490,11 @@ async fn refuse_conflicts(
     frames: &mut mpsc::Receiver<ReceivedFrame>,
 ) -> Result<(), StartError> {
     let director = &executor.director;
-    let Some(asked) = ProbedAddresses::ask(executor, director.farm(), director.links()) else {
+    let Some(probed) = ProbedAddresses::send(executor, director.farm(), director.links()) else {
         return Ok(());
     };
-    while let Ok(Some(frame)) = timeout_at(asked.until, frames.recv()).await {
-        asked.owner(&frame, director.network())?;
+    while let Ok(Some(frame)) = timeout_at(probed.until, frames.recv()).await {
+        probed.owner(&frame, director.network())?;
     }
     Ok(())
 }

@@ -3,16 +3,16 @@
 //! has the addresses that this host is to answer for.
 
 mod admin;
-mod arrivals;
 mod daemon;
 mod farm;
 mod host;
 mod hosts;
+mod ingress;
 mod installs;
 mod links;
 mod names;
 mod owners;
-mod ways;
+mod routes;
 
 use std::path::{Path, PathBuf};
 

@@ -33,9 +33,9 @@ pub(super) async fn look(
         return Vec::new();
     }
     for ifindex in interfaces.keys() {
-        announced.keys().for_each(|address| neighbours.ask(*ifindex, None, *address));
+        announced.keys().for_each(|address| neighbours.request(*ifindex, None, *address));
     }
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let mut findings = Vec::new();
     let end = Instant::now() + WAIT;
     while let Ok(Some(frame)) = timeout_at(end, frames.recv()).await {
@@ -44,7 +44,7 @@ pub(super) async fn look(
             continue;
         };
         let own = network.interfaces.values().any(|interface| interface.mac == place.mac);
-        let Some(service) = announced.get(&address).filter(|_| !own && told.insert((address, place.mac)))
+        let Some(service) = announced.get(&address).filter(|_| !own && reported.insert((address, place.mac)))
         else {
             continue;
         };

@@ -31,9 +31,9 @@ impl Log {
         let mut listener = bus.always_listen();
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             let _writing = writing;
-            while let Some(heard) = listener.wait() {
-                match heard {
-                    BusItem::Event(told) => write(&told.event),
+            while let Some(item) = listener.wait() {
+                match item {
+                    BusItem::Event(published) => write(&published.event),
                     BusItem::Lost(count) => {
                         tracing::warn!(
                             "{count} events are missing here: they came faster than they could be written"

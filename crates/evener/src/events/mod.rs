@@ -99,7 +99,7 @@ impl DaemonEvent {
             DaemonEvent::Node(LccpEvent::Met { .. }) => "node_met",
             DaemonEvent::Node(LccpEvent::Restarted { .. }) => "node_restarted",
             DaemonEvent::Node(LccpEvent::Silent { .. }) => "node_silent",
-            DaemonEvent::Node(LccpEvent::Heard { .. }) => "node_heard",
+            DaemonEvent::Node(LccpEvent::Answers { .. }) => "node_heard",
             DaemonEvent::Node(LccpEvent::Refused { .. }) => "message_refused",
         }
     }
@@ -121,7 +121,7 @@ impl DaemonEvent {
             | DaemonEvent::Reloaded { restart_for: None, trouble: None, .. }
             | DaemonEvent::Dispatcher { decides: true, .. }
             | DaemonEvent::Node(
-                LccpEvent::Met { .. } | LccpEvent::Restarted { .. } | LccpEvent::Heard { .. },
+                LccpEvent::Met { .. } | LccpEvent::Restarted { .. } | LccpEvent::Answers { .. },
             ) => Level::Info,
         }
     }
@@ -176,7 +176,7 @@ pub struct PublishedEvent {
 #[derive(Clone, Debug)]
 pub struct Bus {
     /// Nothing more comes after `None`.
-    told: Sender<Option<Arc<PublishedEvent>>>,
+    sender: Sender<Option<Arc<PublishedEvent>>>,
     next: Arc<AtomicU64>,
     counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     lost: Arc<AtomicU64>,
@@ -192,7 +192,7 @@ impl Default for Bus {
 impl Bus {
     fn holding(behind_max: usize) -> Bus {
         Bus {
-            told: broadcast::channel(behind_max).0,
+            sender: broadcast::channel(behind_max).0,
             next: Arc::new(AtomicU64::new(1)),
             counts: Arc::default(),
             lost: Arc::default(),
@@ -201,19 +201,19 @@ impl Bus {
     }
 
     /// Tells everybody, and waits for nobody.
-    pub fn tell(&self, event: DaemonEvent) {
+    pub fn publish(&self, event: DaemonEvent) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(event.name()).or_default() += 1;
         // Numbers are in the order in which events are told.
         let number = self.next.fetch_add(1, Relaxed);
-        let told = PublishedEvent { number, at: SystemTime::now(), event };
+        let published = PublishedEvent { number, at: SystemTime::now(), event };
         // It is no matter that nobody listens.
-        let _ = self.told.send(Some(Arc::new(told)));
+        let _ = self.sender.send(Some(Arc::new(published)));
     }
 
     /// Has every reader end once it has read what was told before.
     pub fn end(&self) {
-        let _ = self.told.send(None);
+        let _ = self.sender.send(None);
     }
 
     /// Listens to what is told from now on; `None` where too many do already.
@@ -224,7 +224,7 @@ impl Bus {
 
     /// The same for a reader of the daemon's own.
     fn always_listen(&self) -> Subscriber {
-        Subscriber { told: self.told.subscribe(), lost: Arc::clone(&self.lost), _place: None }
+        Subscriber { receiver: self.sender.subscribe(), lost: Arc::clone(&self.lost), _place: None }
     }
 
     /// How many events there were, by their names, and how many were lost to readers.
@@ -237,7 +237,7 @@ impl Bus {
 /// A reader's end of the bus.
 #[derive(Debug)]
 pub struct Subscriber {
-    told: Receiver<Option<Arc<PublishedEvent>>>,
+    receiver: Receiver<Option<Arc<PublishedEvent>>>,
     lost: Arc<AtomicU64>,
     _place: Option<OwnedSemaphorePermit>,
 }
@@ -254,19 +254,19 @@ pub enum BusItem {
 impl Subscriber {
     /// What comes next; `None` at the end.
     pub async fn next(&mut self) -> Option<BusItem> {
-        let next = self.told.recv().await;
-        self.heard(next)
+        let next = self.receiver.recv().await;
+        self.item_of(next)
     }
 
     /// The same on a thread that may wait.
     fn wait(&mut self) -> Option<BusItem> {
-        let next = self.told.blocking_recv();
-        self.heard(next)
+        let next = self.receiver.blocking_recv();
+        self.item_of(next)
     }
 
-    fn heard(&self, next: Result<Option<Arc<PublishedEvent>>, RecvError>) -> Option<BusItem> {
+    fn item_of(&self, next: Result<Option<Arc<PublishedEvent>>, RecvError>) -> Option<BusItem> {
         match next {
-            Ok(told) => told.map(BusItem::Event),
+            Ok(published) => published.map(BusItem::Event),
             Err(RecvError::Lagged(count)) => {
                 self.lost.fetch_add(count, Relaxed);
                 Some(BusItem::Lost(count))
@@ -281,14 +281,14 @@ impl Subscriber {
 mod tests {
     use super::*;
 
-    fn tell(bus: &Bus, events: std::ops::Range<u64>) {
-        events.for_each(|_| bus.tell(DaemonEvent::Stopping));
+    fn publish_all(bus: &Bus, events: std::ops::Range<u64>) {
+        events.for_each(|_| bus.publish(DaemonEvent::Stopping));
     }
 
     fn numbers(listener: &mut Subscriber) -> Vec<Result<u64, u64>> {
         std::iter::from_fn(|| listener.wait())
-            .map(|heard| match heard {
-                BusItem::Event(told) => Ok(told.number),
+            .map(|item| match item {
+                BusItem::Event(published) => Ok(published.number),
                 BusItem::Lost(count) => Err(count),
             })
             .collect()
@@ -298,12 +298,12 @@ mod tests {
     fn each_reader_hears_all_and_who_is_slow_hears_how_much_is_missing() {
         let bus = Bus::holding(4);
         let (mut quick, mut slow) = (bus.listen().unwrap(), bus.listen().unwrap());
-        tell(&bus, 0..3);
+        publish_all(&bus, 0..3);
         for number in 1..=3 {
-            assert!(matches!(quick.wait(), Some(BusItem::Event(told)) if told.number == number));
+            assert!(matches!(quick.wait(), Some(BusItem::Event(published)) if published.number == number));
         }
         // Nobody reads, and the one who tells doesn't wait: four are kept, the last of which is the end.
-        tell(&bus, 0..10);
+        publish_all(&bus, 0..10);
         bus.end();
         assert_eq!(numbers(&mut quick), [Err(7), Ok(11), Ok(12), Ok(13)]);
         assert_eq!(numbers(&mut slow), [Err(10), Ok(11), Ok(12), Ok(13)]);

@@ -19,7 +19,7 @@ use super::lccp::{PeerExchange, now_ms, state};
 use super::rehandoff::{Rehandoff, taken_up};
 use super::{ChosenTarget, ControlQuery, ConversationContext, FourTuple, proxy, reset, restore};
 use crate::record::{HandoffRecord, Mechanism};
-use crate::runtime::seats::ConnectionSlot;
+use crate::runtime::connection_limit::ConnectionSlot;
 
 /// Bytes that are read before somebody must be found for them.
 const READ_MAX: usize = HEAD_MAX + 16 * 1024;
@@ -42,7 +42,7 @@ enum ClientSocket {
 struct Exported {
     saved: Saved,
     /// What its server is to be told of it, if that can be.
-    told: Option<lccp::TransferImage>,
+    announced: Option<lccp::TransferImage>,
 }
 
 /// All that one connection is moved with.
@@ -70,11 +70,11 @@ struct HandoffTask<'r> {
 pub(super) async fn accepted(
     stream: TcpStream,
     ends: FourTuple,
-    seat: ConnectionSlot,
+    slot: ConnectionSlot,
     reader: &ConversationContext,
 ) {
     let carrier = HandoffTask::of(ClientSocket::Local(stream), ends, None, reader);
-    run(Transfer::accepted(now_ms()), carrier, Some(seat)).await;
+    run(Transfer::accepted(now_ms()), carrier, Some(slot)).await;
 }
 
 /// Moves a connection, or has it stay, or end.
@@ -83,29 +83,29 @@ pub(crate) async fn rehandoff(moving: Rehandoff, reader: ConversationContext) {
     run(Transfer::moving(now_ms()), carrier, None).await;
 }
 
-async fn run(mut transfer: Transfer, mut carrier: HandoffTask<'_>, mut seat: Option<ConnectionSlot>) {
+async fn run(mut transfer: Transfer, mut carrier: HandoffTask<'_>, mut slot: Option<ConnectionSlot>) {
     let (client, mut gave_way) = (carrier.ends.client.ip(), true);
     while let Some(order) = transfer.order() {
         let gives_way = transfer.gives_way();
-        match &mut seat {
-            Some(seat) if gives_way && !gave_way => seat.offer(),
-            Some(seat) if gave_way && !gives_way => seat.keep(),
+        match &mut slot {
+            Some(slot) if gives_way && !gave_way => slot.offer(),
+            Some(slot) if gave_way && !gives_way => slot.keep(),
             _ => {}
         }
         gave_way = gives_way;
         let left = Duration::from_millis(transfer.deadline_ms().saturating_sub(now_ms()));
-        let done = match (order, &mut seat) {
-            (TransferOrder::TakePlace(room), _) => {
-                seat = None;
-                let taken = timeout(left, carrier.reader.seats(room).take(client)).await;
+        let done = match (order, &mut slot) {
+            (TransferOrder::TakePlace(quota), _) => {
+                slot = None;
+                let taken = timeout(left, carrier.reader.limit_of(quota).take(client)).await;
                 gave_way = true;
                 taken.map(|taken| {
-                    seat = Some(taken);
-                    TransferInput::Seated
+                    slot = Some(taken);
+                    TransferInput::Admitted
                 })
             }
-            (_, Some(seat)) => {
-                let done = timeout(left, seat.unless_needed(carrier.carry_out(order))).await;
+            (_, Some(slot)) => {
+                let done = timeout(left, slot.unless_needed(carrier.carry_out(order))).await;
                 done.map(|done| done.unwrap_or(TransferInput::Crowded))
             }
             (_, None) => timeout(left, carrier.carry_out(order)).await,
@@ -114,8 +114,8 @@ async fn run(mut transfer: Transfer, mut carrier: HandoffTask<'_>, mut seat: Opt
             carrier.note(notice);
         }
     }
-    if let Some((server, seat)) = carrier.server.take().zip(seat) {
-        carrier.carry_bytes(server, seat).await;
+    if let Some((server, slot)) = carrier.server.take().zip(slot) {
+        carrier.carry_bytes(server, slot).await;
     }
 }
 
@@ -163,7 +163,7 @@ impl<'r> HandoffTask<'r> {
             TransferOrder::Offer { missing } => self.offer(missing),
             TransferOrder::Commit { replayed } => self.commit(replayed).await,
             TransferOrder::Restore => self.restore(),
-            TransferOrder::Keep => self.ask(ControlQuery::Keep { ends: self.ends }).await,
+            TransferOrder::Keep => self.query_control(ControlQuery::Keep { ends: self.ends }).await,
             TransferOrder::Reach => self.reach().await,
             TransferOrder::Answer(word) => self.answer(word).await,
             // A place is taken by who has it.
@@ -217,13 +217,13 @@ impl<'r> HandoffTask<'r> {
             server,
             status,
             at: SystemTime::now(),
-            took: self.began.elapsed(),
+            latency: self.began.elapsed(),
         });
     }
 
     /// Has the control loop do something.
-    async fn ask(&self, question: ControlQuery) -> TransferInput {
-        self.reader.asking.ask(question).await;
+    async fn query_control(&self, question: ControlQuery) -> TransferInput {
+        self.reader.control.send(question).await;
         TransferInput::Done
     }
 
@@ -231,7 +231,7 @@ impl<'r> HandoffTask<'r> {
     async fn part(&mut self, question: impl FnOnce(FourTuple, Rehandoff) -> ControlQuery) -> TransferInput {
         self.exchange = None;
         match self.moving.take() {
-            Some(moving) => self.ask(question(self.ends, moving)).await,
+            Some(moving) => self.query_control(question(self.ends, moving)).await,
             None => TransferInput::Done,
         }
     }
@@ -240,7 +240,7 @@ impl<'r> HandoffTask<'r> {
     async fn look(&self) -> TransferInput {
         let Some(moving) = &self.moving else { return TransferInput::Leaves };
         let HeadClass::Wanted(wanted) = classify(&moving.payload) else { return TransferInput::Leaves };
-        match self.reader.asking.stays(self.ends, &wanted, moving.held.server).await {
+        match self.reader.control.stays(self.ends, &wanted, moving.held.server).await {
             true => TransferInput::Stays,
             false => TransferInput::Leaves,
         }
@@ -253,8 +253,8 @@ impl<'r> HandoffTask<'r> {
         }
         let Some(exchange) = &self.exchange else { return TransferInput::Unheard };
         let (rcv_nxt, snd_nxt) = (moving.header.sequence, moving.header.acknowledgment);
-        exchange.say(MessageBody::Release { socket: exchange.socket(), rcv_nxt, snd_nxt });
-        TransferInput::Said
+        exchange.send(MessageBody::Release { socket: exchange.socket(), rcv_nxt, snd_nxt });
+        TransferInput::Answered
     }
 
     fn dispatch(&mut self) -> TransferInput {
@@ -271,8 +271,8 @@ impl<'r> HandoffTask<'r> {
             speaker.dispatcher_answers(node, false, false);
             return TransferInput::Unheard;
         };
-        exchange.say(MessageBody::DispatchRequest { socket: exchange.socket(), content });
-        TransferInput::Said
+        exchange.send(MessageBody::DispatchRequest { socket: exchange.socket(), content });
+        TransferInput::Answered
     }
 
     async fn listen(&mut self) -> TransferInput {
@@ -293,7 +293,7 @@ impl<'r> HandoffTask<'r> {
                     });
                     let Some(moving) = rests else { return TransferInput::Denied(ErrorCode::Unknown) };
                     let saved = taken_up(moving, state::saved(socket, handed));
-                    self.place = ClientSocket::Exported(Box::new(Exported { saved, told: None }));
+                    self.place = ClientSocket::Exported(Box::new(Exported { saved, announced: None }));
                     TransferInput::Released
                 }
                 _ => continue,
@@ -328,7 +328,7 @@ impl<'r> HandoffTask<'r> {
         // Whoever was asked before has answered, or is waited for no more.
         self.exchange = None;
         let Some(wanted) = &self.wanted else { return TransferInput::Unserved };
-        let (route, chosen) = self.reader.asking.choose(self.ends, wanted, self.advice).await;
+        let (route, chosen) = self.reader.control.choose(self.ends, wanted, self.advice).await;
         (self.route, self.chosen) = (route.map(|route| u64::from(route) + 1), chosen);
         match chosen {
             Some(ChosenTarget { takes, advised, .. }) => TransferInput::Chosen { takes, advised },
@@ -346,9 +346,10 @@ impl<'r> HandoffTask<'r> {
             Ok(saved) => {
                 let speaker = &self.reader.speaker;
                 self.exchange = speaker.exchange(chosen.own.ip(), Receptor::Distributor, &self.ends);
-                let told = state::transfer(&saved).filter(|_| self.exchange.is_some()).map(|(_, told)| told);
-                let len = told.as_ref().map(lccp::TransferImage::queued_len);
-                self.place = ClientSocket::Exported(Box::new(Exported { saved, told }));
+                let image =
+                    state::transfer(&saved).filter(|_| self.exchange.is_some()).map(|(_, image)| image);
+                let len = image.as_ref().map(lccp::TransferImage::queued_len);
+                self.place = ClientSocket::Exported(Box::new(Exported { saved, announced: image }));
                 TransferInput::Exported { len }
             }
             Err(not_saved) => {
@@ -364,10 +365,10 @@ impl<'r> HandoffTask<'r> {
     fn offer(&self, missing: u32) -> TransferInput {
         if let (ClientSocket::Exported(exported), Some(exchange)) = (&self.place, &self.exchange) {
             let socket = exchange.socket();
-            let pieces = exported.told.iter().flat_map(|told| told.pieces(missing));
-            pieces.for_each(|piece| exchange.say(MessageBody::Handoff { socket, piece }));
+            let pieces = exported.announced.iter().flat_map(|image| image.pieces(missing));
+            pieces.for_each(|piece| exchange.send(MessageBody::Handoff { socket, piece }));
         }
-        TransferInput::Said
+        TransferInput::Answered
     }
 
     async fn commit(&mut self, replayed: bool) -> TransferInput {
@@ -379,8 +380,8 @@ impl<'r> HandoffTask<'r> {
         let packets = if replayed { repair::replay(&exported.saved, chosen.mss) } else { Vec::new() };
         let (answer, committed) = oneshot::channel();
         let question = ControlQuery::Give { ends: self.ends, server: chosen.server, packets, answer };
-        let is_heard = self.reader.asking.ask(question).await;
-        TransferInput::Committed(is_heard && committed.await.unwrap_or_default())
+        let is_sent = self.reader.control.send(question).await;
+        TransferInput::Committed(is_sent && committed.await.unwrap_or_default())
     }
 
     fn restore(&mut self) -> TransferInput {
@@ -423,7 +424,7 @@ impl<'r> HandoffTask<'r> {
     }
 
     /// Carries the bytes both ways, where the connection can't be given: it is served all the same.
-    async fn carry_bytes(mut self, mut server: TcpStream, mut seat: ConnectionSlot) {
+    async fn carry_bytes(mut self, mut server: TcpStream, mut slot: ConnectionSlot) {
         let ClientSocket::Local(mut client) = std::mem::replace(&mut self.place, ClientSocket::Remote) else {
             return;
         };
@@ -436,7 +437,7 @@ impl<'r> HandoffTask<'r> {
                 let _ = copy_bidirectional(&mut client, &mut server).await;
             }
         };
-        if seat.unless_needed(carrying).await.is_none() {
+        if slot.unless_needed(carrying).await.is_none() {
             self.settle(TransferOutcome::Crowded, None);
             reset(&client);
             reset(&server);
@@ -482,12 +483,12 @@ async fn answer(stream: &mut TcpStream, status: u16) {
 /// (RFC 9112, section 9.6).
 async fn end(stream: &mut TcpStream, word: &[u8]) {
     let mut rest = [0; 4096];
-    let say = async {
+    let write_answer = async {
         if stream.write_all(word).await.is_ok() && stream.shutdown().await.is_ok() {
             while matches!(stream.read(&mut rest).await, Ok(1..)) {}
         }
     };
-    let _ = timeout(GOODBYE, say).await;
+    let _ = timeout(GOODBYE, write_answer).await;
 }
 
 #[cfg(test)]

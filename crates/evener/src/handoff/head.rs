@@ -44,7 +44,7 @@ pub(crate) enum HeadClass {
 
 impl NormalizedRequest {
     /// As routes want it.
-    pub(crate) fn asked(&self) -> RequestKey<'_> {
+    pub(crate) fn key(&self) -> RequestKey<'_> {
         RequestKey { class: self.class, host: &self.host, path: &self.path, method: &self.method }
     }
 
@@ -56,7 +56,7 @@ impl NormalizedRequest {
     }
 
     /// What a node tells the dispatcher of it: a hello has a host alone.
-    pub(crate) fn told(content: &ClientRequest) -> NormalizedRequest {
+    pub(crate) fn from_peer(content: &ClientRequest) -> NormalizedRequest {
         let is_hello = content.method().is_empty() && content.path().is_empty();
         NormalizedRequest {
             class: if is_hello { RequestClass::Hello } else { RequestClass::of(content.method()) },
@@ -87,7 +87,7 @@ pub(crate) fn classify(bytes: &[u8]) -> HeadClass {
         return request(bytes);
     }
     match read_within(bytes, HELLO_MAX) {
-        ContentParse::Request(asked) => HeadClass::Wanted(hello(&asked)),
+        ContentParse::Request(key) => HeadClass::Wanted(hello(&key)),
         ContentParse::Punt(PuntReason::Incomplete) => HeadClass::Incomplete,
         ContentParse::Punt(PuntReason::Split) => match joined(bytes) {
             Ok(hello) => classify(&hello),
@@ -98,12 +98,12 @@ pub(crate) fn classify(bytes: &[u8]) -> HeadClass {
     }
 }
 
-fn hello(asked: &RequestKey<'_>) -> NormalizedRequest {
+fn hello(key: &RequestKey<'_>) -> NormalizedRequest {
     NormalizedRequest {
-        class: asked.class,
-        method: asked.method.to_vec(),
-        host: asked.host.to_ascii_lowercase(),
-        path: asked.path.to_vec(),
+        class: key.class,
+        method: key.method.to_vec(),
+        host: key.host.to_ascii_lowercase(),
+        path: key.path.to_vec(),
     }
 }
 

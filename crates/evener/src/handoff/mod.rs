@@ -3,7 +3,7 @@
 //!
 //! Memory and time for each client are bounded, and so is the number of clients ([`seats`](crate::runtime::seats)).
 
-mod asking;
+mod control_link;
 mod conversation;
 mod head;
 pub(crate) mod lccp;
@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use zerocopy::IntoBytes;
 
-pub(crate) use asking::{ControlLink, ControlReply, MatchedRoute};
+pub(crate) use control_link::{ControlLink, ControlReply, MatchedRoute};
 pub(crate) use conversation::rehandoff;
 pub(crate) use evener_core::path::cookie::FourTuple;
 pub(crate) use head::{HeadClass, HeadRefusal, NormalizedRequest, classify};
@@ -33,8 +33,8 @@ use lccp::LccpNode;
 pub(crate) use rehandoff::{HeldSegment, Rehandoff};
 
 use crate::record::{Mechanism, Recorder};
+use crate::runtime::connection_limit::ConnectionLimit;
 use crate::runtime::descriptors::ClientLimits;
-use crate::runtime::seats::ConnectionLimit;
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
@@ -154,10 +154,10 @@ impl Outcomes {
 /// What all conversations share.
 #[derive(Clone)]
 pub(crate) struct ConversationContext {
-    asking: ControlLink,
+    control: ControlLink,
     pub(crate) outcomes: Arc<Outcomes>,
     /// For clients that are read, and those whose bytes are carried.
-    seats: ConnectionLimit,
+    limit: ConnectionLimit,
     carried: ConnectionLimit,
     recorder: Arc<Recorder>,
     /// By whom other nodes are spoken with.
@@ -167,18 +167,25 @@ pub(crate) struct ConversationContext {
 impl ConversationContext {
     /// Whatever is read is told to the recorder.
     pub(crate) fn new(
-        asking: ControlLink,
+        control: ControlLink,
         recorder: Arc<Recorder>,
         speaker: LccpNode,
-        room: ClientLimits,
+        limits: ClientLimits,
     ) -> ConversationContext {
-        let (seats, carried) = (ConnectionLimit::new(room.read), ConnectionLimit::new(room.carried));
-        ConversationContext { asking, outcomes: Arc::default(), seats, carried, recorder, speaker }
+        let (read_limit, carried) = (ConnectionLimit::new(limits.read), ConnectionLimit::new(limits.carried));
+        ConversationContext {
+            control,
+            outcomes: Arc::default(),
+            limit: read_limit,
+            carried,
+            recorder,
+            speaker,
+        }
     }
 
-    fn seats(&self, room: transfer::Quota) -> &ConnectionLimit {
-        match room {
-            transfer::Quota::Reading => &self.seats,
+    fn limit_of(&self, quota: transfer::Quota) -> &ConnectionLimit {
+        match quota {
+            transfer::Quota::Reading => &self.limit,
             transfer::Quota::Carrying => &self.carried,
         }
     }
@@ -230,9 +237,9 @@ async fn listen(listener: TcpListener, reader: ConversationContext) {
         // The port is the service's own, not the listener's, as the connection was made for that.
         let Ok(service) = stream.local_addr() else { continue };
         let ends = FourTuple { client: canonical(client), service: canonical(service) };
-        let seat = reader.seats.take(ends.client.ip()).await;
+        let slot = reader.limit.take(ends.client.ip()).await;
         let reader = reader.clone();
-        tokio::spawn(async move { conversation::accepted(stream, ends, seat, &reader).await });
+        tokio::spawn(async move { conversation::accepted(stream, ends, slot, &reader).await });
     }
 }
 

@@ -116,7 +116,7 @@ impl Neighbours {
 
     /// Asks everyone on an interface who has `target`, for `sender`, or as who is about to take the address
     /// (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
-    pub(crate) fn ask(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
+    pub(crate) fn request(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
         let Some(link) = self.links.get(&ifindex) else { return };
         match (sender, target) {
             (Some(IpAddr::V4(sender)), IpAddr::V4(target)) => {
@@ -126,10 +126,10 @@ impl Neighbours {
                 send(&link.arp, ifindex, &arp_request(link.own, [0; 4].into(), target));
             }
             (Some(IpAddr::V6(sender)), IpAddr::V6(target)) => {
-                link.say(ifindex, &solicitation(link.own, sender, target));
+                link.send(ifindex, &solicitation(link.own, sender, target));
             }
             (None, IpAddr::V6(target)) => {
-                link.say(ifindex, &solicitation(link.own, Ipv6Addr::UNSPECIFIED, target));
+                link.send(ifindex, &solicitation(link.own, Ipv6Addr::UNSPECIFIED, target));
             }
             // A question has one family.
             (Some(_), _) => {}
@@ -141,8 +141,8 @@ impl Neighbours {
         for (&ifindex, link) in &self.links {
             for address in addresses {
                 match *address {
-                    IpAddr::V4(_) => self.ask(ifindex, Some(*address), *address),
-                    IpAddr::V6(own) => link.say(ifindex, &announcement(link.own, own)),
+                    IpAddr::V4(_) => self.request(ifindex, Some(*address), *address),
+                    IpAddr::V6(own) => link.send(ifindex, &announcement(link.own, own)),
                 }
             }
         }
@@ -175,7 +175,7 @@ impl Neighbours {
 }
 
 impl InterfaceSockets {
-    fn say(&self, ifindex: u32, frame: &[u8]) {
+    fn send(&self, ifindex: u32, frame: &[u8]) {
         if let Some(discovery) = &self.discovery {
             send(discovery, ifindex, frame);
         }

@@ -27,7 +27,7 @@ impl RawReceiver {
     pub(crate) fn open(
         own: IpAddr,
         is_node: impl Fn(IpAddr) -> bool + Send + 'static,
-        hear: impl Fn(IpAddr, &[u8]) + Send + 'static,
+        receive: impl Fn(IpAddr, &[u8]) + Send + 'static,
     ) -> io::Result<RawReceiver> {
         let protocol = Some(Protocol::from(i32::from(lccp::PROTOCOL)));
         let socket = Socket::new(Domain::for_address((own, 0).into()), Type::RAW, protocol)?;
@@ -35,7 +35,7 @@ impl RawReceiver {
         socket.bind(&SocketAddr::new(own, 0).into())?;
         // To the runtime it is like a socket of datagrams; ports stay 0.
         let socket = Arc::new(UdpSocket::from_std(StdSocket::from(socket))?);
-        let task = tokio::spawn(listen(Arc::clone(&socket), is_node, hear));
+        let task = tokio::spawn(listen(Arc::clone(&socket), is_node, receive));
         Ok(RawReceiver { socket, task })
     }
 
@@ -53,13 +53,13 @@ impl Drop for RawReceiver {
     }
 }
 
-async fn listen(socket: Arc<UdpSocket>, is_node: impl Fn(IpAddr) -> bool, hear: impl Fn(IpAddr, &[u8])) {
+async fn listen(socket: Arc<UdpSocket>, is_node: impl Fn(IpAddr) -> bool, receive: impl Fn(IpAddr, &[u8])) {
     let mut buffer = [0; PACKET_BYTES];
     loop {
         match socket.recv_from(&mut buffer).await {
             Ok((len, from)) if is_node(from.ip()) => {
                 let packet = buffer.get(..len).unwrap_or_default();
-                hear(from.ip(), content(from.ip(), packet));
+                receive(from.ip(), content(from.ip(), packet));
             }
             Ok(_) => {}
             Err(error) => {

@@ -18,9 +18,9 @@ use tokio::task::AbortHandle;
 
 use super::datagrams::Datagrams;
 use super::{QueryCounts, stream};
+use crate::runtime::connection_limit::ConnectionLimit;
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::receive_buffer;
-use crate::runtime::seats::ConnectionLimit;
 
 /// How often a thread without queries looks whether it is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -74,7 +74,7 @@ impl QueryContext {
         out: &mut [u8],
     ) -> Option<usize> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let asked = DnsRequest {
+        let request = DnsRequest {
             bytes,
             client,
             transport,
@@ -83,7 +83,7 @@ impl QueryContext {
             now_ms: (evener_dataplane::now_ns() / 1_000_000) as u32,
             turn: self.turn.fetch_add(1, Relaxed),
         };
-        let answered = self.names.load().answer(&asked, allowance, out);
+        let answered = self.names.load().answer(&request, allowance, out);
         self.counts.count(transport, answered.map(|answered| answered.outcome));
         answered.map(|EncodedResponse { len, .. }| len)
     }
@@ -116,9 +116,9 @@ pub(crate) struct DnsServers {
     running: BTreeMap<SocketAddr, DnsServer>,
     /// Those that don't answer yet: queries wait in their sockets.
     waiting: Vec<BoundSockets>,
-    is_begun: bool,
+    has_started: bool,
     /// Places for connections, of all addresses; none while there was never an address.
-    seats: OnceCell<ConnectionLimit>,
+    limit: OnceCell<ConnectionLimit>,
 }
 
 impl DnsServers {
@@ -127,8 +127,8 @@ impl DnsServers {
             answering,
             running: BTreeMap::new(),
             waiting: Vec::new(),
-            is_begun: false,
-            seats: OnceCell::new(),
+            has_started: false,
+            limit: OnceCell::new(),
         }
     }
 
@@ -160,7 +160,7 @@ impl DnsServers {
         for BoundSockets(waiting) in &mut self.waiting {
             waiting.retain(|(address, ..)| wanted.contains(address));
         }
-        if self.is_begun { self.start() } else { Ok(()) }
+        if self.has_started { self.start() } else { Ok(()) }
     }
 
     /// It is known how servers are.
@@ -168,7 +168,7 @@ impl DnsServers {
     /// # Errors
     /// When threads can't be had.
     pub(crate) fn begin(&mut self) -> Result<(), NamesError> {
-        self.is_begun = true;
+        self.has_started = true;
         self.start()
     }
 
@@ -190,8 +190,8 @@ impl DnsServers {
     ) -> io::Result<DnsServer> {
         let is_over = Arc::new(AtomicBool::new(false));
         let stream = tokio::net::TcpListener::from_std(listener)?;
-        let seats = self.seats.get_or_init(|| ConnectionLimit::new(ClientLimits::make().names)).clone();
-        let stream = tokio::spawn(stream::serve(stream, Arc::clone(&self.answering), seats)).abort_handle();
+        let limit = self.limit.get_or_init(|| ConnectionLimit::new(ClientLimits::make().names)).clone();
+        let stream = tokio::spawn(stream::serve(stream, Arc::clone(&self.answering), limit)).abort_handle();
         let mut server = DnsServer { is_over, threads: Vec::new(), stream };
         for (number, socket) in sockets.into_iter().enumerate() {
             let (answering, is_over) = (Arc::clone(&self.answering), Arc::clone(&server.is_over));

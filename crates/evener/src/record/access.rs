@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_counted() {
-        let (tell, full) = mpsc::channel();
+        let (sender, full) = mpsc::channel();
         let (to, written) = sync_channel(QUEUE);
         let counts = Arc::new(LogCounts::default());
         let log = AccessLogFile { target: LogTarget::Stdout, sink: Box::new(Disk { full, written: to }) };
@@ -250,10 +250,10 @@ mod tests {
         let lost = counts.lost.load(Relaxed);
         assert!(lost >= QUEUE as u64 / 2 && counts.written.load(Relaxed) == 0, "{lost}");
         // The disk is full, then it isn't: what it began is not continued.
-        tell.send(true).unwrap();
-        tell.send(false).unwrap();
+        sender.send(true).unwrap();
+        sender.send(false).unwrap();
         assert!(written.recv().unwrap().starts_with("\n{"));
-        drop(tell);
+        drop(sender);
         writing.finish();
         // All of it is there when the thread has ended, which a busy machine may not have waited for.
         assert!(written.iter().all(|text| text.starts_with('{')));

@@ -48,10 +48,10 @@ fn listen(mut events: Box<dyn EventSource>, recorder: &Recorder, over: &AtomicBo
     let (mut lost, mut fails) = (events.lost(), false);
     while !over.load(Relaxed) {
         match events.read(PATIENCE) {
-            Ok(told) => {
+            Ok(batch) => {
                 fails = false;
                 let epoch = boot_time();
-                told.iter().for_each(|event| note(recorder, event, epoch));
+                batch.iter().for_each(|event| note(recorder, event, epoch));
             }
             Err(error) => {
                 if !fails {
@@ -68,9 +68,9 @@ fn listen(mut events: Box<dyn EventSource>, recorder: &Recorder, over: &AtomicBo
         lost = now_lost;
     }
     // What was told until it was over.
-    if let Ok(told) = events.read(Duration::ZERO) {
+    if let Ok(batch) = events.read(Duration::ZERO) {
         let epoch = boot_time();
-        told.iter().for_each(|event| note(recorder, event, epoch));
+        batch.iter().for_each(|event| note(recorder, event, epoch));
     }
 }
 

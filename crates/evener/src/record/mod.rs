@@ -6,10 +6,10 @@
 mod access;
 mod latency;
 mod line;
+mod lines;
 mod listener;
 mod names;
 mod summary;
-mod told;
 mod trace;
 
 use std::net::SocketAddr;
@@ -33,9 +33,9 @@ use trace::Traces;
 
 pub(crate) use access::AccessLogFile;
 pub(crate) use line::json;
+pub use lines::{AccessLog, AccessLogEntry, DecisionLatency, Traced, TracedPacket};
 pub(crate) use listener::TraceReader;
 pub(crate) use names::TableNames;
-pub use told::{AccessLog, AccessLogEntry, DecisionLatency, Traced, TracedPacket};
 pub(crate) use trace::TRACES_MAX;
 
 /// How a connection came to its server, or to none.
@@ -98,7 +98,7 @@ pub(crate) struct HandoffRecord<'b> {
     /// What the client was answered, if nobody else answers it.
     pub(crate) status: Option<u16>,
     pub(crate) at: SystemTime,
-    pub(crate) took: Duration,
+    pub(crate) latency: Duration,
 }
 
 /// A request of a service of method `redirect`, about which all is decided.
@@ -113,7 +113,7 @@ pub(crate) struct RedirectRecord<'b> {
     /// What became of it, in a word.
     pub(crate) mechanism: &'static str,
     pub(crate) at: SystemTime,
-    pub(crate) took: Duration,
+    pub(crate) latency: Duration,
 }
 
 impl RedirectRecord<'_> {
@@ -134,7 +134,7 @@ impl RedirectRecord<'_> {
             server: self.server.map(str::to_owned),
             mechanism: self.mechanism.to_owned(),
             status: Some(self.status),
-            decide_us: self.took.as_nanos() as f64 / 1e3,
+            decide_us: self.latency.as_nanos() as f64 / 1e3,
         }
     }
 }
@@ -145,7 +145,7 @@ pub(crate) struct Recorder {
     names: RwLock<Arc<TableNames>>,
     writing: RwLock<Option<AccessLogQueue>>,
     traces: Traces,
-    took: [LatencyHistogram; Mechanism::ALL.len()],
+    latencies: [LatencyHistogram; Mechanism::ALL.len()],
     counts: Arc<LogCounts>,
     /// Events that the data plane could not tell while there was a log.
     untold: AtomicU64,
@@ -215,19 +215,19 @@ impl Recorder {
         if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
             writing.put(line());
         }
-        self.traces.tell(&[redirected.client], || Traced::Decision(line()));
+        self.traces.publish(&[redirected.client], || Traced::Decision(line()));
     }
 
     /// Notes what became of a connection.
     pub(crate) fn decided(&self, decided: &HandoffRecord<'_>) {
-        if let Some(took) = self.took.get(decided.mechanism as usize) {
-            took.add(decided.took);
+        if let Some(histogram) = self.latencies.get(decided.mechanism as usize) {
+            histogram.add(decided.latency);
         }
         let line = || self.line(decided);
         if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
             writing.put(line());
         }
-        self.traces.tell(&[decided.ends.client], || Traced::Decision(line()));
+        self.traces.publish(&[decided.ends.client], || Traced::Decision(line()));
     }
 
     fn line(&self, decided: &HandoffRecord<'_>) -> AccessLogEntry {
@@ -250,7 +250,7 @@ impl Recorder {
             mechanism: decided.mechanism.name().to_owned(),
             status: decided.status,
             // Whole nanoseconds, as the data plane measures.
-            decide_us: decided.took.as_nanos() as f64 / 1e3,
+            decide_us: decided.latency.as_nanos() as f64 / 1e3,
         }
     }
 
@@ -270,13 +270,13 @@ impl Recorder {
             server: (event.server != NO_SERVER).then_some(event.server),
             status: None,
             at,
-            took: Duration::from_nanos(event.took_ns.into()),
+            latency: Duration::from_nanos(event.latency_ns.into()),
         });
     }
 
     /// Notes a packet that the data plane tells of.
     fn packet(&self, event: &PacketEvent, at: SystemTime) {
-        self.traces.tell(&[event.src, event.dst], || {
+        self.traces.publish(&[event.src, event.dst], || {
             let server = self.names().server(event.server).map(str::to_owned);
             Traced::Packet(packet(event, at, server))
         });
@@ -287,7 +287,7 @@ impl Recorder {
         if self.target().is_some() {
             self.untold.fetch_add(count, Relaxed);
         }
-        self.traces.tell_lost(count);
+        self.traces.publish_lost(count);
     }
 
     /// What became of the lines of the access log.
@@ -305,9 +305,11 @@ impl Recorder {
     }
 
     /// How long it took to decide, by mechanism.
-    pub(crate) fn show_took(&self) -> impl Iterator<Item = (String, DecisionLatency)> {
-        let shown = Mechanism::ALL.into_iter().zip(self.took.iter().map(LatencyHistogram::show));
-        shown.map(|(mechanism, took)| (mechanism.name().to_owned(), took)).filter(|(_, took)| took.count > 0)
+    pub(crate) fn latencies_shown(&self) -> impl Iterator<Item = (String, DecisionLatency)> {
+        let shown = Mechanism::ALL.into_iter().zip(self.latencies.iter().map(LatencyHistogram::show));
+        shown
+            .map(|(mechanism, histogram)| (mechanism.name().to_owned(), histogram))
+            .filter(|(_, histogram)| histogram.count > 0)
     }
 }
 
@@ -333,7 +335,7 @@ fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> Traced
         bytes: event.len.into(),
         verdict: verdict.to_owned(),
         reason: event.reason.name().to_owned(),
-        beside: event.also_counted.map(|beside| beside.name().to_owned()),
+        beside: event.also_counted.map(|reason| reason.name().to_owned()),
         server,
     }
 }

@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    fn told<'b>(summary: &RequestSummary<'b>) -> [Option<&'b str>; 3] {
+    fn parts<'b>(summary: &RequestSummary<'b>) -> [Option<&'b str>; 3] {
         [summary.method, summary.target, summary.host].map(|part| part.map(|p| str::from_utf8(p).unwrap()))
     }
 
@@ -187,11 +187,11 @@ mod tests {
     fn requests_as_they_were_sent() {
         let text = b"\r\nGET //a%41/?q=1 HTTP/1.1\r\nA: b\r\nhOST:  WWW.example.com:8080 \r\nX: y";
         let summary = RequestSummary::of(text);
-        assert_eq!(told(&summary), [Some("GET"), Some("//a%41/?q=1"), Some("WWW.example.com:8080")]);
+        assert_eq!(parts(&summary), [Some("GET"), Some("//a%41/?q=1"), Some("WWW.example.com:8080")]);
         assert_eq!((summary.kind, summary.cut), (Some(ApplicationProtocol::Http), false));
 
         let old = RequestSummary::of(b"HEAD / HTTP/1.0\r\n\r\nHost: x\r\n");
-        assert_eq!((told(&old), old.cut), ([Some("HEAD"), Some("/"), None], false));
+        assert_eq!((parts(&old), old.cut), ([Some("HEAD"), Some("/"), None], false));
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         ];
         for (bytes, expected) in cases {
             let summary = RequestSummary::of(bytes);
-            assert_eq!((told(&summary), summary.cut), (expected, true), "{}", bytes.escape_ascii());
+            assert_eq!((parts(&summary), summary.cut), (expected, true), "{}", bytes.escape_ascii());
         }
         let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(5_000));
         let summary = RequestSummary::of(long.as_bytes());
@@ -222,7 +222,7 @@ mod tests {
         let last = a_hello(&[(43, vec![1, 2, 3]), named("www.example.com")]);
         for hello in [&first, &last] {
             let summary = RequestSummary::of(hello);
-            assert_eq!(told(&summary), [None, None, Some("www.example.com")]);
+            assert_eq!(parts(&summary), [None, None, Some("www.example.com")]);
             assert_eq!((summary.kind, summary.cut), (Some(ApplicationProtocol::Tls), false));
         }
         let none = a_hello(&[(43, vec![1, 2, 3])]);

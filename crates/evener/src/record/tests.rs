@@ -26,7 +26,7 @@ fn at() -> SystemTime {
 fn connection(head: &[u8]) -> ConnectionEvent {
     ConnectionEvent {
         at_ns: 0,
-        took_ns: 1_250,
+        latency_ns: 1_250,
         client: CLIENT.parse().unwrap(),
         service: SERVICE.parse().unwrap(),
         server: 3,
@@ -78,7 +78,7 @@ fn what_the_data_plane_decides() {
     let other = ConnectionEvent { client: "198.51.100.7:1".parse().unwrap(), ..connection(b"GE") };
     recorder.connection(&other, at());
     assert_eq!(lines(&mut trace), [] as [String; 0]);
-    let took: Vec<_> = recorder.show_took().map(|(name, took)| (name, took.count)).collect();
+    let took: Vec<_> = recorder.latencies_shown().map(|(name, took)| (name, took.count)).collect();
     assert_eq!(took, [("kernel".to_owned(), 3), ("unserved".to_owned(), 1)]);
 }
 
@@ -88,8 +88,16 @@ fn what_is_read_in_application_space() {
     let ends = FourTuple { client: CLIENT.parse().unwrap(), service: SERVICE.parse().unwrap() };
     let head = b"POST /\xff\x1b HTTP/1.1\r\n".as_slice();
     let (took, mechanism) = (Duration::from_millis(10), Mechanism::Refused);
-    let decided =
-        HandoffRecord { ends, mechanism, head, route: None, server: None, status: Some(400), at: at(), took };
+    let decided = HandoffRecord {
+        ends,
+        mechanism,
+        head,
+        route: None,
+        server: None,
+        status: Some(400),
+        at: at(),
+        latency: took,
+    };
     recorder.decided(&decided);
     recorder.decided(&HandoffRecord {
         mechanism: Mechanism::Punted,

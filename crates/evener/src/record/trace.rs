@@ -29,7 +29,7 @@ impl TraceSubscriber {
     }
 
     /// Says first how much is missing before a line.
-    fn tell(&mut self, line: Traced) {
+    fn send(&mut self, line: Traced) {
         if self.lost > 0 && self.lines.try_send(Traced::Lost { count: self.lost }).is_ok() {
             self.lost = 0;
         }
@@ -69,17 +69,17 @@ impl Traces {
     }
 
     /// Tells a line to those whom it concerns by one of its ends.
-    pub(super) fn tell(&self, ends: &[SocketAddr], line: impl FnOnce() -> Traced) {
+    pub(super) fn publish(&self, ends: &[SocketAddr], line: impl FnOnce() -> Traced) {
         let mut traces = self.open();
         let mut concerned = traces.iter_mut().filter(|trace| trace.concerns(ends)).peekable();
         if concerned.peek().is_some() {
             let line = line();
-            concerned.for_each(|trace| trace.tell(line.clone()));
+            concerned.for_each(|trace| trace.send(line.clone()));
         }
     }
 
     /// Tells all that so many events didn't come.
-    pub(super) fn tell_lost(&self, count: u64) {
+    pub(super) fn publish_lost(&self, count: u64) {
         self.open().iter_mut().for_each(|trace| trace.lost += count);
     }
 }
@@ -112,14 +112,14 @@ mod tests {
         let mut port = traces.follow(client("198.51.100.7:40000")).unwrap();
         let mut other = traces.follow(client("2001:db8::7")).unwrap();
         let service = end("192.0.2.100:80");
-        let tell = |count, a: &str| {
-            traces.tell(&[end(a), service], || Traced::Lost { count });
+        let lost_line = |count, a: &str| {
+            traces.publish(&[end(a), service], || Traced::Lost { count });
         };
-        tell(1, "198.51.100.7:40000");
-        tell(2, "198.51.100.7:40001");
-        tell(3, "[2001:db8::7]:40000");
-        tell(4, "198.51.100.8:40000");
-        traces.tell(&[service, end("198.51.100.7:40000")], || Traced::Lost { count: 5 });
+        lost_line(1, "198.51.100.7:40000");
+        lost_line(2, "198.51.100.7:40001");
+        lost_line(3, "[2001:db8::7]:40000");
+        lost_line(4, "198.51.100.8:40000");
+        traces.publish(&[service, end("198.51.100.7:40000")], || Traced::Lost { count: 5 });
         assert_eq!([&mut any, &mut port, &mut other].map(counts), [vec![1, 2, 5], vec![1, 5], vec![3]]);
         assert_eq!(traces.clients().len(), 2);
         drop(any);
@@ -141,11 +141,11 @@ mod tests {
     fn who_reads_slowly_is_told_what_is_missing() {
         let traces = Traces::default();
         let mut lines = traces.follow(client("192.0.2.1")).unwrap();
-        let tell = || traces.tell(&[end("192.0.2.1:1")], || Traced::Lost { count: 0 });
-        (0..BEHIND_MAX + 3).for_each(|_| tell());
-        traces.tell_lost(2);
+        let publish_one = || traces.publish(&[end("192.0.2.1:1")], || Traced::Lost { count: 0 });
+        (0..BEHIND_MAX + 3).for_each(|_| publish_one());
+        traces.publish_lost(2);
         assert_eq!(counts(&mut lines), vec![0; BEHIND_MAX]);
-        tell();
+        publish_one();
         assert_eq!(counts(&mut lines), [5, 0]);
     }
 }

@@ -21,7 +21,7 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::attendant::ResponseBody;
+use super::slow_path::ResponseBody;
 use crate::io::locating::locate;
 
 /// How long a member may take to open a connection, and to begin its answer.

@@ -4,17 +4,17 @@
 //! connection is [`talk`]'s. What they don't answer goes with its connection to the [`attendant`]: messages of members, and what is
 //! fetched for clients.
 
-mod asking;
-mod attendant;
 mod client_stream;
 mod fetch;
-mod front;
+mod frontend;
+mod frontends;
+mod http_connection;
+mod member_query;
 mod protocol;
+mod request_log;
 mod request_stream;
 mod responder;
-mod shown;
-mod talk;
-mod telling;
+mod slow_path;
 #[cfg(test)]
 mod tests;
 
@@ -33,13 +33,13 @@ use socket2::{Domain, Socket, Type};
 use crate::runtime::group_tokens::GroupTokenError;
 use crate::runtime::tls::{self, TlsError};
 
-pub(crate) use asking::{MemberQuery, ask_for_load, ask_for_report};
-pub(crate) use attendant::{MemberMessage, Reply, SlowPathServer};
-pub(crate) use front::{Frontend, Rules};
+pub(crate) use frontend::{Frontend, Rules};
+pub(crate) use frontends::{Frontends, ShownGroup};
+pub(crate) use member_query::{MemberQuery, fetch_report, query_load};
 pub(crate) use protocol::{GroupContext, MessageSender};
+pub(crate) use request_log::RequestLog;
 use responder::{Delegate, ORDERS, Responder, ResponderOrder};
-pub(crate) use shown::{Frontends, ShownGroup};
-pub(crate) use telling::RequestLog;
+pub(crate) use slow_path::{MemberMessage, Reply, SlowPathServer};
 
 /// Connections that wait to be taken, of each socket.
 const BACKLOG: i32 = 4_096;
@@ -150,15 +150,15 @@ impl Responders {
         threads: usize,
         places: usize,
         taker: &Delegate,
-        telling: &RequestLog,
+        request_log: &RequestLog,
     ) -> Result<Responders, ListenError> {
         let threads = threads.max(1);
         let one = |number: usize| -> io::Result<Thread> {
             let poll = Poll::new()?;
             let waker = Waker::new(poll.registry(), ORDERS)?;
             let (orders, receiver) = channel();
-            let (taker, telling) = (Arc::clone(taker), telling.clone());
-            let responder = Responder::new(poll, receiver, taker, telling, places / threads);
+            let (taker, request_log) = (Arc::clone(taker), request_log.clone());
+            let responder = Responder::new(poll, receiver, taker, request_log, places / threads);
             let thread = thread::Builder::new().name(format!("redirect-{number}"));
             Ok(Thread { orders, waker, handle: Some(thread.spawn(move || responder.run())?) })
         };

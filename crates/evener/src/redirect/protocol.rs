@@ -11,7 +11,7 @@ use evener_core::node::group::{GroupMessage, MessageError, Verb};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 
-use super::attendant::Reply;
+use super::slow_path::Reply;
 use crate::runtime::group_tokens::{GroupTokens, TokenScope};
 
 /// Whether somebody is asked for a credential, and what it shows.
@@ -55,7 +55,7 @@ pub(crate) struct GroupContext<'g> {
 #[derive(Debug, thiserror::Error)]
 enum DenialReason {
     #[error("show a token of this group: Authorization: Bearer TOKEN")]
-    Nobody,
+    NoCredential,
     #[error("come by TLS with a certificate that this group's authority has signed")]
     Uncertified,
     #[error("this token is none of the group's")]
@@ -81,7 +81,7 @@ enum DenialReason {
 impl DenialReason {
     fn status(&self) -> u16 {
         match self {
-            DenialReason::Nobody | DenialReason::Uncertified | DenialReason::Unknown => 401,
+            DenialReason::NoCredential | DenialReason::Uncertified | DenialReason::Unknown => 401,
             DenialReason::NotFor(_) | DenialReason::Control(_) | DenialReason::Closed => 403,
             DenialReason::Director => 405,
             DenialReason::Throttled => 429,
@@ -153,14 +153,14 @@ impl GroupContext<'_> {
     /// The answer to one that is refused.
     pub(crate) fn answer(
         &mut self,
-        asker: MessageSender<'_>,
+        sender: MessageSender<'_>,
         verb: &str,
         body: &[u8],
     ) -> Result<Reply, Reply> {
         let judged = Verb::of(verb).ok_or(DenialReason::Verb).and_then(|verb| {
             // Bodies of strangers are not even read.
-            let speaks = self.judge(asker, verb)?;
-            self.take(asker.address(), &speaks, GroupMessage::read(verb, body)?)
+            let speaks = self.judge(sender, verb)?;
+            self.take(sender.address(), &speaks, GroupMessage::read(verb, body)?)
         });
         judged.map_err(|denied| denial(&denied))
     }
@@ -171,7 +171,7 @@ impl GroupContext<'_> {
     /// The answer to one that is refused.
     pub(crate) fn answer_read(
         &mut self,
-        asker: MessageSender<'_>,
+        sender: MessageSender<'_>,
         message: GroupMessage,
     ) -> Result<Reply, Reply> {
         let verb = match &message {
@@ -181,13 +181,13 @@ impl GroupContext<'_> {
             GroupMessage::Inform(_) => Verb::Inform,
             GroupMessage::LoadQuery => Verb::LoadQuery,
         };
-        let taken = self.judge(asker, verb).and_then(|speaks| self.take(None, &speaks, message));
+        let taken = self.judge(sender, verb).and_then(|speaks| self.take(None, &speaks, message));
         taken.map_err(|denied| denial(&denied))
     }
 
     /// For whom somebody may speak.
-    fn judge(&mut self, asker: MessageSender<'_>, verb: Verb) -> Result<TokenScope, DenialReason> {
-        let MessageSender::Stranger { from, authorization, certificate } = asker else {
+    fn judge(&mut self, sender: MessageSender<'_>, verb: Verb) -> Result<TokenScope, DenialReason> {
+        let MessageSender::Stranger { from, authorization, certificate } = sender else {
             return Ok(TokenScope::Operator);
         };
         // A certificate was held against the authority when the connection began.
@@ -208,7 +208,7 @@ impl GroupContext<'_> {
         let shown = authorization.and_then(|line| line.split_once(' '));
         let token =
             shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, token)| token.trim());
-        let token = token.ok_or(DenialReason::Nobody)?;
+        let token = token.ok_or(DenialReason::NoCredential)?;
         if !self.throttle.may_look_up(self.now.now_ms, from) {
             return Err(DenialReason::Throttled);
         }

@@ -61,7 +61,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RequestStream<S> {
             let (mut out, date) = (Vec::new(), httpdate::fmt_http_date(SystemTime::now()));
             refuse(
                 &mut out,
-                &ResponseFraming { date: &date, is_head: false, closes: true, says_kept: false },
+                &ResponseFraming { date: &date, is_head: false, closes: true, keep_alive_header: false },
                 refusal,
             );
             self.stream.write_all(&out).await?;

@@ -15,10 +15,10 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
-use super::front::Frontend;
-use super::talk::{AnswerContext, ConnectionAction, HttpConnection};
-use super::telling::RequestLog;
-use crate::runtime::shares::{ClientSource, SlotsBySource, source};
+use super::frontend::Frontend;
+use super::http_connection::{AnswerContext, ConnectionAction, HttpConnection};
+use super::request_log::RequestLog;
+use crate::runtime::slots_by_source::{ClientSource, SlotsBySource, source};
 
 /// The token of who has something to order.
 pub(super) const ORDERS: Token = Token(usize::MAX);
@@ -59,7 +59,7 @@ pub(crate) struct DelegatedConnection {
     pub(crate) client: SocketAddr,
     pub(crate) front: Arc<Frontend>,
     /// What was heard already.
-    pub(crate) heard: Vec<u8>,
+    pub(crate) received: Vec<u8>,
 }
 
 /// Who takes such connections. Called by the responder's thread, and must not wait; false where there is no room.
@@ -114,7 +114,7 @@ pub(super) struct Responder {
     poll: Poll,
     orders: Receiver<ResponderOrder>,
     taker: Delegate,
-    telling: RequestLog,
+    request_log: RequestLog,
     places: usize,
     listeners: Slab<Listener>,
     connections: Slab<Connection>,
@@ -122,7 +122,7 @@ pub(super) struct Responder {
     again: VecDeque<Token>,
     /// Listeners that the system refused a connection of.
     refused: Vec<usize>,
-    heard: Box<[u8]>,
+    buffer: Box<[u8]>,
     out: Vec<u8>,
     date: String,
     dated: u64,
@@ -135,7 +135,7 @@ impl Responder {
         poll: Poll,
         orders: Receiver<ResponderOrder>,
         taker: Delegate,
-        telling: RequestLog,
+        request_log: RequestLog,
         places: usize,
     ) -> Responder {
         let now = Instant::now();
@@ -143,14 +143,14 @@ impl Responder {
             poll,
             orders,
             taker,
-            telling,
+            request_log,
             places: places.max(1),
             listeners: Slab::new(),
             connections: Slab::new(),
             shares: SlotsBySource::default(),
             again: VecDeque::new(),
             refused: Vec::new(),
-            heard: vec![0; READ].into_boxed_slice(),
+            buffer: vec![0; READ].into_boxed_slice(),
             out: Vec::new(),
             date: String::new(),
             dated: 0,
@@ -175,7 +175,7 @@ impl Responder {
                 }
                 _ => {}
             }
-            self.tell_time();
+            self.update_date();
             for _ in 0..self.again.len() {
                 if let Some(token) = self.again.pop_front() {
                     self.attend(token, false);
@@ -194,7 +194,7 @@ impl Responder {
         }
     }
 
-    fn tell_time(&mut self) {
+    fn update_date(&mut self) {
         self.now = Instant::now();
         let time = SystemTime::now();
         let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -261,7 +261,7 @@ impl Responder {
     fn welcome(&mut self, stream: TcpStream, client: SocketAddr, front: Arc<Frontend>) {
         if front.is_secure() {
             // Where there is no room the connection just ends.
-            (self.taker)(DelegatedConnection { stream: stream.into(), client, front, heard: Vec::new() });
+            (self.taker)(DelegatedConnection { stream: stream.into(), client, front, received: Vec::new() });
             return;
         }
         if self.connections.len() >= self.places {
@@ -275,7 +275,7 @@ impl Responder {
             client,
             front,
             talk: HttpConnection::default(),
-            waits: ConnectionWait::Talking(ConnectionAction::Hear),
+            waits: ConnectionWait::Talking(ConnectionAction::Read),
             unsent: Vec::new(),
             sent: 0,
             deadline: self.now + HEAD,
@@ -318,10 +318,10 @@ impl Responder {
     fn serve(&mut self, key: usize, ends: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let mut desk = WorkerContext {
-            heard: &mut self.heard,
+            buffer: &mut self.buffer,
             out: &mut self.out,
             date: &self.date,
-            telling: &mut self.telling,
+            request_log: &mut self.request_log,
             now: self.now,
         };
         match connection.turn(&mut desk, ends) {
@@ -354,7 +354,12 @@ impl Responder {
         let Some(connection) = self.drop_connection(key) else { return };
         let Connection { stream, client, front, talk, .. } = connection;
         // Where there is no room the connection just ends, and the client may come again.
-        (self.taker)(DelegatedConnection { stream: stream.into(), client, front, heard: talk.into_unread() });
+        (self.taker)(DelegatedConnection {
+            stream: stream.into(),
+            client,
+            front,
+            received: talk.into_unread(),
+        });
     }
 
     /// Looks for clients that took too long.
@@ -372,7 +377,7 @@ impl Responder {
             self.connections.iter().filter(|(_, c)| c.deadline <= now).map(|(key, _)| key).collect();
         for key in late {
             let Some(connection) = self.connections.get_mut(key) else { continue };
-            if !connection.say_late(&self.date, &mut self.out, now) {
+            if !connection.answer_timeout(&self.date, &mut self.out, now) {
                 self.drop_connection(key);
             }
         }
@@ -391,10 +396,10 @@ fn is_the_clients(error: &io::Error) -> bool {
 
 /// What a turn is made with.
 struct WorkerContext<'d> {
-    heard: &'d mut [u8],
+    buffer: &'d mut [u8],
     out: &'d mut Vec<u8>,
     date: &'d str,
-    telling: &'d mut RequestLog,
+    request_log: &'d mut RequestLog,
     now: Instant,
 }
 
@@ -422,7 +427,7 @@ impl Connection {
                     continue;
                 }
                 ConnectionAction::GoOn => 0,
-                ConnectionAction::Hear => match self.stream.read(desk.heard) {
+                ConnectionAction::Read => match self.stream.read(desk.buffer) {
                     Ok(0) => return TurnResult::Over,
                     Ok(len) => len,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => return TurnResult::Waits,
@@ -437,10 +442,10 @@ impl Connection {
                 return TurnResult::Waits;
             }
             // epoll(7): what filled less than it could have was all there is.
-            let is_all = len < desk.heard.len() && !ends;
+            let is_all = len < desk.buffer.len() && !ends;
             if is_all
-                && self.waits == ConnectionWait::Talking(ConnectionAction::Hear)
-                && next == ConnectionAction::Hear
+                && self.waits == ConnectionWait::Talking(ConnectionAction::Read)
+                && next == ConnectionAction::Read
             {
                 return TurnResult::Waits;
             }
@@ -459,13 +464,14 @@ impl Connection {
             date: desk.date,
             ends: self.front.is_over(),
         };
-        let (front, client, telling, began) = (&self.front, self.client, &mut *desk.telling, desk.now);
-        let mut told = |answered: &super::talk::AnsweredRequest<'_>| {
+        let (front, client, request_log, began) =
+            (&self.front, self.client, &mut *desk.request_log, desk.now);
+        let mut log = |answered: &super::http_connection::AnsweredRequest<'_>| {
             front.count(answered.outcome);
-            telling.tell(front, &rules, client, began, answered);
+            request_log.record(front, &rules, client, began, answered);
         };
-        let heard = desk.heard.get(..len).unwrap_or_default();
-        self.waits = ConnectionWait::Talking(self.talk.hear(heard, &setting, desk.out, &mut told));
+        let received = desk.buffer.get(..len).unwrap_or_default();
+        self.waits = ConnectionWait::Talking(self.talk.receive(received, &setting, desk.out, &mut log));
         self.is_busy |= !desk.out.is_empty();
         // A head's time counts from its first byte: who sends it byte by byte gains nothing.
         match (was_in_request && desk.out.is_empty(), self.talk.is_in_request()) {
@@ -507,7 +513,7 @@ impl Connection {
     /// Reads away what the client goes on sending.
     fn linger(&mut self, desk: &mut WorkerContext<'_>) -> TurnResult {
         for _ in 0..READS {
-            match self.stream.read(desk.heard) {
+            match self.stream.read(desk.buffer) {
                 Ok(0) => return TurnResult::Over,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return TurnResult::Waits,
@@ -519,13 +525,14 @@ impl Connection {
     }
 
     /// Says that it took too long, where there is somebody to say it to; whether the answer is yet to be taken.
-    fn say_late(&mut self, date: &str, out: &mut Vec<u8>, now: Instant) -> bool {
+    fn answer_timeout(&mut self, date: &str, out: &mut Vec<u8>, now: Instant) -> bool {
         out.clear();
-        let hears = self.waits == ConnectionWait::Talking(ConnectionAction::Hear) && self.unsent.is_empty();
-        if !hears || !self.talk.late(date, out) || self.stream.write(out).is_err() {
+        let is_reading =
+            self.waits == ConnectionWait::Talking(ConnectionAction::Read) && self.unsent.is_empty();
+        if !is_reading || !self.talk.late(date, out) || self.stream.write(out).is_err() {
             return false;
         }
-        self.front.count(super::front::RequestOutcome::Refused(evener_core::net::http::HttpRefusal::Late));
+        self.front.count(super::frontend::RequestOutcome::Refused(evener_core::net::http::HttpRefusal::Late));
         let _ = self.stream.shutdown(Shutdown::Write);
         self.waits = ConnectionWait::Lingering;
         self.deadline = now + LINGER;

@@ -11,7 +11,7 @@ use evener_core::path::seed::Seed;
 use evener_core::pool::policy::Choice;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 
-use super::talk::{AnswerContext, ConnectionAction, HttpConnection};
+use super::http_connection::{AnswerContext, ConnectionAction, HttpConnection};
 use super::*;
 use crate::record::Recorder;
 use crate::request_heads::{Expected, vectors};
@@ -38,12 +38,12 @@ pub(super) fn rules(members: &[&str]) -> Rules {
 
 /// What is answered to bytes that come in these pieces, and what is next.
 fn answers(rules: &Rules, pieces: &[&[u8]], ends: bool) -> (String, ConnectionAction) {
-    let (mut talk, mut out, mut next) = (HttpConnection::default(), Vec::new(), ConnectionAction::Hear);
+    let (mut talk, mut out, mut next) = (HttpConnection::default(), Vec::new(), ConnectionAction::Read);
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let setting = AnswerContext { client, rules, date: "Sun, 06 Nov 1994 08:49:37 GMT", ends };
     for piece in pieces {
-        assert!(matches!(next, ConnectionAction::Hear), "{next:?} before {piece:?}");
-        next = talk.hear(piece, &setting, &mut out, &mut |_| {});
+        assert!(matches!(next, ConnectionAction::Read), "{next:?} before {piece:?}");
+        next = talk.receive(piece, &setting, &mut out, &mut |_| {});
     }
     (String::from_utf8(out).unwrap(), next)
 }
@@ -82,18 +82,18 @@ fn however_a_pipeline_is_cut_its_answers_are_the_same() {
         "{GET}HEAD /b HTTP/1.1\r\nHost: shop\r\n\r\nPOST /c HTTP/1.1\r\nHost: shop\r\nContent-Length: 5\r\n\r\nhello{GET}"
     );
     let (whole, next) = answers(&rules, &[text.as_bytes()], false);
-    assert_eq!((statuses(&whole), next), (vec!["302", "302", "307", "302"], ConnectionAction::Hear));
+    assert_eq!((statuses(&whole), next), (vec!["302", "302", "307", "302"], ConnectionAction::Read));
     assert_eq!(locations(&whole), ["http://m1/a", "http://m2/b", "http://m1/c", "http://m2/a"]);
     for at in 1..text.len() {
         let (first, second) = text.as_bytes().split_at(at);
         assert_eq!(
             answers(&rules, &[first, second], false),
-            (whole.clone(), ConnectionAction::Hear),
+            (whole.clone(), ConnectionAction::Read),
             "cut at {at}"
         );
     }
     let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
-    assert_eq!(answers(&rules, &bytes, false), (whole, ConnectionAction::Hear));
+    assert_eq!(answers(&rules, &bytes, false), (whole, ConnectionAction::Read));
 }
 
 #[test]
@@ -121,13 +121,13 @@ fn connections_end_where_the_next_request_could_not_be_found() {
 fn http_1_0_is_told_that_a_connection_is_kept() {
     let text = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
     let (answer, next) = answers(&rules(&["http://m1"]), &[text.as_bytes()], false);
-    assert!(answer.contains("\r\nConnection: keep-alive\r\n") && next == ConnectionAction::Hear, "{answer}");
+    assert!(answer.contains("\r\nConnection: keep-alive\r\n") && next == ConnectionAction::Read, "{answer}");
 }
 
 #[test]
 fn where_nobody_lives_it_is_said_when_to_come_again() {
     let (answer, next) = answers(&rules(&[]), &[GET.as_bytes()], false);
-    assert_eq!((statuses(&answer), next), (vec!["503"], ConnectionAction::Hear));
+    assert_eq!((statuses(&answer), next), (vec!["503"], ConnectionAction::Read));
     assert!(answer.contains("\r\nRetry-After: 2\r\n"), "{answer}");
 }
 
@@ -141,7 +141,7 @@ fn what_others_answer_is_left_unread() {
         let (mut talk, mut out) = (HttpConnection::default(), Vec::new());
         let setting =
             AnswerContext { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
-        let next = talk.hear(text.as_bytes(), &setting, &mut out, &mut |_| {});
+        let next = talk.receive(text.as_bytes(), &setting, &mut out, &mut |_| {});
         assert_eq!((next, out.len()), (ConnectionAction::GiveAway, 0));
         assert_eq!(talk.into_unread(), text.as_bytes());
     }
@@ -154,7 +154,7 @@ fn many_answers_are_sent_before_more_are_made() {
     let (mut talk, mut out) = (HttpConnection::default(), Vec::new());
     let setting =
         AnswerContext { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
-    let (mut next, mut turns) = (talk.hear(text.as_bytes(), &setting, &mut out, &mut |_| {}), 1);
+    let (mut next, mut turns) = (talk.receive(text.as_bytes(), &setting, &mut out, &mut |_| {}), 1);
     let mut count = 0;
     loop {
         assert!(out.len() < 70_000);
@@ -162,10 +162,10 @@ fn many_answers_are_sent_before_more_are_made() {
         if next != ConnectionAction::GoOn {
             break;
         }
-        next = talk.hear(&[], &setting, &mut out, &mut |_| {});
+        next = talk.receive(&[], &setting, &mut out, &mut |_| {});
         turns += 1;
     }
-    assert_eq!((count, next, talk.is_in_request()), (1_000, ConnectionAction::Hear, false));
+    assert_eq!((count, next, talk.is_in_request()), (1_000, ConnectionAction::Read, false));
     assert!(turns > 2);
 }
 

@@ -65,7 +65,7 @@ pub(crate) enum LineError {
     Token,
     /// Nothing behind it.
     #[error("behind the token stand the URLs that it is for, or * for all members")]
-    Nobody,
+    NoMember,
     /// One of the URLs.
     #[error("{0}")]
     Url(UrlError),
@@ -158,7 +158,7 @@ impl GroupTokens {
             }
             let words: Vec<&str> = words.collect();
             let speaks = match words.as_slice() {
-                [] => return Err((number, LineError::Nobody)),
+                [] => return Err((number, LineError::NoMember)),
                 words if words.contains(&"*") => TokenScope::ForAll,
                 words => {
                     let urls = words.iter().map(|word| Url::parse(word)).collect::<Result<_, _>>();
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_line_that_is_none_is_named() {
         let error = |text| GroupTokens::parse(text).err();
-        assert_eq!(error("abc *\nabc"), Some((2, LineError::Nobody)));
+        assert_eq!(error("abc *\nabc"), Some((2, LineError::NoMember)));
         assert_eq!(error("a\"c *"), Some((1, LineError::Token)));
         assert_eq!(error("abc m1"), Some((1, LineError::Url(UrlError::Scheme))));
         assert!(GroupTokens::parse("# nothing\n").unwrap().is_none());

@@ -20,11 +20,11 @@ const DEBUG: u8 = 7;
 /// Begins to tell, on standard error.
 pub(crate) fn start() {
     let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| "info".into());
-    let told = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     match is_journal() {
         // It notes the time itself, and the level as the line's priority.
-        true => told.with_ansi(false).with_level(false).without_time().with_writer(Journal).init(),
-        false => told.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
+        true => builder.with_ansi(false).with_level(false).without_time().with_writer(Journal).init(),
+        false => builder.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn cause(service: &Service, seen: &ServerSnapshot, since_ms: u64) -> 
         return Some(format!("slow start {} %", seen.tenths * 100 / FULL_WEIGHT));
     }
     let weighing = policy::for_packets(service.policy)?.weighing?;
-    let said = (weighing.describe)(&seen.signals);
+    let description = (weighing.describe)(&seen.signals);
     let ago = if weighing.needs.contains(&Signal::Load) { ago } else { String::new() };
-    Some(said.map_or_else(|| "no report: the median".to_owned(), |said| said + &ago))
+    Some(description.map_or_else(|| "no report: the median".to_owned(), |description| description + &ago))
 }

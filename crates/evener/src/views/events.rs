@@ -55,19 +55,19 @@ pub enum EventStreamItem {
 }
 
 impl From<&BusItem> for EventStreamItem {
-    fn from(heard: &BusItem) -> EventStreamItem {
-        match heard {
-            BusItem::Event(told) => EventStreamItem::Event(Box::new(event(told))),
+    fn from(item: &BusItem) -> EventStreamItem {
+        match item {
+            BusItem::Event(published) => EventStreamItem::Event(Box::new(event(published))),
             BusItem::Lost(count) => EventStreamItem::Lost { count: *count },
         }
     }
 }
 
-fn event(told: &events::PublishedEvent) -> EventView {
-    let happened = &told.event;
+fn event(published: &events::PublishedEvent) -> EventView {
+    let happened = &published.event;
     let mut event = EventView {
-        number: told.number,
-        time: humantime::format_rfc3339_millis(told.at).to_string(),
+        number: published.number,
+        time: humantime::format_rfc3339_millis(published.at).to_string(),
         event: happened.name().to_owned(),
         level: level(happened.level()).to_owned(),
         service: None,

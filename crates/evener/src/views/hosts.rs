@@ -57,7 +57,7 @@ pub(crate) fn hosts(snapshot: &Snapshot) -> Vec<HostView> {
 
 fn host_of(seen: &HostSnapshot, at_ms: u64) -> HostView {
     let HostSnapshot { host, up, draining, put_off } = seen;
-    let heard_ms = host.heard_ms.filter(|_| !host.own);
+    let received_ms = host.received_ms.filter(|_| !host.own);
     HostView {
         name: host.name.clone(),
         address: host.address.to_string(),
@@ -70,12 +70,12 @@ fn host_of(seen: &HostSnapshot, at_ms: u64) -> HostView {
         owns: host.owned.iter().filter(|_| host.alive).map(ToString::to_string).collect(),
         put_off: put_off.iter().map(ToString::to_string).collect(),
         refused: host.refused.map(NodeRefusal::from),
-        heard_seconds: heard_ms.map(|heard_ms| at_ms.saturating_sub(heard_ms) as f64 / 1e3),
+        heard_seconds: received_ms.map(|received_ms| at_ms.saturating_sub(received_ms) as f64 / 1e3),
     }
 }
 
 fn state(host: &KnownHost) -> &'static str {
-    match (host.heard_ms, host.alive, host.ready) {
+    match (host.received_ms, host.alive, host.ready) {
         (None, false, _) if !host.own => "unknown",
         (_, false, _) => "silent",
         _ if matches!(host.refused, Some(Refusal::Version { .. })) => "version",

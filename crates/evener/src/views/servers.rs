@@ -122,8 +122,8 @@ impl ReportedLoad {
             error: reports.error.map(|bad| bad.sentence().to_owned()),
             refused: reports.bad.iter().map(|(bad, count)| (bad.name().to_owned(), *count)).collect(),
         };
-        let is_asked = *report != Report::default() || reports.error.is_some() || !reports.bad.is_empty();
-        is_asked.then_some(load)
+        let is_queried = *report != Report::default() || reports.error.is_some() || !reports.bad.is_empty();
+        is_queried.then_some(load)
     }
 }
 

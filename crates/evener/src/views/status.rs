@@ -188,11 +188,11 @@ pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
         tunnels: local.map(|local| local.tunnels()).unwrap_or_default(),
         punted: local
             .and_then(|local| local.outcomes.as_ref())
-            .map(|asked| counted(asked.counted()))
+            .map(|trace| counted(trace.counted()))
             .unwrap_or_default(),
         access_log: recorder.show_log(),
         traces: recorder.traces(),
-        deciding: recorder.show_took().collect(),
+        deciding: recorder.latencies_shown().collect(),
         lccp: speaker.map(|speaker| speaker.counted()).unwrap_or_default(),
         nodes: speaker.map(|speaker| speaker.nodes()).unwrap_or_default(),
         nodes_refused: speaker.map(refused).unwrap_or_default(),

@@ -396,7 +396,7 @@ impl Daemon {
         let plan = self.director.plan();
         if let Some(vip) = plan.tables.vips.values().find(|vip| vip.handoff.is_some()) {
             let client = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(number as u32)), 1_024));
-            let request = ConnectionRequest { client, content: RequestContent::Asked(asked), named: None };
+            let request = ConnectionRequest { client, content: RequestContent::Key(asked), named: None };
             // Whoever it is: how long that takes is what counts.
             let _ = black_box(plan.choose(&self.plane.memory(), vip, &request));
         }

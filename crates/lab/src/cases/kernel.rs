@@ -70,7 +70,7 @@ impl Kernel {
         let mut tables = (*self.tables).clone();
         tables.interfaces =
             tables.interfaces.iter().map(|(interface, mac)| (number(*interface), *mac)).collect();
-        for server in tables.servers.values_mut().filter(|server| !server.is_nobody()) {
+        for server in tables.servers.values_mut().filter(|server| !server.is_down()) {
             server.ifindex = number(server.ifindex);
         }
         Ok(self.engine.load_tables(&Arc::new(tables))?)

@@ -216,7 +216,7 @@ impl Subject for Bench {
     fn change(&mut self, tables: &Arc<Tables>) -> Result<()> {
         let mut real = (**tables).clone();
         real.interfaces = real.interfaces.iter().map(|(number, mac)| (FIRST + number, *mac)).collect();
-        for server in real.servers.values_mut().filter(|server| !server.is_nobody()) {
+        for server in real.servers.values_mut().filter(|server| !server.is_down()) {
             server.ifindex += FIRST;
         }
         let real = Arc::new(real);

@@ -39,7 +39,7 @@ pub enum NameOrder {
     /// Probe a server of a name's own list, by its place there, and say by [`NameFact::Server`] what came of it.
     Probe(Arc<BalancedName>, usize),
     /// Ask one for its load, likewise.
-    Ask(Arc<BalancedName>, usize),
+    QueryLoad(Arc<BalancedName>, usize),
     /// Read the ranks that somebody else makes for the name of this number, and say by [`NameFact::Ranks`] what came of it.
     ReadRanks(Arc<BalancedName>, usize),
     /// Probe a path, and say by [`super::Input::Path`] what came of it.
@@ -76,7 +76,7 @@ pub(super) struct Names {
     /// Those that are to be looked at anew, or all.
     dirty: Vec<usize>,
     is_new: bool,
-    is_begun: bool,
+    has_started: bool,
     /// Of how many servers it isn't known yet whether they work.
     unknown: usize,
     /// The servers that the operator drained, whether they are listed or not.
@@ -99,7 +99,7 @@ impl Names {
             due: BTreeSet::new(),
             dirty: Vec::new(),
             is_new: true,
-            is_begun: false,
+            has_started: false,
             unknown: 0,
             drained,
             paths: PathProber::default(),
@@ -195,7 +195,7 @@ impl Names {
 
     /// It is known how servers are, or that was waited for long enough: queries are answered from now on.
     pub(super) fn begin(&mut self) {
-        self.is_begun = true;
+        self.has_started = true;
     }
 
     /// The number of a name.
@@ -224,13 +224,13 @@ impl Names {
     fn answered(&mut self, name: &BalancedName, number: usize, server: usize, fact: Fact, now: Moment) {
         let Some(running) = self.running.get_mut(number) else { return };
         let known = Arc::clone(&running.name);
-        let asked = name.list().and_then(|list| list.servers.get(server));
-        let (Some(asked), Some(list), AddressSource::Own(servers)) =
-            (asked, known.list(), &mut running.servers)
+        let own_server = name.list().and_then(|list| list.servers.get(server));
+        let (Some(own_server), Some(list), AddressSource::Own(servers)) =
+            (own_server, known.list(), &mut running.servers)
         else {
             return;
         };
-        let Some(place) = list.place_of(server, asked.address) else { return };
+        let Some(place) = list.place_of(server, own_server.address) else { return };
         let counts = matches!(fact, Fact::Probed(Ok(_))) && goes_by_latency(&known);
         let before = servers.unknown();
         let change = servers.take(place, fact, now.ms).unwrap_or_default();
@@ -298,8 +298,8 @@ impl Names {
                 if due.probe {
                     self.orders.push_back(NameOrder::Probe(Arc::clone(&name), place));
                 }
-                if due.ask {
-                    self.orders.push_back(NameOrder::Ask(Arc::clone(&name), place));
+                if due.query {
+                    self.orders.push_back(NameOrder::QueryLoad(Arc::clone(&name), place));
                 }
                 is_news |= due.change.is_news;
                 self.report_change(&name, place, due.change);
@@ -395,7 +395,7 @@ impl Names {
     /// Has answers follow what is known now, if that is something else than before; then all of them are shown anew.
     pub(super) fn follow(&mut self, farm: &Snapshot, now: Moment) -> Option<Arc<SharedList<NameSnapshot>>> {
         // Until then each answer of a server would be the reason to make a name anew that nobody is answered by.
-        if !self.is_begun {
+        if !self.has_started {
             return None;
         }
         self.look_at_services(farm);

@@ -146,7 +146,7 @@ mod tests {
         let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = OwnServers::new(&list, 7, 0);
         assert_eq!((servers.next_at(), servers.unknown()), (0, 2));
-        assert!(servers.poll(0).iter().all(|(_, due)| due.probe && !due.ask));
+        assert!(servers.poll(0).iter().all(|(_, due)| due.probe && !due.query));
         assert_eq!(servers.next_at(), u64::MAX, "nothing is due while probes are under way");
         let up = servers.take(0, Fact::Probed(Ok(5)), 3).unwrap();
         assert_eq!((up.is_news, up.transition.unwrap().to), (true, health::HealthState::Up));
@@ -203,7 +203,11 @@ mod tests {
         assert_eq!(states(&servers, &list, 1), ["up", "up"]);
         servers.drain(1, true);
         assert_eq!(states(&servers, &list, 1), ["up", "draining"]);
-        assert_eq!(servers.poll(1_000).iter().filter(|(_, due)| due.ask).count(), 2, "both are asked again");
+        assert_eq!(
+            servers.poll(1_000).iter().filter(|(_, due)| due.query).count(),
+            2,
+            "both are asked again"
+        );
     }
 
     #[test]

@@ -36,19 +36,19 @@ pub enum TransferOrder {
     Look,
     /// It does: send the request on to it. [`TransferInput::Done`].
     Pass,
-    /// Wait for a place in this room, and leave that which it has. [`TransferInput::Seated`].
+    /// Wait for a place in this room, and leave that which it has. [`TransferInput::Admitted`].
     TakePlace(Quota),
-    /// Ask its server to let it go. [`TransferInput::Said`], or [`TransferInput::Unheard`].
+    /// Ask its server to let it go. [`TransferInput::Answered`], or [`TransferInput::Unheard`].
     Release,
     /// Read until it is clear what the client wants: [`TransferInput::Wanted`], [`TransferInput::Refused`] or [`TransferInput::Left`].
     Read,
-    /// Ask the node that decides for all. [`TransferInput::Said`], [`TransferInput::Unheard`], or [`TransferInput::Undispatched`].
+    /// Ask the node that decides for all. [`TransferInput::Answered`], [`TransferInput::Unheard`], or [`TransferInput::Undispatched`].
     Dispatch,
     /// Choose its server, and keep back what the client says from then on: [`TransferInput::Chosen`] or [`TransferInput::Unserved`].
     Choose,
     /// Take its socket out of the kernel: [`TransferInput::Exported`] or [`TransferInput::NotExported`].
     Export,
-    /// Give it to the server, from the first byte on that is missing there. [`TransferInput::Said`].
+    /// Give it to the server, from the first byte on that is missing there. [`TransferInput::Answered`].
     Offer {
         /// Counted from the beginning of what was exported.
         missing: u32,
@@ -110,9 +110,9 @@ pub enum TransferInput {
     /// Other servers do.
     Leaves,
     /// It has a place.
-    Seated,
+    Admitted,
     /// A node was told, and will answer.
-    Said,
+    Answered,
     /// The node that would have to be told isn't heard.
     Unheard,
     /// No other node decides.
@@ -165,13 +165,13 @@ pub enum TransferInput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferEvent {
     /// A server was asked to let it go.
-    ReleaseAsked,
+    ReleaseRequested,
     /// That did.
     Released,
     /// It is at work there, and is asked for again when its client repeats itself.
     Busy,
     /// The node that decides for all was asked.
-    DispatchAsked,
+    DispatchRequested,
     /// It named a server.
     Advised,
     /// It didn't, so that this host decides.
@@ -299,7 +299,7 @@ impl Transfer {
             (TransferState::Keeping(then), TransferInput::Done | TransferInput::Timer) => {
                 Some((then.step(), None))
             }
-            (TransferState::Seating(Quota::Carrying), TransferInput::Seated) => {
+            (TransferState::Seating(Quota::Carrying), TransferInput::Admitted) => {
                 Some((TransferState::Reaching, None))
             }
             (TransferState::Reaching, TransferInput::Reached(true)) => {
@@ -344,12 +344,12 @@ impl Transfer {
             (TransferState::Looking | TransferState::Seating(_), TransferInput::Timer) => {
                 (TransferState::Returning, None)
             }
-            (TransferState::Seating(_), TransferInput::Seated) => {
+            (TransferState::Seating(_), TransferInput::Admitted) => {
                 (TransferState::Releasing(RequestRound::FIRST), None)
             }
-            (TransferState::Releasing(round), TransferInput::Said) => (
-                TransferState::Releasing(round.said()?),
-                round.is_first().then_some(TransferEvent::ReleaseAsked),
+            (TransferState::Releasing(round), TransferInput::Answered) => (
+                TransferState::Releasing(round.sent()?),
+                round.is_first().then_some(TransferEvent::ReleaseRequested),
             ),
             (TransferState::Releasing(_), TransferInput::Released) => {
                 (TransferState::Restoring(AfterRestore::Read), Some(TransferEvent::Released))
@@ -383,9 +383,9 @@ impl Transfer {
         let own = TransferState::Choosing { advised: false };
         let unserved = if self.hello { FinalResponse::Reset } else { FinalResponse::Status(503) };
         Some(match (self.step, input) {
-            (TransferState::Dispatching(round), TransferInput::Said) => (
-                TransferState::Dispatching(round.said()?),
-                round.is_first().then_some(TransferEvent::DispatchAsked),
+            (TransferState::Dispatching(round), TransferInput::Answered) => (
+                TransferState::Dispatching(round.sent()?),
+                round.is_first().then_some(TransferEvent::DispatchRequested),
             ),
             (TransferState::Dispatching(_), TransferInput::Undispatched) => (own, None),
             (TransferState::Dispatching(_), TransferInput::Advised) => {
@@ -454,8 +454,8 @@ impl Transfer {
                     (TransferState::Offered { round, missing: missing.max(first), is_full: false }, None)
                 }
                 // Who says nothing now may have started anew, and misses everything.
-                TransferInput::Said => {
-                    (TransferState::Offered { round: round.said()?, missing: 0, is_full: false }, None)
+                TransferInput::Answered => {
+                    (TransferState::Offered { round: round.sent()?, missing: 0, is_full: false }, None)
                 }
                 TransferInput::Timer => match round.next(OFFERS_MS) {
                     Some(round) => (TransferState::Offered { round, missing, is_full }, None),

@@ -53,7 +53,7 @@ pub(super) enum TransferState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestRound {
     number: u8,
-    is_said: bool,
+    is_sent: bool,
 }
 
 /// What is known of whether a server has a connection.
@@ -88,25 +88,25 @@ impl AfterRestore {
 }
 
 impl RequestRound {
-    pub(super) const FIRST: RequestRound = RequestRound { number: 0, is_said: false };
+    pub(super) const FIRST: RequestRound = RequestRound { number: 0, is_sent: false };
 
     pub(super) fn is_first(self) -> bool {
         self.number == 0
     }
 
     /// It was said in this round, if it wasn't before.
-    pub(super) fn said(self) -> Option<RequestRound> {
-        (!self.is_said).then_some(RequestRound { is_said: true, ..self })
+    pub(super) fn sent(self) -> Option<RequestRound> {
+        (!self.is_sent).then_some(RequestRound { is_sent: true, ..self })
     }
 
     /// The next, if there is another.
     pub(super) fn next(self, pauses_ms: &[u64]) -> Option<RequestRound> {
         let number = self.number + 1;
-        (usize::from(number) < pauses_ms.len()).then_some(RequestRound { number, is_said: false })
+        (usize::from(number) < pauses_ms.len()).then_some(RequestRound { number, is_sent: false })
     }
 
-    fn order(self, say: TransferOrder) -> TransferOrder {
-        if self.is_said { TransferOrder::Listen } else { say }
+    fn order(self, request: TransferOrder) -> TransferOrder {
+        if self.is_sent { TransferOrder::Listen } else { request }
     }
 
     fn pause_ms(self, pauses_ms: &[u64]) -> u64 {
@@ -122,15 +122,15 @@ impl TransferState {
         Some(match self {
             TransferState::Looking => TransferOrder::Look,
             TransferState::Passing => TransferOrder::Pass,
-            TransferState::Seating(room) => TransferOrder::TakePlace(room),
+            TransferState::Seating(quota) => TransferOrder::TakePlace(quota),
             TransferState::Releasing(round) => round.order(TransferOrder::Release),
             TransferState::Reading => TransferOrder::Read,
             TransferState::Dispatching(round) => round.order(TransferOrder::Dispatch),
             TransferState::Choosing { .. } => TransferOrder::Choose,
             TransferState::Exporting => TransferOrder::Export,
             TransferState::Offered { round, missing, .. } => round.order(TransferOrder::Offer { missing }),
-            TransferState::Committing(told) => {
-                TransferOrder::Commit { replayed: told != PeerKnowledge::Taken }
+            TransferState::Committing(knowledge) => {
+                TransferOrder::Commit { replayed: knowledge != PeerKnowledge::Taken }
             }
             TransferState::Restoring(_) => TransferOrder::Restore,
             TransferState::Keeping(_) => TransferOrder::Keep,

@@ -41,14 +41,14 @@ fn a_connection_is_read_chosen_for_and_given() {
     assert_eq!(transfer.deadline_ms(), 11_000);
     for input in [
         TransferInput::Wanted { hello: false },
-        TransferInput::Said,
+        TransferInput::Answered,
         TransferInput::Advised,
         TransferInput::Chosen { takes: true, advised: true },
         TransferInput::Exported { len: Some(3_000) },
-        TransferInput::Said,
+        TransferInput::Answered,
         TransferInput::Acknowledged { missing: 1_024 },
         TransferInput::Timer,
-        TransferInput::Said,
+        TransferInput::Answered,
         TransferInput::Acknowledged { missing: 3_000 },
         TransferInput::Committed(true),
     ] {
@@ -81,7 +81,7 @@ fn what_the_server_cant_have_comes_back_and_is_carried() {
             vec![
                 CHOSEN,
                 TransferInput::Exported { len: Some(5) },
-                TransferInput::Said,
+                TransferInput::Answered,
                 TransferInput::Denied(code),
             ],
             TransferOrder::Restore,
@@ -98,7 +98,7 @@ fn what_the_server_cant_have_comes_back_and_is_carried() {
         }
         inputs.push(TransferInput::Done);
         assert_eq!(after(Transfer::accepted(0), &inputs).0, Some(TransferOrder::TakePlace(Quota::Carrying)));
-        inputs.extend([TransferInput::Seated, TransferInput::Reached(true)]);
+        inputs.extend([TransferInput::Admitted, TransferInput::Reached(true)]);
         let (order, notices) = after(Transfer::accepted(0), &inputs);
         assert_eq!((order, notices.last()), (None, Some(&settled_as(TransferOutcome::Carried))));
     }
@@ -110,9 +110,9 @@ fn who_may_have_it_keeps_it() {
     let exported = TransferInput::Exported { len: Some(5) };
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
     inputs.extend(
-        [TransferInput::Said, TransferInput::Denied(ErrorCode::NoRoom), TransferInput::Timer].repeat(5),
+        [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoRoom), TransferInput::Timer].repeat(5),
     );
-    inputs.extend([TransferInput::Said, TransferInput::Timer]);
+    inputs.extend([TransferInput::Answered, TransferInput::Timer]);
     let (order, notices) = after(Transfer::accepted(0), &inputs);
     assert_eq!(order, Some(TransferOrder::Commit { replayed: true }));
     assert_eq!(notices, [TransferEvent::Unanswered]);
@@ -121,7 +121,7 @@ fn who_may_have_it_keeps_it() {
     // It said to the last that it has no room.
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
     inputs.extend(
-        [TransferInput::Said, TransferInput::Denied(ErrorCode::NoRoom), TransferInput::Timer].repeat(6),
+        [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoRoom), TransferInput::Timer].repeat(6),
     );
     let (order, notices) = after(Transfer::accepted(0), &inputs);
     assert_eq!((order, notices), (Some(TransferOrder::Restore), vec![TransferEvent::NotTaken]));
@@ -131,8 +131,8 @@ fn who_may_have_it_keeps_it() {
 fn nobody_makes_a_socket_of_what_no_cookie_vouches_for() {
     let moved = [
         TransferInput::Leaves,
-        TransferInput::Seated,
-        TransferInput::Said,
+        TransferInput::Admitted,
+        TransferInput::Answered,
         TransferInput::Released,
         TransferInput::Restored(true),
         TransferInput::Done,
@@ -147,16 +147,16 @@ fn nobody_makes_a_socket_of_what_no_cookie_vouches_for() {
 #[test]
 fn what_a_server_doesnt_let_go_stays_or_ends() {
     let (leaves, busy) =
-        ([TransferInput::Leaves, TransferInput::Seated], TransferInput::Denied(ErrorCode::Busy));
+        ([TransferInput::Leaves, TransferInput::Admitted], TransferInput::Denied(ErrorCode::Busy));
     let ends = |inputs: &[TransferInput]| after(Transfer::moving(0), &[&leaves, inputs].concat()).0;
     assert_eq!(after(Transfer::moving(0), &[TransferInput::Stays]).0, Some(TransferOrder::Pass));
     assert_eq!(after(Transfer::moving(0), &[TransferInput::Timer]).0, Some(TransferOrder::Return));
-    assert_eq!(ends(&[TransferInput::Said, busy]), Some(TransferOrder::Return));
+    assert_eq!(ends(&[TransferInput::Answered, busy]), Some(TransferOrder::Return));
     for inputs in [
         vec![TransferInput::Unheard],
-        vec![TransferInput::Said, TransferInput::Denied(ErrorCode::Unknown)],
-        [TransferInput::Said, TransferInput::Timer].repeat(RELEASES_MS.len()),
-        vec![TransferInput::Said, TransferInput::Released, TransferInput::Restored(false)],
+        vec![TransferInput::Answered, TransferInput::Denied(ErrorCode::Unknown)],
+        [TransferInput::Answered, TransferInput::Timer].repeat(RELEASES_MS.len()),
+        vec![TransferInput::Answered, TransferInput::Released, TransferInput::Restored(false)],
     ] {
         assert_eq!(ends(&inputs), Some(TransferOrder::End), "{inputs:?}");
     }
@@ -188,7 +188,7 @@ fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
 fn released_after(late_ms: u64) -> Option<TransferOrder> {
     let mut transfer = Transfer::moving(0);
     let (mut releases, mut now_ms, mut answers) = (Releases::default(), 0, Vec::new());
-    for input in [TransferInput::Leaves, TransferInput::Seated] {
+    for input in [TransferInput::Leaves, TransferInput::Admitted] {
         transfer.handle(now_ms, input);
     }
     loop {
@@ -202,7 +202,7 @@ fn released_after(late_ms: u64) -> Option<TransferOrder> {
                     ReleaseAction::Answer(Ok(_)) => answers.push(now_ms + late_ms),
                     answer => panic!("{answer:?}"),
                 }
-                TransferInput::Said
+                TransferInput::Answered
             }
             TransferOrder::Listen => {
                 let first = answers.first().copied().filter(|at_ms| *at_ms <= transfer.deadline_ms());
@@ -453,10 +453,10 @@ impl World {
         match order {
             TransferOrder::Look => [TransferInput::Leaves, TransferInput::Leaves, TransferInput::Stays]
                 [self.dice.below(3) as usize],
-            TransferOrder::TakePlace(_) => TransferInput::Seated,
+            TransferOrder::TakePlace(_) => TransferInput::Admitted,
             TransferOrder::Release => {
                 self.send(|| Parcel::Release);
-                TransferInput::Said
+                TransferInput::Answered
             }
             TransferOrder::Listen => self.listen(),
             TransferOrder::Read => match self.dice.below(8) {
@@ -475,7 +475,7 @@ impl World {
             TransferOrder::Offer { missing } => {
                 let pieces: Vec<Piece> = self.offered.as_ref().unwrap().pieces(missing).collect();
                 pieces.into_iter().for_each(|piece| self.send(|| Parcel::Piece(piece.clone())));
-                TransferInput::Said
+                TransferInput::Answered
             }
             TransferOrder::Commit { replayed } => {
                 let is_sent = !self.dice.one_in(4);
@@ -547,7 +547,7 @@ impl World {
 fn any_input() -> impl Strategy<Value = TransferInput> {
     let code = prop_oneof![Just(ErrorCode::NoRoom), Just(ErrorCode::Busy), Just(ErrorCode::NotRestored)];
     let said = prop_oneof![
-        Just(TransferInput::Said),
+        Just(TransferInput::Answered),
         Just(TransferInput::Unheard),
         Just(TransferInput::Undispatched),
         Just(TransferInput::Advised),
@@ -569,7 +569,7 @@ fn any_input() -> impl Strategy<Value = TransferInput> {
         any::<bool>().prop_map(TransferInput::Restored),
         any::<bool>().prop_map(TransferInput::Reached),
         Just(TransferInput::Done),
-        Just(TransferInput::Seated),
+        Just(TransferInput::Admitted),
         Just(TransferInput::Stays),
         Just(TransferInput::Leaves),
     ];

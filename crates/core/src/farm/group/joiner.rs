@@ -84,19 +84,19 @@ impl Joiner {
         let mut words = line.split_ascii_whitespace();
         let url = words.next().ok_or(JoinerError::Empty)?;
         let mut joiner = Joiner::new(member_url(url)?);
-        let mut said = (false, false, false);
+        let mut seen = (false, false, false);
         for word in words {
             match word.split_once('=').unwrap_or((word, "")) {
                 ("weight", value) => {
-                    once(&mut said.0)?;
+                    once(&mut seen.0)?;
                     joiner.weight = weight(value)?;
                 }
                 ("anonymous", "") if !word.contains('=') => {
-                    once(&mut said.1)?;
+                    once(&mut seen.1)?;
                     joiner.anonymous = true;
                 }
                 ("control", value) => {
-                    once(&mut said.2)?;
+                    once(&mut seen.2)?;
                     joiner.control = Some(Url::parse(value).map_err(JoinerError::Control)?);
                 }
                 ("path", value) => joiner.add_path(value)?,
@@ -143,8 +143,8 @@ fn weight(text: &str) -> Result<u16, JoinerError> {
     weight.ok_or(JoinerError::Weight)
 }
 
-fn once(said: &mut bool) -> Result<(), JoinerError> {
-    if core::mem::replace(said, true) { Err(JoinerError::Twice) } else { Ok(()) }
+fn once(seen: &mut bool) -> Result<(), JoinerError> {
+    if core::mem::replace(seen, true) { Err(JoinerError::Twice) } else { Ok(()) }
 }
 
 fn add<T: PartialEq>(list: &mut Vec<T>, one: T) -> Result<(), JoinerError> {

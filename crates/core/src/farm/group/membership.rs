@@ -84,7 +84,7 @@ pub struct GroupMembership {
     polled_ms: Option<u64>,
     trouble: Option<MembershipTrouble>,
     /// What was last told of that.
-    told: Option<MembershipTrouble>,
+    reported_problem: Option<MembershipTrouble>,
 }
 
 impl GroupMembership {
@@ -100,7 +100,7 @@ impl GroupMembership {
             joined_ms: None,
             polled_ms: None,
             trouble: None,
-            told: None,
+            reported_problem: None,
         }
     }
 
@@ -215,8 +215,8 @@ impl GroupMembership {
 
     /// What has changed of its trouble since this was last asked; nothing of what stays as it is.
     pub fn news(&mut self) -> Option<Option<MembershipTrouble>> {
-        let is_news = self.told != self.trouble;
-        self.told = self.trouble;
+        let is_news = self.reported_problem != self.trouble;
+        self.reported_problem = self.trouble;
         is_news.then_some(self.trouble)
     }
 }
@@ -290,8 +290,12 @@ mod tests {
             assert_eq!((member.poll(now_ms), member.probed(now_ms, true)), (Some(Probe), Some(Join)));
             assert_eq!(member.answered(now_ms, Status(status), 1_500), None);
             assert_eq!(member.poll_timeout(), now_ms + 15_000);
-            let told = Some(Some(MembershipTrouble::Director(Status(status))));
-            assert_eq!(member.news(), if [1, 2].contains(&times) { None } else { told }, "{status}");
+            let reported_problem = Some(Some(MembershipTrouble::Director(Status(status))));
+            assert_eq!(
+                member.news(),
+                if [1, 2].contains(&times) { None } else { reported_problem },
+                "{status}"
+            );
         }
         assert_eq!((member.poll(200_000), member.probed(200_000, true)), (Some(Probe), Some(Join)));
         assert_eq!(member.answered(200_000, Nobody, 0), None);

@@ -70,7 +70,7 @@ impl Binding {
     }
 
     /// Takes in an answer.
-    pub(super) fn heard(&mut self, place: LinkAddress) -> BindingChange {
+    pub(super) fn note_reply(&mut self, place: LinkAddress) -> BindingChange {
         match (self.place, &mut self.claim) {
             (None, _) => {
                 *self = Binding::at(place);
@@ -136,16 +136,16 @@ mod tests {
     #[test]
     fn a_claim_is_followed_only_after_the_holder_was_silent() {
         let mut binding = Binding::default();
-        assert_eq!(binding.heard(A), BindingChange::First);
-        assert_eq!(binding.heard(B), BindingChange::Claim { from: A });
+        assert_eq!(binding.note_reply(A), BindingChange::First);
+        assert_eq!(binding.note_reply(B), BindingChange::Claim { from: A });
         for _ in 0..10 {
-            binding.heard(A);
-            assert_eq!(binding.heard(B), BindingChange::OldClaim);
+            binding.note_reply(A);
+            assert_eq!(binding.note_reply(B), BindingChange::OldClaim);
             assert_eq!(binding.end_round(2), None);
         }
-        binding.heard(B);
+        binding.note_reply(B);
         assert_eq!(binding.end_round(2), None);
-        binding.heard(B);
+        binding.note_reply(B);
         assert_eq!(binding.end_round(2), Some((A, B)));
         assert_eq!(binding.place(), Some(B));
     }
@@ -154,29 +154,29 @@ mod tests {
     fn who_is_stranded_is_followed_at_once() {
         let mut binding = Binding::at(A);
         binding.strand();
-        assert_eq!(binding.heard(B), BindingChange::Landed { from: A });
-        assert_eq!(binding.heard(A), BindingChange::Claim { from: B });
+        assert_eq!(binding.note_reply(B), BindingChange::Landed { from: A });
+        assert_eq!(binding.note_reply(A), BindingChange::Claim { from: B });
     }
 
     #[test]
     fn a_claim_not_repeated_is_forgotten() {
         let mut binding = Binding::at(A);
-        binding.heard(B);
+        binding.note_reply(B);
         for _ in 0..5 {
             assert_eq!(binding.end_round(2), None);
         }
         assert_eq!((binding.place(), binding.silent_rounds()), (Some(A), 4));
-        assert_eq!(binding.heard(A), BindingChange::Again);
+        assert_eq!(binding.note_reply(A), BindingChange::Again);
         assert_eq!(binding.silent_rounds(), 0);
     }
 
     #[test]
     fn many_claims_in_one_round_are_one() {
         let mut binding = Binding::at(A);
-        assert_eq!(binding.heard(B), BindingChange::Claim { from: A });
+        assert_eq!(binding.note_reply(B), BindingChange::Claim { from: A });
         for last in 3..100 {
             let place = LinkAddress { mac: Mac([2, 0, 0, 0, 0, last]), ifindex: 1 };
-            assert_eq!(binding.heard(place), BindingChange::OldClaim);
+            assert_eq!(binding.note_reply(place), BindingChange::OldClaim);
         }
     }
 }

@@ -156,7 +156,7 @@ impl MembershipEvent {
 
 impl ServiceNotice {
     /// In words, where interfaces have the names that they have on this host.
-    pub fn told(&self, interface: impl Fn(u32) -> Option<String>) -> String {
+    pub fn sentence(&self, interface: impl Fn(u32) -> Option<String>) -> String {
         let at = |place: &LinkAddress| match interface(place.ifindex) {
             Some(name) => format!("{} on {name}", place.mac),
             None => place.to_string(),
@@ -171,7 +171,7 @@ impl ServiceNotice {
 
 impl fmt::Display for ServiceNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.told(|_| None))
+        f.write_str(&self.sentence(|_| None))
     }
 }
 
@@ -208,8 +208,13 @@ impl fmt::Display for EventText<'_> {
                 write!(f, "the way to server {server} leads over {to} now, and no longer over {from}")
             }
             MembershipEvent::Refused { reply, refusal } => {
-                let asked = if reply.address.is_ipv4() { "ARP" } else { "neighbour discovery" };
-                write!(f, "{} answered {asked} for {}: refused, {refusal}", at(&reply.place), reply.address)
+                let protocol = if reply.address.is_ipv4() { "ARP" } else { "neighbour discovery" };
+                write!(
+                    f,
+                    "{} answered {protocol} for {}: refused, {refusal}",
+                    at(&reply.place),
+                    reply.address
+                )
             }
         }
     }

@@ -9,7 +9,7 @@ use super::answer::NeighbourReply;
 use super::binding::{Binding, LinkAddress};
 use super::event::{MembershipEvent, Removal, ReplyRefusal};
 use super::record::ServerRecord;
-use super::strangers::{RefusalCounts, RefusalLog};
+use super::refusal_log::{RefusalCounts, RefusalLog};
 use super::surroundings::LocalNetwork;
 use super::{Member, RestoredServer, ServerOrigin};
 use crate::farm::{self, Allow};
@@ -30,7 +30,7 @@ pub(super) struct ServiceMembers {
     /// Who answered for the service address before it was clear whether they are listed or allowed.
     waiting: BTreeMap<Mac, NeighbourReply>,
     strangers: RefusalLog,
-    rounds_asked: u32,
+    rounds_sent: u32,
     next_round_ms: u64,
 }
 
@@ -42,7 +42,7 @@ impl ServiceMembers {
             allowed: BTreeMap::new(),
             waiting: BTreeMap::new(),
             strangers: RefusalLog::default(),
-            rounds_asked: 0,
+            rounds_sent: 0,
             next_round_ms: now_ms,
         };
         members.configure(around, now_ms);
@@ -91,7 +91,7 @@ impl ServiceMembers {
         });
         self.allowed = addresses.map(|a| (a, known.remove(&a).unwrap_or_default())).collect();
         self.strangers.set_max(self.service.servers_max.saturating_mul(4));
-        self.ask_now(now_ms);
+        self.start_round(now_ms);
         events.extend(self.remove_who_is_not_allowed());
         events
     }
@@ -125,8 +125,8 @@ impl ServiceMembers {
     }
 
     /// Begins anew with asking, as after a change of the director's interfaces.
-    pub(super) fn ask_now(&mut self, now_ms: u64) {
-        self.rounds_asked = 0;
+    pub(super) fn start_round(&mut self, now_ms: u64) {
+        self.rounds_sent = 0;
         self.next_round_ms = now_ms;
     }
 
@@ -143,17 +143,17 @@ impl ServiceMembers {
     }
 
     /// Takes in an answer that [`LocalNetwork::judge`] found credible.
-    pub(super) fn heard(&mut self, now_ms: u64, reply: &NeighbourReply) -> Vec<MembershipEvent> {
+    pub(super) fn note_reply(&mut self, now_ms: u64, reply: &NeighbourReply) -> Vec<MembershipEvent> {
         let mut events = Vec::new();
         if let Some(binding) = self.allowed.get_mut(&reply.address) {
-            binding.heard(reply.place);
+            binding.note_reply(reply.place);
         }
-        let own: Vec<String> = self.names(|record| record.address_to_ask() == Some(reply.address));
+        let own: Vec<String> = self.names(|record| record.address_to_resolve() == Some(reply.address));
         for name in own {
-            events.extend(self.heard_listed(&name, reply, now_ms));
+            events.extend(self.note_listed(&name, reply, now_ms));
         }
         if self.has_address(reply.address) {
-            events.extend(self.heard_for_service(reply, now_ms));
+            events.extend(self.note_discovered(reply, now_ms));
         }
         if !self.waiting.is_empty() && !self.is_unresolved() {
             events.extend(self.admit_waiting(now_ms));
@@ -162,24 +162,24 @@ impl ServiceMembers {
     }
 
     /// Someone answers for a listed server's own address.
-    fn heard_listed(&mut self, name: &str, reply: &NeighbourReply, now_ms: u64) -> Vec<MembershipEvent> {
+    fn note_listed(&mut self, name: &str, reply: &NeighbourReply, now_ms: u64) -> Vec<MembershipEvent> {
         let Some(record) = self.records.get_mut(name) else {
             return Vec::new();
         };
         if record.fixed.is_some_and(|fixed| fixed != reply.place.mac) {
             return self.strangers.refuse(*reply, ReplyRefusal::NotAllowed).into_iter().collect();
         }
-        let mut events: Vec<MembershipEvent> = record.heard(reply.place, now_ms).into_iter().collect();
+        let mut events: Vec<MembershipEvent> = record.note_reply(reply.place, now_ms).into_iter().collect();
         events.extend(self.merge(name));
         events
     }
 
     /// Someone answers for the service address (LSMAC, section 3.1).
-    fn heard_for_service(&mut self, reply: &NeighbourReply, now_ms: u64) -> Vec<MembershipEvent> {
+    fn note_discovered(&mut self, reply: &NeighbourReply, now_ms: u64) -> Vec<MembershipEvent> {
         if !self.discovers() {
             // Where every host decides, each answers for its own addresses.
-            let stray = self.service.announce && !self.service.is_on_every_host();
-            return stray
+            let conflicting = self.service.announce && !self.service.is_on_every_host();
+            return conflicting
                 .then(|| self.strangers.refuse(*reply, ReplyRefusal::Announced))
                 .flatten()
                 .into_iter()
@@ -188,12 +188,12 @@ impl ServiceMembers {
         let LinkAddress { mac, .. } = reply.place;
         let known = self.names(|record| record.has_mac(mac));
         if !known.is_empty() {
-            let heard =
-                known.iter().filter_map(|name| self.records.get_mut(name)?.heard(reply.place, now_ms));
-            return heard.collect();
+            let same_reply =
+                known.iter().filter_map(|name| self.records.get_mut(name)?.note_reply(reply.place, now_ms));
+            return same_reply.collect();
         }
-        let room = self.waiting.len() < self.service.servers_max.saturating_mul(4);
-        if self.rounds_asked <= 1 && self.is_unresolved() && room {
+        let has_capacity = self.waiting.len() < self.service.servers_max.saturating_mul(4);
+        if self.rounds_sent <= 1 && self.is_unresolved() && has_capacity {
             self.waiting.insert(mac, *reply);
             return Vec::new();
         }
@@ -214,7 +214,7 @@ impl ServiceMembers {
             return self.strangers.refuse(reply, ReplyRefusal::Full);
         }
         self.strangers.forget(place.mac);
-        record.heard(place, now_ms);
+        record.note_reply(place, now_ms);
         let event = MembershipEvent::Joined { server: record.name.clone(), place };
         self.records.insert(record.name.clone(), record);
         Some(event)
@@ -239,25 +239,26 @@ impl ServiceMembers {
 
     pub(super) fn next_round_at(&self) -> Option<u64> {
         // Of servers that routes lead to nobody is asked for, however many there are.
-        let asks_for_listed = || {
-            !self.service.is_routed() && self.records.values().any(|record| record.address_to_ask().is_some())
+        let listed_unanswered = || {
+            !self.service.is_routed()
+                && self.records.values().any(|record| record.address_to_resolve().is_some())
         };
-        let asks = self.discovers() || asks_for_listed();
-        asks.then_some(self.next_round_ms)
+        let sends_round = self.discovers() || listed_unanswered();
+        sends_round.then_some(self.next_round_ms)
     }
 
     /// Ends the last round and begins another: adds the addresses to ask for.
-    pub(super) fn round(&mut self, now_ms: u64, asks: &mut BTreeSet<IpAddr>) -> Vec<MembershipEvent> {
-        let events = if self.rounds_asked > 0 { self.end_round(now_ms) } else { Vec::new() };
-        self.rounds_asked = self.rounds_asked.saturating_add(1);
+    pub(super) fn round(&mut self, now_ms: u64, requests: &mut BTreeSet<IpAddr>) -> Vec<MembershipEvent> {
+        let events = if self.rounds_sent > 0 { self.end_round(now_ms) } else { Vec::new() };
+        self.rounds_sent = self.rounds_sent.saturating_add(1);
         let interval = self.service.discover_interval_ms;
-        let wait = if self.rounds_asked == 1 { interval.min(SECOND_ROUND_MS) } else { interval };
+        let wait = if self.rounds_sent == 1 { interval.min(SECOND_ROUND_MS) } else { interval };
         self.next_round_ms = now_ms.saturating_add(wait.max(1));
         if self.discovers() {
-            asks.extend(self.service.addresses.iter().map(|address| address.ip()));
+            requests.extend(self.service.addresses.iter().map(|address| address.ip()));
         }
-        asks.extend(self.records.values().filter_map(ServerRecord::address_to_ask));
-        asks.extend(self.allowed.keys());
+        requests.extend(self.records.values().filter_map(ServerRecord::address_to_resolve));
+        requests.extend(self.allowed.keys());
         events
     }
 

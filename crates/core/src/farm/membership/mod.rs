@@ -17,7 +17,7 @@ mod binding;
 mod event;
 mod members;
 mod record;
-mod strangers;
+mod refusal_log;
 mod surroundings;
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ mod tests;
 pub use answer::NeighbourReply;
 pub use binding::LinkAddress;
 pub use event::{MembershipEvent, Removal, ReplyRefusal, ServiceNotice};
-pub use strangers::RefusalCounts;
+pub use refusal_log::RefusalCounts;
 pub use surroundings::{LocalNetwork, Router, ServerRoute};
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,7 @@ use crate::farm;
 use crate::net::wire::Mac;
 use crate::path::tables::SERVICE_SERVERS_MAX;
 use members::ServiceMembers;
-use strangers::RefusalLog;
+use refusal_log::RefusalLog;
 
 /// Where a server is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DiscoveryRound {
     /// Addresses to ask everyone for, on every interface: by ARP, or by neighbour solicitation.
-    pub asks: Vec<IpAddr>,
+    pub requests: Vec<IpAddr>,
     /// What the silence since the last round meant.
     pub notices: Vec<ServiceNotice>,
 }
@@ -142,7 +142,7 @@ impl Membership {
         let moved = self.surroundings.interfaces != surroundings.interfaces;
         self.surroundings = surroundings;
         if moved {
-            self.services.values_mut().for_each(|members| members.ask_now(now_ms));
+            self.services.values_mut().for_each(|members| members.start_round(now_ms));
         }
         self.each_service(|members, surroundings| members.surroundings_changed(surroundings, now_ms))
     }
@@ -175,7 +175,7 @@ impl Membership {
         if let Err(refusal) = self.surroundings.judge(&reply, service_address) {
             return self.impostor(reply, refusal);
         }
-        self.each_service(|members, _| members.heard(now_ms, &reply))
+        self.each_service(|members, _| members.note_reply(now_ms, &reply))
     }
 
     /// When the next round is due, in milliseconds; `None` if no service ever asks.
@@ -186,12 +186,12 @@ impl Membership {
     /// Draws the conclusions from the silence since the last round, and begins the next, for each
     /// service whose time it is.
     pub fn round(&mut self, now_ms: u64) -> DiscoveryRound {
-        let mut asks = BTreeSet::new();
+        let mut requests = BTreeSet::new();
         let notices = self.each_service(|members, _| {
             let due = members.next_round_at().is_some_and(|at| at <= now_ms);
-            if due { members.round(now_ms, &mut asks) } else { Vec::new() }
+            if due { members.round(now_ms, &mut requests) } else { Vec::new() }
         });
-        DiscoveryRound { asks: asks.into_iter().collect(), notices }
+        DiscoveryRound { requests: requests.into_iter().collect(), notices }
     }
 
     /// The servers of a service, in order of name.

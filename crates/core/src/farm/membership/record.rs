@@ -92,7 +92,7 @@ impl ServerRecord {
     }
 
     /// The address that everyone must be asked for to find it.
-    pub(super) fn address_to_ask(&self) -> Option<IpAddr> {
+    pub(super) fn address_to_resolve(&self) -> Option<IpAddr> {
         self.address.filter(|_| !self.local && !self.routed)
     }
 
@@ -107,9 +107,9 @@ impl ServerRecord {
     }
 
     /// Takes in an answer in its name.
-    pub(super) fn heard(&mut self, place: LinkAddress, now_ms: u64) -> Option<MembershipEvent> {
+    pub(super) fn note_reply(&mut self, place: LinkAddress, now_ms: u64) -> Option<MembershipEvent> {
         let server = self.name.clone();
-        match self.binding.heard(place) {
+        match self.binding.note_reply(place) {
             BindingChange::First => {
                 self.last_seen_ms = Some(now_ms);
                 self.since_ms = now_ms;

@@ -124,7 +124,7 @@ fn joined(host: u8) -> MembershipEvent {
 fn the_director_asks_for_the_address_and_takes_who_answers() {
     let mut membership = Membership::new(&[service()], around(), 70);
     assert_eq!(membership.next_round_at(), Some(70));
-    assert_eq!(membership.round(70), DiscoveryRound { asks: vec![VIP], notices: vec![] });
+    assert_eq!(membership.round(70), DiscoveryRound { requests: vec![VIP], notices: vec![] });
     assert_eq!(membership.round(71), DiscoveryRound::default(), "not due yet");
     let mut lan = Lan { membership, now_ms: 70 };
     assert_eq!(lan.reply(place(1), VIP), [joined(1)]);
@@ -192,7 +192,7 @@ fn a_listed_server_is_found_by_its_own_address_and_never_removed() {
 fn a_listed_server_that_answers_for_the_service_is_itself() {
     let servers = vec![listed(11), listed(12)];
     let mut lan = Lan::new(Service { servers, ..service() });
-    assert_eq!(lan.membership.clone().round(1_000).asks, [own_address(11), own_address(12), VIP]);
+    assert_eq!(lan.membership.clone().round(1_000).requests, [own_address(11), own_address(12), VIP]);
     // Whoever answers before the listed have said where they are may be one of them.
     assert_eq!(lan.reply(place(1), VIP), []);
     assert_eq!(lan.reply(place(3), VIP), []);
@@ -427,7 +427,7 @@ const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x100);
 fn servers_of_an_ipv6_address_are_discovered_alike() {
     let addresses = vec![SocketAddr::new(VIP, 80), SocketAddr::new(VIP6.into(), 80)];
     let mut lan = Lan::new(Service { addresses, ..service() });
-    assert_eq!(lan.membership.clone().round(1_000).asks, [VIP, VIP6.into()]);
+    assert_eq!(lan.membership.clone().round(1_000).requests, [VIP, VIP6.into()]);
     assert_eq!(events(lan.membership.frame(1, ETH, &announcement(mac(1), VIP6))), [joined(1)]);
     assert_eq!(events(lan.membership.frame(2, ETH, &frame(ARP_REPLY, 6, mac(1), VIP))), [], "one server");
     assert!(lan.membership.frame(3, ETH, &solicitation(mac(2), Ipv6Addr::UNSPECIFIED, VIP6)).is_empty());

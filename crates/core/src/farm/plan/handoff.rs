@@ -24,13 +24,14 @@ const MTU: u16 = 1500;
 /// How the connections of a service are accepted.
 pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: HandoffSlots) -> Handoff {
     let header_len = if v6 { 40 } else { 20 } + TCP_LEN;
-    let room = |member: &MemberState| match forwarding::forwarding(state.service, &member.member)? {
+    let overhead = |member: &MemberState| match forwarding::forwarding(state.service, &member.member)? {
         Forwarding::Tunnel { encapsulation, to, mtu, mark, .. } => {
             Some(usize::from(mtu) - outer_len(encapsulation, to, mark.is_some()))
         }
         _ => member.member.hop.map(|hop| usize::from(hop.mtu)),
     };
-    let most = state.members.iter().filter_map(room).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));
+    let most =
+        state.members.iter().filter_map(overhead).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));
     Handoff {
         mss: (most.saturating_sub(header_len) as u16).max(mss_min(v6)),
         punt: own.punt,

@@ -64,7 +64,7 @@ pub struct ResponseFraming<'a> {
     /// Whether the connection ends with this answer.
     pub closes: bool,
     /// Whether the client must be told that it doesn't, as HTTP/1.0 wants it.
-    pub says_kept: bool,
+    pub keep_alive_header: bool,
 }
 
 /// The reason phrase of a status.
@@ -172,11 +172,11 @@ fn encode(out: &mut Vec<u8>, path: &str) {
 
 /// Refuses a request.
 pub fn refuse(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, refusal: HttpRefusal) {
-    tell(out, frame, refusal.status(), &[], refusal.sentence());
+    write_text(out, frame, refusal.status(), &[], refusal.sentence());
 }
 
 /// Answers with a sentence.
-pub fn tell(
+pub fn write_text(
     out: &mut Vec<u8>,
     frame: &ResponseFraming<'_>,
     status: u16,
@@ -220,7 +220,7 @@ fn head(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, status: u16) {
     put(out, frame.date);
     put(
         out,
-        match (frame.closes, frame.says_kept) {
+        match (frame.closes, frame.keep_alive_header) {
             (true, _) => "\r\nConnection: close\r\n",
             (false, true) => "\r\nConnection: keep-alive\r\n",
             (false, false) => "\r\n",

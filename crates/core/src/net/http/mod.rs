@@ -12,7 +12,7 @@ mod send_timeout;
 mod tests;
 mod url;
 
-pub use answer::{RedirectStatus, ResponseFraming, redirect, refuse, tell, without_body};
+pub use answer::{RedirectStatus, ResponseFraming, redirect, refuse, without_body, write_text};
 pub use host::{host_of, normal_path};
 pub use refusal::HttpRefusal;
 pub use request::{BodyFraming, HEAD_MAX, HEADERS_MAX, HeadParse, Request, read, read_within};

@@ -9,7 +9,7 @@ use super::*;
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 fn frame() -> ResponseFraming<'static> {
-    ResponseFraming { date: DATE, is_head: false, closes: false, says_kept: false }
+    ResponseFraming { date: DATE, is_head: false, closes: false, keep_alive_header: false }
 }
 
 fn one(text: &str) -> Request<'_> {

@@ -90,7 +90,7 @@ pub(super) struct ReceivedMessage {
     pub(super) numbers: Numbers,
     /// The receiver's life that it was written to, and a number of that which its sender had heard.
     pub(super) echo: Numbers,
-    pub(super) greeting: Handshake,
+    pub(super) handshake: Handshake,
 }
 
 /// What a message is.
@@ -145,7 +145,7 @@ pub(super) struct Association {
     life: Option<Life>,
     /// Another one that said hello.
     caller: Option<Life>,
-    heard_ms: Option<u64>,
+    received_ms: Option<u64>,
     alive: bool,
     alive_until_ms: u64,
     /// Why nothing of it is understood.
@@ -166,7 +166,7 @@ impl Association {
             sent: VecDeque::new(),
             life: None,
             caller: None,
-            heard_ms: None,
+            received_ms: None,
             alive: false,
             alive_until_ms: 0,
             trouble: None,
@@ -180,8 +180,8 @@ impl Association {
     }
 
     /// Judges an authentic message, and remembers its numbers.
-    pub(super) fn judge(&mut self, now_ms: u64, heard: ReceivedMessage) -> MessageVerdict {
-        let first = match self.weigh(now_ms, heard) {
+    pub(super) fn judge(&mut self, now_ms: u64, message: ReceivedMessage) -> MessageVerdict {
+        let first = match self.weigh(now_ms, message) {
             Ok(first) => first,
             Err(judgement) => {
                 self.tally.counters.hellos += u64::from(judgement == MessageVerdict::Hello);
@@ -190,27 +190,27 @@ impl Association {
         };
         let revived = !self.alive;
         if first || revived {
-            self.tally.forget_told();
+            self.tally.reset_logged();
         }
         self.tally.counters.accepted += 1;
-        self.heard_ms = Some(now_ms);
+        self.received_ms = Some(now_ms);
         self.trouble = None;
         self.presume(now_ms);
         MessageVerdict::Good { first, revived }
     }
 
     /// Whether a message that is to be believed is the first of its life; else what it is.
-    fn weigh(&mut self, now_ms: u64, heard: ReceivedMessage) -> Result<bool, MessageVerdict> {
-        let ReceivedMessage { numbers, echo, greeting } = heard;
+    fn weigh(&mut self, now_ms: u64, message: ReceivedMessage) -> Result<bool, MessageVerdict> {
+        let ReceivedMessage { numbers, echo, handshake } = message;
         let refused = |refusal| Err(MessageVerdict::Refused(refusal));
         let for_us = echo.incarnation == self.own;
         let same = |life: &Life| life.incarnation == numbers.incarnation;
         let known = self.life.filter(same);
         let first = known.is_none();
-        if !for_us && greeting != Handshake::Hello {
+        if !for_us && handshake != Handshake::Hello {
             return refused(Refusal::Former);
         }
-        if first && for_us && greeting == Handshake::None {
+        if first && for_us && handshake == Handshake::None {
             return refused(Refusal::Unknown);
         }
         if first && for_us && !(self.settled + 1..=self.sequence).contains(&echo.sequence) {
@@ -241,7 +241,8 @@ impl Association {
         }
         *(if first { &mut self.caller } else { &mut self.life }) = Some(life);
         // Both went on for so long that neither is the other's former life.
-        let both = self.alive && self.heard_ms.is_some_and(|at_ms| at_ms > life.first_ms + self.silence_ms);
+        let both =
+            self.alive && self.received_ms.is_some_and(|at_ms| at_ms > life.first_ms + self.silence_ms);
         match for_us {
             true => refused(Refusal::Stale),
             false if both && first => refused(Refusal::Namesake),
@@ -318,8 +319,8 @@ impl Association {
     }
 
     /// When the node was last believed.
-    pub(super) fn heard_ms(&self) -> Option<u64> {
-        self.heard_ms
+    pub(super) fn received_ms(&self) -> Option<u64> {
+        self.received_ms
     }
 
     /// Whether it has not fallen silent, as far as [`Association::expire`] was told.

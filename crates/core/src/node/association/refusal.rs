@@ -192,7 +192,7 @@ impl SenderCounts {
     }
 
     /// Has all reasons told once more.
-    pub(in crate::node) fn forget_told(&mut self) {
+    pub(in crate::node) fn reset_logged(&mut self) {
         self.told = 0;
     }
 }
@@ -212,7 +212,7 @@ mod tests {
         twice.add(&MessageCounters { sent: 5, ..tally.counters });
         let named: std::vec::Vec<_> = twice.named(&["version", "key"]).collect();
         assert_eq!(named, [("sent", 5), ("accepted", 0), ("hellos", 0), ("key", 0), ("version", 4)]);
-        tally.forget_told();
+        tally.reset_logged();
         assert!(tally.refuse(version));
     }
 

@@ -51,7 +51,7 @@ impl Pair {
             Delivery::Latest => node.association.next_at(self.now_ms + node.ahead_ms),
             Delivery::Each => node.association.next(),
         };
-        let heard = ReceivedMessage { numbers, echo, greeting };
+        let heard = ReceivedMessage { numbers, echo, handshake: greeting };
         let mail = Mail { from, life: node.life, sent_ms: self.now_ms, heard };
         self.recorded.push(mail);
         mail
@@ -73,7 +73,7 @@ impl Pair {
     /// Delivers a message, whoever had it until now; what is answered.
     fn deliver(&mut self, mail: Mail) -> Option<Mail> {
         let to = 1 - mail.from;
-        let ReceivedMessage { numbers, greeting, .. } = mail.heard;
+        let ReceivedMessage { numbers, handshake: greeting, .. } = mail.heard;
         let node = &mut self.nodes[to];
         let now_ms = self.now_ms + node.ahead_ms;
         let acquaints = match node.association.judge(now_ms, mail.heard) {
@@ -98,7 +98,7 @@ impl Pair {
     /// ended before the last believed one, and where it matters no older than a silence.
     fn check(&mut self, mail: Mail, first: bool) {
         let node = &mut self.nodes[1 - mail.from];
-        let (sent_ms, ReceivedMessage { numbers, echo, greeting }) = (mail.sent_ms, mail.heard);
+        let (sent_ms, ReceivedMessage { numbers, echo, handshake: greeting }) = (mail.sent_ms, mail.heard);
         assert!(node.believed.insert((mail.life, numbers.sequence)), "{mail:?} is believed twice");
         assert!(
             echo.incarnation == node.association.own || greeting == Handshake::Hello && !first,
@@ -222,7 +222,7 @@ fn two_that_go_on_under_one_name_are_told_apart_and_one_is_believed() {
             let heard = ReceivedMessage {
                 numbers: twin.next(),
                 echo: Numbers::default(),
-                greeting: Handshake::Hello,
+                handshake: Handshake::Hello,
             };
             let now_ms = pair.now_ms + pair.nodes[1].ahead_ms;
             if let MessageVerdict::Refused(refusal) = pair.nodes[1].association.judge(now_ms, heard) {

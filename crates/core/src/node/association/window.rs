@@ -9,7 +9,7 @@ pub(super) const REACH_MAX: u64 = u64::BITS as u64;
 pub(super) struct ReplayWindow {
     highest: u64,
     /// Bit `i`: `highest - i` was heard.
-    heard: u64,
+    received: u64,
 }
 
 impl ReplayWindow {
@@ -25,14 +25,14 @@ impl ReplayWindow {
             return false;
         }
         if let Some(ahead) = number.checked_sub(self.highest).filter(|ahead| *ahead > 0) {
-            self.heard = if ahead < REACH_MAX { self.heard << ahead } else { 0 } | 1;
+            self.received = if ahead < REACH_MAX { self.received << ahead } else { 0 } | 1;
             self.highest = number;
             return true;
         }
         let behind = self.highest - number;
         let bit = if behind < reach.min(REACH_MAX) { 1 << behind } else { return false };
-        let news = self.heard & bit == 0;
-        self.heard |= bit;
+        let news = self.received & bit == 0;
+        self.received |= bit;
         news
     }
 }

@@ -39,7 +39,7 @@ pub enum MessageError {
     Text,
     /// Nobody is named.
     #[error("the body is empty: write a member's URL, or several, one a line")]
-    Nobody,
+    NoMember,
     /// A line that doesn't describe a member.
     #[error("line {line}: {why}")]
     Line {
@@ -73,9 +73,10 @@ impl MessageError {
     pub fn status(self) -> u16 {
         match self {
             MessageError::TooLong => 413,
-            MessageError::Text | MessageError::Nobody | MessageError::Exit { .. } | MessageError::Inform => {
-                400
-            }
+            MessageError::Text
+            | MessageError::NoMember
+            | MessageError::Exit { .. }
+            | MessageError::Inform => 400,
             MessageError::Line { why, .. } if !why.is_value() => 400,
             MessageError::Line { .. } | MessageError::Load | MessageError::Time | MessageError::Url(_) => 422,
         }
@@ -112,7 +113,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 fn some<T>(list: Vec<T>) -> Result<Vec<T>, MessageError> {
-    if list.is_empty() { Err(MessageError::Nobody) } else { Ok(list) }
+    if list.is_empty() { Err(MessageError::NoMember) } else { Ok(list) }
 }
 
 fn leaving((line, text): (usize, &str)) -> Result<Url, MessageError> {

@@ -53,8 +53,8 @@ fn reports_say_a_load_and_perhaps_when_and_whose() {
 fn each_bad_body_has_its_status_and_its_sentence() {
     let line = |line, why| MessageError::Line { line, why };
     let cases: [(Verb, &[u8], MessageError, u16); 18] = [
-        (Verb::Add, b"", MessageError::Nobody, 400),
-        (Verb::Exit, b"\r\n\n", MessageError::Nobody, 400),
+        (Verb::Add, b"", MessageError::NoMember, 400),
+        (Verb::Exit, b"\r\n\n", MessageError::NoMember, 400),
         (Verb::Add, b"\xff", MessageError::Text, 400),
         (Verb::Add, b"http://m1\nhttp://m2 what", line(2, JoinerError::Unknown), 400),
         (Verb::Add, b"http://m1\nftp://m2", line(2, JoinerError::Url(UrlError::Scheme)), 422),

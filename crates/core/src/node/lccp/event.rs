@@ -25,7 +25,7 @@ pub enum LccpEvent {
         peer: IpAddr,
     },
     /// It is heard again, and is the same as before.
-    Heard {
+    Answers {
         /// Its address.
         peer: IpAddr,
     },
@@ -45,7 +45,7 @@ impl LccpEvent {
             LccpEvent::Met { peer }
             | LccpEvent::Restarted { peer }
             | LccpEvent::Silent { peer }
-            | LccpEvent::Heard { peer }
+            | LccpEvent::Answers { peer }
             | LccpEvent::Refused { peer, .. } => *peer,
         }
     }
@@ -87,7 +87,7 @@ impl fmt::Display for LccpEvent {
             LccpEvent::Silent { peer } => {
                 write!(f, "node {peer} is not heard any more; it is asked for nothing until it is")
             }
-            LccpEvent::Heard { peer } => write!(f, "node {peer} is heard again"),
+            LccpEvent::Answers { peer } => write!(f, "node {peer} is heard again"),
             LccpEvent::Refused { peer, refusal } => write!(f, "a control message from {peer}: {refusal}"),
         }
     }

@@ -12,11 +12,11 @@
 mod body;
 mod event;
 mod handoff;
+mod incoming;
 mod key;
 mod releases;
 mod session;
 mod socket;
-mod takings;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -25,11 +25,11 @@ pub mod wire;
 pub use body::{CONTENT_MAX, ClientRequest, Components, ErrorCode, MessageBody, Receptor};
 pub use event::{LccpEvent, REFUSALS};
 pub use handoff::{QUEUE_MAX, Scales, TcpState, TcpWindow};
+pub use incoming::{HandoffAction, IncomingHandoffs};
 pub use key::{EPOCH_S, HourlyKeys};
 pub use releases::{ReleaseAction, Releases, ResumePoint};
 pub use session::{LccpSession, LocalNode, MessageEffect, SILENCE_MS};
 pub use socket::SocketId;
-pub use takings::{HandoffAction, IncomingHandoffs};
 pub use transfer::{Assembly, CHUNK_LEN, Piece, ReceivedConnection, TransferImage};
 
 /// The IP protocol number: for experiments, so not in anybody's way by default (RFC 3692, section 2.1).

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 
-use super::takings::MEMORY_MS;
+use super::incoming::MEMORY_MS;
 use super::{ErrorCode, SocketId, TcpState};
 
 /// How often a connection may be at work at the same place. The client's segment comes again after a fifth of a second, and each
@@ -65,8 +65,8 @@ impl Releases {
         match known {
             Some(Released { answer: None, .. }) => return ReleaseAction::Wait,
             // What was at work may rest by now.
-            Some(Released { answer: Some(said), .. }) if *said != Err(ErrorCode::Busy) => {
-                return ReleaseAction::Answer(*said);
+            Some(Released { answer: Some(answer), .. }) if *answer != Err(ErrorCode::Busy) => {
+                return ReleaseAction::Answer(*answer);
             }
             _ if self.by_connection.len() >= RELEASES_MAX && !self.by_connection.contains_key(&key) => {
                 return ReleaseAction::Answer(Err(ErrorCode::NoRoom));
@@ -84,18 +84,18 @@ impl Releases {
         node: IpAddr,
         socket: SocketId,
         place: ResumePoint,
-        said: Option<Result<TcpState, ErrorCode>>,
+        answer: Option<Result<TcpState, ErrorCode>>,
     ) -> Option<Result<TcpState, ErrorCode>> {
         let key = (node, socket);
         let released = self.by_connection.get_mut(&key).filter(|released| released.place == place)?;
-        let Some(said) = said else {
+        let Some(answer) = answer else {
             self.by_connection.remove(&key);
             return None;
         };
-        released.busy += u32::from(said == Err(ErrorCode::Busy));
-        let said = if released.busy > BUSY_MAX { Err(ErrorCode::NotRestored) } else { said };
-        released.answer = Some(said);
-        Some(said)
+        released.busy += u32::from(answer == Err(ErrorCode::Busy));
+        let answer = if released.busy > BUSY_MAX { Err(ErrorCode::NotRestored) } else { answer };
+        released.answer = Some(answer);
+        Some(answer)
     }
 
     /// Forgets what nobody asks for again.

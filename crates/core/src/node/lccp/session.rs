@@ -60,7 +60,7 @@ impl LccpSession {
     }
 
     /// Whether it has been heard lately.
-    pub fn is_heard(&self, now_ms: u64) -> bool {
+    pub fn is_alive(&self, now_ms: u64) -> bool {
         self.association.alive_until_ms().is_some_and(|until_ms| now_ms < until_ms)
     }
 
@@ -110,37 +110,37 @@ impl LccpSession {
     pub fn answer(
         &mut self,
         keys: &HourlyKeys,
-        heard: &LccpMessage,
+        message: &LccpMessage,
         receptor: Receptor,
         body: MessageBody,
     ) -> Option<Vec<u8>> {
-        let same = self.association.believed() == Some(heard.numbers.incarnation);
-        same.then(|| self.write(keys, heard.numbers, receptor, body))
+        let same = self.association.believed() == Some(message.numbers.incarnation);
+        same.then(|| self.write(keys, message.numbers, receptor, body))
     }
 
     /// Takes in what stood behind the IP header of a packet from this node's address to the own one.
     pub fn receive(&mut self, now_ms: u64, keys: &HourlyKeys, bytes: &[u8]) -> MessageEffect {
         let addresses = Addresses { source: self.peer, destination: self.own.address };
-        let heard = match LccpMessage::read(bytes, addresses, keys) {
-            Ok(heard) => heard,
+        let message = match LccpMessage::read(bytes, addresses, keys) {
+            Ok(message) => message,
             Err(error) => return self.refuse(error.into()),
         };
-        let LccpMessage { numbers, echo, .. } = heard;
+        let LccpMessage { numbers, echo, .. } = message;
         let known = self.is_known();
         match self
             .association
-            .judge(now_ms, ReceivedMessage { numbers, echo, greeting: greeting(&heard.body) })
+            .judge(now_ms, ReceivedMessage { numbers, echo, handshake: handshake_of(&message.body) })
         {
             MessageVerdict::Hello => {
                 MessageEffect { answer: Some(self.send_init(keys, numbers)), ..MessageEffect::default() }
             }
             MessageVerdict::Refused(refusal) => {
                 // one of the two doesn't know that the other started anew
-                let asks = matches!(refusal, Refusal::Former | Refusal::Unknown | Refusal::Stale);
-                let answer = asks.then(|| self.send_init(keys, numbers));
+                let needs_handshake = matches!(refusal, Refusal::Former | Refusal::Unknown | Refusal::Stale);
+                let answer = needs_handshake.then(|| self.send_init(keys, numbers));
                 MessageEffect { answer, ..self.refuse(refusal) }
             }
-            MessageVerdict::Good { .. } if !self.own.components.contains(heard.receptor) => {
+            MessageVerdict::Good { .. } if !self.own.components.contains(message.receptor) => {
                 self.refuse(Refusal::Receptor)
             }
             MessageVerdict::Good { first, revived } => {
@@ -148,22 +148,22 @@ impl LccpSession {
                 let notice = match (first, known) {
                     (true, false) => Some(LccpEvent::Met { peer }),
                     (true, true) => Some(LccpEvent::Restarted { peer }),
-                    (false, _) => revived.then_some(LccpEvent::Heard { peer }),
+                    (false, _) => revived.then_some(LccpEvent::Answers { peer }),
                 };
-                MessageEffect { notice, ..self.believe(keys, heard) }
+                MessageEffect { notice, ..self.believe(keys, message) }
             }
         }
     }
 
     /// Hands on what is believed; a greeting is answered here.
-    fn believe(&mut self, keys: &HourlyKeys, heard: LccpMessage) -> MessageEffect {
-        let (MessageBody::Init { components } | MessageBody::InitAck { components }) = heard.body else {
-            return MessageEffect { message: Some(heard), ..MessageEffect::default() };
+    fn believe(&mut self, keys: &HourlyKeys, message: LccpMessage) -> MessageEffect {
+        let (MessageBody::Init { components } | MessageBody::InitAck { components }) = message.body else {
+            return MessageEffect { message: Some(message), ..MessageEffect::default() };
         };
         self.components = Some(components);
-        let answers = matches!(heard.body, MessageBody::Init { .. });
+        let answers = matches!(message.body, MessageBody::Init { .. });
         let body = MessageBody::InitAck { components: self.own.components };
-        let answer = answers.then(|| self.write(keys, heard.numbers, Receptor::Agent, body));
+        let answer = answers.then(|| self.write(keys, message.numbers, Receptor::Agent, body));
         MessageEffect { answer, ..MessageEffect::default() }
     }
 
@@ -187,7 +187,7 @@ impl LccpSession {
     }
 }
 
-fn greeting(body: &MessageBody) -> Handshake {
+fn handshake_of(body: &MessageBody) -> Handshake {
     match body {
         MessageBody::Init { .. } => Handshake::Hello,
         MessageBody::InitAck { .. } => Handshake::Ack,

@@ -10,7 +10,7 @@ use crate::node::association::Refusal;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerEvent {
     /// A host is heard, for the first time or again.
-    Heard {
+    Answers {
         /// Its name.
         host: String,
     },
@@ -91,7 +91,7 @@ pub const REFUSALS: [&str; 10] = [
 impl fmt::Display for PeerEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PeerEvent::Heard { host } => write!(f, "host {host} is heard"),
+            PeerEvent::Answers { host } => write!(f, "host {host} is heard"),
             PeerEvent::Silent { host } => write!(f, "host {host} is not heard any more; it counts as down"),
             PeerEvent::Left { host } => write!(f, "host {host} takes no part now; it gets no new sessions"),
             PeerEvent::Returned { host } => write!(f, "host {host} takes part again"),

@@ -95,7 +95,7 @@ pub struct KnownHost {
     /// The addresses it says it owns.
     pub owned: Vec<IpAddr>,
     /// When it was last heard, in milliseconds.
-    pub heard_ms: Option<u64>,
+    pub received_ms: Option<u64>,
     /// When `alive` last changed, in milliseconds.
     pub since_ms: u64,
 }
@@ -105,7 +105,7 @@ impl KnownHost {
     pub(super) fn of(link: &PeerState, generation: u64) -> KnownHost {
         let believed = link.content.is_some();
         let content = link.content.clone().unwrap_or_default();
-        let heard_ms = link.association.heard_ms();
+        let received_ms = link.association.received_ms();
         KnownHost {
             name: link.name.clone(),
             address: link.address,
@@ -116,11 +116,11 @@ impl KnownHost {
             up: content.up,
             draining: content.draining,
             load: content.load,
-            generation_differs: heard_ms.is_some() && !link.agrees(generation),
+            generation_differs: received_ms.is_some() && !link.agrees(generation),
             refused: link.association.trouble(),
             macs: link.macs.clone(),
             owned: content.owned.into_iter().collect(),
-            heard_ms,
+            received_ms,
             since_ms: link.since_ms,
         }
     }
@@ -143,7 +143,7 @@ pub struct Tick {
     /// To be sent to these hosts.
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
     /// Addresses to ask everyone for, by ARP or neighbour solicitation; answers go to [`super::Peers::answered`].
-    pub asks: Vec<IpAddr>,
+    pub probes: Vec<IpAddr>,
     /// Addresses that are owned here, to be announced to everyone.
     pub claimed: Vec<IpAddr>,
     /// For the log.

@@ -35,7 +35,7 @@ pub(super) struct PeerState {
     pub(super) generation: Option<u64>,
     /// Since when that is another than this host's.
     pub(super) differs_since_ms: Option<u64>,
-    pub(super) told_differs: bool,
+    pub(super) reported_difference: bool,
     /// Whether it took part no longer, by its own word.
     pub(super) left: bool,
 }
@@ -53,7 +53,7 @@ impl PeerState {
             macs: Vec::new(),
             generation: None,
             differs_since_ms: None,
-            told_differs: false,
+            reported_difference: false,
             left: false,
         }
     }

@@ -111,7 +111,7 @@ impl Peers {
                 content.draining = moved(content.draining);
             }
         }
-        self.others.forget_told();
+        self.others.reset_logged();
         self.arrange_links(now_ms);
         self.hurry();
         let lost = self.owner.reconfigure(publishable(&self.settings));
@@ -159,38 +159,38 @@ impl Peers {
     /// Takes in a datagram, from whomever it came.
     pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> DatagramEffect {
         self.wake(now_ms);
-        let heard = match Datagram::read(bytes, &self.settings.key) {
-            Ok(heard) => heard,
+        let datagram = match Datagram::read(bytes, &self.settings.key) {
+            Ok(datagram) => datagram,
             Err(ReadError::Malformed) => return self.refuse(None, Refusal::Malformed),
             Err(ReadError::Forged { claimed }) => return self.refuse_forged(claimed),
         };
         let own = digest(&self.settings.name);
-        if heard.sender == own {
-            let mirrored = heard.numbers.incarnation == self.incarnation;
+        if datagram.sender == own {
+            let mirrored = datagram.numbers.incarnation == self.incarnation;
             return self.refuse(None, if mirrored { Refusal::Replayed } else { Refusal::Namesake });
         }
-        let Some(link) = self.links.get_mut(&heard.sender) else {
+        let Some(link) = self.links.get_mut(&datagram.sender) else {
             return self.refuse(None, Refusal::Stranger);
         };
-        if heard.receiver != own {
-            return self.refuse(Some(heard.sender), Refusal::Misdirected);
+        if datagram.receiver != own {
+            return self.refuse(Some(datagram.sender), Refusal::Misdirected);
         }
         let mut received = DatagramEffect::default();
         let before = KnownHost::of(link, self.settings.generation);
         // every datagram says who its sender is
-        let Datagram { numbers, echo, .. } = heard;
+        let Datagram { numbers, echo, .. } = datagram;
         let answers = match link
             .association
-            .judge(now_ms, ReceivedMessage { numbers, echo, greeting: Handshake::Hello })
+            .judge(now_ms, ReceivedMessage { numbers, echo, handshake: Handshake::Hello })
         {
             MessageVerdict::Refused(Refusal::Stale) => {
                 // whoever could not be heard for a while begins so
                 link.association.refuse(Refusal::Stale);
                 true
             }
-            MessageVerdict::Refused(refusal) => return self.refuse(Some(heard.sender), refusal),
+            MessageVerdict::Refused(refusal) => return self.refuse(Some(datagram.sender), refusal),
             MessageVerdict::Hello => {
-                if let (None, Body::Report(report)) = (link.association.heard_ms(), &heard.body) {
+                if let (None, Body::Report(report)) = (link.association.received_ms(), &datagram.body) {
                     received.changed = link.macs != report.macs;
                     link.macs = report.macs.clone();
                 }
@@ -199,14 +199,14 @@ impl Peers {
             MessageVerdict::Good { first, revived } => {
                 if revived {
                     link.since_ms = now_ms;
-                    received.notices.push(PeerEvent::Heard { host: link.name.clone() });
+                    received.notices.push(PeerEvent::Answers { host: link.name.clone() });
                 }
                 if first {
                     self.owner.begins_anew(&link.name);
                 }
                 // one that was away was no company
-                self.rejoin(now_ms, &heard, revived.then_some(heard.sender), &mut received);
-                self.believe(now_ms, &heard, &before, &mut received);
+                self.rejoin(now_ms, &datagram, revived.then_some(datagram.sender), &mut received);
+                self.believe(now_ms, &datagram, &before, &mut received);
                 received.changed |= self.settle_ready(now_ms);
                 self.release(now_ms, &mut received.notices, &mut received.changed);
                 // so that it knows at once that it is heard
@@ -214,7 +214,7 @@ impl Peers {
             }
         };
         if answers {
-            received.answer = self.answer(now_ms, &heard);
+            received.answer = self.answer(now_ms, &datagram);
         }
         received
     }
@@ -330,7 +330,7 @@ impl Peers {
             refused: None,
             macs: self.own.macs.clone(),
             owned: self.owned().iter().copied().collect(),
-            heard_ms: None,
+            received_ms: None,
             since_ms: self.started_ms,
         }
     }
@@ -414,11 +414,11 @@ impl Peers {
     fn rejoin(
         &mut self,
         now_ms: u64,
-        heard: &Datagram,
+        datagram: &Datagram,
         was_away: Option<u64>,
         received: &mut DatagramEffect,
     ) {
-        let Body::Report(report) = &heard.body else { return };
+        let Body::Report(report) = &datagram.body else { return };
         let finds = report.ready && report.accompanied && report.generation == self.settings.generation;
         if self.ready && finds && !self.is_accompanied_but_for(was_away) {
             self.ready = false;
@@ -431,16 +431,22 @@ impl Peers {
     }
 
     /// Takes in a datagram that was judged good.
-    fn believe(&mut self, now_ms: u64, heard: &Datagram, before: &KnownHost, received: &mut DatagramEffect) {
-        let Some(link) = self.links.get_mut(&heard.sender) else { return };
+    fn believe(
+        &mut self,
+        now_ms: u64,
+        datagram: &Datagram,
+        before: &KnownHost,
+        received: &mut DatagramEffect,
+    ) {
+        let Some(link) = self.links.get_mut(&datagram.sender) else { return };
         let host = link.name.clone();
-        match &heard.body {
+        match &datagram.body {
             Body::Report(report) => {
                 link.macs = report.macs.clone();
                 link.generation = Some(report.generation);
                 if report.generation == self.settings.generation {
                     link.differs_since_ms = None;
-                    if core::mem::take(&mut link.told_differs) {
+                    if core::mem::take(&mut link.reported_difference) {
                         received.notices.push(PeerEvent::Agrees { host: host.clone() });
                     }
                     let left = link.is_ready() && !report.ready;
@@ -458,7 +464,7 @@ impl Peers {
                     let since_ms = *link.differs_since_ms.get_or_insert(now_ms);
                     // reloads of all hosts are never quite at one time
                     let long = now_ms >= since_ms + self.settings.silence_ms;
-                    if long && !core::mem::replace(&mut link.told_differs, true) {
+                    if long && !core::mem::replace(&mut link.reported_difference, true) {
                         received.notices.push(PeerEvent::Differs { host, generation: report.generation });
                     }
                 }
@@ -474,8 +480,8 @@ impl Peers {
         }
         link.note_presence(now_ms);
         let after = KnownHost::of(link, self.settings.generation);
-        let KnownHost { load, heard_ms, since_ms, .. } = *before;
-        received.changed |= KnownHost { load, heard_ms, since_ms, ..after } != *before;
+        let KnownHost { load, received_ms, since_ms, .. } = *before;
+        received.changed |= KnownHost { load, received_ms, since_ms, ..after } != *before;
     }
 
     fn release(&mut self, now_ms: u64, notices: &mut Vec<PeerEvent>, changed: &mut bool) {
@@ -502,7 +508,7 @@ impl Peers {
         }
         self.claims += step.gained.len() as u64;
         tick.notices.extend(step.gained.into_iter().map(|address| PeerEvent::Claimed { address }));
-        tick.asks = step.asks;
+        tick.probes = step.probes;
         tick.claimed = step.claimed;
     }
 
@@ -516,10 +522,10 @@ impl Peers {
     }
 
     /// An answer that echoes what was heard; not many a second.
-    fn answer(&mut self, now_ms: u64, heard: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
+    fn answer(&mut self, now_ms: u64, datagram: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
         let pause_ms = self.settings.interval_ms / 4;
-        let may = self.links.get_mut(&heard.sender).is_some_and(|link| link.may_answer(now_ms, pause_ms));
-        may.then(|| self.datagram(now_ms, heard.sender, heard.numbers))?
+        let may = self.links.get_mut(&datagram.sender).is_some_and(|link| link.may_answer(now_ms, pause_ms));
+        may.then(|| self.datagram(now_ms, datagram.sender, datagram.numbers))?
     }
 
     fn datagram(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {

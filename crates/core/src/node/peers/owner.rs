@@ -16,9 +16,9 @@ use super::{Publishable, digest};
 
 /// Time for an answer before an address is asked for again, or claimed, in milliseconds. RFC 5227 waits longer
 /// because it asks strangers; here it is a second look behind the hosts' own reports.
-const ASK_MS: u64 = 300;
+const PROBE_INTERVAL_MS: u64 = 300;
 /// How often an address is asked for before it is claimed.
-const ASKS: u8 = 2;
+const PROBE_COUNT: u8 = 2;
 
 /// A host as a possible owner.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ enum ClaimStage {
     /// Not its own; not claimed before `until_ms`.
     Idle { until_ms: u64 },
     /// Asked for `times` times, last at `at_ms`.
-    Asking { at_ms: u64, times: u8 },
+    Probing { at_ms: u64, times: u8 },
     /// Its own.
     Owned(OwnedAddress),
 }
@@ -57,7 +57,7 @@ struct OwnedAddress {
     /// Another host says that it owns it too, and will have announced it.
     rival: bool,
     /// The operator was told that somebody else answers for it.
-    told: bool,
+    reported: bool,
 }
 
 const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
@@ -66,7 +66,7 @@ const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnershipActions {
     /// To ask everyone for.
-    pub(super) asks: Vec<IpAddr>,
+    pub(super) probes: Vec<IpAddr>,
     /// To announce.
     pub(super) claimed: Vec<IpAddr>,
     /// Of those, the newly owned.
@@ -138,9 +138,9 @@ impl AddressOwnership {
     pub(super) fn answered(&mut self, address: IpAddr, retry_at_ms: u64) -> ConflictOutcome {
         match self.stages.get_mut(&address) {
             Some(ClaimStage::Owned(owned)) => {
-                ConflictOutcome::Twice { news: !core::mem::replace(&mut owned.told, true) }
+                ConflictOutcome::Twice { news: !core::mem::replace(&mut owned.reported, true) }
             }
-            Some(stage @ ClaimStage::Asking { .. }) => {
+            Some(stage @ ClaimStage::Probing { .. }) => {
                 *stage = ClaimStage::Idle { until_ms: retry_at_ms };
                 ConflictOutcome::PutOff { news: self.put_off.insert(address) }
             }
@@ -151,7 +151,7 @@ impl AddressOwnership {
     /// When a claim in progress goes on.
     pub(super) fn next_at(&self) -> Option<u64> {
         let due = |stage: &ClaimStage| match stage {
-            ClaimStage::Asking { at_ms, .. } => Some(at_ms + ASK_MS),
+            ClaimStage::Probing { at_ms, .. } => Some(at_ms + PROBE_INTERVAL_MS),
             _ => None,
         };
         self.stages.values().filter_map(due).min()
@@ -237,12 +237,12 @@ impl AddressOwnership {
             }
             let times = match *stage {
                 ClaimStage::Idle { until_ms } if now_ms >= until_ms => 0,
-                ClaimStage::Asking { at_ms, times } if now_ms >= at_ms + ASK_MS => times,
+                ClaimStage::Probing { at_ms, times } if now_ms >= at_ms + PROBE_INTERVAL_MS => times,
                 _ => continue,
             };
-            if times < ASKS {
-                *stage = ClaimStage::Asking { at_ms: now_ms, times: times + 1 };
-                step.asks.push(one.address);
+            if times < PROBE_COUNT {
+                *stage = ClaimStage::Probing { at_ms: now_ms, times: times + 1 };
+                step.probes.push(one.address);
             } else {
                 *stage = ClaimStage::Owned(OwnedAddress::default());
                 self.owned.insert(one.address);
@@ -298,12 +298,12 @@ mod tests {
 
     /// Steps until the address is claimed or nothing more is asked.
     fn claim(owner: &mut AddressOwnership, one: &Publishable, hosts: &[HostCandidate<'_>]) -> usize {
-        let mut asks = 0;
+        let mut probes = 0;
         for now_ms in (0..2_000).step_by(100) {
             let step = owner.advance(now_ms, core::slice::from_ref(one), hosts);
-            asks += step.asks.len();
+            probes += step.probes.len();
         }
-        asks
+        probes
     }
 
     #[test]
@@ -330,14 +330,14 @@ mod tests {
         let (one, mut owner) = (address(None), AddressOwnership::default());
         let hosts = [host("a", true)];
         let list = core::slice::from_ref(&one);
-        assert_eq!(owner.advance(0, list, &hosts).asks, [one.address]);
-        assert_eq!(owner.next_at(), Some(ASK_MS));
+        assert_eq!(owner.advance(0, list, &hosts).probes, [one.address]);
+        assert_eq!(owner.next_at(), Some(PROBE_INTERVAL_MS));
         assert_eq!(owner.answered(one.address, 3_000), ConflictOutcome::PutOff { news: true });
         assert_eq!(owner.answered(one.address, 3_000), ConflictOutcome::Nothing);
-        assert!(owner.advance(2_999, list, &hosts).asks.is_empty());
-        assert_eq!(owner.advance(3_000, list, &hosts).asks, [one.address]);
-        assert!(owner.advance(3_299, list, &hosts).asks.is_empty());
-        assert_eq!(owner.advance(3_300, list, &hosts).asks, [one.address]);
+        assert!(owner.advance(2_999, list, &hosts).probes.is_empty());
+        assert_eq!(owner.advance(3_000, list, &hosts).probes, [one.address]);
+        assert!(owner.advance(3_299, list, &hosts).probes.is_empty());
+        assert_eq!(owner.advance(3_300, list, &hosts).probes, [one.address]);
         assert_eq!(owner.advance(3_600, list, &hosts).gained, [one.address]);
         assert_eq!(owner.answered(one.address, 9_000), ConflictOutcome::Twice { news: true });
         assert_eq!(owner.answered(one.address, 9_000), ConflictOutcome::Twice { news: false });

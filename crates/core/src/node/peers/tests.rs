@@ -96,7 +96,10 @@ fn what_a_host_says_of_itself_arrives_and_is_told_soon() {
     pass(&mut b, 625);
     assert!(b.receive(625, &tick(&mut a, 625)).changed);
     let seen = other(&b);
-    assert_eq!((seen.load, seen.up, seen.draining, &seen.macs, seen.heard_ms), (5, 1, 2, &macs, Some(625)));
+    assert_eq!(
+        (seen.load, seen.up, seen.draining, &seen.macs, seen.received_ms),
+        (5, 1, 2, &macs, Some(625))
+    );
     a.set_own(OwnStatus { load: 6, up: 1, draining: 2, macs });
     assert_eq!(a.send_at_ms, 1_125);
     assert!(!b.receive(1_125, &tick(&mut a, 1_125)).changed, "a load calls for nothing");
@@ -320,7 +323,7 @@ fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
     a.resume(0, [("web2", 3), ("gone", 1)].into_iter(), &BTreeSet::from([address(101), address(7)]));
     assert_eq!(a.owned(), &BTreeSet::from([address(101)]));
     let (own, seen) = (a.hosts().remove(0), other(&a));
-    assert!(own.ready && seen.alive && seen.ready && seen.heard_ms.is_none());
+    assert!(own.ready && seen.alive && seen.ready && seen.received_ms.is_none());
     assert_eq!(seen.up, 3);
     assert_eq!(
         a.tick(0).claimed,
@@ -411,7 +414,7 @@ fn who_leaves_is_followed_at_once() {
     let mut claimed = Vec::new();
     for now_ms in (600..1_600).step_by(100) {
         claimed.extend(a.tick(now_ms).claimed);
-        assert!(b.tick(now_ms).asks.is_empty(), "it wants nothing any more");
+        assert!(b.tick(now_ms).probes.is_empty(), "it wants nothing any more");
     }
     assert_eq!(claimed.into_iter().collect::<BTreeSet<_>>().len(), 3);
     assert_eq!(a.owned().len(), 3);

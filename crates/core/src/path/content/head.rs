@@ -14,7 +14,7 @@ pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntR
     for (at, byte) in payload.iter().copied().take(limit).enumerate() {
         head.state = head.step(at, byte).ok_or(PuntReason::Odd)?;
         if head.state == HeadState::Done {
-            return Ok(head.asked(payload));
+            return Ok(head.key(payload));
         }
     }
     Err(if payload.len() < limit { PuntReason::Incomplete } else { PuntReason::Odd })
@@ -94,7 +94,7 @@ impl HeadParser {
         }
     }
 
-    fn asked<'a>(&self, payload: &'a [u8]) -> RequestKey<'a> {
+    fn key<'a>(&self, payload: &'a [u8]) -> RequestKey<'a> {
         let part = |from, to| payload.get(from..to).unwrap_or_default();
         let method = part(0, self.method_end);
         RequestKey {

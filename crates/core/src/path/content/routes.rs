@@ -35,11 +35,11 @@ pub struct RoutePattern {
 
 impl RoutePattern {
     /// Whether it takes a request. A hello says neither path nor method, so only routes that want neither take one.
-    pub fn takes(&self, asked: &RequestKey<'_>) -> bool {
-        let host = self.host.as_ref().is_none_or(|host| host.matches(asked.host));
-        let hello = asked.class == RequestClass::Hello;
-        let path = self.path.as_ref().is_none_or(|path| !hello && path.matches(asked.path));
-        let named = |method: &String| !hello && method.as_bytes() == asked.method;
+    pub fn takes(&self, key: &RequestKey<'_>) -> bool {
+        let host = self.host.as_ref().is_none_or(|host| host.matches(key.host));
+        let hello = key.class == RequestClass::Hello;
+        let path = self.path.as_ref().is_none_or(|path| !hello && path.matches(key.path));
+        let named = |method: &String| !hello && method.as_bytes() == key.method;
         host && path && (self.methods.is_empty() || self.methods.iter().any(named))
     }
 
@@ -113,7 +113,7 @@ pub enum RouteMatch {
         ring: u16,
     },
     /// A complex route might be the first that takes it.
-    Ask,
+    Punt,
 }
 
 /// A route's number and its ring.
@@ -173,39 +173,39 @@ impl Routes {
     }
 
     /// Where a request goes, as the kernel finds it.
-    pub fn find(&self, asked: &RequestKey<'_>) -> RouteMatch {
-        let RouteRing { route, ring } = self.first(asked);
+    pub fn find(&self, key: &RequestKey<'_>) -> RouteMatch {
+        let RouteRing { route, ring } = self.first(key);
         // a complex route before it may want the request as well; NO_ROUTE is behind all of them
-        if route <= self.complex_from { RouteMatch::Ring { route, ring } } else { RouteMatch::Ask }
+        if route <= self.complex_from { RouteMatch::Ring { route, ring } } else { RouteMatch::Punt }
     }
 
     /// Where a request goes, complex routes included: the route, if one takes it, and the ring. For requests that
     /// application space has normalised: the host without its port and a dot at the end, the path decoded and without
     /// dot segments.
-    pub fn find_all(&self, asked: &RequestKey<'_>) -> (Option<u16>, u16) {
-        let RouteRing { route, ring } = self.first(asked);
+    pub fn find_all(&self, key: &RequestKey<'_>) -> (Option<u16>, u16) {
+        let RouteRing { route, ring } = self.first(key);
         let mut before = self.complex.iter().take_while(|(number, _)| *number < route);
-        match before.find(|(_, complex)| complex.takes(asked)) {
+        match before.find(|(_, complex)| complex.takes(key)) {
             Some((number, complex)) => (Some(*number), complex.ring),
             None => ((route != NO_ROUTE).then_some(route), ring),
         }
     }
 
     /// The first simple route.
-    fn first(&self, asked: &RequestKey<'_>) -> RouteRing {
-        let paths = PathKeys::new(self.key, asked.path);
+    fn first(&self, key: &RequestKey<'_>) -> RouteRing {
+        let paths = PathKeys::new(self.key, key.path);
         let mut first = RouteRing { route: NO_ROUTE, ring: self.default_ring };
-        self.of_host(ANY, asked.class, &paths, &mut first);
+        self.of_host(ANY, key.class, &paths, &mut first);
         let (mut hash, mut labels) = (0, 0);
-        for (at, byte) in asked.host.iter().enumerate().rev() {
+        for (at, byte) in key.host.iter().enumerate().rev() {
             hash = self.key.step(hash, byte.to_ascii_lowercase());
             // "*.example.com" wants something before the dot
             if *byte == b'.' && at > 0 && labels < HOST_LABELS_MAX {
                 labels += 1;
-                self.of_host(hash | PART, asked.class, &paths, &mut first);
+                self.of_host(hash | PART, key.class, &paths, &mut first);
             }
         }
-        self.of_host(hash | EXACT, asked.class, &paths, &mut first);
+        self.of_host(hash | EXACT, key.class, &paths, &mut first);
         first
     }
 

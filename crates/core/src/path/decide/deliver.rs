@@ -85,9 +85,9 @@ fn prepare(
         Forwarding::Tunnel { encapsulation, from, to, mtu, mark } => {
             let outer_len = outer_len(encapsulation, to, mark.is_some());
             fit(packet, at, usize::from(mtu).saturating_sub(outer_len), at.dst)?;
-            let no_room = Err((Verdict::Drop, Reason::NoRoom));
+            let too_small = Err((Verdict::Drop, Reason::NoRoom));
             if !packet.has_room(at.l3, outer_len, link_len(packet, at, server.ifindex)) {
-                return no_room;
+                return too_small;
             }
             rewrite::decrement_ttl(packet.frame_mut(), at);
             // The new link header is without tags where they don't belong.
@@ -95,7 +95,7 @@ fn prepare(
             let tunnel = Tunnel { encapsulation, from, to, mark };
             return match encapsulate(packet, at, tunnel, route.hash, server.ifindex) {
                 true => Ok(()),
-                false => no_room,
+                false => too_small,
             };
         }
         Forwarding::Nat { to, own, source_nat, mtu } => {

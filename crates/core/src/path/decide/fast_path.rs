@@ -53,7 +53,7 @@ pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>) -> Op
     if let Some(handoff) = vip.handoff {
         // Later requests may be other servers'.
         let is_read = handoff.later != RehandoffMode::Stay && has_data;
-        if is_read || found.mark() & DOUBTED != 0 || server.is_nobody() {
+        if is_read || found.mark() & DOUBTED != 0 || server.is_down() {
             return None;
         }
     }

@@ -63,9 +63,7 @@ pub(super) fn decide(
     }
     match alive {
         // For the server that the connection will have: whoever moves it decides this again.
-        Some(alive)
-            if known.tables.servers.get(&alive.value.server()).is_some_and(ServerEntry::is_nobody) =>
-        {
+        Some(alive) if known.tables.servers.get(&alive.value.server()).is_some_and(ServerEntry::is_down) => {
             Decision::hold(packet, Reason::KeptBack, Reason::KeptBack)
         }
         Some(alive) => {
@@ -115,12 +113,12 @@ fn answers(
     }
     let Some(wants) = later_request(TcpHeader::payload(packet.frame(), &segment.at)) else { return true };
     let found = match (read(wants), known.tables.routes.get(&flow.vip.service)) {
-        (ContentParse::Request(asked), Some(routes)) => routes.find(&asked),
-        _ => RouteMatch::Ask,
+        (ContentParse::Request(key), Some(routes)) => routes.find(&key),
+        _ => RouteMatch::Punt,
     };
     match found {
         RouteMatch::Ring { ring, .. } => known.tables.answers(server, ring),
-        RouteMatch::Ask => false,
+        RouteMatch::Punt => false,
     }
 }
 
@@ -290,8 +288,8 @@ fn prove(
 ) -> HandshakeProof {
     let Some(header) = header_of_answer(packet, segment) else { return HandshakeProof::Missing };
     let (guesses, vip) = (known.memory.guesses, flow.vip.id);
-    let says_something = !TcpHeader::payload(packet.frame(), &segment.at).is_empty();
-    let is_guess = says_something && header.options.timestamp.is_none();
+    let has_payload = !TcpHeader::payload(packet.frame(), &segment.at).is_empty();
+    let is_guess = has_payload && header.options.timestamp.is_none();
     if is_guess && !guesses.may_try(vip, known.now, is_at_work) {
         if !is_at_work {
             guesses.count_unchecked(vip);
@@ -304,7 +302,7 @@ fn prove(
     if is_guess {
         guesses.failed(vip, known.now);
     }
-    if says_something && !is_at_work {
+    if has_payload && !is_at_work {
         guesses.count_bad(vip);
     }
     HandshakeProof::Missing
@@ -358,26 +356,30 @@ fn begin(
     }
     let (connection, also_counted) = choose(known, flow, wants);
     let server = connection.server;
-    let by_nobody = |decision| Decision { begun: Some(NewConnection::BY_NOBODY), ..decision };
+    let without_server =
+        |decision| Decision { new_connection: Some(NewConnection::NO_SERVER_CHOSEN), ..decision };
     if server == NO_SERVER {
-        return by_nobody(Decision::drop(Reason::NoServer));
+        return without_server(Decision::drop(Reason::NoServer));
     }
     let value = flow.value(server, State::Established).with_mark(mark);
     let sessions = &known.memory.sessions;
     match found {
         // Changed by another CPU meanwhile: the client's segment comes again.
         Some(found) if !sessions.change(found, value) => {
-            return by_nobody(Decision::drop(Reason::NoSession));
+            return without_server(Decision::drop(Reason::NoSession));
         }
         Some(_) => {}
         // The next segment would find nobody.
         None if sessions.insert(flow.key, flow.hash, value, flow.now).is_err() => {
-            return by_nobody(Decision { also_counted: Some(Reason::TableFull), ..reset(packet, segment) });
+            return without_server(Decision {
+                also_counted: Some(Reason::TableFull),
+                ..reset(packet, segment)
+            });
         }
         None => {}
     }
     let choice = Selected { server, new_session: true, also_counted, session: Some(value) };
-    Decision { begun: Some(connection), ..carry(known, packet, segment, flow, &choice) }
+    Decision { new_connection: Some(connection), ..carry(known, packet, segment, flow, &choice) }
 }
 
 /// The server for what a client wants, or this host's own process where that isn't plain, or nobody serves it.
@@ -385,15 +387,15 @@ fn choose(known: &DecisionContext<'_>, flow: &Flow<'_>, wants: &[u8]) -> (NewCon
     let DecisionContext { tables, memory, .. } = known;
     let routes = tables.routes.get(&flow.vip.service);
     let chosen = match (read(wants), routes) {
-        (ContentParse::Request(asked), Some(routes)) => match routes.find(&asked) {
+        (ContentParse::Request(key), Some(routes)) => match routes.find(&key) {
             RouteMatch::Ring { route, ring } => {
                 let hash = flow.key.ring_hash(memory.ring_seed);
                 let server = select(tables, memory.counts, ring, flow.vip.pick, hash);
                 NewConnection { server, route: (route != NO_ROUTE).then_some(route) }
             }
-            RouteMatch::Ask => NewConnection::BY_NOBODY,
+            RouteMatch::Punt => NewConnection::NO_SERVER_CHOSEN,
         },
-        _ => NewConnection::BY_NOBODY,
+        _ => NewConnection::NO_SERVER_CHOSEN,
     };
     match flow.vip.handoff {
         Some(handoff) if chosen.server == NO_SERVER => {

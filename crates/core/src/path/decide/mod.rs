@@ -104,7 +104,7 @@ pub struct Decision {
     /// [`Reason::TableFull`], [`Reason::NoSession`] or [`Reason::SecondChance`], counted beside `reason`.
     pub also_counted: Option<Reason>,
     /// Of a packet with which a client said what it wants: who was to have the connection. Nothing is counted by it.
-    pub begun: Option<NewConnection>,
+    pub new_connection: Option<NewConnection>,
     /// With [`Reason::ByHost`], to a link-local address: the interface that leads to it.
     pub link: Option<u32>,
 }
@@ -119,7 +119,7 @@ pub struct NewConnection {
 }
 
 impl NewConnection {
-    const BY_NOBODY: NewConnection = NewConnection { server: NO_SERVER, route: None };
+    const NO_SERVER_CHOSEN: NewConnection = NewConnection { server: NO_SERVER, route: None };
 }
 
 impl Decision {
@@ -130,7 +130,7 @@ impl Decision {
             server: NO_SERVER,
             new_session: false,
             also_counted: None,
-            begun: None,
+            new_connection: None,
             link: None,
         }
     }
@@ -304,7 +304,7 @@ fn carry(
         server: choice.server,
         new_session: choice.new_session,
         also_counted: choice.also_counted,
-        begun: None,
+        new_connection: None,
         link: None,
     }
 }

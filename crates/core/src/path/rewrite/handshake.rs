@@ -49,26 +49,27 @@ pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_
     if scaling {
         options.push(&[option::NOTHING, option::WINDOW_SCALE, 3, RCV_WSCALE]);
     }
-    let said = TcpFields {
+    let fields = TcpFields {
         sequence: syn_ack.cookie.number,
         acknowledgment: syn.sequence.wrapping_add(1),
         flags: TCP_SYN | TCP_ACK,
         window: WINDOW,
     };
-    answer(packet, at, &said, options.bytes());
+    answer(packet, at, &fields, options.bytes());
 }
 
 /// Turns a packet into the reset that answers it (RFC 9293, section 3.5.2).
 pub fn reset(packet: &mut Packet<'_>, at: &Layers, to: &TcpHeader) {
-    let said = if to.flags & TCP_ACK != 0 {
+    let fields = if to.flags & TCP_ACK != 0 {
         TcpFields { sequence: to.acknowledgment, acknowledgment: 0, flags: TCP_RST, window: 0 }
     } else {
         // FIN takes a number of its own; a SYN is never answered so.
-        let said = TcpHeader::payload(packet.frame(), at).len() as u32 + u32::from(to.flags & TCP_FIN != 0);
-        let acknowledgment = to.sequence.wrapping_add(said);
+        let payload_len =
+            TcpHeader::payload(packet.frame(), at).len() as u32 + u32::from(to.flags & TCP_FIN != 0);
+        let acknowledgment = to.sequence.wrapping_add(payload_len);
         TcpFields { sequence: 0, acknowledgment, flags: TCP_RST | TCP_ACK, window: 0 }
     };
-    answer(packet, at, &said, &[]);
+    answer(packet, at, &fields, &[]);
 }
 
 #[derive(Default)]
@@ -99,7 +100,7 @@ struct TcpFields {
 }
 
 /// Writes an answer in the place of a packet, to whence it came.
-fn answer(packet: &mut Packet<'_>, at: &Layers, said: &TcpFields, options: &[u8]) {
+fn answer(packet: &mut Packet<'_>, at: &Layers, tcp: &TcpFields, options: &[u8]) {
     let v6 = at.dst.is_ipv6();
     let tcp_len = TCP_LEN + options.len();
     let len = at.l4 - at.l3 + tcp_len;
@@ -132,11 +133,11 @@ fn answer(packet: &mut Packet<'_>, at: &Layers, said: &TcpFields, options: &[u8]
     let header = Tcp {
         src_port: U16::from_bytes(src_port),
         dst_port: U16::from_bytes(dst_port),
-        seq: U32::new(said.sequence),
-        ack: U32::new(said.acknowledgment),
+        seq: U32::new(tcp.sequence),
+        ack: U32::new(tcp.acknowledgment),
         data_offset: (tcp_len as u8 / 4) << 4,
-        flags: said.flags,
-        window: U16::new(said.window),
+        flags: tcp.flags,
+        window: U16::new(tcp.window),
         checksum: U16::new(0),
         urgent: U16::new(0),
     };

@@ -198,8 +198,8 @@ impl<'a, const N: usize> Table<'a, N> {
 
     /// A session's two buckets in the order in which it is to take a place there.
     pub(super) fn order(&self, [first, second]: [usize; 2], now: u32) -> [usize; 2] {
-        let (room1, room2) = (self.buckets[first].room(now), self.buckets[second].room(now));
-        let crowded = room1 < BUCKET_SESSIONS / 2 && room2 > room1;
+        let (vacant1, vacant2) = (self.buckets[first].vacant(now), self.buckets[second].vacant(now));
+        let crowded = vacant1 < BUCKET_SESSIONS / 2 && vacant2 > vacant1;
         if crowded { [second, first] } else { [first, second] }
     }
 
@@ -345,7 +345,7 @@ impl<const N: usize> Bucket<N> {
         self.0.iter().enumerate().cycle().skip(home).take(BUCKET_SESSIONS)
     }
 
-    fn room(&self, now: u32) -> usize {
+    fn vacant(&self, now: u32) -> usize {
         self.0.iter().filter(|slot| Value(slot.value.load(Acquire)).is_vacant(now)).count()
     }
 }

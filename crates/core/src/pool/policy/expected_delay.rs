@@ -17,7 +17,7 @@ pub(super) static EXPECTED_DELAY: Policy = Policy {
     ..by_load(
         rank::POLICY,
         "of two servers that the flow's hash names, the one that reports less time to send what it has to, for its sessions; for large replies",
-        &Weighing { needs: &[Signal::Load], load, describe: said, complete: None },
+        &Weighing { needs: &[Signal::Load], load, describe, complete: None },
     )
 };
 
@@ -25,6 +25,6 @@ fn load(signals: &Signals) -> Option<u64> {
     signals.report.delay_us.map(|delay_us| delay_us.max(FLOOR))
 }
 
-fn said(signals: &Signals) -> Option<String> {
+fn describe(signals: &Signals) -> Option<String> {
     signals.report.delay_us.map(|us| format!("reported delay {:.2} s", us as f64 / 1e6))
 }

@@ -16,7 +16,7 @@ const KEPT: usize = 128;
 pub struct Fills {
     tables: BTreeMap<(WeightedPlaces, Vec<u16>), CachedTable>,
     kept: usize,
-    asked: u64,
+    used: u64,
 }
 
 /// What the members' places come from, and their weights in lowest terms. With their slots it is all that a table depends on.
@@ -32,13 +32,13 @@ impl Default for Fills {
 struct CachedTable {
     table: Arc<[u16]>,
     /// When it was asked for last, counted in questions.
-    asked: u64,
+    used: u64,
 }
 
 impl Fills {
     /// Keeps so many tables, of 128 KiB each.
     pub const fn keeping(kept: usize) -> Fills {
-        Fills { tables: BTreeMap::new(), kept, asked: 0 }
+        Fills { tables: BTreeMap::new(), kept, used: 0 }
     }
 
     /// The table of [`HASH_SLOTS`] entries that [`maglev`] makes of these members.
@@ -48,9 +48,9 @@ impl Fills {
         let divisor = members.iter().fold(0, |divisor, one| gcd(divisor, one.weight)).max(1);
         let of: WeightedPlaces = members.iter().map(|one| (one.seed, one.weight / divisor)).collect();
         let key = (of, members.iter().map(|one| one.slot).collect());
-        self.asked += 1;
+        self.used += 1;
         if let Some(kept) = self.tables.get_mut(&key) {
-            kept.asked = self.asked;
+            kept.used = self.used;
             return Arc::clone(&kept.table);
         }
         let table: Arc<[u16]> = match self.twin(&key.0) {
@@ -58,12 +58,12 @@ impl Fills {
             None => maglev(&members, HASH_SLOTS).into(),
         };
         if self.tables.len() >= self.kept {
-            let oldest = self.tables.iter().min_by_key(|(_, kept)| kept.asked);
+            let oldest = self.tables.iter().min_by_key(|(_, kept)| kept.used);
             if let Some(oldest) = oldest.map(|(members, _)| members.clone()) {
                 self.tables.remove(&oldest);
             }
         }
-        self.tables.insert(key, CachedTable { table: Arc::clone(&table), asked: self.asked });
+        self.tables.insert(key, CachedTable { table: Arc::clone(&table), used: self.used });
         table
     }
 

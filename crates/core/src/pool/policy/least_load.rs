@@ -16,7 +16,7 @@ pub(super) static LEAST_LOAD: Policy = Policy {
     ..by_load(
         "least-load",
         "of two servers that the flow's hash names, the one with less reported load, requests in a second and run queue, for its sessions",
-        &Weighing { needs: &[Signal::Load], load, describe: said, complete: None },
+        &Weighing { needs: &[Signal::Load], load, describe, complete: None },
     )
 };
 
@@ -24,6 +24,6 @@ fn load(signals: &Signals) -> Option<u64> {
     signals.report.load_milli.map(|load_milli| load_milli.max(FLOOR))
 }
 
-fn said(signals: &Signals) -> Option<String> {
+fn describe(signals: &Signals) -> Option<String> {
     signals.report.load_milli.map(|milli| format!("reported load {:.1}", milli as f64 / 1e3))
 }

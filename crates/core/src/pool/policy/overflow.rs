@@ -74,8 +74,8 @@ impl Sharing for OverflowState {
         if own.is_some() && !self.above {
             return hosts.iter().map(|host| if host.own { SHARE_MAX } else { 0 }).collect();
         }
-        let below: Vec<u128> = hosts.iter().map(|host| total.room(host)).collect();
-        if below.iter().any(|room| *room > 0) {
+        let below: Vec<u128> = hosts.iter().map(|host| total.spare(host)).collect();
+        if below.iter().any(|spare| *spare > 0) {
             return scaled(&below);
         }
         // A host that serves nothing itself, before others that are all as loaded as they should be.
@@ -94,7 +94,7 @@ fn load(host: &Candidate) -> u128 {
 
 impl FarmTotals {
     /// How far a host is below the average, as sessions times the total weight; 0 if it isn't.
-    fn room(self, host: &Candidate) -> u128 {
+    fn spare(self, host: &Candidate) -> u128 {
         (self.load * u128::from(host.weight)).saturating_sub(load(host) * self.weight)
     }
 }

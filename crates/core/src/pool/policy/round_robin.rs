@@ -32,8 +32,8 @@ fn turns(members: &[Weighted]) -> Vec<usize> {
         return weights;
     }
     // One entry is set aside for each member, so that rounding up to 1 never overflows the lap.
-    let room = ORDER_MAX - members.len();
-    weights.iter().map(|weight| (weight * room / lap).max(1)).collect()
+    let spare = ORDER_MAX - members.len();
+    weights.iter().map(|weight| (weight * spare / lap).max(1)).collect()
 }
 
 /// Lays out one lap: at each step everyone gains its own number of turns, the richest is chosen and

@@ -20,10 +20,10 @@ pub(in crate::xdp) const WATCH_CLIENTS: u64 = h::WATCH_CLIENTS;
 
 const EVENT_CONNECTION: u8 = h::EVENT_CONNECTION as u8;
 const EVENT_PACKET: u8 = h::EVENT_PACKET as u8;
-const TOLD_FORWARD: u8 = h::TOLD_FORWARD as u8;
-const TOLD_PASS: u8 = h::TOLD_PASS as u8;
-const TOLD_DROP: u8 = h::TOLD_DROP as u8;
-const TOLD_HOLD: u8 = h::TOLD_HOLD as u8;
+const TRACED_FORWARD: u8 = h::TRACED_FORWARD as u8;
+const TRACED_PASS: u8 = h::TRACED_PASS as u8;
+const TRACED_DROP: u8 = h::TRACED_DROP as u8;
+const TRACED_HOLD: u8 = h::TRACED_HOLD as u8;
 
 // Where C and this side differ, the build ends here.
 const _: () = {
@@ -65,7 +65,7 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
     match event.kind {
         EVENT_CONNECTION => Some(TraceEvent::Connection(ConnectionEvent {
             at_ns: event.at_ns,
-            took_ns: event.took_ns,
+            latency_ns: event.took_ns,
             client: src,
             service: dst,
             server: event.server,
@@ -82,10 +82,10 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
             tcp_flags: event.flags,
             len: event.len,
             verdict: match event.verdict {
-                TOLD_FORWARD => TracedVerdict::Forward,
-                TOLD_PASS => TracedVerdict::Pass,
-                TOLD_HOLD => TracedVerdict::Hold,
-                TOLD_DROP => TracedVerdict::Drop,
+                TRACED_FORWARD => TracedVerdict::Forward,
+                TRACED_PASS => TracedVerdict::Pass,
+                TRACED_HOLD => TracedVerdict::Hold,
+                TRACED_DROP => TracedVerdict::Drop,
                 _ => return None,
             },
             reason,

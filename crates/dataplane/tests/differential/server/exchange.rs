@@ -39,7 +39,7 @@ impl Turns {
         let flags = [exchange.sent, exchange.chunked.into(), exchange.plain.into(), exchange.ahead]
             .map(u32::to_ne_bytes);
         let tail = exchange.tail.to_ne_bytes();
-        let value = [&turn(exchange.asked)[..], &turn(exchange.answered), &tail, &flags.concat()].concat();
+        let value = [&turn(exchange.request)[..], &turn(exchange.answered), &tail, &flags.concat()].concat();
         self.0.update(&Turns::key(ends), &value, MapFlags::ANY).unwrap();
     }
 
@@ -49,7 +49,7 @@ impl Turns {
         let half = |at: usize| u32::from_ne_bytes(value[at..at + 4].try_into().unwrap());
         let turn = |word: u64| ExchangeSpan { begin: (word >> 32) as u32, end: word as u32 };
         Exchange {
-            asked: turn(word(0)),
+            request: turn(word(0)),
             answered: turn(word(8)),
             tail: word(16),
             sent: half(24),
@@ -301,7 +301,7 @@ impl Story<'_> {
         let what = match (before.plain, self.known) {
             (false, _) => "in doubt",
             (true, Exchange { plain: false, .. }) => "into doubt",
-            (_, now) if now.asked != before.asked => "asked",
+            (_, now) if now.request != before.request => "asked",
             (_, now) if now.answered != before.answered && now.ahead != before.ahead => "overtaken",
             (_, now) if now.answered != before.answered && now.chunked => "chunks",
             (_, now) if now.answered != before.answered => "answered",

@@ -21,7 +21,7 @@ use super::queries::QueryAccess;
 use crate::agent::listening::bind;
 use crate::config::AgentListen;
 use crate::runtime::accept::accept;
-use crate::runtime::seats::{ConnectionLimit, ConnectionSlot};
+use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
 /// Connections at a time: of the file's directors, and of all others. Whoever comes when all are taken gets that of the source that holds most.
 const AT_ONCE: usize = 64;
@@ -118,33 +118,38 @@ pub(super) async fn serve<F>(
     let next = || async {
         let (stream, client) = loop {
             let (stream, client) = listener.accept().await?;
-            if door.permits(client.ip()) || door.queries.may_ask(client.ip()) {
+            if door.permits(client.ip()) || door.queries.is_allowed(client.ip()) {
                 break (stream, client);
             }
         };
         let is_director = door.directors.contains(&client.ip().to_canonical());
-        let seats = if is_director { &of_directors } else { &of_others };
+        let limit = if is_director { &of_directors } else { &of_others };
         let queries = Arc::clone(&door.queries);
-        let asker = ReportClient { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
-        Ok((stream, asker, seats.take(client.ip()).await))
+        let requester =
+            ReportClient { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
+        Ok((stream, requester, limit.take(client.ip()).await))
     };
-    let serve = |(stream, asker, mut seat): (TcpStream, ReportClient, ConnectionSlot)| {
+    let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
         let (load, refresh) = (load.clone(), door.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
             // Whoever measures may be waiting for a status page; then what was measured last will do.
             let _ = tokio::time::timeout(FRESH_TIMEOUT, renew(&refresh)).await;
             let now = load.borrow().clone();
-            answer(stream, now, asker).await
+            answer(stream, now, requester).await
         });
         // Whoever asks badly or slowly has no answer.
-        async move { drop(seat.unless_needed(answering).await) }
+        async move { drop(slot.unless_needed(answering).await) }
     };
     accept(next, serve).await;
 }
 
 /// HAProxy asks by connecting.
-pub(super) async fn agent_check(mut stream: TcpStream, load: Load, asker: ReportClient) -> io::Result<()> {
-    if !asker.is_permitted {
+pub(super) async fn agent_check(
+    mut stream: TcpStream,
+    load: Load,
+    requester: ReportClient,
+) -> io::Result<()> {
+    if !requester.is_permitted {
         return Ok(());
     }
     let line = load.percent().map_or_else(|| "up\n".to_owned(), |percent| format!("up {percent}%\n"));
@@ -153,13 +158,13 @@ pub(super) async fn agent_check(mut stream: TcpStream, load: Load, asker: Report
 }
 
 /// Others ask by HTTP.
-pub(super) async fn http(mut stream: TcpStream, load: Load, asker: ReportClient) -> io::Result<()> {
+pub(super) async fn http(mut stream: TcpStream, load: Load, requester: ReportClient) -> io::Result<()> {
     let mut question = Vec::new();
     let mut buffer = [0; 2048];
     let answer = loop {
         let len = stream.read(&mut buffer).await?;
         question.extend_from_slice(buffer.get(..len).unwrap_or_default());
-        if let Some(answer) = answer(&question, &load, &asker) {
+        if let Some(answer) = answer(&question, &load, &requester) {
             break answer;
         }
         if len == 0 {
@@ -171,14 +176,14 @@ pub(super) async fn http(mut stream: TcpStream, load: Load, asker: ReportClient)
 }
 
 /// The answer to a question; nothing until it has come whole.
-fn answer(question: &[u8], load: &Load, asker: &ReportClient) -> Option<String> {
+fn answer(question: &[u8], load: &Load, requester: &ReportClient) -> Option<String> {
     match read_within(question, QUESTION_MAX) {
         HeadParse::Request(request) => {
-            let other = || match asker.is_permitted {
+            let other = || match requester.is_permitted {
                 true => response(request.method, request.target, load),
                 false => head("403 Forbidden", "text/plain", "", 0),
             };
-            Some(asker.queries.answer(request.method, asker.client).unwrap_or_else(other))
+            Some(requester.queries.answer(request.method, requester.client).unwrap_or_else(other))
         }
         HeadParse::Refused(why) => Some(refusal(why)),
         HeadParse::Incomplete => None,
@@ -188,7 +193,11 @@ fn answer(question: &[u8], load: &Load, asker: &ReportClient) -> Option<String> 
 pub(super) fn refusal(why: HttpRefusal) -> String {
     let mut out = Vec::new();
     let date = httpdate::fmt_http_date(SystemTime::now());
-    refuse(&mut out, &ResponseFraming { date: &date, is_head: false, closes: true, says_kept: false }, why);
+    refuse(
+        &mut out,
+        &ResponseFraming { date: &date, is_head: false, closes: true, keep_alive_header: false },
+        why,
+    );
     String::from_utf8_lossy(&out).into_owned()
 }
 
@@ -292,12 +301,12 @@ mod tests {
     #[test]
     fn questions_are_judged_as_at_every_door() {
         for vector in vectors() {
-            let asker = ReportClient {
+            let requester = ReportClient {
                 client: [127, 0, 0, 1].into(),
                 is_permitted: true,
                 queries: Arc::new(QueryAccess::new()),
             };
-            let answer = answer(&vector.bytes, &load(), &asker).unwrap();
+            let answer = answer(&vector.bytes, &load(), &requester).unwrap();
             let status: u16 = answer[9..12].parse().unwrap();
             match vector.expected {
                 Expected::Accepted { .. } => {
@@ -339,7 +348,7 @@ mod tests {
     async fn a_director_of_the_file_has_a_place_whoever_else_comes() {
         // A port that was free a moment ago.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (told, load) = watch::channel(Load::default());
+        let (sender, load) = watch::channel(Load::default());
         let director = [127, 0, 0, 9];
         let directors = Arc::new(BTreeSet::from([IpAddr::from(Ipv4Addr::from(director))]));
         let server = tokio::spawn(serve(
@@ -360,7 +369,7 @@ mod tests {
         }
         assert!(is_done);
         server.abort();
-        drop(told);
+        drop(sender);
     }
 
     #[test]
@@ -403,8 +412,8 @@ mod tests {
 
     #[test]
     fn what_a_director_reads_is_what_is_said() {
-        let said = json!(load()).to_string();
-        let report = crate::io::report::load(said.as_bytes()).unwrap();
+        let json_text = json!(load()).to_string();
+        let report = crate::io::report::load(json_text.as_bytes()).unwrap();
         assert_eq!((report.utilisation_permille, report.bytes_to_send), (Some(250), Some(10)));
         assert_eq!((report.available_bps, report.bottleneck_bps), (Some(4_000_000), None));
     }

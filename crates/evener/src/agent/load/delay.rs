@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::DelayKind;
 use crate::io::diag::{OpenConnection, Sending};
-use crate::runtime::shares::{ClientSource, source};
+use crate::runtime::slots_by_source::{ClientSource, source};
 
 /// What was carried counts for so long: bursts and pauses of a second or two are no other speed.
 const SPEED_KEPT: Duration = Duration::from_secs(15);
@@ -273,9 +273,9 @@ mod tests {
         let mut alone = Delay::new(DelayKind::Corrected);
         with_slow(&mut alone, 0, 0);
         let honest = with_slow(&mut alone, 1, 0).unwrap();
-        let mut beside = Delay::new(DelayKind::Corrected);
-        with_slow(&mut beside, 0, 500);
-        let attacked = with_slow(&mut beside, 1, 500).unwrap();
+        let mut parallel = Delay::new(DelayKind::Corrected);
+        with_slow(&mut parallel, 0, 500);
+        let attacked = with_slow(&mut parallel, 1, 500).unwrap();
         assert!(attacked < 1.6 * honest, "{attacked} and {honest}");
     }
 
@@ -287,9 +287,9 @@ mod tests {
         let two = of(vec![download(1, MIB, 11 * MIB, 1), download(2, MIB, 11 * MIB, 1)]);
         assert_eq!(look(&mut delay, &two, 0, 1), Some(20.0), "as if one did the work of both");
         assert_eq!(look(&mut delay, &of(vec![]), 0, 2), Some(0.0));
-        let begun = of(vec![download(1, 0, 10 * MIB, 0)]);
-        assert_eq!(look(&mut delay, &begun, 0, 3), None);
+        let started = of(vec![download(1, 0, 10 * MIB, 0)]);
+        assert_eq!(look(&mut delay, &started, 0, 3), None);
         delay.first_speed = Some(2.0 * MIB as f64);
-        assert_eq!(look(&mut delay, &begun, 0, 4), Some(5.0));
+        assert_eq!(look(&mut delay, &started, 0, 4), Some(5.0));
     }
 }

@@ -38,7 +38,7 @@ pub(in crate::agent) fn count_own_request() {
 pub(super) struct Sockets {
     processes: Processes,
     /// Whether it was told that they can't be read.
-    is_told: bool,
+    was_logged: bool,
     ports: BTreeSet<u16>,
     /// By whom requests to these ports are followed, where the kernel lets it.
     following: Option<Arc<PendingPrograms>>,
@@ -59,7 +59,7 @@ impl Sockets {
         let now = Instant::now();
         Sockets {
             processes,
-            is_told: false,
+            was_logged: false,
             ports,
             following,
             last: None,
@@ -73,9 +73,9 @@ impl Sockets {
     /// Processes that run or wait to. Where a control group can't be read, the machine's are better than none.
     fn running(&mut self, of_machine: Option<u64>) -> Option<u64> {
         let found = self.processes.running(of_machine);
-        if found.is_none() && !self.is_told {
+        if found.is_none() && !self.was_logged {
             tracing::warn!("{} can't be read: the load has all processes of the machine", self.processes);
-            self.is_told = true;
+            self.was_logged = true;
         }
         found.or(of_machine)
     }
@@ -116,8 +116,8 @@ impl Sockets {
         let sending =
             diag::sending(&self.ports, self.following.as_deref().and_then(PendingPrograms::requests));
         // Not what passed meanwhile: on a busy server that is mostly others' time.
-        let took = processor_time().saturating_sub(before);
-        self.due = began + (took * SHARE_OF_TIME).min(RAREST);
+        let elapsed = processor_time().saturating_sub(before);
+        self.due = began + (elapsed * SHARE_OF_TIME).min(RAREST);
         if let Err(error) = &sending {
             tracing::debug!(%error, "the kernel doesn't tell of sockets");
             self.last = None;

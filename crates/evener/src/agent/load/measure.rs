@@ -242,8 +242,8 @@ mod tests {
         let mut meter = Meter::default();
         assert_eq!(meter.measure(HostCounters::default(), Duration::ZERO), Load::default());
         meter.measure(reading(9), Duration::from_secs(1));
-        let begun_anew = meter.measure(reading(1), Duration::from_secs(2));
-        assert_eq!((begun_anew.requests_per_second, begun_anew.cpu), (None, None));
+        let after_reset = meter.measure(reading(1), Duration::from_secs(2));
+        assert_eq!((after_reset.requests_per_second, after_reset.cpu), (None, None));
         let idle = ToSend { delay_seconds: Some(0.0), ..ToSend::default() };
         let mut load = meter
             .measure(HostCounters { sockets: Some(idle), ..HostCounters::default() }, Duration::from_secs(3));

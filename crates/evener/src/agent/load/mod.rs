@@ -128,15 +128,15 @@ impl LoadExporter {
     /// Begins, by this file. `directory` is where `evener requests` looks.
     pub(super) fn start(known: &LoadContext<'_>, directory: &Path) -> LoadExporter {
         let settings = LoadSettings::of(known);
-        let mut telling = LoadExporter {
+        let mut exporter = LoadExporter {
             settings: settings.clone(),
             load: Arc::new(watch::channel(Load::default()).0),
             queries: Arc::new(QueryAccess::new()),
             followed: RequestTracker::new(directory),
             tasks: JoinSet::new(),
         };
-        telling.begin(settings);
-        telling
+        exporter.begin(settings);
+        exporter
     }
 
     /// Goes on by another file; begins anew if it says anything else.
@@ -190,7 +190,7 @@ impl LoadExporter {
 
 async fn measure(
     settings: LoadSettings,
-    told: Arc<watch::Sender<Load>>,
+    load: Arc<watch::Sender<Load>>,
     following: Option<Arc<PendingPrograms>>,
     mut refreshes: mpsc::Receiver<oneshot::Sender<()>>,
 ) {
@@ -210,11 +210,11 @@ async fn measure(
                     None => None,
                 };
                 let reading = host::read(&mut sockets, requests);
-                told.send_replace(meter.measure(reading, began.elapsed()));
+                load.send_replace(meter.measure(reading, began.elapsed()));
             }
             Some(done) = refreshes.recv() => {
                 let now = sockets.refresh();
-                told.send_modify(|load| load.set_to_send(now));
+                load.send_modify(|load| load.set_to_send(now));
                 // Who has given up meanwhile needs no answer.
                 let _ = done.send(());
             }

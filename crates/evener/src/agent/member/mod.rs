@@ -58,7 +58,7 @@ impl Memberships {
     }
 
     /// Joins these from now on, and leaves all others. Those that are the same go on.
-    pub(super) fn follow(&mut self, wanted: Vec<MembershipConfig>, telling: &LoadExporter) {
+    pub(super) fn follow(&mut self, wanted: Vec<MembershipConfig>, exporter: &LoadExporter) {
         let mut before = std::mem::take(&mut self.running);
         for one in wanted {
             if let Some(at) = before.iter().position(|known| known.wanted == one && !known.task.is_finished())
@@ -71,7 +71,7 @@ impl Memberships {
                 let _ = before.swap_remove(at).end.send(false);
             }
             let (end, ended) = oneshot::channel();
-            let member = MemberTask::new(&one, self.next_number, telling, &self.shown);
+            let member = MemberTask::new(&one, self.next_number, exporter, &self.shown);
             let task = tokio::spawn(member.run(ended));
             self.running.push(MemberHandle { wanted: one, end, task });
             self.next_number += 1;
@@ -110,7 +110,7 @@ struct MemberTask {
     url: Option<Url>,
     /// When the last report was made, in milliseconds since 1970: no later one says less.
     stamp_ms: u64,
-    is_rate_told: bool,
+    is_rate_logged: bool,
     /// Reports without a rate, though a page is to tell it.
     without_rate: u32,
     /// What the director said to the last message.
@@ -121,7 +121,7 @@ impl MemberTask {
     fn new(
         wanted: &MembershipConfig,
         number: usize,
-        telling: &LoadExporter,
+        exporter: &LoadExporter,
         shown: &Arc<MembershipViews>,
     ) -> MemberTask {
         let (ca, own) = (wanted.settings.ca.clone(), wanted.settings.tls.clone());
@@ -130,14 +130,14 @@ impl MemberTask {
             number,
             membership: GroupMembership::new(0, wanted.settings.report_ms),
             director: DirectorClient::new(wanted.group.clone(), ca, own),
-            control: ControlAddress::new(wanted, Arc::clone(telling.queries())),
-            load: telling.load(),
-            queries: Arc::clone(telling.queries()),
+            control: ControlAddress::new(wanted, Arc::clone(exporter.queries())),
+            load: exporter.load(),
+            queries: Arc::clone(exporter.queries()),
             shown: Arc::clone(shown),
             began: Instant::now(),
             url: wanted.url.clone(),
             stamp_ms: 0,
-            is_rate_told: false,
+            is_rate_logged: false,
             without_rate: 0,
             sentence: String::new(),
         }
@@ -149,14 +149,14 @@ impl MemberTask {
 
     /// Goes on until it is to end.
     async fn run(mut self, mut ended: oneshot::Receiver<bool>) {
-        let mut asked = self.queries.watch();
+        let mut query_watch = self.queries.watch();
         self.show();
         let leaves = loop {
             let due = self.began + Duration::from_millis(self.membership.poll_timeout().min(86_400_000));
             tokio::select! {
                 // Whoever started it is gone: nobody is there to be told.
                 leaves = &mut ended => break leaves.unwrap_or(false),
-                Ok(()) = asked.changed() => {
+                Ok(()) = query_watch.changed() => {
                     let now_ms = self.now_ms();
                     self.membership.queried(now_ms);
                 }
@@ -186,7 +186,7 @@ impl MemberTask {
         let mut order = self.membership.probed(self.now_ms(), works);
         while let Some(one) = order {
             let was_member = self.membership.is_member();
-            let (answer, said) = match one {
+            let (answer, reason) = match one {
                 MembershipOrder::Probe => break,
                 MembershipOrder::Join => self.join().await,
                 MembershipOrder::Report { is_stamped } => self.report(is_stamped).await,
@@ -198,15 +198,15 @@ impl MemberTask {
             if !was_member && self.membership.is_member() {
                 tracing::info!("{}: joined", self.wanted.name());
             }
-            self.sentence = said;
+            self.sentence = reason;
         }
         let news = self.membership.news();
-        self.tell(news);
+        self.log_trouble(news);
         self.show();
     }
 
     /// Says what has changed, once.
-    fn tell(&self, news: Option<Option<MembershipTrouble>>) {
+    fn log_trouble(&self, news: Option<Option<MembershipTrouble>>) {
         match news {
             None => {}
             Some(None) => tracing::info!("{}: it is a member, and reports", self.wanted.name()),
@@ -296,7 +296,7 @@ impl MemberTask {
             Ok(Ok(load)) => load.clone(),
             _ => return (DirectorAnswer::Unsent, "this host's load can't be measured".to_owned()),
         };
-        self.tell_rate(load.requests_per_second.is_some());
+        self.log_rate(load.requests_per_second.is_some());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(now.as_millis()).unwrap_or_default();
         // A clock that was set back: reports go on where the last one was.
@@ -311,11 +311,11 @@ impl MemberTask {
     }
 
     /// Says once where r is left out of loads.
-    fn tell_rate(&mut self, is_known: bool) {
+    fn log_rate(&mut self, is_known: bool) {
         self.without_rate = if is_known { 0 } else { self.without_rate.saturating_add(1) };
         // Of the first report there is nothing to compare with.
         let is_unknown = self.without_rate > if self.wanted.has_status_url { 2 } else { 0 };
-        if is_unknown && !std::mem::replace(&mut self.is_rate_told, true) {
+        if is_unknown && !std::mem::replace(&mut self.is_rate_logged, true) {
             tracing::info!(
                 "{}: no page tells how many requests its server answers ([agent] status_url), so its load is 10 m alone, processes that run",
                 self.wanted.name()
@@ -325,12 +325,12 @@ impl MemberTask {
 
     async fn leave(&mut self) {
         let Some(url) = self.url.clone() else { return };
-        let (answer, said) = self.send(Verb::Exit, &format!("{url}\n")).await;
+        let (answer, reason) = self.send(Verb::Exit, &format!("{url}\n")).await;
         match answer {
             DirectorAnswer::Status(200..=299) => tracing::info!("{}: left", self.wanted.name()),
             // It never knew it, or no more.
             DirectorAnswer::Status(404) => {}
-            _ => tracing::warn!("{}: its director was not told that it leaves: {said}", self.wanted.name()),
+            _ => tracing::warn!("{}: its director was not told that it leaves: {reason}", self.wanted.name()),
         }
     }
 

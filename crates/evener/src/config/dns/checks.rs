@@ -30,7 +30,7 @@ impl NameFiles<'_, '_> {
     }
 
     /// Notes a problem of `placed` that another place explains.
-    fn problem_beside(
+    fn problem_with_other(
         &self,
         placed: &NameEntry,
         problem: Problem,
@@ -71,7 +71,7 @@ pub(super) fn check(
             if let Some((first, span)) = written.get(file.get_ref()) {
                 let message = format!("{} is written twice", file.get_ref().display());
                 let problem = Problem::new(file.span(), message, "give each file a name of its own");
-                files.problem_beside(placed, problem, (first.file, span, "first here"));
+                files.problem_with_other(placed, problem, (first.file, span, "first here"));
             } else {
                 written.insert(file.get_ref(), (placed, file.span()));
             }
@@ -80,7 +80,7 @@ pub(super) fn check(
         if let Some(first) = seen.get(name) {
             let help = "name all its services in one [[dns.name]]";
             let problem = Problem::new(span.clone(), format!("{name} is balanced twice"), help);
-            files.problem_beside(placed, problem, (first.file, &first.name, "first here"));
+            files.problem_with_other(placed, problem, (first.file, &first.name, "first here"));
         } else {
             seen.insert(name, placed);
         }
@@ -94,7 +94,7 @@ pub(super) fn check(
             let message =
                 format!("{name} is the name of a service too, and `evener drain` couldn't tell them apart");
             let problem = Problem::new(span.clone(), message, "give the service another name");
-            files.problem_beside(placed, problem, (None, &service.span, "the service"));
+            files.problem_with_other(placed, problem, (None, &service.span, "the service"));
         }
         check_services(files, placed, &by_name);
     }

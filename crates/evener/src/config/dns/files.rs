@@ -121,9 +121,9 @@ fn names_of(file: &NamesFile, number: usize, all: &mut SettingsInterner) -> Vec<
     }
     let read = |section: &mut Section<'_>| name::read(section, Some(number), all);
     let names = Section::root(document.get_ref(), &file.sink, |root| {
-        root.say_of_others(OTHERS);
+        root.set_unknown_key_help(OTHERS);
         root.section("dns", |dns| {
-            dns.say_of_others(OTHERS);
+            dns.set_unknown_key_help(OTHERS);
             dns.sections("name", read)
         })
     });

@@ -97,8 +97,8 @@ impl<'a> ServiceReference<'a> {
 
 /// What may be known of servers that are probed, and asked like this for their load.
 fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
-    let tells = report.is_some_and(|report| report.kind.tells_load());
-    let some = tells.then_some(1);
+    let reports_load = report.is_some_and(|report| report.kind.reports_load());
+    let some = reports_load.then_some(1);
     Signals {
         latency_us: latency.then_some(1),
         report: Report { utilisation_permille: some, load_milli: some, delay_us: some, ..Report::default() },

@@ -70,8 +70,8 @@ pub(super) struct NameControl {
 impl NameControl {
     /// For no names yet. `key` is a secret for the draws of answers.
     pub(super) fn new(key: Seed, facts: mpsc::Sender<Input>) -> NameControl {
-        let nobody = dns::Catalog::new([], [], key, "");
-        let answering = Arc::new(QueryContext::new(nobody, key, Arc::default()));
+        let empty = dns::Catalog::new([], [], key, "");
+        let answering = Arc::new(QueryContext::new(empty, key, Arc::default()));
         NameControl {
             names: Vec::new(),
             nsid: String::new(),
@@ -118,8 +118,8 @@ impl NameControl {
     pub(super) fn execute(&mut self, order: NameOrder, snapshot: &Snapshot) {
         match order {
             NameOrder::Reloaded => self.follow(),
-            NameOrder::Probe(name, server) => self.questions.ask(name, server, ServerQuery::Probe),
-            NameOrder::Ask(name, server) => self.questions.ask(name, server, ServerQuery::Load),
+            NameOrder::Probe(name, server) => self.questions.enqueue(name, server, ServerQuery::Probe),
+            NameOrder::QueryLoad(name, server) => self.questions.enqueue(name, server, ServerQuery::Load),
             NameOrder::ReadRanks(name, number) => self.read_ranks(name, number),
             NameOrder::ProbePath(order) => self.probe_path(order),
             NameOrder::AnswerAll(balanced) => self.answer_all(balanced, snapshot),

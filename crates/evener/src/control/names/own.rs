@@ -21,7 +21,7 @@ use crate::runtime::descriptors::ClientLimits;
 /// all servers.
 pub(super) struct ServerQueries {
     /// So many are under way at a time; unknown while nobody was asked.
-    room: OnceCell<usize>,
+    limit: OnceCell<usize>,
     under_way: usize,
     waiting: VecDeque<(Arc<BalancedName>, usize, ServerQuery)>,
     facts: mpsc::Sender<Input>,
@@ -36,27 +36,27 @@ pub(super) enum ServerQuery {
 
 impl ServerQueries {
     pub(super) fn new(facts: mpsc::Sender<Input>) -> ServerQueries {
-        ServerQueries { room: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), facts }
+        ServerQueries { limit: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), facts }
     }
 
     /// Asks a server as soon as there is room.
-    pub(super) fn ask(&mut self, name: Arc<BalancedName>, server: usize, question: ServerQuery) {
+    pub(super) fn enqueue(&mut self, name: Arc<BalancedName>, server: usize, question: ServerQuery) {
         self.waiting.push_back((name, server, question));
-        self.ask_waiting();
+        self.start_waiting();
     }
 
     /// A question is through.
     pub(super) fn ended(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
-        self.ask_waiting();
+        self.start_waiting();
     }
 
-    fn ask_waiting(&mut self) {
-        let room = *self.room.get_or_init(|| ClientLimits::make().asked);
-        while self.under_way < room {
+    fn start_waiting(&mut self) {
+        let limit = *self.limit.get_or_init(|| ClientLimits::make().queries);
+        while self.under_way < limit {
             let Some((name, server, question)) = self.waiting.pop_front() else {
                 // The first round may have been long.
-                self.waiting.shrink_to(room);
+                self.waiting.shrink_to(limit);
                 return;
             };
             self.under_way += 1;
@@ -80,7 +80,7 @@ async fn answer(name: &BalancedName, server: usize, question: ServerQuery) -> Fa
         ServerQuery::Load => Fact::Reported(match found {
             Some((list, server)) => match list.settings.report.as_deref() {
                 Some(settings) => {
-                    report::ask(SocketAddr::new(server.address.ip(), settings.port), settings).await
+                    report::fetch(SocketAddr::new(server.address.ip(), settings.port), settings).await
                 }
                 None => Err(BadReport::Silent),
             },

@@ -45,10 +45,10 @@ impl LccpNode {
     pub(crate) fn count(&self, notice: TransferEvent) {
         let counts = &self.0.counts;
         let count = match notice {
-            TransferEvent::ReleaseAsked => &counts.release_asked,
+            TransferEvent::ReleaseRequested => &counts.release_requested,
             TransferEvent::Released => &counts.released,
             TransferEvent::Busy => &counts.release_busy,
-            TransferEvent::DispatchAsked => &counts.asked,
+            TransferEvent::DispatchRequested => &counts.requested,
             TransferEvent::Advised => &counts.answered,
             TransferEvent::Alone { .. } => &counts.alone,
             TransferEvent::Unbelieved => &counts.unbelieved,
@@ -68,8 +68,8 @@ impl PeerExchange {
     }
 
     /// Tells the node something.
-    pub(crate) fn say(&self, body: MessageBody) {
-        self.shared.say(self.node, self.receptor, body);
+    pub(crate) fn send(&self, body: MessageBody) {
+        self.shared.send(self.node, self.receptor, body);
     }
 
     /// What the node answers next; nothing for ever, if it doesn't.

@@ -40,7 +40,7 @@ use crate::io::network::Network;
 use crate::io::raw::RawReceiver;
 
 /// Nodes greet each other so often: who restarts is known again within it, and who is gone is noticed soon.
-const GREETING: Duration = Duration::from_secs(1);
+const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// Answers that wait for who asked.
 const ANSWERS: usize = 64;
 /// Questions of other nodes that the control loop is asked at a time; further ones come again.
@@ -59,7 +59,7 @@ struct LccpState {
     talk: Mutex<LccpTask>,
     taker: Option<HandoffReceiver>,
     /// The way to the control loop, which has the tables; none on servers.
-    asking: Option<ControlLink>,
+    control: Option<ControlLink>,
     /// Bounds what other nodes ask for at a time.
     consulted: Arc<Semaphore>,
     counts: HandoffCounts,
@@ -79,7 +79,7 @@ struct HandoffCounts {
     /// That couldn't be.
     not_taken: AtomicU64,
     /// That a server was asked to let go.
-    release_asked: AtomicU64,
+    release_requested: AtomicU64,
     /// That it let go.
     released: AtomicU64,
     /// That were at work there, and are asked for again.
@@ -87,7 +87,7 @@ struct HandoffCounts {
     /// That were let go here.
     let_go: AtomicU64,
     /// Questions to the dispatcher.
-    asked: AtomicU64,
+    requested: AtomicU64,
     /// That it answered by a server.
     answered: AtomicU64,
     /// By a server that is none by the own tables.
@@ -131,7 +131,7 @@ impl LccpNode {
         secret: Secret,
         part: NodeRole,
         network: &Network,
-        asking: Option<ControlLink>,
+        control: Option<ControlLink>,
     ) -> io::Result<LccpNode> {
         let mut incarnation = [0; 8];
         crate::runtime::secret::random(&mut incarnation)?;
@@ -164,7 +164,7 @@ impl LccpNode {
             components,
             talk: Mutex::new(talk),
             taker,
-            asking,
+            control,
             consulted: Arc::new(Semaphore::new(CONSULTED_MAX)),
             counts: HandoffCounts::default(),
         });
@@ -226,11 +226,11 @@ impl LccpNode {
             ("unanswered", &counts.unanswered),
             ("taken", &counts.taken),
             ("not_taken", &counts.not_taken),
-            ("release_asked", &counts.release_asked),
+            ("release_asked", &counts.release_requested),
             ("released", &counts.released),
             ("release_busy", &counts.release_busy),
             ("let_go", &counts.let_go),
-            ("dispatch_asked", &counts.asked),
+            ("dispatch_asked", &counts.requested),
             ("dispatch_answered", &counts.answered),
             ("dispatch_unbelieved", &counts.unbelieved),
             ("dispatch_alone", &counts.alone),
@@ -252,7 +252,7 @@ impl LccpNode {
     pub(crate) fn nodes(&self) -> BTreeMap<String, String> {
         let talk = self.0.talk();
         let state = |node: &IpAddr| match talk.towards(*node) {
-            Some(session) if session.is_heard(now_ms()) => "known",
+            Some(session) if session.is_alive(now_ms()) => "known",
             Some(session) if session.is_known() => "silent",
             _ => "unknown",
         };
@@ -276,20 +276,20 @@ impl LccpState {
     /// Whether a node is heard and has a component.
     fn speaks(&self, node: IpAddr, receptor: Receptor) -> bool {
         let talk = self.talk();
-        let session = talk.towards(node).filter(|session| session.is_heard(now_ms()));
+        let session = talk.towards(node).filter(|session| session.is_alive(now_ms()));
         session.and_then(LccpSession::components).is_some_and(|all| all.contains(receptor))
     }
 
     /// Says something to a node that is known.
-    fn say(&self, node: IpAddr, receptor: Receptor, body: MessageBody) {
+    fn send(&self, node: IpAddr, receptor: Receptor, body: MessageBody) {
         let mut talk = self.talk();
         let LccpTask { keys, nodes, listeners, sessions, waiting, .. } = &mut *talk;
         let own = nodes.get(&node).copied().flatten();
         let Some(own) = own else { return };
-        let asks = body.socket().map(|socket| (node, socket));
-        let said = sessions.get_mut(&(node, own)).and_then(|session| session.send(keys, receptor, body));
-        let Some((sequence, message)) = said else { return };
-        if let Some(waiting) = asks.and_then(|asks| waiting.get_mut(&asks)) {
+        let exchange_key = body.socket().map(|socket| (node, socket));
+        let bytes = sessions.get_mut(&(node, own)).and_then(|session| session.send(keys, receptor, body));
+        let Some((sequence, message)) = bytes else { return };
+        if let Some(waiting) = exchange_key.and_then(|exchange_key| waiting.get_mut(&exchange_key)) {
             waiting.since.get_or_insert(sequence);
         }
         if let Some(listener) = listeners.get(&own) {
@@ -298,36 +298,36 @@ impl LccpState {
     }
 
     /// Answers a message.
-    fn answer(&self, way: AddressPair, heard: &LccpMessage, receptor: Receptor, body: MessageBody) {
+    fn answer(&self, way: AddressPair, message: &LccpMessage, receptor: Receptor, body: MessageBody) {
         let mut talk = self.talk();
         let LccpTask { keys, listeners, sessions, .. } = &mut *talk;
         let session = sessions.get_mut(&(way.node, way.own));
-        let message = session.and_then(|session| session.answer(keys, heard, receptor, body));
+        let message = session.and_then(|session| session.answer(keys, message, receptor, body));
         if let Some((message, listener)) = message.zip(listeners.get(&way.own)) {
             listener.send(way.node, &message);
         }
     }
 
     /// Takes in what stood behind the IP header of a packet from a node.
-    fn hear(self: &Arc<Self>, way: AddressPair, bytes: &[u8]) {
-        let Some(heard) = self.believe(way, bytes) else { return };
-        match (heard.receptor, &heard.body) {
+    fn receive(self: &Arc<Self>, way: AddressPair, bytes: &[u8]) {
+        let Some(message) = self.believe(way, bytes) else { return };
+        match (message.receptor, &message.body) {
             (Receptor::Distributor, MessageBody::Handoff { socket, piece }) => {
                 let (socket, piece) = (*socket, piece.clone());
-                self.take(way, heard, socket, piece);
+                self.take(way, message, socket, piece);
             }
             (Receptor::Distributor, MessageBody::Release { socket, rcv_nxt, snd_nxt }) => {
                 let place = ResumePoint { rcv_nxt: *rcv_nxt, snd_nxt: *snd_nxt };
                 let socket = *socket;
-                self.release(way, heard, socket, place);
+                self.release(way, message, socket, place);
             }
             (Receptor::Dispatcher, MessageBody::DispatchRequest { socket, content }) => {
                 let (socket, content) = (*socket, content.clone());
-                self.decide(way, heard, socket, &content);
+                self.decide(way, message, socket, &content);
             }
             (Receptor::Forwarder, MessageBody::Forward { socket, server }) => {
                 let (socket, server) = (*socket, *server);
-                self.forward(way, heard, socket, server);
+                self.forward(way, message, socket, server);
             }
             (Receptor::Forwarder, MessageBody::Close { socket }) => self.close(*socket),
             (
@@ -340,8 +340,8 @@ impl LccpState {
                 let talk = self.talk();
                 let waiting = talk.waiting.get(&(way.node, *socket));
                 // What nobody waits for any more came late, or twice.
-                if let Some(waiting) = waiting.filter(|waiting| waiting.is_for(&heard)) {
-                    let _ = waiting.answers.try_send(heard.body);
+                if let Some(waiting) = waiting.filter(|waiting| waiting.is_for(&message)) {
+                    let _ = waiting.answers.try_send(message.body);
                 }
             }
             (receptor, body) => {
@@ -364,7 +364,7 @@ impl LccpState {
             listener.send(node, &answer);
         }
         drop(talk);
-        received.notice.into_iter().for_each(|notice| self.tell(notice));
+        received.notice.into_iter().for_each(|notice| self.publish(notice));
         received.message
     }
 
@@ -375,10 +375,10 @@ impl LccpState {
     }
 
     /// Where there is a control loop, whoever listens to its events hears of nodes, too.
-    fn tell(&self, notice: LccpEvent) {
+    fn publish(&self, notice: LccpEvent) {
         let event = DaemonEvent::Node(notice);
-        match &self.asking {
-            Some(asking) => asking.tell_of(event),
+        match &self.control {
+            Some(control) => control.publish(event),
             None => events::log::write(&event),
         }
     }
@@ -396,7 +396,7 @@ impl LccpState {
             listener.send(node, &sessions.entry((node, own)).or_insert_with(new).init(keys));
         }
         drop(talk);
-        silent.into_iter().for_each(|notice| self.tell(notice));
+        silent.into_iter().for_each(|notice| self.publish(notice));
         if let Some(taker) = &self.taker {
             taker.forget_old(now_ms());
         }
@@ -431,8 +431,8 @@ impl LccpTask {
 }
 
 impl OpenExchange {
-    fn is_for(&self, heard: &LccpMessage) -> bool {
-        self.since.is_some_and(|since| heard.echo.sequence >= since)
+    fn is_for(&self, message: &LccpMessage) -> bool {
+        self.since.is_some_and(|since| message.echo.sequence >= since)
     }
 }
 
@@ -446,19 +446,19 @@ struct AddressPair {
 fn open(shared: &Arc<LccpState>, own: IpAddr) -> io::Result<RawReceiver> {
     let (nodes, hearing) = (Arc::downgrade(shared), Arc::downgrade(shared));
     let is_node = move |from| nodes.upgrade().is_some_and(|shared| shared.talk().nodes.contains_key(&from));
-    let hear = move |node, bytes: &[u8]| {
+    let receive = move |node, bytes: &[u8]| {
         if let Some(shared) = hearing.upgrade() {
-            shared.hear(AddressPair { node, own }, bytes);
+            shared.receive(AddressPair { node, own }, bytes);
         }
     };
-    RawReceiver::open(own, is_node, hear)
+    RawReceiver::open(own, is_node, receive)
 }
 
 /// Greets for as long as the node is there.
 async fn send_inits(shared: Weak<LccpState>) {
-    let mut greeting = tokio::time::interval(GREETING);
+    let mut hello_timer = tokio::time::interval(HELLO_INTERVAL);
     loop {
-        greeting.tick().await;
+        hello_timer.tick().await;
         match shared.upgrade() {
             Some(shared) => shared.send_inits(),
             None => return,

@@ -26,16 +26,16 @@ impl LccpState {
     pub(super) fn release(
         self: &Arc<Self>,
         way: AddressPair,
-        heard: LccpMessage,
+        message: LccpMessage,
         socket: SocketId,
         place: ResumePoint,
     ) {
-        let answer = move |shared: &LccpState, said: Result<TcpState, ErrorCode>| {
-            let body = match said {
+        let answer = move |shared: &LccpState, result: Result<TcpState, ErrorCode>| {
+            let body = match result {
                 Ok(state) => MessageBody::Released { socket, state },
                 Err(code) => MessageBody::Error { socket: Some(socket), code },
             };
-            shared.answer(way, &heard, Receptor::Distributor, body);
+            shared.answer(way, &message, Receptor::Distributor, body);
         };
         let taker = self.taker.as_ref();
         let Some((taker, connections)) = taker.and_then(|taker| Some((taker, taker.connections()?))) else {
@@ -45,18 +45,18 @@ impl LccpState {
             return answer(self, Err(ErrorCode::NoServer));
         }
         match taker.releases().begin(way.node, socket, place, now_ms()) {
-            ReleaseAction::Answer(said) => return answer(self, said),
+            ReleaseAction::Answer(result) => return answer(self, result),
             ReleaseAction::Wait => return,
             ReleaseAction::LetGo => {}
         }
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let Some(taker) = &shared.taker else { return };
-            let said = taker.let_go(&connections, socket, place).await;
+            let result = taker.let_go(&connections, socket, place).await;
             // Who got no answer asks again.
-            let Some(said) = taker.releases().end(way.node, socket, place, said) else { return };
-            shared.counts.let_go.fetch_add(said.is_ok().into(), Relaxed);
-            answer(&shared, said);
+            let Some(result) = taker.releases().end(way.node, socket, place, result) else { return };
+            shared.counts.let_go.fetch_add(result.is_ok().into(), Relaxed);
+            answer(&shared, result);
         });
     }
 }

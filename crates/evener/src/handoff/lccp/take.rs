@@ -32,7 +32,7 @@ const SEGMENT_MAX: u16 = 1_400;
 pub(super) struct HandoffReceiver {
     /// The way into this host's own stack.
     stack: LinkSocket,
-    takings: Mutex<IncomingHandoffs>,
+    incoming: Mutex<IncomingHandoffs>,
     releases: Mutex<Releases>,
     /// What the programs here know, once they run.
     connections: Mutex<Option<Connections>>,
@@ -46,7 +46,7 @@ impl HandoffReceiver {
         let (ifindex, _) = loopback.ok_or_else(|| io::Error::other("there is no loopback interface"))?;
         Ok(HandoffReceiver {
             stack: LinkSocket::open(*ifindex, EtherType::None)?,
-            takings: Mutex::default(),
+            incoming: Mutex::default(),
             releases: Mutex::default(),
             connections: Mutex::default(),
         })
@@ -54,7 +54,7 @@ impl HandoffReceiver {
 
     /// Takes connections to these from now on.
     pub(super) fn serve(&self, services: BTreeSet<SocketAddr>) {
-        self.takings().serve(services);
+        self.incoming().serve(services);
     }
 
     /// Goes by these from now on.
@@ -69,12 +69,12 @@ impl HandoffReceiver {
 
     /// Whether connections to a service are taken here.
     pub(super) fn serves(&self, service: SocketAddr) -> bool {
-        self.takings().serves(service)
+        self.incoming().serves(service)
     }
 
     /// Forgets what nobody asks for again.
     pub(super) fn forget_old(&self, now_ms: u64) {
-        self.takings().forget_old(now_ms);
+        self.incoming().forget_old(now_ms);
         self.releases().forget_old(now_ms);
     }
 
@@ -83,8 +83,8 @@ impl HandoffReceiver {
         self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn takings(&self) -> MutexGuard<'_, IncomingHandoffs> {
-        self.takings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn incoming(&self) -> MutexGuard<'_, IncomingHandoffs> {
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts one packet of the client's there.
@@ -183,18 +183,18 @@ impl LccpState {
     pub(super) fn take(
         self: &Arc<Self>,
         way: AddressPair,
-        heard: LccpMessage,
+        message: LccpMessage,
         socket: SocketId,
         piece: Piece,
     ) {
         let Some(taker) = &self.taker else {
             let body = MessageBody::Error { socket: Some(socket), code: ErrorCode::NotRestored };
-            return self.answer(way, &heard, Receptor::Distributor, body);
+            return self.answer(way, &message, Receptor::Distributor, body);
         };
         let len = piece.state().queued_len();
-        let took = taker.takings().take(way.node, socket, piece, now_ms());
-        let saved = match took {
-            HandoffAction::Answer(body) => return self.answer(way, &heard, Receptor::Distributor, body),
+        let action = taker.incoming().take(way.node, socket, piece, now_ms());
+        let saved = match action {
+            HandoffAction::Answer(body) => return self.answer(way, &message, Receptor::Distributor, body),
             HandoffAction::Wait => return,
             HandoffAction::Restore(handed) => saved(socket, handed),
         };
@@ -202,7 +202,7 @@ impl LccpState {
         tokio::spawn(async move {
             let Some(taker) = &shared.taker else { return };
             let restored = taker.restore(socket, &saved).await;
-            taker.takings().end(way.node, socket, restored, now_ms());
+            taker.incoming().end(way.node, socket, restored, now_ms());
             let body = match restored {
                 Some(Ok(())) => {
                     shared.counts.taken.fetch_add(1, Relaxed);
@@ -216,7 +216,7 @@ impl LccpState {
                 // Who gives it says it again.
                 None => return,
             };
-            shared.answer(way, &heard, Receptor::Distributor, body);
+            shared.answer(way, &message, Receptor::Distributor, body);
         });
     }
 }

@@ -103,7 +103,7 @@ pub(crate) enum FoundSocket {
 /// # Errors
 /// When the kernel can't be asked.
 pub(crate) fn find(socket: SocketId) -> io::Result<FoundSocket> {
-    ask(socket.server(), socket.client())
+    query(socket.server(), socket.client())
 }
 
 /// An attribute of this kind, among those from there on.
@@ -127,13 +127,13 @@ fn attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
 /// When a socket that is there is not found.
 pub(crate) fn check() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    match ask(listener.local_addr()?, (Ipv4Addr::LOCALHOST, 1).into())? {
+    match query(listener.local_addr()?, (Ipv4Addr::LOCALHOST, 1).into())? {
         FoundSocket::Listener => Ok(()),
         _ => Err(io::Error::other("the kernel doesn't tell of sockets (CONFIG_INET_TCP_DIAG)")),
     }
 }
 
-fn ask(own: SocketAddr, other: SocketAddr) -> io::Result<FoundSocket> {
+fn query(own: SocketAddr, other: SocketAddr) -> io::Result<FoundSocket> {
     let mut socket = open()?;
     let ends = DiagSocketId {
         own_port: own.port().to_be_bytes(),

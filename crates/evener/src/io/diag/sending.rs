@@ -13,7 +13,7 @@ use super::{
     DiagMessage, DiagRequest, DiagSocketId, INET_DIAG_INFO, NLM_F_REQUEST, SOCK_DIAG_BY_FAMILY, attribute,
     open, question,
 };
-use crate::runtime::shares::{ClientSource, source};
+use crate::runtime::slots_by_source::{ClientSource, source};
 
 /// linux/netlink.h.
 const NLM_F_DUMP: u16 = 0x300;
@@ -302,7 +302,7 @@ mod tests {
     }
 
     /// An answer about a connection from port 80 to a client, whose bytes arrive at this rate.
-    fn told(client: Ipv4Addr, rate: u64) -> Vec<u8> {
+    fn record_of(client: Ipv4Addr, rate: u64) -> Vec<u8> {
         let numbers = numbers(rate);
         let length = size_of::<DiagMessage>() + size_of::<Attribute>() + numbers.len();
         let mut bytes = vec![0; size_of::<DiagMessage>()];
@@ -320,7 +320,8 @@ mod tests {
     #[test]
     fn who_opens_many_connections_is_one_client() {
         let (slow, other) = (Ipv4Addr::new(192, 0, 2, 66), Ipv4Addr::new(192, 0, 2, 1));
-        let bytes = [told(slow, 10), told(slow, 30), told(other, 900), told(slow, 20)].concat();
+        let bytes =
+            [record_of(slow, 10), record_of(slow, 30), record_of(other, 900), record_of(slow, 20)].concat();
         let mut sending = Sending::default();
         assert!(add(&bytes, &BTreeSet::from([80]), &mut sending).unwrap());
         assert_eq!((sending.connections, sending.bytes), (4, 0));

@@ -42,13 +42,13 @@ pub(super) async fn probe(target: &Target, timeout: Duration) -> Result<(), Fail
         destination.copy_from_slice(&hop.mac.0);
     }
     let link = ProbeSocket::open(hop.ifindex, ethertype, &replies_for(address))?;
-    let result = ask(&link, hop, &question, address, timeout).await;
+    let result = request(&link, hop, &question, address, timeout).await;
     link.close();
     result.unwrap_or(Err(silent))
 }
 
 /// `None` when nobody answers in time.
-async fn ask(
+async fn request(
     link: &ProbeSocket,
     hop: Adjacency,
     question: &[u8],
@@ -56,20 +56,20 @@ async fn ask(
     timeout: Duration,
 ) -> Option<Result<(), Failure>> {
     let started = Instant::now();
-    for asked in 1..=PUNTED {
+    for attempt in 1..=PUNTED {
         if let Err(failure) = link.send(question) {
             return Some(Err(failure));
         }
-        let until = started + timeout * asked / PUNTED;
-        if let Ok(heard) = timeout_at(until, hear(link, hop, address)).await {
-            return Some(heard);
+        let until = started + timeout * attempt / PUNTED;
+        if let Ok(reply) = timeout_at(until, receive(link, hop, address)).await {
+            return Some(reply);
         }
     }
     None
 }
 
 /// Waits for the server's answer.
-async fn hear(link: &ProbeSocket, hop: Adjacency, address: IpAddr) -> Result<(), Failure> {
+async fn receive(link: &ProbeSocket, hop: Adjacency, address: IpAddr) -> Result<(), Failure> {
     let mut buffer = [0; FRAME_MAX];
     loop {
         while let Some(frame) = link.receive(&mut buffer)? {

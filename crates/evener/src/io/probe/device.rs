@@ -51,14 +51,14 @@ pub(super) struct ReceiveToken<'d>(&'d [u8]);
 impl<'a> Device<'a> {
     /// Hears on one link; sends on the other, to this station and no other.
     pub(super) fn new(
-        heard: &'a ProbeSocket,
+        received: &'a ProbeSocket,
         sent: &'a ProbeSocket,
         hop: Adjacency,
         outer: Option<ProbeTunnel>,
         syn_cookie: Option<SynCookie>,
     ) -> Self {
         let out = Egress { link: sent, hop, outer, syn_cookie, answers: VecDeque::new(), failure: None };
-        Device { link: heard, out, buffer: vec![0; FRAME_MAX].into() }
+        Device { link: received, out, buffer: vec![0; FRAME_MAX].into() }
     }
 
     /// Whether something is there to be received that no link brings.

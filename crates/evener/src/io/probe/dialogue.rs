@@ -50,7 +50,7 @@ impl<'a> ProbeDialogue<'a> {
     }
 
     /// Takes in a part of the reply.
-    pub(super) fn heard(&mut self, bytes: &[u8]) -> ReplyVerdict {
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> ReplyVerdict {
         let room = REPLY_MAX.saturating_sub(self.reply.len());
         self.reply.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         judge_http(self.kind, &self.reply, false)

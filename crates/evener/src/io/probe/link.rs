@@ -77,10 +77,10 @@ fn unusable(ifindex: u32, error: &io::Error) -> Failure {
 }
 
 /// A probe that this host couldn't make, or whose server can't be reached, by what the kernel says.
-pub(super) fn failure(error: &io::Error, told: String) -> Failure {
+pub(super) fn failure(error: &io::Error, sentence: String) -> Failure {
     use nix::libc::{EADDRINUSE, EMFILE, ENFILE, ENOBUFS, ENOMEM};
     match error.raw_os_error() {
-        Some(EMFILE | ENFILE | ENOMEM | ENOBUFS | EADDRINUSE) => Failure::NotProbed(told),
-        _ => Failure::Other(told),
+        Some(EMFILE | ENFILE | ENOMEM | ENOBUFS | EADDRINUSE) => Failure::NotProbed(sentence),
+        _ => Failure::Other(sentence),
     }
 }

@@ -41,8 +41,8 @@ async fn talk(to: SocketAddr, dialogue: &mut ProbeDialogue<'_>, opened: &mut boo
     let mut buffer = [0; 4096];
     loop {
         let len = stream.read(&mut buffer).await.map_err(failure)?;
-        let heard = buffer.get(..len).filter(|heard| !heard.is_empty());
-        match heard.map(|heard| dialogue.heard(heard)) {
+        let received = buffer.get(..len).filter(|received| !received.is_empty());
+        match received.map(|received| dialogue.receive(received)) {
             Some(ReplyVerdict::More) => {}
             Some(ReplyVerdict::Ok) => return Ok(()),
             Some(ReplyVerdict::Failed(failure)) => return Err(failure),

@@ -47,13 +47,13 @@ impl SynCookie {
         let Parsed::Segment(segment) = parse(&frame, Some(HERE)) else { return PacketAction::Swallow };
         let Some(header) = TcpHeader::read(&frame, &segment.at) else { return PacketAction::Swallow };
         if segment.flags & TCP_SYN != 0 {
-            return self.greet(&mut frame, &segment, &header);
+            return self.answer_syn(&mut frame, &segment, &header);
         }
         self.handed_over = !TcpHeader::payload(&frame, &segment.at).is_empty();
         if self.handed_over { PacketAction::Send } else { PacketAction::Swallow }
     }
 
-    fn greet(&self, frame: &mut [u8], segment: &Segment, header: &TcpHeader) -> PacketAction {
+    fn answer_syn(&self, frame: &mut [u8], segment: &Segment, header: &TcpHeader) -> PacketAction {
         let at = &segment.at;
         let terms = SynOptions::offered(at.dst.is_ipv6(), &header.options);
         let made = self.keys.make(&FourTuple::of(segment), header.sequence, terms);

@@ -42,18 +42,18 @@ pub(super) async fn probe(
         .map_err(|error| failure(&error, format!("no port of {source} is left for the probe: {error}")))?;
     let own = SocketAddr::new(source, port.port());
     let (ethertype, answers) = (ethertype(own.is_ipv6()), answers(target.destination, own)?);
-    let heard = ProbeSocket::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
+    let received = ProbeSocket::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
     // What answers come by needn't be what a tunnel leaves by.
     let apart = outer.map(|_| ProbeSocket::open(hop.ifindex, ethertype, &nothing())).transpose()?;
     let syn_cookie = keys.copied().map(SynCookie::new);
-    let device = Device::new(&heard, apart.as_ref().unwrap_or(&heard), hop, outer, syn_cookie);
+    let device = Device::new(&received, apart.as_ref().unwrap_or(&received), hop, outer, syn_cookie);
     let mut dialogue = ProbeDialogue::new(kind, target.destination, keys.is_some());
     let result =
-        match ProbeConnection::open(&heard, device, target.destination, own, dialogue.request().len()) {
+        match ProbeConnection::open(&received, device, target.destination, own, dialogue.request().len()) {
             Ok(mut connection) => connection.hold(&mut dialogue, timeout).await,
             Err(failure) => Err(failure),
         };
-    apart.into_iter().chain([heard]).for_each(ProbeSocket::close);
+    apart.into_iter().chain([received]).for_each(ProbeSocket::close);
     // What the server sent before our reset reached it finds the port silent, as it was.
     tokio::spawn(async move {
         sleep(STRAGGLERS).await;
@@ -174,7 +174,7 @@ impl<'a> ProbeConnection<'a> {
             let _ = socket.send_slice(dialogue.request());
         }
         while socket.can_recv() {
-            let judged = socket.recv(|bytes| (bytes.len(), dialogue.heard(bytes)));
+            let judged = socket.recv(|bytes| (bytes.len(), dialogue.receive(bytes)));
             match judged.unwrap_or(ReplyVerdict::More) {
                 ReplyVerdict::More => {}
                 ReplyVerdict::Ok => return Some(Ok(())),

@@ -90,11 +90,11 @@ impl PublishedState {
         };
         let course = course(routes, request);
         because.extend(course.because);
-        if course.asked && vip.handoff.is_none_or(|handoff| handoff.punt == NO_SERVER) {
+        if course.is_queried && vip.handoff.is_none_or(|handoff| handoff.punt == NO_SERVER) {
             because.push("but nobody can be asked here: it is dropped".to_owned());
         }
         let Some((route, ring)) = course.found else { return Explanation { because, ..explanation } };
-        let (taken, dispatch) = taken(service, route, course.asked);
+        let (taken, dispatch) = taken(service, route, course.is_queried);
         because.push(taken);
         explanation.request = Some(dispatch);
         let content = RequestContent::Routed { route, ring };
@@ -146,7 +146,7 @@ fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Res
 struct RequestCourse {
     because: Vec<String>,
     /// Whether the data plane leaves it to the daemon's process.
-    asked: bool,
+    is_queried: bool,
     /// The route that takes it, if any does, and the ring; nothing if the client is told off.
     found: Option<(Option<u16>, u16)>,
 }
@@ -158,14 +158,14 @@ fn course(routes: &Routes, request: &WebRequest) -> RequestCourse {
     let reading =
         if request.encrypted { ContentParse::Request(hello) } else { content::read(head.as_bytes()) };
     let why = match reading {
-        ContentParse::Request(asked) => match routes.find(&asked) {
+        ContentParse::Request(key) => match routes.find(&key) {
             RouteMatch::Ring { route, ring } => {
                 let what = if request.encrypted { "hello" } else { "head" };
                 let because = vec![format!("the data plane decides it, if the {what} comes in one segment")];
                 let found = Some(((usize::from(route) < content::ROUTES_MAX).then_some(route), ring));
-                return RequestCourse { because, asked: false, found };
+                return RequestCourse { because, is_queried: false, found };
             }
-            RouteMatch::Ask => {
+            RouteMatch::Punt => {
                 let first = u32::from(routes.complex_from) + 1;
                 format!("routes from {first} on may want it, and that one is too complex for the data plane")
             }
@@ -179,7 +179,7 @@ fn course(routes: &Routes, request: &WebRequest) -> RequestCourse {
         match classify(head.as_bytes()) {
             HeadClass::Wanted(wanted) => {
                 because.push(format!("that reads it as {}", wanted.text()));
-                Some(routes.find_all(&wanted.asked()))
+                Some(routes.find_all(&wanted.key()))
             }
             HeadClass::Refused(refusal) => {
                 because.push(format!("the client is answered {}", answer(refusal)));
@@ -188,7 +188,7 @@ fn course(routes: &Routes, request: &WebRequest) -> RequestCourse {
             HeadClass::Incomplete => None,
         }
     };
-    RequestCourse { because, asked: true, found }
+    RequestCourse { because, is_queried: true, found }
 }
 
 fn answer(refusal: HeadRefusal) -> String {
@@ -214,7 +214,7 @@ fn hello(request: &WebRequest) -> RequestKey<'_> {
 }
 
 /// Who takes a request by a route, or by none.
-fn taken(service: &Service, route: Option<u16>, asked: bool) -> (String, DispatchExplanation) {
+fn taken(service: &Service, route: Option<u16>, is_queried: bool) -> (String, DispatchExplanation) {
     let number = route.map(|route| u64::from(route) + 1);
     let found = route.and_then(|route| service.routes.get(usize::from(route)));
     let servers = match found {
@@ -227,7 +227,7 @@ fn taken(service: &Service, route: Option<u16>, asked: bool) -> (String, Dispatc
         (Some(number), Some(pattern)) => format!("route {number} takes it ({pattern}): {named}"),
         _ => format!("no route takes it, so all servers do: {named}"),
     };
-    (sentence, DispatchExplanation { route: number, pattern, servers, asked })
+    (sentence, DispatchExplanation { route: number, pattern, servers, asked: is_queried })
 }
 
 /// A route as the file has it, in a line.
@@ -309,9 +309,14 @@ mod tests {
             ("https://late.example.org./", true, Some((Some(4), 15))),
             ("https://192.0.2.100/", true, Some((None, 99))),
         ];
-        for (text, asked, found) in cases {
+        for (text, is_queried, found) in cases {
             let course = run(text);
-            assert_eq!((course.asked, course.found), (asked, found), "{text}: {:?}", course.because);
+            assert_eq!(
+                (course.is_queried, course.found),
+                (is_queried, found),
+                "{text}: {:?}",
+                course.because
+            );
         }
         assert!(
             run("http://img.example.com/%69mg/a").because.join("\n").contains("GET img.example.com/img/a")

@@ -105,7 +105,7 @@ async fn control(mut requests: mpsc::Receiver<ControlRequest>) {
                     _ => Ok(format!("{service:?} {server:?} drains: {drain}.")),
                 }))
             }
-            ControlRequest::Group { group, asker, message, answer } => {
+            ControlRequest::Group { group, sender: asker, message, answer } => {
                 let body = format!("{group} {asker:?} {message:?}");
                 drop(answer.send(GroupReply { status: 409, body, is_json: false }));
             }

@@ -90,8 +90,8 @@ impl Members {
         }
         let weighing = self.group.weighing();
         let members = || self.members.values().filter(|member| member.is_wanted());
-        let asked = members().any(|member| member.server.wanted_tenths() < 10);
-        if weighing.is_none() && !asked {
+        let any_slow = members().any(|member| member.server.wanted_tenths() < 10);
+        if weighing.is_none() && !any_slow {
             return BTreeMap::new();
         }
         let known = |member: &TrackedMember| PoolMember {
@@ -111,10 +111,10 @@ impl Members {
             member.load.fresh(now, for_ms).map(|load| (load, member.load.learned.permille()))
         };
         let median = load::median(self.members.values().filter_map(part).map(|(_, part)| part).collect());
-        let nobody = self.members.values().all(|member| part(member).is_none());
+        let none_reports = self.members.values().all(|member| part(member).is_none());
         let share = |member: &TrackedMember| {
             let found = part(member);
-            let of_most = if nobody { PERMILLE } else { median };
+            let of_most = if none_reports { PERMILLE } else { median };
             let permille =
                 found.map_or(of_most, |(_, part)| part) * u64::from(member.server.wanted_tenths()) / 10;
             MemberShare { share: 0, permille, is_known: found.is_some(), load: found.map(|(load, _)| load) }

@@ -31,14 +31,14 @@ impl Members {
             let Some(member) = self.members.get_mut(&id) else { continue };
             let was_here = known.is_some() && !member.left && (member.joined || member.listed.is_some());
             member.describe(joiner);
-            member.heard(now);
+            member.note_message(now);
             (member.joined, member.left, member.origin) = (true, false, origin.clone());
             let name = member.name().to_string();
             if was_here {
                 joined.known += 1;
             } else {
                 joined.new += 1;
-                self.tell(name, MemberChange::Joined);
+                self.push_event(name, MemberChange::Joined);
             }
         }
         self.changed(now);
@@ -115,6 +115,6 @@ impl Members {
             self.by_url.remove(&member.joiner.url);
             self.members.remove(&id);
         }
-        self.tell(name, why);
+        self.push_event(name, why);
     }
 }

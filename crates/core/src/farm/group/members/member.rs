@@ -73,9 +73,9 @@ pub(super) struct TrackedMember {
     pub(super) server: PoolServer,
     pub(super) load: MemberLoad,
     /// When something was last heard of it.
-    pub(super) heard_ms: u64,
+    pub(super) reported_ms: u64,
     /// When it was last asked for its load, since it fell silent.
-    pub(super) asked_ms: Option<u64>,
+    pub(super) queried_ms: Option<u64>,
     pub(super) dispatched: Arc<AtomicU64>,
 }
 
@@ -96,8 +96,8 @@ impl TrackedMember {
             left: false,
             server,
             load: MemberLoad::default(),
-            heard_ms: now.now_ms,
-            asked_ms: None,
+            reported_ms: now.now_ms,
+            queried_ms: None,
             dispatched: Arc::default(),
         }
     }
@@ -176,7 +176,7 @@ impl TrackedMember {
     }
 
     pub(super) fn is_silent(&self, now: ClockReading, query_after_ms: u64) -> bool {
-        self.is_to_report() && now.now_ms.saturating_sub(self.heard_ms) >= query_after_ms
+        self.is_to_report() && now.now_ms.saturating_sub(self.reported_ms) >= query_after_ms
     }
 
     pub(super) fn state(&self, now: ClockReading, query_after_ms: u64) -> ServerState {
@@ -187,8 +187,8 @@ impl TrackedMember {
     }
 
     /// Something was heard of it.
-    pub(super) fn heard(&mut self, now: ClockReading) {
-        (self.heard_ms, self.asked_ms) = (now.now_ms, None);
+    pub(super) fn note_message(&mut self, now: ClockReading) {
+        (self.reported_ms, self.queried_ms) = (now.now_ms, None);
     }
 
     /// For views, with the load that it is thought to have, and the part of its weight that it has by that.
@@ -237,10 +237,10 @@ impl TrackedMember {
         }
         if let Some(weighing) = group.weighing() {
             let signals = self.server.signals(now.now_ms);
-            let said = (weighing.describe)(&signals);
-            return match (said, signals.age_ms) {
-                (Some(said), Some(age_ms)) => format!("{said} {} s ago", age_ms / 1_000),
-                (Some(said), None) => said,
+            let description = (weighing.describe)(&signals);
+            return match (description, signals.age_ms) {
+                (Some(description), Some(age_ms)) => format!("{description} {} s ago", age_ms / 1_000),
+                (Some(description), None) => description,
                 (None, _) => "nothing is known: median".to_string(),
             };
         }

@@ -3,22 +3,22 @@
 //! Facts come in with the time: messages of members, answers to probes, the operator's wishes, a reload. Orders come out by
 //! [`Members::poll`], and the choice in force by [`Members::dispatch`].
 
-mod asking;
 mod choosing;
-#[cfg(test)]
-mod following;
 mod joining;
 mod learned;
 mod load;
 mod member;
+mod queries;
 mod record;
 mod refused;
 mod routes;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 
-pub use asking::QueryResult;
 pub use member::{MemberSnapshot, thousandths};
+pub use queries::QueryResult;
 pub use refused::MemberRefusal;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -106,7 +106,7 @@ pub enum MemberOrder {
         reach: Option<Reach>,
     },
     /// Ask a member for what it knows of its load, by the group's `report`, and give the answer to [`Members::take`].
-    Ask {
+    FetchReport {
         /// [`MemberSnapshot::id`].
         member: usize,
         /// On the host of this URL.
@@ -342,7 +342,7 @@ impl Members {
         }
         let was_silent = member.is_silent(now, self.group.joining.query_after_ms);
         member.load.report(now, load, report.stamp_ms);
-        member.heard(now);
+        member.note_message(now);
         self.is_to_save |= was_silent;
         self.learn(now, id, load);
         // A choice among many takes a while to be made.
@@ -412,7 +412,7 @@ impl Members {
         }
         if member.server.drain(is_drained) {
             let name = member.name().to_string();
-            self.tell(name, if is_drained { MemberChange::Drained } else { MemberChange::Undrained });
+            self.push_event(name, if is_drained { MemberChange::Drained } else { MemberChange::Undrained });
             self.changed(now);
         }
         true
@@ -482,7 +482,7 @@ impl Members {
     fn mind_the_silent(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
         let joining = self.group.joining;
         let gone = |member: &&TrackedMember| {
-            member.joined && now.now_ms.saturating_sub(member.heard_ms) >= joining.remove_after_ms
+            member.joined && now.now_ms.saturating_sub(member.reported_ms) >= joining.remove_after_ms
         };
         let gone: Vec<(usize, bool)> =
             self.members.values().filter(gone).map(|member| (member.id, member.listed.is_some())).collect();
@@ -490,26 +490,26 @@ impl Members {
             match self.members.get_mut(&id).filter(|_| is_listed) {
                 // The operator lists it: it goes on as a server that doesn't report.
                 Some(member) => {
-                    (member.joined, member.heard_ms, member.load.report) = (false, now.now_ms, None);
+                    (member.joined, member.reported_ms, member.load.report) = (false, now.now_ms, None);
                 }
                 None => self.let_go(id, MemberChange::Removed),
             }
             self.changed(now);
         }
-        let mut told = Vec::new();
+        let mut newly_silent = Vec::new();
         for member in self.members.values_mut().filter(|member| member.is_silent(now, joining.query_after_ms))
         {
-            if member.asked_ms.is_none() {
-                told.push(member.name().to_string());
+            if member.queried_ms.is_none() {
+                newly_silent.push(member.name().to_string());
             }
-            if member.asked_ms.is_none_or(|at_ms| now.now_ms.saturating_sub(at_ms) >= joining.report_ms) {
-                member.asked_ms = Some(now.now_ms);
+            if member.queried_ms.is_none_or(|at_ms| now.now_ms.saturating_sub(at_ms) >= joining.report_ms) {
+                member.queried_ms = Some(now.now_ms);
                 let (url, reach) = (member.control().clone(), member.control_reach(&self.group));
                 let is_named = member.joiner.control.is_some();
                 orders.push(MemberOrder::Query { member: member.id, url, is_named, reach });
             }
         }
-        told.into_iter().for_each(|name| self.tell(name, MemberChange::Silent));
+        newly_silent.into_iter().for_each(|name| self.push_event(name, MemberChange::Silent));
     }
 
     /// When [`Members::poll`] has something to do, in milliseconds.
@@ -520,14 +520,14 @@ impl Members {
         let joining = self.group.joining;
         let of = |member: &TrackedMember| {
             let removal = if member.joined {
-                member.heard_ms.saturating_add(joining.remove_after_ms)
+                member.reported_ms.saturating_add(joining.remove_after_ms)
             } else {
                 u64::MAX
             };
-            let question = match member.asked_ms {
+            let question = match member.queried_ms {
                 _ if !member.is_to_report() => u64::MAX,
-                None => member.heard_ms.saturating_add(joining.query_after_ms),
-                Some(asked_ms) => asked_ms.saturating_add(joining.report_ms),
+                None => member.reported_ms.saturating_add(joining.query_after_ms),
+                Some(queried_ms) => queried_ms.saturating_add(joining.report_ms),
             };
             let server = if member.left { u64::MAX } else { member.server.next_at() };
             removal.min(question).min(server)
@@ -540,7 +540,7 @@ impl Members {
         self.publish_at_ms = self.publish_at_ms.min(now.now_ms);
     }
 
-    fn tell(&mut self, member: String, what: MemberChange) {
+    fn push_event(&mut self, member: String, what: MemberChange) {
         self.events.push((member, MemberEvent::Changed(what)));
     }
 

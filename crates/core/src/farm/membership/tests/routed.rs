@@ -63,7 +63,7 @@ fn a_change_of_method_finds_servers_anew() {
     let mut membership = Membership::new(&[routed(Method::Nat)], LocalNetwork { hops, ..around() }, 0);
     membership.reconfigure(&[routed(Method::L2)], 1);
     assert_eq!(membership.members("web")[0].mac, None);
-    assert_eq!(membership.round(1).asks, [own_address(11), own_address(12)]);
+    assert_eq!(membership.round(1).requests, [own_address(11), own_address(12)]);
     membership.reconfigure(&[routed(Method::Tunnel)], 2);
     assert_eq!(membership.members("web")[0].mac, Some(mac(0xfe)));
 }

@@ -50,7 +50,7 @@ fn serve(plan: &Plan, path: &str) -> Vec<u16> {
         RequestKey { class: RequestClass::Get, host: b"a.example", path: path.as_bytes(), method: b"GET" };
     match plan.tables.routes[&0].find(&asked) {
         RouteMatch::Ring { ring, .. } => plan.tables.rings[&ring].order.clone(),
-        RouteMatch::Ask => panic!("{path} is asked"),
+        RouteMatch::Punt => panic!("{path} is asked"),
     }
 }
 

@@ -316,14 +316,14 @@ fn a_clock_that_leaps_by_a_day_is_told_of_and_nothing_is_forgotten() {
         {
             let (peer, refusal) = (address(peer), Refusal::Key { ahead_h });
             assert_eq!(notices[..], [LccpEvent::Refused { peer, refusal }, LccpEvent::Silent { peer }]);
-            assert_eq!((session.trouble(), session.is_heard(6_000)), (Some(refusal), false));
+            assert_eq!((session.trouble(), session.is_alive(6_000)), (Some(refusal), false));
         }
         // and it is set right
         let (_, said) = one.session.send(&keys(), Receptor::Agent, body()).unwrap();
         let received = other.session.receive(7_000, &keys(), &said);
         assert!(received.message.is_some(), "nobody has to be asked who it is");
-        assert_eq!(received.notice, Some(LccpEvent::Heard { peer: address(11) }));
-        assert_eq!((other.session.trouble(), other.session.is_heard(7_000)), (None, true));
+        assert_eq!(received.notice, Some(LccpEvent::Answers { peer: address(11) }));
+        assert_eq!((other.session.trouble(), other.session.is_alive(7_000)), (None, true));
     }
 }
 

@@ -152,7 +152,7 @@ impl Farm {
         let state = |peers: &Peers| {
             let mut hosts = peers.hosts();
             // the MACs of a host never heard are hearsay, as is why it isn't heard
-            hosts.iter_mut().filter(|host| host.heard_ms.is_none()).for_each(|host| host.macs.clear());
+            hosts.iter_mut().filter(|host| host.received_ms.is_none()).for_each(|host| host.macs.clear());
             hosts.iter_mut().for_each(|host| host.refused = None);
             (hosts, peers.owned().clone(), peers.counters().accepted)
         };
@@ -224,7 +224,7 @@ impl Farm {
             if peers.next_at() <= now_ms {
                 let tick = peers.tick(now_ms);
                 assert!(peers.next_at() > now_ms, "time goes on");
-                self.ask(at, tick.asks);
+                self.ask(at, tick.probes);
                 self.send(at, tick.datagrams);
             }
         }

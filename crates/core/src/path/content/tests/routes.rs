@@ -124,8 +124,8 @@ fn what_might_be_a_complex_routes_is_asked_about() {
         let routes = compile(&[first, route.clone(), last]);
         assert_eq!(routes.complex_from, 1, "{route:?}");
         assert_eq!(routes.find(&request("GET", "a", "/b/")), ring(0), "{route:?}");
-        assert_eq!(routes.find(&request("GET", "b", "/b/")), RouteMatch::Ask, "{route:?}");
-        assert_eq!(routes.find(&request("PUT", "b", "/c")), RouteMatch::Ask, "{route:?}");
+        assert_eq!(routes.find(&request("GET", "b", "/b/")), RouteMatch::Punt, "{route:?}");
+        assert_eq!(routes.find(&request("PUT", "b", "/c")), RouteMatch::Punt, "{route:?}");
         assert_eq!(routes.find_all(&request("PUT", "b", "/c")), (None, DEFAULT), "{route:?}");
     }
 }
@@ -214,7 +214,7 @@ proptest! {
             prop_assert_eq!(route, wanted, "{:?}", asked);
             prop_assert_eq!(RouteMatch::Ring { route: route.unwrap_or(NO_ROUTE), ring: its_ring }, found);
             match compiled.find(&asked) {
-                RouteMatch::Ask => prop_assert!(wanted.is_none_or(|route| route >= compiled.complex_from)),
+                RouteMatch::Punt => prop_assert!(wanted.is_none_or(|route| route >= compiled.complex_from)),
                 decided => {
                     simple_first += 1;
                     prop_assert_eq!(decided, found, "{:?}", asked);

@@ -19,9 +19,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::abi::{self, PuntedFrame};
 use super::memory::KernelMemory;
 use super::program::{Program, refused};
-use crate::moves::RehandoffSlot;
+use crate::fragment_queue::{FragmentQueue, ROUND, WaitOutcome};
 use crate::packet::outbox::{Exits, Outbox};
-use crate::waiting::{FragmentQueue, ROUND, WaitOutcome};
+use crate::rehandoff::RehandoffSlot;
 use crate::{EngineError, ServerCounters};
 
 /// The thread; it ends when this is dropped, and what waits is lost.
@@ -117,24 +117,24 @@ struct PuntReader {
 
 impl PuntReader {
     fn run(self) {
-        let (room, outbox) = (RefCell::new(FragmentQueue::default()), RefCell::new(Outbox::new()));
+        let (fragments, outbox) = (RefCell::new(FragmentQueue::default()), RefCell::new(Outbox::new()));
         let take = |record: &[u8]| {
-            self.take(record, &mut room.borrow_mut());
+            self.take(record, &mut fragments.borrow_mut());
             0
         };
         match ring(&self.map, take) {
-            Ok(ring) => self.serve(&ring, &room, &outbox),
+            Ok(ring) => self.serve(&ring, &fragments, &outbox),
             Err(error) => {
                 tracing::error!(%error, "what is held is lost: later fragments that come first, requests that move")
             }
         }
     }
 
-    fn serve(&self, ring: &RingBuffer<'_>, room: &RefCell<FragmentQueue>, outbox: &RefCell<Outbox>) {
+    fn serve(&self, ring: &RingBuffer<'_>, fragments: &RefCell<FragmentQueue>, outbox: &RefCell<Outbox>) {
         // SAFETY: the descriptor is the ring's own, which lives as long as this call.
         let frames = unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) };
         while !self.common.stop.load(Relaxed) {
-            let idle = room.borrow().is_empty();
+            let idle = fragments.borrow().is_empty();
             let timeout =
                 if idle { PollTimeout::NONE } else { ROUND.try_into().unwrap_or(PollTimeout::ZERO) };
             let mut fds =
@@ -145,28 +145,28 @@ impl PuntReader {
             if let Err(error) = ring.consume() {
                 tracing::debug!(%error, "reading held frames");
             }
-            self.look_into(&mut room.borrow_mut(), &mut outbox.borrow_mut());
+            self.look_into(&mut fragments.borrow_mut(), &mut outbox.borrow_mut());
         }
     }
 
     /// A frame from the kernel; it has counted it as held.
-    fn take(&self, record: &[u8], room: &mut FragmentQueue) {
+    fn take(&self, record: &[u8], fragments: &mut FragmentQueue) {
         let Some(PuntedFrame { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
         match reason {
             Reason::Moves | Reason::KeptBack => self.common.moves.give(reason, ifindex, server, frame),
-            _ if !room.hold(frame, ifindex, self.common.memory.now()) => {
+            _ if !fragments.hold(frame, ifindex, self.common.memory.now()) => {
                 self.common.memory.count_reason(Reason::FragmentLost);
             }
             _ => {}
         }
     }
 
-    fn look_into(&self, room: &mut FragmentQueue, outbox: &mut Outbox) {
-        if room.is_empty() {
+    fn look_into(&self, fragments: &mut FragmentQueue, outbox: &mut Outbox) {
+        if fragments.is_empty() {
             return;
         }
         let (tables, memory) = (self.common.tables.load(), self.common.memory.memory());
-        room.decide(&tables, &memory, self.common.memory.now(), |outcome| match outcome {
+        fragments.decide(&tables, &memory, self.common.memory.now(), |outcome| match outcome {
             WaitOutcome::Lost => self.common.memory.count_reason(Reason::FragmentLost),
             WaitOutcome::Decided { decision, len, packet } => {
                 self.common.count_decision(&decision, len);

@@ -46,7 +46,7 @@ pub(crate) enum ControlReply<T> {
 
 impl MatchedRoute {
     fn by(routes: Arc<Routes>, wanted: &NormalizedRequest) -> MatchedRoute {
-        let (route, ring) = routes.find_all(&wanted.asked());
+        let (route, ring) = routes.find_all(&wanted.key());
         MatchedRoute { routes, route, ring }
     }
 
@@ -66,17 +66,17 @@ impl ControlLink {
     }
 
     /// Tells of something that happened.
-    pub(crate) fn tell_of(&self, event: DaemonEvent) {
-        self.bus.tell(event);
+    pub(crate) fn publish(&self, event: DaemonEvent) {
+        self.bus.publish(event);
     }
 
     /// Asks; whether anybody listens.
-    pub(crate) async fn ask(&self, question: ControlQuery) -> bool {
+    pub(crate) async fn send(&self, question: ControlQuery) -> bool {
         self.questions.send(question).await.is_ok()
     }
 
     /// Says something that may be lost.
-    pub(crate) fn tell(&self, question: ControlQuery) {
+    pub(crate) fn try_send(&self, question: ControlQuery) {
         let _ = self.questions.try_send(question);
     }
 
@@ -121,7 +121,7 @@ impl ControlLink {
             let Some(matched) = self.find(service, wanted).await else { break };
             route = matched.route;
             let (sender, answer) = oneshot::channel();
-            if !self.ask(question(matched, sender)).await {
+            if !self.send(question(matched, sender)).await {
                 break;
             }
             match answer.await {

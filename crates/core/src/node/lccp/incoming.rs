@@ -11,7 +11,7 @@ use super::{Assembly, ErrorCode, MessageBody, Piece, ReceivedConnection, SocketI
 /// The most bytes of a client that were read before somebody was found for it: twice what a director reads.
 const UNREAD_MAX: u32 = 128 * 1_024;
 /// Connections that are coming, or whose socket is being made.
-const TAKINGS_MAX: usize = 4_096;
+const HANDOFFS_MAX: usize = 4_096;
 /// What was done with a connection is remembered for longer than it is asked again, in milliseconds.
 pub(super) const MEMORY_MS: u64 = 10_000;
 /// Connections of which that is remembered, some 150 bytes each. More than come in that time: the oldest make way.
@@ -101,7 +101,7 @@ impl IncomingHandoffs {
             if state.send_len > 0 || state.receive_len == 0 || state.receive_len > UNREAD_MAX {
                 return error(ErrorCode::NotRestored);
             }
-            if self.open.len() >= TAKINGS_MAX && !self.open.contains_key(&key) {
+            if self.open.len() >= HANDOFFS_MAX && !self.open.contains_key(&key) {
                 return error(ErrorCode::NoRoom);
             }
             self.open
@@ -263,7 +263,7 @@ mod tests {
             assert_eq!(takings.take(NODE, socket(), piece, now), error(ErrorCode::NotRestored));
         }
         assert!(takings.open.is_empty());
-        for port in 1..=TAKINGS_MAX as u16 {
+        for port in 1..=HANDOFFS_MAX as u16 {
             let answer = takings.take(NODE, from(port), pieces(5, &[0; 2_000]).remove(0), now);
             assert_eq!(answer, ack_to(port, 1_024));
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::runtime::shares::{ClientSource, SlotsBySource, source};
+use crate::runtime::slots_by_source::{ClientSource, SlotsBySource, source};
 
 /// So many places. Clones are the same ones.
 #[derive(Clone)]
@@ -21,7 +21,7 @@ struct LimitState {
 /// Who may be asked to go.
 #[derive(Default)]
 struct SlotTable {
-    seated: SlotsBySource<oneshot::Sender<()>>,
+    slots: SlotsBySource<oneshot::Sender<()>>,
     /// Those who wait for a place.
     waiting: usize,
     /// For how many of them nobody has been asked to go yet.
@@ -43,9 +43,9 @@ struct WaitGuard<'s>(&'s LimitState);
 
 impl ConnectionLimit {
     /// So many.
-    pub(crate) fn new(room: usize) -> ConnectionLimit {
+    pub(crate) fn new(count: usize) -> ConnectionLimit {
         ConnectionLimit(Arc::new(LimitState {
-            places: Arc::new(Semaphore::new(room)),
+            places: Arc::new(Semaphore::new(count)),
             table: Mutex::default(),
         }))
     }
@@ -62,11 +62,11 @@ impl ConnectionLimit {
                 places().acquire_owned().await.ok()
             }
         };
-        let ticket = self.0.table().seated.ticket();
+        let ticket = self.0.table().slots.ticket();
         let shared = Arc::clone(&self.0);
-        let mut seat = ConnectionSlot { shared, source: source(client), ticket, needed: None, _place: place };
-        seat.offer();
-        seat
+        let mut slot = ConnectionSlot { shared, source: source(client), ticket, needed: None, _place: place };
+        slot.offer();
+        slot
     }
 }
 
@@ -113,7 +113,7 @@ impl ConnectionSlot {
     /// Has the place for oneself, for a while that is bounded. If it was to be given up just now, somebody else gives up his.
     pub(crate) fn keep(&mut self) {
         let mut table = self.shared.table();
-        if table.seated.give_back(self.source, self.ticket).is_none() && self.needed.is_some() {
+        if table.slots.give_back(self.source, self.ticket).is_none() && self.needed.is_some() {
             table.owed = (table.owed + 1).min(table.waiting);
             table.settle();
         }
@@ -125,9 +125,9 @@ impl ConnectionSlot {
     pub(crate) fn renew(&mut self) {
         let mut table = self.shared.table();
         // Whoever is to go already goes.
-        if let Some(gone) = table.seated.give_back(self.source, self.ticket) {
-            self.ticket = table.seated.ticket();
-            table.seated.hold(self.source, self.ticket, gone);
+        if let Some(gone) = table.slots.give_back(self.source, self.ticket) {
+            self.ticket = table.slots.ticket();
+            table.slots.hold(self.source, self.ticket, gone);
         }
     }
 
@@ -136,14 +136,14 @@ impl ConnectionSlot {
         let (gone, needed) = oneshot::channel();
         self.needed = Some(needed);
         let mut table = self.shared.table();
-        table.seated.hold(self.source, self.ticket, gone);
+        table.slots.hold(self.source, self.ticket, gone);
         table.settle();
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.shared.table().seated.give_back(self.source, self.ticket);
+        self.shared.table().slots.give_back(self.source, self.ticket);
     }
 }
 
@@ -151,7 +151,7 @@ impl SlotTable {
     /// Asks as many to go as are owed, or as there are.
     fn settle(&mut self) {
         while self.owed > 0 {
-            let Some((_, gone)) = self.seated.take_away() else { return };
+            let Some((_, gone)) = self.slots.take_away() else { return };
             // Who doesn't listen is going already.
             let _ = gone.send(());
             self.owed -= 1;
@@ -173,46 +173,46 @@ mod tests {
     }
 
     /// Whether somebody was asked to go, without waiting.
-    fn is_needed(seat: &mut ConnectionSlot) -> bool {
-        seat.needed.as_mut().is_some_and(|needed| needed.try_recv().is_ok())
+    fn is_needed(slot: &mut ConnectionSlot) -> bool {
+        slot.needed.as_mut().is_some_and(|needed| needed.try_recv().is_ok())
     }
 
     /// Sits until the place is needed.
-    fn sit(mut seat: ConnectionSlot) -> JoinHandle<()> {
-        tokio::spawn(async move { seat.unless_needed(pending::<()>()).await.unwrap_or_default() })
+    fn sit(mut slot: ConnectionSlot) -> JoinHandle<()> {
+        tokio::spawn(async move { slot.unless_needed(pending::<()>()).await.unwrap_or_default() })
     }
 
     #[tokio::test]
     async fn who_holds_most_gives_up_his_oldest() {
-        let seats = ConnectionLimit::new(5);
+        let limit = ConnectionLimit::new(5);
         let mut greedy = Vec::new();
         for _ in 0..3 {
-            greedy.push(sit(seats.take(client("203.0.113.7")).await));
+            greedy.push(sit(limit.take(client("203.0.113.7")).await));
         }
-        let first = sit(seats.take(client("203.0.113.8")).await);
-        let second = sit(seats.take(client("203.0.113.9")).await);
+        let first = sit(limit.take(client("203.0.113.8")).await);
+        let second = sit(limit.take(client("203.0.113.9")).await);
         // whoever comes: others, or the same again
-        let mut late = vec![seats.take(client("203.0.113.8")).await];
+        let mut late = vec![limit.take(client("203.0.113.8")).await];
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, false, false]);
-        late.push(seats.take(client("203.0.113.10")).await);
+        late.push(limit.take(client("203.0.113.10")).await);
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, true, false]);
         // .8 holds two by now, and its older one goes
-        late.push(seats.take(client("203.0.113.7")).await);
+        late.push(limit.take(client("203.0.113.7")).await);
         assert!(first.is_finished() && !second.is_finished() && !greedy[2].is_finished());
         assert!(!late.iter_mut().any(is_needed));
-        assert_eq!(seats.0.places.available_permits(), 0);
+        assert_eq!(limit.0.places.available_permits(), 0);
     }
 
     #[tokio::test]
     async fn among_equals_the_slowest_goes() {
-        let seats = ConnectionLimit::new(3);
+        let limit = ConnectionLimit::new(3);
         let mut sitting = Vec::new();
         for last in [3, 1, 2] {
-            sitting.push(sit(seats.take(IpAddr::from([203, 0, 113, last])).await));
+            sitting.push(sit(limit.take(IpAddr::from([203, 0, 113, last])).await));
         }
         let mut late = Vec::new();
         for turn in 0..3 {
-            late.push(sit(seats.take(IpAddr::from([203, 0, 113, 10 + turn])).await));
+            late.push(sit(limit.take(IpAddr::from([203, 0, 113, 10 + turn])).await));
             let gone: Vec<bool> = sitting.iter().map(JoinHandle::is_finished).collect();
             assert_eq!(gone, [0, 1, 2].map(|at| at <= turn), "in the order in which they came");
         }
@@ -220,16 +220,16 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_source_the_one_that_was_of_no_use_for_longest_goes() {
-        let seats = ConnectionLimit::new(3);
+        let limit = ConnectionLimit::new(3);
         let mut held = Vec::new();
         for _ in 0..3 {
-            held.push(seats.take(client("203.0.113.7")).await);
+            held.push(limit.take(client("203.0.113.7")).await);
         }
         held[0].renew();
         held[1].renew();
         let late = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.8")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
         assert_eq!(held.iter_mut().map(is_needed).collect::<Vec<_>>(), [false, false, true]);
@@ -240,30 +240,30 @@ mod tests {
 
     #[tokio::test]
     async fn a_network_of_ipv6_is_one_source() {
-        let seats = ConnectionLimit::new(3);
+        let limit = ConnectionLimit::new(3);
         let same = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2"].map(client);
-        let other = sit(seats.take(client("2001:db8:0:2::1")).await);
-        let (first, second) = (sit(seats.take(same[0]).await), sit(seats.take(same[1]).await));
-        let _late = seats.take(client("::ffff:203.0.113.7")).await;
+        let other = sit(limit.take(client("2001:db8:0:2::1")).await);
+        let (first, second) = (sit(limit.take(same[0]).await), sit(limit.take(same[1]).await));
+        let _late = limit.take(client("::ffff:203.0.113.7")).await;
         assert!(first.is_finished() && !second.is_finished() && !other.is_finished());
     }
 
     #[tokio::test]
     async fn what_is_kept_is_not_asked_for_until_it_is_offered_again() {
-        let seats = ConnectionLimit::new(2);
+        let limit = ConnectionLimit::new(2);
         let address = client("203.0.113.7");
-        let (mut kept, mut offered) = (seats.take(address).await, seats.take(address).await);
+        let (mut kept, mut offered) = (limit.take(address).await, limit.take(address).await);
         kept.keep();
         let late = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.8")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
         assert!(offered.unless_needed(pending::<()>()).await.is_none());
         // he is slow to go, and all others are busy
         let later = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.9")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.9")).await }
         });
         tokio::task::yield_now().await;
         kept.offer();
@@ -271,19 +271,19 @@ mod tests {
         drop((kept, offered));
         let (late, later) = (late.await.unwrap(), later.await.unwrap());
         drop((late, later));
-        let table = seats.0.table();
-        assert!(table.seated.is_empty());
-        assert_eq!((table.waiting, table.owed, seats.0.places.available_permits()), (0, 0, 2));
+        let table = limit.0.table();
+        assert!(table.slots.is_empty());
+        assert_eq!((table.waiting, table.owed, limit.0.places.available_permits()), (0, 0, 2));
     }
 
     #[tokio::test]
     async fn who_was_asked_to_go_and_stays_has_another_one_asked() {
-        let seats = ConnectionLimit::new(2);
+        let limit = ConnectionLimit::new(2);
         let (mut first, mut second) =
-            (seats.take(client("203.0.113.7")).await, seats.take(client("203.0.113.8")).await);
+            (limit.take(client("203.0.113.7")).await, limit.take(client("203.0.113.8")).await);
         let late = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.9")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.9")).await }
         });
         tokio::task::yield_now().await;
         first.keep();
@@ -294,12 +294,12 @@ mod tests {
 
     #[tokio::test]
     async fn who_gives_up_waiting_costs_nobody_his_place() {
-        let seats = ConnectionLimit::new(1);
-        let mut kept = seats.take(client("203.0.113.7")).await;
+        let limit = ConnectionLimit::new(1);
+        let mut kept = limit.take(client("203.0.113.7")).await;
         kept.keep();
         let late = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.8")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
         late.abort();

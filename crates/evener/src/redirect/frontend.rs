@@ -63,7 +63,7 @@ pub(crate) enum RequestOutcome {
     /// It was fetched for its client.
     Fetched,
     /// No member lives.
-    Nobody,
+    NoMember,
     /// It was a message of a member, answered by this status.
     Message(u16),
     /// It was refused.
@@ -80,7 +80,7 @@ pub(crate) struct Frontend {
     is_over: AtomicBool,
     redirected: AtomicU64,
     fetched: AtomicU64,
-    nobody: AtomicU64,
+    no_member: AtomicU64,
     /// All, and those that were refused.
     messages: AtomicU64,
     refused_messages: [AtomicU64; REFUSED_MESSAGES.len()],
@@ -98,7 +98,7 @@ impl Frontend {
             is_over: AtomicBool::new(false),
             redirected: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
-            nobody: AtomicU64::new(0),
+            no_member: AtomicU64::new(0),
             messages: AtomicU64::new(0),
             refused_messages: [const { AtomicU64::new(0) }; REFUSED_MESSAGES.len()],
             refused: [const { AtomicU64::new(0) }; HttpRefusal::ALL.len()],
@@ -152,7 +152,7 @@ impl Frontend {
         let counter = match outcome {
             RequestOutcome::Redirected => Some(&self.redirected),
             RequestOutcome::Fetched => Some(&self.fetched),
-            RequestOutcome::Nobody => Some(&self.nobody),
+            RequestOutcome::NoMember => Some(&self.no_member),
             RequestOutcome::Message(status) => {
                 self.messages.fetch_add(1, Relaxed);
                 let at = REFUSED_MESSAGES.iter().position(|(refused, _)| *refused == status);
@@ -176,7 +176,7 @@ impl Frontend {
         let named = [
             ("redirected", &self.redirected),
             ("fetched", &self.fetched),
-            ("unserved", &self.nobody),
+            ("unserved", &self.no_member),
             ("messages", &self.messages),
             ("evicted", &self.evicted),
         ];

@@ -58,8 +58,8 @@ fn whole(frame: &[u8]) -> Option<Cow<'_, [u8]>> {
         return Some(frame.into());
     }
     let field = at.l4 + CHECKSUM_AT..at.l4 + CHECKSUM_AT + 2;
-    let is_begun = frame.get(field.clone())? == (!checksum::finish(pseudo)).to_be_bytes();
-    let mut whole = is_begun.then(|| frame.to_vec())?;
+    let is_partial = frame.get(field.clone())? == (!checksum::finish(pseudo)).to_be_bytes();
+    let mut whole = is_partial.then(|| frame.to_vec())?;
     whole.get_mut(field)?.copy_from_slice(&checksum::finish(checksum::add(0, tcp)).to_be_bytes());
     Some(whole.into())
 }
@@ -109,9 +109,9 @@ mod tests {
         for (v6, payload) in [(false, 14), (false, 15), (true, 400), (true, 401)] {
             let right = frame(v6, payload, |right, _| right);
             assert_eq!(whole(&right).unwrap(), right, "as it came");
-            assert_eq!(whole(&frame(v6, payload, |_, begun| begun)).unwrap(), right, "filled in");
+            assert_eq!(whole(&frame(v6, payload, |_, partial| partial)).unwrap(), right, "filled in");
             assert_eq!(whole(&frame(v6, payload, |right, _| right ^ 0x100)), None);
-            assert_eq!(whole(&frame(v6, payload, |_, begun| begun ^ 1)), None);
+            assert_eq!(whole(&frame(v6, payload, |_, partial| partial ^ 1)), None);
             for len in 0..right.len() - 7 {
                 assert_eq!(whole(&right[..len]), None, "{len} bytes of it");
             }

@@ -100,7 +100,7 @@ impl Executor {
             engine: self.kind,
             engine_detail: self.engine_detail.clone(),
             readings: Arc::clone(&self.showing.readings),
-            recorder: Arc::clone(&self.telling.recorder),
+            recorder: Arc::clone(&self.trace.recorder),
             bus: self.bus.clone(),
             local: self.showing.local.clone(),
             installed: Arc::clone(&self.showing.installed),

@@ -44,20 +44,20 @@ pub(crate) struct MemberQuery {
 }
 
 /// Asks a member for its load. Nobody waits for the load here.
-pub(crate) async fn ask_for_load(question: MemberQuery) -> QueryResult {
+pub(crate) async fn query_load(question: MemberQuery) -> QueryResult {
     let MemberQuery { url, is_named, reach, own, from, ca } = question;
     let Ok(_place) = PLACES.try_acquire() else {
         tracing::debug!(%url, "not asked for its load: too many members are asked at this time");
         return QueryResult::Unanswered;
     };
-    let asked = async {
+    let sent = async {
         let at = locate_port(&url, url.port(), reach.as_ref(), &own).await.map_err(io::Error::other)?;
         let from = from.into_iter().find(|from| !from.is_unspecified() && from.is_ipv4() == at.is_ipv4());
         let tls = url.is_secure().then(|| tls::client(ca.as_deref(), None));
         let tls = tls.transpose().map_err(io::Error::other)?;
         exchange_with(&url, at, from, tls.as_ref(), &message(&url), READ).await
     };
-    match tokio::time::timeout(TIMEOUT, asked).await {
+    match tokio::time::timeout(TIMEOUT, sent).await {
         Ok(Ok(answer)) => {
             tracing::debug!(%url, answer = answer.lines().next(), "asked for its load");
             status(&answer).map_or(QueryResult::Unanswered, |status| QueryResult::of_status(status, is_named))
@@ -90,7 +90,7 @@ fn message(url: &Url) -> String {
 ///
 /// # Errors
 /// Why what came isn't believed.
-pub(crate) async fn ask_for_report(
+pub(crate) async fn fetch_report(
     url: Url,
     reach: Option<Reach>,
     own: Arc<[SocketAddr]>,
@@ -99,7 +99,7 @@ pub(crate) async fn ask_for_report(
     let located = locate_port(&url, settings.port, reach.as_ref(), &own);
     let located = tokio::time::timeout(Duration::from_millis(settings.timeout_ms), located).await;
     let to = located.map_err(|_| BadReport::Silent)?.map_err(|_| BadReport::Silent)?;
-    report::ask(to, &settings).await
+    report::fetch(to, &settings).await
 }
 
 #[cfg(test)]
@@ -112,10 +112,10 @@ mod tests {
 
     #[test]
     fn a_member_is_asked_as_the_document_says() {
-        let asked = message(&Url::parse("http://m1.example:9184/load").unwrap());
+        let text = message(&Url::parse("http://m1.example:9184/load").unwrap());
         let wanted = "LOAD-QUERY /load HTTP/1.1\r\nHost: m1.example:9184\r\nUser-Agent: evener\r\n\
                       Content-Length: 0\r\nConnection: close\r\n\r\n";
-        assert_eq!(asked, wanted);
+        assert_eq!(text, wanted);
         assert!(
             message(&Url::parse("http://m1").unwrap()).starts_with("LOAD-QUERY / HTTP/1.1\r\nHost: m1\r\n")
         );
@@ -134,7 +134,7 @@ mod tests {
         });
         let own = Arc::new([]);
         let question = MemberQuery { url, is_named, reach: None, own, from: Vec::new(), ca: None };
-        let queried = ask_for_load(question).await;
+        let queried = query_load(question).await;
         server.into_iter().for_each(|server| server.abort());
         queried
     }

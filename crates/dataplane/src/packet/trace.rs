@@ -130,20 +130,20 @@ fn opening(tables: &Tables, packet: &Packet<'_>) -> Option<Opening> {
 
 impl EventSender {
     /// Tells what became of a packet, which now stands in `frame`.
-    pub(super) fn tell(&self, watch: &TraceFilter, before: TraceContext, decision: &Decision, frame: &[u8]) {
+    pub(super) fn trace(&self, watch: &TraceFilter, before: TraceContext, decision: &Decision, frame: &[u8]) {
         let TraceContext { began_ns, packet, opening } = before;
         let at_ns = now_ns();
-        if let (Some(begun), Some(opening)) = (decision.begun, opening) {
+        if let (Some(new_connection), Some(opening)) = (decision.new_connection, opening) {
             let Opening { client, service, head } = opening;
             self.send(TraceEvent::Connection(ConnectionEvent {
                 at_ns,
-                took_ns: u32::try_from(at_ns.saturating_sub(began_ns)).unwrap_or(u32::MAX),
+                latency_ns: u32::try_from(at_ns.saturating_sub(began_ns)).unwrap_or(u32::MAX),
                 client,
                 service,
-                server: begun.server,
+                server: new_connection.server,
                 reason: decision.reason,
                 also_counted: decision.also_counted,
-                route: begun.route,
+                route: new_connection.route,
                 head,
             }));
         }

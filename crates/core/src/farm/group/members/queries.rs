@@ -53,16 +53,16 @@ impl Members {
         let is_due = |member: &&mut TrackedMember| !member.left && member.server.next_at() <= now.now_ms;
         let mut changes = Vec::new();
         for member in self.members.values_mut().filter(is_due) {
-            let DueChecks { probe, ask, change } = member.server.poll(now.now_ms);
+            let DueChecks { probe, query, change } = member.server.poll(now.now_ms);
             let to = || (member.id, member.joiner.url.clone(), member.reach(&self.group));
             if probe {
                 let (member, url, reach) = to();
                 let check = Arc::clone(self.care.check());
                 orders.push(MemberOrder::Probe { member, url, check, reach });
             }
-            if ask {
+            if query {
                 let (member, url, reach) = to();
-                orders.extend(self.care.report().map(|settings| MemberOrder::Ask {
+                orders.extend(self.care.report().map(|settings| MemberOrder::FetchReport {
                     member,
                     url,
                     settings: Arc::clone(settings),
@@ -85,7 +85,7 @@ impl Members {
         }
         if let Some(transition) = transition {
             if let Some(change) = MemberChange::by_probes(transition) {
-                self.tell(name, change);
+                self.push_event(name, change);
             }
             self.changed(now);
         }
@@ -178,7 +178,7 @@ mod tests {
         let mut members = asking("utilisation");
         assert_eq!(shares(&mut members, 0), [150, 150]);
         let asked = |orders: Vec<MemberOrder>| {
-            orders.iter().filter(|order| matches!(order, MemberOrder::Ask { .. })).count()
+            orders.iter().filter(|order| matches!(order, MemberOrder::FetchReport { .. })).count()
         };
         assert_eq!(asked(members.poll(at(1_000))), 2);
         assert_eq!(asked(members.poll(at(1_001))), 0);

@@ -11,7 +11,7 @@ const ESTABLISHED: u32 = 1;
 /// What is found of a connection that has no socket of its own: nothing, or who would take it (`BPF_TCP_LISTEN`).
 const NO_SOCKET: [u32; 2] = [0, 10];
 
-/// `struct looked` of `bpf/server/server.h`.
+/// `struct socket_snapshot` of `bpf/server/server.h`.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub(super) struct SocketSnapshot {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use evener_core::farm::group::{DispatchRequest, RETRY_AFTER_S};
-use evener_core::net::http::{HEADERS_MAX, HttpRefusal, ResponseFraming, redirect, tell};
+use evener_core::net::http::{HEADERS_MAX, HttpRefusal, ResponseFraming, redirect, write_text};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -26,11 +26,11 @@ use tokio_rustls::TlsAcceptor;
 
 use super::client_stream::ClientStream;
 use super::fetch::{Destination, Fetch, FetchContext, MemberClient};
-use super::front::{Frontend, RequestOutcome};
+use super::frontend::{Frontend, RequestOutcome};
+use super::request_log::RequestLog;
 use super::request_stream::RequestStream;
 use super::responder::{Delegate, DelegatedConnection};
-use super::telling::RequestLog;
-use crate::runtime::seats::ConnectionLimit;
+use crate::runtime::connection_limit::ConnectionLimit;
 
 /// Connections at a time; and those that wait for a place, which is a moment.
 const PLACES: usize = 1_024;
@@ -83,24 +83,24 @@ pub(crate) struct SlowPathServer {
 
 #[derive(Clone)]
 struct SlowPathContext {
-    asks: mpsc::Sender<MemberMessage>,
+    messages: mpsc::Sender<MemberMessage>,
     client: MemberClient,
-    telling: RequestLog,
+    request_log: RequestLog,
 }
 
 impl SlowPathServer {
     /// Begins to take some. Messages go to `asks`.
-    pub(crate) fn start(telling: RequestLog, asks: mpsc::Sender<MemberMessage>) -> SlowPathServer {
+    pub(crate) fn start(request_log: RequestLog, messages: mpsc::Sender<MemberMessage>) -> SlowPathServer {
         let (given, mut come) = mpsc::channel::<DelegatedConnection>(WAITING);
-        let desk = SlowPathContext { asks, client: MemberClient::new(), telling };
-        let seats = ConnectionLimit::new(PLACES);
+        let desk = SlowPathContext { messages, client: MemberClient::new(), request_log };
+        let limit = ConnectionLimit::new(PLACES);
         tokio::spawn(async move {
             while let Some(given) = come.recv().await {
-                let mut seat = seats.take(given.client.ip()).await;
+                let mut slot = limit.take(given.client.ip()).await;
                 let desk = desk.clone();
                 tokio::spawn(async move {
                     let front = Arc::clone(&given.front);
-                    if seat.unless_needed(attend(given, desk)).await.is_none() {
+                    if slot.unless_needed(attend(given, desk)).await.is_none() {
                         front.count_evicted();
                     }
                 });
@@ -117,9 +117,9 @@ impl SlowPathServer {
 }
 
 async fn attend(given: DelegatedConnection, desk: SlowPathContext) {
-    let DelegatedConnection { stream, client, front, heard } = given;
+    let DelegatedConnection { stream, client, front, received } = given;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { return };
-    let stream = ClientStream::new(heard, stream, SEND);
+    let stream = ClientStream::new(received, stream, SEND);
     let Some(tls) = front.tls() else { return serve(stream, client, None, &front, &desk).await };
     match tokio::time::timeout(HEAD, TlsAcceptor::from(tls).accept(stream)).await {
         Ok(Ok(stream)) => {
@@ -155,7 +155,7 @@ async fn serve(
             if let Some((refusal, head)) = stream.refused() {
                 front.count(RequestOutcome::Refused(refusal));
                 let (status, outcome) = (refusal.status(), RequestOutcome::Refused(refusal));
-                desk.telling.note(front, None, client, Instant::now(), head, status, outcome);
+                desk.request_log.note(front, None, client, Instant::now(), head, status, outcome);
             }
             // Whoever has gone needs no end.
             let _ = tokio::time::timeout(SEND, stream.end()).await;
@@ -170,17 +170,17 @@ async fn answer(
     front: &Arc<Frontend>,
     desk: &SlowPathContext,
 ) -> Response<ResponseBody> {
-    let (began, told) = (Instant::now(), Summary::of(&request));
+    let (began, summary) = (Instant::now(), Summary::of(&request));
     let (response, outcome, member) = if front.rules().is_protocol(request.method().as_str()) {
         let response = message(request, client, certificate, front, desk).await;
         let outcome = RequestOutcome::Message(response.status().as_u16());
         (response, outcome, None)
     } else {
-        send_on(request, &told, client, front, desk).await
+        send_on(request, &summary, client, front, desk).await
     };
     front.count(outcome);
     let (server, status) = (member.as_deref(), response.status().as_u16());
-    desk.telling.note(front, server, client, began, &told.head, status, outcome);
+    desk.request_log.note(front, server, client, began, &summary.head, status, outcome);
     response
 }
 
@@ -192,22 +192,23 @@ async fn message(
     front: &Frontend,
     desk: &SlowPathContext,
 ) -> Response<ResponseBody> {
-    let told = Summary::of(&request);
-    let said =
-        |status: u16, sentence: &str| spoken(&told, |out, frame| tell(out, frame, status, &[], sentence));
+    let summary = Summary::of(&request);
+    let refuse = |status: u16, sentence: &str| {
+        spoken(&summary, |out, frame| write_text(out, frame, status, &[], sentence))
+    };
     let (head, body) = request.into_parts();
     let collected = tokio::time::timeout(MESSAGE, Limited::new(body, MESSAGE_MAX).collect()).await;
     let body = match collected {
         Ok(Ok(body)) => body.to_bytes().to_vec(),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            return said(413, "A message has at most 64 KiB.");
+            return refuse(413, "A message has at most 64 KiB.");
         }
-        Ok(Err(_)) => return said(400, "The message broke off."),
-        Err(_) => return said(408, HttpRefusal::Late.sentence()),
+        Ok(Err(_)) => return refuse(400, "The message broke off."),
+        Err(_) => return refuse(408, HttpRefusal::Late.sentence()),
     };
     let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let (answer, answered) = oneshot::channel();
-    let ask = MemberMessage {
+    let message = MemberMessage {
         group: front.name.clone(),
         from,
         verb: head.method.as_str().to_owned(),
@@ -217,12 +218,12 @@ async fn message(
         answer,
     };
     let reply = async {
-        desk.asks.send(ask).await.ok()?;
+        desk.messages.send(message).await.ok()?;
         answered.await.ok()
     };
     match tokio::time::timeout(MESSAGE, reply).await {
         Ok(Some(reply)) => replied(&reply),
-        _ => said(503, "The control loop does not answer."),
+        _ => refuse(503, "The control loop does not answer."),
     }
 }
 
@@ -245,7 +246,7 @@ fn replied(reply: &Reply) -> Response<ResponseBody> {
 /// A client's request: fetched, or the client is sent on.
 async fn send_on(
     request: Request<Incoming>,
-    told: &Summary,
+    summary: &Summary,
     client: SocketAddr,
     front: &Frontend,
     desk: &SlowPathContext,
@@ -254,27 +255,28 @@ async fn send_on(
         let rules = front.rules();
         let wanted = DispatchRequest {
             client: client.ip(),
-            method: &told.method,
-            host: told.host.as_bytes(),
-            target: &told.target,
+            method: &summary.method,
+            host: summary.host.as_bytes(),
+            target: &summary.target,
         };
         let chosen = rules
             .dispatch
             .choose(&wanted)
             .map(|member| (member.clone(), rules.names.get(&member.id).cloned(), Arc::clone(&rules.own)));
-        chosen.ok_or(rules.retry_after_s).map(|chosen| (chosen, rules.status.keeping(&told.method)))
+        chosen.ok_or(rules.retry_after_s).map(|chosen| (chosen, rules.status.keeping(&summary.method)))
     };
     match chosen {
         Err(seconds) => {
             let after = seconds.to_string();
             let sentence = "No server of this group works now.";
             let fields = [("Retry-After", after.as_str())];
-            let response = spoken(told, |out, frame| tell(out, frame, 503, &fields, sentence));
-            (response, RequestOutcome::Nobody, None)
+            let response = spoken(summary, |out, frame| write_text(out, frame, 503, &fields, sentence));
+            (response, RequestOutcome::NoMember, None)
         }
         Ok(((member, name, _), status)) if !member.anonymous => {
-            let response =
-                spoken(told, |out, frame| redirect(out, frame, status, member.url.as_str(), &told.target));
+            let response = spoken(summary, |out, frame| {
+                redirect(out, frame, status, member.url.as_str(), &summary.target)
+            });
             (response, RequestOutcome::Redirected, name)
         }
         Ok(((member, name, own), _)) => {
@@ -284,7 +286,7 @@ async fn send_on(
             let response = match fetched {
                 Fetch::Answer(response) => response,
                 Fetch::Failed(status, sentence) => {
-                    spoken(told, |out, frame| tell(out, frame, status, &[], sentence))
+                    spoken(summary, |out, frame| write_text(out, frame, status, &[], sentence))
                 }
             };
             (response, RequestOutcome::Fetched, name)
@@ -315,11 +317,14 @@ impl Summary {
 }
 
 /// An answer that core writes, as hyper has it. hyper says itself how connections go on, and leaves out bodies of answers to HEAD.
-fn spoken(told: &Summary, write: impl FnOnce(&mut Vec<u8>, &ResponseFraming<'_>)) -> Response<ResponseBody> {
+fn spoken(
+    summary: &Summary,
+    write: impl FnOnce(&mut Vec<u8>, &ResponseFraming<'_>),
+) -> Response<ResponseBody> {
     let mut out = Vec::new();
     let date = httpdate::fmt_http_date(SystemTime::now());
-    let is_head = told.method == "HEAD";
-    write(&mut out, &ResponseFraming { date: &date, is_head, closes: false, says_kept: false });
+    let is_head = summary.method == "HEAD";
+    write(&mut out, &ResponseFraming { date: &date, is_head, closes: false, keep_alive_header: false });
     read_back(&out).unwrap_or_else(|| {
         let mut response = Response::new(full(String::new()));
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
@@ -358,8 +363,8 @@ mod tests {
         client.write_all(bytes).await.unwrap();
         client.shutdown().await.unwrap();
         let front = Arc::new(Frontend::new("shop", rules(&["http://m1"])));
-        let telling = RequestLog::new(Arc::new(Recorder::default()));
-        let desk = SlowPathContext { asks: mpsc::channel(1).0, client: MemberClient::new(), telling };
+        let request_log = RequestLog::new(Arc::new(Recorder::default()));
+        let desk = SlowPathContext { messages: mpsc::channel(1).0, client: MemberClient::new(), request_log };
         serve(server, ([127, 0, 0, 1], 1).into(), None, &front, &desk).await;
         let mut text = String::new();
         client.read_to_string(&mut text).await.unwrap();

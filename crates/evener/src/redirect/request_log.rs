@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use super::front::{Frontend, RequestOutcome, Rules};
-use super::talk::AnsweredRequest;
+use super::frontend::{Frontend, RequestOutcome, Rules};
+use super::http_connection::AnsweredRequest;
 use crate::record::{Recorder, RedirectRecord};
 
 /// The way to the recorder.
@@ -20,7 +20,7 @@ impl RequestLog {
     }
 
     /// Tells of a request that was answered, if anybody wants to know; it was seen at `began`.
-    pub(super) fn tell(
+    pub(super) fn record(
         &mut self,
         front: &Frontend,
         rules: &Rules,
@@ -60,12 +60,12 @@ impl RequestLog {
             mechanism: match outcome {
                 RequestOutcome::Redirected => "redirected",
                 RequestOutcome::Fetched => "fetched",
-                RequestOutcome::Nobody => "unserved",
+                RequestOutcome::NoMember => "unserved",
                 RequestOutcome::Message(_) => "message",
                 RequestOutcome::Refused(_) => "refused",
             },
             at: SystemTime::now(),
-            took: began.elapsed(),
+            latency: began.elapsed(),
         });
     }
 }

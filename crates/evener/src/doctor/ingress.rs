@@ -47,13 +47,13 @@ pub(super) async fn look(services: &[Service], links: &Links, taken: &BTreeSet<S
     });
     let places: Vec<UncoveredAddress<'_>> = places.collect();
     let until = Instant::now() + WAIT;
-    let heard = join_all(places.iter().map(|place| place.hears(until))).await;
-    places.iter().zip(heard).filter(|(_, heard)| *heard).map(|(place, _)| place.finding()).collect()
+    let answers = join_all(places.iter().map(|place| place.receives_frames(until))).await;
+    places.iter().zip(answers).filter(|(_, answers)| *answers).map(|(place, _)| place.finding()).collect()
 }
 
 impl UncoveredAddress<'_> {
     /// Whether a packet comes in until then.
-    async fn hears(&self, until: Instant) -> bool {
+    async fn receives_frames(&self, until: Instant) -> bool {
         let readable = timeout_at(until, self.socket.readable()).await;
         readable.is_ok_and(|ready| ready.is_ok()) && self.socket.get_ref().recv(&mut [0; 64]).is_ok()
     }

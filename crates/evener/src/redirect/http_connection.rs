@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use evener_core::farm::group::DispatchRequest;
 use evener_core::net::http::{self, BodyFraming, HeadParse, HttpRefusal, Request, ResponseFraming};
 
-use super::front::{RequestOutcome, Rules};
+use super::frontend::{RequestOutcome, Rules};
 
 /// The longest body that is read to its end, so that the connection can be kept, in bytes.
 const DRAINED_MAX: u64 = 64 * 1024;
@@ -26,7 +26,7 @@ pub(super) struct AnswerContext<'s> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionAction {
     /// Hear more.
-    Hear,
+    Read,
     /// Go on with what was heard already.
     GoOn,
     /// The connection is over. Where the client may be sending yet, that is waited for, so that no reset overtakes the answer.
@@ -69,21 +69,21 @@ impl HttpConnection {
     }
 
     /// Takes in what was heard, and appends answers to `out`.
-    pub(super) fn hear(
+    pub(super) fn receive(
         &mut self,
         bytes: &[u8],
         setting: &AnswerContext<'_>,
         out: &mut Vec<u8>,
-        told: &mut dyn FnMut(&AnsweredRequest<'_>),
+        log: &mut dyn FnMut(&AnsweredRequest<'_>),
     ) -> ConnectionAction {
         if self.unread.is_empty() {
-            let (next, read) = self.answer(bytes, setting, out, told);
+            let (next, read) = self.answer(bytes, setting, out, log);
             self.unread.extend_from_slice(bytes.get(read..).unwrap_or_default());
             return next;
         }
         self.unread.extend_from_slice(bytes);
         let unread = std::mem::take(&mut self.unread);
-        let (next, read) = self.answer(&unread, setting, out, told);
+        let (next, read) = self.answer(&unread, setting, out, log);
         self.unread = unread;
         self.unread.drain(..read);
         if self.unread.is_empty() {
@@ -95,11 +95,11 @@ impl HttpConnection {
 
     /// It took too long: says so, if it had begun to say something.
     pub(super) fn late(&self, date: &str, out: &mut Vec<u8>) -> bool {
-        let begun = !self.unread.is_empty();
-        if begun {
+        let has_partial = !self.unread.is_empty();
+        if has_partial {
             http::refuse(out, &closing(date), HttpRefusal::Late);
         }
-        begun
+        has_partial
     }
 
     /// Answers as many requests as there are, and says how much of `bytes` that was.
@@ -108,7 +108,7 @@ impl HttpConnection {
         bytes: &[u8],
         setting: &AnswerContext<'_>,
         out: &mut Vec<u8>,
-        told: &mut dyn FnMut(&AnsweredRequest<'_>),
+        log: &mut dyn FnMut(&AnsweredRequest<'_>),
     ) -> (ConnectionAction, usize) {
         let mut read = 0;
         loop {
@@ -118,17 +118,17 @@ impl HttpConnection {
             read += skipped;
             let rest = rest.get(skipped..).unwrap_or_default();
             if rest.is_empty() {
-                return (ConnectionAction::Hear, read);
+                return (ConnectionAction::Read, read);
             }
             if out.len() >= GATHERED_MAX {
                 return (ConnectionAction::GoOn, read);
             }
             let request = match http::read(rest) {
-                HeadParse::Incomplete => return (ConnectionAction::Hear, read),
+                HeadParse::Incomplete => return (ConnectionAction::Read, read),
                 HeadParse::Refused(refusal) => {
                     http::refuse(out, &closing(setting.date), refusal);
                     let outcome = RequestOutcome::Refused(refusal);
-                    told(&AnsweredRequest { head: rest, status: refusal.status(), member: None, outcome });
+                    log(&AnsweredRequest { head: rest, status: refusal.status(), member: None, outcome });
                     return (ConnectionAction::End { lingers: true }, bytes.len());
                 }
                 HeadParse::Request(request) => request,
@@ -139,7 +139,7 @@ impl HttpConnection {
             let Some(answered) = one(&request, rest, setting, out) else {
                 return (ConnectionAction::GiveAway, read);
             };
-            told(&answered);
+            log(&answered);
             read += request.len;
             let (kept, drained) = kept(&request, setting.ends);
             if !kept {
@@ -179,7 +179,7 @@ fn one<'t>(
         date: setting.date,
         is_head: request.method == "HEAD",
         closes: !kept,
-        says_kept: request.is_old,
+        keep_alive_header: request.is_old,
     };
     let head = rest.get(..request.len).unwrap_or_default();
     let wanted = DispatchRequest {
@@ -190,8 +190,8 @@ fn one<'t>(
     };
     let Some(member) = setting.rules.dispatch.choose(&wanted) else {
         let after = setting.rules.retry_after_s.to_string();
-        http::tell(out, &frame, 503, &[("Retry-After", &after)], "No server of this group works now.");
-        return Some(AnsweredRequest { head, status: 503, member: None, outcome: RequestOutcome::Nobody });
+        http::write_text(out, &frame, 503, &[("Retry-After", &after)], "No server of this group works now.");
+        return Some(AnsweredRequest { head, status: 503, member: None, outcome: RequestOutcome::NoMember });
     };
     if member.anonymous {
         return None;
@@ -207,5 +207,5 @@ fn one<'t>(
 }
 
 fn closing(date: &str) -> ResponseFraming<'_> {
-    ResponseFraming { date, is_head: false, closes: true, says_kept: false }
+    ResponseFraming { date, is_head: false, closes: true, keep_alive_header: false }
 }
