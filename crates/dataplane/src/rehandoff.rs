@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_to_hardware_is_filled_in_and_what_is_wrong_is_lost() {
+    fn offloaded_checksum_is_filled_in_and_bad_one_dropped() {
         for (v6, payload) in [(false, 14), (false, 15), (true, 400), (true, 401)] {
             let right = frame(v6, payload, |right, _| right);
             assert_eq!(whole(&right).unwrap(), right, "as it came");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_them_may_come_late_and_be_another_one_later() {
+    fn rehandoff_sink_may_be_set_late_and_replaced() {
         let (moves, taken) = (RehandoffSlot::default(), Arc::new(Mutex::new(Vec::new())));
         let right = frame(false, 20, |right, _| right);
         moves.give(Reason::Moves, 1, 3, &right);

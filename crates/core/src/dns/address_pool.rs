@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_share_takes_clients_from_others_and_gives_none_away() {
+    fn larger_share_gains_clients_and_loses_none() {
         let (before, after) = ([address(1, 1), address(2, 1)], [address(1, 2), address(2, 1)]);
         for client in 0..2_000 {
             if nearest(&before, client) == before[0].address {

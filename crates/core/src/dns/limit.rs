@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_clock_is_behind_gains_nothing() {
+    fn thread_with_late_clock_gains_no_tokens() {
         let total = SharedBudget::default();
         assert_eq!(take(&total, 10, 5_000, 20), 10);
         assert_eq!(take(&total, 10, 4_999, 20), 0);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_there_is_none() {
+    fn zero_limit_never_limits() {
         assert_eq!(take(&SharedBudget::default(), 0, 5, 10_000), 10_000);
     }
 }

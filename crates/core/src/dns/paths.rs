@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_counts_for_three_intervals_and_failures_are_told_once() {
+    fn path_result_lasts_three_intervals_and_failure_is_reported_once() {
         let mut paths = paths(1, 0);
         paths.poll(0);
         paths.probed(server(1), Ok(FOUND), 0);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn reloads_keep_what_is_known_and_forget_who_is_gone() {
+    fn reload_keeps_known_paths_and_drops_removed_ones() {
         let mut paths = paths(2, 0);
         paths.poll(0);
         paths.follow([(server(2), 9_183, PROBING)], 100);

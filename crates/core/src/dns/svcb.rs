@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_others_is_left_alone() {
+    fn bindings_of_other_targets_are_left_unchanged() {
         assert_eq!(around(&record(0, &[0], &[]), OWNER), None, "an alias");
         assert_eq!(around(&record(1, b"\x03cdn\x00", &[]), OWNER), None);
         assert_eq!(around(&record(1, &[0], &[param(3, b""), param(1, b"")]), OWNER), None, "not in order");
@@ -109,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_nothing_breaks(data in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_svcb_data_never_panics(data in prop::collection::vec(any::<u8>(), 0..100)) {
             if let Some(found) = around(&data, OWNER) {
                 prop_assert!(found.before.len() + found.between.len() + found.behind.len() <= data.len());
             }

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_offered_is_read_back() {
+    fn cookie_round_trips_syn_options() {
         for scale in [None, Some(0), Some(7), Some(14)] {
             for (v6, mss, kept) in
                 [(false, 536, 536), (false, 1459, 1440), (false, 9000, 1460), (true, 1280, 1220)]
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_in_anything_is_refused() {
+    fn cookie_with_any_difference_is_refused() {
         let cookie =
             keys(1_000).make(&ends(), 77, SynOptions::new(false, Some(1460), Some(7))).expect("a key");
         let echoed = first(77, cookie);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_timestamps_echoes_the_clock() {
+    fn client_with_timestamps_echoes_cookie_clock() {
         let cookie =
             keys(1_000).make(&ends(), 77, SynOptions::new(false, Some(1460), Some(7))).expect("a key");
         let good = |echo: u32, late| {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_go_by_without_anybody_who_says_so() {
+    fn epochs_advance_by_clock_alone() {
         let day_ms = 24 * 3_600 * 1_000;
         // The clock of the host wraps meanwhile, or it was started a moment ago.
         for now in [0, 1_000, u32::MAX - 10, 1 << 31] {

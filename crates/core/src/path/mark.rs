@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_marked_is_believed() {
+    fn only_authentic_mark_is_accepted() {
         for (v6, passed) in
             [(false, ForwardCount::Once), (true, ForwardCount::Once), (false, ForwardCount::Twice)]
         {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn any_generation_is_believed_and_no_key_is_none() {
+    fn any_generation_is_accepted_and_zero_key_marks_nothing() {
         let ends = ends(false);
         for generation in [0, 1, u32::MAX] {
             assert!(is_good(

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_there_is_not_chosen() {
+    fn missing_server_is_not_selected() {
         let mut one = tables([1, 1]);
         one.servers.remove(&2);
         assert_eq!(choice(&one, [9, 0], [9, 0], 1), 1);

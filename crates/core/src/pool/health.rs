@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_host_lacks_says_nothing_of_a_server() {
+    fn local_probe_failure_keeps_server_state() {
         let lacks = || Err(Failure::NotProbed(String::from("no descriptor is left")));
         let mut health = Health::new(&settings(2, 2), 1);
         assert_eq!(health.result(1, lacks()), None);
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_what_is_known_and_probes_anew() {
+    fn reload_keeps_health_and_restarts_probes() {
         let mut health = Health::new(&settings(1, 3), 1);
         health.resume();
         health.started(10);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_judged_as_soon_as_it_is_there() {
+    fn http_status_is_judged_without_body() {
         let kind = http(None);
         assert_eq!(judge_http(&kind, b"", false), ReplyVerdict::More);
         assert_eq!(judge_http(&kind, b"HTTP/1.1 20", false), ReplyVerdict::More);
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_searched_until_it_ends() {
+    fn expected_text_is_searched_until_body_end() {
         let kind = http(Some("ready"));
         let head = "HTTP/1.1 200 OK\r\nX-State: ready\r\n\r\n";
         let judge = |body: &str, eof| judge_http(&kind, [head, body].concat().as_bytes(), eof);

@@ -214,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_anybody_says_does_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_report_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(report) = agent_check(&bytes) {
                 prop_assert!(report.percent.is_none_or(|percent| percent <= 100));
             }

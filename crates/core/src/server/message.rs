@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_head_says_of_its_body() {
+    fn response_head_gives_body_length() {
         let head = |lengths, codings, length, closes| Head { len: 0, lengths, codings, length, closes };
         for (text, says) in [
             ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", head(0, 0, 0, false)),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_is_not_gone_by() {
+    fn unusual_head_is_rejected() {
         for text in [
             "x\r\nContent-Length: 5\n\r\n",
             "x\n\r\n\r\n",

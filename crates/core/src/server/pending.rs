@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn head_and_body_less_what_is_acknowledged_is_left() {
+    fn bytes_left_are_response_minus_acknowledged() {
         let head = answer("200 OK", "Content-Length: 1000\r\n");
         let len = head.len() as u64;
         let mut connection = Connection::new();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_whose_end_nobody_can_know_are_unknown() {
+    fn responses_without_length_have_unknown_end() {
         for head in [
             answer("200 OK", ""),
             answer("200 OK", "Content-Length: 5\r\nContent-Length: 5\r\n"),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_from_before_is_passed_over() {
+    fn retransmission_of_earlier_answer_is_ignored() {
         let head = answer("200 OK", "Content-Length: 10\r\n");
         let mut pending = Pending::request(None, FIRST, GET.as_bytes()).unwrap();
         let sent = |sequence, data| Sent { sequence, position: 0, data, is_last: false };

@@ -194,7 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_first_packet_goes_where_it_was_said(
+    fn explained_server_gets_first_packet(
         (policy, servers) in farms(),
         connections in prop::collection::vec(prop::collection::vec(0u64..6, 6), 1..24),
     ) {
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn a_request_goes_where_it_was_said_or_is_read_by_who_says_so(
+    fn explained_server_gets_request_or_punt_does(
         (policy, servers) in farms(),
         connections in prop::collection::vec((prop::collection::vec(0u64..6, 6), 0..PATHS.len()), 1..24),
     ) {
@@ -249,7 +249,7 @@ proptest! {
 }
 
 #[test]
-fn who_was_named_is_taken_if_it_may_have_the_connection() {
+fn named_server_is_chosen_if_route_allows() {
     let service = service(Method::Handoff, number("round-robin"));
     let plan = planned(&service, members(&[(1, true), (1, true), (1, true), (0, true), (1, false)]));
     let known = Known::new(&plan);
@@ -278,7 +278,7 @@ fn who_was_named_is_taken_if_it_may_have_the_connection() {
 }
 
 #[test]
-fn a_choice_waits_for_what_it_depends_on() {
+fn choice_without_needed_facts_has_no_server() {
     let (turn, hash) = (number("round-robin"), number("hash"));
     for (method, policy, client, content, expected) in [
         (Method::L2, hash, None, RequestContent::Unread, Some(NoServerReason::Unnamed)),

@@ -165,7 +165,7 @@ impl Dice {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn a_packet_meets_three_hosts_at_most_whatever_they_believe(seed: u64, hosts in 1..=HOSTS_MAX) {
+    fn packet_visits_at_most_three_hosts(seed: u64, hosts in 1..=HOSTS_MAX) {
         let mut dice = Dice(seed);
         let mut worlds: Vec<World> = (0..hosts).map(|host| World::of(dice.tables(host, hosts))).collect();
         for round in 0..6 {
@@ -308,7 +308,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     /// Whatever a stranger on the link makes look as if another host had passed it on.
     #[test]
-    fn what_strangers_seem_to_pass_on_ends_no_open_connection(
+    fn forged_forwarded_segment_ends_no_connection(
         seed: u64, to in 1..3usize, method in method(), forged in prop::collection::vec((0..4usize, any::<u8>()), 1..12),
     ) {
         let farm = Farm { stateless: false, method, seed };

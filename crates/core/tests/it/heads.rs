@@ -6,7 +6,7 @@ use evener_core::path::content;
 use crate::request_heads::{Expected, vectors};
 
 #[test]
-fn the_reader_of_all_doors_does_what_the_protocol_says() {
+fn http_reader_follows_rfc_9112() {
     for vector in vectors() {
         match (http::read(&vector.bytes), vector.expected) {
             (HeadParse::Request(request), Expected::Accepted { method, host, path }) => {
@@ -25,7 +25,7 @@ fn the_reader_of_all_doors_does_what_the_protocol_says() {
 
 /// Where it doesn't leave a head to the daemon, it has read what that would have.
 #[test]
-fn the_data_plane_decides_nothing_that_the_daemon_would_refuse() {
+fn data_plane_accepts_no_head_the_daemon_refuses() {
     let mut decided = 0;
     for vector in vectors() {
         let content::ContentParse::Request(asked) = content::read(&vector.bytes) else { continue };

@@ -46,7 +46,7 @@ fn outcome(decision: &Decision) -> (Verdict, Reason, Option<Reason>) {
 }
 
 #[test]
-fn a_request_that_moves_is_held_and_leaves_everything_as_it_was() {
+fn rehandoff_request_is_held_and_changes_no_state() {
     let (world, request) = (world(RehandoffMode::Rehandoff), segment("GET /a HTTP/1.1\r\n\r\n"));
     let before = session(&world);
     let (decision, after) = world.decide(&request, Checksum::Whole, NOW);
@@ -87,7 +87,7 @@ fn a_connection_that_cant_move_ends_as_one_of_a_service_that_closes() {
 }
 
 #[test]
-fn what_ends_when_all_is_different_by_now_is_reset_or_nobodys() {
+fn ended_rehandoff_with_changed_session_is_reset_or_dropped() {
     let request = segment("GET /a HTTP/1.1\r\n\r\n");
     let mut world = world(RehandoffMode::Rehandoff);
     // The session is over.

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_puts_the_oldest_out_and_nothing_grows() {
+    fn fragment_flood_evicts_oldest_and_stays_bounded() {
         let memory = FirstFragments::default();
         let key = |id| FragmentKey {
             src: "203.0.113.7".parse().unwrap(),

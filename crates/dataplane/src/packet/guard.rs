@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_vlans_of_an_interface_are_guarded_with_it() {
+    fn vlans_of_guarded_interface_are_guarded() {
         let vlans = "VLAN Dev name\t | VLAN ID\n\
                      Name-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
                      eth0.5.6       | 6  | eth0.5\n\

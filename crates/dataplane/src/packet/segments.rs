@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_make_no_sense_give_nothing() {
+    fn malformed_headers_give_no_segments() {
         let (frame, l3, l4) = frame(false, false, 100);
         let mut segments = Segments::default();
         for len in 0..frame.len() {

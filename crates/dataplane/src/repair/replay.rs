@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_of_nothing_and_no_segment_size_is_too_odd() {
+    fn empty_data_gives_no_packet_and_any_mss_works() {
         assert!(replay(&saved(false, None, 0), 1440).is_empty());
         assert_eq!(replay(&saved(false, Some(1), 3), 0).len(), 3, "a byte each");
         for v6 in [false, true] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_where_it_is_expected() {
+    fn reset_has_expected_sequence() {
         for v6 in [false, true] {
             let Saved { client, service, .. } = saved(v6, None, 0);
             let packet = reset(client, service, 1000);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_but_not_acknowledged_is_not_acknowledged_here_either() {
+    fn unacknowledged_data_is_not_acknowledged_by_replay() {
         let saved = Saved { unacked: vec![0; 78], ..saved(false, None, 1) };
         assert_eq!(read(&replay(&saved, 1440)[0]).0.ack.get(), u32::MAX);
     }

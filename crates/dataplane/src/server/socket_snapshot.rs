@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_unfinished_makes_it_busy() {
+    fn unfinished_exchange_is_busy() {
         let unfinished = [
             SocketSnapshot { receive_next: 101, ..resting() },
             SocketSnapshot { receive_next: 99, copied: 99, ..resting() },

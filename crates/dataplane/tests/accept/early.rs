@@ -27,7 +27,7 @@ fn on_a_patient_server(work: impl FnOnce(&mut World) + Send) {
 }
 
 #[test]
-fn what_overtakes_the_first_segment_is_not_reset() {
+fn segment_before_first_is_not_reset() {
     on_a_patient_server(|world| {
         let end = 1 + REQUEST.len() as u32;
         for v6 in FAMILIES {
@@ -52,7 +52,7 @@ fn what_overtakes_the_first_segment_is_not_reset() {
 }
 
 #[test]
-fn what_belongs_to_nothing_is_reset_once_it_comes_again() {
+fn repeated_unmatched_segment_is_reset() {
     on_a_patient_server(|world| {
         let listeners = FAMILIES.map(|v6| listen(v6, PORT));
         let stray = |v6| {

@@ -99,7 +99,7 @@ fn an_expected_segment_becomes_a_connection_as_was_agreed_on() {
 }
 
 #[test]
-fn nothing_else_than_was_expected_becomes_one() {
+fn only_expected_segment_becomes_connection() {
     where_they_are_announced(|world, connections| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
@@ -136,7 +136,7 @@ fn the_last_that_is_said_of_a_connection_counts() {
 
 /// A server that answers and resets at once leaves nothing by which its connection could be known.
 #[test]
-fn what_was_a_connection_never_becomes_one_again() {
+fn used_expectation_makes_no_second_connection() {
     where_they_are_announced(|world, connections| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
@@ -186,7 +186,7 @@ fn a_segment_that_finds_no_room_may_come_again() {
 }
 
 #[test]
-fn what_the_kernel_makes_no_connection_of_is_refused() {
+fn segment_the_kernel_rejects_is_refused() {
     where_they_are_announced(|world, connections| {
         for (v6, mss) in [(false, 500), (true, 1200)] {
             let call = stranger(world, v6, 40_000);

@@ -81,7 +81,7 @@ fn listeners_that_share_a_port_share_connections() {
 
 /// Where every host decides, one that serves reads for others, too: the frame's source says which of the two it is.
 #[test]
-fn what_is_to_be_read_here_has_a_listener_of_its_own() {
+fn punted_connection_reaches_punt_listener() {
     if skipped() {
         return;
     }
@@ -112,7 +112,7 @@ fn what_is_to_be_read_here_has_a_listener_of_its_own() {
 }
 
 #[test]
-fn nobody_there_is_a_reset() {
+fn missing_listener_is_reset() {
     if skipped() {
         return;
     }
@@ -146,7 +146,7 @@ fn a_listener_that_speaks_mptcp_is_refused_by_the_kernel() {
 }
 
 #[test]
-fn what_the_hosts_settings_forbid_is_refused_and_answered() {
+fn connection_forbidden_by_sysctl_is_refused_with_reset() {
     if skipped() {
         return;
     }
@@ -185,7 +185,7 @@ fn another_ports_listener_accepts_in_the_services_name() {
 }
 
 #[test]
-fn an_address_that_no_interface_has_is_served_by_a_route_that_says_it_is_local() {
+fn local_route_serves_address_without_interface() {
     if skipped() {
         return;
     }

@@ -78,7 +78,7 @@ fn director(ifindex: u32) -> XdpEngine {
 }
 
 #[test]
-fn tunnels_are_opened_first_then_a_director_decides_and_what_stays_is_accepted() {
+fn decap_runs_before_director_and_accept() {
     if skipped() {
         return;
     }
@@ -122,7 +122,7 @@ fn the_next_agent_finds_program_keys_and_counts() {
 }
 
 #[test]
-fn it_knows_whose_turn_it_is_and_who_is_expected() {
+fn accept_behind_other_programs_follows_exchanges_and_expectations() {
     if skipped() {
         return;
     }
@@ -171,7 +171,7 @@ fn in_a_tunnel(frame: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_out_of_a_tunnel_is_accepted_too_and_clears_its_way() {
+fn decapsulated_segment_is_accepted_and_clears_stale() {
     if skipped() {
         return;
     }

@@ -59,7 +59,7 @@ fn veths_are_attached_by_tc_unless_told_otherwise() {
 }
 
 #[test]
-fn what_an_earlier_daemon_attached_otherwise_is_replaced_and_its_sessions_stay() {
+fn older_attachment_is_replaced_and_sessions_stay() {
     if skipped() {
         return;
     }
@@ -145,7 +145,7 @@ fn opener(bench: &Bench, marks: bool) -> ServerPrograms {
 }
 
 #[test]
-fn what_comes_out_of_a_tunnel_is_decided_as_what_was_passed_on() {
+fn decapsulated_packet_counts_as_forwarded() {
     if skipped() {
         return;
     }

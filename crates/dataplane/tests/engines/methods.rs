@@ -261,7 +261,7 @@ fn nat_servers_answer_through_the_director() {
 }
 
 #[test]
-fn nat_servers_that_know_only_the_director_answer_it() {
+fn source_nat_servers_answer_the_director() {
     if !skipped() {
         nat(Kind::Packet, false, true);
     }
@@ -361,7 +361,7 @@ fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<ForwardCount>) {
 }
 
 #[test]
-fn tunnels_carry_what_the_sender_left_to_its_hardware() {
+fn tunnels_carry_offloaded_segments() {
     if !skipped() {
         tunnel(false, Encapsulation::Ipip, None);
         tunnel(false, Encapsulation::Gue, None);

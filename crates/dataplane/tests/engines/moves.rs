@@ -135,7 +135,7 @@ fn play(engine: &mut dyn Engine, client: &Host) {
 }
 
 #[test]
-fn every_engine_gives_what_moves_with_its_checksum() {
+fn every_engine_hands_over_rehandoff_segment_with_checksum() {
     if skipped() {
         return;
     }

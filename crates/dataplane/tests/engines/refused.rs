@@ -111,7 +111,7 @@ fn refuse_each<E: Engine>(
 }
 
 #[test]
-fn whatever_the_kernel_engine_is_refused_is_told_as_it_is() {
+fn kernel_engine_reports_every_refused_call() {
     if skipped() {
         return;
     }
@@ -133,7 +133,7 @@ fn whatever_the_kernel_engine_is_refused_is_told_as_it_is() {
 }
 
 #[test]
-fn whatever_the_packet_engine_is_refused_is_told_as_it_is() {
+fn packet_engine_reports_every_refused_call() {
     if skipped() {
         return;
     }
@@ -185,8 +185,8 @@ fn die_at(number: u64) {
 }
 
 #[test]
-fn a_daemon_that_is_killed_in_the_middle_of_a_change_leaves_no_half_of_it() {
-    const NAME: &str = "refused::a_daemon_that_is_killed_in_the_middle_of_a_change_leaves_no_half_of_it";
+fn daemon_killed_during_change_leaves_consistent_tables() {
+    const NAME: &str = "refused::daemon_killed_during_change_leaves_consistent_tables";
     const AT: &str = "EVENER_TEST_DIES_AT";
     if let Ok(number) = std::env::var(AT) {
         return die_at(number.parse().unwrap());

@@ -184,7 +184,7 @@ fn every_engine_tells_the_same() {
 }
 
 #[test]
-fn a_watch_that_is_taken_back_tells_nothing_and_nobody_else_was_ever_told_of() {
+fn removed_watch_sends_no_events_and_others_were_never_traced() {
     if skipped() {
         return;
     }
@@ -247,7 +247,7 @@ fn idle_kernel(bench: &Bench) -> XdpEngine {
 }
 
 #[test]
-fn what_nobody_reads_is_lost_and_counted() {
+fn unread_events_are_dropped_and_counted() {
     const MANY: u64 = 20_000;
     if skipped() {
         return;

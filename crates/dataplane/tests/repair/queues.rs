@@ -35,7 +35,7 @@ fn arrived(socket: &TcpStream, most: usize) -> usize {
 }
 
 #[test]
-fn what_nobody_has_read_is_saved_behind_what_was_read() {
+fn unread_bytes_are_saved_after_read_ones() {
     if skipped() {
         return;
     }

@@ -48,7 +48,7 @@ fn the_terms_are_those_of_the_handshake() {
 
 /// The kernel has a second meaning for the lowest bit of the clock (Linux 6.7, TCP_TIMESTAMP).
 #[test]
-fn the_clock_runs_by_milliseconds_whatever_it_says() {
+fn restored_timestamp_clock_runs_by_milliseconds() {
     if skipped() {
         return;
     }
@@ -71,7 +71,7 @@ fn the_clock_runs_by_milliseconds_whatever_it_says() {
 }
 
 #[test]
-fn what_was_not_agreed_on_is_not_used() {
+fn options_not_negotiated_are_not_used() {
     if skipped() {
         return;
     }

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn method_and_target_are_read_from_what_is_kept() {
+    fn method_and_target_are_read_from_stored_head() {
         let words = |line: &[u8]| {
             let (method, url) = words_of(line);
             (method.unwrap_or_default(), url.unwrap_or_default())

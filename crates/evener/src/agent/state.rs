@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_done_is_read_back() {
+    fn state_file_round_trips() {
         let folder = std::env::temp_dir().join(format!("evener-agent-state-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let mut state = StateFile::load(&folder).unwrap();

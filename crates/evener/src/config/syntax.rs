@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_another_kind_of_file_is_one_problem() {
+    fn non_toml_file_gives_one_problem() {
         let haproxy = "global\n  maxconn 100\ndefaults\n  mode http\nfrontend f\n  bind *:80\n";
         let yaml = "services:\n  - name: web\n    address: 1.2.3.4\n    port: 80\n";
         let json = "{\n \"service\": [\n {\"name\": \"web\"}\n ]\n}\n";

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_never_ends_is_refused() {
+    fn missing_or_endless_zone_file_is_refused() {
         for path in ["/dev/zero", "/", "/nonexistent"] {
             assert!(
                 matches!(records(&example(), Path::new(path)), Err(ZoneError::Unreadable { .. })),
@@ -380,7 +380,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_file_says_nothing_breaks(at in 0usize..300, len in 0usize..12, bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+        fn arbitrary_zone_file_never_panics(at in 0usize..300, len in 0usize..12, bytes in prop::collection::vec(any::<u8>(), 0..12)) {
             let mut text = TEXT.as_bytes().to_vec();
             let at = at % text.len();
             let end = (at + len).min(text.len());

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_no_packets_are_taken_nothing_is_needed_for_them() {
+    fn host_without_packet_services_needs_no_kernel_features() {
         let mut findings = findings();
         without_engine(&mut findings);
         let checks: Vec<&str> = findings.iter().map(|finding| finding.check.as_str()).collect();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_jit_is_judged_where_it_shows() {
+    fn jit_finding_depends_on_readable_setting() {
         assert_eq!(
             [Some("0\n"), Some("1\n"), None].map(|s| jit(s).state),
             [Severity::Warn, Severity::Ok, Severity::Ok]

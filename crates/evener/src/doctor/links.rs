@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_seen_above_is_not_besides() {
+    fn lower_interface_seen_through_upper_is_not_repeated() {
         let link = |name: &str, controller, lower| InterfaceFacts {
             name: name.into(),
             ethernet: true,

@@ -33,7 +33,7 @@ mod tests {
     use crate::views::Severity;
 
     #[test]
-    fn little_room_is_warned_of_with_what_to_do() {
+    fn small_receive_buffer_gives_warning_with_remedy() {
         assert_eq!(finding(WANTED).state, Severity::Ok);
         let little = finding(212_992);
         assert_eq!(little.state, Severity::Warn);

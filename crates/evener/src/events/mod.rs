@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reader_hears_all_and_who_is_slow_hears_how_much_is_missing() {
+    fn subscriber_gets_all_events_and_slow_one_gets_lost_count() {
         let bus = Bus::holding(4);
         let (mut quick, mut slow) = (bus.listen().unwrap(), bus.listen().unwrap());
         publish_all(&bus, 0..3);

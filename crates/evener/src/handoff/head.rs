@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_is_made_normal() {
+    fn unusual_head_is_normalised() {
         let cases = [
             ("GET /a%2Fb//c/./d/../e HTTP/1.1\r\nHost: A.example:80\r\n\r\n", "GET a.example/a/b/c/e"),
             ("GET http://A.example./x?y HTTP/1.1\r\nHost: a.example\r\n\r\n", "GET a.example/x"),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_otherwise() {
+    fn http2_and_unreadable_bytes_have_refusals_of_their_own() {
         let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(HEAD_MAX - 100));
         assert_eq!(line(&long), "GET a/");
         let cases = [
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_still_become_a_request_is_waited_for() {
+    fn incomplete_head_waits_for_more() {
         let whole = "GET http://a.example/%41 HTTP/1.1\r\nHost: a.example\r\n\r\n";
         for end in 0..whole.len() {
             assert_eq!(judged(&whole[..end]), HeadClass::Incomplete, "{:?}", &whole[..end]);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_silent() {
+    async fn missing_agent_reports_silent() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
         assert_eq!(fetch(to, &settings(to, ReportKind::AgentCheck)).await, Err(BadReport::Silent), "no word");

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_from_own_addresses_is_let_through_by_a_loose_filter() {
+    fn loose_rp_filter_passes_own_addresses() {
         let host = Host::new("settings-own");
         let file = |name: &str| host.0.join(format!("net/ipv4/conf/{name}"));
         fs::create_dir_all(file("all")).unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_no_longer_is_put_back() {
+    fn unneeded_sysctl_is_restored() {
         let host = Host::new("settings-reload");
         let mut settings = host.settings();
         settings.forward(&forwarded(&["eth0", "gone"], &["192.0.2.1", "2001:db8::1"]));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_after_a_killed_one_puts_back_what_that_found() {
+    fn sysctls_changed_by_killed_daemon_are_restored_by_next() {
         let host = Host::new("settings-killed");
         let all = forwarded(&["eth0"], &["192.0.2.1", "2001:db8::1"]);
         host.settings().forward(&all);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_right_already_is_left_alone() {
+    fn correct_sysctl_is_left_unchanged() {
         let host = Host::new("settings-right");
         fs::write(host.0.join("net/ipv4/conf/eth0/forwarding"), "1\n").unwrap();
         let mut settings = host.settings();

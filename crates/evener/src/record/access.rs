@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_for_a_log_is_told_in_a_sentence() {
+    fn unusable_log_target_is_refused_with_sentence() {
         let folder = Folder::new("sentence");
         let refused = |path: PathBuf| AccessLogFile::open(&LogTarget::File(path)).err().unwrap();
         assert!(refused(folder.0.join("none/access.log")).contains("make its folder first"));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn full_log_queue_counts_lost_lines() {
         let (sender, full) = mpsc::channel();
         let (to, written) = sync_channel(QUEUE);
         let counts = Arc::new(LogCounts::default());

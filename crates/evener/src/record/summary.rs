@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_through_is_shown_as_it_was_read() {
+    fn summary_shows_request_as_parsed() {
         for vector in crate::request_heads::vectors() {
             let HeadParse::Request(request) = read(&vector.bytes) else { continue };
             let shown = RequestSummary::of(&vector.bytes);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_is_told_so() {
+    fn partial_head_gives_the_parts_it_has() {
         let cases: [(&[u8], [Option<&str>; 3]); 6] = [
             (b"GE", [Some("GE"), None, None]),
             (b"GET ", [Some("GET"), None, None]),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_says_nothing() {
+    fn summary_of_other_protocol_is_empty() {
         for bytes in [&b""[..], b"\r\n", b"\x7f\x7f\x7f", b"\0GET / HTTP/1.1\r\n\r\n"] {
             assert_eq!(RequestSummary::of(bytes), RequestSummary::default(), "{}", bytes.escape_ascii());
         }

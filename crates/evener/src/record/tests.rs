@@ -61,7 +61,7 @@ fn lines(receiver: &mut Receiver<Traced>) -> Vec<String> {
 }
 
 #[test]
-fn what_the_data_plane_decides() {
+fn kernel_decision_makes_access_log_line() {
     let (recorder, mut trace) = recorder();
     recorder.connection(&connection(b"GET /a?b=%41 HTTP/1.1\r\nHost: www.example.com\r\n\r\n"), at());
     let hello = ConnectionEvent { route: None, ..connection(&[0x16, 3, 1]) };
@@ -83,7 +83,7 @@ fn what_the_data_plane_decides() {
 }
 
 #[test]
-fn what_is_read_in_application_space() {
+fn punted_request_makes_access_log_line() {
     let (recorder, mut trace) = recorder();
     let ends = FourTuple { client: CLIENT.parse().unwrap(), service: SERVICE.parse().unwrap() };
     let head = b"POST /\xff\x1b HTTP/1.1\r\n".as_slice();
@@ -137,7 +137,7 @@ fn packets_both_ways() {
 }
 
 #[test]
-fn the_data_plane_is_asked_for_what_is_wanted_only() {
+fn engine_watch_covers_only_wanted_events() {
     let recorder = Recorder::default();
     assert_eq!(recorder.wanted(), TraceFilter::default());
     let file = std::env::temp_dir().join(format!("evener-wanted-{}", std::process::id()));
@@ -156,7 +156,7 @@ fn the_data_plane_is_asked_for_what_is_wanted_only() {
 }
 
 #[test]
-fn what_is_missing_is_counted_and_told() {
+fn lost_events_are_counted_and_reported() {
     let (recorder, mut trace) = recorder();
     recorder.missed(3);
     recorder.packet(&packet(CLIENT, SERVICE), at());

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_slowly_is_told_what_is_missing() {
+    fn slow_trace_subscriber_gets_lost_count() {
         let traces = Traces::default();
         let mut lines = traces.follow(client("192.0.2.1")).unwrap();
         let publish_one = || traces.publish(&[end("192.0.2.1:1")], || Traced::Lost { count: 0 });

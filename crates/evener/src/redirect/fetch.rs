@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_one_hop_goes_no_further() {
+    fn hop_by_hop_headers_are_removed() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "x-own, host, close"),

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_there_or_knows_no_question_where_it_said_so_has_refused() {
+    async fn refused_connection_or_404_of_named_control_is_a_refusal() {
         assert_eq!(queried(None, false).await, QueryResult::Refused);
         let unknown = Some(&b"HTTP/1.1 404 Not Found\r\n\r\n"[..]);
         assert_eq!(queried(unknown, true).await, QueryResult::Refused);

@@ -125,14 +125,14 @@ fn http_1_0_is_told_that_a_connection_is_kept() {
 }
 
 #[test]
-fn where_nobody_lives_it_is_said_when_to_come_again() {
+fn no_live_member_gives_503_with_retry_after() {
     let (answer, next) = answers(&rules(&[]), &[GET.as_bytes()], false);
     assert_eq!((statuses(&answer), next), (vec!["503"], ConnectionAction::Read));
     assert!(answer.contains("\r\nRetry-After: 2\r\n"), "{answer}");
 }
 
 #[test]
-fn what_others_answer_is_left_unread() {
+fn request_for_slow_path_is_left_unread() {
     for (members, text) in [
         (["http://m1"], "GROUP-QUERY * HTTP/1.1\r\nHost: a\r\n\r\n"),
         (["http://hidden"], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -221,7 +221,7 @@ fn a_responder_answers_and_falls_silent() {
 }
 
 #[test]
-fn whoever_takes_all_places_takes_them_from_himself() {
+fn client_with_most_connections_evicts_its_own() {
     let (_responders, front, address) = responders(8);
     let mut busy = connect(address);
     ask(&mut busy);

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_holds_most_gives_up_his_oldest() {
+    async fn source_with_most_slots_loses_its_oldest() {
         let limit = ConnectionLimit::new(5);
         let mut greedy = Vec::new();
         for _ in 0..3 {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_kept_is_not_asked_for_until_it_is_offered_again() {
+    async fn kept_slot_is_not_evicted_until_offered_again() {
         let limit = ConnectionLimit::new(2);
         let address = client("203.0.113.7");
         let (mut kept, mut offered) = (limit.take(address).await, limit.take(address).await);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_was_asked_to_go_and_stays_has_another_one_asked() {
+    async fn slot_that_ignores_eviction_makes_next_one_evicted() {
         let limit = ConnectionLimit::new(2);
         let (mut first, mut second) =
             (limit.take(client("203.0.113.7")).await, limit.take(client("203.0.113.8")).await);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_waiting_costs_nobody_his_place() {
+    async fn cancelled_wait_evicts_no_slot() {
         let limit = ConnectionLimit::new(1);
         let mut kept = limit.take(client("203.0.113.7")).await;
         kept.keep();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_speaks_for_what_is_below_its_urls() {
+    fn token_covers_urls_below_its_prefixes() {
         let text = "# shop\nabc http://192.0.2.31:8080 http://m2/a/\n\nall *\nabc https://m3\n";
         let tokens = GroupTokens::parse(text).unwrap().unwrap();
         let speaks = tokens.of(b"abc").unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_is_named() {
+    fn malformed_token_line_is_named() {
         let error = |text| GroupTokens::parse(text).err();
         assert_eq!(error("abc *\nabc"), Some((2, LineError::NoMember)));
         assert_eq!(error("a\"c *"), Some((1, LineError::Token)));

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_gets_all_the_room_that_it_may() {
+    fn socket_gets_largest_allowed_receive_buffer() {
         let text = fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
         let most = text.trim().parse().unwrap_or(usize::MAX);
         let size = receive_buffer().unwrap();

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_gives_up_his_oldest_and_among_equals_the_slowest() {
+    fn largest_source_loses_oldest_and_ties_go_to_slowest() {
         let mut shares = SlotsBySource::default();
         for (address, holder) in [("192.0.2.1", 0), ("192.0.2.2", 1), ("192.0.2.2", 2), ("192.0.2.3", 3)] {
             let ticket = shares.ticket();

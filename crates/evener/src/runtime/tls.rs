@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_certificate_is_told() {
+    fn invalid_certificate_file_is_refused_with_reason() {
         let path = std::env::temp_dir().join(format!("evener-tls-{}", std::process::id()));
         let error = server(&path, &path, None).unwrap_err().to_string();
         assert!(error.contains("No such file"), "{error}");

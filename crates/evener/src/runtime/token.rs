@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_token_of_the_file_will_do_and_nothing_else() {
+    fn any_token_of_file_is_accepted_and_others_refused() {
         let tokens = Tokens::parse("# for Prometheus\n0123456789abcdef\n\n  fedcba9876543210==  \n").unwrap();
         assert!(tokens.have(b"0123456789abcdef") && tokens.have(b"fedcba9876543210=="));
         for other in ["", "0123456789abcde", "0123456789abcdef0", "# for Prometheus", "0123456789abcdeF"] {

@@ -16,7 +16,7 @@ use evener_core::pool::HealthKind;
 const AGENT_FILE: &str = "[[service]]\naddress = '192.0.2.100:80'\ndiscover = 'arp'\n";
 
 #[test]
-fn says_what_is_wrong_and_what_to_write_instead() {
+fn check_reports_problem_and_fix() {
     trycmd::TestCases::new().case("tests/check/*.trycmd");
 }
 
@@ -282,7 +282,7 @@ fn never_wins(first: &str, second: &str) -> bool {
 }
 
 #[test]
-fn a_route_never_wins_behind_one_that_takes_all_of_it() {
+fn route_behind_a_covering_route_is_a_problem() {
     let same = [
         ("", "host = 'a.example'"),
         ("", ""),

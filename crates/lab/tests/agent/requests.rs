@@ -120,7 +120,7 @@ fn requests_are_followed_over_a_reload(farm: &Farm, agent: &mut Agent) -> Result
 }
 
 #[test]
-fn bytes_to_send_are_what_clients_lack_whatever_the_server_program() -> Result<()> {
+fn bytes_to_send_match_client_view_for_every_server_program() -> Result<()> {
     let mut farm = Farm::builder().servers(3).build()?;
     let mut agents = farm
         .servers()
@@ -203,7 +203,7 @@ enum Left {
 }
 
 #[test]
-fn each_answer_ends_where_it_says_or_is_known_by_the_kernel_alone() -> Result<()> {
+fn answer_end_follows_headers_or_kernel_counts() -> Result<()> {
     let farm = Farm::builder().build()?;
     let (host, client) = (farm.server(0), farm.client(0));
     let at = SocketAddr::new(host.address().into(), SCRIPTED_PORT);
@@ -394,7 +394,7 @@ fn some_answer(random: &mut Random) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn the_kernel_knows_of_answers_what_core_does() -> Result<()> {
+fn kernel_and_core_track_answers_alike() -> Result<()> {
     let farm = Farm::builder().build()?;
     let (host, client) = (farm.server(0), farm.client(0));
     let at = SocketAddr::new(host.address().into(), SCRIPTED_PORT);

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_what_is_known_of_addresses_that_stay() {
+    fn reload_keeps_state_of_remaining_addresses() {
         let before = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = OwnServers::new(&before, 7, 0);
         servers.poll(0);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_server_drains_until_it_is_wanted_again() {
+    fn drained_server_drains_until_undrained() {
         let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None);
         let mut servers = OwnServers::new(&list, 7, 0);
         assert!(servers.drain(0, true) && !servers.drain(0, true) && !servers.drain(9, true));

@@ -161,7 +161,7 @@ fn ten_names_with_the_servers_of_a_service_have_each_probed_once() {
 }
 
 #[test]
-fn servers_of_a_name_alone_are_probed_for_it_and_known_over_a_reload() {
+fn own_servers_of_name_are_probed_and_kept_over_reload() {
     let own = of_its_own("www.example.com", &["192.0.2.21:80", "192.0.2.22:80"]);
     let mut world = World::begin(with(vec![own], vec![]));
     assert!(!world.orders.iter().any(is_ready), "nobody knows yet how its servers are");
@@ -185,7 +185,7 @@ fn servers_of_a_name_alone_are_probed_for_it_and_known_over_a_reload() {
 }
 
 #[test]
-fn a_farm_whose_servers_nobody_knows_is_ready_after_a_while_and_no_sooner() {
+fn farm_without_probe_results_is_ready_after_timeout() {
     let mut world = World::new(start(with(vec![of_web("www.example.com")], vec![group(&[])])));
     world.pass(READY_AFTER_MS);
     assert!(!world.orders.iter().any(is_ready));
@@ -243,7 +243,7 @@ fn a_storm_of_joins_fills_the_group_and_is_refused_then() {
 }
 
 #[test]
-fn facts_of_what_was_just_removed_change_nothing() {
+fn facts_about_removed_servers_are_ignored() {
     let own = of_its_own("www.example.com", &["192.0.2.21:80"]);
     let mut world = World::begin(with(vec![own], vec![group(&["192.0.2.31"])]));
     let old = Arc::clone(&world.director.farm().names[0]);
@@ -264,7 +264,7 @@ fn facts_of_what_was_just_removed_change_nothing() {
 }
 
 #[test]
-fn a_service_that_drains_a_server_over_a_reload_keeps_it_drained() {
+fn service_keeps_server_drained_over_reload() {
     let mut world = World::begin(with(vec![of_web("www.example.com")], vec![]));
     world.learn(Input::Drain { server: name("b"), drain: true });
     world.reload(farm(&[("a", 11)]));

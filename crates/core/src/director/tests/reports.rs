@@ -77,7 +77,7 @@ fn each_server_is_asked_at_its_own_address_once_in_an_interval() {
 }
 
 #[test]
-fn a_server_gets_as_much_as_it_wants_while_its_report_is_young() {
+fn fresh_report_sets_requested_weight() {
     let mut world = World::asking("round-robin");
     world.reported("b", Ok(says(52)));
     assert_eq!(world.turns(), [("a".into(), 2), ("b".into(), 1)]);

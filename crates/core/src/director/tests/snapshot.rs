@@ -16,7 +16,7 @@ fn told(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
 }
 
 #[test]
-fn in_the_middle_of_a_reload_what_is_in_force_is_shown() {
+fn snapshot_during_reload_shows_applied_farm() {
     for refusal in [None, Some("no room")] {
         let mut world = World::serving(&[("a", 11), ("b", 12)]);
         let before = Arc::clone(world.director.snapshot());
@@ -48,7 +48,7 @@ fn in_the_middle_of_a_reload_what_is_in_force_is_shown() {
 }
 
 #[test]
-fn a_refused_change_shows_what_is_in_force_and_what_is_wanted() {
+fn snapshot_after_refusal_shows_applied_and_wanted_generation() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     let before = world.director.snapshot().generation;
     world.refusal = Some("no room".into());
@@ -64,7 +64,7 @@ fn a_refused_change_shows_what_is_in_force_and_what_is_wanted() {
 }
 
 #[test]
-fn what_changes_no_table_makes_no_generation() {
+fn fact_without_table_change_makes_no_generation() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.learn(Input::Network(Box::new(network())));
     let before = Arc::clone(world.director.snapshot());
@@ -105,7 +105,7 @@ fn a_reload_that_never_reached_the_engine_is_told_of() {
 }
 
 #[test]
-fn a_snapshot_is_made_when_something_has_changed() {
+fn snapshot_is_rebuilt_only_after_changes() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.pass(1_000);
     let before = Arc::clone(world.director.snapshot());
@@ -126,7 +126,7 @@ fn a_snapshot_is_made_when_something_has_changed() {
 }
 
 #[test]
-fn what_is_known_of_a_server_is_told_with_it() {
+fn snapshot_of_server_includes_its_signals() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     let due: Vec<u16> = world.director.due_counts(world.now_ms).collect();
     assert_eq!(due, [1, 2]);

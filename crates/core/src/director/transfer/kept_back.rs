@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_follows_in_its_order() {
+    fn buffered_segments_are_replayed_in_order() {
         let mut all = KeptBack::default();
         assert_eq!(all.keep(&key(1), 1), Some(1), "it has a server");
         all.begin(key(1), 0);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_all_is_bounded() {
+    fn buffered_segments_are_bounded() {
         let mut all = KeptBack::default();
         let connections = KEPT_OF_ALL_MAX as u16 / KEPT_MAX as u16 + 1;
         for port in 0..connections {

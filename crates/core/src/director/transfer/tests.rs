@@ -72,7 +72,7 @@ fn a_connection_is_read_chosen_for_and_given() {
 }
 
 #[test]
-fn what_the_server_cant_have_comes_back_and_is_carried() {
+fn refused_handoff_returns_connection_to_splicing() {
     let code = ErrorCode::NotRestored;
     for (inputs, expected) in [
         (vec![CHOSEN, TransferInput::NotExported], TransferOrder::Keep),
@@ -105,7 +105,7 @@ fn what_the_server_cant_have_comes_back_and_is_carried() {
 }
 
 #[test]
-fn who_may_have_it_keeps_it() {
+fn server_that_may_have_connection_keeps_it() {
     // It was told, and never answered: whatever comes later, it isn't taken back.
     let exported = TransferInput::Exported { len: Some(5) };
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
@@ -128,7 +128,7 @@ fn who_may_have_it_keeps_it() {
 }
 
 #[test]
-fn nobody_makes_a_socket_of_what_no_cookie_vouches_for() {
+fn segment_without_valid_cookie_makes_no_socket() {
     let moved = [
         TransferInput::Leaves,
         TransferInput::Admitted,
@@ -145,7 +145,7 @@ fn nobody_makes_a_socket_of_what_no_cookie_vouches_for() {
 }
 
 #[test]
-fn what_a_server_doesnt_let_go_stays_or_ends() {
+fn connection_that_server_refuses_to_release_stays_or_ends() {
     let (leaves, busy) =
         ([TransferInput::Leaves, TransferInput::Admitted], TransferInput::Denied(ErrorCode::Busy));
     let ends = |inputs: &[TransferInput]| after(Transfer::moving(0), &[&leaves, inputs].concat()).0;
@@ -580,7 +580,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn exactly_one_has_a_connection_whatever_the_network_does(
+    fn transfer_leaves_one_owner_under_any_loss(
         moving: bool, dice in prop::collection::vec(any::<u8>(), 60..400)
     ) {
         let mut world = World::new(moving, dice);
@@ -589,7 +589,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_comes_in_whatever_order_a_transfer_ends(
+    fn transfer_ends_for_any_order_of_inputs(
         moving: bool, inputs in prop::collection::vec((any_input(), 0u64..20_000), 0..120)
     ) {
         let mut transfer = if moving { Transfer::moving(0) } else { Transfer::accepted(0) };

@@ -156,7 +156,7 @@ fn questions_have_the_answers_that_the_standards_want() {
 }
 
 #[test]
-fn what_is_no_query_is_refused_or_not_answered() {
+fn non_query_is_refused_or_unanswered() {
     let names = names();
     let good = query("www.example.com", rtype::A, Some(&[]));
     let mut out = vec![0; 65_535];
@@ -188,7 +188,7 @@ fn what_is_no_query_is_refused_or_not_answered() {
 }
 
 #[test]
-fn what_clients_say_of_themselves_is_read_with_care() {
+fn malformed_edns_options_are_refused() {
     let names = names();
     let code = |options: &[u8]| answer(&names, &query("www.example.com", rtype::A, Some(options)))[3] & 15;
     let subnet = |bytes: &[u8]| [&[0, 8, 0, bytes.len() as u8], bytes].concat();
@@ -217,7 +217,7 @@ fn what_clients_say_of_themselves_is_read_with_care() {
 }
 
 #[test]
-fn who_is_dead_is_not_given_and_where_all_are_it_is_said() {
+fn dead_server_is_omitted_and_all_dead_follow_none_alive() {
     let dead = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, false)];
     let one_lives = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, true)];
     let ask = |none_alive: EmptyPool, addresses: &[Address]| {
@@ -272,7 +272,7 @@ fn the_next_ones_stand_behind_the_first() {
 }
 
 #[test]
-fn an_answer_tells_for_whom_it_holds() {
+fn answer_states_client_subnet_scope() {
     let scope = |draw: Selection| {
         let names = names_with(AddressPool::new(
             settings(draw, EmptyPool::All),
@@ -289,7 +289,7 @@ fn an_answer_tells_for_whom_it_holds() {
 }
 
 #[test]
-fn a_network_gets_its_part_and_no_more_bytes_than_it_sent() {
+fn limited_network_gets_no_amplification() {
     let names = names();
     let mut allowance =
         RateBucket::new(Limit { per_second: 10, burst: 5, ..Limit::default() }, KEY, Arc::default());
@@ -335,7 +335,7 @@ fn networks_without_number_get_no_more_bytes_together_than_they_sent() {
 }
 
 #[test]
-fn who_has_shown_where_it_is_is_answered() {
+fn client_with_cookie_is_not_limited() {
     let names = names();
     let mut allowance =
         RateBucket::new(Limit { per_second: 1, burst: 1, ..Limit::default() }, KEY, Arc::default());
@@ -432,7 +432,7 @@ fn binding(params: &[(u16, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn service_bindings_hint_at_who_is_given() {
+fn svcb_hints_match_selected_addresses() {
     let (one, two, six) = ("192.0.2.11", "192.0.2.12", "2001:db8::11");
     let bound = |addresses: &[Address], none_alive: EmptyPool| {
         let mut zone = zone();
@@ -509,7 +509,7 @@ fn shares_fall_as_loads_rise() {
 
 /// By what it reports, a server gains half again of its share at the most: of two, of four, and of two weights.
 #[test]
-fn a_report_gains_no_more_than_it_may() {
+fn report_gain_is_capped() {
     let uses = |weight, permille| PoolMember {
         weight,
         tenths: 10,
@@ -552,13 +552,13 @@ impl MapShares for Vec<MemberShare> {
 
 proptest! {
     #[test]
-    fn whatever_comes_nothing_breaks(bytes in prop::collection::vec(any::<u8>(), 0..600), turn in any::<u64>()) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600), turn in any::<u64>()) {
         let mut out = vec![0; 65_535];
         let _ = names().answer(&asked(&bytes, turn), None, &mut out);
     }
 
     #[test]
-    fn a_query_changed_anywhere_breaks_nothing_and_its_answer_fits(
+    fn mutated_query_never_panics_and_answer_fits(
         at in 0usize..80, to in any::<u8>(), room in 12usize..1_300, transport in any::<bool>(),
     ) {
         let option = [0, 8, 0, 7, 0, 1, 24, 0, 203, 0, 113, 0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 3, 0, 0];
@@ -575,7 +575,7 @@ proptest! {
     }
 
     #[test]
-    fn an_answer_says_all_or_that_something_is_missing(count in 1u8..120, len in 0u16..5_000) {
+    fn answer_is_complete_or_truncated(count in 1u8..120, len in 0u16..5_000) {
         let many: Vec<_> = (0..count).map(|last| (name("x.example.com"), rtype::A, 300, vec![192, 0, 2, last])).collect();
         let zone = Zone::new(name("example.com"), records(&[]).into_iter().chain(many)).unwrap();
         let names = Catalog::new([Arc::new(zone)], Vec::new(), KEY, "");

@@ -39,7 +39,7 @@ fn a_chain_of_names_is_followed_to_its_end() {
 }
 
 #[test]
-fn a_circle_of_names_is_found_however_one_comes_to_it() {
+fn cname_loop_is_detected_from_any_entry() {
     for (before, around) in (0..6).flat_map(|before| (1..14).map(move |around| (before, around))) {
         let count = before + around;
         let links = (0..count).map(|number| {
@@ -86,14 +86,14 @@ fn names_that_stand_already_are_pointed_at() {
 }
 
 #[test]
-fn what_a_client_sets_for_resolvers_does_not_come_back() {
+fn resolver_flags_of_query_are_not_echoed() {
     let mut bytes = query("www.example.com", rtype::A, None);
     bytes[3] |= 0x10 | 0x20;
     assert_eq!(answer(&names(), &bytes)[3] & 0x30, 0, "CD and AD (RFC 4035, section 3.1.6)");
 }
 
 #[test]
-fn an_error_has_edns_where_the_query_had_it() {
+fn error_answer_has_edns_like_its_query() {
     let names = names();
     let bad_option = query("www.example.com", rtype::A, Some(&[0, 8, 0, 9]));
     let bare = [0, 0, 41, 0x04, 0xd0, 0, 0, 0, 0, 0, 0];

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_queue_gives_to_the_least_loaded_until_it_is_not() {
+    fn paper_queue_selects_least_loaded_member() {
         let dispatch = dispatch(Choice::Head, &[(1, 100_000), (1, 60_000), (1, 1_000_000)]);
         let first: Vec<usize> = (0..6).map(|client| dispatch.choose(&wanted(client)).unwrap().id).collect();
         assert_eq!(first, [1, 1, 1, 1, 0, 1]);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn two_choices_even_out_what_members_were_given() {
+    fn two_choices_balance_dispatch_counts() {
         let equal = dispatch(Choice::Two, &[(1, 0), (1, 0), (1, 0)]);
         let shares_of_equals = shares(&equal, 3_000);
         assert!(shares_of_equals.iter().all(|share| (950..1_050).contains(share)), "{shares_of_equals:?}");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_as_many_as_loads_leave_of_weights_and_within_what_they_may_gain() {
+    fn turns_follow_loads_within_gain_limit() {
         let of = |gain_percent, parts: &[(u16, u64)]| {
             let weights: Vec<(u16, u64)> = parts.iter().map(|(weight, _)| (*weight, 0)).collect();
             let mut candidates = candidates(&weights);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_name_the_members_and_what_none_takes_goes_to_all() {
+    fn routed_request_goes_to_route_members_else_all() {
         let route = |path: &str, members: &[usize]| RouteTo {
             route: crate::farm::Route {
                 host: None,
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_nobody() {
+    fn empty_group_chooses_no_member() {
         for choice in CHOICES {
             assert!(dispatch(choice, &[]).choose(&wanted(1)).is_none());
             assert!(dispatch(choice, &[(0, 0)]).choose(&wanted(1)).is_none());
@@ -436,7 +436,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_is_chosen_has_a_weight_and_is_counted_once(
+        fn chosen_member_has_weight_and_one_count(
             described in proptest::collection::vec((0u16..4, any::<u64>()), 1..20), choice in prop::sample::select(&CHOICES), client: u32
         ) {
             let dispatch = dispatch(choice, &described);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_from_what_is_malformed() {
+    fn impossible_values_differ_from_malformed_lines() {
         let cases = [
             ("", JoinerError::Empty),
             ("http://m1 http://m2", JoinerError::Unknown),
@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_the_same(line in "http://m[0-9]( weight=[0-9]{1,3}| anonymous| path=/[a-z*é]{0,5}| host=[a-z.*]{1,6}){0,4}|\\PC*") {
+        fn parsed_line_round_trips(line in "http://m[0-9]( weight=[0-9]{1,3}| anonymous| path=/[a-z*é]{0,5}| host=[a-z.*]{1,6}){0,4}|\\PC*") {
             if let Ok(joiner) = Joiner::parse(&line) {
                 prop_assert_eq!(Joiner::parse(&joiner.to_string()), Ok(joiner));
             }

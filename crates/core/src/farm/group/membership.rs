@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_director_that_forgot_it_has_it_join_at_once_and_one_that_always_forgets_later() {
+    fn forgetful_director_makes_member_rejoin_with_backoff() {
         let mut member = member();
         assert_eq!((member.poll(20_000), member.probed(20_000, true)), (Some(Probe), Some(REPORT)));
         assert_eq!(member.answered(20_001, Status(409), 0), Some(Join));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_clock_is_left_out_of_reports_until_it_joins_again() {
+    fn refused_timestamp_is_omitted_until_rejoin() {
         let mut member = member();
         assert_eq!((member.poll(20_000), member.probed(20_000, true)), (Some(Probe), Some(REPORT)));
         assert_eq!((member.answered(20_000, Status(422), 0), member.poll_timeout()), (None, 33_500));

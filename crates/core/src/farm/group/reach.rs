@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_where_it_joined_from_or_where_it_was_named() {
+    fn member_address_is_its_source_or_allowed_name() {
         let reach = reach(&[]);
         for host in ["192.0.2.31", "any.example"] {
             assert_eq!(reach.permits(host, at("192.0.2.31")), Ok(()));

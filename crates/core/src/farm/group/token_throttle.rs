@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn right_ones_use_up_nothing() {
+    fn correct_tokens_use_no_tries() {
         let mut throttle = TokenThrottle::default();
         for _ in 0..1_000 {
             assert!(throttle.may_look_up(7, A));

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stranded_is_followed_at_once() {
+    fn server_on_removed_interface_is_followed_at_once() {
         let mut binding = Binding::at(A);
         binding.strand();
         assert_eq!(binding.note_reply(B), BindingChange::Landed { from: A });

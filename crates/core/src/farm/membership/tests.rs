@@ -121,7 +121,7 @@ fn joined(host: u8) -> MembershipEvent {
 }
 
 #[test]
-fn the_director_asks_for_the_address_and_takes_who_answers() {
+fn discovery_adds_servers_that_answer_arp() {
     let mut membership = Membership::new(&[service()], around(), 70);
     assert_eq!(membership.next_round_at(), Some(70));
     assert_eq!(membership.round(70), DiscoveryRound { requests: vec![VIP], notices: vec![] });
@@ -147,7 +147,7 @@ fn the_second_round_comes_soon_and_the_others_at_the_interval() {
 }
 
 #[test]
-fn who_is_silent_is_drained_then_removed_and_may_return() {
+fn silent_server_is_drained_removed_and_may_return() {
     let mut lan = Lan::new(service());
     lan.reply(place(1), VIP);
     lan.reply(place(2), VIP);
@@ -163,7 +163,7 @@ fn who_is_silent_is_drained_then_removed_and_may_return() {
 }
 
 #[test]
-fn when_all_are_silent_at_once_none_is_removed() {
+fn simultaneous_silence_removes_no_server() {
     let mut lan = Lan::new(service());
     lan.reply(place(1), VIP);
     lan.rounds(20, &[]);
@@ -257,7 +257,7 @@ fn an_allow_list_of_macs_and_addresses() {
 }
 
 #[test]
-fn a_cap_on_servers_and_on_what_is_remembered_of_strangers() {
+fn servers_and_remembered_refusals_are_capped() {
     let mut lan = Lan::new(Service { servers_max: 2, ..service() });
     let mut told = 0;
     for host in 1..=100 {
@@ -269,7 +269,7 @@ fn a_cap_on_servers_and_on_what_is_remembered_of_strangers() {
 }
 
 #[test]
-fn nobody_takes_the_place_of_director_or_router() {
+fn reply_with_director_or_router_mac_is_refused() {
     let mut lan = Lan::new(service());
     let cases = [
         (place(5), DIRECTOR, ReplyRefusal::ClaimsDirector),
@@ -311,7 +311,7 @@ fn a_server_must_be_silent_for_an_announced_address() {
 }
 
 #[test]
-fn a_server_that_moves_is_followed_when_it_is_silent_at_the_old_place() {
+fn moved_server_is_followed_once_old_mac_is_silent() {
     let mut lan = Lan::new(Service { servers: vec![listed(11)], discover: None, ..service() });
     let web = || String::from("web11");
     lan.reply(place(1), own_address(11));
@@ -332,7 +332,7 @@ fn a_server_that_moves_is_followed_when_it_is_silent_at_the_old_place() {
 }
 
 #[test]
-fn a_mac_belongs_to_the_interface_it_answered_on() {
+fn mac_is_bound_to_its_interface() {
     let mut lan = Lan::new(service());
     lan.reply(place(1), VIP);
     let there = LinkAddress { mac: mac(1), ifindex: OTHER_ETH };
@@ -347,7 +347,7 @@ fn a_mac_belongs_to_the_interface_it_answered_on() {
 }
 
 #[test]
-fn a_reload_keeps_the_servers_it_still_has() {
+fn reload_keeps_remaining_servers() {
     let mut lan = Lan::new(Service { servers: vec![listed(11), listed(12)], ..service() });
     lan.reply(place(1), own_address(11));
     lan.reply(place(2), own_address(12));
@@ -447,7 +447,7 @@ fn servers_of_an_ipv6_address_are_discovered_alike() {
 }
 
 #[test]
-fn who_is_asked_alone_may_leave_out_its_mac() {
+fn unicast_solicitation_may_be_answered_without_mac() {
     let mut lan = Lan::new(Service { addresses: vec![SocketAddr::new(VIP6.into(), 80)], ..service() });
     // Type, code and checksum; solicited; to the director's own address. No option.
     let mut bare = announcement(mac(1), VIP6);

@@ -120,7 +120,7 @@ fn a_farm_becomes_tables() {
 }
 
 #[test]
-fn who_takes_no_new_sessions_keeps_the_old() {
+fn drained_server_keeps_its_sessions() {
     let plan = plan_one(vec![
         up("a"),
         down("b", 9),
@@ -168,7 +168,7 @@ fn servers_that_fail_at_once_stay_in_the_ring() {
 }
 
 #[test]
-fn the_last_set_leaves_out_who_is_drained_or_never_worked() {
+fn last_working_set_excludes_drained_and_never_up() {
     let plan = plan_one(vec![
         down("a", 100_000),
         change(down("b", 100_000), |b| b.admin_draining = true),
@@ -216,7 +216,7 @@ fn numbers_stay_through_changes_of_the_farm() {
 }
 
 #[test]
-fn a_slot_is_not_given_away_while_sessions_may_hold_it() {
+fn slot_is_not_reused_while_sessions_hold_it() {
     let web = service("web", 80);
     let mut slots = Slots::default();
     let mut previous: Option<Plan> = None;
@@ -286,7 +286,7 @@ fn a_restarted_control_plane_comes_to_the_tables_that_run() {
 }
 
 #[test]
-fn what_runs_is_adopted_with_care() {
+fn running_tables_are_adopted_if_consistent() {
     let mut running = Tables::clone(&plan_one(vec![up("a")]).tables);
     let entry = running.servers[&1];
     let key = |port| VipKey { address: [192, 0, 2, 9].into(), port, protocol: Protocol::Udp };
@@ -328,7 +328,7 @@ fn a_farm_with_too_many_servers_leaves_some_out() {
 }
 
 #[test]
-fn what_cannot_be_planned_changes_nothing() {
+fn failed_plan_changes_no_slots() {
     let mut slots = Slots::default();
     let mut refuse = |services: &[farm::Service]| {
         let states: Vec<ServiceState<'_>> =

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_of_a_connection_is_read_alike_however_it_is_cut() {
+    fn requests_parse_the_same_for_any_segmentation() {
         let length = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nGET / \n\n\n\n";
         let chunks = "5\r\nGET /\r\n0A ;x=y\r\n\n\n\n\n\n\n\n\n\n\n\r\n0\r\nA: b\r\n\r\n";
         let good = format!("{GET}{length}{CHUNKED}{chunks}{CHUNKED}0\r\n\r\n{GET}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_malformed_body_nothing_is_a_request() {
+    fn malformed_body_ends_request_parsing() {
         for body in [
             "x\r\n",
             "\r\n",

@@ -75,7 +75,7 @@ fn heads_that_two_readers_would_take_differently_are_refused() {
 }
 
 #[test]
-fn connections_are_kept_as_the_version_has_it() {
+fn keep_alive_follows_http_version() {
     let kept = |version: &str, line: &str| {
         one(&format!("GET / HTTP/{version}\r\nHost: a\r\n{line}\r\n")).keeps_alive
     };
@@ -101,7 +101,7 @@ fn targets_and_hosts_of_every_form_are_read() {
 }
 
 #[test]
-fn what_is_wrong_has_a_status() {
+fn malformed_requests_map_to_statuses() {
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(HEAD_MAX));
     let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX));
     let post = |lines: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
@@ -215,7 +215,7 @@ fn length(answer: &[u8], is_head: bool) -> (u16, usize) {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_the_answer_is_one_answer(path in "\\PC*|(/|\\\\|%|\r|\n|[&<>\"'a-z])*", is_head: bool) {
+    fn any_request_gets_exactly_one_answer(path in "\\PC*|(/|\\\\|%|\r|\n|[&<>\"'a-z])*", is_head: bool) {
         let mut out = Vec::new();
         redirect(&mut out, &ResponseFraming { is_head, ..frame() }, RedirectStatus::Found, "http://m1", &path);
         prop_assert_eq!(length(&out, is_head), (302, out.len()));

@@ -203,7 +203,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn what_is_counted_has_its_name_and_is_told_once() {
+    fn refusal_has_name_and_is_reported_once() {
         let mut tally = SenderCounts::default();
         let version = Refusal::Version { theirs: 2, ours: 1 };
         let told = [version, Refusal::Forged, version].map(|refusal| tally.refuse(refusal));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_be_upgraded_and_which_clock_is_wrong_is_said() {
+    fn refusal_names_older_version_and_wrong_clock() {
         let said = |refusal: Refusal| refusal.to_string();
         assert!(said(Refusal::Version { theirs: 1, ours: 2 }).ends_with("upgrade it"));
         assert!(said(Refusal::Version { theirs: 3, ours: 2 }).ends_with("upgrade this node"));

@@ -237,7 +237,7 @@ fn two_that_go_on_under_one_name_are_told_apart_and_one_is_believed() {
 
 /// A node that was left out of a file for a while may remember what was said before.
 #[test]
-fn a_node_that_comes_back_into_the_file_is_spoken_to_where_it_was_left() {
+fn node_restored_to_file_keeps_its_association() {
     for delivery in BOTH {
         let mut pair = acquainted(delivery);
         for _ in 0..200 {
@@ -261,7 +261,7 @@ fn a_node_that_comes_back_into_the_file_is_spoken_to_where_it_was_left() {
 }
 
 #[test]
-fn a_reason_is_told_once_until_the_node_is_heard_anew_and_lasts_until_it_is_understood() {
+fn refusal_is_reported_once_and_kept_until_valid_message() {
     let mut pair = acquainted(Delivery::Each);
     let (key, version) = (Refusal::Key { ahead_h: 24 }, Refusal::Version { theirs: 2, ours: 1 });
     let one = &mut pair.nodes[0].association;
@@ -317,7 +317,7 @@ proptest! {
 
     /// [`Pair::check`] looks at everything that is believed.
     #[test]
-    fn whatever_is_lost_kept_and_played_back_nothing_old_is_believed_and_nodes_find_each_other(
+    fn replayed_messages_are_refused_and_nodes_reassociate(
         each: bool, events in prop::collection::vec(event(), 0..80),
     ) {
         let mut pair = Pair::new(if each { Delivery::Each } else { Delivery::Latest });

@@ -55,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_takes_what_a_set_would(
+        fn replay_window_accepts_like_a_set(
             numbers in prop::collection::vec(1u64..300, 0..400), reach in prop::sample::select(std::vec![1, 2, 63, 64]),
         ) {
             let (mut window, mut set) = (ReplayWindow::default(), BTreeSet::new());

@@ -29,7 +29,7 @@ fn members_join_and_leave_by_lines() {
 }
 
 #[test]
-fn reports_say_a_load_and_perhaps_when_and_whose() {
+fn load_inform_parses_load_time_and_url() {
     let report = |load, stamp_ms, of: Option<&str>| LoadInform { load, stamp_ms, url: of.map(url) };
     let cases = [
         ("93", report(93.0, None, None)),
@@ -88,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read(load in 0.0..1e9, stamp_ms in proptest::option::of(0u64..90_000_000_000_000), has_url: bool, lines in 1usize..5) {
+    fn messages_round_trip(load in 0.0..1e9, stamp_ms in proptest::option::of(0u64..90_000_000_000_000), has_url: bool, lines in 1usize..5) {
         let report = LoadInform { load, stamp_ms, url: has_url.then(|| url("https://m1/x")) };
         let read = GroupMessage::read(Verb::Inform, write_inform(&report).as_bytes());
         let Ok(GroupMessage::Inform(read)) = read else { panic!("{read:?}") };

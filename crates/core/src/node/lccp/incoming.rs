@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_restored_once_however_often_it_comes() {
+    fn repeated_handoff_restores_connection_once() {
         let (mut takings, now) = (takings(), 1_000);
         let bytes = vec![7; 2_500];
         let pieces = pieces(9_000, &bytes);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_restored_never_is() {
+    fn failed_restore_is_never_retried() {
         let (mut takings, now) = (takings(), 1_000);
         let first = pieces(5, b"GET").remove(0);
         assert!(matches!(takings.take(NODE, socket(), first.clone(), now), HandoffAction::Restore(_)));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_bounded() {
+    fn settled_handoffs_are_bounded() {
         let (mut takings, now) = (takings(), 1_000);
         let elsewhere = SocketId::new(socket().client(), "192.0.2.101:80".parse().unwrap()).unwrap();
         let other = MessageBody::Error { socket: Some(elsewhere), code: ErrorCode::NoServer };
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_stays_so_when_its_service_goes() {
+    fn taken_connection_stays_after_service_removal() {
         let (mut takings, now) = (takings(), 1_000);
         let piece = pieces(5, b"GET").remove(0);
         assert!(matches!(takings.take(NODE, socket(), piece.clone(), now), HandoffAction::Restore(_)));

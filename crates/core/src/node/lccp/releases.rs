@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_work_is_asked_for_again_and_not_for_ever() {
+    fn busy_release_is_retried_a_bounded_number_of_times() {
         let (mut releases, busy) = (Releases::default(), Some(Err(ErrorCode::Busy)));
         for _ in 0..BUSY_MAX {
             assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_leave_is_available() {
+    fn available_bandwidth_excludes_cross_traffic() {
         for bps in [4_000_000, 40_000_000] {
             for others_percent in [0, 25, 50, 75] {
                 let link = Link { others_bps: bps * others_percent / 100, ..Link::of(bps) };
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_of_which_too_little_came_say_nothing() {
+    fn trains_with_too_few_packets_give_no_estimate() {
         let link = Link::of(4_000_000);
         let train = link.carry(&at_once());
         assert_eq!(bottleneck_bps(&train[..GAPS_MIN]), None);

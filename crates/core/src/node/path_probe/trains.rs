@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_director_that_shows_where_it_is_gets_each_train_once() {
+    fn verified_director_gets_each_train_once() {
         let mut farm = Farm::new();
         let challenge = farm.challenge(1_000, REQUEST);
         for step in [TrainKind::AtOnce, TrainKind::Paced] {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_elsewhere_late_or_a_stranger_gets_no_train() {
+    fn unverified_or_late_director_gets_no_train() {
         let mut farm = Farm::new();
         let challenge = farm.challenge(1_000, REQUEST);
         let elsewhere = ([192, 0, 2, 2], 5_001).into();

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_host_says_it_owns_is_left_to_it() {
+    fn address_owned_by_other_host_is_not_claimed() {
         let one = address(Some("a"));
         let claims = BTreeSet::from([one.address]);
         let b = HostCandidate { claims: Some(&claims), ..host("b", false) };
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_given_back_gently_or_at_once_when_the_rightful_owner_claims_it() {
+    fn address_is_released_gently_or_at_once_on_owner_claim() {
         let one = address(Some("a"));
         let list = core::slice::from_ref(&one);
         let (claims, nothing) = (BTreeSet::from([one.address]), BTreeSet::new());
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_claim_an_address_one_keeps_it_and_announces_it_again() {
+    fn address_conflict_leaves_one_owner_that_reannounces() {
         for publisher in [None, Some("a"), Some("b"), Some("c")] {
             let one = address(publisher);
             let list = core::slice::from_ref(&one);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_returned_host_may_have_owned_is_announced_again() {
+    fn addresses_of_returned_host_are_reannounced() {
         let one = address(Some("a"));
         let list = core::slice::from_ref(&one);
         let mut owner = AddressOwnership::default();
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_may_have_owned_before_it_began_anew_is_announced_again() {
+    fn addresses_of_restarted_host_are_reannounced() {
         let (one, nothing) = (address(Some("a")), BTreeSet::new());
         let list = core::slice::from_ref(&one);
         let mut owner = AddressOwnership::default();

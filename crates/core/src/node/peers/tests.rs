@@ -86,7 +86,7 @@ fn two_hosts_know_each_other_after_three_datagrams() {
 }
 
 #[test]
-fn what_a_host_says_of_itself_arrives_and_is_told_soon() {
+fn host_report_arrives_and_changes_are_sent_early() {
     let (mut a, mut b) = acquainted(0);
     let macs = vec![Mac([2, 0, 0, 0, 0, 1])];
     tick(&mut a, 500);
@@ -119,7 +119,7 @@ fn silence_counts_as_down_and_is_told_once() {
 }
 
 #[test]
-fn a_replayed_a_late_and_a_misdirected_datagram_change_nothing() {
+fn replayed_late_or_misdirected_datagram_is_ignored() {
     let (mut a, mut b) = acquainted(0);
     let old = tick(&mut b, 500);
     let new = tick(&mut b, 1_000);
@@ -297,7 +297,7 @@ fn why_a_host_is_not_heard_is_known_as_far_as_can_be_told() {
 }
 
 #[test]
-fn a_reload_keeps_what_is_known_under_the_services_new_places() {
+fn reload_keeps_reports_under_new_service_numbers() {
     let (mut a, mut b) = acquainted(0);
     b.set_own(OwnStatus { up: 0b10, draining: 0b01, ..OwnStatus::default() });
     a.receive(500, &tick(&mut b, 500));
@@ -336,7 +336,7 @@ fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
 
 /// As while its programs are loaded: what others have said meanwhile still waits.
 #[test]
-fn a_host_that_stood_still_hears_the_others_before_it_concludes_anything() {
+fn paused_host_receives_reports_before_timing_out_peers() {
     let (mut a, mut b) = acquainted(0);
     pass(&mut b, 4 * SILENCE_MS);
     let late_ms = b.next_at();
@@ -377,7 +377,7 @@ fn a_host_takes_part_once_the_ring_of_the_others_is_in_force() {
 }
 
 #[test]
-fn who_left_and_comes_back_is_told_of() {
+fn returning_host_is_reported() {
     let (mut a, mut b) = acquainted(0);
     a.receive(500, &tick(&mut b, 500));
     let (_, end) = b.leave(600).remove(0);
@@ -404,7 +404,7 @@ fn who_left_and_comes_back_is_told_of() {
 }
 
 #[test]
-fn who_leaves_is_followed_at_once() {
+fn leaving_host_takes_effect_at_once() {
     let (mut a, mut b) = acquainted(0);
     a.receive(500, &tick(&mut b, 500));
     let (_, end) = b.leave(600).remove(0);

@@ -282,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn datagrams_round_trip(
             numbers in any::<[u64; 6]>(), bits in any::<[u64; 4]>(), load: u32, (ready, accompanied) in any::<(bool, bool)>(),
             macs in prop::collection::vec(any::<[u8; 6]>(), 0..12),
         ) {

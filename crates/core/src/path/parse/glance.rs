@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_what_is_not_ip() {
+    fn non_ip_frame_has_no_endpoints() {
         let frame = v4(0x45, [0, 0], 6, &[TCP]);
         assert!((0..34).all(|len| seen(&frame[..len]).is_none()));
         assert!(seen(&frame[..34]).is_some());

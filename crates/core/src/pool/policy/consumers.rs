@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_is_taken_somewhere_and_wherever_it_has_a_column() {
+    fn every_policy_has_a_consumer_and_matching_columns() {
         for policy in POLICIES {
             assert!(
                 Consumer::ALL.iter().any(|one| one.policies().any(|taken| taken == *policy)),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_no_sessions_takes_no_policy_by_them() {
+    fn consumer_without_sessions_has_no_session_policy() {
         assert_eq!(Consumer::Names.lacks(&POWER_OF_TWO), Some(Signal::Active));
         assert_eq!(Consumer::Redirect.lacks(&POWER_OF_TWO), None, "it counts what it gave");
         for consumer in [Consumer::Redirect, Consumer::Names] {

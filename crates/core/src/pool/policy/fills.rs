@@ -105,7 +105,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn what_is_kept_is_what_would_be_filled(
+        fn cached_table_equals_new_table(
             sets in prop::collection::vec((prop::collection::vec(0_u16..4, 0..4), 1_u16..20), 1..8)
         ) {
             let mut fills = Fills::keeping(3);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_longest_goes_first() {
+    fn least_recently_used_table_is_evicted() {
         let mut fills = Fills::keeping(3);
         for first in [0, 1, 2, 0, 3] {
             fills.table(&members(&[1], first));

@@ -160,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gives_no_table() {
+    fn empty_members_give_no_table() {
         assert!(maglev(&[], HASH_SLOTS).is_empty());
         assert!(maglev(&members(&[0, 0], 0), HASH_SLOTS).is_empty());
     }
 
     #[test]
-    fn one_server_has_it_all() {
+    fn single_server_fills_the_table() {
         assert!(maglev(&members(&[7], 0), HASH_SLOTS).iter().all(|&slot| slot == 1));
     }
 

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_keeps_its_sessions_until_it_is_well_above_the_average() {
+    fn host_overflows_only_well_above_average() {
         let mut balance = OverflowState::default();
         let others = [host(1, 100), host(1, 100)];
         assert_eq!(shares(&mut balance, host(1, 100), &others), [1000, 0, 0]);
@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn somebody_is_always_chosen_and_nobody_twice_differently(hosts in hosts(), above: bool) {
+        fn overflow_always_chooses_one_host_consistently(hosts in hosts(), above: bool) {
             let mut balance = OverflowState { above };
             let first = shares(&mut balance, hosts[0], &hosts[1..]);
             prop_assert_eq!(first.len(), hosts.len());
@@ -200,7 +200,7 @@ mod tests {
         }
 
         #[test]
-        fn who_is_above_gives_to_those_below_alone(hosts in hosts()) {
+        fn overloaded_host_gives_only_to_underloaded(hosts in hosts()) {
             let mut balance = OverflowState::default();
             let shares = shares(&mut balance, hosts[0], &hosts[1..]);
             let sum: u128 = hosts.iter().filter(|h| h.weight > 0).map(load).sum();

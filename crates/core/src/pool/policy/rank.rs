@@ -113,7 +113,7 @@ mod tests {
 
     /// A weight of (1 + 100e6 + 60e6) / (3 * 10000) = 5333.3; and 4e6 / 10000 = 400 of 4 Mbit/s.
     #[test]
-    fn the_paper_has_it_so() {
+    fn rank_matches_paper_example() {
         let weight = |delay_us, bottleneck, available| {
             let inverse = inverse_weight(&signals(delay_us, Some(bottleneck), Some(available))).unwrap();
             1e12 / inverse as f64
@@ -174,7 +174,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_gains_by_more_delay_or_less_bandwidth(
+        fn rank_never_improves_with_worse_path(
             delay in 0..=DELAY_MAX, more in 0..=DELAY_MAX, free in 0..=BANDWIDTH_MAX, less in 0..=BANDWIDTH_MAX
         ) {
             for load in [wait_us, inverse_weight] {

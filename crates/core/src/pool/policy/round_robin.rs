@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_and_weight_zero() {
+    fn round_robin_of_no_members_or_zero_weight_is_empty() {
         assert!(order(&[]).is_empty());
         assert!(order(&[0, 0]).is_empty());
         assert_eq!(order(&[0, 3]), [2]);
     }
 
     #[test]
-    fn a_lap_too_long_is_scaled_down_and_leaves_nobody_out() {
+    fn long_round_is_scaled_down_and_keeps_every_member() {
         let mut weights = std::vec![65_535; 255];
         weights.push(1);
         let order = order(&weights);

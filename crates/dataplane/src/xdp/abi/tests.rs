@@ -78,7 +78,7 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
 }
 
 #[test]
-fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
+fn handoff_entry_round_trips() {
     let in_force = HandoffKeys { generation: 77, ring_halves: 1 << 63 | 1 };
     for later in [RehandoffMode::Stay, RehandoffMode::Close, RehandoffMode::Rehandoff] {
         let terms = Handoff { mss: 1460, punt: 4095, held: 4094, later };
@@ -92,7 +92,7 @@ fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
 }
 
 #[test]
-fn a_held_frame_is_read_as_the_other_side_wrote_it() {
+fn punted_frame_matches_c_layout() {
     let mut held = c::held {
         ifindex: 3,
         len: 4,

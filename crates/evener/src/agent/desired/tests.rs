@@ -54,7 +54,7 @@ fn asked(text: &str, identity: &AgentIdentity) -> Result<DesiredState, String> {
 }
 
 #[test]
-fn who_is_told_to_clients_has_nothing_to_do_but_tell_its_load() {
+fn server_of_dns_name_only_reports_load() {
     let name = |server: &str| {
         format!(
             "[dns]\nlisten = \"192.0.2.53:53\"\nzone = [{{ name = \"example.com\" }}]\n[[dns.name]]\n\
@@ -159,7 +159,7 @@ fn connections_are_taken_by_every_link_and_by_loopback() {
 }
 
 #[test]
-fn where_every_host_decides_it_accepts_and_is_asked() {
+fn every_host_agent_accepts_and_has_punt_listener() {
     let secret = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
     let text = |keys: &str, server: &str| {
         format!("{secret}{}", service(&format!("method = \"handoff\"\n{keys}"), server))
@@ -204,7 +204,7 @@ fn where_every_host_decides_it_accepts_and_is_asked() {
 }
 
 #[test]
-fn nat_asks_for_nothing() {
+fn nat_server_needs_no_settings() {
     let text = "[[service]]\nname = \"web\"\naddress = \"192.0.2.100:80\"\nmethod = \"nat\"\n\
                 [[service.server]]\nname = \"web1\"\naddress = \"10.0.0.11:8080\"\n";
     assert_eq!(asked(text, &AgentIdentity::default()).unwrap(), DesiredState::default());

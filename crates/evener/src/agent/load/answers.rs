@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_director_of_the_file_has_a_place_whoever_else_comes() {
+    async fn configured_director_always_gets_a_connection() {
         // A port that was free a moment ago.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (sender, load) = watch::channel(Load::default());
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_left_out() {
+    fn unknown_load_values_are_omitted() {
         let answer = response("GET", "/v1/load?x", &load());
         assert!(answer.contains("endpoint-load-metrics: TEXT cpu_utilization=0.2500\r\n"), "{answer}");
         assert!(answer.contains("\"memory\":null"), "{answer}");
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_director_reads_is_what_is_said() {
+    fn director_parses_agent_report() {
         let json_text = json!(load()).to_string();
         let report = crate::io::report::load(json_text.as_bytes()).unwrap();
         assert_eq!((report.utilisation_permille, report.bytes_to_send), (Some(250), Some(10)));

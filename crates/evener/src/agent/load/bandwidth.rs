@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_is_far_off_means_nothing() {
+    fn outlying_bandwidth_sample_is_ignored() {
         assert_eq!(
             known(&[&[9_000], &[476]]),
             Some(PathBandwidth { available: 8 * 476, bottleneck: 8 * 476 })
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_is_forgotten() {
+    fn old_bandwidth_samples_expire() {
         let mut bandwidth = Bandwidth::default();
         bandwidth.look(vec![1_000], Duration::ZERO);
         bandwidth.look(vec![], Duration::from_secs(60));

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn corrected_is_what_is_left_by_what_was_carried() {
+    fn corrected_delay_is_bytes_left_by_measured_rate() {
         let mut delay = Delay::new(DelayKind::Corrected);
         assert_eq!(look(&mut delay, &of(vec![]), 0, 0), Some(0.0));
         let first = of(vec![download(1, 0, 10 * MIB, 0), download(2, 0, 10 * MIB, 0)]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_while_there_is_no_more_to_send_makes_no_link_slower() {
+    fn idle_sending_does_not_lower_measured_rate() {
         let mut delay = Delay::new(DelayKind::Corrected);
         for at in 0..4 {
             look(&mut delay, &of(vec![download(1, at * MIB, 10 * MIB, at)]), at * MIB, at);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn first_speed_counts_until_something_was_carried() {
+    fn first_speed_applies_until_first_measurement() {
         let mut delay = Delay::new(DelayKind::Corrected);
         delay.first_speed = Some(MIB as f64);
         let first = of(vec![download(1, 0, 10 * MIB, 0)]);

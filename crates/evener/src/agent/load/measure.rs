@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cant_be_is_unknown() {
+    fn impossible_counters_give_unknown_load() {
         let mut meter = Meter::default();
         assert_eq!(meter.measure(HostCounters::default(), Duration::ZERO), Load::default());
         meter.measure(reading(9), Duration::from_secs(1));

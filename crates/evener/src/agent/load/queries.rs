@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_director_asks_and_nobody_else() {
+    async fn only_directors_may_query() {
         let queries = queries();
         let watch = queries.watch();
         let question = b"LOAD-QUERY / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";

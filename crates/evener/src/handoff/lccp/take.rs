@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_told_twice() {
+    fn replay_resumes_behind_received_bytes() {
         let seen = |received| LocalSocket::Connection { received }.outcome(3_000);
         assert_eq!(LocalSocket::Nothing.outcome(3_000), ReplayOutcome::Lacks { from: 0 });
         assert_eq!(LocalSocket::Gone.outcome(3_000), ReplayOutcome::Taken);

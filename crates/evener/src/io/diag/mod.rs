@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_found_with_what_they_have_taken() {
+    fn diag_finds_connection_with_received_bytes() {
         check().unwrap();
         for own in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
             let listener = TcpListener::bind((own, 0)).unwrap();

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_clients_have_yet_to_acknowledge_is_added_up() {
+    fn unacknowledged_bytes_of_clients_are_summed() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let clients: Vec<_> =
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_what_the_path_says_and_not_the_program() {
+    fn delivery_rate_is_unknown_when_app_limited() {
         let numbers = numbers(500_000);
         assert_eq!(delivery_rate(&vec![0; numbers.len()]), None);
         assert_eq!(delivery_rate(&numbers), Some(500_000));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_many_connections_is_one_client() {
+    fn many_connections_of_one_client_count_once() {
         let (slow, other) = (Ipv4Addr::new(192, 0, 2, 66), Ipv4Addr::new(192, 0, 2, 1));
         let bytes =
             [record_of(slow, 10), record_of(slow, 30), record_of(other, 900), record_of(slow, 20)].concat();

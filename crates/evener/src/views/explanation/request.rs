@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_data_plane_decides_and_what_it_asks() {
+    fn explain_shows_decided_and_punted_requests() {
         let cases = [
             ("http://img.example.com/img/a.png", false, Some((Some(0), 11))),
             ("http://IMG.example.com/a.png", false, Some((Some(1), 12))),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_told_as_the_file_has_it() {
+    fn explain_shows_route_as_configured() {
         let config = config();
         let web = config.services.first().unwrap();
         let (sentence, dispatch) = taken(web, Some(1), false);

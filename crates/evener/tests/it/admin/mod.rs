@@ -319,7 +319,7 @@ fn bad_requests_are_answered_in_sentences() {
 }
 
 #[test]
-fn the_tcp_port_changes_nothing() {
+fn tcp_listener_accepts_no_changes() {
     let daemon = Daemon::start();
     for path in ["/v1/drain/web/web2", "/v1/undrain/web/web2", "/v1/reload", "/v1/status"] {
         for method in ["POST", "PUT", "DELETE"] {
@@ -331,7 +331,7 @@ fn the_tcp_port_changes_nothing() {
 }
 
 #[test]
-fn orders_go_through_the_socket_whatever_the_names() {
+fn commands_by_socket_accept_any_server_name() {
     let daemon = Daemon::start();
     let done = parsed(daemon.unix("POST", "/v1/drain/192.0.2.100%3A80/a%2Fb%20%C3%A9"));
     assert_eq!(done, json!({"message": "\"192.0.2.100:80\" \"a/b \u{e9}\" drains: true."}));

@@ -366,7 +366,7 @@ mod tests {
     use crate::skip;
 
     #[test]
-    fn every_subject_does_what_is_measured() -> Result<()> {
+    fn every_bench_subject_forwards_packets() -> Result<()> {
         if !skip::has_root() {
             return Ok(());
         }

@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_too_much(load_is: u64, times: u64, passed: u64, report_ms: u64) {
+        fn loads_saturate_without_overflow(load_is: u64, times: u64, passed: u64, report_ms: u64) {
             let mut load = MemberLoad::default();
             load.given(at(0), times);
             load.fade(at(passed), report_ms);

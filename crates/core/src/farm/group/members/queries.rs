@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_refuses_to_be_asked_is_removed_at_once_unless_it_is_listed_or_reports() {
+    fn member_refusing_queries_is_removed_unless_listed_or_reporting() {
         let (mut members, id) = silent(false);
         members.queried(at(50_001), id, QueryResult::Unanswered);
         assert_eq!(members.snapshot(at(50_001)).len(), 1);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_asked_when_it_is_due_and_have_turns_by_their_answers() {
+    fn due_members_are_queried_and_answers_set_turns() {
         let mut members = asking("utilisation");
         assert_eq!(shares(&mut members, 0), [150, 150]);
         let asked = |orders: Vec<MemberOrder>| {

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_version_and_damaged_lines_are_nobody() {
+    fn records_of_other_version_or_damaged_are_dropped() {
         assert_eq!(read("evener group members 2\nhttp://m1\n"), []);
         assert_eq!(read(""), []);
         let read = read("evener group members 1\nhttp://m1 @joined @stamp=7\n\u{0}\u{0}\nhttp://m2 @left\n");

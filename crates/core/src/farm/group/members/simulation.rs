@@ -222,7 +222,7 @@ fn equal_members_have_equal_shares() {
 }
 
 #[test]
-fn whatever_clients_ask_by_themselves_is_taken_out_as_well() {
+fn direct_requests_of_clients_reduce_turns() {
     let play = Play { each: 3.0, ..Play::new(&[50.0, 50.0, 20.0], 80.0, 1.0) };
     let group = play.by_group(1, LoadReading::Aged);
     assert!((5.0..=20.0).contains(&group.shares[2]) && group.p99_s < 1.0, "{:?}", group.shares);
@@ -251,7 +251,7 @@ fn a_member_at_a_tenth_is_spared() {
 }
 
 #[test]
-fn a_member_that_reports_nothing_to_do_gains_half_of_a_share_at_the_most() {
+fn member_reporting_idle_gains_at_most_half_a_share() {
     let play = Play { liars: 1, ..Play::new(&[30.0, 30.0, 30.0, 30.0], 60.0, 1.0) };
     let liar = play.by_group(1, LoadReading::Aged).shares[0];
     assert!((25.0..=38.5).contains(&liar), "{liar:.1} %");

@@ -81,7 +81,7 @@ fn queries(orders: &[MemberOrder]) -> usize {
 }
 
 #[test]
-fn members_join_are_known_and_leave_all_or_none() {
+fn join_and_exit_apply_to_all_members_or_none() {
     let mut members = unprobed(&[]);
     assert_eq!(
         join(&mut members, 0, &["http://m1", "http://m2 weight=2"]),
@@ -145,7 +145,7 @@ fn the_listed_need_not_report_and_stay() {
 }
 
 #[test]
-fn a_kill_and_a_start_lose_nobody() {
+fn restart_after_kill_keeps_members() {
     let settings = group("least-load", &["m1", "m2"], HealthKind::Tcp);
     let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
     join(&mut members, 0, &["http://192.0.2.31:8080/a weight=3 anonymous path=/img/* host=*.example.com"])
@@ -194,7 +194,7 @@ fn reports_are_in_order_and_can_be() {
 }
 
 #[test]
-fn a_member_joins_where_it_may_be_asked_and_nowhere_else() {
+fn join_is_limited_to_allowed_addresses() {
     let mut members = unprobed(&["m1"]);
     for line in [
         "http://127.0.0.1:9180 anonymous",
@@ -211,7 +211,7 @@ fn a_member_joins_where_it_may_be_asked_and_nowhere_else() {
 }
 
 #[test]
-fn a_name_is_chosen_once_it_is_known_where_it_leads_and_no_longer_than_that() {
+fn member_by_name_is_chosen_only_while_resolved() {
     let mut members = unprobed(&[]);
     let joiner = Joiner::parse("http://m1").unwrap();
     members.join(at(0), &origin(), &[joiner]).unwrap();
@@ -231,7 +231,7 @@ fn a_name_is_chosen_once_it_is_known_where_it_leads_and_no_longer_than_that() {
 }
 
 #[test]
-fn a_reload_takes_those_out_that_it_no_longer_allows() {
+fn reload_removes_members_no_longer_allowed() {
     let mut members = unprobed(&[]);
     join(&mut members, 0, &["http://192.0.2.31:81"]).unwrap();
     assert!(chosen(&mut members, 0, "/").is_some());
@@ -276,7 +276,7 @@ fn loads_are_read_as_the_paper_has_them() {
 }
 
 #[test]
-fn what_some_members_have_alone_is_asked_of_them_alone() {
+fn routed_request_goes_only_to_route_members() {
     let mut members = unprobed(&["m1"]);
     join(&mut members, 0, &["http://m2 path=/img/*", "http://m3 path=/img/a/* host=img.example.com"])
         .unwrap();
@@ -290,7 +290,7 @@ fn what_some_members_have_alone_is_asked_of_them_alone() {
 }
 
 #[test]
-fn what_cannot_join_does_not() {
+fn invalid_joiner_is_refused() {
     let mut members = unprobed(&[]);
     let own = join(&mut members, 0, &["http://m1", "http://192.0.2.120/x"]);
     assert_eq!(own, Err(MemberRefusal::Own(url("http://192.0.2.120/x"))));
@@ -309,7 +309,7 @@ fn what_cannot_join_does_not() {
 }
 
 #[test]
-fn who_comes_back_starts_slowly() {
+fn returning_member_starts_slowly() {
     let mut settings = group("round-robin", &["m1", "m2"], HealthKind::Tcp);
     settings.slow_start_ms = 100_000;
     let record = "evener group members 1\nhttp://m1.example @up\n";
@@ -328,7 +328,7 @@ fn who_comes_back_starts_slowly() {
 }
 
 #[test]
-fn a_reload_keeps_who_joined_and_what_is_known() {
+fn reload_keeps_joined_members_and_their_state() {
     let mut members = unprobed(&["m1", "m2"]);
     join(&mut members, 0, &["http://m3", "http://m2.example"]).unwrap();
     members.drain(at(0), "m1", true);
@@ -367,7 +367,7 @@ fn policies() -> impl Strategy<Value = &'static Policy> {
 
 proptest! {
     #[test]
-    fn only_those_who_work_and_are_wanted_are_chosen_and_the_record_is_whole(facts in facts(), policy in policies()) {
+    fn only_healthy_undrained_members_are_chosen_and_record_is_complete(facts in facts(), policy in policies()) {
         let settings = group(policy.name, &["m1"], HealthKind::Tcp);
         let mut members = Members::new(at(0), &settings, Seed(3, 4), None);
         let mut now = 0;
@@ -399,7 +399,7 @@ proptest! {
 }
 
 #[test]
-fn a_drained_member_is_drained_when_it_comes_again_until_its_operator_wants_it() {
+fn drained_member_stays_drained_after_rejoin() {
     let mut members = unprobed(&[]);
     members.keep_drained(at(0), BTreeSet::from(["http://m2".into()]));
     join(&mut members, 0, &["http://m1", "http://m2"]).unwrap();

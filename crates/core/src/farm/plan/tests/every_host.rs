@@ -69,7 +69,7 @@ fn letters(text: &str) -> BTreeSet<char> {
 }
 
 #[test]
-fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
+fn on_link_hosts_are_reached_directly_and_others_by_tunnel() {
     let members = vec![host("a", true), host("b", true), host("c", false)];
     let plan = plan_service(&web(Method::L2), members.clone());
     let way = |name: char| {
@@ -102,7 +102,7 @@ fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
 }
 
 #[test]
-fn only_what_this_host_owns_is_announced_and_it_has_a_slot_of_its_own() {
+fn only_owned_addresses_are_announced_and_own_slot_exists() {
     let service = web(Method::L2);
     let state = ServiceState { service: &service, members: link("ab") };
     let owned: BTreeSet<IpAddr> = ["192.0.2.101".parse().unwrap()].into();
@@ -128,7 +128,7 @@ fn chances(plan: &Plan) -> (BTreeSet<(char, char)>, BTreeSet<char>) {
 }
 
 #[test]
-fn a_second_chance_is_with_whom_the_ring_names_or_named() {
+fn second_chance_goes_to_current_or_previous_ring_entry() {
     let mut draining = link("abc");
     draining[2].admin_draining = true;
     let mut silent = link("abc");
@@ -159,7 +159,7 @@ fn a_second_chance_is_with_whom_the_ring_names_or_named() {
 }
 
 #[test]
-fn a_restart_goes_on_with_the_memory_of_what_runs() {
+fn restart_continues_with_running_slots() {
     let service = web(Method::L2);
     let plans = plans(&service, &[link("abc"), link("ab")]);
     let running = plans[1].tables.clone();

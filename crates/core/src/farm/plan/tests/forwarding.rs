@@ -118,7 +118,7 @@ fn tunnels_go_from_the_address_that_servers_accept() {
 }
 
 #[test]
-fn what_a_method_cannot_reach_is_left_out() {
+fn unreachable_servers_are_left_out() {
     let local = || change(far("a"), |m| (m.member.local, m.member.hop) = (true, None));
     let unresolved = || change(far("b"), |m| (m.member.mac, m.member.hop) = (None, None));
     let listed: &[(&str, Option<u16>)] = &[("a", None), ("b", None), ("c", None)];

@@ -76,7 +76,7 @@ fn routes_have_rings_of_their_servers_and_equal_sets_share_one() {
 }
 
 #[test]
-fn a_route_whose_servers_fail_has_nobody_and_the_others_go_on() {
+fn route_with_failed_servers_is_empty_and_others_stay() {
     let service = web(vec![route(None, Some("/img/*"), &["b"])]);
     let plan = planned(
         &service,
@@ -89,7 +89,7 @@ fn a_route_whose_servers_fail_has_nobody_and_the_others_go_on() {
 }
 
 #[test]
-fn servers_beyond_the_link_are_reached_by_a_tunnel_and_segments_fit_into_it() {
+fn off_link_servers_use_tunnel_and_mss_fits() {
     let service = web(vec![]);
     let mss = |members: Vec<MemberState>| {
         let plan = planned(&service, members, &mut Slots::default(), None);
@@ -102,7 +102,7 @@ fn servers_beyond_the_link_are_reached_by_a_tunnel_and_segments_fit_into_it() {
 }
 
 #[test]
-fn who_is_asked_is_this_host_and_packets_kept_back_go_nowhere() {
+fn punt_slot_is_local_and_blackhole_slot_forwards_nothing() {
     let plan = planned(&web(vec![]), vec![near("a", true)], &mut Slots::default(), None);
     let handoff = plan.tables.vips.values().next().unwrap().handoff.unwrap();
     assert!(plan.tables.servers[&handoff.punt].local);
@@ -115,7 +115,7 @@ fn who_is_asked_is_this_host_and_packets_kept_back_go_nowhere() {
 }
 
 #[test]
-fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
+fn every_host_serves_punts_and_forwards_once() {
     let routes = vec![route(None, Some("/img/*"), &["a"])];
     let service = farm::Service { placement: Placement::EveryHost, policy: "overflow", ..web(routes) };
     let members = |share: u16| {

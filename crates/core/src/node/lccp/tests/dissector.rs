@@ -257,7 +257,7 @@ fn shown(name: &str, packets: &[Vec<u8>]) -> Option<Vec<Fields>> {
 }
 
 #[test]
-fn the_dissector_shows_what_messages_say() {
+fn dissector_shows_message_fields() {
     let [v4, v6] = [false, true].map(samples);
     let six =
         Addresses { source: "2001:db8::11".parse().unwrap(), destination: "2001:db8::12".parse().unwrap() };
@@ -283,7 +283,7 @@ fn the_dissector_shows_what_messages_say() {
 }
 
 #[test]
-fn the_dissector_says_what_is_wrong() {
+fn dissector_reports_malformed_messages() {
     let whole = samples(false)[2].write(there(), &keys());
     let changed = |at: usize, to: u8| {
         let mut bytes = whole.clone();

@@ -17,7 +17,7 @@ fn example() -> Vec<u8> {
 }
 
 #[test]
-fn the_worked_example_is_what_is_written() {
+fn document_example_matches_encoder() {
     let handoff = samples(false).remove(4);
     let bytes = handoff.write(there(), &keys());
     assert_eq!(example(), bytes, "should be {bytes:02x?}");

@@ -136,7 +136,7 @@ fn an_authentic_message_may_still_be_malformed_or_foreign() {
 }
 
 #[test]
-fn what_is_no_connection_has_no_name() {
+fn invalid_endpoints_have_no_socket_id() {
     let at = |text: &str| text.parse::<SocketAddr>().unwrap();
     for (client, server) in [
         ("0.0.0.0:1", "192.0.2.1:80"),
@@ -244,7 +244,7 @@ fn any_body() -> impl Strategy<Value = MessageBody> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
     #[test]
-    fn what_is_written_is_read(
+    fn messages_round_trip(
         body in any_body(), numbers in any::<[u64; 4]>(), at in 0..4usize, ends in any::<[[u8; 16]; 2]>(), v6: bool,
     ) {
         let first = matches!(body, MessageBody::Init { .. } | MessageBody::InitAck { .. });
@@ -262,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn authentic_noise_is_read_as_it_would_be_written(
+    fn authentic_random_bytes_round_trip_or_fail(
         body in any_body(), changes in prop::collection::vec((44usize..200, any::<u8>()), 1..4),
     ) {
         let first = matches!(body, MessageBody::Init { .. } | MessageBody::InitAck { .. });

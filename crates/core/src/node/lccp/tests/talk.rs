@@ -105,7 +105,7 @@ fn greetings_that_cross_do_no_harm() {
 }
 
 #[test]
-fn nobody_is_sent_to_before_it_is_known() {
+fn unknown_node_gets_no_message_before_handshake() {
     let mut one = node(11, 100);
     let body = MessageBody::Close { socket: socket(false) };
     assert_eq!(one.session.send(&keys(), Receptor::Forwarder, body), None);
@@ -113,7 +113,7 @@ fn nobody_is_sent_to_before_it_is_known() {
 }
 
 #[test]
-fn what_is_played_back_is_refused() {
+fn replayed_message_is_refused() {
     let (mut one, mut other, wire) = acquainted();
     let request = one.ask();
     other.receive(&request);
@@ -132,7 +132,7 @@ fn what_is_played_back_is_refused() {
 }
 
 #[test]
-fn what_comes_in_another_order_is_taken_once() {
+fn reordered_message_is_accepted_once() {
     let (mut one, mut other, _) = acquainted();
     let requests: Vec<Vec<u8>> = (0..70).map(|_| one.ask()).collect();
     for bytes in requests.iter().skip(6).rev() {
@@ -146,7 +146,7 @@ fn what_comes_in_another_order_is_taken_once() {
 }
 
 #[test]
-fn a_receiver_that_starts_anew_believes_nothing_old() {
+fn restarted_receiver_refuses_old_messages() {
     let (mut one, mut other, wire) = acquainted();
     let (delivered, held_back) = (one.ask(), one.ask());
     other.receive(&delivered);
@@ -212,7 +212,7 @@ fn a_former_life_does_not_come_back_by_answers_that_were_held_back() {
 }
 
 #[test]
-fn whichever_greeting_is_lost_the_next_message_repairs_it() {
+fn lost_handshake_is_repaired_by_next_message() {
     for lost in 0..3 {
         let (mut one, mut other) = (node(11, 100), node(12, 200));
         let mut bytes = one.session.init(&keys());
@@ -293,7 +293,7 @@ fn the_hour_may_change_while_nodes_talk() {
 
 /// Epochs of keys go by the wall clock, and that of one node leaps.
 #[test]
-fn a_clock_that_leaps_by_a_day_is_told_of_and_nothing_is_forgotten() {
+fn clock_leap_is_reported_and_association_kept() {
     for (leap_h, seen_h) in [(24, 24), (-24, -24)] {
         let (mut one, mut other, _) = acquainted();
         let body = || MessageBody::Close { socket: socket(false) };

@@ -53,7 +53,7 @@ fn another_state_is_another_handoff() {
 }
 
 #[test]
-fn what_no_connection_is_in_is_not_given_away() {
+fn impossible_tcp_state_is_not_handed_off() {
     let sound = TcpState { send_len: 5, receive_len: 0, ..state() };
     let new = |state| TransferImage::new(state, &[0; 5], &[]).is_some();
     assert!(new(sound) && new(TcpState { snd_nxt: 1_005, ..sound }));

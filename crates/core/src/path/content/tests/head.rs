@@ -179,7 +179,7 @@ fn odd_headers_are_asked_about() {
 }
 
 #[test]
-fn oddness_shows_as_soon_as_nothing_can_mend_it() {
+fn odd_head_is_detected_as_early_as_possible() {
     for start in
         ["g", "1", "\r", "GET a", "GET /%", "GET / HTTP/2", "GET / HTTP/1.1\n", "GET / HTTP/1.1\r\n\r"]
     {
@@ -273,7 +273,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_wholly_right_is_decided(
+    fn valid_head_is_decided(
         method in "[A-Z]{1,16}", path in "/([a-z0-9]{1,9}/){0,9}", query in "(\\?[!-~]{0,20})?",
         host in "[a-z0-9]{1,9}(\\.[a-z0-9-]{1,9}){0,9}", header in "[A-GI-Z][a-z-]{0,9}: [ -~]{0,30}",
     ) {

@@ -192,7 +192,7 @@ fn sizes_are_bounded() {
 
 proptest! {
     #[test]
-    fn what_is_wholly_right_is_decided(
+    fn valid_hello_is_decided(
         name in prop::option::of("[A-Za-z0-9._-]{0,30}[a-z]"), session_id in 0..33_usize,
         before in prop::collection::vec((1..999_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..10),
         after in prop::collection::vec((1..999_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..10),

@@ -109,7 +109,7 @@ fn the_first_route_wins() {
 }
 
 #[test]
-fn what_might_be_a_complex_routes_is_asked_about() {
+fn possible_match_of_complex_route_is_punted() {
     let simple = || [written("a", "", &[]), written("", "/b/*", &["GET"])];
     let complex = [
         written("", "/x*", &[]),

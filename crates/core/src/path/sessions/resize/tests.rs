@@ -282,7 +282,7 @@ fn a_table_grows_with_its_sessions_and_shrinks_once_they_are_gone() {
 
 /// Nobody who was there is ever missed, and all are counted once in the end, while others find, change, end and begin sessions and the table is resized.
 #[test]
-fn threads_find_what_is_there_while_the_table_is_resized() {
+fn threads_find_sessions_during_resize() {
     const STAYING: u32 = 150;
     let all = 333;
     let world = World::new(all, extent_for(64, all));
