@@ -305,7 +305,7 @@ struct ring {
 #define SERVER_V6 128 /* of `to` and `own` */
 #define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
 #define SERVER_PUNTED 512 /* of SERVER_LOCAL: application space, which reads what is not decided here */
-#define SERVER_NOBODY 1024 /* stands for nobody, while connections move */
+#define SERVER_BLACKHOLE 1024 /* stands for nobody, while connections move */
 #define SERVER_MARKED 2048 /* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
 
 /* Value of `previous`; index: service. Who may know a flow that this host doesn't; zeros where nobody. */
@@ -412,10 +412,10 @@ enum event_kind {
 
 /* dataplane/src/events.rs, Told */
 enum told_verdict {
-	TOLD_FORWARD = 0,
-	TOLD_PASS = 1,
-	TOLD_DROP = 2,
-	TOLD_HOLD = 3,
+	TRACED_FORWARD = 0,
+	TRACED_PASS = 1,
+	TRACED_DROP = 2,
+	TRACED_HOLD = 3,
 };
 
 /* What `events` carries: of a packet without a head, of a connection with as much as there is. */
@@ -431,7 +431,7 @@ struct event {
 	__u8 v6;
 	__u8 verdict;
 	__u8 reason;
-	__u8 beside; /* a reason, or 0 */
+	__u8 also_counted; /* a reason, or 0 */
 	__u8 protocol;
 	__u8 flags;
 	__u8 pad;

@@ -287,7 +287,7 @@ static __always_inline void ends_back(const struct owner *owner, struct ends *en
 	}
 }
 
-/* Keeps what the kernel said of the way to a client, for the short way. */
+/* Keeps what the kernel said of the way to a client, for the fast path. */
 static __always_inline void keep_hop(context *ctx, const struct scratch *at)
 {
 	const struct hop *hop = &at->hop;

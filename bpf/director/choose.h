@@ -12,14 +12,14 @@ struct choice {
 	__u64 session; /* as it now is; 0 if there is none */
 	__u16 server;
 	bool new_session;
-	__u8 beside; /* a reason counted beside the verdict, or 0 */
+	__u8 also_counted; /* a reason counted beside the verdict, or 0 */
 };
 
 /*
  * The server of a packet that no session is known of and that begins none, and from bit 16 on what to count beside.
  * Not inlined, as all that packets with a session don't need.
  */
-__attribute__((noinline)) int unknown(__u32 service, __u32 flags, __u64 ring_hash, __u32 own, __u32 arrival)
+__attribute__((noinline)) int select_without_session(__u32 service, __u32 flags, __u64 ring_hash, __u32 own, __u32 arrival)
 {
 	struct server *server;
 	__u16 slot;
@@ -40,7 +40,7 @@ __attribute__((noinline)) int unknown(__u32 service, __u32 flags, __u64 ring_has
 }
 
 /* Whether a session says where a packet goes. */
-static __always_inline bool heeds(__u16 arrival, const struct vip *vip, __u64 value)
+static __always_inline bool session_applies(__u16 arrival, const struct vip *vip, __u64 value)
 {
 	return arrival == ARRIVED_DIRECT || value_server(value) == vip->own;
 }
@@ -73,7 +73,7 @@ static __always_inline bool stands(const struct flow *flow, __u64 value)
 {
 	bool is_open = is_assured(value) || (is_ending(value) && !has_ended(value));
 
-	return is_open && !heeds(flow->arrival, flow->vip, value) && present_server(value_server(value));
+	return is_open && !session_applies(flow->arrival, flow->vip, value) && present_server(value_server(value));
 }
 
 static __always_inline void open_session(const struct flow *flow, struct found *found, bool known,
@@ -98,7 +98,7 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 		choice->session = value;
 		return;
 	}
-	choice->beside = known ? REASON_NO_SESSION : REASON_TABLE_FULL;
+	choice->also_counted = known ? REASON_NO_SESSION : REASON_TABLE_FULL;
 	if (flow->arrival == ARRIVED_DIRECT)
 		choice->server = select_server(vip->service, vip->flags, PICK_HASH, ring_hash);
 }
@@ -115,7 +115,7 @@ static __always_inline struct server *choose(const struct packet *packet, struct
 	if (known) {
 		struct server *server = present_server(value_server(found.value));
 
-		if (heeds(flow->arrival, vip, found.value) && !chooses_anew(flow, found.value, server)) {
+		if (session_applies(flow->arrival, vip, found.value) && !chooses_anew(flow, found.value, server)) {
 			choice->session = follow(flow, server->flags & SERVER_NAT ? SEES_ANSWERS : 0, &found);
 			choice->server = value_server(found.value);
 			return server;
@@ -124,10 +124,10 @@ static __always_inline struct server *choose(const struct packet *packet, struct
 	if (opens(flow)) {
 		open_session(flow, &found, known, choice);
 	} else {
-		int chosen = unknown(vip->service, vip->flags, ring_hash_of(flow), vip->own, flow->arrival);
+		int chosen = select_without_session(vip->service, vip->flags, ring_hash_of(flow), vip->own, flow->arrival);
 
 		choice->server = chosen;
-		choice->beside = chosen >> 16;
+		choice->also_counted = chosen >> 16;
 	}
 	return present_server(choice->server);
 }

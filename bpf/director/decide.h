@@ -4,30 +4,30 @@
 #define EVENER_DECIDE_H
 
 #include "director/icmp.h"
-#include "director/short.h"
+#include "director/fast_path.h"
 #include "director/trace.h"
 
 /* Sends a client's packet to the server that was chosen for it, with all that there may be to do. */
-__attribute__((noinline)) int send_far(context *ctx, struct scratch *at)
+__attribute__((noinline)) int slow_path_send(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;
 	struct server *server;
 	struct vip *vip;
-	__u8 beside;
+	__u8 also_counted;
 
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
 	/* It counts where the packet goes on. */
-	beside = pkt->beside;
-	pkt->beside = 0;
+	also_counted = pkt->also_counted;
+	pkt->also_counted = 0;
 	server = present_server(pkt->server);
 	vip = find_vip_by_id(pkt->vip);
 	if (!server || !vip)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	/* What no session is known of couldn't be answered either. */
 	if (server->flags & SERVER_NAT && !pkt->session)
-		return with_reason(VERDICT_DROP, beside ? beside : REASON_NO_SESSION);
+		return with_reason(VERDICT_DROP, also_counted ? also_counted : REASON_NO_SESSION);
 	if (server->flags & SERVER_NAT && !put_near(ctx, pkt, server, &at->owner.key))
 		return with_reason(VERDICT_DROP, REASON_LINK_LOCAL);
 	if (server->flags & SERVER_SOURCE_NAT) {
@@ -37,12 +37,12 @@ __attribute__((noinline)) int send_far(context *ctx, struct scratch *at)
 	}
 	if (pkt->is_fragment && !note_track(ctx, at, false))
 		return with_reason(VERDICT_DROP, REASON_FRAGMENT_OVERLAP);
-	pkt->beside = beside;
+	pkt->also_counted = also_counted;
 	return deliver(ctx, at, server);
 }
 
 /* Notes for it what was chosen. */
-static __always_inline int go_far(const struct packet *packet, const struct flow *flow,
+static __always_inline int note_choice(const struct packet *packet, const struct flow *flow,
 				  const struct choice *choice, __u32 frame_bytes)
 {
 	struct scratch *at = scratch_for(packet);
@@ -53,13 +53,13 @@ static __always_inline int go_far(const struct packet *packet, const struct flow
 		at->owner.key = (struct key6){ { 0, 0xffff00000000ULL | flow->key >> 32, flow->key & 0xffffffff } };
 	at->pkt.hash = flow->hash;
 	at->pkt.session = choice->session;
-	at->pkt.beside = choice->beside;
+	at->pkt.also_counted = choice->also_counted;
 	at->pkt.server = choice->server;
 	at->pkt.vip = flow->vip->id;
 	at->pkt.arrival = flow->arrival;
 	at->pkt.bytes = frame_bytes;
 	at->pkt.new_session = choice->new_session;
-	return choice->server == NO_SERVER ? STEP_HAND_OFF : STEP_SEND_FAR;
+	return choice->server == NO_SERVER ? STEP_HAND_OFF : STEP_SLOW_PATH_SEND;
 }
 
 /* The whole frame, of which the first buffer may hold only a part. */
@@ -79,12 +79,12 @@ static __always_inline int send_segment(context *ctx, const struct packet *packe
 
 	/* Most that begin a session. */
 	if (frame && !(packet->v6 | packet->is_fragment) && packet->l3 == ETH_HLEN && may_go_to(flow->arrival, server) &&
-	    (choice->session || flags & SERVER_TUNNEL) && may_go_far(ctx, frame, server, flags)) {
+	    (choice->session || flags & SERVER_TUNNEL) && fast_path_may_send(ctx, frame, server, flags)) {
 		count_server(choice->server, whole_len(ctx, packet), choice->new_session);
-		return (__u8)go_far_short(ctx, frame, flags, packet->protocol, server);
+		return (__u8)fast_path_send(ctx, frame, flags, packet->protocol, server);
 	}
 	if (flags & (SERVER_TUNNEL | SERVER_NAT) || packet->is_fragment || packet->l3 != ETH_HLEN)
-		return go_far(packet, flow, choice, whole_len(ctx, packet));
+		return note_choice(packet, flow, choice, whole_len(ctx, packet));
 	count_server(choice->server, whole_len(ctx, packet), choice->new_session);
 	if (server->flags & SERVER_LOCAL || !may_go_to(flow->arrival, server)) {
 		if (server->flags & SERVER_PUNTED)
@@ -128,14 +128,14 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	if (vip->flags & VIP_HANDOFF) {
 		flow.arrival = arrival_of(vip, packet->ethernet);
 		/* To nobody yet: to hand_off(). */
-		return go_far(packet, &flow, &choice, whole_len(ctx, packet));
+		return note_choice(packet, &flow, &choice, whole_len(ctx, packet));
 	}
 	server = choose(packet, &flow, &choice);
 	if (!server)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	/* For finish(). */
 	at->pkt.server = choice.server;
-	at->pkt.beside = choice.beside;
+	at->pkt.also_counted = choice.also_counted;
 	return send_segment(ctx, packet, &flow, &choice, server);
 }
 
@@ -150,18 +150,18 @@ static __always_inline struct vip *vip_of(const struct packet *packet)
  * header, which it has. */
 static __always_inline bool forget_parse(context *ctx, struct packet *packet)
 {
-	__u32 unknown = frame_ingress(ctx);
+	__u32 select_without_session = frame_ingress(ctx);
 
-	forget(packet->l3, unknown);
-	forget(packet->protocol, unknown);
-	forget(packet->flags, unknown);
-	forget(packet->v6, unknown);
-	forget(packet->is_fragment, unknown);
+	forget(packet->l3, select_without_session);
+	forget(packet->protocol, select_without_session);
+	forget(packet->flags, select_without_session);
+	forget(packet->v6, select_without_session);
+	forget(packet->is_fragment, select_without_session);
 	packet->ethernet = bytes_at(ctx, 0, sizeof(struct ethhdr) + sizeof(struct iphdr));
 	return packet->ethernet;
 }
 
-/* The long way, which any packet may go. Not inlined: what it has on the stack would else be there beside that of the rest. */
+/* The slow path, which any packet may take. Not inlined: what it has on the stack would else be there beside that of the rest. */
 __attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
@@ -212,7 +212,7 @@ __attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 	}
 }
 
-/* The long way, step by step. */
+/* The slow path, step by step. */
 static __always_inline int go_on(context *ctx, struct scratch *at)
 {
 	int step = decide_slow(ctx, at);
@@ -231,16 +231,16 @@ static __always_inline int go_on(context *ctx, struct scratch *at)
 		step = later_fragment(ctx, at);
 	else if (step == STEP_HAND_OFF)
 		step = hand_off(ctx, at);
-	if (step == STEP_GREET)
+	if (step == STEP_SYN_ACK)
 		return answer_syn(ctx, at);
 	if (step == STEP_BEGIN)
-		step = watched() & WATCH_CONNECTIONS ? begin_told(ctx, at) : begin(ctx, at);
+		step = watched() & WATCH_CONNECTIONS ? begin_trace(ctx, at) : begin(ctx, at);
 	else if (step == STEP_AGAIN)
 		step = again(ctx, at);
 	if (step == STEP_RESET)
 		return reset(ctx, at);
-	if (step == STEP_SEND_FAR)
-		step = send_far(ctx, at);
+	if (step == STEP_SLOW_PATH_SEND)
+		step = slow_path_send(ctx, at);
 	if (step == STEP_DELIVER)
 		step = deliver_far(ctx, at);
 	if (step == STEP_TOO_BIG)
@@ -249,20 +249,20 @@ static __always_inline int go_on(context *ctx, struct scratch *at)
 }
 
 /* The same to its end, which is told where somebody wants to know. */
-static __always_inline int go_long(context *ctx)
+static __always_inline int enter_slow_path(context *ctx)
 {
 	struct scratch *at = scratch_here();
 	int outcome;
 
 	if (!at)
 		return VERDICT_DROP;
-	at->pkt.beside = 0;
+	at->pkt.also_counted = 0;
 	frame_begin(ctx);
 	outcome = go_on(ctx, at);
-	if (at->pkt.beside)
-		count_reason(at->pkt.beside);
-	if (at->pkt.tells)
-		tell(ctx, at, outcome);
+	if (at->pkt.also_counted)
+		count_reason(at->pkt.also_counted);
+	if (at->pkt.traces)
+		emit_trace(ctx, at, outcome);
 	return outcome;
 }
 
@@ -276,21 +276,21 @@ static __always_inline int settle(int outcome)
 	return (__s8)outcome;
 }
 
-/* Not inlined, and the short way is: what that must keep it has registers for. */
-__attribute__((noinline)) int long_way(context *ctx)
+/* Not inlined, and the fast path is: what that must keep it has registers for. */
+__attribute__((noinline)) int slow_path(context *ctx)
 {
-	return settle(go_long(ctx));
+	return settle(enter_slow_path(ctx));
 }
 
 static __always_inline int decide(context *ctx)
 {
 	if (!is_traced(ctx)) {
-		int verdict = short_way(ctx);
+		int verdict = fast_path(ctx);
 
 		if (verdict != STEP_ANY)
 			return verdict;
 	}
-	return long_way(ctx);
+	return slow_path(ctx);
 }
 
 #endif

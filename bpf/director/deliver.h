@@ -93,7 +93,7 @@ static __always_inline int deliver(context *ctx, struct scratch *at, const struc
 {
 	const struct packet_context *pkt = &at->pkt;
 
-	if (server->flags & SERVER_NOBODY)
+	if (server->flags & SERVER_BLACKHOLE)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
 	if (server->flags & SERVER_LOCAL || !may_go_to(pkt->arrival, server)) {
 		struct ethhdr *ethernet = server->flags & SERVER_PUNTED ? bytes_at(ctx, 0, sizeof(*ethernet)) : 0;

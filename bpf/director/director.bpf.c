@@ -40,6 +40,6 @@ const volatile enum session_state abi_state = STATE_FREE;
 const volatile struct held abi_held = {};
 const volatile struct event abi_event = {};
 const volatile enum event_kind abi_kind = EVENT_PACKET;
-const volatile enum told_verdict abi_told = TOLD_FORWARD;
+const volatile enum told_verdict abi_told = TRACED_FORWARD;
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

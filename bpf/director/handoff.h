@@ -58,7 +58,7 @@ static __always_inline bool may_answer(context *ctx, struct scratch *at)
 /* Whether a segment is the first after a cookie, or is said in the first's place so much later. */
 static __noinline bool has_cookie(struct scratch *at, __u32 late)
 {
-	struct cookie_said said = {
+	struct echoed_numbers echo = {
 		.sequence = bpf_ntohl(at->tcp.sequence),
 		.acknowledgment = bpf_ntohl(at->tcp.acknowledgment),
 		.echo = at->offered.echo,
@@ -66,7 +66,7 @@ static __noinline bool has_cookie(struct scratch *at, __u32 late)
 	};
 
 	put_ends(at);
-	return cookie_is_good(&cookies, ticks_now(), &at->message, &said, late, at->pkt.v6);
+	return cookie_is_good(&cookies, ticks_now(), &at->message, &echo, late, at->pkt.v6);
 }
 
 /* The same of one whose options are not read yet. */
@@ -86,7 +86,7 @@ static __always_inline int keep_on(struct packet_context *pkt, const struct flow
 {
 	pkt->session = follow(flow, 0, found);
 	pkt->server = value_server(found->value);
-	return STEP_SEND_FAR;
+	return STEP_SLOW_PATH_SEND;
 }
 
 /* Where what the client wants begins, and how long it is. */
@@ -143,7 +143,7 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
 
 /* A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does.
  * Only then is its sender told. */
-static __always_inline int stray(const struct scratch *at, const struct flow *flow, __u32 reason)
+static __always_inline int unmatched_segment(const struct scratch *at, const struct flow *flow, __u32 reason)
 {
 	if (at->pkt.flags & TCP_RST || !meet_unmatched(unmatched, flow->hash, flow->numbers >> 32, flow->now))
 		return with_reason(VERDICT_DROP, reason);
@@ -152,7 +152,7 @@ static __always_inline int stray(const struct scratch *at, const struct flow *fl
 
 /* A segment that another host has passed on: who greeted the client has decided, and it is served here. A first one is
  * noted, so that this host knows the connection as its own. */
-static __always_inline int take_over(context *ctx, struct scratch *at, const struct flow *flow, struct found *found,
+static __always_inline int accept_forwarded(context *ctx, struct scratch *at, const struct flow *flow, struct found *found,
 				     bool known)
 {
 	struct packet_context *pkt = &at->pkt;
@@ -165,13 +165,13 @@ static __always_inline int take_over(context *ctx, struct scratch *at, const str
 		value = with_mark(value_in(flow, flow->vip->own, STATE_ESTABLISHED), answered_mark(at));
 		pkt->new_session = true;
 		if (known && !change_session(found, value))
-			pkt->beside = REASON_NO_SESSION;
+			pkt->also_counted = REASON_NO_SESSION;
 		else if (!known && !insert_flow(flow, value))
-			pkt->beside = REASON_TABLE_FULL;
+			pkt->also_counted = REASON_TABLE_FULL;
 	} else if (noted) {
 		pkt->session = follow(flow, 0, found);
 	}
-	return STEP_SEND_FAR;
+	return STEP_SLOW_PATH_SEND;
 }
 
 /* A TCP packet for a service whose connections are handed over. */
@@ -200,7 +200,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	pkt->slot = known ? found.slot : NOT_FOUND;
 	pkt->found = found.value;
 	if (pkt->arrival != ARRIVED_DIRECT)
-		return take_over(ctx, at, &flow, &found, known);
+		return accept_forwarded(ctx, at, &flow, &found, known);
 	if (opens(&flow)) {
 		/* It may be forged, in a connection that lives: that one goes on as before, until another cookie
 		 * comes back. */
@@ -208,12 +208,12 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 			change_session(&found, with_mark(found.value, value_mark(found.value) | MARK_DOUBTED));
 			pkt->session = found.value;
 		}
-		return STEP_GREET;
+		return STEP_SYN_ACK;
 	}
 	server = known ? present_server(value_server(found.value)) : 0;
 	alive = server;
 	at_work = alive && !is_ending(found.value);
-	moves = alive && server->flags & SERVER_NOBODY;
+	moves = alive && server->flags & SERVER_BLACKHOLE;
 	/* A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile,
 	 * or it has that one's cookie. */
 	if (!alive || (value_mark(found.value) & MARK_DOUBTED &&
@@ -227,9 +227,9 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	}
 	/* Who has begun to end a connection says no more on it: this is for another. */
 	if (proof == PROOF_UNCHECKED && !at_work)
-		return stray(at, &flow, REASON_COOKIE_UNCHECKED);
+		return unmatched_segment(at, &flow, REASON_COOKIE_UNCHECKED);
 	if (!alive)
-		return stray(at, &flow, REASON_COOKIE_BAD);
+		return unmatched_segment(at, &flow, REASON_COOKIE_BAD);
 	/* For the server that the connection will have: who moves it decides this again. */
 	if (moves)
 		return hold(ctx, at, REASON_KEPT_BACK);
@@ -274,7 +274,7 @@ static __always_inline int set_aside(context *ctx, struct scratch *at, const str
 	if (!change_session(found, held))
 		return with_reason(VERDICT_DROP, REASON_MOVES);
 	verdict = hold(ctx, at, REASON_MOVES);
-	if (!at->told.is_held) {
+	if (!at->trace.is_held) {
 		found->value = held;
 		change_session(found, before);
 	}
@@ -301,7 +301,7 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	if (handoff->later == LATER_REHANDOFF)
 		return set_aside(ctx, at, handoff, &flow, &found);
 	change_session(&found, with_mark(value_in(&flow, at->pkt.server, STATE_CLOSING), value_mark(found.value)));
-	at->pkt.beside = REASON_ELSEWHERE;
+	at->pkt.also_counted = REASON_ELSEWHERE;
 	return STEP_RESET;
 }
 
@@ -364,7 +364,7 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	struct handoff *handoff;
 	struct packet_context *pkt;
 	__u64 value;
-	__u8 beside = 0;
+	__u8 also_counted = 0;
 	__u16 server;
 
 	if (!at)
@@ -379,7 +379,7 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	server = choose_by_content(ctx, at, handoff, &flow);
 	if (server == NO_SERVER) {
 		server = handoff->punt;
-		beside = REASON_PUNTED;
+		also_counted = REASON_PUNTED;
 	}
 	if (server == NO_SERVER)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
@@ -390,14 +390,14 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 			return with_reason(VERDICT_DROP, REASON_NO_SESSION);
 	} else if (!insert_flow(&flow, value)) {
 		/* The next segment would find nobody. */
-		pkt->beside = REASON_TABLE_FULL;
+		pkt->also_counted = REASON_TABLE_FULL;
 		return STEP_RESET;
 	}
 	pkt->session = value;
-	pkt->beside = beside;
+	pkt->also_counted = also_counted;
 	pkt->server = server;
 	pkt->new_session = true;
-	return STEP_SEND_FAR;
+	return STEP_SLOW_PATH_SEND;
 }
 
 #endif

@@ -222,7 +222,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	struct server *server;
 	struct key6 *key;
 	struct vip *vip;
-	__u8 beside = 0;
+	__u8 also_counted = 0;
 	int verdict;
 
 	if (!at)
@@ -240,7 +240,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	pkt->hash = session_hash(key, pkt->v6);
 	if (vip->own != NO_SERVER)
 		pkt->arrival = arrival_from(pkt->source);
-	if (find_by_key6(key, pkt->v6, now, &found) && heeds(pkt->arrival, vip, found.value)) {
+	if (find_by_key6(key, pkt->v6, now, &found) && session_applies(pkt->arrival, vip, found.value)) {
 		pkt->server = value_server(found.value);
 	} else if (vip->own != NO_SERVER && vip->flags & VIP_HANDOFF) {
 		/* Only who noted a connection that was handed over knows whose it is; who passed the error on did. */
@@ -249,11 +249,11 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 		pkt->server = vip->own;
 	} else if (vip->own != NO_SERVER) {
 		/* Another host may have noted it, or none: it goes where the flow's packets go. */
-		int chosen = unknown(vip->service, vip->flags, ring_hash_by_key6(key, pkt->v6), vip->own,
+		int chosen = select_without_session(vip->service, vip->flags, ring_hash_by_key6(key, pkt->v6), vip->own,
 				     pkt->arrival);
 
 		pkt->server = chosen & 0xffff;
-		beside = chosen >> 16;
+		also_counted = chosen >> 16;
 	} else {
 		return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	}
@@ -261,7 +261,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	if (!server)
 		return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 	if (!(server->flags & SERVER_NAT)) {
-		pkt->beside = beside;
+		pkt->also_counted = also_counted;
 		pkt->reason = REASON_ICMP_FORWARDED;
 		return deliver(ctx, at, server);
 	}

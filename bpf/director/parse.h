@@ -49,11 +49,11 @@ enum parsed {
 	PARSED_ODD,
 };
 
-/* What every packet on the short way needs; more stands in the scratch, where a packet has it. */
+/* What every packet on the fast path needs; more stands in the scratch, where a packet has it. */
 struct packet {
 	struct ethhdr *ethernet;
 	struct arp *arp;
-	struct scratch *at; /* of packets on the long way */
+	struct scratch *at; /* of packets on the slow path */
 	__be32 src4, dst4; /* of IPv4; of IPv6 they stand in at->src and at->dst */
 	__u64 numbers; /* of TCP: the acknowledgment number above the sequence number */
 	__be16 port;

@@ -23,7 +23,7 @@ static __always_inline struct scratch *scratch_for(const struct packet *packet)
 	pkt->hash = 0;
 	pkt->session = 0;
 	pkt->source = mac_bits(packet->ethernet->h_source);
-	pkt->beside = 0;
+	pkt->also_counted = 0;
 	pkt->server = NO_SERVER;
 	pkt->l3 = packet->l3;
 	pkt->l4 = packet->l4;

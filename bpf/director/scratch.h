@@ -65,8 +65,8 @@ struct packet_context {
 	__u32 bytes; /* of the frame, for the server's count */
 	__u8 new_session;
 	__u8 reason; /* counted in the place of the server, or 0 */
-	__u8 beside; /* a reason that is counted beside the verdict's, or 0 */
-	__u8 tells; /* what is to be told in the end */
+	__u8 also_counted; /* a reason that is counted beside the verdict's, or 0 */
+	__u8 traces; /* what is to be told in the end */
 	__u16 vip;
 	__u16 port; /* the number that stands for the client, or 0 */
 	__u16 arrival;
@@ -206,21 +206,21 @@ enum step {
 	STEP_ANSWER,
 	STEP_LATER_FRAGMENT,
 	STEP_HAND_OFF,
-	STEP_GREET,
+	STEP_SYN_ACK,
 	STEP_BEGIN,
 	STEP_AGAIN,
 	STEP_RESET,
-	STEP_SEND_FAR,
+	STEP_SLOW_PATH_SEND,
 	STEP_DELIVER,
 	STEP_TOO_BIG,
 };
 
-#define TELLS_PACKET 1
-#define TELLS_CONNECTION 2
-#define TELLS_ANSWER 4 /* if it goes to a client that is watched */
+#define TRACE_PACKET 1
+#define TRACE_CONNECTION 2
+#define TRACE_ANSWER 4 /* if it goes to a client that is watched */
 
 /* What there is to tell of a packet: see trace.h. */
-struct told {
+struct trace {
 	__u8 is_held; /* what is held is dropped here */
 	struct event packet;
 	struct event connection; /* `at_ns` is when it began to be decided */
@@ -249,7 +249,7 @@ struct scratch {
 	struct tcp_options offered;
 	struct tcp_answer answer;
 	struct reading reading;
-	struct told told;
+	struct trace trace;
 	struct weighed weighed;
 };
 

@@ -361,7 +361,7 @@ static __always_inline bool change_session(struct found *found, __u64 to)
 	return true;
 }
 
-static __always_inline __u32 room(struct bucket *bucket, __u32 now)
+static __always_inline __u32 vacant(struct bucket *bucket, __u32 now)
 {
 	__u32 vacant = 0;
 
@@ -555,14 +555,14 @@ __attribute__((noinline)) int insert_session(__u64 key, __u64 hash, __u64 value,
 {
 	struct bucket *first = first_bucket(hash);
 	struct bucket *second = second_bucket(hash);
-	__u32 room1, room2;
+	__u32 vacant1, vacant2;
 
 	if (!first || !second)
 		return false;
-	room1 = room(first, now);
+	vacant1 = vacant(first, now);
 	/* The common case asks no further. */
-	room2 = room1 < BUCKET_SESSIONS / 2 ? room(second, now) : 0;
-	if (room2 > room1) {
+	vacant2 = vacant1 < BUCKET_SESSIONS / 2 ? vacant(second, now) : 0;
+	if (vacant2 > vacant1) {
 		struct bucket *fuller = first;
 
 		first = second;

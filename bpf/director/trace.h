@@ -27,7 +27,7 @@ static __always_inline bool is_watched(const struct ip *ip, bool v6)
 }
 
 /* Ports, and TCP's flags, where the frame has the whole header. */
-static __always_inline void glance_behind(context *ctx, __u32 l4, struct event *event)
+static __always_inline void read_endpoints_behind(context *ctx, __u32 l4, struct event *event)
 {
 	union {
 		struct tcphdr tcp;
@@ -45,7 +45,7 @@ static __always_inline void glance_behind(context *ctx, __u32 l4, struct event *
 }
 
 /* The packet's two ends, and the little more that tells it from another; core/src/path/parse/glance.rs. */
-__attribute__((noinline)) int glance(context *ctx, struct event *event)
+__attribute__((noinline)) int read_endpoints(context *ctx, struct event *event)
 {
 	__u32 l3 = ETH_HLEN, len;
 	union {
@@ -77,7 +77,7 @@ __attribute__((noinline)) int glance(context *ctx, struct event *event)
 		event->protocol = ip.v6.next;
 		len = sizeof(ip.v6) + bpf_ntohs(ip.v6.payload_len);
 		event->len = len > 0xffff ? 0xffff : len;
-		glance_behind(ctx, l3 + sizeof(ip.v6), event);
+		read_endpoints_behind(ctx, l3 + sizeof(ip.v6), event);
 		return true;
 	}
 	if (ethertype != bpf_htons(ETH_P_IP) || frame_load(ctx, l3, &ip.v4, sizeof(ip.v4)) || ip.v4.version != 4)
@@ -87,7 +87,7 @@ __attribute__((noinline)) int glance(context *ctx, struct event *event)
 	event->protocol = ip.v4.protocol;
 	event->len = bpf_ntohs(ip.v4.tot_len);
 	if (ip.v4.ihl >= 5 && !(ip.v4.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET)))
-		glance_behind(ctx, l3 + ip.v4.ihl * 4, event);
+		read_endpoints_behind(ctx, l3 + ip.v4.ihl * 4, event);
 	return true;
 }
 
@@ -105,16 +105,16 @@ __attribute__((noinline)) int note_packet(context *ctx)
 
 	if (!at)
 		return false;
-	event = &at->told.packet;
-	if (!glance(ctx, event))
+	event = &at->trace.packet;
+	if (!read_endpoints(ctx, event))
 		return false;
 	if (is_watched(&event->src, event->v6) || is_watched(&event->dst, event->v6))
-		at->pkt.tells = TELLS_PACKET;
+		at->pkt.traces = TRACE_PACKET;
 	else if (may_be_hidden(event))
-		at->pkt.tells = TELLS_ANSWER;
+		at->pkt.traces = TRACE_ANSWER;
 	else
 		return false;
-	at->told.is_held = false;
+	at->trace.is_held = false;
 	return true;
 }
 
@@ -125,7 +125,7 @@ static __always_inline bool is_traced(context *ctx)
 }
 
 /* begin() of a connection that is told. */
-__attribute__((noinline)) int begin_told(context *ctx, struct scratch *at)
+__attribute__((noinline)) int begin_trace(context *ctx, struct scratch *at)
 {
 	struct event *event;
 	__u32 len;
@@ -134,7 +134,7 @@ __attribute__((noinline)) int begin_told(context *ctx, struct scratch *at)
 		return VERDICT_DROP;
 	len = payload_len(at);
 	if (len) {
-		event = &at->told.connection;
+		event = &at->trace.connection;
 		event->at_ns = bpf_ktime_get_ns();
 		event->src = at->src;
 		event->dst = at->dst;
@@ -145,8 +145,8 @@ __attribute__((noinline)) int begin_told(context *ctx, struct scratch *at)
 		event->flags = at->pkt.flags;
 		event->len = at->pkt.len;
 		event->head_len = len < HEAD_MAX ? len : HEAD_MAX;
-		at->told.is_held = false;
-		at->pkt.tells |= TELLS_CONNECTION;
+		at->trace.is_held = false;
+		at->pkt.traces |= TRACE_CONNECTION;
 	}
 	return begin(ctx, at);
 }
@@ -166,65 +166,65 @@ static __always_inline void put_outcome(const struct scratch *at, int outcome, s
 	__u8 verdict = outcome;
 
 	event->reason = (__u32)outcome >> REASON_SHIFT;
-	event->beside = at->pkt.beside;
-	if (at->told.is_held)
-		event->verdict = TOLD_HOLD;
+	event->also_counted = at->pkt.also_counted;
+	if (at->trace.is_held)
+		event->verdict = TRACED_HOLD;
 	else if (event->reason == REASON_BY_HOST)
-		event->verdict = TOLD_PASS;
+		event->verdict = TRACED_PASS;
 	else
-		event->verdict = verdict == VERDICT_PASS ? TOLD_PASS : verdict == VERDICT_DROP ? TOLD_DROP : TOLD_FORWARD;
+		event->verdict = verdict == VERDICT_PASS ? TRACED_PASS : verdict == VERDICT_DROP ? TRACED_DROP : TRACED_FORWARD;
 }
 
 /* Whether an answer, as it now stands, goes to a client that is watched; then it is told as one to him. */
-static __always_inline bool goes_to_watched(context *ctx, struct told *told, __u32 reason)
+static __always_inline bool goes_to_watched(context *ctx, struct trace *trace, __u32 reason)
 {
-	struct event *after = &told->connection;
+	struct event *after = &trace->connection;
 
 	if (reason != REASON_ANSWERED && reason != REASON_BY_HOST)
 		return false;
-	if (!glance(ctx, after) || !is_watched(&after->dst, after->v6))
+	if (!read_endpoints(ctx, after) || !is_watched(&after->dst, after->v6))
 		return false;
-	told->packet.dst = after->dst;
-	told->packet.dst_port = after->dst_port;
+	trace->packet.dst = after->dst;
+	trace->packet.dst_port = after->dst_port;
 	return true;
 }
 
 /* Tells what became of the packet. */
-__attribute__((noinline)) int tell(context *ctx, struct scratch *at, int outcome)
+__attribute__((noinline)) int emit_trace(context *ctx, struct scratch *at, int outcome)
 {
 	__u32 reason = (__u32)outcome >> REASON_SHIFT;
 	__u64 now = bpf_ktime_get_ns();
 	struct event *event;
-	struct told *told;
+	struct trace *trace;
 
 	if (!at)
 		return 0;
-	told = &at->told;
-	if (at->pkt.tells & TELLS_CONNECTION) {
-		event = &told->connection;
+	trace = &at->trace;
+	if (at->pkt.traces & TRACE_CONNECTION) {
+		event = &trace->connection;
 		event->kind = EVENT_CONNECTION;
 		event->took_ns = now - event->at_ns;
 		event->at_ns = now;
 		event->server = at->pkt.server;
 		event->route = NO_ROUTE;
 		/* Where the server is yet to be chosen, no route has done it. */
-		if (event->server != NO_SERVER && at->pkt.beside != REASON_PUNTED)
+		if (event->server != NO_SERVER && at->pkt.also_counted != REASON_PUNTED)
 			event->route = at->reading.route;
 		put_outcome(at, outcome, event);
 		__builtin_memcpy(event->head, at->reading.payload, HEAD_MAX);
 		hand_out(event, event->head_len);
 	}
-	if (at->pkt.tells & TELLS_PACKET || (at->pkt.tells & TELLS_ANSWER && goes_to_watched(ctx, told, reason))) {
-		event = &told->packet;
+	if (at->pkt.traces & TRACE_PACKET || (at->pkt.traces & TRACE_ANSWER && goes_to_watched(ctx, trace, reason))) {
+		event = &trace->packet;
 		event->kind = EVENT_PACKET;
 		event->at_ns = now;
 		event->server = NO_SERVER;
-		if (reason == REASON_FORWARDED || reason == REASON_LOCAL || (reason == REASON_MOVES && told->is_held))
+		if (reason == REASON_FORWARDED || reason == REASON_LOCAL || (reason == REASON_MOVES && trace->is_held))
 			event->server = at->pkt.server;
 		put_outcome(at, outcome, event);
 		hand_out(event, 0);
 	}
-	at->pkt.tells = 0;
+	at->pkt.traces = 0;
 	return 0;
 }
 

@@ -158,7 +158,7 @@ static __always_inline bool wrap(context *ctx, __u32 l3, __u32 len, bool v6, __u
 				 struct mark_message *message)
 {
 	bool same = server->ifindex == frame_ingress(ctx), outer6 = server->flags & SERVER_V6;
-	__u32 link_len = same ? l3 : ETH_HLEN, room = outer_len(server);
+	__u32 link_len = same ? l3 : ETH_HLEN, headroom = outer_len(server);
 	struct inherited inherited;
 	struct ethhdr *ethernet;
 	__u32 tags[2] = {};
@@ -168,7 +168,7 @@ static __always_inline bool wrap(context *ctx, __u32 l3, __u32 len, bool v6, __u
 	/* Tags: the type of the frame and all of them but the inner type. */
 	if (same && l3 != ETH_HLEN && frame_load(ctx, 12, tags, l3 == LINK_LEN_MAX ? 8 : 4))
 		return false;
-	if (frame_wrap(ctx, l3, room, link_len, outer6, server->flags & SERVER_GUE))
+	if (frame_wrap(ctx, l3, headroom, link_len, outer6, server->flags & SERVER_GUE))
 		return false;
 	if (!same)
 		frame_leave(ctx);

@@ -32,7 +32,7 @@ struct cookie_message {
 };
 
 /* What of a cookie a client's segment says. */
-struct cookie_said {
+struct echoed_numbers {
 	__u32 sequence;
 	__u32 acknowledgment;
 	__u32 echo; /* the clock, if it has timestamps */
@@ -131,16 +131,16 @@ __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *mes
 /* Whether a segment that says this is the first one after an answer with a cookie, of the epoch before, of this one or of the
  * next. What it echoes of our clock is less than `late` behind the answer's; a client without timestamps has nothing to echo. */
 static __always_inline bool cookie_is_good(const struct cookie_keys *keys, __u32 now, struct cookie_message *message,
-					   const struct cookie_said *said, __u32 late, bool v6)
+					   const struct echoed_numbers *echo, __u32 late, bool v6)
 {
-	__u32 number = said->acknowledgment - 1, next = cookie_epoch(keys, now) + 1;
+	__u32 number = echo->acknowledgment - 1, next = cookie_epoch(keys, now) + 1;
 	__u32 age = (next - number) & COOKIE_EPOCH_BITS;
 	__u64 cookie;
 
 	if (!(keys->key.word[0] | keys->key.word[1]) || age == COOKIE_EPOCH_BITS)
 		return false;
-	cookie = cookie_of(&keys->key, message, said->sequence - 1, cookie_sealed(number, next - age), v6);
-	return (__u32)cookie == number && (!said->has_echo || said->echo - (__u32)(cookie >> 32) < late);
+	cookie = cookie_of(&keys->key, message, echo->sequence - 1, cookie_sealed(number, next - age), v6);
+	return (__u32)cookie == number && (!echo->has_echo || echo->echo - (__u32)(cookie >> 32) < late);
 }
 
 /* Guesses at cookies, as core/src/path/guesses.rs has them: so many wrong ones are looked at, and no more. */

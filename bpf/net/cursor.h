@@ -30,11 +30,11 @@ typedef struct xdp_md context;
 
 /* Keeps the verifier from telling a value, and so from following a way once for each that it may have: another value that it
  * doesn't know is mixed with it and taken out again. */
-#define forget(x, unknown)        \
+#define forget(x, select_without_session)        \
 	({                        \
-		(x) ^= (unknown); \
+		(x) ^= (select_without_session); \
 		hide(x);          \
-		(x) ^= (unknown); \
+		(x) ^= (select_without_session); \
 	})
 
 struct cursor {

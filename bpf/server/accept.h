@@ -93,12 +93,12 @@ extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk, struc
 /* A director may have read the segment, and say it in its client's place. */
 static __always_inline bool has_good_cookie(struct arrived *arrived)
 {
-	struct cookie_said said = { arrived->sequence, arrived->acknowledgment, arrived->timestamps.echo,
+	struct echoed_numbers echo = { arrived->sequence, arrived->acknowledgment, arrived->timestamps.echo,
 				    arrived->timestamps.present };
 	__u32 first = 0, now = bpf_ktime_get_ns() >> 20;
 	struct cookie_keys *keys = bpf_map_lookup_elem(&cookie_keys, &first);
 
-	return keys && cookie_is_good(keys, now, &arrived->message, &said, COOKIE_REPLAYED, arrived->v6);
+	return keys && cookie_is_good(keys, now, &arrived->message, &echo, COOKIE_REPLAYED, arrived->v6);
 }
 
 /* What was announced of just this segment. It stays where it is for a while, as a cookie stays good: the stack may have no
@@ -286,7 +286,7 @@ static __always_inline int give_to_other(struct __sk_buff *skb, struct arrived *
 /* What is said on a connection, from its `first` segment on. */
 static __always_inline void follow(struct __sk_buff *skb, const struct arrived *arrived, bool first)
 {
-	struct said said = {
+	struct payload payload = {
 		.sequence = arrived->sequence,
 		.acknowledgment = arrived->acknowledgment,
 		.from = arrived->l4_end,
@@ -297,9 +297,9 @@ static __always_inline void follow(struct __sk_buff *skb, const struct arrived *
 
 	name_connection(arrived, &connection);
 	if (first)
-		begin_turns(skb, &connection, &said);
+		begin_exchange(skb, &connection, &payload);
 	else
-		follow_request(skb, &connection, &said);
+		follow_request(skb, &connection, &payload);
 }
 
 /* Whether a connection may begin with this segment. */

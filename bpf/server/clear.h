@@ -78,7 +78,7 @@ static __always_inline bool become_reset(struct __sk_buff *skb, const struct arr
 static __always_inline int clear(struct __sk_buff *skb, const struct arrived *arrived, const struct old *old,
 				 __u32 reason)
 {
-	struct clearing begun = { .until = bpf_ktime_get_ns() + CLEARING_NS };
+	struct clearing cleared = { .until = bpf_ktime_get_ns() + CLEARING_NS };
 	struct connection connection;
 
 	/* Once only: the stack may be told not to be cleared so (ip-sysctl, tcp_rfc1337). */
@@ -87,8 +87,8 @@ static __always_inline int clear(struct __sk_buff *skb, const struct arrived *ar
 		return TC_ACT_UNSPEC;
 	}
 	name_connection(arrived, &connection);
-	bpf_map_update_elem(&clearing, &connection, &begun, BPF_ANY);
-	clearing_until = begun.until;
+	bpf_map_update_elem(&clearing, &connection, &cleared, BPF_ANY);
+	clearing_until = cleared.until;
 	skb->tc_index = CLEARED;
 	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 	skb->tc_index = 0;
@@ -102,12 +102,12 @@ static __always_inline int clear(struct __sk_buff *skb, const struct arrived *ar
 static __always_inline void note_copy(const struct arrived *arrived, bool made)
 {
 	struct connection connection;
-	struct clearing *begun;
+	struct clearing *cleared;
 
 	name_connection(arrived, &connection);
-	begun = made ? bpf_map_lookup_elem(&clearing, &connection) : 0;
-	if (begun)
-		begun->is_in = true;
+	cleared = made ? bpf_map_lookup_elem(&clearing, &connection) : 0;
+	if (cleared)
+		cleared->is_in = true;
 	else
 		bpf_map_delete_elem(&clearing, &connection);
 }
@@ -145,7 +145,7 @@ static __always_inline bool has_connection(struct __sk_buff *skb, const struct s
 __noinline int waits(struct __sk_buff *skb)
 {
 	struct connection connection;
-	struct clearing *begun;
+	struct clearing *cleared;
 	struct segment segment;
 	__u64 now;
 
@@ -159,13 +159,13 @@ __noinline int waits(struct __sk_buff *skb)
 	connection.service = segment.dst;
 	connection.client_port = segment.tcp->source;
 	connection.service_port = segment.tcp->dest;
-	begun = bpf_map_lookup_elem(&clearing, &connection);
-	if (!begun)
+	cleared = bpf_map_lookup_elem(&clearing, &connection);
+	if (!cleared)
 		return false;
 	/* That is over then: of a connection that its server has closed first the stack keeps no more than of the old one. */
-	if (begun->is_in && has_connection(skb, &segment))
-		begun->until = 0;
-	return now < begun->until;
+	if (cleared->is_in && has_connection(skb, &segment))
+		cleared->until = 0;
+	return now < cleared->until;
 }
 
 #endif

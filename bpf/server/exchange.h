@@ -22,7 +22,7 @@
 #define EMPTY_LINE 0x0d0a
 
 /* A segment's data. */
-struct said {
+struct payload {
 	__u32 sequence;
 	__u32 acknowledgment;
 	__u32 from; /* from the beginning of the frame, in bytes */
@@ -30,14 +30,14 @@ struct said {
 	bool urgent;
 };
 
-static __always_inline bool follows_turns(void)
+static __always_inline bool follows_exchanges(void)
 {
 	__u32 first = 0, *does = bpf_map_lookup_elem(&follows, &first);
 
 	return does && *does;
 }
 
-static __always_inline __u64 turn_of(__u32 begin, __u32 end)
+static __always_inline __u64 span_of(__u32 begin, __u32 end)
 {
 	return (__u64)begin << 32 | end;
 }
@@ -53,22 +53,22 @@ static __always_inline void store(__u64 *to, __u64 word)
 	*(volatile __u64 *)to = word;
 }
 
-static __always_inline bool begins_with_empty_line(struct __sk_buff *skb, const struct said *said)
+static __always_inline bool begins_with_empty_line(struct __sk_buff *skb, const struct payload *payload)
 {
 	__be16 first;
 
-	return said->len >= sizeof(first) && !bpf_skb_load_bytes(skb, said->from, &first, sizeof(first)) &&
+	return payload->len >= sizeof(first) && !bpf_skb_load_bytes(skb, payload->from, &first, sizeof(first)) &&
 	       first == bpf_htons(EMPTY_LINE);
 }
 
 /* Whether this is one GET request, whole, perhaps behind an empty line, and nothing else. */
-static __always_inline bool is_request(struct __sk_buff *skb, const struct said *said)
+static __always_inline bool is_request(struct __sk_buff *skb, const struct payload *payload)
 {
-	__u32 empty = begins_with_empty_line(skb, said) ? sizeof(__be16) : 0;
-	__u32 len = said->len - empty;
+	__u32 empty = begins_with_empty_line(skb, payload) ? sizeof(__be16) : 0;
+	__u32 len = payload->len - empty;
 	struct message *m;
 
-	if (said->urgent || !read_message(skb, said->from + empty, len))
+	if (payload->urgent || !read_message(skb, payload->from + empty, len))
 		return false;
 	m = message_here();
 	return m && !m->odd && m->head_len == len && !m->lengths && !m->codings && !m->closes &&
@@ -76,85 +76,85 @@ static __always_inline bool is_request(struct __sk_buff *skb, const struct said 
 }
 
 /* Whether this is an empty line alone: no request, and nothing that is answered. */
-static __always_inline bool is_empty_line(struct __sk_buff *skb, const struct said *said)
+static __always_inline bool is_empty_line(struct __sk_buff *skb, const struct payload *payload)
 {
-	return !said->urgent && said->len == sizeof(__be16) && begins_with_empty_line(skb, said);
+	return !payload->urgent && payload->len == sizeof(__be16) && begins_with_empty_line(skb, payload);
 }
 
 /* The first segment of a connection that is made here. */
-static __always_inline void begin_turns(struct __sk_buff *skb, const struct connection *connection,
-					const struct said *said)
+static __always_inline void begin_exchange(struct __sk_buff *skb, const struct connection *connection,
+					const struct payload *payload)
 {
-	struct turn turn = {
-		.asked = turn_of(said->acknowledgment, said->sequence + said->len),
+	struct exchange exchange = {
+		.request = span_of(payload->acknowledgment, payload->sequence + payload->len),
 		/* The end of an answer that nobody has asked for. */
-		.answered = turn_of(said->acknowledgment - 1, said->acknowledgment - 1),
-		.plain = is_request(skb, said),
-		.ahead = said->acknowledgment - 1,
+		.response = span_of(payload->acknowledgment - 1, payload->acknowledgment - 1),
+		.plain = is_request(skb, payload),
+		.ahead = payload->acknowledgment - 1,
 	};
 
-	bpf_map_update_elem(&turns, connection, &turn, BPF_ANY);
+	bpf_map_update_elem(&turns, connection, &exchange, BPF_ANY);
 }
 
 /* What the client says next. */
 static __always_inline void follow_request(struct __sk_buff *skb, const struct connection *connection,
-					   const struct said *said)
+					   const struct payload *payload)
 {
-	struct turn *turn = bpf_map_lookup_elem(&turns, connection);
-	__u32 end = said->sequence + said->len;
-	__u64 asked, answered;
+	struct exchange *exchange = bpf_map_lookup_elem(&turns, connection);
+	__u32 end = payload->sequence + payload->len;
+	__u64 request, response;
 
-	if (!turn || !turn->plain)
+	if (!exchange || !exchange->plain)
 		return;
-	asked = load(&turn->asked);
-	answered = load(&turn->answered);
+	request = load(&exchange->request);
+	response = load(&exchange->response);
 	/* Something comes again. */
-	if ((__s32)(end - (__u32)asked) <= 0)
+	if ((__s32)(end - (__u32)request) <= 0)
 		return;
-	if (said->sequence == (__u32)asked && is_empty_line(skb, said)) {
-		store(&turn->asked, turn_of(asked >> 32, end));
+	if (payload->sequence == (__u32)request && is_empty_line(skb, payload)) {
+		store(&exchange->request, span_of(request >> 32, end));
 		return;
 	}
 	/* It has the whole answer to what it has asked before, and says so: only now it asks again. */
-	if (said->sequence == (__u32)asked && answered >> 32 == asked >> 32 && answered >> 32 != (__u32)answered &&
-	    said->acknowledgment == (__u32)answered && is_request(skb, said))
-		store(&turn->asked, turn_of(said->acknowledgment, end));
+	if (payload->sequence == (__u32)request && response >> 32 == request >> 32 && response >> 32 != (__u32)response &&
+	    payload->acknowledgment == (__u32)response && is_request(skb, payload))
+		store(&exchange->request, span_of(payload->acknowledgment, end));
 	else
-		turn->plain = false;
+		exchange->plain = false;
 }
 
 /* More of an answer in chunks; it may be the end. */
-static __always_inline bool add_chunks(struct __sk_buff *skb, struct turn *turn, const struct said *said, __u32 begin)
+static __always_inline bool add_chunks(struct __sk_buff *skb, struct exchange *exchange, const struct payload *payload, __u32 begin)
 {
-	__u32 end = said->sequence + said->len, from = said->from + said->len;
+	__u32 end = payload->sequence + payload->len, from = payload->from + payload->len;
 	__u64 last;
 	__u8 byte;
 
-	if (said->len >= sizeof(last)) {
+	if (payload->len >= sizeof(last)) {
 		if (bpf_skb_load_bytes(skb, from - sizeof(last), &last, sizeof(last)))
 			return false;
-		turn->tail = bpf_be64_to_cpu(last);
+		exchange->tail = bpf_be64_to_cpu(last);
 	} else {
-		for (__u32 i = 0; i < sizeof(last) && i < said->len; i++) {
-			if (bpf_skb_load_bytes(skb, said->from + i, &byte, sizeof(byte)))
+		for (__u32 i = 0; i < sizeof(last) && i < payload->len; i++) {
+			if (bpf_skb_load_bytes(skb, payload->from + i, &byte, sizeof(byte)))
 				return false;
-			turn->tail = turn->tail << 8 | byte;
+			exchange->tail = exchange->tail << 8 | byte;
 		}
 	}
-	turn->sent = end;
-	if ((turn->tail & LAST_CHUNK_BITS) == LAST_CHUNK)
-		store(&turn->answered, turn_of(begin, end));
+	exchange->sent = end;
+	if ((exchange->tail & LAST_CHUNK_BITS) == LAST_CHUNK)
+		store(&exchange->response, span_of(begin, end));
 	return true;
 }
 
 /* The first of an answer; false where its end is not to be known. */
-static __always_inline bool begin_answer(struct __sk_buff *skb, struct turn *turn, const struct said *said)
+static __always_inline bool begin_answer(struct __sk_buff *skb, struct exchange *exchange, const struct payload *payload)
 {
-	__u32 begin = said->sequence, end;
+	__u32 begin = payload->sequence, end;
 	struct message *m;
 	__u64 status;
 
-	if (!read_message(skb, said->from, said->len < ANSWER_HEAD_MAX ? said->len : ANSWER_HEAD_MAX))
+	if (!read_message(skb, payload->from, payload->len < ANSWER_HEAD_MAX ? payload->len : ANSWER_HEAD_MAX))
 		return false;
 	m = message_here();
 	if (!m || m->odd || m->closes || !m->head_len || word_at(m, 0) != WORD('H', 'T', 'T', 'P', '/', '1', '.', '1'))
@@ -164,65 +164,65 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct turn *tur
 	if (status < WORD(0, 0, 0, 0, ' ', '2', '0', '0') || status > WORD(0, 0, 0, 0, ' ', '5', '9', '9'))
 		return false;
 	end = begin + m->head_len;
-	turn->chunked = false;
+	exchange->chunked = false;
 	if (status != WORD(0, 0, 0, 0, ' ', '2', '0', '4') && status != WORD(0, 0, 0, 0, ' ', '3', '0', '4')) {
 		if (m->lengths + m->codings != 1)
 			return false;
 		if (m->codings) {
 			/* Chunks are followed in order. */
-			if (turn->ahead == begin)
+			if (exchange->ahead == begin)
 				return false;
-			turn->chunked = true;
-			turn->tail = 0;
-			store(&turn->answered, turn_of(begin, begin));
-			return add_chunks(skb, turn, said, begin);
+			exchange->chunked = true;
+			exchange->tail = 0;
+			store(&exchange->response, span_of(begin, begin));
+			return add_chunks(skb, exchange, payload, begin);
 		}
 		end += (__u32)m->length;
 	}
-	store(&turn->answered, turn_of(begin, end));
-	return (__s32)(begin + said->len - end) <= 0;
+	store(&exchange->response, span_of(begin, end));
+	return (__s32)(begin + payload->len - end) <= 0;
 }
 
 /*
  * What leaves of an answer of which the first has not. What waited until a neighbour was found is overtaken by what is sent once
  * it is: a host's queue for it is emptied on one CPU, while a process goes on on another.
  */
-static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, struct turn *turn, const struct said *said,
+static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, struct exchange *exchange, const struct payload *payload,
 						__u32 begin)
 {
-	if (said->sequence == begin)
-		return begin_answer(skb, turn, said);
-	turn->ahead = begin;
-	return (__s32)(said->sequence - begin) > 0;
+	if (payload->sequence == begin)
+		return begin_answer(skb, exchange, payload);
+	exchange->ahead = begin;
+	return (__s32)(payload->sequence - begin) > 0;
 }
 
 /* What the server says; with `last` it is the last. */
 static __always_inline void follow_answer(struct __sk_buff *skb, const struct connection *connection,
-					  const struct said *said, bool last)
+					  const struct payload *payload, bool last)
 {
-	struct turn *turn = bpf_map_lookup_elem(&turns, connection);
-	__u32 begin, end = said->sequence + said->len;
-	__u64 answered;
+	struct exchange *exchange = bpf_map_lookup_elem(&turns, connection);
+	__u32 begin, end = payload->sequence + payload->len;
+	__u64 response;
 	bool plain;
 
-	if (!turn || !turn->plain)
+	if (!exchange || !exchange->plain)
 		return;
-	begin = load(&turn->asked) >> 32;
-	answered = load(&turn->answered);
+	begin = load(&exchange->request) >> 32;
+	response = load(&exchange->response);
 	if (last)
 		plain = false;
 	else if ((__s32)(end - begin) <= 0)
 		plain = true; /* of an answer before, that comes again */
-	else if (answered >> 32 != begin)
-		plain = begins_or_overtakes(skb, turn, said, begin);
-	else if (!turn->chunked)
-		plain = (__s32)(end - (__u32)answered) <= 0;
-	else if ((__s32)(end - turn->sent) <= 0)
+	else if (response >> 32 != begin)
+		plain = begins_or_overtakes(skb, exchange, payload, begin);
+	else if (!exchange->chunked)
+		plain = (__s32)(end - (__u32)response) <= 0;
+	else if ((__s32)(end - exchange->sent) <= 0)
 		plain = true; /* this, too */
 	else
-		plain = said->sequence == turn->sent && (__u32)answered == begin && add_chunks(skb, turn, said, begin);
+		plain = payload->sequence == exchange->sent && (__u32)response == begin && add_chunks(skb, exchange, payload, begin);
 	if (!plain)
-		turn->plain = false;
+		exchange->plain = false;
 }
 
 #endif

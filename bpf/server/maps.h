@@ -108,7 +108,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, TURNS_MAX);
 	__type(key, struct connection);
-	__type(value, struct turn);
+	__type(value, struct exchange);
 } turns SEC(".maps");
 
 struct {

@@ -110,7 +110,7 @@ int request_comes(struct __sk_buff *skb)
 SEC("cgroup_skb/egress")
 int answer_leaves(struct __sk_buff *skb)
 {
-	struct pending *known, *first, unknown = { .answer = PENDING_UNKNOWN };
+	struct pending *known, *first, select_without_session = { .answer = PENDING_UNKNOWN };
 	struct bpf_sock *sk = skb->sk;
 	struct early_key ends = {};
 	struct bpf_tcp_sock *tcp;
@@ -129,7 +129,7 @@ int answer_leaves(struct __sk_buff *skb)
 	if (!known) {
 		turn_round(&ends);
 		first = bpf_map_lookup_elem(&early, &ends);
-		known = bpf_sk_storage_get(&pending, sk, first ?: &unknown, BPF_SK_STORAGE_GET_F_CREATE);
+		known = bpf_sk_storage_get(&pending, sk, first ?: &select_without_session, BPF_SK_STORAGE_GET_F_CREATE);
 		if (first && !known)
 			count(COUNT_UNFOLLOWED, 1);
 		if (first)

@@ -37,7 +37,7 @@ static __always_inline bool finish(struct ethhdr *ethernet, const struct inner *
 }
 
 SEC("xdp")
-int untunnel_xdp(struct xdp_md *ctx)
+int decap_xdp(struct xdp_md *ctx)
 {
 	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
 	struct ethhdr ethernet, *old, *new;
@@ -72,7 +72,7 @@ int untunnel_xdp(struct xdp_md *ctx)
 }
 
 SEC("tc")
-int untunnel_tc(struct __sk_buff *skb)
+int decap_tc(struct __sk_buff *skb)
 {
 	__u64 decap = BPF_F_ADJ_ROOM_FIXED_GSO;
 	struct inner inner = {};
@@ -131,7 +131,7 @@ static __always_inline void lower_mss(struct __sk_buff *skb, __u32 at, __u32 end
 /* A segment that leaves. */
 struct leaving {
 	struct connection connection;
-	struct said said;
+	struct payload payload;
 	__u32 l4; /* from the beginning of the frame, in bytes */
 	__u8 flags;
 	bool v6;
@@ -152,10 +152,10 @@ static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *
 	leaving->l4 = segment.l4;
 	leaving->v6 = segment.v6;
 	leaving->flags = segment.flags;
-	leaving->said.sequence = bpf_ntohl(segment.tcp->seq);
-	leaving->said.from = segment.l4_end;
+	leaving->payload.sequence = bpf_ntohl(segment.tcp->seq);
+	leaving->payload.from = segment.l4_end;
 	if (skb->len > segment.l4_end)
-		leaving->said.len = skb->len - segment.l4_end;
+		leaving->payload.len = skb->len - segment.l4_end;
 	return true;
 }
 
@@ -195,7 +195,7 @@ int outgoing(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	flags = leaving.flags;
 	/* Most are of no more interest. */
-	if (!(flags & (TCP_SYN | TCP_RST)) && !((leaving.said.len || flags & TCP_FIN) && follows_turns()))
+	if (!(flags & (TCP_SYN | TCP_RST)) && !((leaving.payload.len || flags & TCP_FIN) && follows_exchanges()))
 		return TC_ACT_UNSPEC;
 	key.address = leaving.connection.service;
 	key.port = leaving.connection.service_port;
@@ -203,13 +203,13 @@ int outgoing(struct __sk_buff *skb)
 	if (!offer)
 		return TC_ACT_UNSPEC;
 	if (flags & TCP_SYN && offer->mss)
-		lower_mss(skb, leaving.l4 + TCP_LEN, leaving.said.from, offer->mss);
+		lower_mss(skb, leaving.l4 + TCP_LEN, leaving.payload.from, offer->mss);
 	/* What a director sends on has come in by an interface, and what it sends itself is marked. */
 	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
-	    !meet_unmatched(unmatched, mixed(&leaving), leaving.said.sequence, bpf_ktime_get_ns() >> 20))
+	    !meet_unmatched(unmatched, mixed(&leaving), leaving.payload.sequence, bpf_ktime_get_ns() >> 20))
 		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
 	if (offer->turns && !(flags & TCP_SYN))
-		follow_answer(skb, &leaving.connection, &leaving.said, flags & (TCP_FIN | TCP_RST));
+		follow_answer(skb, &leaving.connection, &leaving.payload, flags & (TCP_FIN | TCP_RST));
 	return TC_ACT_UNSPEC;
 }
 
@@ -234,9 +234,9 @@ int accept(struct __sk_buff *skb)
 SEC("tc")
 int look(struct __sk_buff *skb)
 {
-	struct looked looked = {};
+	struct socket_snapshot snapshot = {};
 
-	return look_at(skb, &looked) ? TC_ACT_OK : TC_ACT_SHOT;
+	return look_at(skb, &snapshot) ? TC_ACT_OK : TC_ACT_SHOT;
 }
 
 /* Never run: keeps in the object a map that only the agent uses. */
@@ -250,6 +250,6 @@ int describe_server(struct xdp_md *ctx)
 
 /* Name the types that no map names, so that BTF has them. */
 const volatile enum server_reason abi_server_reason = SERVER_DECAPSULATED;
-const volatile struct looked abi_looked = {};
+const volatile struct socket_snapshot abi_socket_snapshot = {};
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

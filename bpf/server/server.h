@@ -100,9 +100,9 @@ struct expectation {
  * upper half: by that they belong together. Each is written at once, the one on the way in and the other on the way out, so
  * who reads both may take them for being of different turns, and never for another turn's end.
  */
-struct turn {
-	__u64 asked; /* in the lower half where the request ends */
-	__u64 answered; /* in the lower half where the answer ends, or where it begins as long as that isn't known */
+struct exchange {
+	__u64 request; /* in the lower half where the request ends */
+	__u64 response; /* in the lower half where the answer ends, or where it begins as long as that isn't known */
 	__u64 tail; /* of an answer in chunks the last bytes, the very last one lowest */
 	__u32 sent; /* of an answer in chunks what is behind them */
 	__u32 chunked;
@@ -111,7 +111,7 @@ struct turn {
 };
 
 /* What `look` is given, behind an Ethernet header, and what it makes of that. */
-struct looked {
+struct socket_snapshot {
 	struct connection connection;
 	__u32 state; /* 0: no socket */
 	__u32 receive_next;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What the stack knows of a connection. Whether it rests is for who looks to say: dataplane/src/server/looked.rs */
+/* What the stack knows of a connection. Whether it rests is for who looks to say: dataplane/src/server/socket_snapshot.rs */
 #ifndef EVENER_SOCKET_H
 #define EVENER_SOCKET_H
 
@@ -26,60 +26,60 @@ static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
-static __always_inline void look_at_socket(struct bpf_sock *found, struct looked *looked)
+static __always_inline void read_socket(struct bpf_sock *found, struct socket_snapshot *snapshot)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(found);
 
 	if (!tcp)
 		return;
-	looked->state = found->state;
-	looked->receive_next = tcp->rcv_nxt;
-	looked->copied = tcp->copied_seq;
-	looked->send_next = tcp->snd_nxt;
-	looked->write_next = tcp->write_seq;
-	looked->send_update = tcp->snd_wl1;
-	looked->send_window = tcp->snd_wnd;
-	looked->send_window_max = tcp->max_window;
-	looked->receive_window = tcp->rcv_wnd;
-	looked->receive_update = tcp->rcv_wup;
-	looked->mss = tcp->rx_opt.mss_clamp;
-	looked->send_scale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.snd_wscale);
-	looked->receive_scale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.rcv_wscale);
-	looked->scaled = BPF_CORE_READ_BITFIELD(tcp, rx_opt.wscale_ok);
-	looked->sack = BPF_CORE_READ_BITFIELD(tcp, rx_opt.sack_ok) != 0;
-	looked->timestamps = BPF_CORE_READ_BITFIELD(tcp, rx_opt.tstamp_ok);
+	snapshot->state = found->state;
+	snapshot->receive_next = tcp->rcv_nxt;
+	snapshot->copied = tcp->copied_seq;
+	snapshot->send_next = tcp->snd_nxt;
+	snapshot->write_next = tcp->write_seq;
+	snapshot->send_update = tcp->snd_wl1;
+	snapshot->send_window = tcp->snd_wnd;
+	snapshot->send_window_max = tcp->max_window;
+	snapshot->receive_window = tcp->rcv_wnd;
+	snapshot->receive_update = tcp->rcv_wup;
+	snapshot->mss = tcp->rx_opt.mss_clamp;
+	snapshot->send_scale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.snd_wscale);
+	snapshot->receive_scale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.rcv_wscale);
+	snapshot->scaled = BPF_CORE_READ_BITFIELD(tcp, rx_opt.wscale_ok);
+	snapshot->sack = BPF_CORE_READ_BITFIELD(tcp, rx_opt.sack_ok) != 0;
+	snapshot->timestamps = BPF_CORE_READ_BITFIELD(tcp, rx_opt.tstamp_ok);
 }
 
-static __always_inline void look_at_turn(struct looked *looked)
+static __always_inline void read_exchange(struct socket_snapshot *snapshot)
 {
-	struct turn *turn = bpf_map_lookup_elem(&turns, &looked->connection);
-	__u64 asked, answered;
+	struct exchange *exchange = bpf_map_lookup_elem(&turns, &snapshot->connection);
+	__u64 request, response;
 
-	if (!turn)
+	if (!exchange)
 		return;
-	asked = load(&turn->asked);
-	answered = load(&turn->answered);
-	looked->request_end = asked;
-	looked->answer_begin = asked >> 32;
-	looked->answered_begin = answered >> 32;
-	looked->answered_end = answered;
+	request = load(&exchange->request);
+	response = load(&exchange->response);
+	snapshot->request_end = request;
+	snapshot->answer_begin = request >> 32;
+	snapshot->answered_begin = response >> 32;
+	snapshot->answered_end = response;
 	/* Where more of an answer has left than its first, nothing is known to compare it with. */
-	looked->plain = turn->plain && (turn->ahead != looked->answer_begin || looked->answered_begin == turn->ahead);
+	snapshot->plain = exchange->plain && (exchange->ahead != snapshot->answer_begin || snapshot->answered_begin == exchange->ahead);
 }
 
-static __always_inline bool look_at(struct __sk_buff *skb, struct looked *looked)
+static __always_inline bool look_at(struct __sk_buff *skb, struct socket_snapshot *snapshot)
 {
 	struct bpf_sock *found;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &looked->connection, sizeof(looked->connection)))
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &snapshot->connection, sizeof(snapshot->connection)))
 		return false;
-	found = find_socket(skb, &looked->connection);
+	found = find_socket(skb, &snapshot->connection);
 	if (found) {
-		look_at_socket(found, looked);
+		read_socket(found, snapshot);
 		bpf_sk_release(found);
 	}
-	look_at_turn(looked);
-	return !bpf_skb_store_bytes(skb, ETH_HLEN, looked, sizeof(*looked), 0);
+	read_exchange(snapshot);
+	return !bpf_skb_store_bytes(skb, ETH_HLEN, snapshot, sizeof(*snapshot), 0);
 }
 
 #endif

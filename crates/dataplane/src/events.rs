@@ -19,14 +19,14 @@ pub const HEAD_MAX: usize = 256;
 
 /// What is to be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watch {
+pub struct TraceFilter {
     /// Each connection of a service with method handoff whose client has said what it wants.
     pub connections: bool,
     /// Each packet from or to these, [`CLIENTS_MAX`] at most.
     pub clients: BTreeSet<IpAddr>,
 }
 
-impl Watch {
+impl TraceFilter {
     /// Whether nothing is to be told.
     pub fn is_idle(&self) -> bool {
         !self.connections && self.clients.is_empty()
@@ -48,7 +48,7 @@ pub(crate) fn read_already() -> EngineError {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TraceEvent {
     /// A connection was decided.
     Connection(ConnectionEvent),
     /// A packet was.
@@ -61,7 +61,7 @@ pub struct ConnectionEvent {
     /// When that was, by CLOCK_MONOTONIC.
     pub at_ns: u64,
     /// How long it took to read what the client wants, to choose, and to send the segment on.
-    pub took_ns: u32,
+    pub latency_ns: u32,
     /// The client.
     pub client: SocketAddr,
     /// The service address that it came to.
@@ -71,7 +71,7 @@ pub struct ConnectionEvent {
     /// What became of the segment.
     pub reason: Reason,
     /// [`Reason::Punted`]: the server is yet to be chosen, in application space. [`Reason::TableFull`]: refused.
-    pub beside: Option<Reason>,
+    pub also_counted: Option<Reason>,
     /// The number of the route that chose, in the service's list; `None` where none did, or where it is yet to be chosen.
     pub route: Option<u16>,
     /// What the client said, its first [`HEAD_MAX`] bytes.
@@ -96,18 +96,18 @@ pub struct PacketEvent {
     /// Length of the IP packet.
     pub len: u16,
     /// What was done with it.
-    pub verdict: Told,
+    pub verdict: TracedVerdict,
     /// Why.
     pub reason: Reason,
     /// What was counted beside it.
-    pub beside: Option<Reason>,
+    pub also_counted: Option<Reason>,
     /// The slot of the server that it is for and counted to; `NO_SERVER` for all others.
     pub server: u16,
 }
 
 /// A verdict, without what only engines need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum TracedVerdict {
     /// It was sent on, or answered.
     Forward,
     /// The host's own stack has it.
@@ -118,24 +118,24 @@ pub enum Told {
     Hold,
 }
 
-impl From<Verdict> for Told {
-    fn from(verdict: Verdict) -> Told {
+impl From<Verdict> for TracedVerdict {
+    fn from(verdict: Verdict) -> TracedVerdict {
         match verdict {
-            Verdict::Forward { .. } => Told::Forward,
-            Verdict::Pass => Told::Pass,
-            Verdict::Drop => Told::Drop,
-            Verdict::Hold => Told::Hold,
+            Verdict::Forward { .. } => TracedVerdict::Forward,
+            Verdict::Pass => TracedVerdict::Pass,
+            Verdict::Drop => TracedVerdict::Drop,
+            Verdict::Hold => TracedVerdict::Hold,
         }
     }
 }
 
 /// Where events are read, on a thread of its own.
-pub trait Events: Send {
+pub trait EventSource: Send {
     /// What was told since the last time, oldest first. Waits for something so long at most; nothing is told then.
     ///
     /// # Errors
     /// When the system refuses.
-    fn read(&mut self, patience: Duration) -> io::Result<Vec<Event>>;
+    fn read(&mut self, patience: Duration) -> io::Result<Vec<TraceEvent>>;
 
     /// How many were lost since the engine first started, because nobody had read them in time.
     fn lost(&self) -> u64;

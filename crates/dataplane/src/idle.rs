@@ -20,20 +20,20 @@ use evener_core::path::sessions::{Bucket4, Bucket6, Counted, SHARE_WORDS, Sessio
 use evener_core::path::tables::Tables;
 use evener_core::path::unmatched::Unmatched;
 
-use crate::events::{Event, Events, Watch};
-use crate::installed::{Missing, Part};
-use crate::{Counters, DataPlane, Engine, EngineError, Mover};
+use crate::events::{EventSource, TraceEvent, TraceFilter};
+use crate::installed::{MissingPart, Part};
+use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 
 /// The engine of a daemon without packets.
 #[derive(Debug)]
 pub struct IdleEngine {
     tables: Arc<Tables>,
-    memory: Arc<Nothing>,
+    memory: Arc<EmptyMemory>,
 }
 
 /// What is remembered of no packets: a table of one bucket, which stays empty.
 #[derive(Debug)]
-struct Nothing {
+struct EmptyMemory {
     four: [Bucket4; 1],
     six: [Bucket6; 1],
     shares: [AtomicU64; SHARE_WORDS],
@@ -45,7 +45,7 @@ struct Nothing {
 impl IdleEngine {
     /// With this seed, as others have one.
     pub fn new(seed: Seed) -> IdleEngine {
-        let memory = Nothing {
+        let memory = EmptyMemory {
             four: [Bucket4::default()],
             six: [Bucket6::default()],
             shares: [const { AtomicU64::new(0) }; SHARE_WORDS],
@@ -57,14 +57,14 @@ impl IdleEngine {
     }
 }
 
-impl Fragments for Nothing {
+impl Fragments for EmptyMemory {
     fn find(&self, _: &FragmentKey) -> Option<Track> {
         None
     }
     fn note(&self, _: &FragmentKey, _: Track) {}
 }
 
-impl Routes for Nothing {
+impl Routes for EmptyMemory {
     fn hop(&self, _: u32, _: IpAddr, _: IpAddr) -> FibResult {
         FibResult::None
     }
@@ -73,7 +73,7 @@ impl Routes for Nothing {
     }
 }
 
-impl DataPlane for Nothing {
+impl DataPlane for EmptyMemory {
     fn memory(&self) -> Memory<'_> {
         let counted = Counted { active: &[], shares: Shares(&self.shares) };
         Memory {
@@ -107,8 +107,8 @@ impl DataPlane for Nothing {
 /// Events that don't come.
 struct NoEvents;
 
-impl Events for NoEvents {
-    fn read(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
+impl EventSource for NoEvents {
+    fn read(&mut self, patience: Duration) -> io::Result<Vec<TraceEvent>> {
         std::thread::sleep(patience);
         Ok(Vec::new())
     }
@@ -148,7 +148,7 @@ impl Engine for IdleEngine {
         Vec::new()
     }
 
-    fn restore(&mut self) -> Vec<Missing> {
+    fn restore(&mut self) -> Vec<MissingPart> {
         Vec::new()
     }
 
@@ -176,15 +176,15 @@ impl Engine for IdleEngine {
         [self.memory.four.len(), self.memory.six.len()]
     }
 
-    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
+    fn watch(&mut self, watch: &TraceFilter) -> Result<(), EngineError> {
         watch.check()
     }
 
-    fn events(&mut self) -> Result<Box<dyn Events>, EngineError> {
+    fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError> {
         Ok(Box::new(NoEvents))
     }
 
-    fn moves(&mut self, _: Mover) {}
+    fn moves(&mut self, _: RehandoffSink) {}
 
     fn leave(self: Box<Self>, _: bool) -> Result<(), EngineError> {
         Ok(())

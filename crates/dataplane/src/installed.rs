@@ -57,7 +57,7 @@ impl fmt::Display for Part {
 
 /// A part that was no longer as the engine had left it.
 #[derive(Debug)]
-pub struct Missing {
+pub struct MissingPart {
     /// Which.
     pub part: Part,
     /// Whether it is there again, or why not.

@@ -6,22 +6,22 @@
 
 pub mod claim;
 pub mod events;
+mod fragment_queue;
 pub mod heap;
 pub mod idle;
 pub mod installed;
 pub mod link;
 mod load;
-mod moves;
 mod numbers;
 pub mod packet;
 pub mod pending;
 pub mod refusals;
+mod rehandoff;
 pub mod repair;
 mod routes;
 pub mod server;
 mod shared;
 mod test_run;
-mod waiting;
 pub mod xdp;
 
 use std::collections::BTreeMap;
@@ -32,8 +32,8 @@ use evener_core::path::decide::{Memory, Reason};
 use evener_core::path::select::Score;
 use evener_core::path::tables::Tables;
 
-use events::{Events, Watch};
-use installed::{Missing, Part};
+use events::{EventSource, TraceFilter};
+use installed::{MissingPart, Part};
 
 /// Carries decisions out, and changes the tables that they go by. It belongs to one thread at a time; others use its [`DataPlane`]
 /// meanwhile.
@@ -62,7 +62,7 @@ pub trait Engine: Send {
 
     /// Looks whether the kernel holds each part of [`Engine::installed`] still, and puts back what it doesn't: that is named. To be
     /// called often: where nothing is missing, it costs a few system calls.
-    fn restore(&mut self) -> Vec<Missing>;
+    fn restore(&mut self) -> Vec<MissingPart>;
 
     /// The sessions, ring cursors and hash key that packets meet.
     fn memory(&self) -> Memory<'_>;
@@ -100,13 +100,13 @@ pub trait Engine: Send {
     ///
     /// # Errors
     /// More clients than can be watched.
-    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError>;
+    fn watch(&mut self, watch: &TraceFilter) -> Result<(), EngineError>;
 
     /// Where to read what is told. There is one reader: who asks again gets an error.
     ///
     /// # Errors
     /// When there is a reader already, or the kernel refuses.
-    fn events(&mut self) -> Result<Box<dyn Events>, EngineError>;
+    fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError>;
 
     /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]), and those of
     /// connections that a session has as nobody's meanwhile, as they were on the wire. What a sender on this machine left of the checksum is filled in; a frame may still be one that the kernel
@@ -114,7 +114,7 @@ pub trait Engine: Send {
     /// sends goes nowhere until somebody notes otherwise.
     ///
     /// [`Later::Rehandoff`]: evener_core::path::tables::Later::Rehandoff
-    fn moves(&mut self, mover: Mover);
+    fn moves(&mut self, mover: RehandoffSink);
 
     /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its daemon.
     ///
@@ -158,7 +158,7 @@ pub trait DataPlane: Send + Sync {
 
 /// A client's segment whose connection is to move, or does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moving<'f> {
+pub struct RehandoffSegment<'f> {
     /// [`Reason::Moves`], or [`Reason::KeptBack`].
     pub reason: Reason,
     /// The interface that it came in by.
@@ -172,7 +172,7 @@ pub struct Moving<'f> {
 }
 
 /// Who takes what is to be moved. It is called by the engine's own threads and must not wait.
-pub type Mover = Arc<dyn Fn(Moving<'_>) + Send + Sync>;
+pub type RehandoffSink = Arc<dyn Fn(RehandoffSegment<'_>) + Send + Sync>;
 
 /// Totals since the engine first started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ pub(crate) fn load<E>(
     libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| {
         tracing::debug!(target: "libbpf", "{}", text.trim_end());
     })));
-    let _held = HeldBack::all();
+    let _held = BlockedSignals::all();
     let mut tries = 1;
     loop {
         match open()?.load() {
@@ -30,16 +30,16 @@ pub(crate) fn load<E>(
 }
 
 /// Signals to this thread wait for as long as this lives.
-struct HeldBack(Option<SigSet>);
+struct BlockedSignals(Option<SigSet>);
 
-impl HeldBack {
-    fn all() -> HeldBack {
+impl BlockedSignals {
+    fn all() -> BlockedSignals {
         // Where it can't be done the load may still succeed.
-        HeldBack(SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok())
+        BlockedSignals(SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok())
     }
 }
 
-impl Drop for HeldBack {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         if let Some(before) = &self.0 {
             let _ = before.thread_set_mask();

@@ -1,7 +1,7 @@
 //! The kernel's side of what a server still has to send: `bpf/server/pending.bpf.c`, which follows requests where the host's own sockets
 //! take and give packets.
 //!
-//! Nothing is pinned: the programs end with who holds a [`Following`]. What they know of a connection stands with its socket, and is
+//! Nothing is pinned: the programs end with who holds a [`PendingPrograms`]. What they know of a connection stands with its socket, and is
 //! told by sock_diag(7) beside what TCP knows.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use evener_core::server::{Answer, Pending};
+use evener_core::server::{Pending, ResponseProgress};
 use libbpf_rs::{Error, ErrorKind, Link, Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -54,7 +54,7 @@ impl FollowError {
 
 /// The programs at work, for this network namespace and all processes of this host or container.
 #[derive(Debug)]
-pub struct Following {
+pub struct PendingPrograms {
     object: Object,
     /// They end with these.
     _links: Vec<Link>,
@@ -62,7 +62,7 @@ pub struct Following {
 
 /// A connection's last request, as sock_diag(7) tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Followed {
+pub struct TrackedRequest {
     /// The request, and what is known of the answer.
     pub pending: Pending,
     /// When it came, by the monotonic clock in nanoseconds.
@@ -74,7 +74,7 @@ pub struct Followed {
 /// `struct pending` of `bpf/server/pending_abi.h`.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Value {
+struct PendingRecord {
     begin: u64,
     end: u64,
     since_ns: u64,
@@ -88,14 +88,14 @@ struct Value {
     line: [u8; LINE_MAX as usize],
 }
 
-impl Followed {
+impl TrackedRequest {
     /// Reads what stands with a socket; nothing if that is of another kernel program.
-    pub fn read(bytes: &[u8]) -> Option<Followed> {
-        let (value, _) = Value::read_from_prefix(bytes).ok()?;
+    pub fn read(bytes: &[u8]) -> Option<TrackedRequest> {
+        let (value, _) = PendingRecord::read_from_prefix(bytes).ok()?;
         let answer = match u64::from(value.answer) {
-            PENDING_WAITING => Answer::Waiting,
-            PENDING_KNOWN => Answer::Known,
-            PENDING_UNKNOWN => Answer::Unknown,
+            PENDING_WAITING => ResponseProgress::Waiting,
+            PENDING_KNOWN => ResponseProgress::Known,
+            PENDING_UNKNOWN => ResponseProgress::Unknown,
             _ => return None,
         };
         let pending = Pending {
@@ -107,22 +107,22 @@ impl Followed {
             end: value.end,
         };
         let line = value.line.get(..usize::from(value.line_len))?.to_vec();
-        Some(Followed { pending, since_ns: value.since_ns, line })
+        Some(TrackedRequest { pending, since_ns: value.since_ns, line })
     }
 }
 
-impl Following {
+impl PendingPrograms {
     /// Follows requests to these ports from now on.
     ///
     /// # Errors
     /// Missing privileges (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON), no control groups, or a kernel that can't.
-    pub fn start(ports: &BTreeSet<u16>) -> Result<Following, FollowError> {
+    pub fn start(ports: &BTreeSet<u16>) -> Result<PendingPrograms, FollowError> {
         let group = cgroup().map_err(|source| FollowError::Cgroup { source })?;
         let cookie = namespace_cookie().unwrap_or_default();
         // Kernels before 6.11 don't say here whose namespace a packet is of; then sockets of others are followed as well, and never looked at.
         let object = loaded(cookie).or_else(|_| loaded(0))?;
         let attach = |program: libbpf_rs::ProgramMut<'_>| program.attach_cgroup(group.as_raw_fd());
-        let mut following = Following { object, _links: Vec::new() };
+        let mut following = PendingPrograms { object, _links: Vec::new() };
         following.follow(ports)?;
         let links: Result<Vec<Link>, Error> = following.object.progs_mut().map(attach).collect();
         following._links =
@@ -185,7 +185,7 @@ impl Following {
     }
 }
 
-/// The map of requests of another process that follows some, by its number ([`Following::number`]).
+/// The map of requests of another process that follows some, by its number ([`PendingPrograms::number`]).
 ///
 /// # Errors
 /// Without CAP_SYS_ADMIN, or when there is none.

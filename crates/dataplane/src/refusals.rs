@@ -15,11 +15,11 @@ use nix::unistd::Pid;
 /// The calls of one thread and of all that it begins: threads and programs.
 #[derive(Debug)]
 pub struct Refusals {
-    shared: Arc<Shared>,
+    shared: Arc<InjectedRefusals>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct InjectedRefusals {
     seen: AtomicU64,
     /// Which call is refused, from 1 on; 0 is none.
     refused: AtomicU64,
@@ -34,7 +34,7 @@ impl Refusals {
     /// # Errors
     /// Without CAP_SYS_ADMIN, or on a kernel without seccomp.
     pub fn of(calls: &[libc::c_long]) -> io::Result<Refusals> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(InjectedRefusals::default());
         let (give, take) = mpsc::channel();
         let judge = Arc::clone(&shared);
         // Begun before the filter is there: it doesn't ask about itself. It ends with the last that is asked about.
@@ -68,7 +68,7 @@ impl Refusals {
     }
 }
 
-impl Shared {
+impl InjectedRefusals {
     fn serve(&self, listener: &OwnedFd) {
         loop {
             // SAFETY: plain numbers, of which all zeros are a value; the kernel wants zeros.
@@ -79,7 +79,7 @@ impl Shared {
                 match io::Error::last_os_error().raw_os_error() {
                     // Who called is dead already, or this thread was interrupted.
                     Some(libc::EINTR) => continue,
-                    Some(libc::ENOENT) if is_heard(listener) => continue,
+                    Some(libc::ENOENT) if has_data(listener) => continue,
                     _ => return,
                 }
             }
@@ -103,7 +103,7 @@ impl Shared {
 }
 
 /// Whether anybody is left who could call.
-fn is_heard(listener: &OwnedFd) -> bool {
+fn has_data(listener: &OwnedFd) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::os::fd::AsFd;
     let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];

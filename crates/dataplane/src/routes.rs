@@ -36,12 +36,12 @@ pub(crate) struct HostRoutes {
     kernel: Mutex<Netlink>,
     /// Each destination has one place, which its hash names, so memory is bounded. The hash is keyed, or
     /// clients could choose to share a place.
-    places: Box<[Mutex<Option<Remembered>>]>,
+    places: Box<[Mutex<Option<CachedHop>>]>,
     hash: RandomState,
 }
 
 #[derive(Clone, Copy)]
-struct Remembered {
+struct CachedHop {
     dst: IpAddr,
     hop: FibResult,
     until_ms: u64,
@@ -70,9 +70,9 @@ impl Routes for HostRoutes {
         if let Some(known) = remembered.filter(|known| known.dst == dst && now_ms < known.until_ms) {
             return known.hop;
         }
-        let Looked { hop, doubtful } = lock(&self.kernel).look(dst, now_ms);
+        let FibLookup { hop, doubtful } = lock(&self.kernel).look(dst, now_ms);
         let lifetime_ms = if hop == FibResult::ByHost { PENDING_MS } else { LIFETIME_MS };
-        *lock(place) = Some(Remembered { dst, hop, until_ms: now_ms + lifetime_ms });
+        *lock(place) = Some(CachedHop { dst, hop, until_ms: now_ms + lifetime_ms });
         // One packet by the host's own stack has it ask the neighbour whether it is still there.
         if doubtful { FibResult::ByHost } else { hop }
     }
@@ -89,21 +89,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What a look at the tables gave.
-struct Looked {
+struct FibLookup {
     hop: FibResult,
     /// The kernel hasn't heard of the neighbour for a while.
     doubtful: bool,
 }
 
-impl From<FibResult> for Looked {
+impl From<FibResult> for FibLookup {
     fn from(hop: FibResult) -> Self {
-        Looked { hop, doubtful: false }
+        FibLookup { hop, doubtful: false }
     }
 }
 
 /// An interface, as far as frames out of it go.
 #[derive(Clone, Copy)]
-struct Link {
+struct EgressInterface {
     /// `None` where there are no frames.
     mac: Option<Mac>,
     mtu: u32,
@@ -114,7 +114,7 @@ struct Netlink {
     socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
-    links: BTreeMap<u32, Link>,
+    links: BTreeMap<u32, EgressInterface>,
 }
 
 impl Netlink {
@@ -125,8 +125,9 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0, buffer: vec![0; 1 << 16], links: BTreeMap::new() })
     }
 
-    fn look(&mut self, dst: IpAddr, now_ms: u64) -> Looked {
-        let Ok(RouteNetlinkMessage::NewRoute(route)) = self.ask(RouteNetlinkMessage::GetRoute(question(dst)))
+    fn look(&mut self, dst: IpAddr, now_ms: u64) -> FibLookup {
+        let Ok(RouteNetlinkMessage::NewRoute(route)) =
+            self.request(RouteNetlinkMessage::GetRoute(question(dst)))
         else {
             return FibResult::None.into();
         };
@@ -143,21 +144,22 @@ impl Netlink {
             return FibResult::ByHost.into();
         };
         let mtu = mtu.map_or(link_mtu, |mtu| mtu.min(link_mtu)).min(u16::MAX.into()) as u16;
-        Looked { hop: FibResult::Neighbour { ifindex, src, dst, mtu }, doubtful }
+        FibLookup { hop: FibResult::Neighbour { ifindex, src, dst, mtu }, doubtful }
     }
 
-    fn link(&mut self, ifindex: u32, now_ms: u64) -> Option<Link> {
+    fn link(&mut self, ifindex: u32, now_ms: u64) -> Option<EgressInterface> {
         if let Some(known) = self.links.get(&ifindex).filter(|known| now_ms < known.until_ms) {
             return Some(*known);
         }
         let mut message = LinkMessage::default();
         message.header.index = ifindex;
-        let Ok(RouteNetlinkMessage::NewLink(answer)) = self.ask(RouteNetlinkMessage::GetLink(message)) else {
+        let Ok(RouteNetlinkMessage::NewLink(answer)) = self.request(RouteNetlinkMessage::GetLink(message))
+        else {
             self.links.remove(&ifindex);
             return None;
         };
         let ethernet = answer.header.link_layer_type == LinkLayerType::Ether;
-        let mut link = Link { mac: None, mtu: 0, until_ms: now_ms + LIFETIME_MS };
+        let mut link = EgressInterface { mac: None, mtu: 0, until_ms: now_ms + LIFETIME_MS };
         for attribute in answer.attributes {
             match attribute {
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
@@ -178,7 +180,7 @@ impl Netlink {
             IpAddr::V4(address) => NeighbourAddress::Inet(address),
             IpAddr::V6(address) => NeighbourAddress::Inet6(address),
         }));
-        let answer = self.ask(RouteNetlinkMessage::GetNeighbour(message)).ok()?;
+        let answer = self.request(RouteNetlinkMessage::GetNeighbour(message)).ok()?;
         let RouteNetlinkMessage::NewNeighbour(answer) = answer else { return None };
         let doubtful = match answer.header.state {
             NeighbourState::Reachable
@@ -195,7 +197,7 @@ impl Netlink {
         Some((address?, doubtful))
     }
 
-    fn ask(&mut self, question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+    fn request(&mut self, question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST;

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libbpf_rs::libbpf_sys as sys;
 
 /// What a run led to.
-pub(crate) struct Run {
+pub(crate) struct TestRun {
     /// What the program returned.
     pub(crate) verdict: u32,
     /// Length of the frame as it then stands, in `out`.
@@ -27,7 +27,7 @@ pub(crate) fn id(program: BorrowedFd<'_>) -> io::Result<u32> {
 }
 
 /// Runs a program on a frame.
-pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::Result<Run> {
+pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::Result<TestRun> {
     let mut options = sys::bpf_test_run_opts {
         sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
         data_in: frame.as_ptr().cast(),
@@ -42,5 +42,5 @@ pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::
     if answer < 0 {
         return Err(io::Error::from_raw_os_error(-answer));
     }
-    Ok(Run { verdict: options.retval, len: options.data_size_out as usize })
+    Ok(TestRun { verdict: options.retval, len: options.data_size_out as usize })
 }

@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use clap::{CommandFactory, Parser};
-use evener::cli::{Check, Cli, Command, Keygen, Man};
-use evener::config::{self, Config, Report};
+use evener::cli::{CheckArgs, Cli, Command, KeygenArgs, ManArgs};
+use evener::config::{self, Config, ProblemReport};
 use evener::runtime::Exit;
 use evener::runtime::secret;
 use evener::{admin, agent, control, doctor, manual};
@@ -23,12 +23,12 @@ fn main() -> Exit {
         Command::Agent(args) => agent::run(&args),
         Command::Requests(args) => agent::requests::run(&args),
         Command::Doctor(view) => doctor::run(&view),
-        asking => admin::command::run(&asking),
+        command => admin::command::run(&command),
     }
 }
 
 /// Shows everything that is wrong with a file, or what a good one leaves to Evener.
-fn check(args: &Check) -> Exit {
+fn check(args: &CheckArgs) -> Exit {
     let checked = config::check(&args.file, args.file_only);
     let written = match &checked {
         Ok(checked) if args.json => write_json(checked.reports()),
@@ -42,21 +42,21 @@ fn check(args: &Check) -> Exit {
     if checked.is_err() { Exit::Failed } else { done("the result could not be written", written) }
 }
 
-fn write_json<'a>(reports: impl Iterator<Item = Report<'a>>) -> io::Result<()> {
+fn write_json<'a>(reports: impl Iterator<Item = ProblemReport<'a>>) -> io::Result<()> {
     let reports: Vec<_> = reports.collect();
     writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&reports)?)
 }
 
 /// Writes a new secret.
-fn keygen(args: &Keygen) -> Exit {
+fn keygen(args: &KeygenArgs) -> Exit {
     match secret::write_new(&args.file) {
         Ok(()) => {
-            let said = writeln!(
+            let written = writeln!(
                 io::stdout(),
                 "{} written: copy it to every host of the farm, as secret, and name it in [farm] secret_file",
                 args.file.display()
             );
-            done("the result could not be written", said)
+            done("the result could not be written", written)
         }
         Err(error) => done(&format!("{} can't be written", args.file.display()), Err(error)),
     }
@@ -82,7 +82,7 @@ fn colour() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-fn man(args: &Man) -> io::Result<()> {
+fn man(args: &ManArgs) -> io::Result<()> {
     match &args.dir {
         Some(dir) => manual::write_all(dir),
         None => manual::print(args.page.as_deref(), &mut io::stdout()),

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_end_one_after_the_other_and_at_once_where_none_waits() {
+    fn queued_requests_end_in_order_and_idle_server_answers_at_once() {
         let (start, ms) = (Instant::now(), Duration::from_millis);
         let each = ms(20);
         let mut queue = Queue { each, ends: VecDeque::new(), answered: 0, is_over: false, failed: None };

@@ -24,13 +24,13 @@ fn check(tallies: &[Tally]) {
 }
 
 #[test]
-fn the_core_does_what_the_cases_say() -> Result<()> {
+fn core_passes_all_cases() -> Result<()> {
     let tallies: Vec<Tally> = files()?.iter().map(|file| run(file, &mut Spec::default())).collect();
     check(&tallies);
     Ok(())
 }
 
-/// Packets of a client that is traced go the long way: the decisions must be the same.
+/// Packets of a client that is traced take the slow path: the decisions must be the same.
 fn traced() -> Result<Vec<CaseFile>> {
     Ok(files()?.iter().map(CaseFile::traced).collect())
 }
@@ -64,17 +64,17 @@ fn the_kernel_does_what_the_cases_say(hook: Hook) -> Result<()> {
 }
 
 #[test]
-fn the_c_for_xdp_does_what_the_cases_say() -> Result<()> {
+fn xdp_program_passes_all_cases() -> Result<()> {
     the_kernel_does_what_the_cases_say(Hook::Xdp)
 }
 
 #[test]
-fn the_c_for_tc_does_what_the_cases_say() -> Result<()> {
+fn tc_program_passes_all_cases() -> Result<()> {
     the_kernel_does_what_the_cases_say(Hook::Tc)
 }
 
 #[test]
-fn the_packet_engine_does_what_the_cases_say() -> Result<()> {
+fn packet_engine_passes_all_cases() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

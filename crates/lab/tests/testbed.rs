@@ -17,7 +17,7 @@ use evener_lab::host::Host;
 use evener_lab::load::Load;
 use evener_lab::{dns, owner, skip, transfer, udp};
 
-/// Runs again in a process of its own, see [`an_owner_that_is_killed_leaves_nothing`].
+/// Runs again in a process of its own, see [`killed_owner_leaves_no_namespaces`].
 const VICTIM: &str = "EVENER_LAB_VICTIM";
 
 #[test]
@@ -113,7 +113,7 @@ fn a_narrow_link_is_told_of() -> Result<()> {
 }
 
 #[test]
-fn who_answers_arp_is_as_the_set_up_says() -> Result<()> {
+fn arp_answers_match_setup() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -183,7 +183,7 @@ fn faults_are_felt_and_heal() -> Result<()> {
 }
 
 #[test]
-fn a_load_tells_what_is_broken() -> Result<()> {
+fn load_generator_reports_broken_answers() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -270,7 +270,7 @@ fn a_dns_server_answers_in_several_packets() -> Result<()> {
 }
 
 #[test]
-fn a_recording_has_what_was_sent_and_finds_what_is_wrong() -> Result<()> {
+fn recording_has_all_frames_and_detects_errors() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -292,7 +292,7 @@ fn a_recording_has_what_was_sent_and_finds_what_is_wrong() -> Result<()> {
 }
 
 #[test]
-fn a_farm_that_is_dropped_leaves_nothing() -> Result<()> {
+fn dropped_farm_leaves_no_namespaces() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -310,7 +310,7 @@ fn a_farm_that_is_dropped_leaves_nothing() -> Result<()> {
 }
 
 #[test]
-fn an_owner_that_is_killed_leaves_nothing() -> Result<()> {
+fn killed_owner_leaves_no_namespaces() -> Result<()> {
     if std::env::var_os(VICTIM).is_some() {
         return be_the_victim();
     }
@@ -318,7 +318,7 @@ fn an_owner_that_is_killed_leaves_nothing() -> Result<()> {
         return Ok(());
     }
     let mut victim = Command::new(std::env::current_exe()?)
-        .args(["--exact", "an_owner_that_is_killed_leaves_nothing", "--nocapture"])
+        .args(["--exact", "killed_owner_leaves_no_namespaces", "--nocapture"])
         .env(VICTIM, "1")
         .stdout(Stdio::null())
         .spawn()?;
@@ -334,7 +334,7 @@ fn an_owner_that_is_killed_leaves_nothing() -> Result<()> {
 }
 
 #[test]
-fn what_dead_owners_left_is_removed_by_others() -> Result<()> {
+fn leftovers_of_dead_owners_are_removed() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

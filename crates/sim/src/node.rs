@@ -269,7 +269,7 @@ impl Node {
         &mut self,
         now_ms: u64,
         group: &str,
-        message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
+        message: impl FnOnce(group::ClockReading, &Group, &mut Members) -> Result<T, T>,
     ) -> (Option<T>, Vec<Output>) {
         let now = self.moment(now_ms);
         let Some(director) = self.director.as_mut().filter(|_| self.leaves_at.is_none()) else {

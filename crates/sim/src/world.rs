@@ -371,7 +371,7 @@ impl World {
         &mut self,
         node: usize,
         group: &str,
-        message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
+        message: impl FnOnce(group::ClockReading, &Group, &mut Members) -> Result<T, T>,
     ) -> Option<T> {
         self.facts += 1;
         let (answer, orders) = self.nodes[node].message(self.now_ms, group, message);

@@ -10,7 +10,7 @@ use super::groups::KeptGroup;
 use super::order::{Applied, Change};
 use super::{Director, Event, Moment, Output, Reloads};
 use crate::farm::Farm;
-use crate::farm::membership::Notice;
+use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, Slots};
 use crate::net::wire::Mac;
@@ -35,7 +35,7 @@ pub(super) struct Reload {
 
 /// A change on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Applying {
+pub(super) struct PendingChange {
     number: u64,
     /// If it is a reload's: it is followed once it is in force, so that there is nothing to take back.
     pub(super) reload: Option<Reload>,
@@ -73,7 +73,7 @@ impl Director {
         };
         let is_wanted_anyway = core::mem::take(&mut self.replan_wanted);
         let network = Arc::clone(&self.network);
-        self.applying = Some(Applying { number, reload, newcomers, network, is_wanted_anyway });
+        self.applying = Some(PendingChange { number, reload, newcomers, network, is_wanted_anyway });
         self.outputs.insert(first, Output::Apply(Box::new(change)));
     }
 
@@ -141,13 +141,13 @@ impl Director {
         }
     }
 
-    fn put_in_force(&mut self, plan: Plan, applying: Applying, was: Arc<Tables>, now: Moment) {
-        self.tell_changes(&plan);
+    fn put_in_force(&mut self, plan: Plan, applying: PendingChange, was: Arc<Tables>, now: Moment) {
+        self.report_changes(&plan);
         self.plan = Arc::new(plan);
         self.generation += 1;
         self.generation_in_force = self.generation;
         self.retry_at_ms = u64::MAX;
-        self.tell_attached(&applying.newcomers);
+        self.report_attached(&applying.newcomers);
         if let Some(reload) = &applying.reload {
             self.follow(reload, &applying.network, now.ms);
             self.groups.reload(now, &self.farm.groups, &reload.groups);
@@ -159,14 +159,14 @@ impl Director {
         self.forget_removed(was);
     }
 
-    fn refused(&mut self, error: String, applying: Applying, now_ms: u64) {
+    fn refused(&mut self, error: String, applying: PendingChange, now_ms: u64) {
         self.generation += 1;
         // Numbers that the engine has given away are taken.
         self.slots.adopt(&self.in_force);
-        let Applying { reload, newcomers, is_wanted_anyway, .. } = applying;
+        let PendingChange { reload, newcomers, is_wanted_anyway, .. } = applying;
         if !newcomers.is_empty() {
             // What they are must not keep the farm from following anything else.
-            self.tell_unattached(&newcomers, &error);
+            self.report_unattached(&newcomers, &error);
             self.links.retain(|ifindex, _| !newcomers.contains(ifindex));
             self.look_around(now_ms);
             return;
@@ -179,7 +179,7 @@ impl Director {
                 self.refused_reload(error);
                 self.replan_wanted |= is_wanted_anyway;
             }
-            None => self.tell(Event::NotApplied { error }),
+            None => self.emit(Event::NotApplied { error }),
         }
     }
 
@@ -188,8 +188,8 @@ impl Director {
         let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, network_then));
         let (hosts_notices, members_notices) = self.take_in(reload, now_ms);
         self.reloads = Reloads { done: self.reloads.done + 1, error: None, ..self.reloads.clone() };
-        self.tell_all(hosts_notices.into_iter().map(Event::Hosts));
-        self.tell_of_members(members_notices);
+        self.emit_all(hosts_notices.into_iter().map(Event::Hosts));
+        self.report_membership(members_notices);
         if let Some(newer) = newer {
             self.surroundings(Network::clone(&newer), now_ms);
         }
@@ -198,7 +198,11 @@ impl Director {
     }
 
     /// Goes on with another farm; what there is to tell of that.
-    fn take_in(&mut self, reload: &Reload, now_ms: u64) -> (Vec<crate::node::peers::Notice>, Vec<Notice>) {
+    fn take_in(
+        &mut self,
+        reload: &Reload,
+        now_ms: u64,
+    ) -> (Vec<crate::node::peers::PeerEvent>, Vec<ServiceNotice>) {
         self.farm = Arc::clone(&reload.farm);
         self.network = Arc::clone(&reload.network);
         self.links.clone_from(&reload.links);
@@ -208,7 +212,7 @@ impl Director {
         members_notices.extend(self.membership.reconfigure(&self.farm.services, now_ms));
         self.pools.reload(&self.farm.services, now_ms);
         self.match_servers(now_ms);
-        self.say_own();
+        self.send_own_report();
         self.newcomers.clear();
         (hosts_notices, members_notices)
     }

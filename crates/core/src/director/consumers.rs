@@ -19,7 +19,7 @@ impl Director {
         &mut self,
         now: Moment,
         group: &str,
-        message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
+        message: impl FnOnce(group::ClockReading, &Group, &mut Members) -> Result<T, T>,
     ) -> Option<T> {
         let answer = self.groups.message(now, group, message);
         self.follow_consumers(now);

@@ -10,7 +10,7 @@ use crate::farm::plan::ServerName;
 
 /// The owner of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum ServerOwner {
     /// A service that packets are sent on for.
     Service,
     /// A group.
@@ -25,7 +25,7 @@ pub struct Drainable {
     /// As it is called here, however it was written.
     pub name: ServerName,
     /// Its owner.
-    pub owner: Owner,
+    pub owner: ServerOwner,
     /// Whether it is drained now.
     pub is_drained: bool,
 }
@@ -36,7 +36,7 @@ pub enum NotDrainable {
     /// No service, group or name is called so.
     NoOwner,
     /// It has no such server, but these.
-    NoServer(Owner, Vec<String>),
+    NoServer(ServerOwner, Vec<String>),
     /// The name has none of its own, but those of services.
     OfServices,
     /// It is another host's, whose part in the farm is its own to say.
@@ -52,9 +52,10 @@ impl Director {
         if let Some(members) = self.group(&meant.service) {
             let names = || members.names().map(str::to_owned).collect();
             let found = members.called(&meant.server);
-            let (server, is_drained) = found.ok_or_else(|| NotDrainable::NoServer(Owner::Group, names()))?;
+            let (server, is_drained) =
+                found.ok_or_else(|| NotDrainable::NoServer(ServerOwner::Group, names()))?;
             let name = ServerName { service: meant.service.clone(), server: server.to_owned() };
-            return Ok(Drainable { name, owner: Owner::Group, is_drained });
+            return Ok(Drainable { name, owner: ServerOwner::Group, is_drained });
         }
         if let Some(known) = self.name(&meant.service) {
             let servers = &known.list().ok_or(NotDrainable::OfServices)?.servers;
@@ -62,19 +63,25 @@ impl Director {
                 servers.iter().map(|server| OwnServer::name(server).into_owned()).collect();
             let service = known.settings.name.to_string();
             let name = ServerName { service, server: meant.server.clone() };
-            return self.found(name, Owner::Name, names);
+            return self.found(name, ServerOwner::Name, names);
         }
         self.farm().service(&meant.service).ok_or(NotDrainable::NoOwner)?;
         let members = self.membership().members(&meant.service).into_iter();
-        let found = self.found(meant.clone(), Owner::Service, members.map(|member| member.name).collect())?;
+        let found =
+            self.found(meant.clone(), ServerOwner::Service, members.map(|member| member.name).collect())?;
         if self.other_host(meant).is_some() { Err(NotDrainable::OtherHost) } else { Ok(found) }
     }
 
-    fn found(&self, name: ServerName, owner: Owner, servers: Vec<String>) -> Result<Drainable, NotDrainable> {
+    fn found(
+        &self,
+        name: ServerName,
+        owner: ServerOwner,
+        servers: Vec<String>,
+    ) -> Result<Drainable, NotDrainable> {
         if !servers.contains(&name.server) {
             return Err(NotDrainable::NoServer(owner, servers));
         }
-        let drained = if owner == Owner::Name { self.drained_of_names() } else { self.drained() };
+        let drained = if owner == ServerOwner::Name { self.drained_of_names() } else { self.drained() };
         Ok(Drainable { is_drained: drained.contains(&name), name, owner })
     }
 }

@@ -10,7 +10,7 @@ use crate::farm::membership;
 use crate::farm::plan::ServerName;
 use crate::net::wire::Mac;
 use crate::node::peers;
-use crate::pool::health::{State, Transition};
+use crate::pool::health::{HealthState, Transition};
 use crate::pool::report::BadReport;
 
 /// Something that happened. Its text names neither service nor server, which stand beside it.
@@ -19,25 +19,25 @@ pub enum Event {
     /// Of who the servers are.
     Membership {
         /// What.
-        notice: membership::Notice,
+        notice: membership::ServiceNotice,
         /// In words, with names of interfaces.
         text: String,
     },
     /// Of other hosts.
-    Hosts(peers::Notice),
+    Hosts(peers::PeerEvent),
     /// A datagram was refused.
     DatagramRefused {
         /// Where it is said to be from: that can't be believed, but it is where to look.
         from: SocketAddr,
         /// Why.
-        notice: peers::Notice,
+        notice: peers::PeerEvent,
     },
     /// Somebody answers for an address that is this host's to own.
     Answered {
         /// Who.
         mac: Mac,
         /// For what.
-        notice: peers::Notice,
+        notice: peers::PeerEvent,
     },
     /// A server's state has changed.
     Health {
@@ -88,7 +88,7 @@ pub enum Event {
         /// Its name.
         interface: String,
         /// How it is.
-        now: Link,
+        now: LinkState,
     },
     /// Packets are taken from one more interface.
     Attached {
@@ -162,7 +162,7 @@ pub enum Event {
 
 /// How an interface is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkState {
     /// It isn't there any more.
     Gone,
     /// It is switched off.
@@ -191,24 +191,24 @@ impl Event {
             Event::NotApplied { .. } => return Level::Error,
             Event::Membership { notice, .. } => matches!(
                 notice.event,
-                membership::Event::Refused { .. }
-                    | membership::Event::Moved { .. }
-                    | membership::Event::Silent { .. }
+                membership::MembershipEvent::Refused { .. }
+                    | membership::MembershipEvent::Moved { .. }
+                    | membership::MembershipEvent::Silent { .. }
             ),
             Event::Hosts(notice) => !matches!(
                 notice,
-                peers::Notice::Heard { .. }
-                    | peers::Notice::Returned { .. }
-                    | peers::Notice::Agrees { .. }
-                    | peers::Notice::Claimed { .. }
-                    | peers::Notice::Released { .. }
+                peers::PeerEvent::Answers { .. }
+                    | peers::PeerEvent::Returned { .. }
+                    | peers::PeerEvent::Agrees { .. }
+                    | peers::PeerEvent::Claimed { .. }
+                    | peers::PeerEvent::Released { .. }
             ),
-            Event::Health { transition, .. } => transition.to == State::Down,
+            Event::Health { transition, .. } => transition.to == HealthState::Down,
             Event::Member { change, .. } => matches!(
                 change,
                 MemberChange::Silent | MemberChange::Removed | MemberChange::Refused | MemberChange::Down(_)
             ),
-            Event::Link { now, .. } => *now != Link::Up,
+            Event::Link { now, .. } => *now != LinkState::Up,
             Event::DatagramRefused { .. }
             | Event::Answered { .. }
             | Event::NotFound { .. }
@@ -269,9 +269,9 @@ impl fmt::Display for Event {
             }
             Event::Health { transition, .. } => {
                 let to = match transition.to {
-                    State::Unknown => "unknown",
-                    State::Up => "up",
-                    State::Down => "down",
+                    HealthState::Unknown => "unknown",
+                    HealthState::Up => "up",
+                    HealthState::Down => "down",
                 };
                 write!(f, "server is {to}")
             }
@@ -287,10 +287,10 @@ impl fmt::Display for Event {
             Event::Recovered { .. } => f.write_str("servers work again"),
             Event::NoRoom { .. } => f.write_str("no room for this server: the farm is full"),
             Event::Link { now, .. } => f.write_str(match now {
-                Link::Gone => "the interface is gone",
-                Link::Down => "the interface is switched off",
-                Link::NoCarrier => "the interface has no carrier: look at the cable, or its other end",
-                Link::Up => "the interface works again",
+                LinkState::Gone => "the interface is gone",
+                LinkState::Down => "the interface is switched off",
+                LinkState::NoCarrier => "the interface has no carrier: look at the cable, or its other end",
+                LinkState::Up => "the interface works again",
             }),
             Event::Attached { .. } => f.write_str("packets are taken from here, too"),
             Event::Unattached { interface, error } => {
@@ -306,7 +306,7 @@ impl fmt::Display for Event {
                 f.write_str("its own report: it keeps its sessions and takes no new ones")
             }
             Event::Wished { refuses: false, .. } => f.write_str("its own report: takes new sessions again"),
-            Event::Reports { error: Some(bad), .. } => write!(f, "its load isn't known: {}", bad.said()),
+            Event::Reports { error: Some(bad), .. } => write!(f, "its load isn't known: {}", bad.sentence()),
             Event::Reports { error: None, .. } => f.write_str("it says its load again"),
             Event::Member { member: ServerName { service, server }, change } => {
                 write!(f, "{service}: {server}: {change}")

@@ -6,21 +6,21 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use super::hosts::{self, Hosts};
+use super::hosts::{self, LocalHost};
 use super::{Director, Event, Output};
-use crate::farm::membership::{Answer, Member};
+use crate::farm::membership::{Member, NeighbourReply};
 use crate::farm::plan::{self, MemberState, ServerName};
 use crate::farm::{Farm, Service};
-use crate::node::peers::{KnownHost, Notice, Own, Received, Tick};
+use crate::node::peers::{DatagramEffect, KnownHost, OwnStatus, PeerEvent, Tick};
 use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, place};
-use crate::pool::Server;
-use crate::pool::WHOLE;
-use crate::pool::health::{self, State};
+use crate::pool::FULL_WEIGHT;
+use crate::pool::PoolServer;
+use crate::pool::health::{self, HealthState};
 use crate::pool::policy;
 use crate::pool::signals::Candidate;
 
 /// A host waits for so many reports of others before it answers again.
-const REPORTS_HEARD_FIRST: u64 = 2;
+const REPORTS_BEFORE_FIRST: u64 = 2;
 /// A claimed address is announced so often, once with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;
 /// Load counts in hundredths of a session, and a report moves it by a quarter of the way to what is now: sessions come and go many
@@ -44,31 +44,35 @@ impl Director {
     /// of others they have said.
     pub(super) fn host_state(
         &self,
-        hosts: &Hosts,
+        hosts: &LocalHost,
         known: &[KnownHost],
         service: &Service,
         member: Member,
     ) -> MemberState {
         let name = ServerName { service: service.name.clone(), server: member.name.clone() };
-        let said = known.iter().find(|host| host.name == member.name);
+        let known_host = known.iter().find(|host| host.name == member.name);
         let bit = self.bit(&service.name).unwrap_or_default();
         let takes_part = |host: &KnownHost| host.alive && host.ready;
         // Where nobody takes part yet, this host does what it can.
-        let ready = said.is_some_and(takes_part) || !known.iter().any(takes_part);
+        let ready = known_host.is_some_and(takes_part) || !known.iter().any(takes_part);
         let health = match self.pools.status(&name) {
             Some(own) if member.local && ready => own,
             // Its ring is that of the others first, whom second chances are for (`plan`).
-            _ if member.local => health::Status::UNKNOWN,
-            _ => said.map_or(health::Status::UNKNOWN, |host| status(host, bit)),
+            _ if member.local => health::HealthStatus::UNKNOWN,
+            _ => known_host.map_or(health::HealthStatus::UNKNOWN, |host| status(host, bit)),
         };
         let drained = self.pools.drained().contains(&name);
         MemberState {
             health,
-            admin_draining: if member.local { drained } else { said.is_some_and(|h| h.draining & bit != 0) },
+            admin_draining: if member.local {
+                drained
+            } else {
+                known_host.is_some_and(|h| h.draining & bit != 0)
+            },
             refuses: false,
             share: hosts.shares.get(&name).copied(),
             // Hosts hear of each other at different moments, and their tables have to be alike.
-            tenths: WHOLE,
+            tenths: FULL_WEIGHT,
             member,
         }
     }
@@ -84,7 +88,7 @@ impl Director {
             plan::Hosts { reads_punted: self.farm.hands_over(), seed: self.seed, ..plan::Hosts::default() };
         let Some(hosts) = &self.hosts else { return own };
         let others = || known.iter().filter(|host| !host.own);
-        let unheard = others().any(|host| host.alive && host.heard_ms.is_none());
+        let unheard = others().any(|host| host.alive && host.received_ms.is_none());
         let adopted = hosts.adopted_macs.iter().filter(|_| unheard).copied();
         plan::Hosts {
             owned: hosts.peers.owned().clone(),
@@ -101,12 +105,12 @@ impl Director {
     }
 
     /// Takes in what another host says, and answers.
-    pub(super) fn hear_host(&mut self, from: SocketAddr, datagram: &[u8], now_ms: u64) {
+    pub(super) fn receive_host_datagram(&mut self, from: SocketAddr, datagram: &[u8], now_ms: u64) {
         let Some(hosts) = &mut self.hosts else { return };
-        let Received { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
+        let DatagramEffect { notices, answer, changed } = hosts.peers.receive(now_ms, datagram);
         for notice in notices {
-            self.tell(match notice {
-                Notice::Refused { .. } => Event::DatagramRefused { from, notice },
+            self.emit(match notice {
+                PeerEvent::Refused { .. } => Event::DatagramRefused { from, notice },
                 _ => Event::Hosts(notice),
             });
         }
@@ -116,13 +120,13 @@ impl Director {
     }
 
     /// Somebody answers for an address.
-    pub(super) fn answered(&mut self, answer: Answer, now_ms: u64) {
+    pub(super) fn answered(&mut self, answer: NeighbourReply, now_ms: u64) {
         let mac = answer.place.mac;
         let Some(hosts) = self.hosts.as_mut().filter(|_| self.links.values().all(|own| *own != mac)) else {
             return;
         };
         for notice in hosts.peers.answered(now_ms, answer.address) {
-            self.tell(Event::Answered { mac, notice });
+            self.emit(Event::Answered { mac, notice });
         }
     }
 
@@ -141,17 +145,17 @@ impl Director {
         if let Some(hosts) = &mut self.hosts {
             hosts.load = (hosts.load * (LOAD_STEP - 1) + own_sessions * LOAD_UNIT) / LOAD_STEP;
         }
-        self.say_own();
+        self.send_own_report();
         let Some(hosts) = &mut self.hosts else { return };
-        let Tick { datagrams, asks, claimed, notices, changed } = hosts.peers.tick(now_ms);
+        let Tick { datagrams, probes, claimed, notices, changed } = hosts.peers.tick(now_ms);
         hosts.to_announce.extend(claimed.into_iter().map(|address| (address, ANNOUNCEMENTS)));
-        self.tell_all(notices.into_iter().map(Event::Hosts));
+        self.emit_all(notices.into_iter().map(Event::Hosts));
         let sent = datagrams.into_iter().map(|(to, datagram)| Output::Send { to, datagram });
         self.outputs.extend(sent);
         self.replan_wanted |= self.share_out(now_ms) || changed;
-        for target in asks {
-            let asks = self.links.keys().map(|&ifindex| Output::Ask { ifindex, sender: None, target });
-            self.outputs.extend(asks);
+        for target in probes {
+            let probes = self.links.keys().map(|&ifindex| Output::Ask { ifindex, sender: None, target });
+            self.outputs.extend(probes);
         }
         let announcements = self.due_announcements();
         self.announce(announcements);
@@ -184,7 +188,7 @@ impl Director {
             return;
         }
         let since_ms = *hosts.listens_since_ms.get_or_insert(now_ms);
-        let wait_ms = self.farm.peers.interval_ms.saturating_mul(REPORTS_HEARD_FIRST);
+        let wait_ms = self.farm.peers.interval_ms.saturating_mul(REPORTS_BEFORE_FIRST);
         if self.lease_holds || now_ms.saturating_sub(since_ms) >= wait_ms {
             hosts.listens_since_ms = None;
             self.lease_holds = true;
@@ -193,17 +197,17 @@ impl Director {
     }
 
     /// Has the next report say how this host is; one that says something new goes out soon.
-    pub(super) fn say_own(&mut self) {
+    pub(super) fn send_own_report(&mut self) {
         let Some(hosts) = &mut self.hosts else { return };
         let (mut up, mut draining) = (0, 0);
         for (bit, service) in bits().zip(self.farm.every_host()) {
             let name = ServerName { service: service.name.clone(), server: hosts.name.clone() };
-            let is_up = self.pools.server(&name).is_some_and(Server::is_up);
+            let is_up = self.pools.server(&name).is_some_and(PoolServer::is_up);
             up |= if is_up { bit } else { 0 };
             draining |= if self.pools.drained().contains(&name) { bit } else { 0 };
         }
         let load = u32::try_from(hosts.load.div_ceil(LOAD_UNIT)).unwrap_or(u32::MAX);
-        hosts.peers.set_own(Own { load, up, draining, macs: self.links.values().copied().collect() });
+        hosts.peers.set_own(OwnStatus { load, up, draining, macs: self.links.values().copied().collect() });
     }
 
     /// This host's own slots, each once.
@@ -259,7 +263,7 @@ impl Director {
     /// The servers that may be given new sessions, and this host in any case.
     fn usable_members(&self, service: &Service, known: &[KnownHost]) -> Vec<Member> {
         let usable = |state: &MemberState| {
-            state.member.local || state.health.state == State::Up && !state.admin_draining
+            state.member.local || state.health.state == HealthState::Up && !state.admin_draining
         };
         self.member_states(service, known).into_iter().filter(usable).map(|state| state.member).collect()
     }
@@ -271,7 +275,7 @@ impl Director {
     }
 
     /// Has the others know what is new in the farm.
-    pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) -> Vec<Notice> {
+    pub(super) fn reconfigure_hosts(&mut self, now_ms: u64) -> Vec<PeerEvent> {
         let Some(hosts) = &mut self.hosts else { return Vec::new() };
         let settings = hosts::settings(&self.farm, &hosts.name, hosts.key);
         hosts.peers.reconfigure(settings, now_ms)
@@ -306,16 +310,16 @@ fn bits() -> impl Iterator<Item = u64> {
 }
 
 /// What a host has said of its own server.
-fn status(host: &KnownHost, bit: u64) -> health::Status {
-    let was_heard = host.believed && host.heard_ms.is_some();
+fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
+    let was_received = host.believed && host.received_ms.is_some();
     let state = match (host.alive, host.ready, host.up & bit != 0) {
-        (true, true, true) => State::Up,
+        (true, true, true) => HealthState::Up,
         // Not yet, or not any more, by its own choice: it hasn't failed.
-        (true, false, _) => State::Unknown,
-        (false, ..) if !was_heard => State::Unknown,
-        _ => State::Down,
+        (true, false, _) => HealthState::Unknown,
+        (false, ..) if !was_received => HealthState::Unknown,
+        _ => HealthState::Down,
     };
-    health::Status { state, since_ms: host.since_ms, was_up: was_heard }
+    health::HealthStatus { state, since_ms: host.since_ms, was_up: was_received }
 }
 
 /// Of each slot, whether a running data plane sends new sessions there.

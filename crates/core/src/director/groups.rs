@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::event::Event;
 use super::moment::Moment;
-use crate::farm::group::{self, Group, MemberEvent, MemberState, Members, Order, Queried};
+use crate::farm::group::{self, Group, MemberEvent, MemberOrder, MemberSnapshot, Members, QueryResult};
 use crate::farm::plan::ServerName;
 use crate::path::seed::Seed;
 use crate::pool::Fact;
@@ -15,7 +15,7 @@ use crate::pool::Fact;
 /// The kept state of a group that begins.
 #[derive(Clone, Debug, Default)]
 pub struct KeptGroup {
-    /// Its members: see [`Order::Save`].
+    /// Its members: see [`MemberOrder::Save`].
     pub record: Option<String>,
     /// Those whom the operator had drained, by name or URL.
     pub drained: BTreeSet<String>,
@@ -27,7 +27,7 @@ pub enum MemberFact {
     /// Of a probe, or of a question for what a member knows of its load.
     Server(Fact),
     /// Of a LOAD-QUERY itself.
-    Queried(Queried),
+    Queried(QueryResult),
 }
 
 /// A group at one moment.
@@ -36,14 +36,14 @@ pub struct GroupSnapshot {
     /// As its operator describes it.
     pub group: Arc<Group>,
     /// In the order in which they came.
-    pub members: Vec<MemberState>,
+    pub members: Vec<MemberSnapshot>,
     /// When that was, in milliseconds.
     pub at_ms: u64,
 }
 
 /// A group and its members.
 #[derive(Clone, Debug)]
-struct Running {
+struct GroupState {
     group: Arc<Group>,
     members: Members,
     /// Nothing is due before this, in milliseconds.
@@ -53,11 +53,11 @@ struct Running {
 /// All groups of a farm.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
-    running: BTreeMap<String, Running>,
+    running: BTreeMap<String, GroupState>,
     seed: Seed,
     snapshots: BTreeMap<String, Arc<GroupSnapshot>>,
     has_changed: bool,
-    orders: VecDeque<(String, Order)>,
+    orders: VecDeque<(String, MemberOrder)>,
     events: Vec<Event>,
 }
 
@@ -89,7 +89,7 @@ impl Groups {
                     let KeptGroup { record, drained } = kept.get(&group.name).cloned().unwrap_or_default();
                     let mut members = Members::new(now.for_groups(), group, self.seed, record.as_deref());
                     members.keep_drained(now.for_groups(), drained);
-                    let running = Running { group: Arc::clone(group), members, due_ms: 0 };
+                    let running = GroupState { group: Arc::clone(group), members, due_ms: 0 };
                     self.running.insert(group.name.clone(), running);
                 }
             }
@@ -118,7 +118,7 @@ impl Groups {
         &mut self,
         now: Moment,
         group: &str,
-        message: impl FnOnce(group::Moment, &Group, &mut Members) -> Result<T, T>,
+        message: impl FnOnce(group::ClockReading, &Group, &mut Members) -> Result<T, T>,
     ) -> Option<T> {
         let running = self.running.get_mut(group)?;
         match message(now.for_groups(), &running.group, &mut running.members) {
@@ -166,7 +166,7 @@ impl Groups {
     }
 
     /// The next order, with the group's name.
-    pub(super) fn poll_order(&mut self) -> Option<(String, Order)> {
+    pub(super) fn poll_order(&mut self) -> Option<(String, MemberOrder)> {
         self.orders.pop_front()
     }
 

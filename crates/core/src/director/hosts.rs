@@ -10,7 +10,7 @@ use crate::farm::network::Network;
 use crate::farm::plan::{self, ServerName};
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
-use crate::node::peers::{HostSetting, Peers, Publishable, Settings};
+use crate::node::peers::{HostSetting, PeerSettings, Peers, Publishable};
 use crate::node::secret::Key;
 use crate::pool::policy::Sharing;
 
@@ -64,7 +64,7 @@ impl Identity {
 }
 
 /// What the hosts of this farm are to know of each other.
-pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> Settings {
+pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> PeerSettings {
     let servers = || farm.every_host().flat_map(|service| &service.servers);
     let hosts: BTreeMap<&String, IpAddr> = servers().map(|server| (&server.name, server.address)).collect();
     let announced = farm.every_host().filter(|service| service.announce);
@@ -73,7 +73,7 @@ pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> Settings {
     let publisher = |address: &IpAddr| {
         servers().find(|server| server.publish.contains(address)).map(|server| server.name.clone())
     };
-    Settings {
+    PeerSettings {
         name: name.into(),
         hosts: hosts.into_iter().map(|(name, address)| HostSetting { name: name.clone(), address }).collect(),
         services: farm.every_host().map(|service| service.name.clone()).collect(),
@@ -106,7 +106,7 @@ pub fn generation(farm: &Farm) -> u64 {
 
 /// This host's part in the talk of hosts.
 #[derive(Clone, Debug)]
-pub(super) struct Hosts {
+pub(super) struct LocalHost {
     pub(super) name: String,
     pub(super) key: Key,
     pub(super) peers: Peers,
@@ -125,11 +125,11 @@ pub(super) struct Hosts {
     pub(super) to_announce: BTreeMap<IpAddr, u32>,
 }
 
-impl Hosts {
+impl LocalHost {
     /// A host that has heard of nobody yet. `incarnation` is random for each start.
-    pub(super) fn new(farm: &Farm, name: String, key: Key, incarnation: u64, now_ms: u64) -> Hosts {
+    pub(super) fn new(farm: &Farm, name: String, key: Key, incarnation: u64, now_ms: u64) -> LocalHost {
         let settings = settings(farm, &name, key);
-        Hosts {
+        LocalHost {
             name,
             key,
             peers: Peers::new(settings, incarnation, now_ms),

@@ -34,13 +34,13 @@ mod tests;
 pub mod transfer;
 mod watch;
 
-pub use drain::{Drainable, NotDrainable, Owner};
-pub use event::{Event, Level, Link};
+pub use drain::{Drainable, NotDrainable, ServerOwner};
+pub use event::{Event, Level, LinkState};
 pub use groups::{GroupSnapshot, KeptGroup, MemberFact};
 pub use hosts::{Identity, IdentityError, generation};
 pub use input::Input;
 pub use moment::Moment;
-pub use name::About;
+pub use name::EventSubject;
 pub use names::{NameFact, NameOrder};
 pub use order::{Applied, Change, Planned};
 pub use output::{Adjacency, LoadQuery, Output, Probe, ProbePath, Target};
@@ -53,7 +53,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use crate::farm::membership::{Answer, Membership, Notice, Round};
+use crate::farm::membership::{DiscoveryRound, Membership, NeighbourReply, ServiceNotice};
 use crate::farm::network::Network;
 use crate::farm::plan::{self, MemberState, Plan, ServerName, Slots, identity};
 use crate::farm::{Farm, Service};
@@ -62,18 +62,18 @@ use crate::node::peers::KnownHost;
 use crate::node::secret::Key;
 use crate::path::seed::Seed;
 use crate::path::tables::Tables;
-use crate::pool::health::{State, Status};
-use crate::pool::{Fact, Server, WHOLE};
-use change::{Applying, Reload};
+use crate::pool::health::{HealthState, HealthStatus};
+use crate::pool::{FULL_WEIGHT, Fact, PoolServer};
+use change::{PendingChange, Reload};
 use consumers::READY_AFTER_MS;
 use groups::Groups;
-use hosts::Hosts;
+use hosts::LocalHost;
 use names::Names;
 use paths::Paths;
-use pools::{Pools, Wanted};
+use pools::{DesiredServer, Pools};
 use probe::can_be_probed;
 use scores::Scores;
-use watch::Told;
+use watch::MissingServers;
 
 /// What a director begins with.
 #[derive(Clone, Debug)]
@@ -108,10 +108,10 @@ pub struct Director {
     pools: Pools,
     paths: Paths,
     /// The other hosts, where every one decides.
-    hosts: Option<Hosts>,
+    hosts: Option<LocalHost>,
     lease_holds: bool,
     seed: Seed,
-    told: Told,
+    missing_servers: MissingServers,
     plan: Arc<Plan>,
     /// Which server has which number; empty while a change is on its way, which has them.
     slots: Slots,
@@ -132,7 +132,7 @@ pub struct Director {
     newcomers: BTreeSet<u32>,
     /// Reloads to come, one after the other.
     reloads_waiting: VecDeque<Reload>,
-    applying: Option<Applying>,
+    applying: Option<PendingChange>,
     /// Outputs that wait for tables, and how many of them wait for those on their way.
     held_back: VecDeque<Output>,
     until_answer: usize,
@@ -162,10 +162,11 @@ impl Director {
             membership: Membership::new(&farm.services, surroundings, now.ms),
             pools: Pools::new(drained),
             paths,
-            hosts: host.map(|(own, key, incarnation)| Hosts::new(&farm, own.name, key, incarnation, now.ms)),
+            hosts: host
+                .map(|(own, key, incarnation)| LocalHost::new(&farm, own.name, key, incarnation, now.ms)),
             lease_holds: now.lease_holds,
             seed,
-            told: Told::default(),
+            missing_servers: MissingServers::default(),
             // Rings that run are what the next ones are held against.
             plan: Arc::new(Plan { tables: Arc::clone(&running), ..Plan::default() }),
             slots: Slots::default(),
@@ -204,7 +205,7 @@ impl Director {
             let before = Arc::clone(&director.in_force);
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
-        director.say_own();
+        director.send_own_report();
         director.groups.reload(now, &director.farm.groups, &groups);
         director.names.reload(&director.farm, now);
         director.snapshot = Arc::new(director.see(None, now.ms));
@@ -238,8 +239,8 @@ impl Director {
                 self.groups.time(now);
                 self.names.time(now);
             }
-            Input::Frame { ifindex, bytes } => self.hear(ifindex, &bytes, now.ms),
-            Input::Datagram { from, bytes } => self.hear_host(from, &bytes, now.ms),
+            Input::Frame { ifindex, bytes } => self.receive_neighbour_frame(ifindex, &bytes, now.ms),
+            Input::Datagram { from, bytes } => self.receive_host_datagram(from, &bytes, now.ms),
             Input::Probed { server, result } => self.learn(&server, Fact::Probed(result), now.ms),
             Input::Reported { server, result } => self.learn(&server, Fact::Reported(result), now.ms),
             Input::Member { group, member, fact } => self.groups.take(now, &group, member, fact),
@@ -291,7 +292,7 @@ impl Director {
         let others = [
             self.pools.next_at(),
             self.next_report_at(),
-            self.told.look_at_ms,
+            self.missing_servers.look_at_ms,
             self.retry_at_ms,
             plan_at_ms,
             self.scores.compare_at_ms,
@@ -305,14 +306,14 @@ impl Director {
     fn time(&mut self, now_ms: u64) {
         self.report(now_ms);
         if self.membership.next_round_at().is_some_and(|at| at <= now_ms) {
-            let Round { asks, notices } = self.membership.round(now_ms);
-            for target in asks {
+            let DiscoveryRound { requests, notices } = self.membership.round(now_ms);
+            for target in requests {
                 let sources =
                     self.links.keys().map(|ifindex| (*ifindex, self.network.source_for(*ifindex, target)));
-                let asks = sources.filter_map(|(ifindex, sender)| {
+                let requests = sources.filter_map(|(ifindex, sender)| {
                     sender.map(|sender| Output::Ask { ifindex, sender: Some(sender), target })
                 });
-                self.outputs.extend(asks);
+                self.outputs.extend(requests);
             }
             self.notice(notices, now_ms);
         }
@@ -325,8 +326,8 @@ impl Director {
         }
     }
 
-    fn hear(&mut self, ifindex: u32, frame: &[u8], now_ms: u64) {
-        if let Ok(Some(answer)) = Answer::read(ifindex, frame) {
+    fn receive_neighbour_frame(&mut self, ifindex: u32, frame: &[u8], now_ms: u64) {
+        if let Ok(Some(answer)) = NeighbourReply::read(ifindex, frame) {
             self.answered(answer, now_ms);
         }
         let notices = self.membership.frame(now_ms, ifindex, frame);
@@ -334,18 +335,18 @@ impl Director {
     }
 
     /// Tells what happened to the membership, and follows it if it changed.
-    fn notice(&mut self, notices: Vec<Notice>, now_ms: u64) {
+    fn notice(&mut self, notices: Vec<ServiceNotice>, now_ms: u64) {
         if notices.iter().any(|notice| notice.event.changes_servers()) {
             self.match_servers(now_ms);
             self.replan_wanted = true;
         }
-        self.tell_of_members(notices);
+        self.report_membership(notices);
     }
 
     /// Takes in what is newly known of the network. Without names in the file, an interface that came up is one more to take packets
     /// from.
     fn surroundings(&mut self, network: Network, now_ms: u64) {
-        self.tell_links(&network);
+        self.report_link_changes(&network);
         let moved = self.network.interfaces != network.interfaces;
         // One that is down for a while keeps its place; one that came back may have another number or MAC.
         let kept =
@@ -371,7 +372,7 @@ impl Director {
     fn look_around(&mut self, now_ms: u64) {
         let surroundings = self.paths.surroundings(&self.farm, &self.network, &self.links);
         let notices = self.membership.surroundings(surroundings, now_ms);
-        self.tell_of_members(notices);
+        self.report_membership(notices);
         self.match_servers(now_ms);
         self.replan_wanted = true;
     }
@@ -386,9 +387,9 @@ impl Director {
             return;
         }
         if self.pools.drain(&server, drain) {
-            self.tell(Event::Drained { server, drain });
+            self.emit(Event::Drained { server, drain });
         }
-        self.say_own();
+        self.send_own_report();
         (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }
 
@@ -410,15 +411,15 @@ impl Director {
                 let name = ServerName { service: service.name.clone(), server: member.name.clone() };
                 let server = self.pools.server(&name);
                 let health = match self.why_not_here(service, &member) {
-                    Some(_) => Some(Status { state: State::Down, ..Status::UNKNOWN }),
+                    Some(_) => Some(HealthStatus { state: HealthState::Down, ..HealthStatus::UNKNOWN }),
                     None => server.map(|server| server.health().status()),
                 };
                 MemberState {
-                    health: health.unwrap_or(Status::UNKNOWN),
-                    admin_draining: server.is_some_and(Server::is_drained),
-                    refuses: server.is_some_and(Server::refuses),
+                    health: health.unwrap_or(HealthStatus::UNKNOWN),
+                    admin_draining: server.is_some_and(PoolServer::is_drained),
+                    refuses: server.is_some_and(PoolServer::refuses),
                     share: None,
-                    tenths: server.map_or(WHOLE, Server::tenths),
+                    tenths: server.map_or(FULL_WEIGHT, PoolServer::tenths),
                     member,
                 }
             })
@@ -429,12 +430,12 @@ impl Director {
     fn match_servers(&mut self, now_ms: u64) {
         for service in &self.farm.services {
             let members = self.membership.members(&service.name).into_iter();
-            let wanted = members.map(|member| Wanted {
+            let wanted = members.map(|member| DesiredServer {
                 is_reachable: can_be_probed(service, &member)
                     && self.why_not_here(service, &member).is_none(),
                 name: member.name,
             });
-            let wanted: Vec<Wanted> = wanted.collect();
+            let wanted: Vec<DesiredServer> = wanted.collect();
             self.pools.follow(&service.name, &wanted, self.generation_in_force > 0, now_ms);
         }
     }
@@ -516,13 +517,13 @@ impl Director {
         &self.plan
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         self.has_changed = true;
         self.outputs.push_back(Output::Event(event));
     }
 
-    fn tell_all(&mut self, events: impl IntoIterator<Item = Event>) {
-        events.into_iter().for_each(|event| self.tell(event));
+    fn emit_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        events.into_iter().for_each(|event| self.emit(event));
     }
 }
 

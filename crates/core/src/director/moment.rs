@@ -16,7 +16,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    pub(super) fn for_groups(self) -> group::Moment {
-        group::Moment { now_ms: self.ms, unix_ms: self.unix_ms }
+    pub(super) fn for_groups(self) -> group::ClockReading {
+        group::ClockReading { now_ms: self.ms, unix_ms: self.unix_ms }
     }
 }

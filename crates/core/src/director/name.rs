@@ -3,15 +3,15 @@
 use alloc::string::{String, ToString};
 use core::net::IpAddr;
 
-use super::event::{Event, Link};
+use super::event::{Event, LinkState};
 use crate::farm::group::MemberChange;
 use crate::farm::membership;
 use crate::node::peers;
-use crate::pool::health::State;
+use crate::pool::health::HealthState;
 
 /// What an event is about, as far as it is about anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About<'e> {
+pub struct EventSubject<'e> {
     /// A service.
     pub service: Option<&'e str>,
     /// A server, of it where that is known.
@@ -35,9 +35,9 @@ impl Event {
                 of_hosts(notice)
             }
             Event::Health { transition, .. } => match transition.to {
-                State::Unknown => "server_unknown",
-                State::Up => "server_up",
-                State::Down => "server_down",
+                HealthState::Unknown => "server_unknown",
+                HealthState::Up => "server_up",
+                HealthState::Down => "server_down",
             },
             Event::NotFound { .. } => "server_not_found",
             Event::Found { .. } => "server_found",
@@ -47,10 +47,10 @@ impl Event {
             Event::Recovered { .. } => "service_recovered",
             Event::NoRoom { .. } => "server_left_out",
             Event::Link { now, .. } => match now {
-                Link::Gone => "link_gone",
-                Link::Down => "link_down",
-                Link::NoCarrier => "link_no_carrier",
-                Link::Up => "link_up",
+                LinkState::Gone => "link_gone",
+                LinkState::Down => "link_down",
+                LinkState::NoCarrier => "link_no_carrier",
+                LinkState::Up => "link_up",
             },
             Event::Attached { .. } => "link_attached",
             Event::Unattached { .. } => "link_refused",
@@ -80,28 +80,31 @@ impl Event {
     }
 
     /// What it is about.
-    pub fn about(&self) -> About<'_> {
+    pub fn about(&self) -> EventSubject<'_> {
         let service = self.service();
-        let about =
-            About { service, server: self.server().map(|server| &*server.server), ..About::default() };
+        let about = EventSubject {
+            service,
+            server: self.server().map(|server| &*server.server),
+            ..EventSubject::default()
+        };
         match self {
             Event::Membership { notice, .. } => {
-                About { service: notice.service.as_deref(), server: server_of(&notice.event), ..about }
+                EventSubject { service: notice.service.as_deref(), server: server_of(&notice.event), ..about }
             }
             Event::Hosts(notice) | Event::Answered { notice, .. } => about_hosts(notice),
             Event::DatagramRefused { from, notice } => {
-                About { address: Some(from.ip()), ..about_hosts(notice) }
+                EventSubject { address: Some(from.ip()), ..about_hosts(notice) }
             }
             Event::Health { transition, .. } => {
-                About { reason: transition.reason.as_ref().map(ToString::to_string), ..about }
+                EventSubject { reason: transition.reason.as_ref().map(ToString::to_string), ..about }
             }
             Event::Link { interface, .. }
             | Event::Attached { interface }
-            | Event::Unattached { interface, .. } => About { interface: Some(interface), ..about },
+            | Event::Unattached { interface, .. } => EventSubject { interface: Some(interface), ..about },
             Event::PathMtu { server: address, .. } | Event::Path { address, .. } => {
-                About { address: Some(*address), ..about }
+                EventSubject { address: Some(*address), ..about }
             }
-            Event::Ranks { name, .. } => About { service: Some(name), ..about },
+            Event::Ranks { name, .. } => EventSubject { service: Some(name), ..about },
             Event::NotFound { .. }
             | Event::Found { .. }
             | Event::NoServers { .. }
@@ -118,63 +121,63 @@ impl Event {
     }
 }
 
-fn of_members(event: &membership::Event) -> &'static str {
+fn of_members(event: &membership::MembershipEvent) -> &'static str {
     match event {
-        membership::Event::Joined { .. } => "server_joined",
-        membership::Event::Silent { .. } => "server_silent",
-        membership::Event::Returned { .. } => "server_returned",
-        membership::Event::Removed { .. } => "server_removed",
-        membership::Event::Moved { .. } => "server_claimed",
-        membership::Event::Followed { .. } => "server_moved",
-        membership::Event::Rerouted { .. } => "server_rerouted",
-        membership::Event::Refused { .. } => "arp_refused",
+        membership::MembershipEvent::Joined { .. } => "server_joined",
+        membership::MembershipEvent::Silent { .. } => "server_silent",
+        membership::MembershipEvent::Returned { .. } => "server_returned",
+        membership::MembershipEvent::Removed { .. } => "server_removed",
+        membership::MembershipEvent::Moved { .. } => "server_claimed",
+        membership::MembershipEvent::Followed { .. } => "server_moved",
+        membership::MembershipEvent::Rerouted { .. } => "server_rerouted",
+        membership::MembershipEvent::Refused { .. } => "arp_refused",
     }
 }
 
-fn server_of(event: &membership::Event) -> Option<&str> {
+fn server_of(event: &membership::MembershipEvent) -> Option<&str> {
     match event {
-        membership::Event::Joined { server, .. }
-        | membership::Event::Silent { server }
-        | membership::Event::Returned { server }
-        | membership::Event::Removed { server, .. }
-        | membership::Event::Moved { server, .. }
-        | membership::Event::Followed { server, .. }
-        | membership::Event::Rerouted { server, .. } => Some(server),
-        membership::Event::Refused { .. } => None,
+        membership::MembershipEvent::Joined { server, .. }
+        | membership::MembershipEvent::Silent { server }
+        | membership::MembershipEvent::Returned { server }
+        | membership::MembershipEvent::Removed { server, .. }
+        | membership::MembershipEvent::Moved { server, .. }
+        | membership::MembershipEvent::Followed { server, .. }
+        | membership::MembershipEvent::Rerouted { server, .. } => Some(server),
+        membership::MembershipEvent::Refused { .. } => None,
     }
 }
 
-fn of_hosts(notice: &peers::Notice) -> &'static str {
+fn of_hosts(notice: &peers::PeerEvent) -> &'static str {
     match notice {
-        peers::Notice::Heard { .. } => "host_heard",
-        peers::Notice::Silent { .. } => "host_silent",
-        peers::Notice::Left { .. } => "host_left",
-        peers::Notice::Returned { .. } => "host_returned",
-        peers::Notice::Differs { .. } => "host_differs",
-        peers::Notice::Agrees { .. } => "host_agrees",
-        peers::Notice::Rejoins => "host_rejoins",
-        peers::Notice::Refused { .. } => "datagram_refused",
-        peers::Notice::Claimed { .. } => "address_claimed",
-        peers::Notice::Released { .. } => "address_released",
-        peers::Notice::PutOff { .. } => "address_put_off",
-        peers::Notice::ClaimedTwice { .. } => "address_claimed_twice",
+        peers::PeerEvent::Answers { .. } => "host_heard",
+        peers::PeerEvent::Silent { .. } => "host_silent",
+        peers::PeerEvent::Left { .. } => "host_left",
+        peers::PeerEvent::Returned { .. } => "host_returned",
+        peers::PeerEvent::Differs { .. } => "host_differs",
+        peers::PeerEvent::Agrees { .. } => "host_agrees",
+        peers::PeerEvent::Rejoins => "host_rejoins",
+        peers::PeerEvent::Refused { .. } => "datagram_refused",
+        peers::PeerEvent::Claimed { .. } => "address_claimed",
+        peers::PeerEvent::Released { .. } => "address_released",
+        peers::PeerEvent::PutOff { .. } => "address_put_off",
+        peers::PeerEvent::ClaimedTwice { .. } => "address_claimed_twice",
     }
 }
 
-fn about_hosts(notice: &peers::Notice) -> About<'_> {
+fn about_hosts(notice: &peers::PeerEvent) -> EventSubject<'_> {
     let (host, address) = match notice {
-        peers::Notice::Heard { host }
-        | peers::Notice::Silent { host }
-        | peers::Notice::Left { host }
-        | peers::Notice::Returned { host }
-        | peers::Notice::Differs { host, .. }
-        | peers::Notice::Agrees { host } => (Some(host.as_str()), None),
-        peers::Notice::Refused { host, .. } => (host.as_deref(), None),
-        peers::Notice::Rejoins => (None, None),
-        peers::Notice::Released { address, to } => (to.as_deref(), Some(*address)),
-        peers::Notice::Claimed { address }
-        | peers::Notice::PutOff { address }
-        | peers::Notice::ClaimedTwice { address } => (None, Some(*address)),
+        peers::PeerEvent::Answers { host }
+        | peers::PeerEvent::Silent { host }
+        | peers::PeerEvent::Left { host }
+        | peers::PeerEvent::Returned { host }
+        | peers::PeerEvent::Differs { host, .. }
+        | peers::PeerEvent::Agrees { host } => (Some(host.as_str()), None),
+        peers::PeerEvent::Refused { host, .. } => (host.as_deref(), None),
+        peers::PeerEvent::Rejoins => (None, None),
+        peers::PeerEvent::Released { address, to } => (to.as_deref(), Some(*address)),
+        peers::PeerEvent::Claimed { address }
+        | peers::PeerEvent::PutOff { address }
+        | peers::PeerEvent::ClaimedTwice { address } => (None, Some(*address)),
     };
-    About { host, address, ..About::default() }
+    EventSubject { host, address, ..EventSubject::default() }
 }

@@ -74,7 +74,7 @@ pub enum Output {
         /// Which.
         group: String,
         /// What.
-        order: group::Order,
+        order: group::MemberOrder,
     },
     /// Do this for names.
     Name(NameOrder),

@@ -6,7 +6,7 @@ use alloc::string::String;
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Director, Event, Output};
-use crate::farm::membership::{Place, ServerRoute, Surroundings};
+use crate::farm::membership::{LinkAddress, LocalNetwork, ServerRoute};
 use crate::farm::network::Network;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
@@ -17,7 +17,7 @@ const PATH_MTU_MS: u64 = 10 * 60 * 1_000;
 /// to it.
 const CONFIRM_MS: u64 = 10_000;
 /// A next hop that it doesn't know is asked for no more often than this, in milliseconds.
-const ASK_MS: u64 = 1_000;
+const REQUEST_INTERVAL_MS: u64 = 1_000;
 
 /// What the kernel's tables don't say about the paths.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct Paths {
     /// The longest packet that routers said to pass on to a server, in bytes, and until when that counts.
     mtus: BTreeMap<IpAddr, (u16, u64)>,
     /// When the kernel was last made to ask for a next hop.
-    asked_ms: BTreeMap<(u32, IpAddr), u64>,
+    requested_ms: BTreeMap<(u32, IpAddr), u64>,
 }
 
 impl Paths {
@@ -35,7 +35,7 @@ impl Paths {
         farm: &Farm,
         network: &Network,
         links: &BTreeMap<u32, Mac>,
-    ) -> Surroundings {
+    ) -> LocalNetwork {
         let mut around = network.surroundings(links.keys().copied());
         for address in routed(farm) {
             around.hops.extend(self.hop(farm, network, address).map(|hop| (address, hop)));
@@ -45,7 +45,7 @@ impl Paths {
 
     fn hop(&self, farm: &Farm, network: &Network, address: IpAddr) -> Option<ServerRoute> {
         let next = network.next_hop(address)?;
-        let place = Place { mac: next.mac?, ifindex: next.ifindex };
+        let place = LinkAddress { mac: next.mac?, ifindex: next.ifindex };
         let own = network.source_towards(address)?;
         let mtu = u16::try_from(next.mtu).unwrap_or(u16::MAX);
         let path = self.mtus.get(&address).map_or(u16::MAX, |(mtu, _)| *mtu);
@@ -101,13 +101,13 @@ impl Director {
             Some(((hop.ifindex, hop.gateway.unwrap_or(address)), hop.mac.is_some()))
         });
         let hops: BTreeMap<_, _> = hops.collect();
-        let asked_ms = &mut self.paths.asked_ms;
-        asked_ms.retain(|hop, _| hops.contains_key(hop));
+        let requested_ms = &mut self.paths.requested_ms;
+        requested_ms.retain(|hop, _| hops.contains_key(hop));
         for ((ifindex, address), known) in hops {
-            let pause_ms = if known { CONFIRM_MS } else { ASK_MS };
-            let last_ms = asked_ms.get(&(ifindex, address));
+            let pause_ms = if known { CONFIRM_MS } else { REQUEST_INTERVAL_MS };
+            let last_ms = requested_ms.get(&(ifindex, address));
             if last_ms.is_none_or(|last_ms| now_ms >= last_ms.saturating_add(pause_ms)) {
-                asked_ms.insert((ifindex, address), now_ms);
+                requested_ms.insert((ifindex, address), now_ms);
                 self.outputs.push_back(Output::Resolve { ifindex, address });
             }
         }
@@ -121,7 +121,7 @@ impl Director {
         let until_ms = now_ms.saturating_add(PATH_MTU_MS);
         let before = self.paths.mtus.insert(to, (mtu, until_ms));
         if before.is_none_or(|(before, _)| before != mtu) {
-            self.tell(Event::PathMtu { server: to, mtu });
+            self.emit(Event::PathMtu { server: to, mtu });
             self.look_around(now_ms);
         }
     }

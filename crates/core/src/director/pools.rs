@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 
 use crate::farm::Service;
 use crate::farm::plan::{ServerName, identity};
-use crate::pool::health::{self, Status};
-use crate::pool::{Change, Due, Fact, Pool, Server, Settings};
+use crate::pool::health::{self, HealthStatus};
+use crate::pool::{DueChecks, Fact, Pool, PoolServer, PoolSettings, ServerChange};
 
 /// All of them, and what the operator drained.
 #[derive(Clone, Debug, Default)]
@@ -21,12 +21,12 @@ pub(super) struct Pools {
 /// The servers of a service, and how they are looked after.
 #[derive(Clone, Debug)]
 struct ServicePool {
-    settings: Arc<Settings>,
+    settings: Arc<PoolSettings>,
     servers: Pool<String>,
 }
 
 /// A server that a pool is to have.
-pub(super) struct Wanted {
+pub(super) struct DesiredServer {
     pub(super) name: String,
     /// Whether a probe can be sent to it.
     pub(super) is_reachable: bool,
@@ -43,7 +43,7 @@ impl Pools {
         let mut known = core::mem::take(&mut self.pools);
         for service in services {
             let Service { health, report, slow_start_ms, .. } = service;
-            let settings = Arc::new(Settings::of(health, report.as_ref(), *slow_start_ms));
+            let settings = Arc::new(PoolSettings::of(health, report.as_ref(), *slow_start_ms));
             let mut servers = Pool::default();
             if let Some(before) = known.remove(&service.name) {
                 servers = before.servers;
@@ -57,22 +57,28 @@ impl Pools {
     }
 
     /// Goes on with these servers of a service, in the order of their names. Those that come to a farm in force are new.
-    pub(super) fn follow(&mut self, service: &str, servers: &[Wanted], is_in_force: bool, now_ms: u64) {
+    pub(super) fn follow(
+        &mut self,
+        service: &str,
+        servers: &[DesiredServer],
+        is_in_force: bool,
+        now_ms: u64,
+    ) {
         let Some(pool) = self.pools.get_mut(service) else { return };
         let drained = &self.drained;
         pool.servers.follow(servers.iter().map(|server| server.name.clone()), |server| {
-            let mut new = Server::new(&pool.settings, identity(service, server), now_ms, is_in_force);
+            let mut new = PoolServer::new(&pool.settings, identity(service, server), now_ms, is_in_force);
             new.drain(drained.contains(&ServerName { service: service.into(), server: server.clone() }));
             new
         });
-        for Wanted { name, is_reachable } in servers {
+        for DesiredServer { name, is_reachable } in servers {
             pool.servers.change(name, |server| server.set_reachable(*is_reachable));
         }
     }
 
     /// A server that took sessions when an earlier director stopped.
     pub(super) fn resume(&mut self, name: &ServerName) {
-        self.change(name, Server::resume);
+        self.change(name, PoolServer::resume);
     }
 
     /// The operator wants no new sessions to go to a server, or wants them again. True if that is news.
@@ -87,12 +93,12 @@ impl Pools {
     }
 
     /// A server.
-    pub(super) fn server(&self, name: &ServerName) -> Option<&Server> {
+    pub(super) fn server(&self, name: &ServerName) -> Option<&PoolServer> {
         self.pools.get(&name.service)?.servers.get(&name.server)
     }
 
     /// How a server is by its probes.
-    pub(super) fn status(&self, name: &ServerName) -> Option<Status> {
+    pub(super) fn status(&self, name: &ServerName) -> Option<HealthStatus> {
         self.server(name).map(|server| server.health().status())
     }
 
@@ -105,7 +111,7 @@ impl Pools {
     pub(super) fn are_settled(&self) -> bool {
         let mut healths =
             self.pools.values().flat_map(|pool| pool.servers.iter()).map(|(_, server)| server.health());
-        healths.all(|health| !health.is_reachable() || health.status().state != health::State::Unknown)
+        healths.all(|health| !health.is_reachable() || health.status().state != health::HealthState::Unknown)
     }
 
     /// When [`Pools::poll`] has something to do, in milliseconds.
@@ -114,7 +120,7 @@ impl Pools {
     }
 
     /// The questions due now.
-    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, Due)> {
+    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(ServerName, DueChecks)> {
         let due = self.pools.iter_mut().flat_map(|(service, pool)| {
             let named = |(server, due)| (ServerName { service: service.clone(), server }, due);
             pool.servers.poll(now_ms).into_iter().map(named)
@@ -123,11 +129,11 @@ impl Pools {
     }
 
     /// Takes in what came of a question to a server; nothing where it is none any more.
-    pub(super) fn take(&mut self, name: &ServerName, fact: Fact, now_ms: u64) -> Option<Change> {
+    pub(super) fn take(&mut self, name: &ServerName, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         self.pools.get_mut(&name.service)?.servers.take(&name.server, fact, now_ms)
     }
 
-    fn change<T>(&mut self, name: &ServerName, change: impl FnOnce(&mut Server) -> T) -> Option<T> {
+    fn change<T>(&mut self, name: &ServerName, change: impl FnOnce(&mut PoolServer) -> T) -> Option<T> {
         self.pools.get_mut(&name.service)?.servers.change(&name.server, change)
     }
 }

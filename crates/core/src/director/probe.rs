@@ -9,14 +9,14 @@ use crate::farm::membership::Member;
 use crate::farm::plan::ServerName;
 use crate::net::wire::Mac;
 use crate::pool::health::Failure;
-use crate::pool::{Change, Fact, HealthKind};
+use crate::pool::{Fact, HealthKind, ServerChange};
 
 impl Director {
     /// Has servers probed and asked that it is time for, and follows what time alone has changed.
     pub(super) fn look_after(&mut self, now_ms: u64) {
         for (server, due) in self.pools.poll(now_ms) {
-            if due.ask {
-                self.ask(&server);
+            if due.query {
+                self.request_load(&server);
             }
             self.follow_change(&server, due.change);
             if due.probe {
@@ -32,20 +32,20 @@ impl Director {
         }
     }
 
-    fn follow_change(&mut self, server: &ServerName, change: Change) {
-        let Change { is_news, is_weighed, transition, refuses, reports } = change;
+    fn follow_change(&mut self, server: &ServerName, change: ServerChange) {
+        let ServerChange { is_news, is_weighed, transition, refuses, reports } = change;
         self.scores.has_news |= is_news;
         self.replan_wanted |= is_weighed;
         self.has_changed |= is_weighed;
         if let Some(transition) = transition {
-            self.tell(Event::Health { server: server.clone(), transition });
-            self.say_own();
+            self.emit(Event::Health { server: server.clone(), transition });
+            self.send_own_report();
         }
         if let Some(refuses) = refuses {
-            self.tell(Event::Wished { server: server.clone(), refuses });
+            self.emit(Event::Wished { server: server.clone(), refuses });
         }
         if let Some(error) = reports {
-            self.tell(Event::Reports { server: server.clone(), error });
+            self.emit(Event::Reports { server: server.clone(), error });
         }
     }
 
@@ -64,7 +64,7 @@ impl Director {
         }
     }
 
-    fn ask(&mut self, server: &ServerName) {
+    fn request_load(&mut self, server: &ServerName) {
         let settings = self.farm.service(&server.service).and_then(|service| service.report.clone());
         let member = self.membership.member(&server.service, &server.server);
         let to = member.and_then(|member| member.address.or_else(|| self.known_address(&member)));
@@ -119,8 +119,8 @@ impl Director {
         }
         // A server answers the director's own address; without one on that interface any will be routed. ARP
         // probes ask for the server's own address, which may be of the other family.
-        let asked = service.health.kind == HealthKind::Arp;
-        let fits = |address: &IpAddr| asked || address.is_ipv4() == vip.is_ipv4();
+        let by_arp = service.health.kind == HealthKind::Arp;
+        let fits = |address: &IpAddr| by_arp || address.is_ipv4() == vip.is_ipv4();
         let towards = member.address.filter(fits).unwrap_or(vip);
         let source = self.network.source_for(ifindex, towards)?;
         Some(ProbePath::Link { hop, source, server: member.address })
@@ -150,7 +150,7 @@ pub(super) fn can_be_probed(service: &Service, member: &Member) -> bool {
 fn not_found(service: Option<&Service>) -> Failure {
     let ipv4 = |service: &Service| service.addresses.first().is_none_or(SocketAddr::is_ipv4);
     match service {
-        Some(service) if !service.method.asks_on_link() => Failure::NoWay,
+        Some(service) if !service.method.needs_link_layer() => Failure::NoWay,
         Some(service) if !ipv4(service) => Failure::NoNeighbour,
         _ => Failure::NoArp,
     }

@@ -18,7 +18,7 @@ const COMPARES_MS: u64 = 1_000;
 pub(super) struct Scores {
     loads: BTreeMap<ServerName, Smoothed>,
     /// What the data plane was told, by slot. What an earlier director told it is not known.
-    told: BTreeMap<u16, Score>,
+    reported: BTreeMap<u16, Score>,
     /// When servers are compared next, in milliseconds: never where no service asks for that.
     pub(super) compare_at_ms: u64,
     /// Whether anything came since the snapshot was made.
@@ -27,14 +27,14 @@ pub(super) struct Scores {
 
 impl Default for Scores {
     fn default() -> Self {
-        Scores { loads: BTreeMap::new(), told: BTreeMap::new(), compare_at_ms: u64::MAX, has_news: false }
+        Scores { loads: BTreeMap::new(), reported: BTreeMap::new(), compare_at_ms: u64::MAX, has_news: false }
     }
 }
 
 impl Scores {
     /// Of a slot of the tables in force.
     pub(super) fn score(&self, slot: u16) -> u8 {
-        self.told.get(&slot).map_or(0, |score| score.load)
+        self.reported.get(&slot).map_or(0, |score| score.load)
     }
 }
 
@@ -71,16 +71,16 @@ impl Director {
             let scores = loads.iter().zip(gains).map(|(load, gain)| Score { load: *load, gain });
             wanted.extend(slots.zip(scores));
         }
-        let told = &self.scores.told;
-        let is_news = |(slot, score): &(&u16, &Score)| told.get(slot) != Some(score);
+        let reported = &self.scores.reported;
+        let is_news = |(slot, score): &(&u16, &Score)| reported.get(slot) != Some(score);
         // One that was given while its server went by a change on its way may have come after that.
         let gone =
-            told.iter().filter(|(slot, score)| !wanted.contains_key(slot) && **score != Score::default());
+            reported.iter().filter(|(slot, score)| !wanted.contains_key(slot) && **score != Score::default());
         let gone = gone.map(|(slot, _)| (*slot, Score::default()));
         let changed = wanted.iter().filter(is_news).map(|(slot, score)| (*slot, *score));
         let changed: Vec<(u16, Score)> = changed.chain(gone).collect();
         let compare_at_ms = if is_wanted_again { now_ms.saturating_add(COMPARES_MS) } else { u64::MAX };
-        self.scores = Scores { loads, told: wanted, compare_at_ms, has_news: self.scores.has_news };
+        self.scores = Scores { loads, reported: wanted, compare_at_ms, has_news: self.scores.has_news };
         if !changed.is_empty() {
             self.has_changed = true;
             self.outputs.push_back(Output::Score(changed));

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::Director;
 use crate::farm::plan::{ServerName, identity};
 use crate::node::peers::KnownHost;
-use crate::pool::Server;
+use crate::pool::PoolServer;
 use crate::pool::signals::Signals;
 
 /// Sessions are counted so often at least, in milliseconds.
@@ -49,20 +49,20 @@ impl Director {
     pub(super) fn signals(
         &self,
         name: &ServerName,
-        server: Option<&Server>,
+        server: Option<&PoolServer>,
         slot: Option<u16>,
         known: &[KnownHost],
         now_ms: u64,
     ) -> Signals {
         let is_host = || self.farm.every_host().any(|service| service.name == name.service);
         let host = known.iter().find(|host| host.name == name.server && is_host());
-        let heard_ms = host.and_then(|host| if host.own { Some(now_ms) } else { host.heard_ms });
+        let received_ms = host.and_then(|host| if host.own { Some(now_ms) } else { host.received_ms });
         let own = server.map(|server| server.signals(now_ms)).unwrap_or_default();
-        let heard_for_ms = heard_ms.map(|heard_ms| now_ms.saturating_sub(heard_ms));
+        let silent_for_ms = received_ms.map(|received_ms| now_ms.saturating_sub(received_ms));
         Signals {
             active: slot.and_then(|slot| self.active.get(&slot).copied()),
-            reported: host.filter(|_| heard_ms.is_some()).map(|host| host.load.into()),
-            age_ms: own.age_ms.or(heard_for_ms),
+            reported: host.filter(|_| received_ms.is_some()).map(|host| host.load.into()),
+            age_ms: own.age_ms.or(silent_for_ms),
             ..own
         }
     }

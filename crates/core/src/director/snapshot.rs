@@ -12,8 +12,8 @@ use core::net::IpAddr;
 use super::Director;
 use super::groups::GroupSnapshot;
 use super::signals::SlotsByIdentity;
-use crate::dns::{NameSnapshot, Table};
-use crate::farm::membership::{Member, Refusal};
+use crate::dns::{NameSnapshot, SharedList};
+use crate::farm::membership::{Member, ReplyRefusal};
 use crate::farm::network::Network;
 use crate::farm::plan::{MemberState, Plan, ServerName};
 use crate::farm::{self, Farm};
@@ -21,7 +21,7 @@ use crate::node::peers::KnownHost;
 use crate::pool::health::{self, Health};
 use crate::pool::reports::ReportsSnapshot;
 use crate::pool::signals::Signals;
-use crate::pool::{Server, State};
+use crate::pool::{PoolServer, ServerState};
 
 /// A farm at one moment.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,7 @@ pub struct Snapshot {
     /// The groups, by name.
     pub groups: Arc<[Arc<GroupSnapshot>]>,
     /// The names, in the order of the farm; none before queries are answered.
-    pub names: Arc<Table<NameSnapshot>>,
+    pub names: Arc<SharedList<NameSnapshot>>,
     /// All hosts, where every one decides.
     pub hosts: Arc<[HostSnapshot]>,
     /// Answers to ARP and neighbour discovery that were not believed, by reason.
@@ -90,7 +90,7 @@ pub struct ServerSnapshot {
     /// Its number in the tables in force.
     pub slot: Option<u16>,
     /// How it is.
-    pub state: State,
+    pub state: ServerState,
     /// Why it isn't up, in words.
     pub reason: Option<String>,
     /// How much of its weight it has by now, in tenths.
@@ -141,7 +141,7 @@ impl Snapshot {
 }
 
 /// What all servers are looked at with.
-struct Seen {
+struct SnapshotContext {
     slots: SlotsByIdentity,
     hosts: Vec<KnownHost>,
     now_ms: u64,
@@ -167,7 +167,7 @@ impl Director {
     }
 
     pub(super) fn see(&self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) -> Snapshot {
-        let seen = Seen { slots: self.slots_by_identity(), hosts: self.known_hosts(), now_ms };
+        let seen = SnapshotContext { slots: self.slots_by_identity(), hosts: self.known_hosts(), now_ms };
         let members = members.unwrap_or_else(|| self.members(&seen.hosts));
         let services = self.farm.services.iter().zip(members);
         Snapshot {
@@ -191,7 +191,7 @@ impl Director {
         &self,
         service: &farm::Service,
         members: Vec<MemberState>,
-        seen: &Seen,
+        seen: &SnapshotContext,
     ) -> ServiceSnapshot {
         let planned = self.plan.services.values().find(|planned| planned.name == service.name);
         ServiceSnapshot {
@@ -201,12 +201,17 @@ impl Director {
         }
     }
 
-    fn see_server(&self, service: &farm::Service, state: MemberState, seen: &Seen) -> ServerSnapshot {
+    fn see_server(
+        &self,
+        service: &farm::Service,
+        state: MemberState,
+        seen: &SnapshotContext,
+    ) -> ServerSnapshot {
         let name = ServerName { service: service.name.clone(), server: state.member.name.clone() };
         let server = self.pools.server(&name);
-        let health = server.map(Server::health);
+        let health = server.map(PoolServer::health);
         let (how, reason) = self.state_of(&name, service, &state, &seen.hosts);
-        let failed = health.filter(|_| state.health.state != health::State::Up);
+        let failed = health.filter(|_| state.health.state != health::HealthState::Up);
         let slot = seen.slots.of(&name);
         ServerSnapshot {
             slot,
@@ -216,7 +221,7 @@ impl Director {
             tenths: state.tenths,
             signals: self.signals(&name, server, slot, &seen.hosts, seen.now_ms),
             score: slot.map_or(0, |slot| self.scores.score(slot)),
-            reports: server.and_then(Server::reports).unwrap_or_default(),
+            reports: server.and_then(PoolServer::reports).unwrap_or_default(),
             probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),
             probe_failures: health.map_or(0, Health::failures),
             state_changes: health.map_or(0, Health::changes),
@@ -252,7 +257,7 @@ impl Director {
         let services = self.farm.services.iter().map(|service| Some(service.name.as_str()));
         for service in services.chain([None]) {
             for (refusal, count) in self.membership.refused(service).iter() {
-                *refused.entry(Refusal::name(refusal)).or_default() += count;
+                *refused.entry(ReplyRefusal::name(refusal)).or_default() += count;
             }
         }
         refused

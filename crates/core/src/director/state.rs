@@ -9,7 +9,7 @@ use super::Director;
 use crate::farm::plan::{MemberState, ServerName};
 use crate::farm::{Method, Service};
 use crate::node::peers::KnownHost;
-use crate::pool::State;
+use crate::pool::ServerState;
 use crate::pool::health;
 
 impl Director {
@@ -20,37 +20,37 @@ impl Director {
         service: &Service,
         state: &MemberState,
         known: &[KnownHost],
-    ) -> (State, Option<String>) {
+    ) -> (ServerState, Option<String>) {
         let member = &state.member;
         if let Some(reason) = self.why_not_here(service, member) {
-            return (State::Down, Some(reason));
+            return (ServerState::Down, Some(reason));
         }
         // Where all refuse new sessions, they are given them all the same.
         let by_itself = state.refuses && !self.is_chosen(name);
         let by_operator = state.admin_draining.then_some("drained by the operator");
         if let Some(who) = by_operator.or(by_itself.then_some("drained by its own report")) {
-            return (State::Draining, Some(who.to_owned()));
+            return (ServerState::Draining, Some(who.to_owned()));
         }
         if member.weight == 0 {
-            return (State::Draining, Some("its weight is 0".to_owned()));
+            return (ServerState::Draining, Some("its weight is 0".to_owned()));
         }
         if member.draining {
-            return (State::Draining, Some("silent: it no longer answers".to_owned()));
+            return (ServerState::Draining, Some("silent: it no longer answers".to_owned()));
         }
         if !member.local && member.mac.is_none() {
-            return (State::Down, Some(self.why_not_found(service.method, member.address)));
+            return (ServerState::Down, Some(self.why_not_found(service.method, member.address)));
         }
         if member.ifindex.is_some_and(|ifindex| !self.links.contains_key(&ifindex)) {
             let why = "the interface that leads to it is gone, or not one of [engine] interfaces";
-            return (State::Down, Some(why.to_owned()));
+            return (ServerState::Down, Some(why.to_owned()));
         }
         match state.health.state {
-            health::State::Up => (State::Up, None),
-            _ if self.other_host(name).is_some() => (State::Down, Some(why_not_up(name, known))),
-            health::State::Unknown => (State::Down, Some("not probed yet".to_owned())),
-            health::State::Down => {
+            health::HealthState::Up => (ServerState::Up, None),
+            _ if self.other_host(name).is_some() => (ServerState::Down, Some(why_not_up(name, known))),
+            health::HealthState::Unknown => (ServerState::Down, Some("not probed yet".to_owned())),
+            health::HealthState::Down => {
                 let failure = self.pools.server(name).and_then(|server| server.health().last_failure());
-                (State::Down, failure.map(|(_, failure)| failure.to_string()))
+                (ServerState::Down, failure.map(|(_, failure)| failure.to_string()))
             }
         }
     }
@@ -66,7 +66,7 @@ impl Director {
         let Some(address) = address else {
             return "no answer".to_owned();
         };
-        if method.asks_on_link() {
+        if method.needs_link_layer() {
             return match self.network.route_to(address) {
                 None => format!("no interface here is on the LAN of {address}"),
                 Some(_) => silent(address).to_owned(),
@@ -88,7 +88,7 @@ fn why_not_up(name: &ServerName, known: &[KnownHost]) -> String {
     if let Some(refusal) = host.refused {
         return refusal.to_string();
     }
-    let why = match (host.alive, host.ready, host.heard_ms) {
+    let why = match (host.alive, host.ready, host.received_ms) {
         (true, ..) if host.generation_differs => {
             "it runs another configuration, and what it says is not heeded"
         }

@@ -4,8 +4,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::{Director, Event, Link};
-use crate::farm::membership::Notice;
+use super::{Director, Event, LinkState};
+use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, ServerName};
 
@@ -16,7 +16,7 @@ const LOOK_MS: u64 = 1_000;
 
 /// What was told.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct MissingServers {
     /// Servers that have not been found, and how often they were missed.
     missing: BTreeMap<ServerName, u32>,
     /// Services that had servers and have none.
@@ -30,17 +30,17 @@ pub(super) struct Told {
 impl Director {
     /// Looks, once a second, for servers and next hops that are not found.
     pub(super) fn look(&mut self, now_ms: u64) {
-        if self.told.look_at_ms <= now_ms {
-            self.told.look_at_ms = now_ms.saturating_add(LOOK_MS);
+        if self.missing_servers.look_at_ms <= now_ms {
+            self.missing_servers.look_at_ms = now_ms.saturating_add(LOOK_MS);
             self.resolve_next_hops(now_ms);
-            self.tell_missing();
+            self.report_missing_servers();
             // Counts and latencies have gone on.
             self.has_changed = true;
         }
     }
 
     /// Tells which servers can't be found, once for each.
-    fn tell_missing(&mut self) {
+    fn report_missing_servers(&mut self) {
         let mut missing = BTreeMap::new();
         let mut events = Vec::new();
         for service in &self.farm.services {
@@ -48,34 +48,36 @@ impl Director {
             for member in members.filter(|member| !member.local && member.mac.is_none()) {
                 let why = self.why_not_found(service.method, member.address);
                 let server = ServerName { service: service.name.clone(), server: member.name };
-                let looks = self.told.missing.get(&server).map_or(1, |looks| looks.saturating_add(1));
+                let looks =
+                    self.missing_servers.missing.get(&server).map_or(1, |looks| looks.saturating_add(1));
                 if looks == LOOKS {
                     events.push(Event::NotFound { server: server.clone(), why });
                 }
                 missing.insert(server, looks);
             }
         }
-        let told = self.told.missing.iter().filter(|(_, looks)| **looks >= LOOKS).map(|(name, _)| name);
-        for server in told.filter(|name| !missing.contains_key(*name)) {
+        let reported =
+            self.missing_servers.missing.iter().filter(|(_, looks)| **looks >= LOOKS).map(|(name, _)| name);
+        for server in reported.filter(|name| !missing.contains_key(*name)) {
             if self.membership.member(&server.service, &server.server).is_some() {
                 events.push(Event::Found { server: server.clone() });
             }
         }
-        self.told.missing = missing;
-        self.tell_all(events);
+        self.missing_servers.missing = missing;
+        self.emit_all(events);
     }
 
     /// Tells what a plan changes for whole services.
-    pub(super) fn tell_changes(&mut self, plan: &Plan) {
+    pub(super) fn report_changes(&mut self, plan: &Plan) {
         let mut events = Vec::new();
         for (number, planned) in &plan.services {
             let was = self.plan.services.get(number).filter(|was| was.name == planned.name);
             let had = was.is_some_and(|was| !was.ring_members.is_empty());
             let service = planned.name.clone();
             if had && planned.ring_members.is_empty() {
-                self.told.without.insert(service.clone());
+                self.missing_servers.without.insert(service.clone());
                 events.push(Event::NoServers { service });
-            } else if !planned.ring_members.is_empty() && self.told.without.remove(&service) {
+            } else if !planned.ring_members.is_empty() && self.missing_servers.without.remove(&service) {
                 events.push(Event::ServersAgain { service });
             }
             let service = planned.name.clone();
@@ -88,11 +90,13 @@ impl Director {
                 _ => {}
             }
         }
-        self.told.without.retain(|name| plan.services.values().any(|service| service.name == *name));
+        self.missing_servers
+            .without
+            .retain(|name| plan.services.values().any(|service| service.name == *name));
         let were: BTreeSet<&ServerName> = self.plan.left_out.iter().collect();
         let left_out = plan.left_out.iter().filter(|name| !were.contains(name));
         events.extend(left_out.map(|server| Event::NoRoom { server: server.clone() }));
-        self.tell_all(events);
+        self.emit_all(events);
     }
 
     /// What an operator who has just drained a server of this service should know: that there is no other.
@@ -106,46 +110,47 @@ impl Director {
     }
 
     /// Tells which of the interfaces that packets are taken from are not as they were.
-    pub(super) fn tell_links(&mut self, network: &Network) {
+    pub(super) fn report_link_changes(&mut self, network: &Network) {
         let known = self.network.interfaces.iter().filter(|(ifindex, _)| self.links.contains_key(ifindex));
         let mut events = Vec::new();
         for (ifindex, was) in known {
-            let now = network.interfaces.get(ifindex).map_or(Some(Link::Gone), |is| {
+            let now = network.interfaces.get(ifindex).map_or(Some(LinkState::Gone), |is| {
                 match ((was.up, is.up), (was.carrier, is.carrier)) {
-                    ((true, false), _) => Some(Link::Down),
-                    (_, (true, false)) => Some(Link::NoCarrier),
-                    ((false, true), (_, true)) | ((true, true), (false, true)) => Some(Link::Up),
+                    ((true, false), _) => Some(LinkState::Down),
+                    (_, (true, false)) => Some(LinkState::NoCarrier),
+                    ((false, true), (_, true)) | ((true, true), (false, true)) => Some(LinkState::Up),
                     _ => None,
                 }
             });
             events.extend(now.map(|now| Event::Link { interface: was.name.clone(), now }));
         }
-        self.tell_all(events);
+        self.emit_all(events);
     }
 
     /// Tells of links that are new in what is in force.
-    pub(super) fn tell_attached(&mut self, newcomers: &BTreeSet<u32>) {
-        self.told.unattached.retain(|ifindex| !newcomers.contains(ifindex));
+    pub(super) fn report_attached(&mut self, newcomers: &BTreeSet<u32>) {
+        self.missing_servers.unattached.retain(|ifindex| !newcomers.contains(ifindex));
         let names = newcomers.iter().filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let events: Vec<_> = names.map(|link| Event::Attached { interface: link.name.clone() }).collect();
-        self.tell_all(events);
+        self.emit_all(events);
     }
 
     /// Tells once of those that the engine has refused.
-    pub(super) fn tell_unattached(&mut self, newcomers: &BTreeSet<u32>, error: &str) {
-        let news = newcomers.iter().filter(|ifindex| !self.told.unattached.contains(ifindex));
+    pub(super) fn report_unattached(&mut self, newcomers: &BTreeSet<u32>, error: &str) {
+        let news = newcomers.iter().filter(|ifindex| !self.missing_servers.unattached.contains(ifindex));
         let found = news.filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let events: Vec<_> = found
             .map(|link| Event::Unattached { interface: link.name.clone(), error: error.to_string() })
             .collect();
-        self.told.unattached.extend(newcomers);
-        self.tell_all(events);
+        self.missing_servers.unattached.extend(newcomers);
+        self.emit_all(events);
     }
 
-    pub(super) fn tell_of_members(&mut self, notices: Vec<Notice>) {
+    pub(super) fn report_membership(&mut self, notices: Vec<ServiceNotice>) {
         for notice in notices {
-            let text = notice.told(|ifindex| Some(self.network.interfaces.get(&ifindex)?.name.to_string()));
-            self.tell(Event::Membership { notice, text });
+            let text =
+                notice.sentence(|ifindex| Some(self.network.interfaces.get(&ifindex)?.name.to_string()));
+            self.emit(Event::Membership { notice, text });
         }
     }
 }

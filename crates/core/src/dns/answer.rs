@@ -8,14 +8,16 @@ use core::net::IpAddr;
 
 use siphasher::sip::SipHasher13;
 
-use super::balanced::{Balanced, Client, TOP_MAX};
-use super::edns::{OPTIONS_MAX, Options, UDP_MAX, bare_edns};
-use super::limit::{Allowance, Exceeded};
+use super::address_pool::{AddressPool, ClientNetwork, TOP_MAX};
+use super::edns::{EdnsOptions, OPTIONS_MAX, UDP_MAX, bare_edns};
+use super::limit::{LimitExceeded, RateBucket};
 use super::name::{Lowered, NAME_MAX, Name, parents};
-use super::query::{self, Edns, Query, Signature, Subnet, Unread};
-use super::table::Table;
-use super::wire::{AA, CLASS_ANY, CLASS_IN, Full, Place, QR, RD, Rcode, Room, TC, Writer, option, rtype};
-use super::zone::{Found, Lookup, Node, RrSet, Zone};
+use super::query::{self, Edns, Query, QueryError, Signature, Subnet};
+use super::table::SharedList;
+use super::wire::{
+    AA, CLASS_ANY, CLASS_IN, QR, RD, Rcode, RecordSection, SizeExceeded, SizeLimit, TC, Writer, option, rtype,
+};
+use super::zone::{Lookup, RrSet, Zone, ZoneMatch, ZoneNode};
 use super::{cookie, svcb};
 use crate::net::prefix::client_prefix;
 use crate::path::seed::Seed;
@@ -40,9 +42,9 @@ const SLIP: u64 = 2;
 
 /// All that is answered by.
 #[derive(Debug)]
-pub struct Names {
+pub struct Catalog {
     zones: Arc<BTreeMap<Name, Arc<Zone>>>,
-    balanced: Table<Balanced>,
+    balanced: SharedList<AddressPool>,
     key: Seed,
     cookies: cookie::Secrets,
     /// What this server is called by who asks for it (RFC 5001).
@@ -60,7 +62,7 @@ pub enum Transport {
 
 /// A query and who asks.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct DnsRequest<'a> {
     /// The message.
     pub bytes: &'a [u8],
     /// From where.
@@ -77,16 +79,16 @@ pub struct Asked<'a> {
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct EncodedResponse {
     /// How long it is.
     pub len: usize,
     /// What it says.
-    pub outcome: Outcome,
+    pub outcome: ResponseOutcome,
 }
 
 /// What an answer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ResponseOutcome {
     /// In a number.
     pub rcode: Rcode,
     /// There was no room for it: the client is to ask by TCP.
@@ -97,7 +99,7 @@ pub struct Outcome {
 
 /// What is found on the way to an answer.
 #[derive(Default)]
-struct Said {
+struct ResponseContext {
     authoritative: bool,
     /// Why, by number, and in words.
     error: Option<(u16, &'static str)>,
@@ -105,77 +107,78 @@ struct Said {
     scope: u8,
 }
 
-impl Names {
+impl Catalog {
     /// Of these zones, whose balanced names have numbers in this list.
     pub fn new(
         zones: impl IntoIterator<Item = Arc<Zone>>,
-        balanced: impl IntoIterator<Item = Arc<Balanced>>,
+        balanced: impl IntoIterator<Item = Arc<AddressPool>>,
         key: Seed,
         nsid: &str,
-    ) -> Names {
+    ) -> Catalog {
         let zones = zones.into_iter().map(|zone| (zone.apex().clone(), zone)).collect();
         let nsid = nsid.as_bytes().iter().copied().take(64).collect();
         let (zones, balanced) = (Arc::new(zones), balanced.into_iter().collect());
-        Names { zones, balanced, key, cookies: cookie::Secrets::own(key), nsid }
+        Catalog { zones, balanced, key, cookies: cookie::Secrets::own(key), nsid }
     }
 
     /// With cookies by secrets that several servers share (RFC 9018): the first makes them, and all are believed. Without one, they are
     /// this server's own.
     #[must_use]
-    pub fn with_cookie_secrets(mut self, secrets: &[[u8; 16]]) -> Names {
+    pub fn with_cookie_secrets(mut self, secrets: &[[u8; 16]]) -> Catalog {
         self.cookies = cookie::Secrets::shared(secrets).unwrap_or(self.cookies);
         self
     }
 
     /// The same, where balanced names of these numbers are otherwise. It costs what changes, however many others there are.
     #[must_use]
-    pub fn with(&self, changed: impl IntoIterator<Item = (usize, Arc<Balanced>)>) -> Names {
+    pub fn with(&self, changed: impl IntoIterator<Item = (usize, Arc<AddressPool>)>) -> Catalog {
         let (zones, balanced) = (Arc::clone(&self.zones), self.balanced.with(changed));
-        Names { zones, balanced, key: self.key, cookies: self.cookies.clone(), nsid: self.nsid.clone() }
+        Catalog { zones, balanced, key: self.key, cookies: self.cookies.clone(), nsid: self.nsid.clone() }
     }
 
     /// The balanced names, by their numbers.
-    pub fn balanced(&self) -> &Table<Balanced> {
+    pub fn balanced(&self) -> &SharedList<AddressPool> {
         &self.balanced
     }
 
     /// Writes the answer to a query; `None` where there must be none. By UDP there must be an allowance.
     pub fn answer(
         &self,
-        asked: &Asked<'_>,
-        allowance: Option<&mut Allowance>,
+        request: &DnsRequest<'_>,
+        allowance: Option<&mut RateBucket>,
         out: &mut [u8],
-    ) -> Option<Answered> {
-        let header = query::header(asked.bytes)?;
+    ) -> Option<EncodedResponse> {
+        let header = query::header(request.bytes)?;
         // What the client said, and the kind of query it was.
         let kept = QR | header.flags & (0xf << 11 | RD);
-        let query = match query::read(asked.bytes, header) {
+        let query = match query::read(request.bytes, header) {
             Ok(query) => query,
             Err(unread) => {
-                if allowance.is_some_and(|left| left.take(asked.client, asked.now_ms).is_err()) {
+                if allowance.is_some_and(|left| left.take(request.client, request.now_ms).is_err()) {
                     return None;
                 }
                 let len = complain(out, unread, (header.id, kept))?;
-                let outcome = Outcome { rcode: unread.rcode, truncated: false, limited: false };
-                return Some(Answered { len, outcome });
+                let outcome = ResponseOutcome { rcode: unread.rcode, truncated: false, limited: false };
+                return Some(EncodedResponse { len, outcome });
             }
         };
         let shown = query
             .edns
             .and_then(|edns| edns.cookie)
-            .is_some_and(|(own, ours)| self.cookies.hold(asked.client, own, ours, asked.now_s));
+            .is_some_and(|(own, ours)| self.cookies.hold(request.client, own, ours, request.now_s));
         let taken = match allowance.filter(|_| !shown) {
-            Some(left) => left.take(asked.client, asked.now_ms),
+            Some(left) => left.take(request.client, request.now_ms),
             None => Ok(()),
         };
         if let Err(exceeded) = taken {
             // The header and the question come back: no byte more than came.
-            let is_told = exceeded == Exceeded::Network || self.number(asked.turn).is_multiple_of(SLIP);
+            let sends_truncated =
+                exceeded == LimitExceeded::Network || self.number(request.turn).is_multiple_of(SLIP);
             let len = Writer::begin(out, query.question, 0).ok()?.finish(header.id, kept | TC);
-            let outcome = Outcome { rcode: Rcode::NoError, truncated: true, limited: true };
-            return is_told.then_some(Answered { len, outcome });
+            let outcome = ResponseOutcome { rcode: Rcode::NoError, truncated: true, limited: true };
+            return sends_truncated.then_some(EncodedResponse { len, outcome });
         }
-        self.write(asked, &query, (header.id, kept), out)
+        self.write(request, &query, (header.id, kept), out)
     }
 
     /// A number that nobody can foresee who doesn't know the key.
@@ -187,64 +190,64 @@ impl Names {
 
     fn write(
         &self,
-        asked: &Asked<'_>,
+        request: &DnsRequest<'_>,
         query: &Query<'_>,
         (id, kept): (u16, u16),
         out: &mut [u8],
-    ) -> Option<Answered> {
-        let most = match (asked.transport, query.edns) {
+    ) -> Option<EncodedResponse> {
+        let most = match (request.transport, query.edns) {
             (Transport::Tcp, _) => TCP_MAX,
             (Transport::Udp, None) => UDP_LEAST,
             (Transport::Udp, Some(edns)) => usize::from(edns.udp_len).clamp(UDP_LEAST, UDP_MAX),
         };
         let mut writer = Writer::begin(out, query.question, query.name.as_wire().len()).ok()?;
-        let mut said = Said::default();
+        let mut response = ResponseContext::default();
         let options = if query.edns.is_some() { OPTIONS_MAX + self.nsid.len() } else { 0 };
-        let room = writer.leave(most - options);
+        let limit = writer.reserve(most - options);
         let (rcode, truncated) = match query.edns {
             _ if query.signature.is_some() => (Rcode::NotAuth, false),
             Some(edns) if edns.version > 0 => (Rcode::BadVers, false),
-            _ => match self.resolve(&mut writer, room, query, asked, &mut said) {
+            _ => match self.resolve(&mut writer, limit, query, request, &mut response) {
                 Ok(rcode) => (rcode, false),
-                Err(Full) => {
+                Err(SizeExceeded) => {
                     writer.clear();
                     (Rcode::NoError, true)
                 }
             },
         };
         if let Some(edns) = &query.edns {
-            let whole = writer.leave(most);
+            let whole = writer.reserve(most);
             // Without room for all that could be said, the least is said.
-            if self.options(&mut writer, whole, edns, asked, rcode, &said).is_err() {
+            if self.options(&mut writer, whole, edns, request, rcode, &response).is_err() {
                 let _ = bare_edns(&mut writer, whole, rcode);
             }
         }
         if let Some(signature) = &query.signature {
-            let whole = writer.leave(most);
+            let whole = writer.reserve(most);
             // Its query was longer by what it was signed with.
             let _ = refuse_key(&mut writer, whole, signature);
         }
-        let aa = if said.authoritative { AA } else { 0 };
+        let aa = if response.authoritative { AA } else { 0 };
         let tc = if truncated { TC } else { 0 };
         debug_assert!(writer.len() <= most, "no answer is longer than its client takes");
         let len = writer.finish(id, kept | aa | tc | rcode.code() & 0xf);
-        Some(Answered { len, outcome: Outcome { rcode, truncated, limited: false } })
+        Some(EncodedResponse { len, outcome: ResponseOutcome { rcode, truncated, limited: false } })
     }
 
     /// Writes the records of an answer.
     fn resolve(
         &self,
         writer: &mut Writer<'_>,
-        room: Room,
+        limit: SizeLimit,
         query: &Query<'_>,
-        asked: &Asked<'_>,
-        said: &mut Said,
-    ) -> Result<Rcode, Full> {
+        request: &DnsRequest<'_>,
+        response: &mut ResponseContext,
+    ) -> Result<Rcode, SizeExceeded> {
         if !query.is_internet() {
             return Ok(Rcode::Refused);
         }
         if matches!(query.rtype, rtype::AXFR | rtype::IXFR) {
-            said.error = Some((PROHIBITED, ""));
+            response.error = Some((PROHIBITED, ""));
             return Ok(Rcode::Refused);
         }
         // By which zones are searched, and as it is written: by the client, or in the file.
@@ -257,24 +260,24 @@ impl Names {
             let Some(zone) = self.zone(wanted, query.rtype) else {
                 // Behind a CNAME it is the client's to go on.
                 let rcode = if hop > 0 { Rcode::NoError } else { Rcode::Refused };
-                said.error = (hop == 0).then_some((NOT_AUTHORITATIVE, "")).or(said.error);
+                response.error = (hop == 0).then_some((NOT_AUTHORITATIVE, "")).or(response.error);
                 return Ok(rcode);
             };
             match zone.find(wanted, query.rtype) {
                 Lookup::Referral { cut, servers } => {
-                    refer(writer, room, zone, cut, servers)?;
+                    refer(writer, limit, zone, cut, servers)?;
                     return Ok(Rcode::NoError);
                 }
                 Lookup::Absent => {
-                    said.authoritative = true;
-                    deny(writer, room, zone)?;
+                    response.authoritative = true;
+                    write_negative(writer, limit, zone)?;
                     return Ok(Rcode::NxDomain);
                 }
-                Lookup::Found(Found(node)) => {
-                    said.authoritative = true;
+                Lookup::Found(ZoneMatch(node)) => {
+                    response.authoritative = true;
                     let cname = node.set(rtype::CNAME).and_then(|set| Some((set, set.data.first()?)));
                     if let Some((set, target)) = cname {
-                        write_set(writer, room, Place::Answer, name, set, 0)?;
+                        write_set(writer, limit, RecordSection::Answer, name, set, 0)?;
                         // Who asks for all that there is gets it (RFC 8482, section 4.1).
                         if matches!(query.rtype, rtype::CNAME | rtype::ANY) {
                             return Ok(Rcode::NoError);
@@ -292,12 +295,15 @@ impl Names {
                         }
                         continue;
                     }
-                    return self.found(writer, room, (zone, node, name), query, asked, said);
+                    return self.found(writer, limit, (zone, node, name), query, request, response);
                 }
             }
         }
         writer.clear();
-        *said = Said { error: Some((OTHER, "its CNAME records lead in a circle")), ..Said::default() };
+        *response = ResponseContext {
+            error: Some((OTHER, "its CNAME records lead in a circle")),
+            ..ResponseContext::default()
+        };
         Ok(Rcode::ServFail)
     }
 
@@ -305,12 +311,12 @@ impl Names {
     fn found(
         &self,
         writer: &mut Writer<'_>,
-        room: Room,
-        (zone, node, name): (&Zone, &Node, &[u8]),
+        limit: SizeLimit,
+        (zone, node, name): (&Zone, &ZoneNode, &[u8]),
         query: &Query<'_>,
-        asked: &Asked<'_>,
-        said: &mut Said,
-    ) -> Result<Rcode, Full> {
+        request: &DnsRequest<'_>,
+        response: &mut ResponseContext,
+    ) -> Result<Rcode, SizeExceeded> {
         let balanced = node.balanced.and_then(|number| self.balanced.get(number));
         let set = node.set(query.rtype);
         let is_drawn = match query.rtype {
@@ -319,21 +325,21 @@ impl Names {
             _ => false,
         };
         if let Some(balanced) = balanced.filter(|_| is_drawn) {
-            let client = self.client(balanced, query, asked, said);
+            let client = self.client(balanced, query, request, response);
             let Some(client) = client else { return Ok(Rcode::Refused) };
             match set {
-                Some(set) => bind(writer, room, name, set, balanced, client)?,
-                None => give(writer, room, (zone, name), balanced, query.rtype, client)?,
+                Some(set) => write_svcb(writer, limit, name, set, balanced, client)?,
+                None => write_addresses(writer, limit, (zone, name), balanced, query.rtype, client)?,
             }
             return Ok(Rcode::NoError);
         }
         match set {
-            Some(set) => write_set(writer, room, Place::Answer, name, set, asked.turn)?,
+            Some(set) => write_set(writer, limit, RecordSection::Answer, name, set, request.turn)?,
             None if query.rtype == rtype::ANY && !node.is_empty() => {
                 let kind = (rtype::HINFO, CLASS_IN);
-                writer.record(room, Place::Answer, name, kind, HINFO_TTL_S, &[HINFO])?;
+                writer.record(limit, RecordSection::Answer, name, kind, HINFO_TTL_S, &[HINFO])?;
             }
-            None => deny(writer, room, zone)?,
+            None => write_negative(writer, limit, zone)?,
         }
         Ok(Rcode::NoError)
     }
@@ -350,71 +356,82 @@ impl Names {
     /// For whom addresses are drawn; none where it is said that there is no answer.
     fn client(
         &self,
-        balanced: &Balanced,
+        balanced: &AddressPool,
         query: &Query<'_>,
-        asked: &Asked<'_>,
-        said: &mut Said,
-    ) -> Option<Client> {
+        request: &DnsRequest<'_>,
+        response: &mut ResponseContext,
+    ) -> Option<ClientNetwork> {
         if balanced.refuses() {
-            (said.authoritative, said.error) = (false, Some((OTHER, "no server of this name lives")));
+            (response.authoritative, response.error) = (false, Some((OTHER, "no server of this name lives")));
             return None;
         }
-        if balanced.is_dead {
-            said.error = Some((OTHER, "no server of this name is known to live"));
+        if balanced.all_down {
+            response.error = Some((OTHER, "no server of this name is known to live"));
         }
         // Who says nothing of its client's address is answered as its resolver (RFC 7871, section 7.1.2).
         let subnet = query.edns.and_then(|edns| edns.subnet).filter(|subnet| subnet.prefix_len > 0);
         let named = subnet.and_then(|Subnet { address, prefix_len }| Some((address?, prefix_len)));
-        let network = client_prefix(named.map_or(asked.client, |(address, _)| address));
+        let network = client_prefix(named.map_or(request.client, |(address, _)| address));
         if let Some((_, prefix_len)) = named.filter(|_| balanced.goes_by_client()) {
-            said.scope = network.length().min(prefix_len);
+            response.scope = network.length().min(prefix_len);
         }
-        Some(Client { network: network.address(), draw: self.number(asked.turn) })
+        Some(ClientNetwork { network: network.address(), draw: self.number(request.turn) })
     }
 
     /// What is said about the message itself.
     fn options(
         &self,
         writer: &mut Writer<'_>,
-        room: Room,
+        limit: SizeLimit,
         edns: &Edns<'_>,
-        asked: &Asked<'_>,
+        request: &DnsRequest<'_>,
         rcode: Rcode,
-        said: &Said,
-    ) -> Result<(), Full> {
-        let mut options = Options::default();
+        response: &ResponseContext,
+    ) -> Result<(), SizeExceeded> {
+        let mut options = EdnsOptions::default();
         if let Some((own, _)) = edns.cookie {
-            let ours = self.cookies.make(asked.client, own, asked.now_s);
+            let ours = self.cookies.make(request.client, own, request.now_s);
             options.put(option::COOKIE, &[own, &ours]);
         }
         if edns.wants_nsid && !self.nsid.is_empty() {
             options.put(option::NSID, &[&self.nsid]);
         }
         if let Some(subnet) = edns.subnet {
-            options.put_subnet(subnet, said.scope);
+            options.put_subnet(subnet, response.scope);
         }
         let unsupported = (rcode == Rcode::NotImp).then_some((NOT_SUPPORTED, ""));
-        if let Some((code, text)) = said.error.or(unsupported) {
+        if let Some((code, text)) = response.error.or(unsupported) {
             options.put(option::ERROR, &[&code.to_be_bytes(), text.as_bytes()]);
         }
         let dnssec_ok = if edns.dnssec_ok { 1 << 15 } else { 0 };
         let ttl = u32::from(rcode.code() >> 4) << 24 | dnssec_ok;
-        writer.record(room, Place::Additional, &[0], (rtype::OPT, UDP_MAX as u16), ttl, &[options.bytes()])
+        writer.record(
+            limit,
+            RecordSection::Additional,
+            &[0],
+            (rtype::OPT, UDP_MAX as u16),
+            ttl,
+            &[options.bytes()],
+        )
     }
 }
 
 /// Says that a message can't be answered: in twelve octets, and by EDNS where that was in it (RFC 6891, section 7).
-fn complain(out: &mut [u8], unread: Unread, (id, kept): (u16, u16)) -> Option<usize> {
+fn complain(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Option<usize> {
     let mut writer = Writer::begin(out, &[], 0).ok()?;
-    let room = writer.leave(UDP_LEAST);
+    let limit = writer.reserve(UDP_LEAST);
     if unread.has_edns {
-        bare_edns(&mut writer, room, unread.rcode).ok()?;
+        bare_edns(&mut writer, limit, unread.rcode).ok()?;
     }
     Some(writer.finish(id, kept | unread.rcode.code()))
 }
 
 /// Says that a query's key isn't known: a signature without one, since there is nothing to sign by (RFC 8945, section 5.3.2).
-fn refuse_key(writer: &mut Writer<'_>, room: Room, signature: &Signature<'_>) -> Result<(), Full> {
+fn refuse_key(
+    writer: &mut Writer<'_>,
+    limit: SizeLimit,
+    signature: &Signature<'_>,
+) -> Result<(), SizeExceeded> {
     let no_mac = 0_u16.to_be_bytes();
     let nothing_else = 0_u16.to_be_bytes();
     let data = [
@@ -427,23 +444,23 @@ fn refuse_key(writer: &mut Writer<'_>, room: Room, signature: &Signature<'_>) ->
     ];
     let mut key = [0; NAME_MAX];
     let key = signature.key(&mut key).and_then(|len| key.get(..len)).unwrap_or(&[0]);
-    writer.record(room, Place::Additional, key, (rtype::TSIG, CLASS_ANY), 0, &data)
+    writer.record(limit, RecordSection::Additional, key, (rtype::TSIG, CLASS_ANY), 0, &data)
 }
 
 /// The addresses of a balanced name.
-fn give(
+fn write_addresses(
     writer: &mut Writer<'_>,
-    room: Room,
+    limit: SizeLimit,
     (zone, name): (&Zone, &[u8]),
-    balanced: &Balanced,
+    balanced: &AddressPool,
     rtype: u16,
-    client: Client,
-) -> Result<(), Full> {
+    client: ClientNetwork,
+) -> Result<(), SizeExceeded> {
     let (mut done, mut count) = (Ok(()), 0);
     balanced.draw(rtype == rtype::A, client, |address| {
         let mut write = |data: &[u8]| {
             let kind = (rtype, CLASS_IN);
-            writer.record(room, Place::Answer, name, kind, balanced.settings.ttl_s, &[data])
+            writer.record(limit, RecordSection::Answer, name, kind, balanced.settings.ttl_s, &[data])
         };
         let written = match address.address {
             IpAddr::V4(address) => write(&address.octets()),
@@ -456,26 +473,26 @@ fn give(
         }
     });
     done?;
-    if count == 0 { deny(writer, room, zone) } else { Ok(()) }
+    if count == 0 { write_negative(writer, limit, zone) } else { Ok(()) }
 }
 
 /// Service bindings of a balanced name, with hints at those that A and AAAA records would name.
-fn bind(
+fn write_svcb(
     writer: &mut Writer<'_>,
-    room: Room,
+    limit: SizeLimit,
     name: &[u8],
     set: &RrSet,
-    balanced: &Balanced,
-    client: Client,
-) -> Result<(), Full> {
+    balanced: &AddressPool,
+    client: ClientNetwork,
+) -> Result<(), SizeExceeded> {
     let (mut four, mut six) = (Hint::new(svcb::IPV4_HINT), Hint::new(svcb::IPV6_HINT));
     balanced.hint(true, client, |address| four.add(address.address));
     balanced.hint(false, client, |address| six.add(address.address));
     let mut write = |ttl_s: u32, data: &[&[u8]]| {
-        writer.record(room, Place::Answer, name, (set.rtype, CLASS_IN), ttl_s, data)
+        writer.record(limit, RecordSection::Answer, name, (set.rtype, CLASS_IN), ttl_s, data)
     };
     set.data.iter().try_for_each(|data| match svcb::around(data, name) {
-        Some(svcb::Around { before, between, behind }) => {
+        Some(svcb::SvcbRecord { before, between, behind }) => {
             let data = [before, four.bytes(), between, six.bytes(), behind];
             write(set.ttl_s.min(balanced.settings.ttl_s), &data)
         }
@@ -520,23 +537,29 @@ impl Hint {
 }
 
 /// Says that there is nothing, and how long that may be kept (RFC 2308).
-fn deny(writer: &mut Writer<'_>, room: Room, zone: &Zone) -> Result<(), Full> {
+fn write_negative(writer: &mut Writer<'_>, limit: SizeLimit, zone: &Zone) -> Result<(), SizeExceeded> {
     let Some(soa) = zone.soa() else { return Ok(()) };
     soa.data.iter().take(1).try_for_each(|data| {
         let ttl_s = zone.negative_ttl_s();
-        writer.stored(room, Place::Authority, zone.apex().as_wire(), rtype::SOA, ttl_s, data)
+        writer.stored(limit, RecordSection::Authority, zone.apex().as_wire(), rtype::SOA, ttl_s, data)
     })
 }
 
 /// Names the servers of a zone below, and their addresses as far as this zone has them.
-fn refer(writer: &mut Writer<'_>, room: Room, zone: &Zone, cut: &[u8], servers: &RrSet) -> Result<(), Full> {
-    write_set(writer, room, Place::Authority, cut, servers, 0)?;
+fn refer(
+    writer: &mut Writer<'_>,
+    limit: SizeLimit,
+    zone: &Zone,
+    cut: &[u8],
+    servers: &RrSet,
+) -> Result<(), SizeExceeded> {
+    write_set(writer, limit, RecordSection::Authority, cut, servers, 0)?;
     for server in &servers.data {
         let Some(lowered) = Lowered::read(server) else { continue };
         let Some(node) = zone.glue(lowered.as_wire()) else { continue };
         let is_below = parents(lowered.as_wire()).any(|parent| parent == cut);
         for set in [rtype::A, rtype::AAAA].into_iter().filter_map(|rtype| node.set(rtype)) {
-            let written = write_set(writer, room, Place::Additional, server, set, 0);
+            let written = write_set(writer, limit, RecordSection::Additional, server, set, 0);
             // Without the address of a server below the cut nobody finds it (RFC 9471).
             if is_below {
                 written?;
@@ -549,16 +572,16 @@ fn refer(writer: &mut Writer<'_>, room: Room, zone: &Zone, cut: &[u8], servers: 
 /// Writes a set, beginning anywhere: whoever takes the first of several addresses gets another one each time (RFC 1794).
 fn write_set(
     writer: &mut Writer<'_>,
-    room: Room,
-    place: Place,
+    limit: SizeLimit,
+    place: RecordSection,
     name: &[u8],
     set: &RrSet,
     turn: u64,
-) -> Result<(), Full> {
+) -> Result<(), SizeExceeded> {
     let first = (turn % set.data.len().max(1) as u64) as usize;
     let (behind, begin) = set.data.split_at(first.min(set.data.len()));
     begin
         .iter()
         .chain(behind)
-        .try_for_each(|data| writer.stored(room, place, name, set.rtype, set.ttl_s, data))
+        .try_for_each(|data| writer.stored(limit, place, name, set.rtype, set.ttl_s, data))
 }

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use super::query::Subnet;
-use super::wire::{Full, Place, Rcode, Room, Writer, option, rtype};
+use super::wire::{Rcode, RecordSection, SizeExceeded, SizeLimit, Writer, option, rtype};
 
 /// The longest answer by UDP: what goes everywhere unfragmented (dnsflagday.net/2020).
 pub const UDP_MAX: usize = 1_232;
@@ -11,24 +11,24 @@ pub const UDP_MAX: usize = 1_232;
 pub(super) const OPTIONS_MAX: usize = 128;
 
 /// The record of EDNS without options.
-pub(super) fn bare_edns(writer: &mut Writer<'_>, room: Room, rcode: Rcode) -> Result<(), Full> {
+pub(super) fn bare_edns(writer: &mut Writer<'_>, limit: SizeLimit, rcode: Rcode) -> Result<(), SizeExceeded> {
     let (class, ttl) = (UDP_MAX as u16, u32::from(rcode.code() >> 4) << 24);
-    writer.record(room, Place::Additional, &[0], (rtype::OPT, class), ttl, &[])
+    writer.record(limit, RecordSection::Additional, &[0], (rtype::OPT, class), ttl, &[])
 }
 
 /// Options, as long as there is room for them.
-pub(super) struct Options {
+pub(super) struct EdnsOptions {
     bytes: [u8; OPTIONS_MAX + 64],
     len: usize,
 }
 
-impl Default for Options {
+impl Default for EdnsOptions {
     fn default() -> Self {
-        Options { bytes: [0; OPTIONS_MAX + 64], len: 0 }
+        EdnsOptions { bytes: [0; OPTIONS_MAX + 64], len: 0 }
     }
 }
 
-impl Options {
+impl EdnsOptions {
     pub(super) fn put(&mut self, code: u16, parts: &[&[u8]]) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let Ok(len_field) = u16::try_from(len) else { return };

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_empty_or_strange_is_not_believed() {
+    fn truncated_empty_or_malformed_rank_file_is_refused() {
         let line = "www.example.com 192.0.2.1 1\n";
         for (text, why) in [
             ("", BadRanks::Empty),

@@ -31,7 +31,7 @@ pub struct Limit {
 
 /// Why a client gets no whole answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exceeded {
+pub enum LimitExceeded {
     /// Its network has had its part.
     Network,
     /// All networks together have had theirs.
@@ -40,7 +40,7 @@ pub enum Exceeded {
 
 /// What all networks together have left, of all threads.
 #[derive(Debug)]
-pub struct Total {
+pub struct SharedBudget {
     /// Answers left, in thousandths, and when that was so, in milliseconds that wrap.
     word: AtomicU64,
 }
@@ -48,13 +48,13 @@ pub struct Total {
 /// More than ever is left, before the first answer is taken.
 const UNTOUCHED: u64 = u32::MAX as u64;
 
-impl Default for Total {
+impl Default for SharedBudget {
     fn default() -> Self {
-        Total { word: AtomicU64::new(UNTOUCHED << 32) }
+        SharedBudget { word: AtomicU64::new(UNTOUCHED << 32) }
     }
 }
 
-impl Total {
+impl SharedBudget {
     /// Takes an answer; whether there was one left.
     fn take(&self, per_second: u32, now_ms: u32) -> bool {
         if per_second == 0 {
@@ -77,24 +77,24 @@ impl Total {
 
 /// What each network has left. Of one thread: the kernel gives each of them another part of the clients.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct RateBucket {
     limit: Limit,
     key: Seed,
     /// Answers left, and when that was so in milliseconds, by a network's hash.
     left: Box<[(u32, u32)]>,
-    total: Arc<Total>,
+    total: Arc<SharedBudget>,
 }
 
-impl Allowance {
+impl RateBucket {
     /// By a limit, whose total is shared.
-    pub fn new(limit: Limit, key: Seed, total: Arc<Total>) -> Allowance {
-        Allowance { limit, key, left: alloc::vec![(limit.burst, 0); PLACES].into(), total }
+    pub fn new(limit: Limit, key: Seed, total: Arc<SharedBudget>) -> RateBucket {
+        RateBucket { limit, key, left: alloc::vec![(limit.burst, 0); PLACES].into(), total }
     }
 
     /// Goes on by another one.
     pub fn follow(&mut self, limit: Limit) {
         if self.limit != limit {
-            *self = Allowance::new(limit, self.key, Arc::clone(&self.total));
+            *self = RateBucket::new(limit, self.key, Arc::clone(&self.total));
         }
     }
 
@@ -102,12 +102,12 @@ impl Allowance {
     ///
     /// # Errors
     /// When none is left.
-    pub fn take(&mut self, client: IpAddr, now_ms: u32) -> Result<(), Exceeded> {
+    pub fn take(&mut self, client: IpAddr, now_ms: u32) -> Result<(), LimitExceeded> {
         if !self.take_of_network(client, now_ms) {
-            return Err(Exceeded::Network);
+            return Err(LimitExceeded::Network);
         }
         // What its own network doesn't get takes nothing from others.
-        self.total.take(self.limit.total_per_second, now_ms).then_some(()).ok_or(Exceeded::Total)
+        self.total.take(self.limit.total_per_second, now_ms).then_some(()).ok_or(LimitExceeded::Total)
     }
 
     fn take_of_network(&mut self, client: IpAddr, now_ms: u32) -> bool {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     /// How many of so many are had.
-    fn take(total: &Total, per_second: u32, now_ms: u32, count: u32) -> u32 {
+    fn take(total: &SharedBudget, per_second: u32, now_ms: u32, count: u32) -> u32 {
         (0..count).map(|_| u32::from(total.take(per_second, now_ms))).sum()
     }
 
@@ -147,7 +147,7 @@ mod tests {
         for begin_ms in [0, 5_000, u32::MAX - 1_700] {
             let at = |ms: u32| begin_ms.wrapping_add(ms);
             for per_second in [1, 30, 1_500, 1_000_000] {
-                let total = Total::default();
+                let total = SharedBudget::default();
                 assert_eq!(take(&total, per_second, at(0), per_second + 10), per_second);
                 // A clock that is looked at more often than an answer comes loses none.
                 let later: u32 =
@@ -158,15 +158,15 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_clock_is_behind_gains_nothing() {
-        let total = Total::default();
+    fn thread_with_late_clock_gains_no_tokens() {
+        let total = SharedBudget::default();
         assert_eq!(take(&total, 10, 5_000, 20), 10);
         assert_eq!(take(&total, 10, 4_999, 20), 0);
         assert_eq!(take(&total, 10, 5_100, 20), 1);
     }
 
     #[test]
-    fn without_a_limit_there_is_none() {
-        assert_eq!(take(&Total::default(), 0, 5, 10_000), 10_000);
+    fn zero_limit_never_limits() {
+        assert_eq!(take(&SharedBudget::default(), 0, 5, 10_000), 10_000);
     }
 }

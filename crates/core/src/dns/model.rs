@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::balanced::Settings;
+use super::address_pool::NameSettings;
 use super::paths::PathProbing;
 use super::period::Period;
 use super::servers::ServerList;
@@ -14,7 +14,7 @@ use crate::pool::policy::{Policy, Weighing};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalancedName {
     /// How it is answered.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<NameSettings>,
     /// By which addresses are given: a row of the table, or [`crate::pool::policy::rank::PAPER`].
     pub policy: &'static Policy,
     /// How long loads count as they were.
@@ -26,12 +26,12 @@ pub struct BalancedName {
     /// How paths to its servers are probed, if they are.
     pub probe: Option<PathProbing>,
     /// Whose addresses.
-    pub from: AddressesOf,
+    pub from: AddressesFrom,
 }
 
 /// Whose addresses a name has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AddressesOf {
+pub enum AddressesFrom {
     /// Of services of the farm: those of their servers, or their own.
     Services {
         /// The services' names.
@@ -52,8 +52,8 @@ impl BalancedName {
     /// The servers that it has of its own.
     pub fn list(&self) -> Option<&ServerList> {
         match &self.from {
-            AddressesOf::Servers(list) => Some(list),
-            AddressesOf::Services { .. } => None,
+            AddressesFrom::Servers(list) => Some(list),
+            AddressesFrom::Services { .. } => None,
         }
     }
 }

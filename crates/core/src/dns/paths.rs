@@ -57,7 +57,7 @@ pub struct PathChange {
 
 /// A server whose path is probed.
 #[derive(Clone, Debug)]
-struct Path {
+struct ProbedPath {
     port: u16,
     probing: PathProbing,
     due_ms: u64,
@@ -67,23 +67,24 @@ struct Path {
 
 /// All paths that are probed. One is probed at a time, so that probes don't meet on a link that they share.
 #[derive(Clone, Debug, Default)]
-pub struct Paths {
-    all: BTreeMap<IpAddr, Path>,
+pub struct PathProber {
+    all: BTreeMap<IpAddr, ProbedPath>,
     /// The one that is being probed.
     under_way: Option<IpAddr>,
 }
 
-impl Paths {
+impl PathProber {
     /// Probes the paths to these servers from now on, each at the port of its agent. Of two wishes for one the shorter interval counts.
     pub fn follow(&mut self, wanted: impl IntoIterator<Item = (IpAddr, u16, PathProbing)>, now_ms: u64) {
         let mut before = core::mem::take(&mut self.all);
         for (address, port, probing) in wanted {
-            let shorter = |path: &Path| path.probing.interval_ms <= probing.interval_ms;
+            let shorter = |path: &ProbedPath| path.probing.interval_ms <= probing.interval_ms;
             if self.all.get(&address).is_some_and(shorter) {
                 continue;
             }
             let known = self.all.remove(&address).or_else(|| before.remove(&address));
-            let mut path = known.unwrap_or(Path { port, probing, due_ms: now_ms, found: None, fails: false });
+            let mut path =
+                known.unwrap_or(ProbedPath { port, probing, due_ms: now_ms, found: None, fails: false });
             if path.probing.mode != probing.mode {
                 path.found = None;
             }
@@ -163,7 +164,7 @@ impl Paths {
     }
 }
 
-impl Path {
+impl ProbedPath {
     fn kept_ms(&self) -> u64 {
         self.probing.interval_ms.saturating_mul(KEPT_INTERVALS)
     }
@@ -183,8 +184,8 @@ mod tests {
         [192, 0, 2, number].into()
     }
 
-    fn paths(servers: u8, now_ms: u64) -> Paths {
-        let mut paths = Paths::default();
+    fn paths(servers: u8, now_ms: u64) -> PathProber {
+        let mut paths = PathProber::default();
         paths.follow((1..=servers).map(|number| (server(number), 9_183, PROBING)), now_ms);
         paths
     }
@@ -205,11 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_counts_for_three_intervals_and_failures_are_told_once() {
+    fn path_result_lasts_three_intervals_and_failure_is_reported_once() {
         let mut paths = paths(1, 0);
         paths.poll(0);
         paths.probed(server(1), Ok(FOUND), 0);
-        let fail = |paths: &mut Paths, at_ms: u64| {
+        let fail = |paths: &mut PathProber, at_ms: u64| {
             paths.poll(at_ms);
             paths.probed(server(1), Err("nobody answers".to_owned()), at_ms)
         };
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn reloads_keep_what_is_known_and_forget_who_is_gone() {
+    fn reload_keeps_known_paths_and_drops_removed_ones() {
         let mut paths = paths(2, 0);
         paths.poll(0);
         paths.follow([(server(2), 9_183, PROBING)], 100);

@@ -3,15 +3,15 @@
 use alloc::boxed::Box;
 
 /// A second of the day, and how long ranks count from then on, in milliseconds; 0: until they change.
-pub type Step = (u32, u64);
+pub type PeriodStep = (u32, u64);
 
 /// For how long, by time of day.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Period(Box<[Step]>);
+pub struct Period(Box<[PeriodStep]>);
 
 impl Period {
     /// By steps of which each is later than the one before; none: until loads change.
-    pub fn new(steps: impl Into<Box<[Step]>>) -> Period {
+    pub fn new(steps: impl Into<Box<[PeriodStep]>>) -> Period {
         Period(steps.into())
     }
 

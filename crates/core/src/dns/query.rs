@@ -23,7 +23,7 @@ pub(super) struct Query<'a> {
 
 /// Why a query can't be answered, and whether it has a record of EDNS: then the answer has one, too (RFC 6891, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unread {
+pub(super) struct QueryError {
     pub(super) rcode: Rcode,
     pub(super) has_edns: bool,
 }
@@ -85,12 +85,12 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
 }
 
 /// Reads what is behind it.
-pub(super) fn read<'a>(bytes: &'a [u8], header: Header) -> Result<Query<'a>, Unread> {
+pub(super) fn read<'a>(bytes: &'a [u8], header: Header) -> Result<Query<'a>, QueryError> {
     if header.flags >> 11 & 0xf != 0 {
-        return Err(Unread { rcode: Rcode::NotImp, has_edns: has_edns(bytes) });
+        return Err(QueryError { rcode: Rcode::NotImp, has_edns: has_edns(bytes) });
     }
     // Only a message that can't be read is gone through a second time.
-    try_read(bytes).ok_or_else(|| Unread { rcode: Rcode::FormErr, has_edns: has_edns(bytes) })
+    try_read(bytes).ok_or_else(|| QueryError { rcode: Rcode::FormErr, has_edns: has_edns(bytes) })
 }
 
 fn try_read(bytes: &[u8]) -> Option<Query<'_>> {
@@ -156,7 +156,7 @@ impl Query<'_> {
 }
 
 /// A record behind its name.
-struct Record<'a> {
+struct RecordFields<'a> {
     rtype: u16,
     /// Class, time to live and length.
     fixed: &'a [u8; 8],
@@ -164,17 +164,17 @@ struct Record<'a> {
 }
 
 /// The first of these records, and what is behind it.
-fn record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
+fn record(bytes: &[u8]) -> Option<(RecordFields<'_>, &[u8])> {
     let (_, behind_name) = skip_name(bytes)?;
     let (rtype, behind) = behind_name.split_first_chunk::<2>()?;
     let (fixed, behind) = behind.split_first_chunk::<8>()?;
     let len = usize::from(u16::from_be_bytes([fixed[6], fixed[7]]));
     let (data, rest) = behind.split_at_checked(len)?;
-    Some((Record { rtype: u16::from_be_bytes(*rtype), fixed, data }, rest))
+    Some((RecordFields { rtype: u16::from_be_bytes(*rtype), fixed, data }, rest))
 }
 
 /// A signature, whose record begins at `at`: class ANY, and kept for no time (RFC 8945, section 4.2).
-fn signature<'a>(message: &'a [u8], key_at: usize, record: &Record<'a>) -> Option<Signature<'a>> {
+fn signature<'a>(message: &'a [u8], key_at: usize, record: &RecordFields<'a>) -> Option<Signature<'a>> {
     if record.fixed[..6] != [0, CLASS_ANY as u8, 0, 0, 0, 0] {
         return None;
     }

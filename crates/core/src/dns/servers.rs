@@ -35,7 +35,7 @@ pub struct ServerList {
     /// In the order of the file.
     pub servers: Box<[OwnServer]>,
     /// How they are looked after.
-    pub settings: Arc<pool::Settings>,
+    pub settings: Arc<pool::PoolSettings>,
 }
 
 impl ServerList {

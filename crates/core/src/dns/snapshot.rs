@@ -10,8 +10,8 @@ use core::net::IpAddr;
 use core::sync::atomic::AtomicU64;
 
 use super::model::BalancedName;
-use crate::pool::State;
-use crate::pool::policy::Draw;
+use crate::pool::ServerState;
+use crate::pool::policy::Selection;
 use crate::pool::report::Report;
 use crate::pool::signals::Signals;
 
@@ -23,7 +23,7 @@ pub struct AddressSnapshot {
     /// Whose it is; `None`: the server is called by its address.
     pub server: Option<Arc<str>>,
     /// How its server is.
-    pub state: State,
+    pub state: ServerState,
     /// How often it is given, relative to the others of its name.
     pub share: u16,
     /// Its weight.
@@ -90,13 +90,13 @@ impl AddressSnapshot {
 
     /// Whether answers have it while others live.
     pub fn is_given(&self) -> bool {
-        self.state == State::Up && self.share > 0
+        self.state == ServerState::Up && self.share > 0
     }
 }
 
 impl NameSnapshot {
     /// Those that are given besides an address: the versions of IP are asked for one by one.
-    fn beside(&self, shown: &AddressSnapshot) -> impl Iterator<Item = &AddressSnapshot> {
+    fn other_addresses(&self, shown: &AddressSnapshot) -> impl Iterator<Item = &AddressSnapshot> {
         let is_ipv4 = shown.address.is_ipv4();
         self.addresses.iter().filter(move |one| one.is_given() && one.address.is_ipv4() == is_ipv4)
     }
@@ -104,10 +104,10 @@ impl NameSnapshot {
     /// 1 for whoever is given first, or most often; none of who isn't given.
     pub fn rank(&self, shown: &AddressSnapshot) -> Option<u64> {
         let better = match self.name.settings.draw {
-            Draw::First => {
-                self.beside(shown).take_while(|one| !Arc::ptr_eq(&one.given, &shown.given)).count()
+            Selection::Failover => {
+                self.other_addresses(shown).take_while(|one| !Arc::ptr_eq(&one.given, &shown.given)).count()
             }
-            _ => self.beside(shown).filter(|one| one.share > shown.share).count(),
+            _ => self.other_addresses(shown).filter(|one| one.share > shown.share).count(),
         };
         shown.is_given().then_some(better as u64 + 1)
     }
@@ -120,8 +120,8 @@ impl NameSnapshot {
         let starts = (shown.tenths < 10).then(|| format!("slow start {} %", shown.tenths * 10));
         let load = match self.name.weighing() {
             Some(weighing) => {
-                let said = shown.load.as_ref().and_then(|load| (weighing.said)(&load.weighed));
-                said.unwrap_or_else(|| "no report: median".to_owned())
+                let description = shown.load.as_ref().and_then(|load| (weighing.describe)(&load.weighed));
+                description.unwrap_or_else(|| "no report: median".to_owned())
             }
             None => format!("weight {}", shown.weight),
         };
@@ -134,10 +134,10 @@ impl NameSnapshot {
 
     /// What part of the answers gives it first.
     pub fn part(&self, shown: &AddressSnapshot) -> f64 {
-        let sum: u64 = self.beside(shown).map(|one| u64::from(one.share)).sum();
+        let sum: u64 = self.other_addresses(shown).map(|one| u64::from(one.share)).sum();
         match (self.name.settings.draw, self.rank(shown)) {
             (_, None) => 0.0,
-            (Draw::First, Some(rank)) => f64::from(u8::from(rank == 1)),
+            (Selection::Failover, Some(rank)) => f64::from(u8::from(rank == 1)),
             (_, Some(_)) => f64::from(shown.share) / sum.max(1) as f64,
         }
     }

@@ -9,14 +9,14 @@ pub(super) const IPV6_HINT: u16 = 6;
 
 /// A record's data around its hints. Parameters stand in the order of their numbers (RFC 9460, section 2.2), and one number is between the two.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Around<'d> {
+pub(super) struct SvcbRecord<'d> {
     pub(super) before: &'d [u8],
     pub(super) between: &'d [u8],
     pub(super) behind: &'d [u8],
 }
 
 /// Takes a record's data apart; `None` where it isn't about the owner's own addresses, or not in order.
-pub(super) fn around<'d>(data: &'d [u8], owner: &[u8]) -> Option<Around<'d>> {
+pub(super) fn around<'d>(data: &'d [u8], owner: &[u8]) -> Option<SvcbRecord<'d>> {
     let (priority, rest) = data.split_first_chunk::<2>()?;
     // 0 is an alias; a target of nothing but the root is the owner (RFC 9460, section 2.5).
     let target_len = name_len(rest)?;
@@ -44,7 +44,7 @@ pub(super) fn around<'d>(data: &'d [u8], owner: &[u8]) -> Option<Around<'d>> {
     }
     let [four, behind_four, six, behind_six] = ends.map(|end| end.unwrap_or(data.len()));
     (at == data.len()).then_some(())?;
-    Some(Around {
+    Some(SvcbRecord {
         before: data.get(..four)?,
         between: data.get(behind_four..six)?,
         behind: data.get(behind_six..)?,
@@ -91,11 +91,11 @@ mod tests {
             assert_eq!((found.between, found.behind), (&ech[..], &other[..]));
         }
         let bare = record(3, &OWNER.to_ascii_uppercase(), &[]);
-        assert_eq!(around(&bare, OWNER).unwrap(), Around { before: &bare, between: &[], behind: &[] });
+        assert_eq!(around(&bare, OWNER).unwrap(), SvcbRecord { before: &bare, between: &[], behind: &[] });
     }
 
     #[test]
-    fn what_is_about_others_is_left_alone() {
+    fn bindings_of_other_targets_are_left_unchanged() {
         assert_eq!(around(&record(0, &[0], &[]), OWNER), None, "an alias");
         assert_eq!(around(&record(1, b"\x03cdn\x00", &[]), OWNER), None);
         assert_eq!(around(&record(1, &[0], &[param(3, b""), param(1, b"")]), OWNER), None, "not in order");
@@ -109,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_nothing_breaks(data in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_svcb_data_never_panics(data in prop::collection::vec(any::<u8>(), 0..100)) {
             if let Some(found) = around(&data, OWNER) {
                 prop_assert!(found.before.len() + found.between.len() + found.behind.len() <= data.len());
             }

@@ -9,11 +9,11 @@ const CHUNK: usize = 128;
 
 /// A list of shared entries.
 #[derive(Debug)]
-pub struct Table<T> {
+pub struct SharedList<T> {
     chunks: Vec<Arc<[Arc<T>]>>,
 }
 
-impl<T> Table<T> {
+impl<T> SharedList<T> {
     /// The entry at a place.
     pub fn get(&self, at: usize) -> Option<&Arc<T>> {
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
@@ -37,7 +37,7 @@ impl<T> Table<T> {
 
     /// The same with others at these places; a place that there isn't is passed over.
     #[must_use]
-    pub fn with(&self, changes: impl IntoIterator<Item = (usize, Arc<T>)>) -> Table<T> {
+    pub fn with(&self, changes: impl IntoIterator<Item = (usize, Arc<T>)>) -> SharedList<T> {
         let mut by_chunk: BTreeMap<usize, Vec<(usize, Arc<T>)>> = BTreeMap::new();
         for (at, entry) in changes {
             by_chunk.entry(at / CHUNK).or_default().push((at % CHUNK, entry));
@@ -53,24 +53,24 @@ impl<T> Table<T> {
             }
             *chunk = entries.into();
         }
-        Table { chunks }
+        SharedList { chunks }
     }
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for SharedList<T> {
     fn default() -> Self {
-        Table { chunks: Vec::new() }
+        SharedList { chunks: Vec::new() }
     }
 }
 
-impl<T> FromIterator<Arc<T>> for Table<T> {
+impl<T> FromIterator<Arc<T>> for SharedList<T> {
     fn from_iter<I: IntoIterator<Item = Arc<T>>>(entries: I) -> Self {
         let mut entries = entries.into_iter().peekable();
         let mut chunks = Vec::new();
         while entries.peek().is_some() {
             chunks.push(entries.by_ref().take(CHUNK).collect());
         }
-        Table { chunks }
+        SharedList { chunks }
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn changed_entries_are_new_and_others_are_shared() {
         for count in [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK] {
-            let before: Table<usize> = (0..count).map(Arc::new).collect();
+            let before: SharedList<usize> = (0..count).map(Arc::new).collect();
             assert_eq!((before.len(), before.is_empty()), (count, count == 0));
             assert!(before.iter().map(|one| **one).eq(0..count));
             let changed = [0, count / 2, count].map(|at| (at, Arc::new(at + 1_000)));

@@ -132,11 +132,11 @@ impl Rcode {
 
 /// There is no room for a record.
 #[derive(Debug)]
-pub(super) struct Full;
+pub(super) struct SizeExceeded;
 
 /// The sections of records (RFC 1035, section 4.1).
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum RecordSection {
     Answer,
     Authority,
     Additional,
@@ -156,16 +156,20 @@ pub(super) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Begins with a question as it came (none if it is empty), whose name has this length.
-    pub(super) fn begin(out: &'a mut [u8], question: &[u8], name_len: usize) -> Result<Writer<'a>, Full> {
+    pub(super) fn begin(
+        out: &'a mut [u8],
+        question: &[u8],
+        name_len: usize,
+    ) -> Result<Writer<'a>, SizeExceeded> {
         let records = HEADER_LEN + question.len();
-        out.get_mut(HEADER_LEN..records).ok_or(Full)?.copy_from_slice(question);
+        out.get_mut(HEADER_LEN..records).ok_or(SizeExceeded)?.copy_from_slice(question);
         let written = WrittenNames::default();
         Ok(Writer { out, len: records, records, question_name: name_len, counts: [0; 3], written })
     }
 
     /// Leaves so much room at the end; what was left before is given back.
-    pub(super) fn leave(&mut self, limit: usize) -> Room {
-        Room { limit: limit.min(self.out.len()) }
+    pub(super) fn reserve(&mut self, limit: usize) -> SizeLimit {
+        SizeLimit { limit: limit.min(self.out.len()) }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -181,50 +185,50 @@ impl<'a> Writer<'a> {
     /// One record; nothing of it where there is no room.
     pub(super) fn record(
         &mut self,
-        room: Room,
-        place: Place,
+        limit: SizeLimit,
+        place: RecordSection,
         owner: &[u8],
         kind: (u16, u16),
         ttl: u32,
         data: &[&[u8]],
-    ) -> Result<(), Full> {
-        self.write(room, place, owner, kind, ttl, |writer| {
-            data.iter().try_for_each(|part| writer.put(room, part))
+    ) -> Result<(), SizeExceeded> {
+        self.write(limit, place, owner, kind, ttl, |writer| {
+            data.iter().try_for_each(|part| writer.put(limit, part))
         })
     }
 
     /// One record of a zone, whose data is compressed where readers expect that (RFC 3597, section 4).
     pub(super) fn stored(
         &mut self,
-        room: Room,
-        place: Place,
+        limit: SizeLimit,
+        place: RecordSection,
         owner: &[u8],
         rtype: u16,
         ttl: u32,
         data: &[u8],
-    ) -> Result<(), Full> {
-        self.write(room, place, owner, (rtype, CLASS_IN), ttl, |writer| {
+    ) -> Result<(), SizeExceeded> {
+        self.write(limit, place, owner, (rtype, CLASS_IN), ttl, |writer| {
             parts(rtype, data).try_for_each(|part| match part {
-                Part::Name(name) if is_compressed(rtype) => writer.put_name(room, name),
-                Part::Name(part) | Part::Octets(part) => writer.put(room, part),
+                RdataPart::Name(name) if is_compressed(rtype) => writer.put_name(limit, name),
+                RdataPart::Name(part) | RdataPart::Octets(part) => writer.put(limit, part),
             })
         })
     }
 
     fn write(
         &mut self,
-        room: Room,
-        place: Place,
+        limit: SizeLimit,
+        place: RecordSection,
         owner: &[u8],
         kind: (u16, u16),
         ttl: u32,
-        data: impl FnOnce(&mut Self) -> Result<(), Full>,
-    ) -> Result<(), Full> {
+        data: impl FnOnce(&mut Self) -> Result<(), SizeExceeded>,
+    ) -> Result<(), SizeExceeded> {
         let before = self.len;
-        let written = self.try_write(room, owner, kind, ttl, data);
+        let written = self.try_write(limit, owner, kind, ttl, data);
         match written {
             Ok(()) => self.counts[place as usize] += 1,
-            Err(Full) => {
+            Err(SizeExceeded) => {
                 self.written.forget(before);
                 self.len = before;
             }
@@ -234,73 +238,73 @@ impl<'a> Writer<'a> {
 
     fn try_write(
         &mut self,
-        room: Room,
+        limit: SizeLimit,
         owner: &[u8],
         (rtype, class): (u16, u16),
         ttl: u32,
-        data: impl FnOnce(&mut Self) -> Result<(), Full>,
-    ) -> Result<(), Full> {
+        data: impl FnOnce(&mut Self) -> Result<(), SizeExceeded>,
+    ) -> Result<(), SizeExceeded> {
         match self.in_question(owner) {
-            Some(at) => self.put(room, &pointer(at))?,
-            None => self.put_name(room, owner)?,
+            Some(at) => self.put(limit, &pointer(at))?,
+            None => self.put_name(limit, owner)?,
         }
-        self.put(room, &rtype.to_be_bytes())?;
-        self.put(room, &class.to_be_bytes())?;
-        self.put(room, &ttl.to_be_bytes())?;
+        self.put(limit, &rtype.to_be_bytes())?;
+        self.put(limit, &class.to_be_bytes())?;
+        self.put(limit, &ttl.to_be_bytes())?;
         let len_at = self.len;
-        self.put(room, &[0, 0])?;
+        self.put(limit, &[0, 0])?;
         data(self)?;
-        let len = u16::try_from(self.len - len_at - 2).map_err(|_| Full)?;
-        let place = self.out.get_mut(len_at..len_at + 2).ok_or(Full)?;
+        let len = u16::try_from(self.len - len_at - 2).map_err(|_| SizeExceeded)?;
+        let place = self.out.get_mut(len_at..len_at + 2).ok_or(SizeExceeded)?;
         place.copy_from_slice(&len.to_be_bytes());
         Ok(())
     }
 
     /// Where the question has this name, or one that ends in it. An owner's letters are those of the question.
     fn in_question(&self, owner: &[u8]) -> Option<usize> {
-        let asked = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name)?;
+        let question = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name)?;
         // The root is shorter than a pointer.
-        let mut places = parents(asked).filter(|_| owner.len() > 1);
+        let mut places = parents(question).filter(|_| owner.len() > 1);
         let found = places.find(|name| name.eq_ignore_ascii_case(owner))?;
-        Some(HEADER_LEN + asked.len() - found.len())
+        Some(HEADER_LEN + question.len() - found.len())
     }
 
     /// Writes a name as it is, its end by a pointer where the same letters stand already (RFC 1035, section 4.1.4).
-    fn put_name(&mut self, room: Room, name: &[u8]) -> Result<(), Full> {
+    fn put_name(&mut self, limit: SizeLimit, name: &[u8]) -> Result<(), SizeExceeded> {
         let begin = self.len;
         if self.written.count == 0 {
             // Most answers have no name but that one.
-            let asked = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name).ok_or(Full)?;
-            self.written.add(asked, HEADER_LEN, asked.len());
+            let question = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name).ok_or(SizeExceeded)?;
+            self.written.add(question, HEADER_LEN, question.len());
         }
         for rest in parents(name).filter(|rest| rest.len() > 1) {
             if let Some(at) = self.written.find(self.out, rest) {
                 let new = name.len() - rest.len();
-                self.put(room, name.get(..new).ok_or(Full)?)?;
-                self.put(room, &pointer(at))?;
+                self.put(limit, name.get(..new).ok_or(SizeExceeded)?)?;
+                self.put(limit, &pointer(at))?;
                 self.written.add(name, begin, new);
                 return Ok(());
             }
         }
-        self.put(room, name)?;
+        self.put(limit, name)?;
         self.written.add(name, begin, name.len());
         Ok(())
     }
 
-    fn put(&mut self, room: Room, bytes: &[u8]) -> Result<(), Full> {
+    fn put(&mut self, limit: SizeLimit, bytes: &[u8]) -> Result<(), SizeExceeded> {
         let end = self.len + bytes.len();
-        if end > room.limit {
-            return Err(Full);
+        if end > limit.limit {
+            return Err(SizeExceeded);
         }
-        self.out.get_mut(self.len..end).ok_or(Full)?.copy_from_slice(bytes);
+        self.out.get_mut(self.len..end).ok_or(SizeExceeded)?.copy_from_slice(bytes);
         self.len = end;
         Ok(())
     }
 
     /// Writes the header; how long the message is.
     pub(super) fn finish(self, id: u16, flags: u16) -> usize {
-        let asked = u16::from(self.records > HEADER_LEN);
-        let words = [id, flags, asked, self.counts[0], self.counts[1], self.counts[2]];
+        let question = u16::from(self.records > HEADER_LEN);
+        let words = [id, flags, question, self.counts[0], self.counts[1], self.counts[2]];
         for (place, word) in self.out.chunks_exact_mut(2).zip(words) {
             place.copy_from_slice(&word.to_be_bytes());
         }
@@ -314,7 +318,7 @@ fn pointer(at: usize) -> [u8; 2] {
 
 /// A part of a record's data.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part<'d> {
+pub(super) enum RdataPart<'d> {
     /// A name, whose letters are the same in either case (RFC 4343).
     Name(&'d [u8]),
     /// Anything else.
@@ -322,7 +326,7 @@ pub(super) enum Part<'d> {
 }
 
 /// The parts of well-formed data of a type, in their order: what stands before the names, those, and the rest.
-pub(super) fn parts(rtype: u16, data: &[u8]) -> impl Iterator<Item = Part<'_>> {
+pub(super) fn parts(rtype: u16, data: &[u8]) -> impl Iterator<Item = RdataPart<'_>> {
     let (before, names) = names_in(rtype);
     let (before, mut rest) = data.split_at_checked(before).unwrap_or((data, &[]));
     let names: [Option<&[u8]>; 2] = core::array::from_fn(|at| {
@@ -331,8 +335,8 @@ pub(super) fn parts(rtype: u16, data: &[u8]) -> impl Iterator<Item = Part<'_>> {
         rest = behind;
         Some(name)
     });
-    let names = names.into_iter().flatten().map(Part::Name);
-    core::iter::once(Part::Octets(before)).chain(names).chain([Part::Octets(rest)])
+    let names = names.into_iter().flatten().map(RdataPart::Name);
+    core::iter::once(RdataPart::Octets(before)).chain(names).chain([RdataPart::Octets(rest)])
 }
 
 /// What stands before the names in the data of a type, in octets, and how many names there are.
@@ -420,6 +424,6 @@ fn is_at(message: &[u8], mut at: usize, name: &[u8]) -> bool {
 
 /// How far records may go.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct SizeLimit {
     limit: usize,
 }

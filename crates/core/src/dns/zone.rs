@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::name::{NAME_MAX, Name, parents};
-use super::wire::{self, Part, rtype};
+use super::wire::{self, RdataPart, rtype};
 
 /// The most labels of a name, the root aside.
 const LABELS_MAX: usize = 127;
@@ -23,7 +23,7 @@ pub struct RrSet {
 
 /// What is at a name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Node {
+pub(super) struct ZoneNode {
     sets: Vec<RrSet>,
     /// The number of the name whose addresses depend on how servers are.
     pub(super) balanced: Option<usize>,
@@ -46,7 +46,7 @@ pub enum RecordError {
     NoNs(Name),
     /// RFC 1034, section 3.6.2.
     #[error("{0} has a CNAME record and others beside it")]
-    BesideCname(Name),
+    OtherDataAtCname(Name),
     /// Not known here.
     #[error("{0} has a DNAME record, which this version of Evener does not answer by")]
     Dname(Name),
@@ -67,7 +67,7 @@ pub enum RecordError {
 #[derive(Clone, Debug)]
 pub struct Zone {
     apex: Name,
-    nodes: BTreeMap<Name, Node>,
+    nodes: BTreeMap<Name, ZoneNode>,
     /// How long it may be kept that there is nothing, in seconds (RFC 2308).
     negative_ttl_s: u32,
 }
@@ -75,7 +75,7 @@ pub struct Zone {
 /// What there is for a question.
 pub enum Lookup<'z, 'n> {
     /// This, perhaps without what was asked for.
-    Found(Found<'z>),
+    Found(ZoneMatch<'z>),
     /// Other servers know.
     Referral {
         /// From this name on.
@@ -88,9 +88,9 @@ pub enum Lookup<'z, 'n> {
 }
 
 /// What there is at a name.
-pub struct Found<'z>(pub(super) &'z Node);
+pub struct ZoneMatch<'z>(pub(super) &'z ZoneNode);
 
-impl Node {
+impl ZoneNode {
     pub(super) fn set(&self, rtype: u16) -> Option<&RrSet> {
         self.sets.iter().find(|set| set.rtype == rtype)
     }
@@ -124,7 +124,7 @@ impl Zone {
     ) -> Result<Zone, Vec<RecordError>> {
         let mut errors = Vec::new();
         let mut zone = Zone { nodes: BTreeMap::new(), negative_ttl_s: 0, apex };
-        zone.nodes.insert(zone.apex.clone(), Node::default());
+        zone.nodes.insert(zone.apex.clone(), ZoneNode::default());
         for (name, rtype, ttl_s, data) in records {
             if !name.is_in(&zone.apex) {
                 errors.push(RecordError::Elsewhere(name, zone.apex.clone()));
@@ -157,7 +157,7 @@ impl Zone {
         for (name, node) in &self.nodes {
             let alone = |set: &RrSet| node.sets.len() == 1 && set.data.len() == 1;
             if node.set(rtype::CNAME).is_some_and(|set| !alone(set)) {
-                errors.push(RecordError::BesideCname(name.clone()));
+                errors.push(RecordError::OtherDataAtCname(name.clone()));
             }
         }
         errors
@@ -177,7 +177,7 @@ impl Zone {
         }
         let node = self.node(name);
         if node.set(rtype::CNAME).is_some() {
-            return Err(RecordError::BesideCname(name.clone()));
+            return Err(RecordError::OtherDataAtCname(name.clone()));
         }
         if node.set(rtype::A).is_some() || node.set(rtype::AAAA).is_some() {
             return Err(RecordError::Addresses(name.clone()));
@@ -194,11 +194,11 @@ impl Zone {
 
     /// The node of a name in the zone, which is made if there is none, and those between it and the zone's own: they exist, although
     /// nothing is there (RFC 4592, section 2.2.2).
-    fn node(&mut self, name: &Name) -> &mut Node {
+    fn node(&mut self, name: &Name) -> &mut ZoneNode {
         let between = parents(name.as_wire()).skip(1).take_while(|parent| *parent != self.apex.as_wire());
         let missing: Vec<Name> =
             between.filter(|parent| !self.nodes.contains_key(*parent)).filter_map(Name::from_wire).collect();
-        self.nodes.extend(missing.into_iter().map(|name| (name, Node::default())));
+        self.nodes.extend(missing.into_iter().map(|name| (name, ZoneNode::default())));
         self.nodes.entry(name.clone()).or_default()
     }
 
@@ -224,11 +224,11 @@ impl Zone {
 
     /// Where the addresses of a server stand, whose name is in lower letters: at its name, even where other servers know better, or at a
     /// wildcard.
-    pub(super) fn glue(&self, name: &[u8]) -> Option<&Node> {
+    pub(super) fn glue(&self, name: &[u8]) -> Option<&ZoneNode> {
         let of_wildcard = || {
             let closest = parents(name).find(|parent| self.nodes.contains_key(*parent))?;
             match self.wildcard(closest) {
-                Lookup::Found(Found(node)) => Some(node),
+                Lookup::Found(ZoneMatch(node)) => Some(node),
                 _ => None,
             }
         };
@@ -259,7 +259,7 @@ impl Zone {
                 return Lookup::Referral { cut: parent, servers };
             }
         }
-        Lookup::Found(Found(node))
+        Lookup::Found(ZoneMatch(node))
     }
 
     /// What stands for all names below one (RFC 4592).
@@ -270,7 +270,7 @@ impl Zone {
         let Some(place) = name.get_mut(2..len) else { return Lookup::Absent };
         place.copy_from_slice(closest);
         match self.nodes.get(&name[..len]) {
-            Some(node) => Lookup::Found(Found(node)),
+            Some(node) => Lookup::Found(ZoneMatch(node)),
             None => Lookup::Absent,
         }
     }
@@ -280,8 +280,8 @@ impl Zone {
 fn is_same(rtype: u16, one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()
         && wire::parts(rtype, one).zip(wire::parts(rtype, other)).all(|parts| match parts {
-            (Part::Name(one), Part::Name(other)) => one.eq_ignore_ascii_case(other),
-            (Part::Octets(one), Part::Octets(other)) => one == other,
+            (RdataPart::Name(one), RdataPart::Name(other)) => one.eq_ignore_ascii_case(other),
+            (RdataPart::Octets(one), RdataPart::Octets(other)) => one == other,
             _ => false,
         })
 }

@@ -6,30 +6,30 @@
 use core::net::SocketAddr;
 
 use super::plan::{Plan, ServerName};
-use crate::path::content::Asked;
+use crate::path::content::RequestKey;
 use crate::path::decide::Memory;
-use crate::path::select::{Counts, foretell, select};
+use crate::path::select::{Counts, peek, select};
 use crate::path::sessions::{FlowHash, SessionKey};
 use crate::path::tables::{Pick, Tables, Vip};
 
 /// What is known of who asks.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct ConnectionRequest<'a> {
     /// The client's address and port, if they are known.
     pub client: Option<SocketAddr>,
     /// What it asks for.
-    pub content: Content<'a>,
+    pub content: RequestContent<'a>,
     /// The server that was named for it already: by a node that decides for all, or when it was asked before.
     pub named: Option<u16>,
 }
 
 /// What a client asks for. It matters to services that hand connections over, and to no others.
 #[derive(Clone, Copy, Debug)]
-pub enum Content<'a> {
+pub enum RequestContent<'a> {
     /// Nobody has read it.
     Unread,
     /// As it was read, in its normal form.
-    Asked(Asked<'a>),
+    Key(RequestKey<'a>),
     /// The same by the routes in force: looking through many of them takes a while, and was done elsewhere.
     Routed {
         /// Counted from 0; `None` where no route takes it.
@@ -41,7 +41,7 @@ pub enum Content<'a> {
 
 /// The server for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice<'p> {
+pub struct ChosenServer<'p> {
     /// Its slot.
     pub server: u16,
     /// Its name.
@@ -49,12 +49,12 @@ pub struct Choice<'p> {
     /// The route that says who may have it, counted from 0.
     pub route: Option<u16>,
     /// Why it and none of the others that may.
-    pub why: Why,
+    pub why: ChoiceReason,
 }
 
 /// Why a server was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum ChoiceReason {
     /// It was named already, and may have the connection.
     Named,
     /// The client's address and port fall in this slot of the hash table.
@@ -75,7 +75,7 @@ pub enum Why {
 
 /// Why there is no server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nobody {
+pub enum NoServerReason {
     /// It depends on what the client asks for, which isn't known.
     Unread,
     /// It depends on the client's address and port, which aren't known.
@@ -85,7 +85,7 @@ pub enum Nobody {
 }
 
 /// How one of a ring's servers is drawn: [`select`] or [`foretell`].
-type Draw = fn(&Tables, Counts<'_>, u16, Pick, FlowHash) -> u16;
+type SelectFn = fn(&Tables, Counts<'_>, u16, Pick, FlowHash) -> u16;
 
 impl Plan {
     /// The server for a new connection to an address of a service, which has its turn with that: what the data plane gives to the
@@ -97,8 +97,8 @@ impl Plan {
         &self,
         memory: &Memory<'_>,
         vip: &Vip,
-        request: &Request<'_>,
-    ) -> Result<Choice<'_>, Nobody> {
+        request: &ConnectionRequest<'_>,
+    ) -> Result<ChosenServer<'_>, NoServerReason> {
         self.draw(memory, vip, request, select)
     }
 
@@ -110,46 +110,48 @@ impl Plan {
         &self,
         memory: &Memory<'_>,
         vip: &Vip,
-        request: &Request<'_>,
-    ) -> Result<Choice<'_>, Nobody> {
-        self.draw(memory, vip, request, foretell)
+        request: &ConnectionRequest<'_>,
+    ) -> Result<ChosenServer<'_>, NoServerReason> {
+        self.draw(memory, vip, request, peek)
     }
 
     fn draw(
         &self,
         memory: &Memory<'_>,
         vip: &Vip,
-        request: &Request<'_>,
-        draw: Draw,
-    ) -> Result<Choice<'_>, Nobody> {
+        request: &ConnectionRequest<'_>,
+        draw: SelectFn,
+    ) -> Result<ChosenServer<'_>, NoServerReason> {
         let (route, ring) = self.ring(vip, request.content)?;
         let (server, why) = match (request.named.filter(|server| self.is_in(*server, ring)), request.client) {
-            (Some(named), _) => (named, Why::Named),
-            (None, None) if matches!(vip.pick, Pick::Hash | Pick::Two) => return Err(Nobody::Unnamed),
+            (Some(named), _) => (named, ChoiceReason::Named),
+            (None, None) if matches!(vip.pick, Pick::Hash | Pick::Two) => {
+                return Err(NoServerReason::Unnamed);
+            }
             (None, client) => {
                 let key = client.map(|at| SessionKey { client: at.ip(), port: at.port(), vip: vip.id });
                 let hash = key.map_or(FlowHash(0), |key| key.ring_hash(memory.ring_seed));
                 let why = match vip.pick {
-                    Pick::Hash => Why::Hash { slot: hash.hash_slot() },
-                    Pick::Cursor => Why::Turn,
-                    Pick::Least => Why::Least,
-                    Pick::Two => Why::Two { slot: hash.hash_slot() },
+                    Pick::Hash => ChoiceReason::Hash { slot: hash.hash_slot() },
+                    Pick::Cursor => ChoiceReason::Turn,
+                    Pick::Least => ChoiceReason::Least,
+                    Pick::Two => ChoiceReason::Two { slot: hash.hash_slot() },
                 };
                 (draw(&self.tables, memory.counts, ring, vip.pick, hash), why)
             }
         };
         let known = self.servers.get(&server).filter(|_| self.tables.servers.contains_key(&server));
-        known.map(|name| Choice { server, name, route, why }).ok_or(Nobody::NoServer)
+        known.map(|name| ChosenServer { server, name, route, why }).ok_or(NoServerReason::NoServer)
     }
 
     /// The route that takes a request, and the ring of the servers that may have it.
-    fn ring(&self, vip: &Vip, content: Content<'_>) -> Result<(Option<u16>, u16), Nobody> {
+    fn ring(&self, vip: &Vip, content: RequestContent<'_>) -> Result<(Option<u16>, u16), NoServerReason> {
         match (self.tables.routes.get(&vip.service), content) {
             // Nobody looks at what is asked for.
             (None, _) => Ok((None, vip.service)),
-            (Some(_), Content::Unread) => Err(Nobody::Unread),
-            (Some(routes), Content::Asked(asked)) => Ok(routes.find_all(&asked)),
-            (Some(_), Content::Routed { route, ring }) => Ok((route, ring)),
+            (Some(_), RequestContent::Unread) => Err(NoServerReason::Unread),
+            (Some(routes), RequestContent::Key(key)) => Ok(routes.find_all(&key)),
+            (Some(_), RequestContent::Routed { route, ring }) => Ok((route, ring)),
         }
     }
 

@@ -9,7 +9,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::{Method, Placement, RouteList, Server, Service, Timeouts};
 use crate::net::{Encapsulation, Protocol};
-use crate::path::tables::Later;
+use crate::path::tables::RehandoffMode;
 use crate::pool::policy::score::GAIN_PERCENT;
 use crate::pool::{HealthCheck, HealthKind};
 
@@ -24,7 +24,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
         encapsulation: Encapsulation::Ipip,
         tunnel_mtu: None,
         clamp_mss: true,
-        later_requests: Later::default(),
+        later_requests: RehandoffMode::default(),
         proxy_protocol_port: None,
         placement: Placement::Director,
         stateless: false,

@@ -28,9 +28,9 @@ pub struct Properties {
     /// Which way answers take.
     pub replies: Replies,
     /// How it is known where a server is.
-    pub found: Found,
+    pub found: ServerLookup,
     /// What Evener has to do on servers.
-    pub agent: Agent,
+    pub agent: AgentRequirement,
     /// Whether each host may decide.
     pub every_host: bool,
 }
@@ -57,7 +57,7 @@ pub enum Replies {
 
 /// How it is known where a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum ServerLookup {
     /// It is asked for on the link. Where every host decides, hosts are found by routes all the same.
     OnLink,
     /// By the routes of this host.
@@ -66,7 +66,7 @@ pub enum Found {
 
 /// What Evener has to do on servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Agent {
+pub enum AgentRequirement {
     /// Nothing; an agent can do what their operator would.
     Optional,
     /// Packets have to come out of tunnels, which something else may do as well.
@@ -101,8 +101,8 @@ impl Method {
                 packet_form: PacketForm::Framed,
                 routes: false,
                 replies: Replies::Direct,
-                found: Found::OnLink,
-                agent: Agent::Optional,
+                found: ServerLookup::OnLink,
+                agent: AgentRequirement::Optional,
                 every_host: true,
             },
             Method::Nat => &Properties {
@@ -110,8 +110,8 @@ impl Method {
                 packet_form: PacketForm::Translated,
                 routes: false,
                 replies: Replies::ThroughDirector,
-                found: Found::ByRoute,
-                agent: Agent::Optional,
+                found: ServerLookup::ByRoute,
+                agent: AgentRequirement::Optional,
                 every_host: false,
             },
             Method::Tunnel => &Properties {
@@ -119,8 +119,8 @@ impl Method {
                 packet_form: PacketForm::Encapsulated,
                 routes: false,
                 replies: Replies::Direct,
-                found: Found::ByRoute,
-                agent: Agent::Decapsulates,
+                found: ServerLookup::ByRoute,
+                agent: AgentRequirement::Decapsulates,
                 every_host: true,
             },
             Method::Handoff => &Properties {
@@ -128,8 +128,8 @@ impl Method {
                 packet_form: PacketForm::Framed,
                 routes: true,
                 replies: Replies::Direct,
-                found: Found::ByRoute,
-                agent: Agent::Accepts,
+                found: ServerLookup::ByRoute,
+                agent: AgentRequirement::Accepts,
                 every_host: true,
             },
         }
@@ -147,12 +147,12 @@ impl Method {
 
     /// Whether a connection is accepted before its server is known, and then handed to that.
     pub fn hands_over(self) -> bool {
-        self.properties().agent == Agent::Accepts
+        self.properties().agent == AgentRequirement::Accepts
     }
 
     /// Whether servers are asked for on the link.
-    pub fn asks_on_link(self) -> bool {
-        self.properties().found == Found::OnLink
+    pub fn needs_link_layer(self) -> bool {
+        self.properties().found == ServerLookup::OnLink
     }
 
     /// Whether answers come back through the director.

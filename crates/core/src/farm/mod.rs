@@ -14,6 +14,8 @@ pub mod plan;
 mod method;
 mod model;
 mod routes;
-pub use method::{Agent, Found, METHOD_NAMES, Method, PacketForm, Properties, REDIRECT, Replies};
+pub use method::{
+    AgentRequirement, METHOD_NAMES, Method, PacketForm, Properties, REDIRECT, Replies, ServerLookup,
+};
 pub use model::{Allow, Discover, Farm, Peers, Placement, Server, Service, Timeouts};
 pub use routes::{Route, RouteList};

@@ -16,7 +16,7 @@ use super::routes::RouteList;
 use crate::dns::BalancedName;
 use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
-use crate::path::tables::Later;
+use crate::path::tables::RehandoffMode;
 use crate::pool::policy::Consumer;
 use crate::pool::{HealthCheck, Reporting};
 
@@ -151,7 +151,7 @@ pub struct Service {
     /// [`Method::Tunnel`]: agents lower the segment size that servers offer, so that clients' packets fit.
     pub clamp_mss: bool,
     /// With [`Method::Handoff`]: what becomes of later requests on a connection.
-    pub later_requests: Later,
+    pub later_requests: RehandoffMode,
     /// With [`Method::Handoff`]: the servers' port that takes the PROXY protocol, for connections that can't be handed over
     /// and are carried; `None` carries them to the service's own, without a word about the client.
     pub proxy_protocol_port: Option<u16>,
@@ -195,12 +195,12 @@ pub struct Service {
 impl Service {
     /// Whether its servers are known by the routes to them, and not asked for on the link.
     pub fn is_routed(&self) -> bool {
-        !self.method.asks_on_link() || self.is_on_every_host()
+        !self.method.needs_link_layer() || self.is_on_every_host()
     }
 
     /// Whether a server is reached by its MAC address where it is on the link, and by a tunnel elsewhere.
     pub fn goes_by_link(&self) -> bool {
-        self.method.hands_over() || self.method.asks_on_link() && self.is_on_every_host()
+        self.method.hands_over() || self.method.needs_link_layer() && self.is_on_every_host()
     }
 
     /// The port that a server of [`Method::Nat`] serves on: its own, or else that of the service's first address.

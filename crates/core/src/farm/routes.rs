@@ -25,10 +25,10 @@ pub struct Route {
 /// The routes of a service in their order, and the sets of servers that they name. There may be thousands of routes: they are read
 /// once, and shared from then on.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct RouteList(Arc<Listed>);
+pub struct RouteList(Arc<RouteTable>);
 
 #[derive(PartialEq, Eq, Default)]
-struct Listed {
+struct RouteTable {
     routes: Vec<Route>,
     /// Each once, of names in order.
     sets: Vec<Vec<String>>,
@@ -66,7 +66,7 @@ impl From<Vec<Route>> for RouteList {
             })
         };
         let set_of = routes.iter().map(&mut place).collect();
-        RouteList(Arc::new(Listed { routes, sets, set_of }))
+        RouteList(Arc::new(RouteTable { routes, sets, set_of }))
     }
 }
 

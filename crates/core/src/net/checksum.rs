@@ -28,29 +28,29 @@ const fn fold(sum: u32) -> u32 {
 
 /// What changed in the bytes that a checksum covers, as a sum to be added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change(u32);
+pub struct ChecksumDelta(u32);
 
-impl Change {
+impl ChecksumDelta {
     /// `old` became `new`; of equal, even lengths.
-    pub fn of(old: &[u8], new: &[u8]) -> Change {
-        Change::default().and(old, new)
+    pub fn of(old: &[u8], new: &[u8]) -> ChecksumDelta {
+        ChecksumDelta::default().and(old, new)
     }
 
     /// And `old` became `new`.
     #[must_use]
-    pub fn and(self, old: &[u8], new: &[u8]) -> Change {
+    pub fn and(self, old: &[u8], new: &[u8]) -> ChecksumDelta {
         debug_assert!(old.len() == new.len() && old.len().is_multiple_of(2), "words become words");
         let removed = old.as_chunks::<2>().0.iter().fold(self.0, |sum, word| {
             // RFC 1624: adding the complement takes a word away.
             fold(sum + u32::from(!u16::from_be_bytes(*word)))
         });
-        Change(add(removed, new))
+        ChecksumDelta(add(removed, new))
     }
 
     /// Both changes.
     #[must_use]
-    pub fn with(self, other: Change) -> Change {
-        Change(fold(self.0 + other.0))
+    pub fn with(self, other: ChecksumDelta) -> ChecksumDelta {
+        ChecksumDelta(fold(self.0 + other.0))
     }
 
     /// A checksum after this change (RFC 1624, equation 3).
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_example_of_rfc_1624() {
-        assert_eq!(Change::of(&[0x55, 0x55], &[0x32, 0x85]).applied(0xdd2f), 0x0000);
+        assert_eq!(ChecksumDelta::of(&[0x55, 0x55], &[0x32, 0x85]).applied(0xdd2f), 0x0000);
     }
 
     proptest! {
@@ -88,7 +88,7 @@ mod tests {
         ) {
             let mut after = before.clone();
             after[2 * at..2 * at + 16].copy_from_slice(&new);
-            let changed = Change::of(&before[2 * at..2 * at + 16], &new);
+            let changed = ChecksumDelta::of(&before[2 * at..2 * at + 16], &new);
             let (old, whole) = (finish(add(0, &before)), finish(add(0, &after)));
             // Of the two zeros, a sum of something that is not all zeros has one, a change may have the other.
             let applied = changed.applied(old);

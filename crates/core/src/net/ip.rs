@@ -21,11 +21,11 @@ const PACKET_MAX: usize = 65_535;
 /// Whether no client has the address that a packet is from (RFC 1812, section 5.3.7; RFC 4291, sections 2.5.2, 2.5.3, 2.5.5 and
 /// 2.7): this network, loopback, IPv4 written as IPv6, multicast and above. Nor is a client ever the service itself.
 pub fn is_martian(src: IpAddr, dst: IpAddr) -> bool {
-    let is_nobody = match src {
+    let is_unusable = match src {
         IpAddr::V4(src) => matches!(src.octets()[0], 0 | 127 | 224..),
         IpAddr::V6(src) => src.is_multicast() || src.to_bits() >> 48 == 0,
     };
-    is_nobody || src == dst
+    is_unusable || src == dst
 }
 
 /// Why a packet makes no sense up to its transport.
@@ -73,7 +73,7 @@ impl Fragment {
 
 /// What stands behind the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Upper {
+pub struct UpperLayer {
     /// As IANA numbers it.
     pub protocol: u8,
     /// Where, counted from the end of the fixed header. It may lie behind the packet's end.
@@ -86,7 +86,7 @@ pub struct Upper {
 ///
 /// # Errors
 /// Any fault.
-pub fn walk(payload: &[u8], first: u8) -> Result<Upper, Fault> {
+pub fn walk(payload: &[u8], first: u8) -> Result<UpperLayer, Fault> {
     let mut next = first;
     let mut offset = 0;
     let mut seen = None;
@@ -95,7 +95,7 @@ pub fn walk(payload: &[u8], first: u8) -> Result<Upper, Fault> {
             protocol::HOP_BY_HOP if number != 0 => return Err(Fault::Extensions),
             protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS | protocol::FRAGMENT => {
             }
-            protocol => return Ok(Upper { protocol, offset, fragment: seen }),
+            protocol => return Ok(UpperLayer { protocol, offset, fragment: seen }),
         }
         if number == EXTENSIONS_MAX {
             break;
@@ -114,7 +114,7 @@ pub fn walk(payload: &[u8], first: u8) -> Result<Upper, Fault> {
                 let word = header.offset_more.get();
                 seen = Fragment::read(header.id.get(), word >> 3, word & 1 != 0, payload.len() - offset)?;
                 if seen.is_some_and(|fragment| fragment.offset != 0) {
-                    return Ok(Upper { protocol: following, offset, fragment: seen });
+                    return Ok(UpperLayer { protocol: following, offset, fragment: seen });
                 }
             }
             // Its type 0 made packets travel in circles (RFC 5095); with hops left, the packet's

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_solicitation_is_as_the_rfc_has_it() {
+    fn solicitation_matches_rfc_4861() {
         let sender = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
         let frame = solicitation(OWN, sender, TARGET);
         assert_eq!(frame.len(), 86);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_rfc_wants_ignored_is_malformed() {
+    fn advertisement_to_be_ignored_is_malformed() {
         let frame = announcement(OWN, TARGET);
         let malformed = [
             frame[..HEAD + 12].to_vec(),

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_contain_what_begins_as_they_do() {
+    fn prefix_contains_addresses_with_same_bits() {
         for (network, inside, outside) in [
             ("192.0.2.0/24", "192.0.2.255", "192.0.3.0"),
             ("192.0.2.7", "192.0.2.7", "192.0.2.6"),

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_file_is_told_so() {
+    fn invalid_key_file_is_refused_with_line() {
         let good = "ab".repeat(32);
         let bad = [
             (String::new(), SecretError::Missing),

@@ -8,7 +8,7 @@
 //! another host's MAC gains that the packet is served here, and changes no session of another host's.
 
 use crate::net::wire::Mac;
-use crate::path::mark::{PASSED, PASSED_TWICE, Passed};
+use crate::path::mark::{ForwardCount, PASSED, PASSED_TWICE};
 use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
 
 /// How a packet came to this host.
@@ -42,7 +42,7 @@ impl Arrival {
             Arrival::Direct => true,
             Arrival::Passed => {
                 server.local
-                    || matches!(server.forwarding, Forwarding::Tunnel { mark: Some(Passed::Twice), .. })
+                    || matches!(server.forwarding, Forwarding::Tunnel { mark: Some(ForwardCount::Twice), .. })
             }
             Arrival::PassedTwice => server.local,
         }

@@ -27,7 +27,7 @@ pub const RCV_WSCALE: u8 = 7;
 /// what fits into common links.
 const MSS4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS6: [u16; 4] = [1220, 1300, 1420, 1440];
-/// Of [`Terms::window_scale`]: neither window scaling nor selective acknowledgments.
+/// Of [`SynOptions::window_scale`]: neither window scaling nor selective acknowledgments.
 const NO_SCALE: u8 = 15;
 /// Of a cookie, the bits that say of which epoch it is.
 const EPOCH_BITS: u8 = 3;
@@ -54,15 +54,15 @@ impl Keys {
     pub const NONE: Keys = Keys { key: Seed(0, 0), epoch: 0 };
 
     /// By what a client's SYN is answered, if there is a key.
-    pub fn make(&self, ends: &FourTuple, client_isn: u32, terms: Terms) -> Option<Cookie> {
+    pub fn make(&self, ends: &FourTuple, client_isn: u32, terms: SynOptions) -> Option<Cookie> {
         let terms = terms.bits() | (self.epoch as u8 & EPOCH_BITS);
         (self.key != Seed(0, 0)).then(|| cookie_of(self.key, ends, client_isn, terms, self.epoch))
     }
 
     /// What was agreed on, if a segment that says this is the first one after such an answer, of the epoch before, of this one
     /// or of the next. What it echoes of our clock is less than `late` behind the answer's: [`FIRST`] or [`REPLAYED`].
-    pub fn check(&self, ends: &FourTuple, said: &Said, late: u32) -> Option<Terms> {
-        let number = said.acknowledgment.wrapping_sub(1);
+    pub fn check(&self, ends: &FourTuple, echoed: &EchoedNumbers, late: u32) -> Option<SynOptions> {
+        let number = echoed.acknowledgment.wrapping_sub(1);
         let terms = number as u8;
         let next = self.epoch.wrapping_add(1);
         let age = (next as u8).wrapping_sub(terms) & EPOCH_BITS;
@@ -70,10 +70,10 @@ impl Keys {
             return None;
         }
         let made = next.wrapping_sub(age.into());
-        let cookie = cookie_of(self.key, ends, said.sequence.wrapping_sub(1), terms, made);
+        let cookie = cookie_of(self.key, ends, echoed.sequence.wrapping_sub(1), terms, made);
         // A client without timestamps has nothing to echo (RFC 7323, section 3.2).
-        let is_echoed = said.echo.is_none_or(|echo| echo.wrapping_sub(cookie.clock) < late);
-        (cookie.number == number && is_echoed).then(|| Terms::of_bits(terms))
+        let is_echoed = echoed.echo.is_none_or(|echo| echo.wrapping_sub(cookie.clock) < late);
+        (cookie.number == number && is_echoed).then(|| SynOptions::of_bits(terms))
     }
 }
 
@@ -88,7 +88,7 @@ pub struct Cookie {
 
 /// What of a cookie a client's segment says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct EchoedNumbers {
     /// Its sequence number.
     pub sequence: u32,
     /// Its acknowledgment.
@@ -97,11 +97,11 @@ pub struct Said {
     pub echo: Option<u32>,
 }
 
-impl Said {
+impl EchoedNumbers {
     /// By a client's segment.
-    pub fn by(header: &TcpHeader) -> Said {
+    pub fn by(header: &TcpHeader) -> EchoedNumbers {
         let TcpHeader { sequence, acknowledgment, options, .. } = *header;
-        Said { sequence, acknowledgment, echo: options.timestamp_echo }
+        EchoedNumbers { sequence, acknowledgment, echo: options.timestamp_echo }
     }
 }
 
@@ -202,20 +202,20 @@ impl FourTuple {
 
 /// What a client offered that a cookie holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct SynOptions {
     /// Its window scale, if it knows selective acknowledgments as well: it is given both or neither.
     pub window_scale: Option<u8>,
-    /// Index of the segment size that it takes: [`Terms::mss`].
+    /// Index of the segment size that it takes: [`SynOptions::mss`].
     mss_index: u8,
 }
 
-impl Terms {
+impl SynOptions {
     /// Of what a client's SYN offers: the largest segment that it takes, and its window scale if it knows selective
     /// acknowledgments, too.
-    pub fn new(v6: bool, mss: Option<u16>, window_scale: Option<u8>) -> Terms {
+    pub fn new(v6: bool, mss: Option<u16>, window_scale: Option<u8>) -> SynOptions {
         let mss = mss.unwrap_or_default();
         let fits = sizes(v6).iter().filter(|size| **size <= mss).count();
-        Terms {
+        SynOptions {
             // RFC 7323, section 2.3: more is taken for the most
             window_scale: window_scale.map(|scale| scale.min(SCALE_MAX)),
             mss_index: fits.saturating_sub(1) as u8,
@@ -223,8 +223,8 @@ impl Terms {
     }
 
     /// Of the options of a client's SYN.
-    pub fn offered(v6: bool, options: &TcpOptions) -> Terms {
-        Terms::new(v6, options.mss, options.scale_with_sack())
+    pub fn offered(v6: bool, options: &TcpOptions) -> SynOptions {
+        SynOptions::new(v6, options.mss, options.scale_with_sack())
     }
 
     /// The largest segment to send to the client, in bytes.
@@ -234,17 +234,17 @@ impl Terms {
 
     /// The same with shorter segments, which every client takes; with none of that size, as they are.
     #[must_use]
-    pub fn shorter(self) -> Terms {
-        Terms { mss_index: self.mss_index.saturating_sub(1), ..self }
+    pub fn shorter(self) -> SynOptions {
+        SynOptions { mss_index: self.mss_index.saturating_sub(1), ..self }
     }
 
     fn bits(self) -> u8 {
         self.window_scale.unwrap_or(NO_SCALE) << 4 | self.mss_index << 2
     }
 
-    fn of_bits(bits: u8) -> Terms {
+    fn of_bits(bits: u8) -> SynOptions {
         let scale = bits >> 4;
-        Terms { window_scale: (scale != NO_SCALE).then_some(scale), mss_index: bits >> 2 & 3 }
+        SynOptions { window_scale: (scale != NO_SCALE).then_some(scale), mss_index: bits >> 2 & 3 }
     }
 }
 
@@ -298,34 +298,44 @@ mod tests {
     }
 
     /// The first segment of a client without timestamps.
-    fn first(isn: u32, cookie: Cookie) -> Said {
-        Said { sequence: isn.wrapping_add(1), acknowledgment: cookie.number.wrapping_add(1), echo: None }
+    fn first(isn: u32, cookie: Cookie) -> EchoedNumbers {
+        EchoedNumbers {
+            sequence: isn.wrapping_add(1),
+            acknowledgment: cookie.number.wrapping_add(1),
+            echo: None,
+        }
     }
 
     #[test]
-    fn what_was_offered_is_read_back() {
+    fn cookie_round_trips_syn_options() {
         for scale in [None, Some(0), Some(7), Some(14)] {
             for (v6, mss, kept) in
                 [(false, 536, 536), (false, 1459, 1440), (false, 9000, 1460), (true, 1280, 1220)]
             {
-                let terms = Terms::new(v6, Some(mss), scale);
+                let terms = SynOptions::new(v6, Some(mss), scale);
                 let cookie = keys(1_000).make(&ends(), 77, terms).expect("a key");
                 let read = keys(1_000).check(&ends(), &first(77, cookie), FIRST).expect("good");
                 assert_eq!((read.window_scale, read.mss(v6)), (scale, kept));
             }
         }
-        assert_eq!(Terms::new(false, None, Some(200)).mss(false), 536);
-        assert_eq!(Terms::new(false, None, Some(200)).window_scale, Some(14));
+        assert_eq!(SynOptions::new(false, None, Some(200)).mss(false), 536);
+        assert_eq!(SynOptions::new(false, None, Some(200)).window_scale, Some(14));
     }
 
     #[test]
-    fn what_differs_in_anything_is_refused() {
-        let cookie = keys(1_000).make(&ends(), 77, Terms::new(false, Some(1460), Some(7))).expect("a key");
-        let said = first(77, cookie);
-        let good = |said: &Said| keys(1_000).check(&ends(), said, FIRST).is_some();
-        assert!(good(&said));
-        assert!(!good(&Said { sequence: 79, ..said }), "a later segment");
-        assert!((0..32).all(|bit| !good(&Said { acknowledgment: said.acknowledgment ^ 1 << bit, ..said })));
+    fn cookie_with_any_difference_is_refused() {
+        let cookie =
+            keys(1_000).make(&ends(), 77, SynOptions::new(false, Some(1460), Some(7))).expect("a key");
+        let echoed = first(77, cookie);
+        let good = |echoed: &EchoedNumbers| keys(1_000).check(&ends(), echoed, FIRST).is_some();
+        assert!(good(&echoed));
+        assert!(!good(&EchoedNumbers { sequence: 79, ..echoed }), "a later segment");
+        assert!(
+            (0..32).all(|bit| !good(&EchoedNumbers {
+                acknowledgment: echoed.acknowledgment ^ 1 << bit,
+                ..echoed
+            }))
+        );
         let other = |client: &str, service: &str| FourTuple {
             client: client.parse().expect("an address"),
             service: service.parse().expect("an address"),
@@ -336,29 +346,33 @@ mod tests {
             other("203.0.113.7:40000", "192.0.2.101:80"),
             other("203.0.113.7:40000", "192.0.2.100:81"),
         ];
-        assert!(foreign.iter().all(|ends| keys(1_000).check(ends, &said, FIRST).is_none()));
-        assert!(Keys::NONE.check(&ends(), &said, FIRST).is_none());
-        assert!(Keys::NONE.make(&ends(), 77, Terms::new(false, None, None)).is_none());
+        assert!(foreign.iter().all(|ends| keys(1_000).check(ends, &echoed, FIRST).is_none()));
+        assert!(Keys::NONE.check(&ends(), &echoed, FIRST).is_none());
+        assert!(Keys::NONE.make(&ends(), 77, SynOptions::new(false, None, None)).is_none());
     }
 
     #[test]
-    fn who_has_timestamps_echoes_the_clock() {
-        let cookie = keys(1_000).make(&ends(), 77, Terms::new(false, Some(1460), Some(7))).expect("a key");
+    fn client_with_timestamps_echoes_cookie_clock() {
+        let cookie =
+            keys(1_000).make(&ends(), 77, SynOptions::new(false, Some(1460), Some(7))).expect("a key");
         let good = |echo: u32, late| {
-            keys(1_000).check(&ends(), &Said { echo: Some(echo), ..first(77, cookie) }, late).is_some()
+            keys(1_000)
+                .check(&ends(), &EchoedNumbers { echo: Some(echo), ..first(77, cookie) }, late)
+                .is_some()
         };
         assert!(good(cookie.clock, FIRST) && good(cookie.clock, REPLAYED));
         assert!((0..32).all(|bit| !good(cookie.clock ^ 1 << bit, FIRST)));
         let later = |by: u32| cookie.clock.wrapping_add(by);
         assert!(good(later(1), REPLAYED) && good(later(REPLAYED - 1), REPLAYED));
         assert!(!good(later(REPLAYED), REPLAYED) && !good(later(u32::MAX), REPLAYED));
-        let other = keys(1_000).make(&ends(), 78, Terms::new(false, Some(1460), Some(7))).expect("a key");
+        let other =
+            keys(1_000).make(&ends(), 78, SynOptions::new(false, Some(1460), Some(7))).expect("a key");
         assert_ne!(other.clock, cookie.clock, "each handshake has its own");
     }
 
     #[test]
     fn a_cookie_outlives_one_change_of_keys_and_not_two() {
-        let terms = Terms::new(false, Some(1460), None);
+        let terms = SynOptions::new(false, Some(1460), None);
         let cookie = keys(64 * 100).make(&ends(), 1, terms).expect("a key");
         let good = |unix_s| keys(unix_s).check(&ends(), &first(1, cookie), FIRST).is_some();
         assert!(good(64 * 99) && good(64 * 100 + 63) && good(64 * 101 + 63));
@@ -369,7 +383,7 @@ mod tests {
     #[test]
     fn a_clock_that_leaps_by_a_day_makes_other_cookies() {
         let (now_s, day_s) = (1_700_000_000, 24 * 3_600);
-        let terms = Terms::new(false, Some(1460), None);
+        let terms = SynOptions::new(false, Some(1460), None);
         let believes = |made_s, read_s| {
             let cookie = keys(made_s).make(&ends(), 1, terms).expect("a key");
             keys(read_s).check(&ends(), &first(1, cookie), FIRST).is_some()
@@ -393,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_go_by_without_anybody_who_says_so() {
+    fn epochs_advance_by_clock_alone() {
         let day_ms = 24 * 3_600 * 1_000;
         // The clock of the host wraps meanwhile, or it was started a moment ago.
         for now in [0, 1_000, u32::MAX - 10, 1 << 31] {
@@ -413,7 +427,7 @@ mod tests {
     #[test]
     fn the_message_is_as_the_documents_say() {
         let keys = Keys { key: Seed(1, 2), epoch: 0x0112_3454 };
-        let terms = Terms::new(false, Some(1460), Some(7));
+        let terms = SynOptions::new(false, Some(1460), Some(7));
         let mut hasher = SipHasher24::new_with_keys(1, 2);
         hasher
             .write(&[203, 0, 113, 7, 192, 0, 2, 100, 0x9c, 0x40, 0, 80, 0, 0, 0, 77, 0x7c, 0x12, 0x34, 0x54]);

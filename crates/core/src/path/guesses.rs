@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_session_leaves_half_to_others() {
+    fn known_flow_leaves_half_of_guesses_to_others() {
         let words = [const { AtomicU64::new(0) }; WORDS];
         let guesses = Guesses(&words);
         assert_eq!(looked_at(&guesses, 0, 9, true), TRIES / 2);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn right_ones_use_up_nothing_and_no_words_forbid_nothing() {
+    fn correct_cookies_use_no_guesses_and_empty_words_allow_all() {
         let words = [const { AtomicU64::new(0) }; WORDS];
         assert!((0..2 * TRIES).all(|_| Guesses(&words).may_try(1, 5, false)));
         assert!(Guesses(&[]).may_try(1, 5, false));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_is_forgotten_when_the_clock_has_wrapped() {
+    fn old_guesses_are_forgotten_after_clock_wrap() {
         let words = [const { AtomicU64::new(0) }; WORDS];
         let guesses = Guesses(&words);
         assert_eq!(looked_at(&guesses, 0, 5, false), TRIES);

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_ends_and_none_does_not() {
+    fn lease_expires_and_endless_lease_does_not() {
         let word = AtomicU64::new(0);
         let lease = Lease(&word);
         assert!(lease.holds(0) && lease.holds(u32::MAX));

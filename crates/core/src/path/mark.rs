@@ -41,25 +41,25 @@ pub const PUNTED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
 /// How often a packet was passed on, the tunnel that it is in included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Passed {
+pub enum ForwardCount {
     /// By the host that a client sent it to.
     Once = 1,
     /// By a second one: whoever gets it keeps it.
     Twice = 2,
 }
 
-impl Passed {
+impl ForwardCount {
     /// The flags of the GUE header.
     pub const fn flags(self) -> u16 {
         match self {
-            Passed::Once => GUE_MARKED,
-            Passed::Twice => GUE_MARKED | GUE_LAST,
+            ForwardCount::Once => GUE_MARKED,
+            ForwardCount::Twice => GUE_MARKED | GUE_LAST,
         }
     }
 
     /// What the flags of a GUE header say that has a mark.
-    pub const fn of_flags(flags: u16) -> Passed {
-        if flags & GUE_LAST != 0 { Passed::Twice } else { Passed::Once }
+    pub const fn of_flags(flags: u16) -> ForwardCount {
+        if flags & GUE_LAST != 0 { ForwardCount::Twice } else { ForwardCount::Once }
     }
 }
 
@@ -89,7 +89,7 @@ impl core::fmt::Debug for Marker {
 
 impl Marker {
     /// The mark of a packet.
-    pub fn mark(&self, ends: &TunnelAddresses, passed: Passed) -> [u8; MARK_LEN] {
+    pub fn mark(&self, ends: &TunnelAddresses, passed: ForwardCount) -> [u8; MARK_LEN] {
         let mut mark = [0; MARK_LEN];
         let (generation, tag) = mark.split_at_mut(4);
         generation.copy_from_slice(&self.generation.to_be_bytes());
@@ -99,13 +99,13 @@ impl Marker {
 }
 
 /// Whether a packet's mark is of a host that has this key.
-pub fn is_good(key: Seed, ends: &TunnelAddresses, passed: Passed, mark: &[u8; MARK_LEN]) -> bool {
+pub fn is_good(key: Seed, ends: &TunnelAddresses, passed: ForwardCount, mark: &[u8; MARK_LEN]) -> bool {
     let [a, b, c, d, tag @ ..] = *mark;
     let generation = u32::from_be_bytes([a, b, c, d]);
     key != Seed(0, 0) && u64::from_be_bytes(tag) == tag_of(key, ends, generation, passed)
 }
 
-fn tag_of(key: Seed, ends: &TunnelAddresses, generation: u32, passed: Passed) -> u64 {
+fn tag_of(key: Seed, ends: &TunnelAddresses, generation: u32, passed: ForwardCount) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
     for address in [ends.outer.0, ends.outer.1, ends.inner.0, ends.inner.1] {
         let octets = match address {
@@ -163,8 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_marked_is_believed() {
-        for (v6, passed) in [(false, Passed::Once), (true, Passed::Once), (false, Passed::Twice)] {
+    fn only_authentic_mark_is_accepted() {
+        for (v6, passed) in
+            [(false, ForwardCount::Once), (true, ForwardCount::Once), (false, ForwardCount::Twice)]
+        {
             let (ends, other) = (ends(v6), ends(!v6));
             let mark = Marker { key: KEY, generation: 7 }.mark(&ends, passed);
             assert!(is_good(KEY, &ends, passed, &mark));
@@ -173,7 +175,7 @@ mod tests {
                 wrong[bit / 8] ^= 1 << (bit % 8);
                 assert!(!is_good(KEY, &ends, passed, &wrong), "bit {bit}");
             }
-            let another = if passed == Passed::Once { Passed::Twice } else { Passed::Once };
+            let another = if passed == ForwardCount::Once { ForwardCount::Twice } else { ForwardCount::Once };
             assert!(!is_good(KEY, &ends, another, &mark));
             assert!(!is_good(Seed(KEY.0, 9), &ends, passed, &mark));
             let swapped = TunnelAddresses { outer: (ends.outer.1, ends.outer.0), ..ends };
@@ -188,19 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn any_generation_is_believed_and_no_key_is_none() {
+    fn any_generation_is_accepted_and_zero_key_marks_nothing() {
         let ends = ends(false);
         for generation in [0, 1, u32::MAX] {
             assert!(is_good(
                 KEY,
                 &ends,
-                Passed::Once,
-                &Marker { key: KEY, generation }.mark(&ends, Passed::Once)
+                ForwardCount::Once,
+                &Marker { key: KEY, generation }.mark(&ends, ForwardCount::Once)
             ));
-            let unkeyed = Marker { generation, ..Marker::default() }.mark(&ends, Passed::Once);
-            assert!(!is_good(Seed(0, 0), &ends, Passed::Once, &unkeyed));
+            let unkeyed = Marker { generation, ..Marker::default() }.mark(&ends, ForwardCount::Once);
+            assert!(!is_good(Seed(0, 0), &ends, ForwardCount::Once, &unkeyed));
         }
-        let told = format!("{:?}", Marker { key: KEY, generation: 7 });
-        assert_eq!(told, "Marker { generation: 7, .. }", "no key in a log");
+        let debug = format!("{:?}", Marker { key: KEY, generation: 7 });
+        assert_eq!(debug, "Marker { generation: 7, .. }", "no key in a log");
     }
 }

@@ -16,12 +16,12 @@
 //! A port need only be unique towards one server, so servers have pools of their own, by their slot's number.
 //!
 //! No route leads to a client's link-local address, and two clients of two links may have the same one (RFC 4291, section
-//! 2.5.6). So the key of such a client's port says, in bits that are zero in others, where its packets come from: [`Near`].
+//! 2.5.6). So the key of such a client's port says, in bits that are zero in others, where its packets come from: [`LinkLocalPeer`].
 
 use core::net::IpAddr;
 
 use crate::net::wire::Mac;
-use crate::path::sessions::{Bucket6, Counted, FlowHash, Found, SessionKey, Table, Value, Words};
+use crate::path::sessions::{Bucket6, Counted, FlowHash, FoundSession, SessionKey, Table, Value, Words};
 
 /// The first port that is given out: below the range that Linux uses for its own connections.
 pub const FIRST_PORT: u16 = 4_096;
@@ -37,7 +37,7 @@ pub const HOLD_MS: u64 = 60_000;
 
 /// Where a client with a link-local address is: a neighbour of this host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Near {
+pub struct LinkLocalPeer {
     /// Number of the interface that leads to it.
     pub link: u32,
     /// Its MAC.
@@ -50,7 +50,7 @@ pub struct Holder {
     /// The session's key.
     pub session: SessionKey,
     /// Of a client with a link-local address, which is in `fe80::/64` then.
-    pub near: Option<Near>,
+    pub near: Option<LinkLocalPeer>,
 }
 
 impl Holder {
@@ -58,7 +58,9 @@ impl Holder {
     /// 32 before its ports.
     fn words(&self) -> Words<3> {
         let [high, low, rest] = self.session.words();
-        let Some(Near { link, mac: Mac([a, b, c, d, e, f]) }) = self.near else { return [high, low, rest] };
+        let Some(LinkLocalPeer { link, mac: Mac([a, b, c, d, e, f]) }) = self.near else {
+            return [high, low, rest];
+        };
         let [first, last] = [[0, 0, a, b], [c, d, e, f]].map(u32::from_be_bytes).map(u64::from);
         [high | first << 32 | u64::from(link), low, last << 32 | rest]
     }
@@ -69,7 +71,7 @@ impl Holder {
         }
         let ([_, _, a, b], [c, d, e, f]) =
             (((high >> 32) as u32).to_be_bytes(), ((rest >> 32) as u32).to_be_bytes());
-        let near = Near { link: high as u32, mac: Mac([a, b, c, d, e, f]) };
+        let near = LinkLocalPeer { link: high as u32, mac: Mac([a, b, c, d, e, f]) };
         Holder { session: SessionKey::of_words([LINK_LOCAL, low, rest]), near: Some(near) }
     }
 }
@@ -83,7 +85,7 @@ impl From<SessionKey> for Holder {
 /// The upper half of `fe80::/64`, the one network that link-local addresses are in (RFC 4291, section 2.5.6).
 const LINK_LOCAL: u64 = 0xfe80 << 48;
 
-/// Whether an address is one that a [`Near`] client may have.
+/// Whether an address is one that a [`LinkLocalPeer`] client may have.
 pub(crate) fn is_near(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if (address.to_bits() >> 64) as u64 == LINK_LOCAL)
 }
@@ -107,7 +109,13 @@ impl<'a> Ports<'a> {
     }
 
     /// The port that a session, whose hash is `hash`, has towards a server, if it has one.
-    pub fn find(&self, server: u16, key: Holder, hash: FlowHash, now: u32) -> Option<(u16, Found<'a>)> {
+    pub fn find(
+        &self,
+        server: u16,
+        key: Holder,
+        hash: FlowHash,
+        now: u32,
+    ) -> Option<(u16, FoundSession<'a>)> {
         let (number, found) = self.pool(server).find(&key.words(), hash, now)?;
         Some((FIRST_PORT + number as u16, found))
     }
@@ -119,14 +127,14 @@ impl<'a> Ports<'a> {
     }
 
     /// Whom a port stands for towards a server.
-    pub fn holder(&self, server: u16, port: u16, now: u32) -> Option<(Holder, Found<'a>)> {
+    pub fn holder(&self, server: u16, port: u16, now: u32) -> Option<(Holder, FoundSession<'a>)> {
         let number = usize::from(port.checked_sub(FIRST_PORT)?);
         let (words, found) = (number < PORTS).then(|| self.pool(server).at(number, now))??;
         (found.value.server() == server).then(|| (Holder::of_words(words), found))
     }
 
     /// Keeps a port for as long as its session.
-    pub fn keep(&self, found: Found<'a>, value: Value) -> bool {
+    pub fn keep(&self, found: FoundSession<'a>, value: Value) -> bool {
         self.table.change(found, value)
     }
 
@@ -135,12 +143,12 @@ impl<'a> Ports<'a> {
         self.table.list(now).count()
     }
 
-    /// Gives the interfaces of [`Near`] clients other numbers, while no packets come: test runs of the kernel's programs
+    /// Gives the interfaces of [`LinkLocalPeer`] clients other numbers, while no packets come: test runs of the kernel's programs
     /// all come in by one interface, which stands for another each time.
     pub fn renumber(&self, now: u32, number: impl Fn(u32) -> u32) {
         self.table.rekey(now, |words| {
             let holder = Holder::of_words(words);
-            let near = holder.near.map(|near| Near { link: number(near.link), ..near });
+            let near = holder.near.map(|near| LinkLocalPeer { link: number(near.link), ..near });
             Holder { near, ..holder }.words()
         });
     }

@@ -74,7 +74,7 @@ pub fn select(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, has
 }
 
 /// The server that [`select`] would pick now. The ring's cursor stays where it is.
-pub fn foretell(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
+pub fn peek(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
     draw(tables, counts, service, pick, hash, standing)
 }
 
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_there_is_not_chosen() {
+    fn missing_server_is_not_selected() {
         let mut one = tables([1, 1]);
         one.servers.remove(&2);
         assert_eq!(choice(&one, [9, 0], [9, 0], 1), 1);

@@ -12,7 +12,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
 use crate::path::content::Routes;
-use crate::path::mark::{PUNTED, Passed};
+use crate::path::mark::{ForwardCount, PUNTED};
 
 /// Slots of a service's hash table. Prime, as Maglev needs (Eisenbud et al. 2016, section 3.4), and a
 /// hundred times the servers of a large service.
@@ -114,13 +114,13 @@ pub struct Handoff {
     /// none.
     pub held: u16,
     /// What becomes of later requests on a connection that is kept open.
-    pub later: Later,
+    pub later: RehandoffMode,
 }
 
 /// What becomes of a request that other servers are for than the one whose connection it comes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
-pub enum Later {
+pub enum RehandoffMode {
     /// It goes to the connection's server like all before: nobody reads it on the way.
     #[default]
     Stay = 0,
@@ -143,7 +143,7 @@ pub struct Ring {
     pub second: Arc<[u16]>,
     /// Where every host decides: for each slot of the hash table the host that may know a flow that this one doesn't,
     /// as hosts may have another table, or had. Its entries are ways to other hosts that are a packet's last
-    /// ([`Passed::Twice`]), or none. May be empty.
+    /// ([`ForwardCount::Twice`]), or none. May be empty.
     pub previous: Arc<[u16]>,
 }
 
@@ -175,7 +175,7 @@ pub enum Forwarding {
         mtu: u16,
         /// Where every host decides, how often the packet will have been passed on, as the outer header says; passed on twice, it
         /// is not passed on again. Only of [`Encapsulation::Gue`].
-        mark: Option<Passed>,
+        mark: Option<ForwardCount>,
     },
 }
 
@@ -207,14 +207,14 @@ impl ServerEntry {
     }
 
     /// Whether it stands for nobody: what its connections say is kept back until they have another server.
-    pub fn is_nobody(&self) -> bool {
+    pub fn is_down(&self) -> bool {
         !self.local && self.ifindex == 0
     }
 }
 
 /// What a packet from a server may be the answer to: a VIP, and which of its servers this endpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Behind {
+pub struct ReplyOrigin {
     /// [`Vip::id`].
     pub vip: u16,
     /// The server's slot.
@@ -234,14 +234,14 @@ pub struct Tables {
     pub interfaces: BTreeMap<u32, Mac>,
     /// Servers' own addresses and ports with [`Forwarding::Nat`]: answers come from there. At most [`BEHIND_MAX`]
     /// entries each, in order.
-    pub endpoints: BTreeMap<VipKey, Vec<Behind>>,
+    pub endpoints: BTreeMap<VipKey, Vec<ReplyOrigin>>,
     /// The MACs that other hosts pass packets on with; see [`crate::path::arrival`].
     pub peers: BTreeSet<Mac>,
     /// By service number: which ring a connection's server is picked from, by what the client asks for. Services
     /// that hand connections over have one.
     pub routes: BTreeMap<u16, Arc<Routes>>,
     /// By server slot, bit by bit, the rings whose requests it answers, whether it takes new ones at present or not. Of
-    /// services whose later requests are looked at ([`Later`]).
+    /// services whose later requests are looked at ([`RehandoffMode`]).
     pub pools: BTreeMap<u16, u64>,
 }
 
@@ -306,7 +306,7 @@ pub struct Delta {
     /// Interfaces that are gone.
     pub interfaces_removed: Vec<u32>,
     /// New or changed endpoints.
-    pub endpoints: Vec<(VipKey, Vec<Behind>)>,
+    pub endpoints: Vec<(VipKey, Vec<ReplyOrigin>)>,
     /// Endpoints that are gone.
     pub endpoints_removed: Vec<VipKey>,
     /// All peers as they now are, if that changed.

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_is_known_when_it_comes_again_but_not_at_once() {
+    fn unmatched_flow_is_recognised_only_after_delay() {
         let words = [const { AtomicU64::new(0) }; PLACES];
         let unmatched = Unmatched(&words);
         let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 6));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_place_takes_it_over() {
+    fn colliding_flow_replaces_unmatched_entry() {
         let words = [const { AtomicU64::new(0) }; PLACES];
         let unmatched = Unmatched(&words);
         let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 5));

@@ -14,7 +14,7 @@ pub const REPLY_MAX: usize = 64 * 1024;
 
 /// What is known of a server's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum HealthState {
     /// No probe has been answered or failed yet.
     Unknown,
     /// It takes sessions.
@@ -25,27 +25,28 @@ pub enum State {
 
 /// A state and its history, as much of it as a plan needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct HealthStatus {
     /// The state now.
-    pub state: State,
+    pub state: HealthState,
     /// When it became so, in milliseconds; 0 for a server that began so.
     pub since_ms: u64,
     /// Whether the server was ever up.
     pub was_up: bool,
 }
 
-impl Status {
+impl HealthStatus {
     /// Of a server that nothing is known of.
-    pub const UNKNOWN: Status = Status { state: State::Unknown, since_ms: 0, was_up: false };
+    pub const UNKNOWN: HealthStatus =
+        HealthStatus { state: HealthState::Unknown, since_ms: 0, was_up: false };
 }
 
 /// A change of state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// Before.
-    pub from: State,
+    pub from: HealthState,
     /// After.
-    pub to: State,
+    pub to: HealthState,
     /// What the last failed probe met, where the server went down.
     pub reason: Option<Failure>,
 }
@@ -99,7 +100,7 @@ pub enum Failure {
 pub struct Health {
     /// Mostly the same for many servers.
     settings: Arc<HealthCheck>,
-    status: Status,
+    status: HealthStatus,
     /// Answers in a row that speak against `state`.
     against: u32,
     seed: u64,
@@ -116,10 +117,10 @@ impl Health {
     /// A server not probed yet; its first probe is due at once. `seed` spreads the jitter of servers.
     pub fn new(settings: &Arc<HealthCheck>, seed: u64) -> Health {
         let up = settings.kind == HealthKind::None;
-        let state = if up { State::Up } else { State::Unknown };
+        let state = if up { HealthState::Up } else { HealthState::Unknown };
         Health {
             settings: Arc::clone(settings),
-            status: Status { state, since_ms: 0, was_up: up },
+            status: HealthStatus { state, since_ms: 0, was_up: up },
             against: 0,
             seed,
             next_ms: 0,
@@ -134,7 +135,7 @@ impl Health {
 
     /// It took sessions when the control plane stopped: it is up until probes say otherwise.
     pub fn resume(&mut self) {
-        self.status = Status { state: State::Up, since_ms: 0, was_up: true };
+        self.status = HealthStatus { state: HealthState::Up, since_ms: 0, was_up: true };
     }
 
     /// Goes on with other settings after a reload; what is known stays known.
@@ -145,8 +146,8 @@ impl Health {
         }
         self.against = 0;
         self.next_ms = now_ms;
-        let unasked = settings.kind == HealthKind::None && self.status.state != State::Up;
-        unasked.then(|| self.become_state(now_ms, State::Up, None))
+        let unasked = settings.kind == HealthKind::None && self.status.state != HealthState::Up;
+        unasked.then(|| self.become_state(now_ms, HealthState::Up, None))
     }
 
     /// Says whether a probe can be sent to it.
@@ -183,9 +184,9 @@ impl Health {
         } else {
             self.next_ms = now_ms.saturating_add(self.interval_ms());
         }
-        let (says, needed) = match &result {
-            Ok(_) => (State::Up, self.settings.rise),
-            Err(_) => (State::Down, self.settings.fall),
+        let (finding, needed) = match &result {
+            Ok(_) => (HealthState::Up, self.settings.rise),
+            Err(_) => (HealthState::Down, self.settings.fall),
         };
         let reason = match result {
             Ok(latency_us) => {
@@ -201,18 +202,19 @@ impl Health {
         if matches!(reason, Some(Failure::NotProbed(_))) {
             return None;
         }
-        if says == self.status.state {
+        if finding == self.status.state {
             self.against = 0;
             return None;
         }
         self.against = self.against.saturating_add(1);
-        let at_once = self.status.state == State::Unknown || matches!(reason, Some(Failure::Forbidden(_)));
+        let at_once =
+            self.status.state == HealthState::Unknown || matches!(reason, Some(Failure::Forbidden(_)));
         let enough = at_once || self.against >= needed;
-        enough.then(|| self.become_state(now_ms, says, reason))
+        enough.then(|| self.become_state(now_ms, finding, reason))
     }
 
     /// The state, and what a plan needs of its history.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> HealthStatus {
         self.status
     }
 
@@ -236,10 +238,10 @@ impl Health {
         self.changes
     }
 
-    fn become_state(&mut self, now_ms: u64, to: State, reason: Option<Failure>) -> Transition {
+    fn become_state(&mut self, now_ms: u64, to: HealthState, reason: Option<Failure>) -> Transition {
         let from = self.status.state;
-        let was_up = self.status.was_up || to == State::Up;
-        self.status = Status { state: to, since_ms: now_ms, was_up };
+        let was_up = self.status.was_up || to == HealthState::Up;
+        self.status = HealthStatus { state: to, since_ms: now_ms, was_up };
         self.against = 0;
         self.changes = self.changes.saturating_add(1);
         Transition { from, to, reason }
@@ -265,7 +267,7 @@ fn mix(mut z: u64) -> u64 {
 
 /// What a reply read so far amounts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judgement {
+pub enum ReplyVerdict {
     /// Read on.
     More,
     /// The probe succeeded; the connection can be closed.
@@ -297,31 +299,31 @@ pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
 /// Judges the reply to a probe from its bytes so far; `eof`: no more will come.
 ///
 /// What follows the first [`REPLY_MAX`] bytes is not looked at. A probe that only opens a connection
-/// needs no reply and is always [`Judgement::Ok`].
-pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> Judgement {
+/// needs no reply and is always [`ReplyVerdict::Ok`].
+pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
     let HealthKind::Http { status: accepted, body: wanted, .. } = kind else {
-        return Judgement::Ok;
+        return ReplyVerdict::Ok;
     };
     let full = reply.len() >= REPLY_MAX;
     let reply = &reply[..reply.len().min(REPLY_MAX)];
     let status = match status_of(reply) {
         Ok(Some(status)) => status,
-        Ok(None) if eof => return Judgement::Failed(Failure::Closed),
-        Ok(None) => return Judgement::More,
-        Err(failure) => return Judgement::Failed(failure),
+        Ok(None) if eof => return ReplyVerdict::Failed(Failure::Closed),
+        Ok(None) => return ReplyVerdict::More,
+        Err(failure) => return ReplyVerdict::Failed(failure),
     };
     if !accepted.iter().any(|&(low, high)| (low..=high).contains(&status)) {
-        return Judgement::Failed(Failure::Status(status));
+        return ReplyVerdict::Failed(Failure::Status(status));
     }
     let Some(wanted) = wanted.as_ref().filter(|text| !text.is_empty()) else {
-        return Judgement::Ok;
+        return ReplyVerdict::Ok;
     };
     let body = body_of(reply);
     match body {
-        Some(body) if contains(body, wanted.as_bytes()) => Judgement::Ok,
-        None if eof && !full => Judgement::Failed(Failure::Closed),
-        _ if eof || full => Judgement::Failed(Failure::Body),
-        _ => Judgement::More,
+        Some(body) if contains(body, wanted.as_bytes()) => ReplyVerdict::Ok,
+        None if eof && !full => ReplyVerdict::Failed(Failure::Closed),
+        _ if eof || full => ReplyVerdict::Failed(Failure::Body),
+        _ => ReplyVerdict::More,
     }
 }
 
@@ -397,9 +399,9 @@ mod tests {
             now_ms += 1;
             health.result(now_ms, if answer == '.' { Ok(1) } else { Err(Failure::Timeout) });
             match health.status().state {
-                State::Unknown => '?',
-                State::Up => 'U',
-                State::Down => 'D',
+                HealthState::Unknown => '?',
+                HealthState::Up => 'U',
+                HealthState::Down => 'D',
             }
         };
         answers.chars().map(&mut letter).collect()
@@ -420,28 +422,29 @@ mod tests {
     #[test]
     fn a_transition_tells_why() {
         let mut health = Health::new(&settings(1, 1), 1);
-        let up = Transition { from: State::Unknown, to: State::Up, reason: None };
+        let up = Transition { from: HealthState::Unknown, to: HealthState::Up, reason: None };
         assert_eq!(health.result(5, Ok(300)), Some(up));
         assert_eq!(health.latency_us(), Some(300));
         assert_eq!(health.result(6, Ok(200)), None);
-        let down = Transition { from: State::Up, to: State::Down, reason: Some(Failure::Status(503)) };
+        let down =
+            Transition { from: HealthState::Up, to: HealthState::Down, reason: Some(Failure::Status(503)) };
         assert_eq!(health.result(9, Err(Failure::Status(503))), Some(down));
-        assert_eq!(health.status(), Status { state: State::Down, since_ms: 9, was_up: true });
+        assert_eq!(health.status(), HealthStatus { state: HealthState::Down, since_ms: 9, was_up: true });
         assert_eq!(health.last_failure(), Some(&(9, Failure::Status(503))));
         assert_eq!(Failure::Status(503).to_string(), "status 503");
     }
 
     #[test]
-    fn what_this_host_lacks_says_nothing_of_a_server() {
+    fn local_probe_failure_keeps_server_state() {
         let lacks = || Err(Failure::NotProbed(String::from("no descriptor is left")));
         let mut health = Health::new(&settings(2, 2), 1);
         assert_eq!(health.result(1, lacks()), None);
-        assert_eq!(health.status().state, State::Unknown);
+        assert_eq!(health.status().state, HealthState::Unknown);
         health.result(2, Ok(300));
         for now_ms in 3..9 {
             assert_eq!(health.result(now_ms, lacks()), None);
         }
-        assert_eq!(health.status().state, State::Up);
+        assert_eq!(health.status().state, HealthState::Up);
         assert_eq!(
             (health.failures(), health.last_failure().map(|(at, _)| *at)),
             (7, Some(8)),
@@ -451,7 +454,7 @@ mod tests {
         assert_eq!(health.result(9, Err(Failure::Timeout)), None);
         assert_eq!(health.result(10, lacks()), None);
         let down = health.result(11, Err(Failure::Timeout)).map(|transition| transition.to);
-        assert_eq!(down, Some(State::Down));
+        assert_eq!(down, Some(HealthState::Down));
     }
 
     #[test]
@@ -471,15 +474,15 @@ mod tests {
     fn a_server_not_probed_is_up() {
         let none = Arc::new(HealthCheck { kind: HealthKind::None, ..(*settings(1, 1)).clone() });
         let health = Health::new(&none, 1);
-        assert_eq!((health.status().state, health.next_probe_at()), (State::Up, u64::MAX));
+        assert_eq!((health.status().state, health.next_probe_at()), (HealthState::Up, u64::MAX));
         let mut down = Health::new(&settings(1, 1), 1);
         down.result(1, Err(Failure::Refused));
         let transition = down.reconfigure(2, &none).unwrap();
-        assert_eq!(transition.to, State::Up);
+        assert_eq!(transition.to, HealthState::Up);
     }
 
     #[test]
-    fn a_reload_keeps_what_is_known_and_probes_anew() {
+    fn reload_keeps_health_and_restarts_probes() {
         let mut health = Health::new(&settings(1, 3), 1);
         health.resume();
         health.started(10);
@@ -487,18 +490,18 @@ mod tests {
         assert_eq!(health.reconfigure(20, &settings(1, 3)), None);
         assert!(health.next_probe_at() > 20);
         assert_eq!(health.reconfigure(20, &settings(1, 2)), None);
-        assert_eq!((health.status().state, health.next_probe_at()), (State::Up, 20));
+        assert_eq!((health.status().state, health.next_probe_at()), (HealthState::Up, 20));
     }
 
     #[test]
-    fn a_status_is_judged_as_soon_as_it_is_there() {
+    fn http_status_is_judged_without_body() {
         let kind = http(None);
-        assert_eq!(judge_http(&kind, b"", false), Judgement::More);
-        assert_eq!(judge_http(&kind, b"HTTP/1.1 20", false), Judgement::More);
-        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\r\n", false), Judgement::Ok);
-        assert_eq!(judge_http(&kind, b"HTTP/1.0 304\r\n", false), Judgement::Ok);
+        assert_eq!(judge_http(&kind, b"", false), ReplyVerdict::More);
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 20", false), ReplyVerdict::More);
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\r\n", false), ReplyVerdict::Ok);
+        assert_eq!(judge_http(&kind, b"HTTP/1.0 304\r\n", false), ReplyVerdict::Ok);
         let failed = |reply: &[u8], eof| match judge_http(&kind, reply, eof) {
-            Judgement::Failed(failure) => failure,
+            ReplyVerdict::Failed(failure) => failure,
             other => panic!("{other:?}"),
         };
         assert_eq!(failed(b"HTTP/1.1 503 Busy\r\n", false), Failure::Status(503));
@@ -509,19 +512,19 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_searched_until_it_ends() {
+    fn expected_text_is_searched_until_body_end() {
         let kind = http(Some("ready"));
         let head = "HTTP/1.1 200 OK\r\nX-State: ready\r\n\r\n";
         let judge = |body: &str, eof| judge_http(&kind, [head, body].concat().as_bytes(), eof);
-        assert_eq!(judge("rea", false), Judgement::More, "the head is not the body");
-        assert_eq!(judge("all ready", false), Judgement::Ok);
-        assert_eq!(judge("starting", true), Judgement::Failed(Failure::Body));
-        assert_eq!(judge(&"x".repeat(REPLY_MAX), false), Judgement::Failed(Failure::Body));
+        assert_eq!(judge("rea", false), ReplyVerdict::More, "the head is not the body");
+        assert_eq!(judge("all ready", false), ReplyVerdict::Ok);
+        assert_eq!(judge("starting", true), ReplyVerdict::Failed(Failure::Body));
+        assert_eq!(judge(&"x".repeat(REPLY_MAX), false), ReplyVerdict::Failed(Failure::Body));
         let far = ["x".repeat(REPLY_MAX).as_str(), "ready"].concat();
-        assert_eq!(judge(&far, true), Judgement::Failed(Failure::Body));
-        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\nA: b\n\nready", false), Judgement::Ok);
-        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\r\nA", true), Judgement::Failed(Failure::Closed));
-        assert_eq!(judge_http(&http(Some("")), b"HTTP/1.1 200 OK\r\n", false), Judgement::Ok);
+        assert_eq!(judge(&far, true), ReplyVerdict::Failed(Failure::Body));
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\nA: b\n\nready", false), ReplyVerdict::Ok);
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\r\nA", true), ReplyVerdict::Failed(Failure::Closed));
+        assert_eq!(judge_http(&http(Some("")), b"HTTP/1.1 200 OK\r\n", false), ReplyVerdict::Ok);
     }
 
     #[test]
@@ -557,7 +560,7 @@ mod tests {
         let mut health = Health::new(&settings(3, 3), 1);
         health.result(1, Ok(1));
         let forbidden = Failure::Forbidden("a firewall forbids it".into());
-        assert_eq!(health.result(2, Err(forbidden.clone())).map(|turn| turn.to), Some(State::Down));
+        assert_eq!(health.result(2, Err(forbidden.clone())).map(|turn| turn.to), Some(HealthState::Down));
         assert_eq!((health.failures(), health.changes()), (1, 2));
         assert_eq!(forbidden.to_string(), "a firewall forbids it");
     }
@@ -585,10 +588,10 @@ mod tests {
         let kind = http(None);
         let judge = |status: u16| judge_http(&kind, format!("HTTP/1.1 {status} x\r\n").as_bytes(), false);
         for status in [200, 299, 304] {
-            assert_eq!(judge(status), Judgement::Ok, "{status}");
+            assert_eq!(judge(status), ReplyVerdict::Ok, "{status}");
         }
         for status in [100, 199, 300, 303, 305, 999] {
-            assert_eq!(judge(status), Judgement::Failed(Failure::Status(status)));
+            assert_eq!(judge(status), ReplyVerdict::Failed(Failure::Status(status)));
         }
     }
 
@@ -597,14 +600,17 @@ mod tests {
         let kind = http(Some("ready"));
         let head = "HTTP/1.1 200 OK\r\n\r\n";
         let reply = |len: usize| format!("{head}{}ready", "x".repeat(len - head.len() - 5));
-        assert_eq!(judge_http(&kind, reply(REPLY_MAX).as_bytes(), false), Judgement::Ok);
+        assert_eq!(judge_http(&kind, reply(REPLY_MAX).as_bytes(), false), ReplyVerdict::Ok);
         assert_eq!(
             judge_http(&kind, reply(REPLY_MAX + 1).as_bytes(), false),
-            Judgement::Failed(Failure::Body)
+            ReplyVerdict::Failed(Failure::Body)
         );
         let open = "HTTP/1.1 200 OK\r\nA: ".to_string() + &"b".repeat(REPLY_MAX);
-        assert_eq!(judge_http(&kind, &open.as_bytes()[..REPLY_MAX - 1], false), Judgement::More);
-        assert_eq!(judge_http(&kind, &open.as_bytes()[..REPLY_MAX], false), Judgement::Failed(Failure::Body));
+        assert_eq!(judge_http(&kind, &open.as_bytes()[..REPLY_MAX - 1], false), ReplyVerdict::More);
+        assert_eq!(
+            judge_http(&kind, &open.as_bytes()[..REPLY_MAX], false),
+            ReplyVerdict::Failed(Failure::Body)
+        );
     }
 
     proptest! {
@@ -630,12 +636,12 @@ mod tests {
         ) {
             let reply = [start.as_bytes(), &rest].concat();
             let kind = http(body.as_deref());
-            prop_assert_ne!(judge_http(&kind, &reply, true), Judgement::More);
+            prop_assert_ne!(judge_http(&kind, &reply, true), ReplyVerdict::More);
             // A judgement once made is not taken back by bytes that follow.
-            let mut last = Judgement::More;
+            let mut last = ReplyVerdict::More;
             for end in 0..=reply.len() {
                 let now = judge_http(&kind, &reply[..end], false);
-                prop_assert!(last == Judgement::More || now == last);
+                prop_assert!(last == ReplyVerdict::More || now == last);
                 last = now;
             }
         }

@@ -1,7 +1,7 @@
 //! Servers and what is known of them: one machine for packets, HTTP and names.
 //!
-//! A [`Pool`] has servers, each of them one machine ([`Server`]) of its [`health`], its [`reports`] and a slow start, by the pool's
-//! [`Settings`]. [`signals`] are what is known of their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
+//! A [`Pool`] has servers, each of them one machine ([`PoolServer`]) of its [`health`], its [`reports`] and a slow start, by the pool's
+//! [`PoolSettings`]. [`signals`] are what is known of their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
 
 pub mod health;
 pub mod policy;
@@ -14,18 +14,18 @@ pub mod shares;
 pub mod signals;
 mod slow_start;
 
-pub use server::{Change, Due, Fact, Server, Settings};
+pub use server::{DueChecks, Fact, PoolServer, PoolSettings, ServerChange};
 pub use servers::Pool;
 pub use settings::{HealthCheck, HealthKind, ReportKind, Reporting};
 
 /// The TCP port at which agents say servers' load, and the UDP port at which they measure paths, where nobody says another.
 pub const LOAD_PORT: u16 = 9183;
 /// The whole of a server's weight, in tenths.
-pub const WHOLE: u16 = 10;
+pub const FULL_WEIGHT: u16 = 10;
 
 /// How a server is, for whoever chooses, and for whoever looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ServerState {
     /// It takes new sessions.
     Up,
     /// It can't: it fails its probes, or was never probed.
@@ -36,14 +36,14 @@ pub enum State {
     Silent,
 }
 
-impl State {
+impl ServerState {
     /// Its name in views.
     pub const fn name(self) -> &'static str {
         match self {
-            State::Up => "up",
-            State::Down => "down",
-            State::Draining => "draining",
-            State::Silent => "silent",
+            ServerState::Up => "up",
+            ServerState::Down => "down",
+            ServerState::Draining => "draining",
+            ServerState::Silent => "silent",
         }
     }
 }
@@ -55,14 +55,15 @@ mod tests {
 
     #[test]
     fn views_name_each_state_by_its_own_word() {
-        let names = [State::Up, State::Down, State::Draining, State::Silent].map(State::name);
+        let names = [ServerState::Up, ServerState::Down, ServerState::Draining, ServerState::Silent]
+            .map(ServerState::name);
         assert_eq!(names, ["up", "down", "draining", "silent"]);
     }
 
     #[test]
     fn only_reports_with_a_load_tell_how_loaded_a_server_is() {
         let page = || String::from("/load");
-        assert!(ReportKind::Http(page()).tells_load() && ReportKind::ModStatus(page()).tells_load());
-        assert!(!ReportKind::AgentCheck.tells_load());
+        assert!(ReportKind::Http(page()).reports_load() && ReportKind::ModStatus(page()).reports_load());
+        assert!(!ReportKind::AgentCheck.reports_load());
     }
 }

@@ -23,16 +23,16 @@ pub struct Report {
     /// How much of its weight it wants, in percent; at most 100.
     pub percent: Option<u16>,
     /// Whether it wants new sessions at all.
-    pub claim: Option<Claim>,
+    pub claim: Option<AdminState>,
 }
 
 /// What a server wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum AdminState {
     /// New sessions, as far as its probes succeed.
-    Takes,
+    Ready,
     /// None.
-    Refuses,
+    Drain,
 }
 
 /// Why a report wasn't believed.
@@ -63,7 +63,7 @@ impl BadReport {
     }
 
     /// In words.
-    pub fn said(self) -> &'static str {
+    pub fn sentence(self) -> &'static str {
         match self {
             BadReport::Silent => "no report came",
             BadReport::Unreadable => "its report can't be read",
@@ -118,8 +118,8 @@ pub fn agent_check(line: &[u8]) -> Result<Report, BadReport> {
             report.percent = Some(percents(percent)?);
         } else if let Some(claim) = claim(word) {
             // Who both wants and doesn't want does not.
-            let refuses = report.claim == Some(Claim::Refuses);
-            report.claim = Some(if refuses { Claim::Refuses } else { claim });
+            let refuses = report.claim == Some(AdminState::Drain);
+            report.claim = Some(if refuses { AdminState::Drain } else { claim });
         } else if !word.to_ascii_lowercase().starts_with("maxconn:") {
             return Err(BadReport::Unreadable);
         }
@@ -156,12 +156,12 @@ fn percents(digits: &str) -> Result<u16, BadReport> {
     digits.parse().map(|percent: u16| percent.min(100)).map_err(|_| BadReport::Absurd)
 }
 
-fn claim(word: &str) -> Option<Claim> {
+fn claim(word: &str) -> Option<AdminState> {
     let is = |names: &[&str]| names.iter().any(|name| word.eq_ignore_ascii_case(name));
     if is(&["up", "ready"]) {
-        Some(Claim::Takes)
+        Some(AdminState::Ready)
     } else if is(&["drain", "maint", "down", "failed", "stopped"]) {
-        Some(Claim::Refuses)
+        Some(AdminState::Drain)
     } else {
         None
     }
@@ -172,19 +172,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(line: &str) -> Result<(Option<u16>, Option<Claim>), BadReport> {
+    fn read(line: &str) -> Result<(Option<u16>, Option<AdminState>), BadReport> {
         agent_check(line.as_bytes()).map(|report| (report.percent, report.claim))
     }
 
     #[test]
     fn lines_of_agents() {
         assert_eq!(read("75%\n"), Ok((Some(75), None)));
-        assert_eq!(read("UP 75%\r\nand more"), Ok((Some(75), Some(Claim::Takes))));
-        assert_eq!(read("ready,100%,maxconn:30"), Ok((Some(100), Some(Claim::Takes))));
-        assert_eq!(read("drain"), Ok((None, Some(Claim::Refuses))));
-        assert_eq!(read("up drain"), Ok((None, Some(Claim::Refuses))));
-        assert_eq!(read("drain up"), Ok((None, Some(Claim::Refuses))));
-        assert_eq!(read("down # the disk is full, 5%"), Ok((None, Some(Claim::Refuses))));
+        assert_eq!(read("UP 75%\r\nand more"), Ok((Some(75), Some(AdminState::Ready))));
+        assert_eq!(read("ready,100%,maxconn:30"), Ok((Some(100), Some(AdminState::Ready))));
+        assert_eq!(read("drain"), Ok((None, Some(AdminState::Drain))));
+        assert_eq!(read("up drain"), Ok((None, Some(AdminState::Drain))));
+        assert_eq!(read("drain up"), Ok((None, Some(AdminState::Drain))));
+        assert_eq!(read("down # the disk is full, 5%"), Ok((None, Some(AdminState::Drain))));
         assert_eq!(read("250%"), Ok((Some(100), None)));
         assert_eq!(read("0%"), Ok((Some(0), None)));
         for silent in ["", "\n75%", "   ", "# nothing"] {
@@ -214,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_anybody_says_does_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_report_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(report) = agent_check(&bytes) {
                 prop_assert!(report.percent.is_none_or(|percent| percent <= 100));
             }
@@ -272,10 +272,10 @@ mod tests {
     #[test]
     fn words_of_agents_have_either_case_and_mean_one_of_two_things() {
         for takes in ["up", "READY", "Up"] {
-            assert_eq!(read(takes), Ok((None, Some(Claim::Takes))), "{takes}");
+            assert_eq!(read(takes), Ok((None, Some(AdminState::Ready))), "{takes}");
         }
         for refuses in ["drain", "MAINT", "down", "failed", "Stopped"] {
-            assert_eq!(read(refuses), Ok((None, Some(Claim::Refuses))), "{refuses}");
+            assert_eq!(read(refuses), Ok((None, Some(AdminState::Drain))), "{refuses}");
         }
         assert_eq!(read("MaxConn:30"), Ok((None, None)), "others' business");
     }
@@ -290,7 +290,7 @@ mod tests {
             (BadReport::Odd, "odd", "its report has fewer bytes to send than the kernel holds of them"),
         ];
         for (bad, name, words) in all {
-            assert_eq!((bad.name(), bad.said()), (name, words));
+            assert_eq!((bad.name(), bad.sentence()), (name, words));
         }
     }
 }

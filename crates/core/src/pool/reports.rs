@@ -2,8 +2,8 @@
 
 use alloc::collections::BTreeMap;
 
-use super::report::{BadReport, Claim, Report};
-use super::{Reporting, WHOLE};
+use super::report::{AdminState, BadReport, Report};
+use super::{FULL_WEIGHT, Reporting};
 
 /// After so many questions without a good answer a report is too old, and after this time at least, in milliseconds.
 const EXPIRES_INTERVALS: u64 = 3;
@@ -12,32 +12,32 @@ const EXPIRES_MS: u64 = 10_000;
 /// The reports of one server.
 #[derive(Clone, Debug)]
 pub struct Reports {
-    ask_at_ms: u64,
+    query_at_ms: u64,
     last: Option<(Report, u64)>,
-    wish: Wish,
+    requested: RequestedWeight,
     seen: ReportsSnapshot,
 }
 
 /// How much of its weight a server wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wish {
+struct RequestedWeight {
     tenths: u16,
     refuses: bool,
 }
 
-impl Default for Wish {
+impl Default for RequestedWeight {
     fn default() -> Self {
-        Wish { tenths: WHOLE, refuses: false }
+        RequestedWeight { tenths: FULL_WEIGHT, refuses: false }
     }
 }
 
-impl Wish {
+impl RequestedWeight {
     /// Rounded to tenths, but for nothing, which only 0 % means: as an agent's 0 % does elsewhere, that drains.
-    fn of(report: &Report) -> Wish {
+    fn of(report: &Report) -> RequestedWeight {
         let percent = report.percent.unwrap_or(100).min(100);
-        Wish {
-            tenths: ((percent + 5) / 10).clamp(1, WHOLE),
-            refuses: percent == 0 || report.claim == Some(Claim::Refuses),
+        RequestedWeight {
+            tenths: ((percent + 5) / 10).clamp(1, FULL_WEIGHT),
+            refuses: percent == 0 || report.claim == Some(AdminState::Drain),
         }
     }
 }
@@ -53,13 +53,13 @@ pub struct ReportsSnapshot {
 
 /// What a report changed, or the want of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct ReportChange {
     /// Something is known that was not, or the other way round.
     pub is_news: bool,
     /// Reports are believed again (`None` within), or no more, and why.
     pub turned: Option<Option<BadReport>>,
     /// It wants another part of its weight.
-    pub wishes: bool,
+    pub requests_weight: bool,
     /// It wants no new sessions, or wants them again.
     pub refuses: Option<bool>,
 }
@@ -68,50 +68,55 @@ impl Reports {
     /// Nothing yet. The first questions to servers are spread over an interval, so that not all answers come at once; `spread` is any
     /// number that differs among servers. Times are in milliseconds.
     pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Reports {
-        let ask_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
-        Reports { ask_at_ms, last: None, wish: Wish::default(), seen: ReportsSnapshot::default() }
+        let query_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
+        Reports {
+            query_at_ms,
+            last: None,
+            requested: RequestedWeight::default(),
+            seen: ReportsSnapshot::default(),
+        }
     }
 
     /// When the next question is due.
-    pub fn ask_at_ms(&self) -> u64 {
-        self.ask_at_ms
+    pub fn query_at_ms(&self) -> u64 {
+        self.query_at_ms
     }
 
     /// The server is asked now. A report that is too old means nothing any more, and what it wished neither.
-    pub fn asked(&mut self, settings: &Reporting, now_ms: u64) -> Change {
-        self.ask_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
+    pub fn note_query(&mut self, settings: &Reporting, now_ms: u64) -> ReportChange {
+        self.query_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
         let expires_ms = settings.interval_ms.saturating_mul(EXPIRES_INTERVALS).max(EXPIRES_MS);
         if self.latest(now_ms).is_none_or(|(_, age_ms)| age_ms < expires_ms) {
-            return Change::default();
+            return ReportChange::default();
         }
         self.last = None;
-        Change { is_news: true, ..self.wish(Wish::default()) }
+        ReportChange { is_news: true, ..self.requested(RequestedWeight::default()) }
     }
 
     /// Takes in an answer, or that there was none.
-    pub fn take(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> Change {
+    pub fn take(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> ReportChange {
         let error = result.err();
         let turned = (self.seen.error.is_some() != error.is_some()).then_some(error);
         self.seen.error = error;
         let change = match result {
             Ok(report) => {
                 self.last = Some((report, now_ms));
-                self.wish(Wish::of(&report))
+                self.requested(RequestedWeight::of(&report))
             }
             Err(bad) => {
                 *self.seen.bad.entry(bad).or_default() += 1;
-                Change::default()
+                ReportChange::default()
             }
         };
-        Change { is_news: true, turned, ..change }
+        ReportChange { is_news: true, turned, ..change }
     }
 
-    fn wish(&mut self, wish: Wish) -> Change {
-        let was = core::mem::replace(&mut self.wish, wish);
-        Change {
-            wishes: was != wish,
-            refuses: (was.refuses != wish.refuses).then_some(wish.refuses),
-            ..Change::default()
+    fn requested(&mut self, requested: RequestedWeight) -> ReportChange {
+        let was = core::mem::replace(&mut self.requested, requested);
+        ReportChange {
+            requests_weight: was != requested,
+            refuses: (was.refuses != requested.refuses).then_some(requested.refuses),
+            ..ReportChange::default()
         }
     }
 
@@ -123,12 +128,12 @@ impl Reports {
 
     /// Of its weight, how many tenths it wants.
     pub fn tenths(&self) -> u16 {
-        self.wish.tenths
+        self.requested.tenths
     }
 
     /// Whether it wants no new sessions.
     pub fn refuses(&self) -> bool {
-        self.wish.refuses
+        self.requested.refuses
     }
 
     /// What became of its reports.

@@ -8,11 +8,11 @@ use super::report::{BadReport, Report};
 use super::reports::{self, Reports, ReportsSnapshot};
 use super::signals::Signals;
 use super::slow_start::SlowStart;
-use super::{HealthCheck, Reporting, State, WHOLE};
+use super::{FULL_WEIGHT, HealthCheck, Reporting, ServerState};
 
 /// How the servers of a pool are looked after. Many pools may share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Settings {
+pub struct PoolSettings {
     /// How they are probed.
     pub check: Arc<HealthCheck>,
     /// How they are asked for their load, if they are.
@@ -21,11 +21,11 @@ pub struct Settings {
     pub slow_start_ms: u64,
 }
 
-impl Settings {
+impl PoolSettings {
     /// As a file describes them.
-    pub fn of(check: &HealthCheck, report: Option<&Reporting>, slow_start_ms: u64) -> Settings {
+    pub fn of(check: &HealthCheck, report: Option<&Reporting>, slow_start_ms: u64) -> PoolSettings {
         let report = report.map(|report| Arc::new(report.clone()));
-        Settings { check: Arc::new(check.clone()), report, slow_start_ms }
+        PoolSettings { check: Arc::new(check.clone()), report, slow_start_ms }
     }
 }
 
@@ -40,7 +40,7 @@ pub enum Fact {
 
 /// What a fact, or the want of one, changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct ServerChange {
     /// Something is known of it that was not, or the other way round.
     pub is_news: bool,
     /// It has another part of its weight, or isn't given what it was.
@@ -55,32 +55,32 @@ pub struct Change {
 
 /// The questions due for a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct DueChecks {
     /// It is to be probed now.
     pub probe: bool,
     /// It is to be asked for its load now.
-    pub ask: bool,
+    pub query: bool,
     /// The change that time alone made.
-    pub change: Change,
+    pub change: ServerChange,
 }
 
 /// The state of one server.
 #[derive(Clone, Debug)]
-pub struct Server {
+pub struct PoolServer {
     /// Mostly the same for many servers.
-    settings: Arc<Settings>,
+    settings: Arc<PoolSettings>,
     health: Health,
     reports: Option<Box<Reports>>,
     slow_start: SlowStart,
     is_drained: bool,
 }
 
-impl Server {
+impl PoolServer {
     /// Of a server that nothing is known of. `seed` is another number for each: it spreads probes and questions. One that `is_new` came to a
     /// pool that was at work already.
-    pub fn new(settings: &Arc<Settings>, seed: u64, now_ms: u64, is_new: bool) -> Server {
+    pub fn new(settings: &Arc<PoolSettings>, seed: u64, now_ms: u64, is_new: bool) -> PoolServer {
         let reports = |settings: &Arc<Reporting>| Box::new(Reports::new(settings, seed, now_ms));
-        Server {
+        PoolServer {
             settings: Arc::clone(settings),
             health: Health::new(&settings.check, seed),
             reports: settings.report.as_ref().map(reports),
@@ -96,7 +96,7 @@ impl Server {
     }
 
     /// Goes on with other settings; what is known stays known.
-    pub fn reconfigure(&mut self, settings: &Arc<Settings>, seed: u64, now_ms: u64) -> Change {
+    pub fn reconfigure(&mut self, settings: &Arc<PoolSettings>, seed: u64, now_ms: u64) -> ServerChange {
         self.settings = Arc::clone(settings);
         let transition = self.health.reconfigure(now_ms, &settings.check);
         let reports = |settings| Box::new(Reports::new(settings, seed, now_ms));
@@ -110,25 +110,25 @@ impl Server {
         self.health.set_reachable(is_reachable);
     }
 
-    /// When [`Server::poll`] has something to do, in milliseconds.
+    /// When [`PoolServer::poll`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
-        let asks_at_ms = self.reports.as_ref().map_or(u64::MAX, |reports| reports.ask_at_ms());
+        let query_at_ms = self.reports.as_ref().map_or(u64::MAX, |reports| reports.query_at_ms());
         let rises_at_ms = self.slow_start.next_at(self.settings.slow_start_ms);
-        asks_at_ms.min(rises_at_ms).min(self.health.next_probe_at())
+        query_at_ms.min(rises_at_ms).min(self.health.next_probe_at())
     }
 
     /// The questions due now. Each counts as begun.
-    pub fn poll(&mut self, now_ms: u64) -> Due {
-        let mut due = Due::default();
+    pub fn poll(&mut self, now_ms: u64) -> DueChecks {
+        let mut due = DueChecks::default();
         if self.health.next_probe_at() <= now_ms {
             self.health.started(now_ms);
             due.probe = true;
         }
         if let (Some(settings), Some(reports)) = (&self.settings.report, &mut self.reports)
-            && reports.ask_at_ms() <= now_ms
+            && reports.query_at_ms() <= now_ms
         {
-            due.change = reports.asked(settings, now_ms).into();
-            due.ask = true;
+            due.change = reports.note_query(settings, now_ms).into();
+            due.query = true;
         }
         if self.slow_start.rise(now_ms, self.settings.slow_start_ms) {
             (due.change.is_news, due.change.is_weighed) = (true, true);
@@ -137,7 +137,7 @@ impl Server {
     }
 
     /// Takes in what came of a question.
-    pub fn take(&mut self, fact: Fact, now_ms: u64) -> Change {
+    pub fn take(&mut self, fact: Fact, now_ms: u64) -> ServerChange {
         match fact {
             Fact::Probed(result) => {
                 let transition = self.health.result(now_ms, result);
@@ -146,18 +146,18 @@ impl Server {
             // One that comes late, when the file says no more that servers are asked, changes nothing.
             Fact::Reported(result) => {
                 let change = self.reports.as_mut().map(|reports| reports.take(result, now_ms));
-                change.map(Change::from).unwrap_or_default()
+                change.map(ServerChange::from).unwrap_or_default()
             }
         }
     }
 
-    fn follow(&mut self, transition: Option<Transition>, now_ms: u64) -> Change {
+    fn follow(&mut self, transition: Option<Transition>, now_ms: u64) -> ServerChange {
         if let Some(transition) = &transition {
             self.slow_start.changed(transition, now_ms);
         }
         let has_risen = self.slow_start.rise(now_ms, self.settings.slow_start_ms);
         let is_news = transition.is_some() || has_risen;
-        Change { is_news, is_weighed: is_news, transition, ..Change::default() }
+        ServerChange { is_news, is_weighed: is_news, transition, ..ServerChange::default() }
     }
 
     /// Its operator wants no new sessions to go there, or wants them again. True if that is news.
@@ -177,12 +177,12 @@ impl Server {
 
     /// Whether it works, by its probes.
     pub fn is_up(&self) -> bool {
-        self.health.status().state == health::State::Up
+        self.health.status().state == health::HealthState::Up
     }
 
     /// Whether nothing is known of it yet.
     pub fn is_unknown(&self) -> bool {
-        self.health.status().state == health::State::Unknown && self.health.last_failure().is_none()
+        self.health.status().state == health::HealthState::Unknown && self.health.last_failure().is_none()
     }
 
     /// Whether it wants no new sessions by its own report.
@@ -191,11 +191,11 @@ impl Server {
     }
 
     /// How it is, where its weight is this. That it `refuses` counts only where others don't.
-    pub fn state(&self, weight: u16, refuses: bool) -> State {
+    pub fn state(&self, weight: u16, refuses: bool) -> ServerState {
         match self.is_up() {
-            _ if self.is_drained || weight == 0 || refuses => State::Draining,
-            true => State::Up,
-            false => State::Down,
+            _ if self.is_drained || weight == 0 || refuses => ServerState::Draining,
+            true => ServerState::Up,
+            false => ServerState::Down,
         }
     }
 
@@ -206,7 +206,7 @@ impl Server {
 
     /// Of its weight, how many tenths it wants by its own report.
     pub fn wanted_tenths(&self) -> u16 {
-        self.reports.as_ref().map_or(WHOLE, |reports| reports.tenths())
+        self.reports.as_ref().map_or(FULL_WEIGHT, |reports| reports.tenths())
     }
 
     /// How much of its weight it has while it starts slowly, in percent.
@@ -231,12 +231,12 @@ impl Server {
     }
 }
 
-impl From<reports::Change> for Change {
-    fn from(change: reports::Change) -> Change {
-        let reports::Change { is_news, turned, wishes, refuses } = change;
-        Change {
+impl From<reports::ReportChange> for ServerChange {
+    fn from(change: reports::ReportChange) -> ServerChange {
+        let reports::ReportChange { is_news, turned, requests_weight, refuses } = change;
+        ServerChange {
             is_news,
-            is_weighed: wishes || refuses.is_some(),
+            is_weighed: requests_weight || refuses.is_some(),
             transition: None,
             refuses,
             reports: turned,
@@ -248,29 +248,29 @@ impl From<reports::Change> for Change {
 mod tests {
     use super::*;
     use crate::farm::example;
-    use crate::pool::report::Claim;
+    use crate::pool::report::AdminState;
     use crate::pool::{HealthKind, ReportKind};
 
-    fn settings(slow_start_ms: u64) -> Arc<Settings> {
+    fn settings(slow_start_ms: u64) -> Arc<PoolSettings> {
         let kind = ReportKind::AgentCheck;
         let report = Reporting { kind, port: 9, interval_ms: 4_000, timeout_ms: 100 };
         let check = HealthCheck { interval_ms: 1_000, ..example::check(HealthKind::Tcp) };
-        Arc::new(Settings::of(&check, Some(&report), slow_start_ms))
+        Arc::new(PoolSettings::of(&check, Some(&report), slow_start_ms))
     }
 
-    fn unasked(slow_start_ms: u64) -> Arc<Settings> {
-        Arc::new(Settings { report: None, ..Settings::clone(&settings(slow_start_ms)) })
+    fn unasked(slow_start_ms: u64) -> Arc<PoolSettings> {
+        Arc::new(PoolSettings { report: None, ..PoolSettings::clone(&settings(slow_start_ms)) })
     }
 
-    fn works(server: &mut Server, now_ms: u64) -> Change {
+    fn works(server: &mut PoolServer, now_ms: u64) -> ServerChange {
         server.take(Fact::Probed(Ok(700)), now_ms)
     }
 
-    fn fails(server: &mut Server, now_ms: u64) -> Change {
+    fn fails(server: &mut PoolServer, now_ms: u64) -> ServerChange {
         server.take(Fact::Probed(Err(Failure::Refused)), now_ms)
     }
 
-    fn reports(server: &mut Server, report: Report, now_ms: u64) -> Change {
+    fn reports(server: &mut PoolServer, report: Report, now_ms: u64) -> ServerChange {
         server.take(Fact::Reported(Ok(report)), now_ms)
     }
 
@@ -280,17 +280,17 @@ mod tests {
 
     #[test]
     fn a_server_is_probed_and_asked_each_at_its_own_pace() {
-        let mut server = Server::new(&settings(0), 0, 0, false);
+        let mut server = PoolServer::new(&settings(0), 0, 0, false);
         assert_eq!(server.next_at(), 0);
         let due = server.poll(0);
-        assert!(due.probe && due.ask && due.change == Change::default());
+        assert!(due.probe && due.query && due.change == ServerChange::default());
         works(&mut server, 1);
-        assert_eq!((server.next_at(), server.poll(999)), (1_000, Due::default()));
+        assert_eq!((server.next_at(), server.poll(999)), (1_000, DueChecks::default()));
         let (mut probes, mut questions) = (0, 0);
         for now_ms in 1_000..9_000 {
             let due = server.poll(now_ms);
             probes += usize::from(due.probe);
-            questions += usize::from(due.ask);
+            questions += usize::from(due.query);
             if due.probe {
                 works(&mut server, now_ms);
             }
@@ -300,27 +300,39 @@ mod tests {
 
     #[test]
     fn first_questions_of_servers_are_spread_over_an_interval() {
-        let asked_at = |seed| Server::new(&settings(0), seed, 500, false).reports.unwrap().ask_at_ms();
+        let asked_at = |seed| PoolServer::new(&settings(0), seed, 500, false).reports.unwrap().query_at_ms();
         assert_eq!((asked_at(0), asked_at(3_999), asked_at(4_000)), (500, 4_499, 500));
     }
 
     #[test]
     fn a_server_takes_sessions_while_it_works_and_nobody_wants_it_not_to() {
-        let mut server = Server::new(&unasked(0), 0, 0, false);
-        assert_eq!((server.state(1, false), server.is_unknown(), server.is_up()), (State::Down, true, false));
+        let mut server = PoolServer::new(&unasked(0), 0, 0, false);
+        assert_eq!(
+            (server.state(1, false), server.is_unknown(), server.is_up()),
+            (ServerState::Down, true, false)
+        );
         works(&mut server, 1);
-        assert_eq!((server.state(1, false), server.is_unknown(), server.is_up()), (State::Up, false, true));
-        assert_eq!((server.state(0, false), server.state(1, true)), (State::Draining, State::Draining));
+        assert_eq!(
+            (server.state(1, false), server.is_unknown(), server.is_up()),
+            (ServerState::Up, false, true)
+        );
+        assert_eq!(
+            (server.state(0, false), server.state(1, true)),
+            (ServerState::Draining, ServerState::Draining)
+        );
         assert!(server.drain(true) && !server.drain(true) && server.is_drained());
-        assert_eq!(server.state(1, false), State::Draining);
+        assert_eq!(server.state(1, false), ServerState::Draining);
         assert!(server.drain(false));
         fails(&mut server, 2);
-        assert_eq!((server.state(1, false), server.state(0, false)), (State::Down, State::Draining));
+        assert_eq!(
+            (server.state(1, false), server.state(0, false)),
+            (ServerState::Down, ServerState::Draining)
+        );
     }
 
     #[test]
     fn a_server_that_can_not_be_probed_here_is_not_waited_for() {
-        let mut server = Server::new(&unasked(0), 0, 0, false);
+        let mut server = PoolServer::new(&unasked(0), 0, 0, false);
         let lacks = Failure::NotProbed("no descriptor is left".into());
         server.take(Fact::Probed(Err(lacks)), 1);
         assert!(!server.is_unknown() && !server.is_up());
@@ -328,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_smaller_of_what_a_server_wants_and_has_by_its_slow_start_counts() {
-        let mut server = Server::new(&settings(10_000), 0, 0, true);
+        let mut server = PoolServer::new(&settings(10_000), 0, 0, true);
         works(&mut server, 1_000);
         assert_eq!((server.tenths(), server.slow_start_percent(1_000)), (1, 10));
         let change = reports(&mut server, wants(40), 1_000);
@@ -341,17 +353,17 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_server_s_load_grows_old_and_is_forgotten_after_three_questions() {
-        let mut server = Server::new(&settings(0), 0, 0, false);
+        let mut server = PoolServer::new(&settings(0), 0, 0, false);
         server.poll(0);
         assert_eq!(server.signals(0), Signals::default());
         works(&mut server, 1);
-        let report = Report { load_milli: Some(7), claim: Some(Claim::Refuses), ..wants(30) };
+        let report = Report { load_milli: Some(7), claim: Some(AdminState::Drain), ..wants(30) };
         assert_eq!(reports(&mut server, report, 1).refuses, Some(true));
-        let signals = |server: &Server, now_ms| server.signals(now_ms);
+        let signals = |server: &PoolServer, now_ms| server.signals(now_ms);
         let known = Signals { latency_us: Some(700), report, age_ms: Some(7_000), ..Signals::default() };
         assert_eq!(signals(&server, 7_001), known);
         for now_ms in [4_000, 8_000, 12_000] {
-            assert_eq!(server.poll(now_ms).change, Change::default());
+            assert_eq!(server.poll(now_ms).change, ServerChange::default());
             assert!(server.refuses() && server.wanted_tenths() == 3, "{now_ms}");
         }
         let change = server.poll(16_000).change;
@@ -361,10 +373,10 @@ mod tests {
 
     #[test]
     fn a_report_counts_for_ten_seconds_however_often_a_server_is_asked() {
-        let mut often = Settings::clone(&settings(0));
+        let mut often = PoolSettings::clone(&settings(0));
         often.report =
             often.report.map(|report| Arc::new(Reporting { interval_ms: 1_000, ..(*report).clone() }));
-        let mut server = Server::new(&Arc::new(often), 0, 0, false);
+        let mut server = PoolServer::new(&Arc::new(often), 0, 0, false);
         reports(&mut server, wants(30), 0);
         (0..10).for_each(|second| assert!(!server.poll(second * 1_000).change.is_news, "{second}"));
         assert!(server.poll(10_000).change.is_news);
@@ -372,14 +384,14 @@ mod tests {
 
     #[test]
     fn a_report_that_nobody_asked_for_changes_nothing() {
-        let mut server = Server::new(&unasked(0), 0, 0, false);
-        assert_eq!(reports(&mut server, wants(0), 1), Change::default());
+        let mut server = PoolServer::new(&unasked(0), 0, 0, false);
+        assert_eq!(reports(&mut server, wants(0), 1), ServerChange::default());
         assert_eq!((server.reports(), server.refuses(), server.tenths()), (None, false, 10));
     }
 
     #[test]
     fn reports_that_are_not_believed_are_counted_by_their_reason() {
-        let mut server = Server::new(&settings(0), 0, 0, false);
+        let mut server = PoolServer::new(&settings(0), 0, 0, false);
         let mut bad = |bad| server.take(Fact::Reported(Err(bad)), 1).reports;
         assert_eq!(bad(BadReport::Silent), Some(Some(BadReport::Silent)));
         assert_eq!((bad(BadReport::Silent), bad(BadReport::Odd)), (None, None), "that is known");
@@ -390,10 +402,10 @@ mod tests {
 
     #[test]
     fn a_reload_keeps_what_is_known_of_a_server_as_far_as_it_still_counts() {
-        let mut server = Server::new(&settings(10_000), 0, 0, true);
+        let mut server = PoolServer::new(&settings(10_000), 0, 0, true);
         works(&mut server, 1);
         reports(&mut server, wants(30), 1);
-        assert_eq!(server.reconfigure(&settings(20_000), 0, 2), Change::default());
+        assert_eq!(server.reconfigure(&settings(20_000), 0, 2), ServerChange::default());
         assert_eq!((server.wanted_tenths(), server.tenths(), server.is_up()), (3, 1, true));
         // Without slow start it has its whole weight, and without reports it wants all of it.
         let change = server.reconfigure(&unasked(0), 0, 3);
@@ -403,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_server_that_took_sessions_before_a_restart_has_its_whole_weight() {
-        let mut server = Server::new(&unasked(10_000), 0, 0, true);
+        let mut server = PoolServer::new(&unasked(10_000), 0, 0, true);
         server.resume();
         assert!(server.is_up());
         works(&mut server, 1);

@@ -2,14 +2,14 @@
 
 use alloc::vec::Vec;
 
-use super::server::{Change, Due, Fact, Server};
+use super::server::{DueChecks, Fact, PoolServer, ServerChange};
 
 /// Servers, each by a key of whoever made the pool. There may be hundreds of thousands of pools, and most have few
 /// servers.
 #[derive(Clone, Debug)]
 pub struct Pool<K> {
     /// In the order of their keys.
-    servers: Vec<(K, Server)>,
+    servers: Vec<(K, PoolServer)>,
     /// Nothing is due for any of them before this, in milliseconds.
     next_ms: u64,
 }
@@ -22,7 +22,7 @@ impl<K: Ord + Clone> Default for Pool<K> {
 
 impl<K: Ord + Clone> Pool<K> {
     /// Goes on with the servers of these keys, which come in order: each as it is known by now, or as `new` makes it.
-    pub fn follow(&mut self, keys: impl IntoIterator<Item = K>, mut new: impl FnMut(&K) -> Server) {
+    pub fn follow(&mut self, keys: impl IntoIterator<Item = K>, mut new: impl FnMut(&K) -> PoolServer) {
         let mut known = core::mem::take(&mut self.servers).into_iter().peekable();
         for key in keys {
             while known.next_if(|(before, _)| *before < key).is_some() {}
@@ -38,18 +38,18 @@ impl<K: Ord + Clone> Pool<K> {
     }
 
     /// The servers themselves, in the order of their keys, for another pool.
-    pub fn into_servers(self) -> impl DoubleEndedIterator<Item = Server> + ExactSizeIterator {
+    pub fn into_servers(self) -> impl DoubleEndedIterator<Item = PoolServer> + ExactSizeIterator {
         self.servers.into_iter().map(|(_, server)| server)
     }
 
     /// A server.
-    pub fn get(&self, key: &K) -> Option<&Server> {
+    pub fn get(&self, key: &K) -> Option<&PoolServer> {
         let at = self.servers.binary_search_by(|(known, _)| known.cmp(key)).ok()?;
         self.servers.get(at).map(|(_, server)| server)
     }
 
     /// Changes a server.
-    pub fn change<T>(&mut self, key: &K, change: impl FnOnce(&mut Server) -> T) -> Option<T> {
+    pub fn change<T>(&mut self, key: &K, change: impl FnOnce(&mut PoolServer) -> T) -> Option<T> {
         let at = self.servers.binary_search_by(|(known, _)| known.cmp(key)).ok()?;
         let (_, server) = self.servers.get_mut(at)?;
         let changed = change(server);
@@ -58,7 +58,7 @@ impl<K: Ord + Clone> Pool<K> {
     }
 
     /// Changes all servers.
-    pub fn change_all<T>(&mut self, mut change: impl FnMut(&K, &mut Server) -> T) {
+    pub fn change_all<T>(&mut self, mut change: impl FnMut(&K, &mut PoolServer) -> T) {
         for (key, server) in &mut self.servers {
             change(key, server);
         }
@@ -66,12 +66,12 @@ impl<K: Ord + Clone> Pool<K> {
     }
 
     /// All servers, in the order of their keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&K, &Server)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &PoolServer)> {
         self.servers.iter().map(|(key, server)| (key, server))
     }
 
     /// Takes in what came of a question to a server; nothing where it is none any more.
-    pub fn take(&mut self, key: &K, fact: Fact, now_ms: u64) -> Option<Change> {
+    pub fn take(&mut self, key: &K, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         self.change(key, |server| server.take(fact, now_ms))
     }
 
@@ -81,11 +81,11 @@ impl<K: Ord + Clone> Pool<K> {
     }
 
     /// The questions due now.
-    pub fn poll(&mut self, now_ms: u64) -> Vec<(K, Due)> {
+    pub fn poll(&mut self, now_ms: u64) -> Vec<(K, DueChecks)> {
         if self.next_ms > now_ms {
             return Vec::new();
         }
-        let is_due = |(_, server): &&mut (K, Server)| server.next_at() <= now_ms;
+        let is_due = |(_, server): &&mut (K, PoolServer)| server.next_at() <= now_ms;
         let due = self.servers.iter_mut().filter(is_due);
         let due = due.map(|(key, server)| (key.clone(), server.poll(now_ms))).collect();
         self.schedule();
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::farm::example;
     use crate::pool::health::Failure;
-    use crate::pool::{HealthKind, Settings};
+    use crate::pool::{HealthKind, PoolSettings};
     use alloc::sync::Arc;
 
     fn pool(keys: &[u8], now_ms: u64) -> Pool<u8> {
@@ -113,15 +113,15 @@ mod tests {
     }
 
     fn follow(pool: &mut Pool<u8>, keys: &[u8], now_ms: u64) {
-        let settings = Arc::new(Settings::of(&example::check(HealthKind::Tcp), None, 0));
-        pool.follow(keys.iter().copied(), |key| Server::new(&settings, u64::from(*key), now_ms, false));
+        let settings = Arc::new(PoolSettings::of(&example::check(HealthKind::Tcp), None, 0));
+        pool.follow(keys.iter().copied(), |key| PoolServer::new(&settings, u64::from(*key), now_ms, false));
     }
 
     fn due(pool: &mut Pool<u8>, now_ms: u64) -> Vec<u8> {
         pool.poll(now_ms).into_iter().map(|(key, _)| key).collect()
     }
 
-    fn works(pool: &mut Pool<u8>, key: u8, now_ms: u64) -> Option<Change> {
+    fn works(pool: &mut Pool<u8>, key: u8, now_ms: u64) -> Option<ServerChange> {
         pool.take(&key, Fact::Probed(Ok(5)), now_ms)
     }
 

@@ -70,7 +70,7 @@ pub enum ReportKind {
 
 impl ReportKind {
     /// Whether it tells how loaded a server is, and not only how much of its weight it wants.
-    pub fn tells_load(&self) -> bool {
+    pub fn reports_load(&self) -> bool {
         matches!(self, ReportKind::Http(_) | ReportKind::ModStatus(_))
     }
 }

@@ -11,11 +11,11 @@ use super::signals::{Signal, Signals};
 /// The least part of its weight that a server has which lives, in thousandths: whatever it says, it isn't forgotten.
 pub const LEAST_PERMILLE: u64 = 30;
 /// All of its weight.
-pub(crate) const WHOLE: u64 = 1_000;
+pub(crate) const PERMILLE: u64 = 1_000;
 
 /// What is known of a server.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct PoolMember {
     /// What it can take relative to others.
     pub weight: u16,
     /// How much of it it has by now, in tenths.
@@ -26,7 +26,7 @@ pub struct Known {
 
 /// What comes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct MemberShare {
     /// Relative to others.
     pub share: u16,
     /// What of its weight that is, in thousandths.
@@ -39,7 +39,7 @@ pub struct Share {
 
 /// The shares of servers, in their order: their weights, or by load if there is a way of weighing it. By what they report nobody is given
 /// more than `gain_percent` of what weights alone would give.
-pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known]) -> Vec<Share> {
+pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMember]) -> Vec<MemberShare> {
     let mut signals: Vec<Signals> = servers.iter().map(|server| server.signals).collect();
     if let Some(complete) = weighing.and_then(|weighing| weighing.complete) {
         complete(&mut signals);
@@ -51,17 +51,17 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known])
     let heaviest = servers.iter().map(|server| u64::from(server.weight)).max().unwrap_or(1).max(1);
     // Of weights alone what the file says; with more a finer measure, of which the heaviest has a thousand at most.
     let is_plain = weighing.is_none() && servers.iter().all(|server| server.tenths >= 10);
-    let share_of = |server: &Known, permille: u64| match u64::from(server.weight) {
+    let share_of = |server: &PoolMember, permille: u64| match u64::from(server.weight) {
         weight if is_plain => weight,
         weight => (weight * permille / heaviest).max(u64::from(weight > 0)),
     };
     let permille_by_load = |load: &Option<u64>| {
-        load.or(median).map_or(WHOLE, |load| permille_of(least, load).max(LEAST_PERMILLE))
+        load.or(median).map_or(PERMILLE, |load| permille_of(least, load).max(LEAST_PERMILLE))
     };
     let by_load: Vec<(u16, u64)> =
         servers.iter().zip(&loads).map(|(server, load)| (server.weight, permille_by_load(load))).collect();
     let is_reported = weighing.is_some_and(|weighing| weighing.needs.contains(&Signal::Load));
-    let most = if is_reported { most_permille(&by_load, gain_percent) } else { WHOLE };
+    let most = if is_reported { most_permille(&by_load, gain_percent) } else { PERMILLE };
     let servers = servers.iter().zip(loads).zip(by_load);
     servers
         .map(|((server, load), (_, of_load))| {
@@ -69,7 +69,7 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known])
             let load = load.or(median);
             let permille = of_load.min(most) * u64::from(server.tenths.min(10)) / 10;
             let share = u16::try_from(share_of(server, permille)).unwrap_or(u16::MAX);
-            Share { share, permille, is_known, load }
+            MemberShare { share, permille, is_known, load }
         })
         .collect()
 }
@@ -78,7 +78,7 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[Known])
 /// cut make the whole less, so it is found step by step.
 pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     let weight: u128 = servers.iter().map(|(weight, _)| u128::from(*weight)).sum();
-    let mut most = WHOLE;
+    let mut most = PERMILLE;
     loop {
         let whole: u128 = servers
             .iter()
@@ -94,8 +94,8 @@ pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
 
 /// What part of a load the least one is. Loads may be any numbers.
 fn permille_of(least: u64, load: u64) -> u64 {
-    let part = u128::from(WHOLE) * u128::from(least) / u128::from(load.max(least));
-    u64::try_from(part).unwrap_or(WHOLE)
+    let part = u128::from(PERMILLE) * u128::from(least) / u128::from(load.max(least));
+    u64::try_from(part).unwrap_or(PERMILLE)
 }
 
 #[cfg(test)]
@@ -108,18 +108,18 @@ mod tests {
         by_name("utilisation").unwrap().names.unwrap().weighing
     }
 
-    fn server(weight: u16, tenths: u16, load: Option<u64>) -> Known {
+    fn server(weight: u16, tenths: u16, load: Option<u64>) -> PoolMember {
         let report = Report { utilisation_permille: load, ..Report::default() };
-        Known { weight, tenths, signals: Signals { report, ..Signals::default() } }
+        PoolMember { weight, tenths, signals: Signals { report, ..Signals::default() } }
     }
 
-    fn given(gain_percent: u64, servers: &[Known]) -> Vec<u16> {
+    fn given(gain_percent: u64, servers: &[PoolMember]) -> Vec<u16> {
         shares(weighing(), gain_percent, servers).into_iter().map(|one| one.share).collect()
     }
 
     #[test]
     fn without_loads_each_server_has_what_its_weight_says() {
-        let weights = |servers: &[Known]| -> Vec<(u16, u64)> {
+        let weights = |servers: &[PoolMember]| -> Vec<(u16, u64)> {
             shares(None, 150, servers).into_iter().map(|one| (one.share, one.permille)).collect()
         };
         let (one, three) = (server(1, 10, None), server(3, 10, Some(900)));
@@ -179,7 +179,7 @@ mod tests {
         // By latency, which Evener measures itself, as much as it comes to.
         let probed = |latency_us| {
             let signals = Signals { latency_us: Some(latency_us), ..Signals::default() };
-            Known { weight: 1, tenths: 10, signals }
+            PoolMember { weight: 1, tenths: 10, signals }
         };
         let weighing = by_name("peak-ewma").unwrap().names.unwrap().weighing;
         let shares = shares(weighing, 100, &[probed(2_000), probed(8_000)]);

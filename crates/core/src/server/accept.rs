@@ -4,11 +4,11 @@
 
 use core::net::SocketAddr;
 
-use super::exchange::{Exchange, Said};
-use super::segment::Segment;
+use super::exchange::{Exchange, Payload};
+use super::segment::TcpSegment;
 use super::{Reason, Tables};
 use crate::net::Protocol;
-use crate::net::checksum::{self, Change};
+use crate::net::checksum::{self, ChecksumDelta};
 use crate::net::tcp::{TCP_LEN, TcpOptions};
 use crate::net::wire::{ETHERNET_LEN, TCP_ACK, TCP_RST, TCP_SYN, TCP_URG, protocol};
 use crate::path::cookie::{self, FourTuple, Keys, RCV_WSCALE, REPLAYED};
@@ -35,7 +35,7 @@ pub enum Socket {
     /// A connection that the listener has not accepted yet, or one of which nothing is known.
     Opening,
     /// A connection that waits for its stragglers (RFC 9293, section 3.3.2: TIME-WAIT).
-    TimeWait(Old),
+    TimeWait(OldConnection),
     /// Any other connection.
     Connection {
         /// Sequence number of the first byte to the client.
@@ -43,13 +43,13 @@ pub enum Socket {
         /// That of the next byte that the process may write.
         written: u32,
         /// What it expects and has seen last.
-        old: Old,
+        old: OldConnection,
     },
 }
 
 /// What a connection that may be in the way of a new one between the same ends expects and has seen last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Old {
+pub struct OldConnection {
     /// Sequence number of the next byte from the client.
     pub next: u32,
     /// The client's last timestamp; 0 where it has none.
@@ -107,7 +107,7 @@ pub enum Outcome {
     /// It becomes a reset of the connection that is in its way, and comes in again behind that: a server sees no SYN, by
     /// which its stack would know that a client's port is in use again. Meanwhile the connection's other segments wait
     /// ([`Clearing`](super::Clearing)).
-    Clears(Reason, Old),
+    Clears(Reason, OldConnection),
 }
 
 /// A client's segment with data, to a service whose connections are handed off.
@@ -116,7 +116,7 @@ pub struct Arrived<'a> {
     /// Between whom.
     pub ends: FourTuple,
     /// What it says.
-    pub said: Said<'a>,
+    pub payload: Payload<'a>,
     /// Its timestamps: the client's, and what it echoes.
     pub timestamps: Option<(u32, u32)>,
     /// The port of the socket that accepts what is handed off.
@@ -130,7 +130,7 @@ pub struct Arrived<'a> {
 impl<'a> Arrived<'a> {
     /// `None` of every other frame: the host's stack knows what to do.
     pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Arrived<'a>> {
-        let segment = Segment::read(frame)?;
+        let segment = TcpSegment::read(frame)?;
         let data = frame.get(segment.l4_end..segment.end).filter(|data| !data.is_empty())?;
         let flags = segment.tcp.flags;
         if flags & (TCP_SYN | TCP_RST | TCP_ACK) != TCP_ACK {
@@ -142,7 +142,7 @@ impl<'a> Arrived<'a> {
         let options = TcpOptions::read(frame.get(segment.l4 + TCP_LEN..segment.l4_end)?);
         Some(Arrived {
             ends: FourTuple { client: segment.src, service: segment.dst },
-            said: Said {
+            payload: Payload {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),
                 urgent: flags & TCP_URG != 0,
@@ -180,7 +180,7 @@ impl<'a> Arrived<'a> {
             // again.
             Socket::Connection { first, written, old } => {
                 let acknowledges =
-                    self.said.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
+                    self.payload.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
                 if acknowledges { Outcome::Known } else { self.meet(keys, host, old, Reason::StaleCleared) }
             }
         }
@@ -190,16 +190,16 @@ impl<'a> Arrived<'a> {
     /// if the segment has them (RFC 7323, section 3.2).
     fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
         let has_timestamps = self.timestamps.is_some();
-        let Said { sequence, acknowledgment, .. } = self.said;
+        let Payload { sequence, acknowledgment, .. } = self.payload;
         let expectation = self.expectation(host);
         let was_made = host.made(&self.ends) == Some(self.made());
         if was_made || expectation.is_some_and(|expectation| expectation.made) {
             return None;
         }
         let echo = self.timestamps.map(|(_, echo)| echo);
-        let said = cookie::Said { sequence, acknowledgment, echo };
+        let echoed = cookie::EchoedNumbers { sequence, acknowledgment, echo };
         // A director may have read it, and say it in its client's place.
-        if let Some(cookie) = keys.check(&self.ends, &said, REPLAYED) {
+        if let Some(cookie) = keys.check(&self.ends, &echoed, REPLAYED) {
             return Some(Terms {
                 mss: cookie.mss(self.ends.service.is_ipv6()),
                 window_scales: cookie.window_scale.map(|scale| (scale, RCV_WSCALE)),
@@ -213,27 +213,27 @@ impl<'a> Arrived<'a> {
 
     /// What is noted once the kernel has made a socket of it.
     pub fn made(&self) -> Made {
-        let Said { sequence, acknowledgment, .. } = self.said;
+        let Payload { sequence, acknowledgment, .. } = self.payload;
         Made { sequence, acknowledgment, listener: self.listener }
     }
 
     /// What was announced of just this segment.
     fn expectation(&self, host: &dyn Host) -> Option<Expectation> {
-        let said = (self.said.sequence, self.said.acknowledgment);
-        host.expected(&self.ends).filter(|expected| (expected.sequence, expected.acknowledgment) == said)
+        let numbers = (self.payload.sequence, self.payload.acknowledgment);
+        host.expected(&self.ends).filter(|expected| (expected.sequence, expected.acknowledgment) == numbers)
     }
 
     /// Another connection between the same ends is in the way.
-    fn meet(&self, keys: &Keys, host: &dyn Host, old: Old, reason: Reason) -> Outcome {
+    fn meet(&self, keys: &Keys, host: &dyn Host, old: OldConnection, reason: Reason) -> Outcome {
         let may_begin = self.agreed(keys, host).is_some();
         if may_begin && self.is_newer(old) { Outcome::Clears(reason, old) } else { Outcome::Straggler }
     }
 
     /// Whether it begins a connection that is newer than the old one, and is no straggler of it or of one before: as a
     /// SYN in TIME-WAIT is judged (RFC 6191, section 2).
-    fn is_newer(&self, old: Old) -> bool {
+    fn is_newer(&self, old: OldConnection) -> bool {
         let is_after = |now: u32, then: u32| now.wrapping_sub(then) as i32 > 0;
-        is_after(self.said.sequence.wrapping_sub(1), old.next)
+        is_after(self.payload.sequence.wrapping_sub(1), old.next)
             || self.timestamps.is_some_and(|(now, _)| old.timestamp != 0 && is_after(now, old.timestamp))
     }
 
@@ -241,9 +241,9 @@ impl<'a> Arrived<'a> {
     /// has not.
     pub fn follow(&self, outcome: Outcome, made: bool, known: Option<Exchange>) -> Option<Exchange> {
         match outcome {
-            Outcome::Connection(..) if self.turns && made => Some(Exchange::begin(&self.said)),
+            Outcome::Connection(..) if self.turns && made => Some(Exchange::begin(&self.payload)),
             Outcome::Known if self.turns => known.map(|mut exchange| {
-                exchange.ask(&self.said);
+                exchange.follow_request(&self.payload);
                 exchange
             }),
             _ => known,
@@ -252,7 +252,7 @@ impl<'a> Arrived<'a> {
 
     /// The reset of the old connection that `frame`, this segment's, becomes (RFC 9293, section 3.5.2): no more than a TCP
     /// header, and by no option to be taken for old.
-    pub fn reset<'f>(&self, frame: &'f mut [u8], old: Old) -> &'f [u8] {
+    pub fn reset<'f>(&self, frame: &'f mut [u8], old: OldConnection) -> &'f [u8] {
         let FourTuple { client, service } = self.ends;
         let end = self.l4 + TCP_LEN;
         let Some(frame) = frame.get_mut(..end) else { return &[] };
@@ -269,7 +269,7 @@ impl<'a> Arrived<'a> {
             ip[ETHERNET_LEN + 4..ETHERNET_LEN + 6].copy_from_slice(&(TCP_LEN as u16).to_be_bytes());
         } else if let Some(header) = ip.get_mut(ETHERNET_LEN..).filter(|header| header.len() >= 20) {
             let len = ((header.len() + TCP_LEN) as u16).to_be_bytes();
-            let change = Change::of(&header[2..4], &len);
+            let change = ChecksumDelta::of(&header[2..4], &len);
             header[2..4].copy_from_slice(&len);
             let sum = change.applied(u16::from_be_bytes([header[10], header[11]]));
             header[10..12].copy_from_slice(&sum.to_be_bytes());

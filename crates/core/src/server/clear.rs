@@ -11,14 +11,14 @@ pub const CLEARING_NS: u64 = 50_000_000;
 
 /// A connection whose way was cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clearing {
+pub struct ClearedConnection {
     /// Nothing waits any longer then, by the monotonic clock, in nanoseconds.
     pub until_ns: u64,
     /// Whether the copy has come in, and the listener makes a connection of it.
     pub is_in: bool,
 }
 
-impl Clearing {
+impl ClearedConnection {
     /// Whether another segment of the connection waits, where the host has this socket for its ends. Where it doesn't, none does any more.
     pub fn holds(&mut self, now_ns: u64, socket: &Socket) -> bool {
         let has_connection = !matches!(socket, Socket::None | Socket::Listener | Socket::TimeWait(_));
@@ -31,15 +31,15 @@ impl Clearing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::accept::Old;
+    use super::super::accept::OldConnection;
     use super::*;
 
     #[test]
     fn segments_wait_until_the_connection_has_its_own_socket() {
-        let old = Old { next: 1, timestamp: 0 };
+        let old = OldConnection { next: 1, timestamp: 0 };
         let connection = Socket::Connection { first: 1, written: 1, old };
-        let cleared = Clearing { until_ns: 10, is_in: false };
-        let copied = Clearing { is_in: true, ..cleared };
+        let cleared = ClearedConnection { until_ns: 10, is_in: false };
+        let copied = ClearedConnection { is_in: true, ..cleared };
         for socket in [Socket::None, Socket::Listener, Socket::TimeWait(old), Socket::Opening, connection] {
             let (mut early, mut late) = (cleared, cleared);
             assert!(early.holds(9, &socket), "the socket is the old connection's: {socket:?}");

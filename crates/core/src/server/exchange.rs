@@ -20,7 +20,7 @@ const TAIL_LEN: usize = 8;
 
 /// A segment's data.
 #[derive(Clone, Copy, Debug)]
-pub struct Said<'a> {
+pub struct Payload<'a> {
     /// Sequence number of its first byte.
     pub sequence: u32,
     /// What it acknowledges.
@@ -31,7 +31,7 @@ pub struct Said<'a> {
     pub data: &'a [u8],
 }
 
-impl Said<'_> {
+impl Payload<'_> {
     fn end(&self) -> u32 {
         self.sequence.wrapping_add(self.data.len() as u32)
     }
@@ -55,7 +55,7 @@ impl Said<'_> {
 /// Two numbers that are written at once, since the other direction may be at work at the same time. Both directions name
 /// where the answer begins: by that the two belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct ExchangeSpan {
     /// Sequence number of the answer's first byte.
     pub begin: u32,
     /// Where the request ends, or the answer.
@@ -66,9 +66,9 @@ pub struct Turn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// The request. Written by what comes in.
-    pub asked: Turn,
+    pub request: ExchangeSpan,
     /// The answer; it ends where it begins as long as its end isn't known. Written, as is what follows, by what leaves.
-    pub answered: Turn,
+    pub answered: ExchangeSpan,
     /// Of an answer in chunks, the last bytes; the very last one is lowest.
     pub tail: u64,
     /// Of an answer in chunks, what is behind them.
@@ -88,12 +88,12 @@ fn is_up_to(number: u32, other: u32) -> bool {
 
 impl Exchange {
     /// From the first segment of a connection that is made here.
-    pub fn begin(first: &Said<'_>) -> Exchange {
+    pub fn begin(first: &Payload<'_>) -> Exchange {
         // The end of an answer that nobody has asked for.
         let before = first.acknowledgment.wrapping_sub(1);
         Exchange {
-            asked: Turn { begin: first.acknowledgment, end: first.end() },
-            answered: Turn { begin: before, end: before },
+            request: ExchangeSpan { begin: first.acknowledgment, end: first.end() },
+            answered: ExchangeSpan { begin: before, end: before },
             tail: 0,
             sent: 0,
             chunked: false,
@@ -103,71 +103,71 @@ impl Exchange {
     }
 
     /// What the client says next.
-    pub fn ask(&mut self, said: &Said<'_>) {
+    pub fn follow_request(&mut self, payload: &Payload<'_>) {
         // Something comes again.
-        if !self.plain || is_up_to(said.end(), self.asked.end) {
+        if !self.plain || is_up_to(payload.end(), self.request.end) {
             return;
         }
-        if said.sequence == self.asked.end && said.is_empty_line() {
-            self.asked.end = said.end();
+        if payload.sequence == self.request.end && payload.is_empty_line() {
+            self.request.end = payload.end();
             return;
         }
-        let Turn { begin, end } = self.answered;
+        let ExchangeSpan { begin, end } = self.answered;
         // It has the whole answer to what it has asked before, and says so: only now it asks again.
-        let in_turn = said.sequence == self.asked.end
-            && begin == self.asked.begin
+        let in_turn = payload.sequence == self.request.end
+            && begin == self.request.begin
             && end != begin
-            && said.acknowledgment == end;
-        if in_turn && said.is_request() {
-            self.asked = Turn { begin: said.acknowledgment, end: said.end() };
+            && payload.acknowledgment == end;
+        if in_turn && payload.is_request() {
+            self.request = ExchangeSpan { begin: payload.acknowledgment, end: payload.end() };
         } else {
             self.plain = false;
         }
     }
 
     /// What the server says; with `last` it is the last.
-    pub fn answer(&mut self, said: &Said<'_>, last: bool) {
+    pub fn answer(&mut self, payload: &Payload<'_>, last: bool) {
         if self.plain {
-            self.plain = !last && self.goes_on(said);
+            self.plain = !last && self.goes_on(payload);
         }
     }
 
-    fn goes_on(&mut self, said: &Said<'_>) -> bool {
-        let begin = self.asked.begin;
-        let Turn { begin: known, end } = self.answered;
-        if is_up_to(said.end(), begin) {
+    fn goes_on(&mut self, payload: &Payload<'_>) -> bool {
+        let begin = self.request.begin;
+        let ExchangeSpan { begin: known, end } = self.answered;
+        if is_up_to(payload.end(), begin) {
             return true; // of an answer before, that comes again
         }
         if known != begin {
-            return self.begins_or_overtakes(said, begin);
+            return self.begins_or_overtakes(payload, begin);
         }
         if !self.chunked {
-            return is_up_to(said.end(), end);
+            return is_up_to(payload.end(), end);
         }
-        if is_up_to(said.end(), self.sent) {
+        if is_up_to(payload.end(), self.sent) {
             return true; // this, too
         }
-        if said.sequence != self.sent || end != begin {
+        if payload.sequence != self.sent || end != begin {
             return false;
         }
-        self.add_chunks(said);
+        self.add_chunks(payload);
         true
     }
 
     /// What leaves of an answer of which the first has not. What waited until a neighbour was found is overtaken by what is sent
     /// once it is: a host's queue for it is emptied on one processor, while a process goes on on another.
-    fn begins_or_overtakes(&mut self, said: &Said<'_>, begin: u32) -> bool {
-        if said.sequence == begin {
-            return self.begin_answer(said);
+    fn begins_or_overtakes(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
+        if payload.sequence == begin {
+            return self.begin_answer(payload);
         }
         self.ahead = begin;
-        !is_up_to(said.sequence, begin)
+        !is_up_to(payload.sequence, begin)
     }
 
     /// The first of an answer; false where its end is not to be known.
-    fn begin_answer(&mut self, said: &Said<'_>) -> bool {
-        let begin = said.sequence;
-        let start = said.data.get(..ANSWER_HEAD_MAX).unwrap_or(said.data);
+    fn begin_answer(&mut self, payload: &Payload<'_>) -> bool {
+        let begin = payload.sequence;
+        let start = payload.data.get(..ANSWER_HEAD_MAX).unwrap_or(payload.data);
         let Some(head) = Head::read(start).filter(|head| !head.closes) else { return false };
         let Some(status) = start.strip_prefix(b"HTTP/1.1").and_then(|rest| rest.first_chunk::<4>()) else {
             return false;
@@ -190,24 +190,24 @@ impl Exchange {
                 }
                 self.chunked = true;
                 self.tail = 0;
-                self.answered = Turn { begin, end: begin };
-                self.add_chunks(said);
+                self.answered = ExchangeSpan { begin, end: begin };
+                self.add_chunks(payload);
                 return true;
             }
             end = end.wrapping_add(head.length as u32);
         }
-        self.answered = Turn { begin, end };
-        is_up_to(said.end(), end)
+        self.answered = ExchangeSpan { begin, end };
+        is_up_to(payload.end(), end)
     }
 
     /// More of an answer in chunks; it may be the end.
-    fn add_chunks(&mut self, said: &Said<'_>) {
-        let last = said.data.len().saturating_sub(TAIL_LEN);
-        let tail = said.data.iter().skip(last).fold(self.tail, |tail, byte| tail << 8 | u64::from(*byte));
+    fn add_chunks(&mut self, payload: &Payload<'_>) {
+        let last = payload.data.len().saturating_sub(TAIL_LEN);
+        let tail = payload.data.iter().skip(last).fold(self.tail, |tail, byte| tail << 8 | u64::from(*byte));
         self.tail = tail;
-        self.sent = said.end();
+        self.sent = payload.end();
         if self.tail.to_be_bytes().ends_with(LAST_CHUNK) {
-            self.answered = Turn { end: said.end(), ..self.answered };
+            self.answered = ExchangeSpan { end: payload.end(), ..self.answered };
         }
     }
 }
@@ -221,16 +221,16 @@ mod tests {
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
     /// What is known of a connection on which client and server say this in turn: the client first.
-    fn after(said: &[&[u8]]) -> Option<Exchange> {
+    fn after(payload: &[&[u8]]) -> Option<Exchange> {
         let (mut next, mut exchange) = ([7_u32, 9_u32], None::<Exchange>);
-        for (at, data) in said.iter().enumerate() {
+        for (at, data) in payload.iter().enumerate() {
             let (from, to) = if at % 2 == 0 { (0, 1) } else { (1, 0) };
-            let said = Said { sequence: next[from], acknowledgment: next[to], urgent: false, data };
+            let payload = Payload { sequence: next[from], acknowledgment: next[to], urgent: false, data };
             match &mut exchange {
-                None => exchange = Some(Exchange::begin(&said)),
+                None => exchange = Some(Exchange::begin(&payload)),
                 Some(exchange) if data.is_empty() => assert!(exchange.plain),
-                Some(exchange) if from == 0 => exchange.ask(&said),
-                Some(exchange) => exchange.answer(&said, false),
+                Some(exchange) if from == 0 => exchange.follow_request(&payload),
+                Some(exchange) => exchange.answer(&payload, false),
             }
             next[from] = next[from].wrapping_add(data.len() as u32);
         }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn an_empty_line_is_no_reason_for_doubt() {
-        let plain = |said: &[&[u8]]| after(said).is_some_and(|exchange| exchange.plain);
+        let plain = |payload: &[&[u8]]| after(payload).is_some_and(|exchange| exchange.plain);
         assert!(plain(&[BEHIND_LINE, ANSWER, GET, ANSWER, BEHIND_LINE, ANSWER]));
         assert!(plain(&[GET, ANSWER, b"\r\n", b"", GET, ANSWER]));
         assert!(plain(&[GET, b"", b"\r\n", ANSWER, GET, ANSWER]));

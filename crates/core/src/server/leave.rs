@@ -9,11 +9,11 @@
 
 use core::net::SocketAddr;
 
-use super::exchange::{Exchange, Said};
-use super::segment::Segment;
+use super::exchange::{Exchange, Payload};
+use super::segment::TcpSegment;
 use super::{Offer, Reason, Tables};
 use crate::net::Protocol;
-use crate::net::checksum::Change;
+use crate::net::checksum::ChecksumDelta;
 use crate::net::tcp::{TCP_LEN, option, options};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG};
 use crate::path::cookie::FourTuple;
@@ -25,7 +25,7 @@ pub struct Leaving<'a> {
     /// Between whom.
     pub ends: FourTuple,
     /// What it says.
-    pub said: Said<'a>,
+    pub payload: Payload<'a>,
     flags: u8,
     offer: Offer,
     /// Where the options begin in the frame, in bytes, and where they end.
@@ -35,12 +35,12 @@ pub struct Leaving<'a> {
 impl<'a> Leaving<'a> {
     /// `None` of every other frame, and of segments of no interest, as most are.
     pub fn read(tables: &Tables, frame: &'a [u8]) -> Option<Leaving<'a>> {
-        let segment = Segment::read(frame)?;
+        let segment = TcpSegment::read(frame)?;
         let (address, port) = (segment.src.ip(), segment.src.port());
         let offer = *tables.services.get(&VipKey { address, port, protocol: Protocol::Tcp })?;
         Some(Leaving {
             ends: FourTuple { client: segment.dst, service: SocketAddr::new(address, port) },
-            said: Said {
+            payload: Payload {
                 sequence: segment.tcp.seq.get(),
                 acknowledgment: segment.tcp.ack.get(),
                 urgent: segment.tcp.flags & TCP_URG != 0,
@@ -62,10 +62,10 @@ impl<'a> Leaving<'a> {
 
     /// What is known of whose turn it is on the connection, after this segment.
     pub fn follow(&self, known: Option<Exchange>) -> Option<Exchange> {
-        let says = !self.said.data.is_empty() || self.flags & (TCP_FIN | TCP_RST) != 0;
+        let has_payload = !self.payload.data.is_empty() || self.flags & (TCP_FIN | TCP_RST) != 0;
         known.map(|mut exchange| {
-            if self.offer.turns && self.flags & TCP_SYN == 0 && says {
-                exchange.answer(&self.said, self.flags & (TCP_FIN | TCP_RST) != 0);
+            if self.offer.turns && self.flags & TCP_SYN == 0 && has_payload {
+                exchange.answer(&self.payload, self.flags & (TCP_FIN | TCP_RST) != 0);
             }
             exchange
         })
@@ -90,7 +90,7 @@ impl<'a> Leaving<'a> {
         let as_summed = |size: u16| if (at - l4) % 2 == 1 { size.swap_bytes() } else { size }.to_be_bytes();
         let half = |place: usize| frame.get(place..place + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
         let (Some(sum), Some(was)) = (half(l4 + 16), half(at + 2)) else { return false };
-        let sum = Change::of(&as_summed(was), &as_summed(most)).applied(sum);
+        let sum = ChecksumDelta::of(&as_summed(was), &as_summed(most)).applied(sum);
         frame[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
         frame[at + 2..at + 4].copy_from_slice(&most.to_be_bytes());
         true

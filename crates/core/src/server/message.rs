@@ -20,7 +20,7 @@ pub struct Head {
 
 /// How far the bytes at hand tell of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum MessageParse {
     /// It is whole.
     Whole(Head),
     /// It goes on behind them; no line of it that is whole is unusual.
@@ -33,13 +33,13 @@ impl Head {
     /// Reads the head that `bytes` begin with; nothing if it has no end there, or anything in it is unusual.
     pub fn read(bytes: &[u8]) -> Option<Head> {
         match Head::read_up_to(bytes, LENGTH_MAX) {
-            Reading::Whole(head) => Some(head),
-            Reading::Cut | Reading::Odd => None,
+            MessageParse::Whole(head) => Some(head),
+            MessageParse::Cut | MessageParse::Odd => None,
         }
     }
 
     /// The same where the body may be as long as this, in bytes.
-    pub(super) fn read_up_to(bytes: &[u8], length_max: u64) -> Reading {
+    pub(super) fn read_up_to(bytes: &[u8], length_max: u64) -> MessageParse {
         let (mut head, mut rest, mut is_first) = (Head::default(), bytes, true);
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, behind) = rest.split_at(end + 1);
@@ -49,18 +49,18 @@ impl Head {
             let line = line.strip_suffix(b"\r\n");
             let Some(line) = line.filter(|line| line.iter().all(|byte| *byte >= b' ' || *byte == b'\t'))
             else {
-                return Reading::Odd;
+                return MessageParse::Odd;
             };
             if line.is_empty() {
                 head.len = bytes.len() - rest.len();
-                return Reading::Whole(head);
+                return MessageParse::Whole(head);
             }
             if !is_first && head.add_field(line, length_max).is_none() {
-                return Reading::Odd;
+                return MessageParse::Odd;
             }
             is_first = false;
         }
-        Reading::Cut
+        MessageParse::Cut
     }
 
     fn add_field(&mut self, line: &[u8], length_max: u64) -> Option<()> {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_head_says_of_its_body() {
+    fn response_head_gives_body_length() {
         let head = |lengths, codings, length, closes| Head { len: 0, lengths, codings, length, closes };
         for (text, says) in [
             ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", head(0, 0, 0, false)),
@@ -120,7 +120,7 @@ mod tests {
             (" \r\nConnections: close\r\n\r\n", head(0, 0, 0, false)),
         ] {
             assert_eq!(read(&[text, "body"].concat()), Some(Head { len: text.len(), ..says }), "{text:?}");
-            let cut = |len| Head::read_up_to(&text.as_bytes()[..len], LENGTH_MAX) == Reading::Cut;
+            let cut = |len| Head::read_up_to(&text.as_bytes()[..len], LENGTH_MAX) == MessageParse::Cut;
             assert!((0..text.len()).all(cut), "{text:?} has an end before, or is unusual");
         }
         let most = |length: u64| std::format!("x\r\nContent-Length: {length}\r\n\r\n");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_is_not_gone_by() {
+    fn unusual_head_is_rejected() {
         for text in [
             "x\r\nContent-Length: 5\n\r\n",
             "x\n\r\n\r\n",

@@ -14,13 +14,13 @@ mod pending;
 mod reason;
 mod segment;
 
-pub use accept::{Arrived, Expectation, Host, Made, Old, Outcome, Socket, Terms};
-pub use clear::{CLEARING_NS, Clearing};
-pub use exchange::{Exchange, Said, Turn};
+pub use accept::{Arrived, Expectation, Host, Made, OldConnection, Outcome, Socket, Terms};
+pub use clear::{CLEARING_NS, ClearedConnection};
+pub use exchange::{Exchange, ExchangeSpan, Payload};
 pub use leave::Leaving;
 pub use message::Head;
 pub use open::open;
-pub use pending::{Answer, Pending, Sent};
+pub use pending::{Pending, ResponseProgress, Sent};
 pub use reason::Reason;
 
 use alloc::collections::{BTreeMap, BTreeSet};

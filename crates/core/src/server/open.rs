@@ -7,14 +7,14 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::{Offer, Reason, Tables};
 use crate::net::Protocol;
-use crate::net::checksum::Change;
+use crate::net::checksum::ChecksumDelta;
 use crate::net::ip::{Fault, Fragment, IPV4_LEN, IPV6_LEN, is_martian, walk};
 use crate::net::packet::Packet;
 use crate::net::wire::{
     ETHERNET_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, FragmentHeader, GUE_PORT, IPV4_FRAGMENT_OFFSET,
     IPV4_MORE_FRAGMENTS, Ipv4, Ipv6, Mac, Udp, protocol,
 };
-use crate::path::mark::{self, GUE_LAST, GUE_MARKED, MARK_LEN, PASSED, PASSED_TWICE, Passed};
+use crate::path::mark::{self, ForwardCount, GUE_LAST, GUE_MARKED, MARK_LEN, PASSED, PASSED_TWICE};
 use crate::path::tables::VipKey;
 
 const UDP_LEN: usize = 8;
@@ -40,7 +40,7 @@ pub fn open(tables: &Tables, packet: &mut Packet<'_>) -> Option<Reason> {
     if tables.marks.is_some() && [PASSED, PASSED_TWICE].iter().any(is_source) {
         return Some(Reason::ForgedMark);
     }
-    let outer = Outer::read(packet.frame()).filter(|outer| tables.addresses.contains(&outer.to))?;
+    let outer = OuterHeader::read(packet.frame()).filter(|outer| tables.addresses.contains(&outer.to))?;
     match outer.inside(tables) {
         Ok(inner) => {
             inner.take_out(packet, tables.marks.is_some());
@@ -51,7 +51,7 @@ pub fn open(tables: &Tables, packet: &mut Packet<'_>) -> Option<Reason> {
 }
 
 /// The packet around the packet.
-struct Outer<'a> {
+struct OuterHeader<'a> {
     from: IpAddr,
     to: IpAddr,
     /// Of its IP and UDP headers, in bytes.
@@ -66,18 +66,18 @@ struct Outer<'a> {
 }
 
 /// An outer IP header, and how the frame goes on behind it.
-struct Behind<'a> {
-    outer: Outer<'a>,
+struct Encapsulated<'a> {
+    outer: OuterHeader<'a>,
     is_later_fragment: bool,
     bytes: &'a [u8],
 }
 
-impl<'a> Outer<'a> {
-    fn read(frame: &'a [u8]) -> Option<Outer<'a>> {
+impl<'a> OuterHeader<'a> {
+    fn read(frame: &'a [u8]) -> Option<OuterHeader<'a>> {
         let (ethernet, packet) = Ethernet::ref_from_prefix(frame).ok()?;
-        let Behind { outer, is_later_fragment, bytes } = match ethernet.ethertype.get() {
-            ETHERTYPE_IPV4 => Outer::read_v4(packet)?,
-            ETHERTYPE_IPV6 => Outer::read_v6(packet)?,
+        let Encapsulated { outer, is_later_fragment, bytes } = match ethernet.ethertype.get() {
+            ETHERTYPE_IPV4 => OuterHeader::read_v4(packet)?,
+            ETHERTYPE_IPV6 => OuterHeader::read_v6(packet)?,
             _ => return None,
         };
         if outer.protocol != protocol::UDP {
@@ -90,7 +90,7 @@ impl<'a> Outer<'a> {
         }
         let udp_len = usize::from(udp.len.get());
         let rest = outer.rest.get(UDP_LEN..udp_len);
-        Some(Outer {
+        Some(OuterHeader {
             len: outer.len + UDP_LEN,
             is_malformed: outer.is_malformed || rest.is_none(),
             is_gue: true,
@@ -99,14 +99,14 @@ impl<'a> Outer<'a> {
         })
     }
 
-    fn read_v4(packet: &'a [u8]) -> Option<Behind<'a>> {
+    fn read_v4(packet: &'a [u8]) -> Option<Encapsulated<'a>> {
         let (ip, bytes) = Ipv4::ref_from_prefix(packet).ok()?;
         if ip.version_ihl >> 4 != 4 {
             return None;
         }
         let rest = packet.get(IPV4_LEN..usize::from(ip.total_len.get()));
         let word = ip.fragment.get();
-        let outer = Outer {
+        let outer = OuterHeader {
             from: Ipv4Addr::from_bits(ip.src.get()).into(),
             to: Ipv4Addr::from_bits(ip.dst.get()).into(),
             len: IPV4_LEN,
@@ -117,10 +117,10 @@ impl<'a> Outer<'a> {
             is_gue: false,
             rest: rest.unwrap_or_default(),
         };
-        Some(Behind { outer, is_later_fragment: word & IPV4_FRAGMENT_OFFSET != 0, bytes })
+        Some(Encapsulated { outer, is_later_fragment: word & IPV4_FRAGMENT_OFFSET != 0, bytes })
     }
 
-    fn read_v6(packet: &'a [u8]) -> Option<Behind<'a>> {
+    fn read_v6(packet: &'a [u8]) -> Option<Encapsulated<'a>> {
         let (ip, mut bytes) = Ipv6::ref_from_prefix(packet).ok()?;
         let word = ip.version_class_flow.get();
         if word >> 28 != 6 {
@@ -131,7 +131,7 @@ impl<'a> Outer<'a> {
             protocol::FRAGMENT => Some(view::<FragmentHeader>(&mut bytes).ok()?),
             _ => None,
         };
-        let outer = Outer {
+        let outer = OuterHeader {
             from: Ipv6Addr::from(ip.src).into(),
             to: Ipv6Addr::from(ip.dst).into(),
             len: IPV6_LEN,
@@ -143,7 +143,7 @@ impl<'a> Outer<'a> {
             rest: rest.unwrap_or_default(),
         };
         let is_later_fragment = fragment.is_some_and(|header| header.offset_more.get() >> 3 != 0);
-        Some(Behind { outer, is_later_fragment, bytes })
+        Some(Encapsulated { outer, is_later_fragment, bytes })
     }
 
     /// What is to come out, if it may.
@@ -180,12 +180,12 @@ impl<'a> Outer<'a> {
     }
 
     /// How often the packet in `rest` was passed on, as the header's mark says; nothing of that packet is believed before.
-    fn passed(&self, tables: &Tables, gue: &Gue, rest: &[u8]) -> Result<Option<Passed>, Reason> {
+    fn passed(&self, tables: &Tables, gue: &Gue, rest: &[u8]) -> Result<Option<ForwardCount>, Reason> {
         let Some(mark) = gue.mark else {
             // That it is the last is worth no more than the mark.
             return if gue.flags & GUE_LAST == 0 { Ok(None) } else { Err(Reason::ForgedMark) };
         };
-        let (mut rest, passed) = (rest, Passed::of_flags(gue.flags));
+        let (mut rest, passed) = (rest, ForwardCount::of_flags(gue.flags));
         let inner: (IpAddr, IpAddr) = if gue.protocol == protocol::IPV4 {
             let ip: &Ipv4 = view(&mut rest)?;
             (Ipv4Addr::from_bits(ip.src.get()).into(), Ipv4Addr::from_bits(ip.dst.get()).into())
@@ -342,20 +342,20 @@ struct Inner {
     /// What its ECN field is to be.
     ecn: u8,
     /// How often it was passed on, if that is known.
-    passed: Option<Passed>,
+    passed: Option<ForwardCount>,
 }
 
 impl Inner {
     /// The frame keeps its addresses, unless its source is to say how often it was passed on. Of what has no mark nobody knows:
     /// it is kept here.
     fn take_out(&self, packet: &mut Packet<'_>, marks: bool) {
-        let is_room = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
-        debug_assert!(is_room, "what is in front of the packet was longer");
+        let fits = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
+        debug_assert!(fits, "what is in front of the packet was longer");
         if let Some(ip) = packet.frame_mut().get_mut(ETHERNET_LEN..) {
             self.set_ecn(ip);
         }
         if marks {
-            packet.mark_source(if self.passed == Some(Passed::Once) { PASSED } else { PASSED_TWICE });
+            packet.mark_source(if self.passed == Some(ForwardCount::Once) { PASSED } else { PASSED_TWICE });
         }
     }
 
@@ -366,7 +366,7 @@ impl Inner {
             }
         } else if let Some(&[first, tos]) = ip.first_chunk() {
             let now = tos & !ECN | self.ecn;
-            let change = Change::of(&[first, tos], &[first, now]);
+            let change = ChecksumDelta::of(&[first, tos], &[first, now]);
             if let (true, Some(&[high, low])) = (now != tos, ip.get(10..12)) {
                 let sum = change.applied(u16::from_be_bytes([high, low])).to_be_bytes();
                 ip[1] = now;

@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use super::message::{Head, Reading};
+use super::message::{Head, MessageParse};
 
 /// The least that is read of a request: method, target and version don't fit into fewer bytes (RFC 9112, section 3).
 const REQUEST_MIN: usize = 16;
@@ -24,7 +24,7 @@ const EMPTY_LINE: &[u8] = b"\r\n";
 
 /// How far an answer is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ResponseProgress {
     /// It has not begun, or its head is not whole yet.
     Waiting,
     /// It has begun, and its end is known.
@@ -38,7 +38,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// What is known of the answer.
-    pub answer: Answer,
+    pub answer: ResponseProgress,
     /// Whether it is one to HEAD, which has no body (RFC 9110, section 9.3.2).
     pub is_head: bool,
     /// Sequence number at which the answer begins.
@@ -68,7 +68,7 @@ impl Pending {
     /// One of which nothing is known.
     pub fn unknown() -> Pending {
         Pending {
-            answer: Answer::Unknown,
+            answer: ResponseProgress::Unknown,
             is_head: false,
             begin_sequence: 0,
             end_sequence: 0,
@@ -82,9 +82,9 @@ impl Pending {
     #[must_use]
     pub fn request(before: Option<Pending>, acknowledgment: u32, data: &[u8]) -> Option<Pending> {
         let is_open = before.is_some_and(|before| match before.answer {
-            Answer::Waiting => true, // more of that request
-            Answer::Known => before.end_sequence != acknowledgment,
-            Answer::Unknown => false,
+            ResponseProgress::Waiting => true, // more of that request
+            ResponseProgress::Known => before.end_sequence != acknowledgment,
+            ResponseProgress::Unknown => false,
         });
         let data = data.strip_prefix(EMPTY_LINE).unwrap_or(data);
         if is_open || !is_request(data) {
@@ -92,8 +92,8 @@ impl Pending {
         }
         // What follows these is no HTTP/1 (RFC 9113, section 3.4; RFC 9110, section 9.3.6).
         let answer = match data.starts_with(b"PRI ") || data.starts_with(b"CONNECT ") {
-            true => Answer::Unknown,
-            false => Answer::Waiting,
+            true => ResponseProgress::Unknown,
+            false => ResponseProgress::Waiting,
         };
         Some(Pending {
             answer,
@@ -106,18 +106,18 @@ impl Pending {
     /// Takes in the server's next segment. `head` has the bytes of the answer's head that were sent before, while it isn't whole.
     pub fn send(&mut self, sent: &Sent<'_>, head: &mut Vec<u8>) {
         match self.answer {
-            Answer::Waiting => {
+            ResponseProgress::Waiting => {
                 let expected = self.begin_sequence.wrapping_add(head.len() as u32);
                 match sent.sequence.wrapping_sub(expected) as i32 {
                     0 => self.begin_answer(sent, head),
-                    ahead if ahead > 0 => self.answer = Answer::Unknown, // bytes before it went by unseen
-                    _ => return,                                         // something from before comes again
+                    ahead if ahead > 0 => self.answer = ResponseProgress::Unknown, // bytes before it went by unseen
+                    _ => return, // something from before comes again
                 }
             }
-            Answer::Known if sent.position + sent.data.len() as u64 > self.end => {
-                self.answer = Answer::Unknown;
+            ResponseProgress::Known if sent.position + sent.data.len() as u64 > self.end => {
+                self.answer = ResponseProgress::Unknown;
             }
-            Answer::Known | Answer::Unknown => {}
+            ResponseProgress::Known | ResponseProgress::Unknown => {}
         }
         if sent.is_last {
             self.finish(
@@ -125,7 +125,7 @@ impl Pending {
                 sent.sequence.wrapping_add(sent.data.len() as u32),
             );
         }
-        if self.answer != Answer::Waiting {
+        if self.answer != ResponseProgress::Waiting {
             head.clear();
         }
     }
@@ -133,9 +133,11 @@ impl Pending {
     /// Nothing comes behind this position: an answer that has promised more ends here.
     fn finish(&mut self, position: u64, sequence: u32) {
         match self.answer {
-            Answer::Known if position < self.end => (self.end, self.end_sequence) = (position, sequence),
-            Answer::Known | Answer::Unknown => {}
-            Answer::Waiting => self.answer = Answer::Unknown,
+            ResponseProgress::Known if position < self.end => {
+                (self.end, self.end_sequence) = (position, sequence)
+            }
+            ResponseProgress::Known | ResponseProgress::Unknown => {}
+            ResponseProgress::Waiting => self.answer = ResponseProgress::Unknown,
         }
     }
 
@@ -152,13 +154,13 @@ impl Pending {
                 break;
             }
             let head = match Head::read_up_to(start, LENGTH_MAX) {
-                Reading::Whole(head) => head,
-                Reading::Cut if start.len() < ANSWER_HEAD_MAX => {
+                MessageParse::Whole(head) => head,
+                MessageParse::Cut if start.len() < ANSWER_HEAD_MAX => {
                     (self.begin_sequence, self.begin) = (sequence, position);
                     kept.extend_from_slice(rest);
                     return;
                 }
-                Reading::Cut | Reading::Odd => break,
+                MessageParse::Cut | MessageParse::Odd => break,
             };
             let Some(status) = status(start) else { break };
             if (100..200).contains(&status) && status != 101 {
@@ -173,7 +175,7 @@ impl Pending {
                 break;
             }
             *self = Pending {
-                answer: Answer::Known,
+                answer: ResponseProgress::Known,
                 begin_sequence: sequence,
                 end_sequence: sequence.wrapping_add((end - position) as u32),
                 begin: position,
@@ -182,7 +184,7 @@ impl Pending {
             };
             return;
         }
-        self.answer = Answer::Unknown;
+        self.answer = ResponseProgress::Unknown;
     }
 
     /// How long the body is, where that can be known (RFC 9112, section 6.3).
@@ -198,7 +200,8 @@ impl Pending {
 
     /// What the client lacks of the answer, in bytes, where that is known; so much of the connection it has acknowledged.
     pub fn left(&self, acknowledged: u64) -> Option<u64> {
-        (self.answer == Answer::Known).then(|| self.end.saturating_sub(acknowledged.max(self.begin)))
+        (self.answer == ResponseProgress::Known)
+            .then(|| self.end.saturating_sub(acknowledged.max(self.begin)))
     }
 }
 
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn head_and_body_less_what_is_acknowledged_is_left() {
+    fn bytes_left_are_response_minus_acknowledged() {
         let head = answer("200 OK", "Content-Length: 1000\r\n");
         let len = head.len() as u64;
         let mut connection = Connection::new();
@@ -323,11 +326,11 @@ mod tests {
         for no_head in ["HTTP/2.0", "HTTP/1.1 200 OK\n", "HTTP/1.1 200 OK\r\nA\r\n b\r\n"] {
             let mut connection = Connection::new();
             connection.request(GET).answer(no_head);
-            assert_eq!(connection.pending.unwrap().answer, Answer::Unknown, "{no_head}");
+            assert_eq!(connection.pending.unwrap().answer, ResponseProgress::Unknown, "{no_head}");
         }
         let mut ends = Connection::new();
         ends.request(GET).answer(&ok[..20]).send("", true);
-        assert_eq!((ends.pending.unwrap().answer, ends.head.len()), (Answer::Unknown, 0));
+        assert_eq!((ends.pending.unwrap().answer, ends.head.len()), (ResponseProgress::Unknown, 0));
     }
 
     #[test]
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_whose_end_nobody_can_know_are_unknown() {
+    fn responses_without_length_have_unknown_end() {
         for head in [
             answer("200 OK", ""),
             answer("200 OK", "Content-Length: 5\r\nContent-Length: 5\r\n"),
@@ -378,11 +381,11 @@ mod tests {
         ] {
             let mut connection = Connection::new();
             connection.request(GET).answer(&head);
-            assert_eq!(connection.pending.unwrap().answer, Answer::Unknown, "{head}");
+            assert_eq!(connection.pending.unwrap().answer, ResponseProgress::Unknown, "{head}");
         }
         for request in ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "CONNECT a:1 HTTP/1.1\r\n\r\n"] {
             let mut connection = Connection::new();
-            assert_eq!(connection.request(request).pending.unwrap().answer, Answer::Unknown);
+            assert_eq!(connection.request(request).pending.unwrap().answer, ResponseProgress::Unknown);
         }
     }
 
@@ -427,17 +430,17 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_from_before_is_passed_over() {
+    fn retransmission_of_earlier_answer_is_ignored() {
         let head = answer("200 OK", "Content-Length: 10\r\n");
         let mut pending = Pending::request(None, FIRST, GET.as_bytes()).unwrap();
         let sent = |sequence, data| Sent { sequence, position: 0, data, is_last: false };
         let head_so_far = &mut Vec::new();
         pending.send(&sent(FIRST.wrapping_sub(5), b"12345"), head_so_far);
-        assert_eq!(pending.answer, Answer::Waiting);
+        assert_eq!(pending.answer, ResponseProgress::Waiting);
         pending.send(&sent(FIRST, head.as_bytes()), head_so_far);
-        assert_eq!(pending.answer, Answer::Known);
+        assert_eq!(pending.answer, ResponseProgress::Known);
         let mut late = Pending::request(None, FIRST, GET.as_bytes()).unwrap();
         late.send(&sent(FIRST.wrapping_add(1), head.as_bytes()), head_so_far);
-        assert_eq!(late.answer, Answer::Unknown);
+        assert_eq!(late.answer, ResponseProgress::Unknown);
     }
 }

@@ -12,7 +12,7 @@ use crate::net::wire::{
     Ipv6, Mac, Tcp, protocol,
 };
 
-pub(super) struct Segment<'a> {
+pub(super) struct TcpSegment<'a> {
     /// The frame's source.
     pub from: Mac,
     pub src: SocketAddr,
@@ -26,9 +26,9 @@ pub(super) struct Segment<'a> {
     pub end: usize,
 }
 
-impl<'a> Segment<'a> {
+impl<'a> TcpSegment<'a> {
     /// The header is there as far as its fields go; options and data need not be.
-    pub(super) fn read(frame: &'a [u8]) -> Option<Segment<'a>> {
+    pub(super) fn read(frame: &'a [u8]) -> Option<TcpSegment<'a>> {
         let (ethernet, packet) = Ethernet::ref_from_prefix(frame).ok()?;
         let (src, dst, l4, end): (IpAddr, IpAddr, usize, usize) = match ethernet.ethertype.get() {
             ETHERTYPE_IPV4 => {
@@ -52,7 +52,7 @@ impl<'a> Segment<'a> {
         };
         let (tcp, _) = Tcp::ref_from_prefix(packet.get(l4..)?).ok()?;
         let header_len = tcp.header_len();
-        (header_len >= TCP_LEN).then_some(Segment {
+        (header_len >= TCP_LEN).then_some(TcpSegment {
             from: ethernet.src,
             src: SocketAddr::new(src, tcp.src_port.get()),
             dst: SocketAddr::new(dst, tcp.dst_port.get()),

@@ -5,19 +5,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::world::{DIRECTOR, ROUTER, World};
 use etherparse::PacketBuilder;
-use evener_core::farm::choose::{Choice, Content, Nobody, Request, Why};
-use evener_core::farm::membership::{Member, Place, ServerRoute, Source};
+use evener_core::farm::choose::{
+    ChoiceReason, ChosenServer, ConnectionRequest, NoServerReason, RequestContent,
+};
+use evener_core::farm::membership::{LinkAddress, Member, ServerOrigin, ServerRoute};
 use evener_core::farm::plan::{Hosts, MemberState, Plan, ServiceState, Slots, plan};
 use evener_core::farm::{Method, Route, Service, example};
 use evener_core::net::packet::{HEADROOM, Packet};
-use evener_core::path::content::{Found, PathPattern, Reading, read};
-use evener_core::path::cookie::{FourTuple, Keys, Schedule, SharedKeys, Terms};
+use evener_core::path::content::{ContentParse, PathPattern, RouteMatch, read};
+use evener_core::path::cookie::{FourTuple, Keys, Schedule, SharedKeys, SynOptions};
 use evener_core::path::decide::{Decision, Memory, decide};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Vip};
-use evener_core::pool::WHOLE;
-use evener_core::pool::health::{State, Status};
+use evener_core::pool::FULL_WEIGHT;
+use evener_core::pool::health::{HealthState, HealthStatus};
 use evener_core::pool::policy::{Fills, names_for_packets};
 use proptest::prelude::*;
 
@@ -29,7 +31,7 @@ const PATHS: [&str; 5] = ["/img/a", "/img/b/last", "/js/a", "/x", "/"];
 
 /// A server of this weight that works, or doesn't; its name is its number.
 fn member(number: usize, weight: u16, works: bool) -> MemberState {
-    let place = Place { mac: super::world::SERVER, ifindex: 1 };
+    let place = LinkAddress { mac: super::world::SERVER, ifindex: 1 };
     let own = IpAddr::from([192, 0, 2, 2]);
     MemberState {
         member: Member {
@@ -41,15 +43,19 @@ fn member(number: usize, weight: u16, works: bool) -> MemberState {
             weight,
             local: false,
             draining: false,
-            source: Source::Listed,
+            source: ServerOrigin::Listed,
             since_ms: 0,
             last_seen_ms: None,
         },
-        health: Status { state: if works { State::Up } else { State::Down }, since_ms: 0, was_up: false },
+        health: HealthStatus {
+            state: if works { HealthState::Up } else { HealthState::Down },
+            since_ms: 0,
+            was_up: false,
+        },
         admin_draining: false,
         refuses: false,
         share: None,
-        tenths: WHOLE,
+        tenths: FULL_WEIGHT,
     }
 }
 
@@ -129,10 +135,10 @@ impl Known {
 fn ask<'p>(
     plan: &'p Plan,
     known: &Known,
-    request: &Request<'_>,
+    request: &ConnectionRequest<'_>,
     frame: &[u8],
     moves: bool,
-) -> (Result<Choice<'p>, Nobody>, Decision) {
+) -> (Result<ChosenServer<'p>, NoServerReason>, Decision) {
     let vip = vip(plan);
     let before = copies(&known.cursors);
     let foretold = plan.foretell(&known.memory(&known.cursors), vip, request);
@@ -169,7 +175,7 @@ fn syn(client: SocketAddr) -> Vec<u8> {
 fn first(known: &Known, client: SocketAddr, text: &str) -> Vec<u8> {
     let ends = FourTuple { client, service: SocketAddr::new(VIP.into(), 80) };
     let keys = SharedKeys(&known.keys).at(NOW);
-    let cookie = keys.make(&ends, ISN, Terms::new(false, Some(1_460), None)).unwrap();
+    let cookie = keys.make(&ends, ISN, SynOptions::new(false, Some(1_460), None)).unwrap();
     let mut frame = Vec::new();
     let head = head(client, ISN + 1).ack(cookie.number.wrapping_add(1)).psh();
     head.write(&mut frame, text.as_bytes()).unwrap();
@@ -188,7 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_first_packet_goes_where_it_was_said(
+    fn explained_server_gets_first_packet(
         (policy, servers) in farms(),
         connections in prop::collection::vec(prop::collection::vec(0u64..6, 6), 1..24),
     ) {
@@ -198,7 +204,7 @@ proptest! {
         for (port, loads) in (0..).zip(&connections) {
             known.load(loads);
             let client = client(port);
-            let request = Request { client: Some(client), content: Content::Unread, named: None };
+            let request = ConnectionRequest { client: Some(client), content: RequestContent::Unread, named: None };
             let (choice, decision) = ask(&plan, &known, &request, &syn(client), true);
             prop_assert_eq!(decision.server, choice.map_or(NO_SERVER, |choice| choice.server));
             if let Ok(choice) = choice {
@@ -208,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn a_request_goes_where_it_was_said_or_is_read_by_who_says_so(
+    fn explained_server_gets_request_or_punt_does(
         (policy, servers) in farms(),
         connections in prop::collection::vec((prop::collection::vec(0u64..6, 6), 0..PATHS.len()), 1..24),
     ) {
@@ -220,22 +226,22 @@ proptest! {
         for (port, (loads, path)) in (0..).zip(&connections) {
             known.load(loads);
             let (client, text) = (client(port), format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", PATHS[*path]));
-            let Reading::Asked(asked) = read(text.as_bytes()) else { panic!("{text}") };
+            let ContentParse::Request(asked) = read(text.as_bytes()) else { panic!("{text}") };
             let found = routes.find(&asked);
-            let by_packets = matches!(found, Found::Ring { .. });
-            let request = Request { client: Some(client), content: Content::Asked(asked), named: None };
+            let by_packets = matches!(found, RouteMatch::Ring { .. });
+            let request = ConnectionRequest { client: Some(client), content: RequestContent::Key(asked), named: None };
             let (choice, decision) = ask(&plan, &known, &request, &first(&known, client, &text), by_packets);
             match choice {
                 Ok(choice) if by_packets => {
-                    let begun = decision.begun.unwrap();
+                    let begun = decision.new_connection.unwrap();
                     prop_assert_eq!((decision.server, begun.route), (choice.server, choice.route));
                 }
-                Ok(_) | Err(Nobody::NoServer) => prop_assert_eq!(decision.server, punt),
+                Ok(_) | Err(NoServerReason::NoServer) => prop_assert_eq!(decision.server, punt),
                 Err(nobody) => panic!("{nobody:?}"),
             }
             // What was looked up elsewhere is the same.
             let (route, ring) = routes.find_all(&asked);
-            let routed = Request { content: Content::Routed { route, ring }, ..request };
+            let routed = ConnectionRequest { content: RequestContent::Routed { route, ring }, ..request };
             let memory = known.memory(&known.cursors);
             prop_assert_eq!(plan.foretell(&memory, vip, &routed), plan.foretell(&memory, vip, &request));
         }
@@ -243,7 +249,7 @@ proptest! {
 }
 
 #[test]
-fn who_was_named_is_taken_if_it_may_have_the_connection() {
+fn named_server_is_chosen_if_route_allows() {
     let service = service(Method::Handoff, number("round-robin"));
     let plan = planned(&service, members(&[(1, true), (1, true), (1, true), (0, true), (1, false)]));
     let known = Known::new(&plan);
@@ -253,11 +259,12 @@ fn who_was_named_is_taken_if_it_may_have_the_connection() {
     };
     let ask = |path: &str, named| {
         let text = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-        let Reading::Asked(asked) = read(text.as_bytes()) else { panic!("{text}") };
-        let request = Request { client: Some(client(1)), content: Content::Asked(asked), named };
+        let ContentParse::Request(asked) = read(text.as_bytes()) else { panic!("{text}") };
+        let request =
+            ConnectionRequest { client: Some(client(1)), content: RequestContent::Key(asked), named };
         plan.foretell(&memory, vip(&plan), &request).map(|choice| (choice.server, choice.why))
     };
-    assert_eq!(ask("/js/a", slot(2)), Ok((slot(2).unwrap(), Why::Named)));
+    assert_eq!(ask("/js/a", slot(2)), Ok((slot(2).unwrap(), ChoiceReason::Named)));
     // Its route forbids it; it takes no new sessions; it has failed; there is none.
     for (path, named) in [
         ("/js/a", slot(1)),
@@ -266,31 +273,31 @@ fn who_was_named_is_taken_if_it_may_have_the_connection() {
         ("/", Some(4_000)),
         ("/", vip(&plan).handoff.map(|h| h.punt)),
     ] {
-        assert_eq!(ask(path, named), Ok((slot(0).unwrap(), Why::Turn)), "{path} {named:?}");
+        assert_eq!(ask(path, named), Ok((slot(0).unwrap(), ChoiceReason::Turn)), "{path} {named:?}");
     }
 }
 
 #[test]
-fn a_choice_waits_for_what_it_depends_on() {
+fn choice_without_needed_facts_has_no_server() {
     let (turn, hash) = (number("round-robin"), number("hash"));
     for (method, policy, client, content, expected) in [
-        (Method::L2, hash, None, Content::Unread, Some(Nobody::Unnamed)),
-        (Method::L2, turn, None, Content::Unread, None),
-        (Method::L2, hash, Some(client(1)), Content::Unread, None),
-        (Method::Handoff, turn, Some(client(1)), Content::Unread, Some(Nobody::Unread)),
-        (Method::Handoff, turn, None, Content::Routed { route: None, ring: 0 }, None),
+        (Method::L2, hash, None, RequestContent::Unread, Some(NoServerReason::Unnamed)),
+        (Method::L2, turn, None, RequestContent::Unread, None),
+        (Method::L2, hash, Some(client(1)), RequestContent::Unread, None),
+        (Method::Handoff, turn, Some(client(1)), RequestContent::Unread, Some(NoServerReason::Unread)),
+        (Method::Handoff, turn, None, RequestContent::Routed { route: None, ring: 0 }, None),
         (
             Method::Handoff,
             turn,
             None,
-            Content::Routed { route: Some(0), ring: 60_000 },
-            Some(Nobody::NoServer),
+            RequestContent::Routed { route: Some(0), ring: 60_000 },
+            Some(NoServerReason::NoServer),
         ),
     ] {
         let service = service(method, policy);
         let plan = planned(&service, members(&[(1, true), (2, true)]));
         let known = Known::new(&plan);
-        let request = Request { client, content, named: None };
+        let request = ConnectionRequest { client, content, named: None };
         let answer = plan.choose(&known.memory(&known.cursors), vip(&plan), &request);
         assert_eq!(answer.err(), expected, "{method} {content:?}");
     }

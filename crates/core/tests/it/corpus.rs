@@ -9,10 +9,11 @@ use std::path::Path;
 use super::world::{DIRECTOR, World, ways};
 use evener_core::net::packet::Checksum;
 use evener_core::node::peers::wire::LEN;
-use evener_core::node::peers::{HostSetting, Peers, Settings};
+use evener_core::node::peers::{HostSetting, PeerSettings, Peers};
 use evener_core::node::secret::{Key, Secret, TAG_LEN};
 use evener_core::path::content::{
-    Asked, Class, Found, HashKey, HostPattern, PathPattern, Reading, Route, Routes, Why, read,
+    ContentParse, HashKey, HostPattern, PathPattern, PuntReason, RequestClass, RequestKey, RouteMatch,
+    RoutePattern, Routes, read,
 };
 use evener_core::path::decide::{Reason, Verdict};
 use evener_core::path::seed::Seed;
@@ -163,7 +164,7 @@ fn the_corpus_of_turns_is_followed_without_harm() {
 /// The host that the corpus of datagrams is addressed to.
 fn peers(key: Key) -> Peers {
     let host = |name: &str, last| HostSetting { name: name.into(), address: [10, 0, 0, last].into() };
-    let settings = Settings {
+    let settings = PeerSettings {
         name: "web1".into(),
         hosts: vec![host("web1", 1), host("web2", 2)],
         services: vec!["web".into()],
@@ -201,7 +202,7 @@ fn the_corpus_of_datagrams_is_taken_in_without_harm() {
 
 /// Where a request goes among three routes, of which the last is complex.
 fn routes() -> Routes {
-    let route = |ring, host, path| Route {
+    let route = |ring, host, path| RoutePattern {
         host: HostPattern::parse(host).ok(),
         path: PathPattern::parse(path).ok(),
         methods: vec![],
@@ -220,32 +221,35 @@ fn the_corpus_of_requests_is_read_without_harm() {
         let reading = read(&payload);
         for len in 0..payload.len() {
             let before = read(&payload[..len]);
-            assert!(before == reading || before == Reading::Ask(Why::Incomplete), "{before:?}, {reading:?}");
+            assert!(
+                before == reading || before == ContentParse::Punt(PuntReason::Incomplete),
+                "{before:?}, {reading:?}"
+            );
         }
         let asked = match reading {
-            Reading::Asked(asked @ Asked { class: Class::Hello, .. }) => {
+            ContentParse::Request(asked @ RequestKey { class: RequestClass::Hello, .. }) => {
                 hellos += 1;
                 asked
             }
-            Reading::Asked(asked) => {
+            ContentParse::Request(asked) => {
                 requests += 1;
                 asked
             }
-            Reading::Ask(Why::Incomplete) => {
+            ContentParse::Punt(PuntReason::Incomplete) => {
                 incomplete += 1;
                 continue;
             }
-            Reading::Ask(Why::Odd | Why::Split) => {
+            ContentParse::Punt(PuntReason::Odd | PuntReason::Split) => {
                 odd += 1;
                 continue;
             }
         };
         let (route, ring) = routes.find_all(&asked);
         match routes.find(&asked) {
-            Found::Ring { route: found, ring: its_ring } => {
+            RouteMatch::Ring { route: found, ring: its_ring } => {
                 assert_eq!((Some(found), its_ring), (route, ring))
             }
-            Found::Ask => assert!(route.is_none_or(|route| route == routes.complex_from)),
+            RouteMatch::Punt => assert!(route.is_none_or(|route| route == routes.complex_from)),
         }
     }
     let counts = [requests, hellos, incomplete, odd];
@@ -259,8 +263,8 @@ fn hellos_of_a_real_client_are_read() {
         [("hello-tls12", "img.example.com"), ("hello-tls13", "www.example.com"), ("hello-without-name", "")];
     for (file, name) in names {
         let hello = fs::read(corpus.join(file)).unwrap();
-        let wanted = Asked { class: Class::Hello, host: name.as_bytes(), path: b"", method: b"" };
-        assert_eq!(read(&hello), Reading::Asked(wanted), "{file}");
-        assert_eq!(read(&hello[..hello.len() - 1]), Reading::Ask(Why::Incomplete), "{file}");
+        let wanted = RequestKey { class: RequestClass::Hello, host: name.as_bytes(), path: b"", method: b"" };
+        assert_eq!(read(&hello), ContentParse::Request(wanted), "{file}");
+        assert_eq!(read(&hello[..hello.len() - 1]), ContentParse::Punt(PuntReason::Incomplete), "{file}");
     }
 }

@@ -11,7 +11,7 @@ use evener_core::net::packet::{Checksum, Packet};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::decide::{Reason, Verdict};
-use evener_core::path::mark::Passed;
+use evener_core::path::mark::ForwardCount;
 use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::tables::{
     Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
@@ -91,7 +91,7 @@ fn entry(host: usize, local: bool, way: Forwarding) -> ServerEntry {
     ServerEntry { identity, mac: mac(host), ifindex: 1, weight: 1, up: true, local, forwarding: way }
 }
 
-fn tunnel(own: usize, to: usize, encapsulation: Encapsulation, mark: Option<Passed>) -> Forwarding {
+fn tunnel(own: usize, to: usize, encapsulation: Encapsulation, mark: Option<ForwardCount>) -> Forwarding {
     Forwarding::Tunnel { encapsulation, from: address(own), to: address(to), mtu: 1500, mark }
 }
 
@@ -145,8 +145,8 @@ impl Dice {
                 0 => continue,
                 1 => Forwarding::Link,
                 2 => tunnel(host, peer, Encapsulation::Ipip, None),
-                3 => tunnel(host, peer, Encapsulation::Gue, Some(Passed::Once)),
-                _ => tunnel(host, peer, Encapsulation::Gue, Some(Passed::Twice)),
+                3 => tunnel(host, peer, Encapsulation::Gue, Some(ForwardCount::Once)),
+                _ => tunnel(host, peer, Encapsulation::Gue, Some(ForwardCount::Twice)),
             };
             // A host is no peer of its own.
             tables.servers.insert(slot, entry(peer, peer == host, way));
@@ -165,7 +165,7 @@ impl Dice {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn a_packet_meets_three_hosts_at_most_whatever_they_believe(seed: u64, hosts in 1..=HOSTS_MAX) {
+    fn packet_visits_at_most_three_hosts(seed: u64, hosts in 1..=HOSTS_MAX) {
         let mut dice = Dice(seed);
         let mut worlds: Vec<World> = (0..hosts).map(|host| World::of(dice.tables(host, hosts))).collect();
         for round in 0..6 {
@@ -220,7 +220,7 @@ impl Farm {
             };
             tables.servers.insert(self.slot(host, peer), entry(peer, peer == host, way));
             if peer != host {
-                let way = tunnel(host, peer, Encapsulation::Gue, Some(Passed::Twice));
+                let way = tunnel(host, peer, Encapsulation::Gue, Some(ForwardCount::Twice));
                 tables.servers.insert(self.slot(host, peer) + 50, entry(peer, false, way));
             }
         }
@@ -257,7 +257,7 @@ fn change() -> impl Strategy<Value = Change> {
 
 /// By IPIP no host learns how often a packet was passed on: there is no second chance behind it.
 fn method() -> impl Strategy<Value = Forwarding> {
-    prop_oneof![Just(Forwarding::Link), Just(tunnel(0, 0, Encapsulation::Gue, Some(Passed::Once)))]
+    prop_oneof![Just(Forwarding::Link), Just(tunnel(0, 0, Encapsulation::Gue, Some(ForwardCount::Once)))]
 }
 
 proptest! {
@@ -308,7 +308,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     /// Whatever a stranger on the link makes look as if another host had passed it on.
     #[test]
-    fn what_strangers_seem_to_pass_on_ends_no_open_connection(
+    fn forged_forwarded_segment_ends_no_connection(
         seed: u64, to in 1..3usize, method in method(), forged in prop::collection::vec((0..4usize, any::<u8>()), 1..12),
     ) {
         let farm = Farm { stateless: false, method, seed };

@@ -5,6 +5,7 @@
 mod choose;
 mod corpus;
 mod every_host;
+mod fast_path;
 mod gain;
 mod heads;
 mod inside;
@@ -13,7 +14,6 @@ mod produced;
 mod queries;
 mod segments;
 mod sessions;
-mod short;
 mod tunnels;
 mod turns;
 mod world;

@@ -7,7 +7,7 @@ use etherparse::PacketBuilder;
 use evener_core::net::packet::Checksum;
 use evener_core::path::decide::{Decision, HELD_FRAME_MAX, Reason, Verdict};
 use evener_core::path::sessions::{SessionKey, State, Value};
-use evener_core::path::tables::{Forwarding, Handoff, Later, NO_SERVER};
+use evener_core::path::tables::{Forwarding, Handoff, NO_SERVER, RehandoffMode};
 
 const CLIENT: [u8; 4] = [203, 0, 113, 7];
 const VIP: [u8; 4] = [192, 0, 2, 100];
@@ -15,7 +15,7 @@ const PORT: u16 = 40_000;
 const NOW: u32 = 1_000;
 
 /// A connection with server 1, of a service whose routes nobody knows: whatever is asked for may be another's.
-fn world(later: Later) -> World {
+fn world(later: RehandoffMode) -> World {
     let World { mut tables, .. } = World::new(SocketAddr::new(VIP.into(), 80), Forwarding::Link);
     let handoff = Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later };
     tables.vips.values_mut().filter(|vip| vip.id == 1).for_each(|vip| vip.handoff = Some(handoff));
@@ -42,12 +42,12 @@ fn session(world: &World) -> Option<(u16, State, u32)> {
 }
 
 fn outcome(decision: &Decision) -> (Verdict, Reason, Option<Reason>) {
-    (decision.verdict, decision.reason, decision.beside)
+    (decision.verdict, decision.reason, decision.also_counted)
 }
 
 #[test]
-fn a_request_that_moves_is_held_and_leaves_everything_as_it_was() {
-    let (world, request) = (world(Later::Rehandoff), segment("GET /a HTTP/1.1\r\n\r\n"));
+fn rehandoff_request_is_held_and_changes_no_state() {
+    let (world, request) = (world(RehandoffMode::Rehandoff), segment("GET /a HTTP/1.1\r\n\r\n"));
     let before = session(&world);
     let (decision, after) = world.decide(&request, Checksum::Whole, NOW);
     assert_eq!(outcome(&decision), (Verdict::Hold, Reason::Moves, None));
@@ -64,7 +64,7 @@ fn a_request_that_moves_is_held_and_leaves_everything_as_it_was() {
 
 #[test]
 fn a_request_that_is_its_servers_after_all_goes_there() {
-    let (world, request) = (world(Later::Rehandoff), segment("GET /a HTTP/1.1\r\n\r\n"));
+    let (world, request) = (world(RehandoffMode::Rehandoff), segment("GET /a HTTP/1.1\r\n\r\n"));
     let (expected, after) = world.decide(&segment("more of a request"), Checksum::Whole, NOW);
     let (decision, stays) = world.stay(&request, NOW);
     assert_eq!(decision, expected);
@@ -75,21 +75,21 @@ fn a_request_that_is_its_servers_after_all_goes_there() {
 #[test]
 fn a_connection_that_cant_move_ends_as_one_of_a_service_that_closes() {
     let request = segment("GET /a HTTP/1.1\r\n\r\n");
-    let closing = world(Later::Close);
+    let closing = world(RehandoffMode::Close);
     let expected = closing.decide(&request, Checksum::Whole, NOW);
     let reset = (Verdict::Forward { ifindex: 1 }, Reason::Reset, Some(Reason::Elsewhere));
     assert_eq!(outcome(&expected.0), reset);
 
-    let moving = world(Later::Rehandoff);
+    let moving = world(RehandoffMode::Rehandoff);
     assert_eq!(moving.end(&request, NOW), expected);
     assert_eq!(session(&moving), session(&closing));
     assert_eq!(session(&moving), Some((1, State::Closing, NOW + 100)));
 }
 
 #[test]
-fn what_ends_when_all_is_different_by_now_is_reset_or_nobodys() {
+fn ended_rehandoff_with_changed_session_is_reset_or_dropped() {
     let request = segment("GET /a HTTP/1.1\r\n\r\n");
-    let mut world = world(Later::Rehandoff);
+    let mut world = world(RehandoffMode::Rehandoff);
     // The session is over.
     let (decision, _) = world.end(&request, NOW + 60);
     assert_eq!(outcome(&decision), (Verdict::Forward { ifindex: 1 }, Reason::Reset, None));

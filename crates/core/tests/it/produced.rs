@@ -182,7 +182,7 @@ fn pseudo_sum(frame: &[u8], v6: bool, len: u32) -> u16 {
 }
 
 #[test]
-fn what_is_too_long_is_told_so() {
+fn too_long_packet_is_answered_too_big() {
     for v6 in [false, true] {
         let vip = SocketAddr::new(address(v6, 0x0900), 80);
         let client = SocketAddr::new(address(v6, 0x0700), 40_000);

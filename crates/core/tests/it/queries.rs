@@ -5,21 +5,21 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use evener_core::dns::{
-    Address, Allowance, Asked, Balanced, Draw, Limit, Name, Names, NoneAlive, Settings, Transport, UDP_MAX,
-    Zone, rtype,
+    Address, AddressPool, Catalog, DnsRequest, EmptyPool, Limit, Name, NameSettings, RateBucket, Selection,
+    Transport, UDP_MAX, Zone, rtype,
 };
 use evener_core::path::seed::Seed;
 
 const KEY: Seed = Seed(1, 2);
 const HEADER: usize = 12;
 
-static NAMES: LazyLock<Names> = LazyLock::new(names);
+static NAMES: LazyLock<Catalog> = LazyLock::new(names);
 
 fn name(text: &str) -> Name {
     Name::parse(text).unwrap()
 }
 
-fn names() -> Names {
+fn names() -> Catalog {
     let apex = name("example.com");
     let times = [7u32, 3_600, 600, 604_800, 60].map(u32::to_be_bytes).concat();
     let soa = [name("ns.example.com").as_wire(), name("host.example.com").as_wire(), &times].concat();
@@ -40,16 +40,21 @@ fn names() -> Names {
     let mut zone = Zone::new(apex, records).unwrap();
     let www = name("www.example.com");
     zone.balance(&www, 0).unwrap();
-    let settings =
-        Settings { name: www, ttl_s: 5, top: 3, draw: Draw::Client, none_alive: NoneAlive::Refuse };
+    let settings = NameSettings {
+        name: www,
+        ttl_s: 5,
+        top: 3,
+        draw: Selection::SourceHash,
+        empty_pool: EmptyPool::Refuse,
+    };
     let one = |address: &str, lives| Address {
         address: address.parse().unwrap(),
         share: 1,
-        lives,
+        healthy: lives,
         given: Arc::default(),
     };
     let addresses = [one("192.0.2.11", true), one("192.0.2.12", true), one("2001:db8::13", false)];
-    Names::new([Arc::new(zone)], vec![Arc::new(Balanced::new(settings, &addresses, [0, 0]))], KEY, "lb1")
+    Catalog::new([Arc::new(zone)], vec![Arc::new(AddressPool::new(settings, &addresses, [0, 0]))], KEY, "lb1")
 }
 
 /// Behind a name. A pointer leads back, so every reader comes to an end.
@@ -81,11 +86,12 @@ pub fn answer_and_check(bytes: &[u8]) -> String {
     let client: IpAddr = if how & 2 == 0 { [198, 51, 100, 7].into() } else { [0x20; 16].into() };
     // One answer, of which the first query takes the only one.
     let limit = Limit { per_second: 1, burst: 1, ..Limit::default() };
-    let mut allowance = Allowance::new(limit, KEY, Arc::default());
+    let mut allowance = RateBucket::new(limit, KEY, Arc::default());
     let is_limited = how & 4 != 0 && allowance.take(client, 1).is_ok();
     let limit =
         (how & 4 == 0 || is_limited).then_some(&mut allowance).filter(|_| transport == Transport::Udp);
-    let asked = Asked { bytes: query, client, transport, now_s: 1_000, now_ms: 1, turn: u64::from(*how) };
+    let asked =
+        DnsRequest { bytes: query, client, transport, now_s: 1_000, now_ms: 1, turn: u64::from(*how) };
     let mut out = vec![0xaa; 65_535];
     let Some(answered) = NAMES.answer(&asked, limit, &mut out) else { return "unanswered".to_owned() };
     let answer = &out[..answered.len];

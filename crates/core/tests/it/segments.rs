@@ -7,17 +7,17 @@ use evener_core::net::Protocol;
 use evener_core::net::checksum;
 use evener_core::net::wire::TCP_RST;
 use evener_core::path::cookie::{FourTuple, Keys};
-use evener_core::path::parse::Glance;
+use evener_core::path::parse::PacketEndpoints;
 use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{
-    Arrived, Expectation, Host, Leaving, Made, Offer, Old, Outcome, Socket, Tables, Terms,
+    Arrived, Expectation, Host, Leaving, Made, Offer, OldConnection, Outcome, Socket, Tables, Terms,
 };
 
 /// A host that has, by the client's port, every kind of socket.
 struct World;
 
-const OLD: Old = Old { next: 5_000, timestamp: 9 };
+const OLD: OldConnection = OldConnection { next: 5_000, timestamp: 9 };
 
 impl Host for World {
     fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket {
@@ -69,14 +69,14 @@ pub fn meet_and_check(frame: &[u8]) -> String {
         return format!("leaves, {clamped:?}, {held}");
     }
     let Some(arrived) = Arrived::read(&tables(), frame) else { return "none".into() };
-    let glance = Glance::of(frame).unwrap();
+    let glance = PacketEndpoints::of(frame).unwrap();
     assert_eq!((glance.src, glance.dst), (arrived.ends.client, arrived.ends.service));
     let keys = Keys { key: Seed(15, 16), epoch: 15_625 };
     let outcome = arrived.outcome(&keys, &World);
     let Outcome::Clears(reason, old) = outcome else { return format!("{outcome:?}") };
     let mut after = frame.to_vec();
     let reset = arrived.reset(&mut after, old);
-    let seen = Glance::of(reset).unwrap();
+    let seen = PacketEndpoints::of(reset).unwrap();
     assert_eq!((seen.src, seen.dst, seen.tcp_flags), (glance.src, glance.dst, TCP_RST));
     assert_eq!(usize::from(seen.len) + 14, reset.len());
     let tcp = &reset[reset.len() - 20..];

@@ -67,7 +67,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_within_his_share_is_put_out(acts in prop::collection::vec(act(), 1..900)) {
+    fn vip_within_share_loses_no_session(acts in prop::collection::vec(act(), 1..900)) {
         let world = World::new();
         let sessions = world.sessions();
         for (vip, own) in (0u16..).zip(OWN) {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use evener_core::net::Protocol;
 use evener_core::net::packet::Packet;
 use evener_core::path::mark::{PASSED, PASSED_TWICE};
-use evener_core::path::parse::Glance;
+use evener_core::path::parse::PacketEndpoints;
 use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use evener_core::server::{Offer, Reason, Tables, open};
@@ -45,7 +45,7 @@ pub fn open_and_check(frame: &[u8]) -> Option<Reason> {
     }
     assert!(after.len() + 20 <= frame.len() && frame[..12] == after[..12]);
     assert_eq!(frame[frame.len() - after.len() + 34..], after[34..], "all but the first header is as it was");
-    let inside = Glance::of(&after).unwrap();
+    let inside = PacketEndpoints::of(&after).unwrap();
     assert!(addresses(10).contains(&inside.dst.ip()), "{inside:?}");
     assert!(usize::from(inside.len) + 14 <= after.len(), "{inside:?}");
     let source = &with.1[6..12];

@@ -2,7 +2,7 @@
 //! bit: the server) and whether that comes late (the next ones: so many bytes), two for the length, and the data.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
-use evener_core::server::{Exchange, Head, Said};
+use evener_core::server::{Exchange, Head, Payload};
 
 /// How often each was seen.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -26,23 +26,23 @@ pub fn follow_and_check(bytes: &[u8]) -> Seen {
         check_head(data);
         let (from, to) = (usize::from(who & 1), usize::from(!who & 1));
         let sequence = next[from].wrapping_sub(u32::from(who >> 1));
-        let said = Said { sequence, acknowledgment: next[to], urgent: false, data };
+        let said = Payload { sequence, acknowledgment: next[to], urgent: false, data };
         let before = exchange;
         match &mut exchange {
             None => exchange = Some(Exchange::begin(&said)),
-            Some(exchange) if from == 0 => exchange.ask(&said),
+            Some(exchange) if from == 0 => exchange.follow_request(&said),
             Some(exchange) => exchange.answer(&said, data.is_empty()),
         }
         next[from] = sequence.wrapping_add(len as u32);
         let now = exchange.unwrap();
-        seen.requests += u32::from(before.is_none_or(|before| before.asked != now.asked));
+        seen.requests += u32::from(before.is_none_or(|before| before.request != now.request));
         let Some(before) = before else { continue };
         assert!(before.plain || now == before, "what is in doubt stays so");
         seen.doubts += u32::from(before.plain && !now.plain);
         if now.answered == before.answered || !now.plain {
             continue;
         }
-        assert!(from == 1 && now.answered.begin == now.asked.begin, "{now:?}");
+        assert!(from == 1 && now.answered.begin == now.request.begin, "{now:?}");
         seen.answers += 1;
         seen.chunked += u32::from(now.chunked);
         let is_whole = now.answered.end.wrapping_sub(next[1]) as i32 >= 0;

@@ -10,11 +10,11 @@ use evener_core::net::packet::{Checksum, HEADROOM, Packet};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::cookie::{NO_KEYS, SharedKeys};
-use evener_core::path::decide::{Decision, Memory, decide, decide_long, end, stay};
+use evener_core::path::decide::{Decision, Memory, decide, end, slow_path, stay};
 use evener_core::path::fragments::{FragmentKey, Fragments, Track};
 use evener_core::path::guesses::Guesses;
 use evener_core::path::lease::{ENDLESS, Lease};
-use evener_core::path::mark::{self, Passed, SharedMarker};
+use evener_core::path::mark::{self, ForwardCount, SharedMarker};
 use evener_core::path::ports::{POOL_BUCKETS, POOLS, Ports};
 use evener_core::path::routes::{FibResult, Routes};
 use evener_core::path::seed::Seed;
@@ -23,7 +23,8 @@ use evener_core::path::sessions::{
     Bucket4, Bucket6, Counted, SHARE_WORDS, SessionKey, Sessions, Shares, State, Value, buckets_for,
 };
 use evener_core::path::tables::{
-    Behind, Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip, VipKey,
+    Forwarding, HASH_SLOTS, IdleTicks, Pick, ReplyOrigin, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
+    VipKey,
 };
 use evener_core::path::unmatched::Unmatched;
 
@@ -104,7 +105,7 @@ impl World {
             );
             if let Forwarding::Nat { to, .. } = way {
                 let endpoint = VipKey { address: to.ip(), port: to.port(), protocol };
-                tables.endpoints.insert(endpoint, vec![Behind { vip: id, server: 1 }]);
+                tables.endpoints.insert(endpoint, vec![ReplyOrigin { vip: id, server: 1 }]);
             }
         }
         tables.rings.insert(
@@ -133,7 +134,7 @@ impl World {
             from: [10, 0, 0, 1].into(),
             to: [10, 0, 0, 12].into(),
             mtu: 1500,
-            mark: Some(Passed::Twice),
+            mark: Some(ForwardCount::Twice),
         };
         tables.servers.extend([(2, entry(Forwarding::Link)), (3, entry(last))]);
         tables.vips.values_mut().for_each(|vip| (vip.own, vip.stateless) = (2, vip.id == 2));
@@ -184,9 +185,9 @@ impl World {
         on(frame, checksum, |packet| decide(&self.tables, &self.memory(), packet, now))
     }
 
-    /// The same the long way.
-    pub(crate) fn decide_long(&self, frame: &[u8], checksum: Checksum, now: u32) -> (Decision, Vec<u8>) {
-        on(frame, checksum, |packet| decide_long(&self.tables, &self.memory(), packet, now))
+    /// The same on the slow path.
+    pub(crate) fn slow_path(&self, frame: &[u8], checksum: Checksum, now: u32) -> (Decision, Vec<u8>) {
+        on(frame, checksum, |packet| slow_path(&self.tables, &self.memory(), packet, now))
     }
 
     /// Notes a session of the first VIP that is at work, with server 1.
@@ -244,7 +245,7 @@ pub(crate) fn ways(v6: bool) -> Vec<Forwarding> {
         let (from, to) = ("2001:db8:a::1".parse().unwrap(), "2001:db8:a::11".parse().unwrap());
         ways.push(Forwarding::Tunnel { encapsulation, from, to, mtu, mark: None });
         if encapsulation == Encapsulation::Gue {
-            ways.push(Forwarding::Tunnel { encapsulation, from, to, mtu, mark: Some(Passed::Once) });
+            ways.push(Forwarding::Tunnel { encapsulation, from, to, mtu, mark: Some(ForwardCount::Once) });
         }
     }
     ways

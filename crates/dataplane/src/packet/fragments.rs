@@ -11,12 +11,12 @@ use crate::xdp::abi::FRAGMENTS_MAX;
 /// Bounded: the oldest goes.
 #[derive(Debug, Default)]
 pub(super) struct FirstFragments {
-    noted: Mutex<Noted>,
+    noted: Mutex<TrackedFragments>,
     count: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Noted {
+struct TrackedFragments {
     tracks: HashMap<FragmentKey, Track>,
     /// The keys, oldest first.
     order: VecDeque<FragmentKey>,
@@ -28,7 +28,7 @@ impl FirstFragments {
         self.count.load(Relaxed)
     }
 
-    fn noted(&self) -> MutexGuard<'_, Noted> {
+    fn noted(&self) -> MutexGuard<'_, TrackedFragments> {
         // Between its two parts nothing can fail.
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_puts_the_oldest_out_and_nothing_grows() {
+    fn fragment_flood_evicts_oldest_and_stays_bounded() {
         let memory = FirstFragments::default();
         let key = |id| FragmentKey {
             src: "203.0.113.7".parse().unwrap(),

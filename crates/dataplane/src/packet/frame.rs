@@ -10,14 +10,14 @@ use super::outbox::{Exits, Filling, Outbox, l3_of, make_local};
 use super::ring::{RESERVE, VLAN_LEN};
 use super::segments::{Gathered, Segments, finish_checksum};
 use super::tally::Tally;
-use super::tell::{Before, Teller};
+use super::trace::{EventSender, TraceContext};
 use super::virtio::{VIRTIO_LEN, Virtio};
-use crate::events::Watch;
-use crate::moves::Moves;
-use crate::waiting::Room;
+use crate::events::TraceFilter;
+use crate::fragment_queue::FragmentQueue;
+use crate::rehandoff::RehandoffSlot;
 
 /// What every frame meets.
-pub(super) struct Surroundings<'a> {
+pub(super) struct FrameContext<'a> {
     pub(super) tables: &'a Tables,
     pub(super) withheld: &'a Withheld,
     pub(super) memory: &'a Memory<'a>,
@@ -27,49 +27,49 @@ pub(super) struct Surroundings<'a> {
     /// The loopback interface, by which frames go up the host's own stack.
     pub(super) loopback: u32,
     pub(super) now: u32,
-    pub(super) watch: &'a Watch,
-    pub(super) teller: &'a Teller,
-    pub(super) moves: &'a Moves,
+    pub(super) watch: &'a TraceFilter,
+    pub(super) teller: &'a EventSender,
+    pub(super) moves: &'a RehandoffSlot,
 }
 
 /// What working on frames uses up and makes anew.
-pub(super) struct Tools {
+pub(super) struct FrameScratch {
     pub(super) tally: Tally,
-    pub(super) room: Room,
+    pub(super) fragments: FragmentQueue,
     segments: Segments,
     /// For frames that don't stand in the ring.
     outbox: Outbox,
 }
 
-impl Tools {
-    pub(super) fn new() -> Tools {
-        Tools {
+impl FrameScratch {
+    pub(super) fn new() -> FrameScratch {
+        FrameScratch {
             tally: Tally::new(),
-            room: Room::default(),
+            fragments: FragmentQueue::default(),
             segments: Segments::default(),
             outbox: Outbox::new(),
         }
     }
 
     /// Holds a frame, as was decided.
-    fn hold(&mut self, decision: &Decision, frame: &[u8], around: &Surroundings<'_>) {
+    fn hold(&mut self, decision: &Decision, frame: &[u8], around: &FrameContext<'_>) {
         let Decision { reason, server, .. } = *decision;
         self.tally.reason(reason);
         if matches!(reason, Reason::Moves | Reason::KeptBack) {
             return around.moves.give(reason, around.ingress, server, frame);
         }
-        if !self.room.hold(frame, around.ingress, around.now) {
+        if !self.fragments.hold(frame, around.ingress, around.now) {
             self.tally.reason(Reason::FragmentLost);
         }
     }
 
     /// Decides again the frames that wait for their first fragment.
-    pub(super) fn look_into_room(&mut self, around: &Surroundings<'_>) {
-        use crate::waiting::Outcome;
-        let Tools { tally, room, outbox, .. } = self;
-        room.decide(around.tables, around.memory, around.now, |outcome| match outcome {
-            Outcome::Lost => tally.reason(Reason::FragmentLost),
-            Outcome::Decided { decision, len, packet } => {
+    pub(super) fn release_fragments(&mut self, around: &FrameContext<'_>) {
+        use crate::fragment_queue::WaitOutcome;
+        let FrameScratch { tally, fragments, outbox, .. } = self;
+        fragments.decide(around.tables, around.memory, around.now, |outcome| match outcome {
+            WaitOutcome::Lost => tally.reason(Reason::FragmentLost),
+            WaitOutcome::Decided { decision, len, packet } => {
                 tally.decision(&decision, len);
                 outbox.carry_out(&decision, packet, around.loopback, around.exits);
             }
@@ -101,8 +101,8 @@ impl Tools {
 pub(super) fn work<'f>(
     buffer: &'f mut [u8],
     tag: Option<(u16, u16)>,
-    around: &Surroundings<'_>,
-    tools: &mut Tools,
+    around: &FrameContext<'_>,
+    tools: &mut FrameScratch,
     batch: &mut Filling<'_, 'f>,
 ) {
     let Some(virtio) = buffer.get(RESERVE - VIRTIO_LEN..).and_then(|rest| rest.first_chunk()) else { return };
@@ -114,10 +114,10 @@ pub(super) fn work<'f>(
     }
     packet.segment_len = virtio.segment_len();
     let len = packet.frame().len();
-    let before = Before::of(around.watch, around.tables, &packet);
+    let before = TraceContext::of(around.watch, around.tables, &packet);
     let decision = decide(around.tables, around.memory, &mut packet, around.now);
     if let Some(before) = before {
-        around.teller.tell(around.watch, before, &decision, packet.frame());
+        around.teller.trace(around.watch, before, &decision, packet.frame());
     }
     if decision.verdict == Verdict::Hold {
         return tools.hold(&decision, packet.frame(), around);
@@ -164,7 +164,7 @@ pub(super) fn work<'f>(
 }
 
 /// Whether a frame that is passed goes up the host's own stack by the loopback interface, for the stack sees nothing else of it.
-fn goes_up(reason: Reason, frame: &[u8], around: &Surroundings<'_>) -> bool {
+fn goes_up(reason: Reason, frame: &[u8], around: &FrameContext<'_>) -> bool {
     match reason {
         Reason::Local | Reason::IcmpForwarded => true,
         Reason::NotService => around.withheld.has(around.tables, around.ingress, frame),
@@ -214,7 +214,7 @@ fn finished(frame: &mut [u8], virtio: &Virtio) -> Virtio {
 }
 
 /// The host's own stack sends the packet on: it has yet to find the neighbour.
-fn by_host(frame: &mut [u8], virtio: &Virtio, tools: &mut Tools, exits: &Exits, link: Option<u32>) {
+fn by_host(frame: &mut [u8], virtio: &Virtio, tools: &mut FrameScratch, exits: &Exits, link: Option<u32>) {
     let l3 = l3_of(frame);
     if let Some(gathered) = gathered(frame, None, l3, virtio) {
         tools.segments.cut(&gathered, 0);

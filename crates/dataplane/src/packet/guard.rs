@@ -26,15 +26,15 @@ use crate::EngineError;
 pub(super) struct Guard {
     /// The rules that were last asked for, and the numbers of their interfaces: one that comes back under its name has
     /// lost its hook.
-    asked: Option<(Vec<u32>, String)>,
+    installed: Option<(Vec<u32>, String)>,
     /// The same as the kernel held them then.
     held: Option<String>,
     changes: Option<Changes>,
-    state: State,
+    state: GuardState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum GuardState {
     #[default]
     None,
     /// Those of an earlier daemon, perhaps.
@@ -82,7 +82,7 @@ fn own(tables: &Tables, server: u16) -> Option<IpAddr> {
 impl Guard {
     /// No rules yet, but for what an earlier daemon may have left.
     pub(super) fn after(earlier: bool) -> Guard {
-        Guard { state: if earlier { State::Inherited } else { State::None }, ..Guard::default() }
+        Guard { state: if earlier { GuardState::Inherited } else { GuardState::None }, ..Guard::default() }
     }
 
     /// Keeps the stack from the packets of these tables, in the place of what an earlier call or a killed
@@ -93,31 +93,31 @@ impl Guard {
     pub(super) fn apply(&mut self, tables: &Tables) -> Result<Withheld, EngineError> {
         let local = local_addresses();
         self.change(tables, &local)?;
-        Ok(Withheld { local: (self.state == State::Rules).then_some(local) })
+        Ok(Withheld { local: (self.state == GuardState::Rules).then_some(local) })
     }
 
     fn change(&mut self, tables: &Tables, local: &BTreeSet<IpAddr>) -> Result<(), EngineError> {
         let interfaces = names(tables)?;
         let devices = with_vlans(&interfaces, &vlans());
-        let asked = (tables.interfaces.keys().copied().collect(), rules(tables, &devices, local));
-        if self.asked.as_ref() == Some(&asked) {
+        let installed = (tables.interfaces.keys().copied().collect(), rules(tables, &devices, local));
+        if self.installed.as_ref() == Some(&installed) {
             return Ok(());
         }
-        match (self.write(&asked.1), self.state) {
-            (Ok(()), _) => self.state = State::Rules,
+        match (self.write(&installed.1), self.state) {
+            (Ok(()), _) => self.state = GuardState::Rules,
             // They are made for what is in force, and can't be taken back either: so nothing else comes into force.
-            (Err(error), State::Rules) => {
+            (Err(error), GuardState::Rules) => {
                 return Err(EngineError::system("changing the guard", "CAP_NET_ADMIN", error));
             }
             (Err(error), state) => {
                 stays_silent(tables, &interfaces, &error)?;
                 tracing::info!(%error, "no guard set up: this host's stack ignores the services' packets anyway");
-                if state == State::None {
-                    self.state = State::Silent;
+                if state == GuardState::None {
+                    self.state = GuardState::Silent;
                 }
             }
         }
-        self.asked = Some(asked);
+        self.installed = Some(installed);
         Ok(())
     }
 
@@ -132,13 +132,13 @@ impl Guard {
 
     /// Whether rules are in force.
     pub(super) fn has_rules(&self) -> bool {
-        self.state == State::Rules
+        self.state == GuardState::Rules
     }
 
     /// Writes the rules again, if the kernel holds others or none: what came of that. Interfaces that are gone want other rules,
     /// which come with the next tables.
     pub(super) fn restore(&mut self) -> Option<Result<(), EngineError>> {
-        let (interfaces, rules) = self.asked.clone().filter(|_| self.has_rules())?;
+        let (interfaces, rules) = self.installed.clone().filter(|_| self.has_rules())?;
         let changed = self.changes.as_mut().is_none_or(Changes::any);
         if !changed || self.held == rules::held() || interfaces.iter().any(|i| if_indextoname(*i).is_err()) {
             return None;
@@ -154,23 +154,23 @@ impl Guard {
     /// Takes the rules back.
     pub(super) fn remove(&mut self) -> Result<(), EngineError> {
         match std::mem::take(self).state {
-            State::Rules => {
+            GuardState::Rules => {
                 nft(REMOVE).map_err(|error| EngineError::system("removing the guard", "CAP_NET_ADMIN", error))
             }
-            State::Inherited => {
+            GuardState::Inherited => {
                 remove_stale();
                 Ok(())
             }
-            State::None | State::Silent => Ok(()),
+            GuardState::None | GuardState::Silent => Ok(()),
         }
     }
 
     /// For people.
     pub(super) fn describe(&self) -> &'static str {
         match self.state {
-            State::None => "no guard yet",
-            State::Rules => "guarded by nftables",
-            State::Inherited | State::Silent => "no guard needed",
+            GuardState::None => "no guard yet",
+            GuardState::Rules => "guarded by nftables",
+            GuardState::Inherited | GuardState::Silent => "no guard needed",
         }
     }
 }
@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_vlans_of_an_interface_are_guarded_with_it() {
+    fn vlans_of_guarded_interface_are_guarded() {
         let vlans = "VLAN Dev name\t | VLAN ID\n\
                      Name-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
                      eth0.5.6       | 6  | eth0.5\n\

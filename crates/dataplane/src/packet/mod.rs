@@ -15,7 +15,7 @@ mod rules;
 mod segments;
 mod store;
 mod tally;
-mod tell;
+mod trace;
 mod virtio;
 mod worker;
 
@@ -32,17 +32,17 @@ use evener_core::path::seed::Seed;
 use evener_core::path::tables::{SERVER_SLOTS, Tables};
 use nix::net::if_::if_nametoindex;
 
-use crate::events::{Events, Watch};
-use crate::installed::{Missing, Part};
+use crate::events::{EventSource, TraceFilter};
+use crate::installed::{MissingPart, Part};
 use crate::link::name_of;
-use crate::moves::Moves;
+use crate::rehandoff::RehandoffSlot;
 use crate::routes::HostRoutes;
-use crate::{Counters, DataPlane, Engine, EngineError, Mover};
+use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 use fragments::FirstFragments;
 use guard::Guard;
 use store::Store;
-use tell::Told;
-use worker::{Common, Workers};
+use trace::EventReceiver;
+use worker::{WorkerShared, Workers};
 
 pub(crate) use virtio::VIRTIO_LEN;
 
@@ -69,14 +69,14 @@ pub struct Options {
 /// The application-space engine.
 #[derive(Debug)]
 pub struct PacketEngine {
-    common: Arc<Common>,
+    common: Arc<WorkerShared>,
     workers: BTreeMap<u32, Workers>,
     guard: Guard,
     threads: usize,
     tables: Arc<Tables>,
     running: Option<Tables>,
     /// Until somebody asks for it.
-    told: Option<Told>,
+    receiver: Option<EventReceiver>,
 }
 
 /// Clears what a packet engine that is gone left for its successor, which now is another engine.
@@ -104,8 +104,8 @@ impl PacketEngine {
         let routes = HostRoutes::open(ROUTES_MAX)
             .map_err(|error| EngineError::system("asking for routes", "access to netlink", error))?;
         let (store, running) = Store::open(&options)?;
-        let (teller, told) = tell::channel();
-        let common = Arc::new(Common {
+        let (teller, receiver) = trace::channel();
+        let common = Arc::new(WorkerShared {
             tables: ArcSwap::default(),
             withheld: ArcSwap::default(),
             store,
@@ -113,7 +113,7 @@ impl PacketEngine {
             routes,
             loopback,
             teller,
-            moves: Moves::default(),
+            moves: RehandoffSlot::default(),
         });
         Ok(PacketEngine {
             common,
@@ -122,7 +122,7 @@ impl PacketEngine {
             threads: options.threads.max(1),
             tables: Arc::new(running.clone().unwrap_or_default()),
             running,
-            told: Some(told),
+            receiver: Some(receiver),
         })
     }
 
@@ -180,8 +180,8 @@ impl Engine for PacketEngine {
         self.guard.has_rules().then_some(Part::Guard).into_iter().collect()
     }
 
-    fn restore(&mut self) -> Vec<Missing> {
-        self.guard.restore().map(|restored| Missing { part: Part::Guard, restored }).into_iter().collect()
+    fn restore(&mut self) -> Vec<MissingPart> {
+        self.guard.restore().map(|restored| MissingPart { part: Part::Guard, restored }).into_iter().collect()
     }
 
     fn memory(&self) -> Memory<'_> {
@@ -207,19 +207,19 @@ impl Engine for PacketEngine {
         self.common.store.buckets()
     }
 
-    fn moves(&mut self, mover: Mover) {
+    fn moves(&mut self, mover: RehandoffSink) {
         self.common.moves.set(mover);
     }
 
-    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
+    fn watch(&mut self, watch: &TraceFilter) -> Result<(), EngineError> {
         watch.check()?;
         self.common.teller.watch.store(Arc::new(watch.clone()));
         Ok(())
     }
 
-    fn events(&mut self) -> Result<Box<dyn Events>, EngineError> {
-        let told = self.told.take().ok_or_else(crate::events::read_already)?;
-        Ok(Box::new(told))
+    fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError> {
+        let receiver = self.receiver.take().ok_or_else(crate::events::read_already)?;
+        Ok(Box::new(receiver))
     }
 
     /// Without its daemon this engine sends nothing on. With `keep`, the session file and the guard stay for the
@@ -236,9 +236,9 @@ impl Engine for PacketEngine {
     }
 }
 
-impl DataPlane for Common {
+impl DataPlane for WorkerShared {
     fn memory(&self) -> Memory<'_> {
-        Common::memory(self)
+        WorkerShared::memory(self)
     }
 
     fn now(&self) -> u32 {
@@ -259,7 +259,7 @@ impl DataPlane for Common {
 
 /// Whether the file has room for these tables.
 fn check(tables: &Tables) -> Result<(), EngineError> {
-    let room = |what: &str, needed: usize, max: usize| match needed > max {
+    let check_capacity = |what: &str, needed: usize, max: usize| match needed > max {
         true => {
             Err(EngineError::Capacity(format!("the tables hold {max} {what}, and {needed} are asked for")))
         }
@@ -267,9 +267,9 @@ fn check(tables: &Tables) -> Result<(), EngineError> {
     };
     let slots = tables.servers.keys().last().map_or(0, |slot| usize::from(*slot) + 1);
     let services = tables.rings.keys().last().map_or(0, |service| usize::from(*service) + 1);
-    room("service addresses", tables.vips.len(), VIPS_MAX)?;
-    room("services", services, SERVICES_MAX)?;
-    room("servers", slots, SERVER_SLOTS)
+    check_capacity("service addresses", tables.vips.len(), VIPS_MAX)?;
+    check_capacity("services", services, SERVICES_MAX)?;
+    check_capacity("servers", slots, SERVER_SLOTS)
 }
 
 fn attach_error(ifindex: u32, error: io::Error) -> EngineError {

@@ -27,22 +27,22 @@ const QUEUE_LEN: i32 = 8 << 20;
 
 /// The receiving end of one thread on one interface.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct ReceiveRing {
     map: MmapRaw,
     next: usize,
 }
 
 /// A frame received; it holds its slot.
-pub(super) struct Received<'r> {
+pub(super) struct RingFrame<'r> {
     /// The VLAN tag that the kernel took out: type and value.
     pub(super) tag: Option<(u16, u16)>,
     /// This host sent it (kernels that don't know PACKET_FANOUT_FLAG_IGNORE_OUTGOING).
     pub(super) outgoing: bool,
-    pub(super) content: Content<'r>,
+    pub(super) content: FrameStorage<'r>,
 }
 
 /// Where a received frame is.
-pub(super) enum Content<'r> {
+pub(super) enum FrameStorage<'r> {
     /// Here: behind [`RESERVE`] bytes of room, of which the last are the virtio header.
     Whole(&'r mut [u8]),
     /// Longer than a slot: first in the socket's queue, with so many bytes.
@@ -51,9 +51,9 @@ pub(super) enum Content<'r> {
     Lost,
 }
 
-impl Ring {
+impl ReceiveRing {
     /// Opens a ring on an interface, and joins or founds the fan-out `group` (its number, once known).
-    pub(super) fn open(ifindex: u32, group: Option<&mut u16>) -> io::Result<(Socket, Ring)> {
+    pub(super) fn open(ifindex: u32, group: Option<&mut u16>) -> io::Result<(Socket, ReceiveRing)> {
         let socket = link::packet_socket()?;
         let fd = socket.as_fd();
         set_option(fd, libc::SOL_PACKET, libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
@@ -78,12 +78,12 @@ impl Ring {
         if let Some(group) = group {
             *group = fan_out(&socket, *group)?;
         }
-        Ok((socket, Ring { map, next: 0 }))
+        Ok((socket, ReceiveRing { map, next: 0 }))
     }
 
     /// The frames that are there, oldest first; each is handed out once.
-    pub(super) fn ready(&mut self) -> Ready<'_> {
-        Ready { at: self.next, ring: self }
+    pub(super) fn ready(&mut self) -> ReadyFrames<'_> {
+        ReadyFrames { at: self.next, ring: self }
     }
 
     /// Gives the oldest `count` slots back to the kernel.
@@ -107,16 +107,16 @@ impl Ring {
     }
 }
 
-/// Iterator over the frames in a [`Ring`].
-pub(super) struct Ready<'r> {
-    ring: &'r Ring,
+/// Iterator over the frames in a [`ReceiveRing`].
+pub(super) struct ReadyFrames<'r> {
+    ring: &'r ReceiveRing,
     at: usize,
 }
 
-impl<'r> Iterator for Ready<'r> {
-    type Item = Received<'r>;
+impl<'r> Iterator for ReadyFrames<'r> {
+    type Item = RingFrame<'r>;
 
-    fn next(&mut self) -> Option<Received<'r>> {
+    fn next(&mut self) -> Option<RingFrame<'r>> {
         // A whole turn would hand out slots twice; the caller's batches are far shorter.
         let turn = self.at.wrapping_sub(self.ring.next) >= SLOTS;
         let status = self.ring.status(self.at % SLOTS).load(Acquire);
@@ -135,15 +135,15 @@ impl<'r> Iterator for Ready<'r> {
         let len = header.tp_snaplen as usize + RESERVE;
         let notes_len = size_of::<libc::tpacket2_hdr>() + size_of::<libc::sockaddr_ll>();
         let content = if status & libc::TP_STATUS_COPY != 0 {
-            Content::Queued(header.tp_len as usize)
+            FrameStorage::Queued(header.tp_len as usize)
         } else if header.tp_snaplen < header.tp_len || start < notes_len || start + len > SLOT_LEN {
-            Content::Lost
+            FrameStorage::Lost
         } else {
             // SAFETY: within the slot and behind what is read of it above, as just checked, and handed out once:
             // `at` moves on, and never a whole turn. The slot is ours as said above.
-            Content::Whole(unsafe { std::slice::from_raw_parts_mut(slot.add(start), len) })
+            FrameStorage::Whole(unsafe { std::slice::from_raw_parts_mut(slot.add(start), len) })
         };
-        Some(Received {
+        Some(RingFrame {
             tag: (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
                 let known = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
                 (if known { header.tp_vlan_tpid } else { ETHERTYPE_VLAN }, header.tp_vlan_tci)
@@ -162,8 +162,8 @@ impl<'r> Iterator for Ready<'r> {
 fn fan_out(socket: &Socket, group: u16) -> io::Result<u16> {
     let new = if group == 0 { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
     let flags = libc::PACKET_FANOUT_FLAG_ROLLOVER | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING | new;
-    let asked = u32::from(group) | (libc::PACKET_FANOUT_CPU | flags) << 16;
-    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, asked as i32)?;
+    let fanout = u32::from(group) | (libc::PACKET_FANOUT_CPU | flags) << 16;
+    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, fanout as i32)?;
     link::option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT).map(|fanout| fanout as u16)
 }
 

@@ -49,7 +49,8 @@ impl Segments {
             self.bytes.extend_from_slice(headers);
             self.bytes.extend_from_slice(chunk);
             let segment = &mut self.bytes[start + before..];
-            let place = Place { number, offset: number * gathered.segment_len, last: number + 1 == count };
+            let place =
+                SegmentPosition { number, offset: number * gathered.segment_len, last: number + 1 == count };
             finish_segment(segment, gathered, place);
             self.ends.push(start..self.bytes.len());
         }
@@ -80,14 +81,14 @@ fn parts<'f>(gathered: &Gathered<'f>) -> Option<(&'f [u8], &'f [u8])> {
 
 /// Where a segment stands among those of its frame.
 #[derive(Clone, Copy)]
-struct Place {
+struct SegmentPosition {
     number: usize,
     /// Bytes of payload before it.
     offset: usize,
     last: bool,
 }
 
-fn finish_segment(segment: &mut [u8], gathered: &Gathered<'_>, place: Place) {
+fn finish_segment(segment: &mut [u8], gathered: &Gathered<'_>, place: SegmentPosition) {
     let Gathered { outer, l3, l4, udp, .. } = *gathered;
     if let Some(outer) = outer {
         finish_ip(segment, outer, place.number);
@@ -125,7 +126,7 @@ fn finish_ip(segment: &mut [u8], at: usize, number: usize) {
 }
 
 /// Where a segment's payload belongs, and the flags that are for the first or the last only.
-fn finish_tcp(segment: &mut [u8], l4: usize, place: Place) {
+fn finish_tcp(segment: &mut [u8], l4: usize, place: SegmentPosition) {
     if let Some(place_of) = segment.get_mut(l4 + 4..l4 + 8).and_then(|bytes| bytes.first_chunk_mut::<4>()) {
         let sequence = u32::from_be_bytes(*place_of).wrapping_add(place.offset as u32);
         *place_of = sequence.to_be_bytes();
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_make_no_sense_give_nothing() {
+    fn malformed_headers_give_no_segments() {
         let (frame, l3, l4) = frame(false, false, 100);
         let mut segments = Segments::default();
         for len in 0..frame.len() {

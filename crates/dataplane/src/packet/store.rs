@@ -22,7 +22,7 @@ use evener_core::path::routes::Routes;
 use evener_core::path::seed::Seed;
 use evener_core::path::select::Counts;
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS, Sessions, Shares, Table, WHOLE, buckets_for,
+    ALL_BUCKETS, Bucket4, Bucket6, Counted, FIRST_BUCKETS, SHARE_WORDS, Sessions, Shares, Table, buckets_for,
     extent_for,
 };
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
@@ -158,7 +158,7 @@ impl Store {
         let store = (same && is_whole).then(|| Self::map(path, file, sizes)).transpose()?;
         if let Some(store) = store.as_ref().filter(|_| is_older) {
             // In this order: one that says of itself that it is new has extents.
-            store.words[EXTENTS].iter().for_each(|word| word.store(WHOLE, Release));
+            store.words[EXTENTS].iter().for_each(|word| word.store(ALL_BUCKETS, Release));
             store.words[AT_VERSION].store(VERSION, Release);
         }
         Ok(store)

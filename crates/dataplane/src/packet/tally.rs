@@ -34,8 +34,8 @@ impl Tally {
     /// Counts a decision on a frame of `len` bytes.
     pub(super) fn decision(&mut self, decision: &Decision, len: usize) {
         self.reason(decision.reason);
-        if let Some(beside) = decision.beside {
-            self.reason(beside);
+        if let Some(also_counted) = decision.also_counted {
+            self.reason(also_counted);
         }
         if decision.server == NO_SERVER {
             return;

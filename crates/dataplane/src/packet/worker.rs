@@ -16,17 +16,17 @@ use nix::unistd::Pid;
 use socket2::Socket;
 
 use super::fragments::FirstFragments;
-use super::frame::{Surroundings, Tools, work};
+use super::frame::{FrameContext, FrameScratch, work};
 use super::guard::Withheld;
 use super::outbox::{BATCH, Exits, Outbox};
-use super::ring::{Content, RESERVE, Received, Ring, VLAN_LEN};
+use super::ring::{FrameStorage, RESERVE, ReceiveRing, RingFrame, VLAN_LEN};
 use super::store::Store;
-use super::tell::Teller;
+use super::trace::EventSender;
 use super::virtio::VIRTIO_LEN;
-use crate::moves::Moves;
+use crate::fragment_queue::ROUND;
 use crate::now_ticks;
+use crate::rehandoff::RehandoffSlot;
 use crate::routes::HostRoutes;
-use crate::waiting::ROUND;
 
 /// The longest frame the kernel makes of a packet, with an inner tag, and what is before it.
 const FRAME_LEN: usize = RESERVE + 14 + VLAN_LEN + 40 + 65_535;
@@ -35,7 +35,7 @@ const LARGE: usize = 16;
 
 /// What all threads read.
 #[derive(Debug)]
-pub(super) struct Common {
+pub(super) struct WorkerShared {
     pub(super) tables: ArcSwap<Tables>,
     /// What the guard keeps from the host's own stack.
     pub(super) withheld: ArcSwap<Withheld>,
@@ -44,11 +44,11 @@ pub(super) struct Common {
     pub(super) routes: HostRoutes,
     /// The loopback interface, by which frames go up the host's own stack.
     pub(super) loopback: u32,
-    pub(super) teller: Teller,
-    pub(super) moves: Moves,
+    pub(super) teller: EventSender,
+    pub(super) moves: RehandoffSlot,
 }
 
-impl Common {
+impl WorkerShared {
     /// What packets meet.
     pub(super) fn memory(&self) -> Memory<'_> {
         self.store.memory(&self.fragments, &self.routes)
@@ -66,13 +66,13 @@ pub(super) struct Workers {
 
 impl Workers {
     /// Starts `threads` threads that share the frames coming in on `ifindex`.
-    pub(super) fn start(common: &Arc<Common>, ifindex: u32, threads: usize) -> io::Result<Workers> {
+    pub(super) fn start(common: &Arc<WorkerShared>, ifindex: u32, threads: usize) -> io::Result<Workers> {
         let (woken, wake) = io::pipe()?;
         let mut workers = Workers { stop: Arc::default(), wake: Some(wake), threads: Vec::new() };
         let mut group = 0;
         let threads = threads.max(1);
         for number in 0..threads {
-            let (socket, ring) = Ring::open(ifindex, (threads > 1).then_some(&mut group))?;
+            let (socket, ring) = ReceiveRing::open(ifindex, (threads > 1).then_some(&mut group))?;
             let worker = Worker {
                 common: Arc::clone(common),
                 stop: Arc::clone(&workers.stop),
@@ -117,20 +117,20 @@ fn stay_near(number: usize, threads: usize) {
 }
 
 struct Worker {
-    common: Arc<Common>,
+    common: Arc<WorkerShared>,
     stop: Arc<AtomicBool>,
     woken: PipeReader,
     exits: Exits,
     ifindex: u32,
     socket: Socket,
-    ring: Ring,
+    ring: ReceiveRing,
 }
 
 impl Worker {
     fn run(mut self) {
-        let mut bench = Bench {
+        let mut bench = WorkerBuffers {
             outbox: Outbox::new(),
-            tools: Tools::new(),
+            tools: FrameScratch::new(),
             large: (0..LARGE).map(|_| vec![0; FRAME_LEN].into()).collect(),
             looked: (Instant::now(), 0),
         };
@@ -142,11 +142,11 @@ impl Worker {
     }
 
     /// Works on what is there, up to a batch; returns how many frames that were.
-    fn batch(&mut self, bench: &mut Bench) -> usize {
+    fn batch(&mut self, bench: &mut WorkerBuffers) -> usize {
         let common = &*self.common;
         let (tables, memory, watch) = (common.tables.load(), common.memory(), common.teller.watch.load());
         let withheld = common.withheld.load();
-        let around = Surroundings {
+        let around = FrameContext {
             tables: &tables,
             withheld: &withheld,
             memory: &memory,
@@ -158,20 +158,20 @@ impl Worker {
             teller: &common.teller,
             moves: &common.moves,
         };
-        let Bench { outbox, tools, large, looked } = bench;
+        let WorkerBuffers { outbox, tools, large, looked } = bench;
         let mut large = large.iter_mut();
         let mut batch = outbox.fill();
         let mut taken = 0;
         for received in self.ring.ready().take(BATCH) {
-            let Received { tag, outgoing, content } = received;
+            let RingFrame { tag, outgoing, content } = received;
             let buffer = match content {
-                Content::Whole(buffer) => Some(buffer),
-                Content::Queued(len) => match large.next() {
+                FrameStorage::Whole(buffer) => Some(buffer),
+                FrameStorage::Queued(len) => match large.next() {
                     Some(buffer) => dequeue(&self.socket, buffer, len),
                     // No buffer left: the frame stays in its slot for the next batch.
                     None => break,
                 },
-                Content::Lost => None,
+                FrameStorage::Lost => None,
             };
             taken += 1;
             if let Some(buffer) = buffer.filter(|_| !outgoing) {
@@ -181,8 +181,8 @@ impl Worker {
         batch.send(&self.exits);
         self.ring.release(taken);
         let noted = common.fragments.count();
-        if !tools.room.is_empty() && (looked.1 != noted || looked.0.elapsed() >= ROUND) {
-            tools.look_into_room(&around);
+        if !tools.fragments.is_empty() && (looked.1 != noted || looked.0.elapsed() >= ROUND) {
+            tools.release_fragments(&around);
             *looked = (Instant::now(), noted);
         }
         tools.tally.flush(&common.store);
@@ -190,13 +190,13 @@ impl Worker {
     }
 
     /// Waits for frames, or for the end.
-    fn wait(&self, bench: &Bench) {
+    fn wait(&self, bench: &WorkerBuffers) {
         let mut fds = [
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.woken.as_fd(), PollFlags::POLLIN),
         ];
         // Nothing tells this thread of a first fragment that another one noted.
-        let empty = bench.tools.room.is_empty();
+        let empty = bench.tools.fragments.is_empty();
         let timeout = if empty { PollTimeout::NONE } else { ROUND.try_into().unwrap_or(PollTimeout::ZERO) };
         let polled = poll(&mut fds, timeout);
         let failed = fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLERR));
@@ -209,9 +209,9 @@ impl Worker {
 }
 
 /// A thread's tools.
-struct Bench {
+struct WorkerBuffers {
     outbox: Outbox,
-    tools: Tools,
+    tools: FrameScratch,
     /// Buffers for frames longer than a slot.
     large: Vec<Box<[u8]>>,
     /// When those that wait were last looked at, and how many first fragments had been noted then.

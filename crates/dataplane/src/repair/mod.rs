@@ -45,14 +45,14 @@ pub struct Saved {
     /// What the client sent and whoever restores the connection is to read, up to `receive_next`.
     pub unread: Vec<u8>,
     /// What was agreed on in the handshake.
-    pub terms: Terms,
+    pub terms: AgreedOptions,
     /// How much either side lets the other send.
     pub window: Window,
 }
 
 /// What the ends of a connection agreed on when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct AgreedOptions {
     /// The largest segment that the client takes, in bytes.
     pub mss: u16,
     /// Window scales (RFC 7323, section 2) of what the client announces and of what we do.

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use socket2::{SockAddr, SockAddrStorage, SockRef};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{RepairError, Terms, Window};
+use super::{AgreedOptions, RepairError, Window};
 use crate::link::set_option_with;
 
 /// Of TCP_REPAIR. Leaving with 0 instead would send a window probe.
@@ -45,9 +45,9 @@ pub(super) fn leave(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
 /// the descriptor, though it is about to run another program.
 pub(super) fn disconnect(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
     // SAFETY: of an address of no family (AF_UNSPEC is zero) nothing else is looked at, and all of it is zero.
-    let nobody =
+    let null_filter =
         unsafe { SockAddr::new(SockAddrStorage::zeroed(), size_of::<libc::sockaddr>() as libc::socklen_t) };
-    SockRef::from(&socket).connect(&nobody).map_err(RepairError::system("disconnecting"))
+    SockRef::from(&socket).connect(&null_filter).map_err(RepairError::system("disconnecting"))
 }
 
 /// Says which queue is read, written and numbered.
@@ -66,20 +66,20 @@ pub(super) fn set_sequence(socket: BorrowedFd<'_>, sequence: u32) -> Result<(), 
 }
 
 /// What TCP_INFO has on a connection's state and terms.
-pub(super) struct Info {
+pub(super) struct TcpInfo {
     state: u8,
     options: u8,
     scales: (u8, u8),
 }
 
-impl Info {
-    pub(super) fn of(socket: BorrowedFd<'_>) -> Result<Info, RepairError> {
+impl TcpInfo {
+    pub(super) fn of(socket: BorrowedFd<'_>) -> Result<TcpInfo, RepairError> {
         // The first bytes of `struct tcp_info`; the kernel gives as much of it as is asked for.
         let [state, _, _, _, _, options, scales, _]: [u8; 8] = get(socket, libc::TCP_INFO, "TCP_INFO")?;
         // Two bit fields, which are laid out from the machine's own end.
         let (low, high) = (scales & 0xf, scales >> 4);
         let scales = if cfg!(target_endian = "little") { (low, high) } else { (high, low) };
-        Ok(Info { state, options, scales })
+        Ok(TcpInfo { state, options, scales })
     }
 
     /// Whether both ends may still send.
@@ -94,7 +94,7 @@ impl Info {
     }
 
     /// What was agreed on. In repair mode, where the largest segment is the one of the handshake.
-    pub(super) fn terms(&self, socket: BorrowedFd<'_>) -> Result<Terms, RepairError> {
+    pub(super) fn terms(&self, socket: BorrowedFd<'_>) -> Result<AgreedOptions, RepairError> {
         // TCPI_OPT_* of linux/tcp.h.
         let [timestamps, sack, scaling] = [1, 2, 4].map(|option| self.options & option != 0);
         let mss: u32 = get(socket, libc::TCP_MAXSEG, "TCP_MAXSEG")?;
@@ -102,7 +102,7 @@ impl Info {
         // Since Linux 6.7 the lowest bit says by which unit the clock runs, and is none of the time: what was sent last may be one
         // more. What comes next must not be less.
         let timestamp = (timestamp | 1).wrapping_add(1);
-        Ok(Terms {
+        Ok(AgreedOptions {
             mss: u16::try_from(mss).unwrap_or(u16::MAX),
             window_scales: scaling.then_some(self.scales),
             sack,
@@ -121,7 +121,7 @@ pub(super) fn set_mss(socket: BorrowedFd<'_>, mss: u16) -> Result<(), RepairErro
 }
 
 /// Sets what was agreed on; on a connected socket that has sent nothing.
-pub(super) fn set_terms(socket: BorrowedFd<'_>, terms: &Terms) -> Result<(), RepairError> {
+pub(super) fn set_terms(socket: BorrowedFd<'_>, terms: &AgreedOptions) -> Result<(), RepairError> {
     // Without an agreement the scales are set to zero: the kernel has chosen one of its own for what we announce.
     let (send, receive) = terms.window_scales.unwrap_or_default();
     let scales = u32::from(send) | u32::from(receive) << 16;

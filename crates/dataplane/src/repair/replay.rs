@@ -27,8 +27,8 @@ const PACKET_MAX: usize = 65_535;
 /// by ours that they echo is that of the saving, so that the server's clock can go on from there.
 pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
     let options = options(saved);
-    let room = usize::from(mss).min(PACKET_MAX - size_of::<Ipv4>() - TCP_LEN);
-    let payload_max = room.saturating_sub(options.len()).max(1);
+    let payload_max = usize::from(mss).min(PACKET_MAX - size_of::<Ipv4>() - TCP_LEN);
+    let payload_max = payload_max.saturating_sub(options.len()).max(1);
     let mut sequence = saved.receive_next.wrapping_sub(saved.unread.len() as u32);
     let mut chunks = saved.unread.chunks(payload_max).peekable();
     let mut packets = Vec::with_capacity(chunks.len());
@@ -132,7 +132,7 @@ mod tests {
     use zerocopy::FromBytes;
 
     use super::*;
-    use crate::repair::{Terms, Window};
+    use crate::repair::{AgreedOptions, Window};
 
     fn saved(v6: bool, timestamp: Option<u32>, unread: usize) -> Saved {
         let [client, service] = match v6 {
@@ -149,7 +149,7 @@ mod tests {
             unacked: vec![],
             unsent: 0,
             unread: (0..unread).map(|n| (n % 251) as u8).collect(),
-            terms: Terms { mss: 1440, window_scales: Some((7, 8)), sack: true, timestamp },
+            terms: AgreedOptions { mss: 1440, window_scales: Some((7, 8)), sack: true, timestamp },
             window: Window { send: 64_128, ..Window::default() },
         }
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_of_nothing_and_no_segment_size_is_too_odd() {
+    fn empty_data_gives_no_packet_and_any_mss_works() {
         assert!(replay(&saved(false, None, 0), 1440).is_empty());
         assert_eq!(replay(&saved(false, Some(1), 3), 0).len(), 3, "a byte each");
         for v6 in [false, true] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_where_it_is_expected() {
+    fn reset_has_expected_sequence() {
         for v6 in [false, true] {
             let Saved { client, service, .. } = saved(v6, None, 0);
             let packet = reset(client, service, 1000);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_but_not_acknowledged_is_not_acknowledged_here_either() {
+    fn unacknowledged_data_is_not_acknowledged_by_replay() {
         let saved = Saved { unacked: vec![0; 78], ..saved(false, None, 1) };
         assert_eq!(read(&replay(&saved, 1440)[0]).0.ack.get(), u32::MAX);
     }

@@ -25,8 +25,8 @@ pub fn restore(saved: &Saved) -> Result<TcpStream, RepairError> {
     connect(&socket, saved)?;
     options::set_terms(socket.as_fd(), &saved.terms)?;
     let (sent, unsent) = saved.unacked.split_at(saved.unacked.len().saturating_sub(saved.unsent));
-    make_room(socket.as_fd(), libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, saved.unread.len())?;
-    make_room(socket.as_fd(), libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, saved.unacked.len())?;
+    grow_buffers(socket.as_fd(), libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, saved.unread.len())?;
+    grow_buffers(socket.as_fd(), libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, saved.unacked.len())?;
     refill(socket.as_fd(), Queue::Receive, &saved.unread)?;
     refill(socket.as_fd(), Queue::Send, sent)?;
     options::set_window(socket.as_fd(), &saved.window)?;
@@ -78,7 +78,7 @@ fn write(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), RepairError> {
 
 /// Lets a buffer hold so many bytes, whatever the host's limits: it held them on the other host. After that it
 /// grows by itself again, as others do.
-fn make_room(
+fn grow_buffers(
     socket: BorrowedFd<'_>,
     size: libc::c_int,
     force: libc::c_int,

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::sys::socket::{MsgFlags, recv};
 use socket2::{SockFilter, SockRef};
 
-use super::options::{self, Info, Queue};
+use super::options::{self, Queue, TcpInfo};
 use super::{NotSaved, RepairError, Saved};
 
 /// How often a connection is read anew that changed meanwhile. Twice is enough once its packets are held.
@@ -29,8 +29,8 @@ pub fn save(socket: TcpStream, already_read: &[u8]) -> Result<Saved, NotSaved> {
 }
 
 fn read_out(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairError> {
-    Info::of(socket.as_fd())?.require_open()?;
-    let before = Before::of(socket).map_err(RepairError::system("reading the socket's options"))?;
+    TcpInfo::of(socket.as_fd())?.require_open()?;
+    let before = SavedOptions::of(socket).map_err(RepairError::system("reading the socket's options"))?;
     options::enter(socket.as_fd())?;
     let saved = hold(socket).and_then(|()| settled(socket, already_read));
     let saved = saved.and_then(|saved| options::disconnect(socket.as_fd()).map(|()| saved));
@@ -41,15 +41,15 @@ fn read_out(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairErro
 }
 
 /// What is changed of a socket in order to read it.
-struct Before {
+struct SavedOptions {
     reuse: bool,
     urgent_inline: bool,
 }
 
-impl Before {
-    fn of(socket: &TcpStream) -> io::Result<Before> {
+impl SavedOptions {
+    fn of(socket: &TcpStream) -> io::Result<SavedOptions> {
         let socket = SockRef::from(socket);
-        Ok(Before { reuse: socket.reuse_address()?, urgent_inline: socket.out_of_band_inline()? })
+        Ok(SavedOptions { reuse: socket.reuse_address()?, urgent_inline: socket.out_of_band_inline()? })
     }
 
     /// Makes the socket what it was. What could be set can be set back.
@@ -76,11 +76,11 @@ fn hold(socket: &TcpStream) -> Result<(), RepairError> {
 /// another processor just before it was there.
 fn settled(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairError> {
     for _ in 0..ATTEMPTS {
-        let place = Place::of(socket.as_fd())?;
+        let place = QueuePositions::of(socket.as_fd())?;
         let saved = copy(socket, place, already_read)?;
-        let same = Place::of(socket.as_fd())? == place;
+        let same = QueuePositions::of(socket.as_fd())? == place;
         // An end that came in is a state, not data.
-        Info::of(socket.as_fd())?.require_open()?;
+        TcpInfo::of(socket.as_fd())?.require_open()?;
         match saved {
             Some(saved) if same => return Ok(saved),
             // Reading ends before an urgent byte.
@@ -93,7 +93,7 @@ fn settled(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairError
 
 /// Where a connection is. It leaves the send queue selected, of which the kernel sends nothing while it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct QueuePositions {
     receive_next: u32,
     unread: usize,
     send_next: u32,
@@ -101,19 +101,23 @@ struct Place {
     unsent: usize,
 }
 
-impl Place {
-    fn of(socket: BorrowedFd<'_>) -> Result<Place, RepairError> {
+impl QueuePositions {
+    fn of(socket: BorrowedFd<'_>) -> Result<QueuePositions, RepairError> {
         options::select(socket, Queue::Receive)?;
         let (receive_next, unread) = (options::sequence(socket)?, options::unread_len(socket)?);
         options::select(socket, Queue::Send)?;
         let send_next = options::sequence(socket)?;
         let (unacked, unsent) = (options::unacked_len(socket)?, options::unsent_len(socket)?);
-        Ok(Place { receive_next, unread, send_next, unacked, unsent })
+        Ok(QueuePositions { receive_next, unread, send_next, unacked, unsent })
     }
 }
 
 /// All of a connection; nothing if its queues can't be read as far as to that place.
-fn copy(socket: &TcpStream, place: Place, already_read: &[u8]) -> Result<Option<Saved>, RepairError> {
+fn copy(
+    socket: &TcpStream,
+    place: QueuePositions,
+    already_read: &[u8],
+) -> Result<Option<Saved>, RepairError> {
     let fd = socket.as_fd();
     let unacked = peek(fd, Queue::Send, place.unacked)?;
     let received = peek(fd, Queue::Receive, place.unread)?;
@@ -127,7 +131,7 @@ fn copy(socket: &TcpStream, place: Place, already_read: &[u8]) -> Result<Option<
         unacked,
         unsent: place.unsent,
         unread: [already_read, &received].concat(),
-        terms: Info::of(fd)?.terms(fd)?,
+        terms: TcpInfo::of(fd)?.terms(fd)?,
         window: options::window(fd)?,
     }))
 }

@@ -60,8 +60,8 @@ impl Hook {
     /// The program of `bpf/server/server.bpf.c` that runs there.
     pub(super) const fn program(self) -> &'static str {
         match self {
-            Hook::Native | Hook::Generic => "untunnel_xdp",
-            Hook::Tc => "untunnel_tc",
+            Hook::Native | Hook::Generic => "decap_xdp",
+            Hook::Tc => "decap_tc",
             Hook::Egress => "outgoing",
             Hook::Accept => ACCEPT,
         }

@@ -10,8 +10,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::looked::Looked;
 use super::program::mapped;
+use super::socket_snapshot::SocketSnapshot;
 use crate::repair::{Saved, Window};
 use crate::test_run;
 
@@ -33,7 +33,7 @@ const TC_ACT_OK: u32 = 0;
 /// Ethernet, with an EtherType for experiments (IEEE 802), which nothing else is made of.
 const FRAME_HEADER: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
 
-/// Looks at connections and announces them. Clones see the same ones; it may outlive the [`Server`](super::Server).
+/// Looks at connections and announces them. Clones see the same ones; it may outlive the [`ServerPrograms`](super::ServerPrograms).
 #[derive(Clone)]
 pub struct Connections {
     look: Arc<OwnedFd>,
@@ -42,7 +42,7 @@ pub struct Connections {
 
 /// What there is between a client and a service of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum ConnectionState {
     /// No connection that is open both ways.
     Gone,
     /// One whose last request may be without its whole answer.
@@ -81,7 +81,7 @@ impl Connections {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn look(&self, client: SocketAddr, service: SocketAddr) -> io::Result<Look> {
+    pub fn look(&self, client: SocketAddr, service: SocketAddr) -> io::Result<ConnectionState> {
         self.see(client, service).map(|looked| looked.judge())
     }
 
@@ -129,14 +129,14 @@ impl Connections {
         Ok(known.filter(is_same).is_some_and(|known| known.get(MADE).is_some_and(|made| *made != 0)))
     }
 
-    fn see(&self, client: SocketAddr, service: SocketAddr) -> io::Result<Looked> {
-        let asked = Looked::at(connection_key(client, service));
-        let frame = [FRAME_HEADER.as_slice(), asked.as_bytes()].concat();
+    fn see(&self, client: SocketAddr, service: SocketAddr) -> io::Result<SocketSnapshot> {
+        let snapshot = SocketSnapshot::at(connection_key(client, service));
+        let frame = [FRAME_HEADER.as_slice(), snapshot.as_bytes()].concat();
         // The program fills the frame in.
         let mut out = vec![0u8; frame.len()];
         let run = test_run::run(self.look.as_fd(), &frame, &mut out)?;
         let filled = out.get(FRAME_HEADER.len()..).filter(|_| run.verdict == TC_ACT_OK);
-        let answer = filled.and_then(|bytes| Looked::read_from_bytes(bytes).ok());
+        let answer = filled.and_then(|bytes| SocketSnapshot::read_from_bytes(bytes).ok());
         answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
@@ -187,7 +187,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::repair::Terms;
+    use crate::repair::AgreedOptions;
 
     fn saved(service: &str, mss: u16, window_scales: Option<(u8, u8)>) -> Saved {
         Saved {
@@ -198,7 +198,7 @@ mod tests {
             unacked: vec![0; 3],
             unsent: 0,
             unread: vec![0; 5],
-            terms: Terms { mss, window_scales, sack: true, timestamp: None },
+            terms: AgreedOptions { mss, window_scales, sack: true, timestamp: None },
             window: Window::default(),
         }
     }

@@ -7,7 +7,7 @@ const MAKES_CONNECTIONS: &str = "bpf_sk_assign_tcp_reqsk";
 
 /// What the kernel lacks for handoffs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Missing {
+pub enum HandoffUnsupported {
     /// It doesn't describe itself, so nothing is known of what it can.
     #[error(
         "this kernel can't accept handed-off connections: it has no BTF ({0}), as CONFIG_DEBUG_INFO_BTF gives"
@@ -25,8 +25,8 @@ pub enum Missing {
 ///
 /// # Errors
 /// What is missing.
-pub fn handoff_support() -> Result<(), Missing> {
-    let kernel = Btf::from_vmlinux().map_err(|error| Missing::Btf(error.to_string()))?;
+pub fn handoff_support() -> Result<(), HandoffUnsupported> {
+    let kernel = Btf::from_vmlinux().map_err(|error| HandoffUnsupported::Btf(error.to_string()))?;
     let found = kernel.type_by_name::<types::Func<'_>>(MAKES_CONNECTIONS);
-    found.map(drop).ok_or(Missing::Function)
+    found.map(drop).ok_or(HandoffUnsupported::Function)
 }

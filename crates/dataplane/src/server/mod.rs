@@ -8,9 +8,9 @@
 mod attach;
 mod connections;
 mod handoff;
-mod looked;
 mod program;
 mod reason;
+mod socket_snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,9 +27,9 @@ use attach::Link;
 use program::Program;
 
 pub use attach::Hook;
-pub use connections::{Connections, Idle, Look};
+pub use connections::{ConnectionState, Connections, Idle};
 pub use evener_core::server::{Offer, Reason, Tables};
-pub use handoff::{Missing, handoff_support};
+pub use handoff::{HandoffUnsupported, handoff_support};
 
 /// The mark of what a director that is this host sends by itself: no reset of the stack's, so it goes out at once
 /// (`bpf/server/server.bpf.c`, `outgoing`).
@@ -37,7 +37,7 @@ pub const SENT_ON: u16 = crate::numbers::server::SENT_ON as u16;
 
 /// Where the programs shall run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct AttachPoints {
     /// Interfaces that tunnels come in by, and whether each is hardware, whose driver may run the program.
     pub tunnels: BTreeMap<u32, bool>,
     /// Interfaces that answers leave by, where segment sizes are lowered.
@@ -53,7 +53,7 @@ const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Why a server's programs can't do what they should.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerError {
+pub enum ProgramError {
     /// The kernel does not let this process.
     #[error("{what} needs CAP_BPF and CAP_NET_ADMIN; run as root or grant them ({answer})")]
     Privilege {
@@ -78,7 +78,7 @@ pub enum ServerError {
     NoBtf,
     /// The kernel can take packets out of tunnels, but make no connections of what is handed off.
     #[error(transparent)]
-    Handoff(#[from] Missing),
+    Handoff(#[from] HandoffUnsupported),
     /// An interface refuses the program.
     #[error("the server's program can't be attached to interface {ifindex}: {source}")]
     Attach {
@@ -100,38 +100,38 @@ pub enum ServerError {
     },
 }
 
-impl ServerError {
+impl ProgramError {
     fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
-        move |source| ServerError::Io { what, source }
+        move |source| ProgramError::Io { what, source }
     }
 }
 
 /// A server's programs at work.
-pub struct Server {
+pub struct ServerPrograms {
     program: Program,
     /// Whether that for handoffs is among the programs.
-    handoff: Result<(), Missing>,
+    handoff: Result<(), HandoffUnsupported>,
     dir: PathBuf,
-    links: BTreeMap<(u32, Use), (Link, Hook)>,
+    links: BTreeMap<(u32, ProgramUse), (Link, Hook)>,
     /// Interfaces where segment sizes can't be lowered, which was said.
     unclamped: BTreeSet<u32>,
 }
 
 /// What a program on an interface is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Use {
+enum ProgramUse {
     Tunnels,
     Answers,
     Handoffs,
 }
 
-impl Use {
-    fn of(hook: Hook) -> Use {
+impl ProgramUse {
+    fn of(hook: Hook) -> ProgramUse {
         match hook {
-            Hook::Native | Hook::Tc | Hook::Generic => Use::Tunnels,
-            Hook::Egress => Use::Answers,
-            Hook::Accept => Use::Handoffs,
+            Hook::Native | Hook::Tc | Hook::Generic => ProgramUse::Tunnels,
+            Hook::Egress => ProgramUse::Answers,
+            Hook::Accept => ProgramUse::Handoffs,
         }
     }
 }
@@ -178,14 +178,14 @@ pub fn namespace_cookie() -> io::Result<u64> {
 
 /// What was counted since the programs were first loaded.
 #[derive(Debug)]
-pub struct Tally(libbpf_rs::MapHandle);
+pub struct ProgramCounters(libbpf_rs::MapHandle);
 
-impl Tally {
+impl ProgramCounters {
     /// By reason.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn read(&self) -> Result<BTreeMap<Reason, u64>, ServerError> {
+    pub fn read(&self) -> Result<BTreeMap<Reason, u64>, ProgramError> {
         program::counted(&self.0)
     }
 }
@@ -208,22 +208,22 @@ pub fn attached(dir: &Path) -> Vec<(u32, Hook)> {
 ///
 /// # Errors
 /// When it can't be removed.
-pub fn clear(dir: &Path) -> Result<(), ServerError> {
+pub fn clear(dir: &Path) -> Result<(), ProgramError> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(ServerError::io(format!("unpinning {}", dir.display()))(error))
+            Err(ProgramError::io(format!("unpinning {}", dir.display()))(error))
         }
         _ => Ok(()),
     }
 }
 
-impl Server {
+impl ServerPrograms {
     /// Makes the maps; programs are loaded as places want them, those for handoffs where the kernel can. What an earlier
-    /// agent pinned in `dir` is adopted, and goes on until [`Server::apply`] says otherwise.
+    /// agent pinned in `dir` is adopted, and goes on until [`ServerPrograms::apply`] says otherwise.
     ///
     /// # Errors
     /// Missing privileges, or a kernel too old.
-    pub fn start(dir: PathBuf) -> Result<Self, ServerError> {
+    pub fn start(dir: PathBuf) -> Result<Self, ProgramError> {
         clear_stale(&dir);
         let adopt = program::is_adoptable(&dir);
         if !adopt {
@@ -239,9 +239,9 @@ impl Server {
                 let _ = fs::remove_file(path);
                 continue;
             }
-            links.insert((ifindex, Use::of(hook)), (link, hook));
+            links.insert((ifindex, ProgramUse::of(hook)), (link, hook));
         }
-        Ok(Server { program, handoff, dir, links, unclamped: BTreeSet::new() })
+        Ok(ServerPrograms { program, handoff, dir, links, unclamped: BTreeSet::new() })
     }
 
     /// Makes the programs go by `tables` and run at `places`. Where something is refused the rest is done all
@@ -249,22 +249,22 @@ impl Server {
     ///
     /// # Errors
     /// The first refusal.
-    pub fn apply(&mut self, tables: &Tables, places: &Places) -> Result<(), ServerError> {
+    pub fn apply(&mut self, tables: &Tables, places: &AttachPoints) -> Result<(), ProgramError> {
         self.program.pin(&self.dir)?;
         // No packet comes by an interface before the tables are there.
         self.program.write_tables(tables)?;
         self.forget_vanished();
         self.pin_again()?;
         self.make_way_for_directors();
-        let wanted: BTreeMap<(u32, Use), Vec<Hook>> = places
+        let wanted: BTreeMap<(u32, ProgramUse), Vec<Hook>> = places
             .tunnels
             .iter()
             .map(|(ifindex, hardware)| {
                 let hooks = places.hook.map_or_else(|| in_order(*hardware), |hook| vec![hook]);
-                ((*ifindex, Use::Tunnels), hooks)
+                ((*ifindex, ProgramUse::Tunnels), hooks)
             })
-            .chain(places.answers.iter().map(|ifindex| ((*ifindex, Use::Answers), vec![Hook::Egress])))
-            .chain(places.accept.iter().map(|ifindex| ((*ifindex, Use::Handoffs), vec![Hook::Accept])))
+            .chain(places.answers.iter().map(|ifindex| ((*ifindex, ProgramUse::Answers), vec![Hook::Egress])))
+            .chain(places.accept.iter().map(|ifindex| ((*ifindex, ProgramUse::Handoffs), vec![Hook::Accept])))
             .collect();
         let stays = |place, hook| wanted.get(place).is_some_and(|hooks: &Vec<Hook>| hooks.contains(hook));
         let links = self.links.iter();
@@ -280,7 +280,7 @@ impl Server {
             }
             match (self.attach(ifindex, &hooks), use_) {
                 // Without it a farm works, for clients that ICMP reaches.
-                (Err(error @ ServerError::Attach { .. }), Use::Answers) => {
+                (Err(error @ ProgramError::Attach { .. }), ProgramUse::Answers) => {
                     if self.unclamped.insert(ifindex) {
                         tracing::warn!("{error}: segment sizes are not lowered there, which takes Linux 6.6");
                     }
@@ -296,7 +296,7 @@ impl Server {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn set_cookie_keys(&self, keys: &Schedule) -> Result<(), ServerError> {
+    pub fn set_cookie_keys(&self, keys: &Schedule) -> Result<(), ProgramError> {
         self.program.write_keys(keys)
     }
 
@@ -304,10 +304,10 @@ impl Server {
     ///
     /// # Errors
     /// When the kernel can't make connections of what is handed off, or refuses.
-    pub fn connections(&self) -> Result<Connections, ServerError> {
+    pub fn connections(&self) -> Result<Connections, ProgramError> {
         self.handoff.clone()?;
         let look = self.program.fd(attach::LOOK)?.try_clone_to_owned();
-        let look = look.map_err(ServerError::io("opening the program that looks at connections"))?;
+        let look = look.map_err(ProgramError::io("opening the program that looks at connections"))?;
         Ok(Connections::new(look, self.program.map(program::EXPECTED)?))
     }
 
@@ -316,10 +316,10 @@ impl Server {
     ///
     /// # Errors
     /// When the kernel refuses, as it does frames shorter than an Ethernet header, and sooner for TC.
-    pub fn test_run(&self, hook: Hook, frame: &[u8]) -> Result<(bool, Vec<u8>), ServerError> {
+    pub fn test_run(&self, hook: Hook, frame: &[u8]) -> Result<(bool, Vec<u8>), ProgramError> {
         let mut out = vec![0; frame.len() + 256];
         let run = test_run::run(self.program.fd(hook.program())?, frame, &mut out)
-            .map_err(ServerError::io("running a program on a frame"))?;
+            .map_err(ProgramError::io("running a program on a frame"))?;
         out.truncate(run.len);
         Ok((hook.goes_on(run.verdict), out))
     }
@@ -333,7 +333,7 @@ impl Server {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn counters(&self) -> Result<BTreeMap<Reason, u64>, ServerError> {
+    pub fn counters(&self) -> Result<BTreeMap<Reason, u64>, ProgramError> {
         self.program.counters()
     }
 
@@ -341,19 +341,19 @@ impl Server {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn tally(&self) -> Result<Tally, ServerError> {
-        Ok(Tally(self.program.map(program::REASONS)?))
+    pub fn tally(&self) -> Result<ProgramCounters, ProgramError> {
+        Ok(ProgramCounters(self.program.map(program::REASONS)?))
     }
 
     /// Ends the programs, unless they shall work on without the agent.
     ///
     /// # Errors
     /// When something stays attached.
-    pub fn leave(self, keep: bool) -> Result<(), ServerError> {
+    pub fn leave(self, keep: bool) -> Result<(), ProgramError> {
         if keep { Ok(()) } else { clear(&self.dir) }
     }
 
-    fn attach(&mut self, ifindex: u32, hooks: &[Hook]) -> Result<(), ServerError> {
+    fn attach(&mut self, ifindex: u32, hooks: &[Hook]) -> Result<(), ProgramError> {
         if hooks.contains(&Hook::Accept) {
             self.handoff.clone()?;
         }
@@ -362,7 +362,7 @@ impl Server {
             match Link::create(self.program.fd(hook.program())?, ifindex, hook) {
                 Ok(link) => {
                     self.pin(&link, &link_path(&self.dir, ifindex, hook))?;
-                    self.links.insert((ifindex, Use::of(hook)), (link, hook));
+                    self.links.insert((ifindex, ProgramUse::of(hook)), (link, hook));
                     return Ok(());
                 }
                 Err(error) => {
@@ -371,32 +371,32 @@ impl Server {
                 }
             }
         }
-        Err(ServerError::Attach { ifindex, source: refusal })
+        Err(ProgramError::Attach { ifindex, source: refusal })
     }
 
     /// Another host's agent may just have cleared the folder, since it was that of a namespace that is gone and had this one's number.
-    fn pin(&mut self, link: &Link, path: &Path) -> Result<(), ServerError> {
+    fn pin(&mut self, link: &Link, path: &Path) -> Result<(), ProgramError> {
         let mut pinned = link.pin(path);
         if pinned.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             self.program.pin(&self.dir)?;
             pinned = link.pin(path);
         }
-        pinned.map_err(ServerError::io(format!("pinning {}", path.display())))
+        pinned.map_err(ProgramError::io(format!("pinning {}", path.display())))
     }
 
     /// Pins the links that somebody has unpinned: a later agent finds them by that alone.
-    fn pin_again(&self) -> Result<(), ServerError> {
+    fn pin_again(&self) -> Result<(), ProgramError> {
         self.links.iter().try_for_each(|((ifindex, _), (link, hook))| {
             let path = link_path(&self.dir, *ifindex, *hook);
             if path.exists() {
                 return Ok(());
             }
             tracing::warn!(path = %path.display(), "somebody had removed this pin: it is restored");
-            link.pin(&path).map_err(ServerError::io(format!("pinning {}", path.display())))
+            link.pin(&path).map_err(ProgramError::io(format!("pinning {}", path.display())))
         })
     }
 
-    fn detach(&mut self, place: (u32, Use)) {
+    fn detach(&mut self, place: (u32, ProgramUse)) {
         if let Some((link, hook)) = self.links.remove(&place) {
             // Whose interface is gone is detached already.
             if let Err(error) = link.detach() {
@@ -409,11 +409,11 @@ impl Server {
     /// A director that came later stands behind the program for handoffs, which must not see what is not decided: that
     /// one goes, to be attached again at the end.
     fn make_way_for_directors(&mut self) {
-        let comes_early = |place: &&(u32, Use), link: &Link| {
+        let comes_early = |place: &&(u32, ProgramUse), link: &Link| {
             let director = Link::open(&director_link_path(&self.dir, place.0));
             director.is_ok_and(|director| link.is_before(&director, place.0).unwrap_or_default())
         };
-        let handoffs = self.links.iter().filter(|((_, use_), _)| *use_ == Use::Handoffs);
+        let handoffs = self.links.iter().filter(|((_, use_), _)| *use_ == ProgramUse::Handoffs);
         let early = handoffs.filter(|(place, (link, _))| comes_early(place, link));
         let early: Vec<_> = early.map(|(place, _)| *place).collect();
         early.into_iter().for_each(|place| self.detach(place));

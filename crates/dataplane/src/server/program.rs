@@ -13,7 +13,7 @@ use evener_core::path::tables::VipKey;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut};
 
 use super::attach::{ACCEPT, LOOK};
-use super::{BTF, Offer, Reason, ServerError, Tables};
+use super::{BTF, Offer, ProgramError, Reason, Tables};
 use crate::load::load;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
@@ -21,7 +21,7 @@ const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
 /// Programs that are loaded together: the first at once, the others when a place first wants one of them. To verify them takes the kernel
 /// some hundredths of a second each, and few hosts need all.
 const GROUPS: [&[&str]; 4] =
-    [&["describe_server", "outgoing"], &["untunnel_xdp"], &["untunnel_tc"], &[ACCEPT, LOOK]];
+    [&["describe_server", "outgoing"], &["decap_xdp"], &["decap_tc"], &[ACCEPT, LOOK]];
 /// Maps that outlive the agent, by their pins.
 const PINNED: [&str; 13] = [
     "server_about",
@@ -53,20 +53,20 @@ pub(super) struct Program {
     maps: BTreeMap<&'static str, MapHandle>,
 }
 
-fn refused(what: impl Into<String>, error: &libbpf_rs::Error) -> ServerError {
+fn refused(what: impl Into<String>, error: &libbpf_rs::Error) -> ProgramError {
     let what = what.into();
     // The verifier says "permission denied" too, and that is no matter of privileges.
     match error.kind() {
         ErrorKind::PermissionDenied if !nix::unistd::geteuid().is_root() => {
-            ServerError::Privilege { what, answer: format!("{error:#}") }
+            ProgramError::Privilege { what, answer: format!("{error:#}") }
         }
-        _ if !Path::new(BTF).exists() => ServerError::NoBtf,
-        _ => ServerError::Kernel { what, answer: format!("{error:#}") },
+        _ if !Path::new(BTF).exists() => ProgramError::NoBtf,
+        _ => ProgramError::Kernel { what, answer: format!("{error:#}") },
     }
 }
 
-fn unknown(what: String) -> ServerError {
-    ServerError::Kernel { what, answer: "it is not in the BPF object".into() }
+fn unknown(what: String) -> ProgramError {
+    ProgramError::Kernel { what, answer: "it is not in the BPF object".into() }
 }
 
 /// Whether the maps pinned in `dir` are of this version, and all there.
@@ -85,7 +85,7 @@ pub(super) fn pinned_counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
 }
 
 /// What the map of counts says.
-pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ServerError> {
+pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ProgramError> {
     let mut counters = BTreeMap::new();
     for reason in Reason::ALL {
         let values = map.lookup_percpu(&(reason as u32).to_ne_bytes(), MapFlags::ANY);
@@ -100,7 +100,7 @@ pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ServerEr
 fn loaded(
     wanted: &[&str],
     adopt: impl Fn(&str, &mut OpenMapMut<'_>) -> libbpf_rs::Result<()>,
-) -> Result<Object, ServerError> {
+) -> Result<Object, ProgramError> {
     let open = || {
         let mut open = ObjectBuilder::default()
             .name("evener_server")
@@ -121,7 +121,7 @@ fn loaded(
 
 impl Program {
     /// Makes the maps and pins them in `dir`; with `adopt` those that are pinned there are taken.
-    pub(super) fn load(dir: &Path, adopt: bool) -> Result<Self, ServerError> {
+    pub(super) fn load(dir: &Path, adopt: bool) -> Result<Self, ProgramError> {
         let object = loaded(GROUPS[0], |name, map| match adopt && PINNED.contains(&name) {
             true => map.reuse_pinned_map(dir.join(name)),
             false => Ok(()),
@@ -145,8 +145,8 @@ impl Program {
 
     /// Pins the maps in `dir`, as far as they aren't: while a host is without interfaces, its links look as if
     /// its namespace were gone, and others may have cleared the folder.
-    pub(super) fn pin(&mut self, dir: &Path) -> Result<(), ServerError> {
-        std::fs::create_dir_all(dir).map_err(ServerError::io(format!("making {}", dir.display())))?;
+    pub(super) fn pin(&mut self, dir: &Path) -> Result<(), ProgramError> {
+        std::fs::create_dir_all(dir).map_err(ProgramError::io(format!("making {}", dir.display())))?;
         for (name, map) in self.maps.iter_mut().filter(|(name, _)| !dir.join(name).exists()) {
             map.pin(dir.join(name)).map_err(|error| refused(format!("pinning map {name}"), &error))?;
         }
@@ -154,7 +154,7 @@ impl Program {
     }
 
     /// The file descriptor of a program, for attaching it.
-    pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, ServerError> {
+    pub(super) fn fd(&self, name: &str) -> Result<BorrowedFd<'_>, ProgramError> {
         let mut groups = GROUPS.iter().zip(&self.objects);
         let (group, object) = groups
             .find(|(group, _)| group.contains(&name))
@@ -175,14 +175,14 @@ impl Program {
     }
 
     /// One of the maps, for who may outlive this.
-    pub(super) fn map(&self, name: &'static str) -> Result<MapHandle, ServerError> {
+    pub(super) fn map(&self, name: &'static str) -> Result<MapHandle, ProgramError> {
         let map = &self.maps[name];
         MapHandle::try_from(map).map_err(|error| refused(format!("opening map {name}"), &error))
     }
 
     /// Makes the maps say what `tables` says; each entry changes at once. What is new comes before what is
     /// gone.
-    pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ServerError> {
+    pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ProgramError> {
         let present = || 1u32.to_ne_bytes().to_vec();
         // First: what a host takes for a client's it may pass on again.
         let first = 0u32.to_ne_bytes();
@@ -204,11 +204,11 @@ impl Program {
     }
 
     /// Has these keys' cookies believed, and no others.
-    pub(super) fn write_keys(&self, keys: &Schedule) -> Result<(), ServerError> {
+    pub(super) fn write_keys(&self, keys: &Schedule) -> Result<(), ProgramError> {
         self.write("cookie_keys", &0u32.to_ne_bytes(), &keys.words().map(u64::to_ne_bytes).concat())
     }
 
-    fn make(&self, map: &'static str, wanted: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), ServerError> {
+    fn make(&self, map: &'static str, wanted: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), ProgramError> {
         let there: Vec<Vec<u8>> = self.maps[map].keys().collect();
         for (key, value) in wanted {
             self.write(map, key, value)?;
@@ -224,13 +224,13 @@ impl Program {
         Ok(())
     }
 
-    fn write(&self, map: &'static str, key: &[u8], value: &[u8]) -> Result<(), ServerError> {
+    fn write(&self, map: &'static str, key: &[u8], value: &[u8]) -> Result<(), ProgramError> {
         self.maps[map]
             .update(key, value, MapFlags::ANY)
             .map_err(|error| refused(format!("writing map {map}"), &error))
     }
 
-    pub(super) fn counters(&self) -> Result<BTreeMap<Reason, u64>, ServerError> {
+    pub(super) fn counters(&self) -> Result<BTreeMap<Reason, u64>, ProgramError> {
         counted(&self.maps[REASONS])
     }
 }

@@ -20,10 +20,10 @@ mod generated {
 // Where C and Rust differ, the build ends here.
 const _: () = {
     use super::connections::{CONNECTION_LEN, EXPECTATION_LEN};
-    use super::looked::Looked;
+    use super::socket_snapshot::SocketSnapshot;
     use crate::numbers::is_reason;
     use crate::numbers::server::REASONS;
-    use generated::types::{connection, expectation, looked, offer, own_service, sip_key};
+    use generated::types::{connection, expectation, offer, own_service, sip_key, socket_snapshot};
     let mut number = 0;
     while number < REASONS.len() || number < Reason::ALL.len() {
         assert!(is_reason(REASONS, number, Reason::ALL[number].name()));
@@ -33,6 +33,6 @@ const _: () = {
     assert!(size_of::<offer>() == super::program::OFFER_LEN);
     assert!(size_of::<connection>() == CONNECTION_LEN);
     assert!(size_of::<expectation>() == EXPECTATION_LEN);
-    assert!(size_of::<looked>() == size_of::<Looked>());
+    assert!(size_of::<socket_snapshot>() == size_of::<SocketSnapshot>());
     assert!(size_of::<sip_key>() == size_of::<evener_core::path::seed::Seed>());
 };

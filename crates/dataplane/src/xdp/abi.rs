@@ -7,10 +7,12 @@ use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::decide::{HELD_FRAME_MAX, Reason};
 use evener_core::path::fragments::{FragmentKey, Track};
-use evener_core::path::mark::Passed;
+use evener_core::path::mark::ForwardCount;
 use evener_core::path::select::{EXPLORING, GAIN_UNIT, SCORE_UNIT};
 use evener_core::path::sessions::{BUCKET_SESSIONS, Bucket4, Bucket6, LIFE_MAX, State, Value};
-use evener_core::path::tables::{self, Forwarding, IdleTicks, Later, Pick, Ring, ServerEntry, Vip, VipKey};
+use evener_core::path::tables::{
+    self, Forwarding, IdleTicks, Pick, RehandoffMode, Ring, ServerEntry, Vip, VipKey,
+};
 use evener_core::path::{fragments, ports};
 
 /// Generated; its names are C's.
@@ -45,7 +47,7 @@ pub(super) use endpoints::{
 };
 pub(super) use events::{LOST_WORD, WATCH_CLIENTS, WATCH_WORDS, event_of, watch};
 pub(super) use handoff::{
-    HANDOFF_WORDS, InForce, generation_of, handoff, handoff_of, route_entry, route_key,
+    HANDOFF_WORDS, HandoffKeys, generation_of, handoff, handoff_of, route_entry, route_key,
 };
 pub(super) use settings::{ABI_VERSION, ABI_WITHOUT_EXTENTS, SETTINGS_LEN, Settings, jiffy_ns};
 
@@ -81,14 +83,14 @@ const SERVER_GUE: u16 = h::SERVER_GUE as u16;
 const SERVER_V6: u16 = h::SERVER_V6 as u16;
 const SERVER_LAST: u16 = h::SERVER_LAST as u16;
 const SERVER_PUNTED: u16 = h::SERVER_PUNTED as u16;
-const SERVER_NOBODY: u16 = h::SERVER_NOBODY as u16;
+const SERVER_BLACKHOLE: u16 = h::SERVER_BLACKHOLE as u16;
 const SERVER_MARKED: u16 = h::SERVER_MARKED as u16;
 /// The flags that say how packets get to a server.
 const SERVER_FORWARDING: u16 =
     SERVER_NAT | SERVER_SOURCE_NAT | SERVER_TUNNEL | SERVER_GUE | SERVER_V6 | SERVER_LAST | SERVER_MARKED;
 // Each flag is a bit of its own.
 const _: () = assert!(
-    (SERVER_PRESENT | SERVER_UP | SERVER_LOCAL | SERVER_PUNTED | SERVER_NOBODY | SERVER_FORWARDING)
+    (SERVER_PRESENT | SERVER_UP | SERVER_LOCAL | SERVER_PUNTED | SERVER_BLACKHOLE | SERVER_FORWARDING)
         .count_ones()
         == 12
 );
@@ -278,7 +280,7 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
             | flag(vip.announce, VIP_ANNOUNCE)
             | flag(vip.stateless, VIP_STATELESS)
             | flag(vip.handoff.is_some(), VIP_HANDOFF)
-            | flag(vip.handoff.is_some_and(|handoff| handoff.later != Later::Stay), VIP_LATER),
+            | flag(vip.handoff.is_some_and(|handoff| handoff.later != RehandoffMode::Stay), VIP_LATER),
         own: vip.own,
         idle,
         address6: if key.address.is_ipv6() { ip(key.address) } else { c::ip { word: [0; 4] } },
@@ -338,7 +340,7 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
         Forwarding::Nat { to, own, source_nat: has(SERVER_SOURCE_NAT), mtu: place.mtu }
     } else if has(SERVER_TUNNEL) {
         let encapsulation = if has(SERVER_GUE) { Encapsulation::Gue } else { Encapsulation::Ipip };
-        let passed = if has(SERVER_LAST) { Passed::Twice } else { Passed::Once };
+        let passed = if has(SERVER_LAST) { ForwardCount::Twice } else { ForwardCount::Once };
         let mark = has(SERVER_MARKED).then_some(passed);
         Forwarding::Tunnel { encapsulation, from: own, to, mtu: place.mtu, mark }
     } else {
@@ -449,8 +451,8 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
     if server.is_punt() {
         flags |= SERVER_PUNTED;
     }
-    if server.is_nobody() {
-        flags |= SERVER_NOBODY;
+    if server.is_down() {
+        flags |= SERVER_BLACKHOLE;
     }
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let (forwarding, to, own, port, mtu) = match server.forwarding {
@@ -463,8 +465,8 @@ pub(crate) fn server(server: &ServerEntry, src: Mac) -> [u64; SERVER_WORDS] {
             let gue = if encapsulation == Encapsulation::Gue { SERVER_GUE } else { 0 };
             let mark = match mark {
                 None => 0,
-                Some(Passed::Once) => SERVER_MARKED,
-                Some(Passed::Twice) => SERVER_MARKED | SERVER_LAST,
+                Some(ForwardCount::Once) => SERVER_MARKED,
+                Some(ForwardCount::Twice) => SERVER_MARKED | SERVER_LAST,
             };
             (SERVER_TUNNEL | gue | mark, to, from, 0, mtu)
         }
@@ -527,7 +529,7 @@ const HELD_HEADER_LEN: usize = 12;
 
 /// A frame that `held` brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Held<'r> {
+pub(super) struct PuntedFrame<'r> {
     /// The interface that it came in by.
     pub(super) ifindex: u32,
     /// What it is held for.
@@ -538,12 +540,12 @@ pub(super) struct Held<'r> {
 }
 
 /// What `held` brought; `None` for what this version doesn't know.
-pub(super) fn held_of(record: &[u8]) -> Option<Held<'_>> {
+pub(super) fn held_of(record: &[u8]) -> Option<PuntedFrame<'_>> {
     let (header, frame) = record.split_at_checked(HELD_HEADER_LEN)?;
     let [ifindex, len, last] = *header.as_chunks::<4>().0 else { return None };
     let [ifindex, len] = [ifindex, len].map(u32::from_ne_bytes);
     let [a, b, c, d] = last;
     let [reason, server] = [[a, b], [c, d]].map(u16::from_ne_bytes);
     let reason = *Reason::ALL.get(usize::from(reason))?;
-    Some(Held { ifindex, reason, server, frame: frame.get(..len as usize)? })
+    Some(PuntedFrame { ifindex, reason, server, frame: frame.get(..len as usize)? })
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use evener_core::path::tables::{Behind, Tables, VipKey};
+use evener_core::path::tables::{ReplyOrigin, Tables, VipKey};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::abi;
@@ -38,12 +38,12 @@ impl Program {
         let half = abi::half_of::<{ abi::VIP_PLACES }>(self.commit[0].load(Relaxed));
         let handoffs = &self.handoffs[half * abi::VIP_PLACES * abi::HANDOFF_WORDS..];
         let (mut generations, mut ring_halves) = (BTreeSet::new(), 0);
-        for (place, beside) in self.vips[half * size..][..size]
+        for (place, stored) in self.vips[half * size..][..size]
             .chunks_exact(abi::VIP_WORDS)
             .zip(handoffs.chunks_exact(abi::HANDOFF_WORDS))
         {
             if let Some((key, mut vip, ring)) = abi::vip_of(&load(place)) {
-                if let Some((handoff, in_force)) = abi::handoff_of(&load(beside)) {
+                if let Some((handoff, in_force)) = abi::handoff_of(&load(stored)) {
                     vip.handoff = Some(handoff);
                     generations.insert(in_force.generation);
                     ring_halves = in_force.ring_halves;
@@ -73,7 +73,7 @@ impl Program {
     }
 
     /// The endpoints as the kernel's side would find them now.
-    pub(super) fn held_endpoints(&self) -> BTreeMap<VipKey, Vec<Behind>> {
+    pub(super) fn held_endpoints(&self) -> BTreeMap<VipKey, Vec<ReplyOrigin>> {
         let endpoints = self.borrowed("endpoints");
         let held = endpoints.keys().filter_map(|key| {
             let value = endpoints.lookup(&key, MapFlags::ANY).ok().flatten();

@@ -11,7 +11,7 @@ use evener_core::path::select::Score;
 use evener_core::path::tables::{Delta, Ring, ServerEntry, Tables};
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::abi::{self, InForce};
+use super::abi::{self, HandoffKeys};
 use super::program::{Program, refused};
 use super::routes::Current;
 use crate::EngineError;
@@ -31,10 +31,10 @@ struct Staged {
 
 impl Staged {
     /// What a VIP of this service is to name.
-    fn in_force(&self, service: u16) -> InForce {
+    fn in_force(&self, service: u16) -> HandoffKeys {
         let halves = self.halves.iter().filter(|(_, half)| **half == 1);
         let ring_halves = halves.fold(0, |bits, (ring, _)| bits | 1 << ring);
-        InForce {
+        HandoffKeys {
             generation: self.routes.get(&service).map_or(0, |(generation, _)| *generation),
             ring_halves,
         }
@@ -42,7 +42,7 @@ impl Staged {
 }
 
 /// Entries of hash maps that were written, and what stood there before.
-type Written = Vec<(&'static str, Vec<u8>, Option<Vec<u8>>)>;
+type WrittenEntries = Vec<(&'static str, Vec<u8>, Option<Vec<u8>>)>;
 
 /// An entry of a hash map as it is to be: a key, and a value or none.
 type Entry = (&'static str, Vec<u8>, Option<Vec<u8>>);
@@ -58,7 +58,7 @@ impl Program {
         if delta.is_empty() && !self.is_stale {
             return Ok(());
         }
-        let mut written = Written::new();
+        let mut written = WrittenEntries::new();
         match self.stage(&delta, tables, &mut written) {
             Ok(staged) => {
                 let gone = self.switch(&delta, tables, staged);
@@ -85,7 +85,7 @@ impl Program {
         &mut self,
         delta: &Delta,
         tables: &Arc<Tables>,
-        written: &mut Written,
+        written: &mut WrittenEntries,
     ) -> Result<Staged, EngineError> {
         check(tables)?;
         // Packets may still be on their way by the halves that are written now.
@@ -154,7 +154,7 @@ impl Program {
         map: &'static str,
         key: Vec<u8>,
         value: &[u8],
-        written: &mut Written,
+        written: &mut WrittenEntries,
     ) -> Result<(), EngineError> {
         let was = self.borrowed(map).lookup(&key, MapFlags::ANY);
         let was = was.map_err(|error| refused(format!("reading map {map}"), error))?;
@@ -166,7 +166,7 @@ impl Program {
     }
 
     /// Takes back what was written for a change that does not come about.
-    fn withdraw(&mut self, written: Written) {
+    fn withdraw(&mut self, written: WrittenEntries) {
         let back = written.into_iter().rev().try_for_each(|(map, key, was)| match was {
             Some(was) => self.update(map, &key, &was),
             None => self.delete(map, &key),
@@ -357,11 +357,11 @@ fn check(tables: &Tables) -> Result<(), EngineError> {
     }
     let entries: usize = tables.routes.values().map(|routes| routes.entries.len()).sum();
     // Those in force and those to come are there together.
-    let room = abi::ROUTE_ENTRIES / 2;
-    if entries > room {
+    let entries_max = abi::ROUTE_ENTRIES / 2;
+    if entries > entries_max {
         return Err(EngineError::Capacity(format!(
             "the routes of all services take {entries} entries of the kernel's table, one for each route and one for each \
-             host that routes name, and a farm can have {room}"
+             host that routes name, and a farm can have {entries_max}"
         )));
     }
     let mut places = BTreeMap::new();

@@ -11,7 +11,7 @@ use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use super::abi;
 use super::program::{Program, refused};
 use crate::EngineError;
-use crate::events::{Event, Events, Watch};
+use crate::events::{EventSource, TraceEvent, TraceFilter};
 use crate::shared::Shared;
 
 /// Events that one reading brings at most; the kernel's side may add to them as fast as they are read.
@@ -21,7 +21,7 @@ const ENOUGH: i32 = -libc::ENOBUFS;
 
 impl Program {
     /// Says what is to be told. What is asked for both before and after goes on being told.
-    pub(super) fn write_watch(&self, watch: &Watch) {
+    pub(super) fn write_watch(&self, watch: &TraceFilter) {
         let image = abi::watch(watch);
         let (what, clients) = (&self.watch[0], abi::LOST_WORD + 1);
         // No packet is compared with half an address, but for one that has begun to be.
@@ -33,7 +33,7 @@ impl Program {
     }
 
     /// The one who reads it.
-    pub(super) fn reader(&self) -> Result<Reader, EngineError> {
+    pub(super) fn reader(&self) -> Result<RingReader, EngineError> {
         let map = self.map("events")?;
         let taken = Arc::new(Mutex::new(Vec::new()));
         let takes = Arc::clone(&taken);
@@ -45,19 +45,19 @@ impl Program {
         let mut builder = RingBufferBuilder::new();
         let ring = builder.add(&map, take).map(drop).and_then(|()| builder.build());
         let ring = ring.map_err(|error| refused("reading what is told", error))?;
-        Ok(Reader { ring, taken, watch: self.second_watch()? })
+        Ok(RingReader { ring, taken, watch: self.second_watch()? })
     }
 }
 
 /// Reads the ring.
-pub(super) struct Reader {
+pub(super) struct RingReader {
     ring: RingBuffer<'static>,
-    taken: Arc<Mutex<Vec<Event>>>,
+    taken: Arc<Mutex<Vec<TraceEvent>>>,
     watch: Shared<AtomicU64>,
 }
 
-impl Events for Reader {
-    fn read(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
+impl EventSource for RingReader {
+    fn read(&mut self, patience: Duration) -> io::Result<Vec<TraceEvent>> {
         let mut answer = self.ring.consume_raw();
         if answer == 0 {
             answer = self.ring.poll_raw(patience);
@@ -73,7 +73,7 @@ impl Events for Reader {
     }
 }
 
-fn lock(taken: &Mutex<Vec<Event>>) -> MutexGuard<'_, Vec<Event>> {
+fn lock(taken: &Mutex<Vec<TraceEvent>>) -> MutexGuard<'_, Vec<TraceEvent>> {
     // Events are whole at any moment.
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }

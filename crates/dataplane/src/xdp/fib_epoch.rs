@@ -36,7 +36,7 @@ impl FibEpoch {
         let failed = |error| EngineError::system("listening for changes of routes", "CAP_NET_ADMIN", error);
         let (woken, wake) = io::pipe().map_err(failed)?;
         let listener =
-            Listener { socket: open().map_err(failed)?, woken, epoch: program.second_fib_epoch()? };
+            RouteMonitor { socket: open().map_err(failed)?, woken, epoch: program.second_fib_epoch()? };
         listener.change();
         let thread = thread::Builder::new().name("routes".into());
         let thread = thread.spawn(move || listener.run()).map_err(failed)?;
@@ -60,13 +60,13 @@ fn open() -> io::Result<Socket> {
     Ok(socket.into())
 }
 
-struct Listener {
+struct RouteMonitor {
     socket: Socket,
     woken: PipeReader,
     epoch: Shared<AtomicU64>,
 }
 
-impl Listener {
+impl RouteMonitor {
     fn run(mut self) {
         loop {
             let mut fds = [
@@ -77,12 +77,12 @@ impl Listener {
             if fds[1].revents().is_some_and(|events| !events.is_empty()) {
                 return;
             }
-            self.hear();
+            self.receive();
         }
     }
 
     /// Reads what there is: whatever it says, something has changed. So it has where more came than the socket holds.
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         let mut message = [0; 8192];
         loop {
             match self.socket.read(&mut message) {

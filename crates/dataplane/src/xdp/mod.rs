@@ -8,15 +8,15 @@ pub(crate) mod abi;
 mod adopt;
 mod apply;
 mod attach;
-mod bare;
+mod detached;
 mod events;
 mod fib_epoch;
 mod grace;
-mod held;
 mod memory;
 mod peers;
 pub mod pins;
 mod program;
+mod punt;
 mod readings;
 mod routes;
 mod test_run;
@@ -32,18 +32,18 @@ use evener_core::path::seed::Seed;
 use evener_core::path::tables::Tables;
 use nix::net::if_::if_indextoname;
 
-use crate::events::{Events, Watch};
-use crate::installed::{Missing, Part};
+use crate::events::{EventSource, TraceFilter};
+use crate::installed::{MissingPart, Part};
 use crate::link::name_of;
-use crate::moves::Moves;
-use crate::{Counters, DataPlane, Engine, EngineError, Mover};
+use crate::rehandoff::RehandoffSlot;
+use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 use attach::Link;
 use fib_epoch::FibEpoch;
-use held::HeldFrames;
-use program::{Program, Size};
+use program::{Program, TableSizes};
+use punt::PuntThread;
 
 pub use attach::{Hook, Mode};
-pub use bare::Bare;
+pub use detached::DetachedProgram;
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -68,10 +68,10 @@ pub struct XdpEngine {
     pins: Option<PathBuf>,
     links: BTreeMap<u32, (Link, Mode)>,
     /// From when the first interface is attached.
-    held: Option<HeldFrames>,
+    held: Option<PuntThread>,
     /// Ends what is remembered of routes, when they change.
     _fib_epoch: FibEpoch,
-    moves: Arc<Moves>,
+    moves: Arc<RehandoffSlot>,
     running: Option<Tables>,
     /// Whether programs are attached where the tables say, and nothing is left of anything else.
     is_settled: bool,
@@ -111,7 +111,7 @@ impl XdpEngine {
         }
         let adopt = options.pins.as_deref().filter(|dir| is_adoptable(dir));
         let Options { sessions_max, sessions6_max, seed, ring_seed, .. } = options;
-        let size = Size { sessions_max, sessions6_max, seed, ring_seed, clock_is_given };
+        let size = TableSizes { sessions_max, sessions6_max, seed, ring_seed, clock_is_given };
         let mut program = Program::load(size, adopt)?;
         let mut links = BTreeMap::new();
         let mut running = None;
@@ -299,7 +299,7 @@ impl XdpEngine {
 pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
     lift_memlock();
     let (seed, clock_is_given) = (Seed(0, 0), false);
-    let size = Size { sessions_max: 2, sessions6_max: 2, seed, ring_seed: None, clock_is_given };
+    let size = TableSizes { sessions_max: 2, sessions6_max: 2, seed, ring_seed: None, clock_is_given };
     let program = Program::load(size, None)?;
     Link::create(program.fd("pass_all")?, ifindex, Mode::Native)
         .map_err(|error| attach_error(&name_of(ifindex), error))
@@ -401,7 +401,7 @@ impl Engine for XdpEngine {
         }
         self.is_settled = false;
         if self.held.is_none() {
-            self.held = Some(HeldFrames::start(&self.program, &self.program.tables, &self.moves)?);
+            self.held = Some(PuntThread::start(&self.program, &self.program.tables, &self.moves)?);
         }
         // On an interface that the tables in force don't name the program passes every frame.
         let attached = tables.interfaces.keys().try_for_each(|ifindex| self.attach(*ifindex));
@@ -422,9 +422,9 @@ impl Engine for XdpEngine {
         self.pins.iter().cloned().map(Part::Pins).chain(programs).collect()
     }
 
-    fn restore(&mut self) -> Vec<Missing> {
+    fn restore(&mut self) -> Vec<MissingPart> {
         let missing = self.installed().into_iter().filter(|part| !self.is_there(part)).collect::<Vec<_>>();
-        let restored = missing.into_iter().map(|part| Missing { restored: self.put_back(&part), part });
+        let restored = missing.into_iter().map(|part| MissingPart { restored: self.put_back(&part), part });
         restored.collect()
     }
 
@@ -452,17 +452,17 @@ impl Engine for XdpEngine {
         self.program.buckets()
     }
 
-    fn moves(&mut self, mover: Mover) {
+    fn moves(&mut self, mover: RehandoffSink) {
         self.moves.set(mover);
     }
 
-    fn watch(&mut self, watch: &Watch) -> Result<(), EngineError> {
+    fn watch(&mut self, watch: &TraceFilter) -> Result<(), EngineError> {
         watch.check()?;
         self.program.write_watch(watch);
         Ok(())
     }
 
-    fn events(&mut self) -> Result<Box<dyn Events>, EngineError> {
+    fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError> {
         if self.is_read {
             return Err(crate::events::read_already());
         }

@@ -19,8 +19,8 @@ impl Program {
         }
         let old = self.peers_in[0].load(Relaxed);
         let bits: Vec<u64> = peers.iter().copied().map(abi::mac_bits).collect();
-        let room = || EngineError::Capacity(format!("{} hosts are more than {PEERS_MAX}", peers.len()));
-        let multiplier = separating::<{ abi::PEER_PLACES }>(&bits, old).ok_or_else(room)?;
+        let too_many = || EngineError::Capacity(format!("{} hosts are more than {PEERS_MAX}", peers.len()));
+        let multiplier = separating::<{ abi::PEER_PLACES }>(&bits, old).ok_or_else(too_many)?;
         let half = abi::half_of::<{ abi::PEER_PLACES }>(multiplier);
         let places = &self.peers[half * abi::PEER_PLACES..][..abi::PEER_PLACES];
         for place in places {

@@ -15,14 +15,14 @@ use evener_core::path::guesses;
 use evener_core::path::mark;
 use evener_core::path::ports::{POOL_BUCKETS, POOLS};
 use evener_core::path::seed::Seed;
-use evener_core::path::sessions::{FIRST_BUCKETS, SHARE_WORDS, WHOLE, buckets_for, extent_for};
+use evener_core::path::sessions::{ALL_BUCKETS, FIRST_BUCKETS, SHARE_WORDS, buckets_for, extent_for};
 use evener_core::path::tables::{NO_SERVER, SERVER_SLOTS, Tables};
 use evener_core::path::unmatched;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use super::abi::{self, Settings};
 use super::attach::Hook;
-use super::grace::{Grace, Passing};
+use super::grace::{GraceMap, GracePeriod};
 use super::memory::{FragmentMap, KernelMemory, STAT_WORDS};
 use super::readings::KernelReadings;
 use super::routes::Generations;
@@ -91,7 +91,7 @@ pub(super) const EXTENTS: &str = "extents";
 
 /// What a data plane made anew is to be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
+pub(super) struct TableSizes {
     pub(super) sessions_max: usize,
     pub(super) sessions6_max: usize,
     pub(super) seed: Seed,
@@ -131,8 +131,8 @@ pub(super) struct Program {
     pub(super) generations: Generations,
     /// Slots of servers that are gone and whose counts stand there yet.
     pub(super) departed: BTreeSet<u16>,
-    pub(super) grace: Arc<Grace>,
-    pub(super) passing: Passing,
+    pub(super) grace: Arc<GraceMap>,
+    pub(super) passing: GracePeriod,
     /// What is in force.
     pub(super) tables: Arc<Tables>,
     /// Whether hash maps may hold more than that, or less: what an earlier daemon or a failed change left.
@@ -159,7 +159,7 @@ fn may_load() -> bool {
 
 impl Program {
     /// Loads the programs, over the maps pinned in `adopt` if given, else over new ones.
-    pub(super) fn load(size: Size, adopt: Option<&Path>) -> Result<Self, EngineError> {
+    pub(super) fn load(size: TableSizes, adopt: Option<&Path>) -> Result<Self, EngineError> {
         let mut settings = match adopt {
             Some(dir) => pinned_settings(dir)?,
             None => Settings {
@@ -184,7 +184,7 @@ impl Program {
         for (word, buckets) in program.memory.extents.iter().zip(program.buckets()) {
             match adopt {
                 None => word.store(extent_for(FIRST_BUCKETS, buckets), Relaxed),
-                Some(dir) if !has_extents(dir) => word.store(WHOLE, Relaxed),
+                Some(dir) if !has_extents(dir) => word.store(ALL_BUCKETS, Relaxed),
                 Some(_) => {}
             }
         }
@@ -227,7 +227,7 @@ impl Program {
             clock: clock.map_err(failed("keeping the clock"))?,
         };
         let memory = Arc::new(memory);
-        let grace = Arc::new(Grace::new()?);
+        let grace = Arc::new(GraceMap::new()?);
         let readings = KernelReadings {
             memory: Arc::clone(&memory),
             grace: Arc::clone(&grace),
@@ -235,7 +235,7 @@ impl Program {
             reasons: second(&maps["reasons"])?,
             slots: ArcSwap::default(),
         };
-        let mut passing = Passing::default();
+        let mut passing = GracePeriod::default();
         // An earlier daemon may have ended a moment ago.
         passing.begin(&grace);
         let program = Program {

@@ -8,7 +8,7 @@ use evener_core::path::decide::{Memory, Reason};
 use evener_core::path::tables::NO_SERVER;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::grace::Grace;
+use super::grace::GraceMap;
 use super::memory::KernelMemory;
 use super::program::refused;
 use crate::{Counters, DataPlane, EngineError, ServerCounters};
@@ -16,7 +16,7 @@ use crate::{Counters, DataPlane, EngineError, ServerCounters};
 /// Maps of counts for each processor, with what user space counts beside them.
 pub(super) struct KernelReadings {
     pub(super) memory: Arc<KernelMemory>,
-    pub(super) grace: Arc<Grace>,
+    pub(super) grace: Arc<GraceMap>,
     pub(super) server_stats: MapHandle,
     pub(super) reasons: MapHandle,
     /// Slots that are servers' in force, or of servers that are gone and whose counts stand there yet.

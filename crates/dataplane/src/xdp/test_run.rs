@@ -5,7 +5,7 @@ use evener_core::path::decide::Verdict;
 use super::attach::Hook;
 use super::program::Program;
 use crate::EngineError;
-use crate::test_run::{Run, run};
+use crate::test_run::{TestRun, run};
 
 /// XDP verdicts (linux/bpf.h).
 const XDP_PASS: u32 = 2;
@@ -27,7 +27,7 @@ pub(super) fn director(
 ) -> Result<(Verdict, Vec<u8>), EngineError> {
     let fd = program.deciding(hook)?;
     let mut out = vec![0u8; frame.len() + 256];
-    let Run { verdict, len } = run(fd, frame, &mut out)
+    let TestRun { verdict, len } = run(fd, frame, &mut out)
         .map_err(|error| EngineError::system("running a program on a frame", "CAP_BPF", error))?;
     out.truncate(len);
     let verdict = match (hook, verdict) {

@@ -70,7 +70,7 @@ fn a_port_in_time_wait_is_free_for_a_new_connection() {
 }
 
 #[test]
-fn so_is_a_port_whose_connection_the_client_left_half_closed() {
+fn half_closed_port_is_cleared_for_new_connection() {
     if skipped() {
         return;
     }
@@ -132,7 +132,7 @@ fn a_request_of_many_segments_goes_in_whole_while_time_wait_is_cleared() {
 }
 
 #[test]
-fn a_straggler_of_the_old_connection_opens_nothing() {
+fn late_segment_of_old_connection_opens_no_socket() {
     if skipped() {
         return;
     }
@@ -151,7 +151,7 @@ fn a_straggler_of_the_old_connection_opens_nothing() {
 }
 
 #[test]
-fn a_host_that_keeps_time_wait_whatever_comes_says_so_once() {
+fn host_keeping_time_wait_is_reported_once() {
     if skipped() {
         return;
     }
@@ -169,7 +169,7 @@ fn a_host_that_keeps_time_wait_whatever_comes_says_so_once() {
 }
 
 #[test]
-fn a_connection_whose_end_was_missed_makes_way_for_a_new_one() {
+fn stale_connection_is_cleared_for_new_one() {
     if skipped() {
         return;
     }
@@ -220,7 +220,7 @@ fn a_first_segment_that_comes_again_does_no_harm() {
 
 /// As a server does that refuses what it was asked: the first segment may have been sent again meanwhile.
 #[test]
-fn a_first_segment_that_comes_again_after_a_reset_runs_nothing_twice() {
+fn repeated_first_segment_after_reset_opens_no_socket() {
     if skipped() {
         return;
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use evener_core::net::wire::Mac;
 use evener_core::path::cookie::FourTuple;
 use evener_core::server::{Arrived, Expectation, Host, Made, Outcome, Socket, Terms};
-use evener_dataplane::server::Look;
+use evener_dataplane::server::ConnectionState;
 
 use crate::call::{Call, Offered};
 use crate::talk::{ANSWER, GET, Seen, Talk, where_turns_are_followed};
@@ -49,7 +49,7 @@ fn sockets_have_the_terms_that_were_agreed_on() {
                         let mut talk = Talk::begin(world, &listener, call, GET);
                         talk.say(ANSWER);
                         talk.comes_to(Seen::Idle);
-                        let Look::Idle(idle) = talk.look() else { panic!("it rests") };
+                        let ConnectionState::Idle(idle) = talk.look() else { panic!("it rests") };
                         let has = Terms {
                             mss: idle.mss,
                             window_scales: idle.window_scales,

@@ -97,7 +97,7 @@ fn a_connection_rests_when_the_answer_is_whole() {
 }
 
 #[test]
-fn it_never_does_where_that_is_in_doubt() {
+fn unclear_exchange_never_rests() {
     where_turns_are_followed(|world| {
         let listener = listen(false, PORT);
         let heads = ["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX: ", &"x".repeat(2_100), "\r\n\r\nhello"];
@@ -129,7 +129,7 @@ fn a_long_head_is_read_as_far_as_most_are() {
 }
 
 #[test]
-fn it_rests_only_when_all_was_sent() {
+fn connection_rests_only_when_all_is_sent() {
     where_turns_are_followed(|world| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
@@ -151,7 +151,7 @@ fn it_rests_only_when_all_was_sent() {
 }
 
 #[test]
-fn what_is_closed_is_gone() {
+fn closed_connection_is_gone() {
     where_turns_are_followed(|world| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
@@ -173,7 +173,7 @@ fn what_is_closed_is_gone() {
             let connections = world.server.connections().unwrap();
             let nobody = world.call(v6, 50_000).ends;
             let look = connections.look(nobody.client, nobody.service).unwrap();
-            assert_eq!(look, evener_dataplane::server::Look::Gone);
+            assert_eq!(look, evener_dataplane::server::ConnectionState::Gone);
         }
     });
 }

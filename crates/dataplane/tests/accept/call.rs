@@ -6,7 +6,7 @@ use evener_core::net::checksum;
 use evener_core::net::wire::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Ipv4, Ipv6, Mac, TCP_ACK, TCP_FIN, Tcp, protocol,
 };
-use evener_core::path::cookie::{Cookie, FourTuple, Keys, Terms};
+use evener_core::path::cookie::{Cookie, FourTuple, Keys, SynOptions};
 use zerocopy::{FromBytes, IntoBytes};
 
 const TCP_LEN: usize = 20;
@@ -33,7 +33,7 @@ pub struct Offered {
 
 impl Call {
     pub fn new(keys: &Keys, ends: FourTuple, isn: u32, offered: Offered) -> Call {
-        let terms = Terms::new(ends.client.is_ipv6(), Some(offered.mss), offered.scale);
+        let terms = SynOptions::new(ends.client.is_ipv6(), Some(offered.mss), offered.scale);
         let Cookie { number: cookie, clock } = keys.make(&ends, isn, terms).unwrap();
         Call { ends, isn, cookie, clock, timestamps: None }
     }

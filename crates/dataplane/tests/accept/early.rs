@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use evener_core::net::wire::{TCP_ACK, TCP_FIN, TCP_RST};
-use evener_dataplane::server::{Places, Reason};
+use evener_dataplane::server::{AttachPoints, Reason};
 
 use crate::hosts::{NEVER, SOON};
 use crate::skipped;
@@ -20,14 +20,14 @@ fn on_a_patient_server(work: impl FnOnce(&mut World) + Send) {
     }
     on_a_server(Some(PORT), |world| {
         let at = [world.ifindex];
-        let places = Places { accept: at.into(), answers: at.into(), ..Places::default() };
+        let places = AttachPoints { accept: at.into(), answers: at.into(), ..AttachPoints::default() };
         world.server.apply(&world.tables(Some(PORT)), &places).unwrap();
         work(world);
     });
 }
 
 #[test]
-fn what_overtakes_the_first_segment_is_not_reset() {
+fn segment_before_first_is_not_reset() {
     on_a_patient_server(|world| {
         let end = 1 + REQUEST.len() as u32;
         for v6 in FAMILIES {
@@ -52,7 +52,7 @@ fn what_overtakes_the_first_segment_is_not_reset() {
 }
 
 #[test]
-fn what_belongs_to_nothing_is_reset_once_it_comes_again() {
+fn repeated_unmatched_segment_is_reset() {
     on_a_patient_server(|world| {
         let listeners = FAMILIES.map(|v6| listen(v6, PORT));
         let stray = |v6| {

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use evener_core::net::wire::TCP_RST;
-use evener_dataplane::repair::{Saved, Terms, Window};
+use evener_dataplane::repair::{AgreedOptions, Saved, Window};
 use evener_dataplane::server::{Connections, Reason};
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -15,7 +15,8 @@ use crate::talk::{ANSWER, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, REQUEST, World, knowledge, listen, on_a_server, until, vip, wait_for};
 
 const REQUEST_LEN: u32 = REQUEST.len() as u32;
-pub const TERMS: Terms = Terms { mss: 1400, window_scales: Some((9, 7)), sack: true, timestamp: None };
+pub const TERMS: AgreedOptions =
+    AgreedOptions { mss: 1400, window_scales: Some((9, 7)), sack: true, timestamp: None };
 
 /// A call that no cookie vouches for.
 pub fn stranger(world: &World, v6: bool, port: u16) -> Call {
@@ -24,7 +25,7 @@ pub fn stranger(world: &World, v6: bool, port: u16) -> Call {
 }
 
 /// The connection of a call before its first segment here, which is to be REQUEST.
-pub fn saved(call: &Call, terms: Terms) -> Saved {
+pub fn saved(call: &Call, terms: AgreedOptions) -> Saved {
     Saved {
         client: call.ends.client,
         service: call.ends.service,
@@ -64,10 +65,10 @@ fn an_expected_segment_becomes_a_connection_as_was_agreed_on() {
             let listener = listen(v6, PORT);
             let terms = [
                 TERMS,
-                Terms { mss: 1250, window_scales: Some((0, 3)), timestamp: Some(7), ..TERMS },
-                Terms { window_scales: Some((14, 0)), sack: false, ..TERMS },
-                Terms { window_scales: None, sack: true, ..TERMS },
-                Terms { window_scales: None, sack: false, timestamp: Some(7), ..TERMS },
+                AgreedOptions { mss: 1250, window_scales: Some((0, 3)), timestamp: Some(7), ..TERMS },
+                AgreedOptions { window_scales: Some((14, 0)), sack: false, ..TERMS },
+                AgreedOptions { window_scales: None, sack: true, ..TERMS },
+                AgreedOptions { window_scales: None, sack: false, timestamp: Some(7), ..TERMS },
             ];
             for (number, (terms, segment_has_them)) in
                 terms.into_iter().flat_map(|terms| [(terms, true), (terms, false)]).enumerate()
@@ -98,7 +99,7 @@ fn an_expected_segment_becomes_a_connection_as_was_agreed_on() {
 }
 
 #[test]
-fn nothing_else_than_was_expected_becomes_one() {
+fn only_expected_segment_becomes_connection() {
     where_they_are_announced(|world, connections| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
@@ -135,7 +136,7 @@ fn the_last_that_is_said_of_a_connection_counts() {
 
 /// A server that answers and resets at once leaves nothing by which its connection could be known.
 #[test]
-fn what_was_a_connection_never_becomes_one_again() {
+fn used_expectation_makes_no_second_connection() {
     where_they_are_announced(|world, connections| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
@@ -185,11 +186,11 @@ fn a_segment_that_finds_no_room_may_come_again() {
 }
 
 #[test]
-fn what_the_kernel_makes_no_connection_of_is_refused() {
+fn segment_the_kernel_rejects_is_refused() {
     where_they_are_announced(|world, connections| {
         for (v6, mss) in [(false, 500), (true, 1200)] {
             let call = stranger(world, v6, 40_000);
-            let error = connections.expect(&saved(&call, Terms { mss, ..TERMS })).unwrap_err();
+            let error = connections.expect(&saved(&call, AgreedOptions { mss, ..TERMS })).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
             world.is_reset(&call, &call.first(REQUEST), &listen(v6, PORT));
         }

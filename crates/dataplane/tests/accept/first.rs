@@ -39,7 +39,7 @@ fn a_first_segment_becomes_a_connection() {
 }
 
 #[test]
-fn a_connection_has_what_was_agreed_on() {
+fn accepted_connection_has_negotiated_options() {
     if skipped() {
         return;
     }
@@ -95,7 +95,7 @@ fn a_connection_has_what_was_agreed_on() {
 }
 
 #[test]
-fn what_no_director_has_answered_is_reset() {
+fn segment_without_director_cookie_is_reset() {
     if skipped() {
         return;
     }

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use evener_core::net::wire::TCP_RST;
 use evener_core::path::mark::PUNTED;
-use evener_dataplane::server::{Places, Reason};
+use evener_dataplane::server::{AttachPoints, Reason};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::hosts::{NEVER, SOON, VIP, run};
@@ -81,7 +81,7 @@ fn listeners_that_share_a_port_share_connections() {
 
 /// Where every host decides, one that serves reads for others, too: the frame's source says which of the two it is.
 #[test]
-fn what_is_to_be_read_here_has_a_listener_of_its_own() {
+fn punted_connection_reaches_punt_listener() {
     if skipped() {
         return;
     }
@@ -89,7 +89,7 @@ fn what_is_to_be_read_here_has_a_listener_of_its_own() {
     on_a_server(Some(PORT), |world| {
         let mut tables = world.tables(Some(PORT));
         tables.services.values_mut().for_each(|offer| offer.punt_listener = Some(OTHER_PORT));
-        let places = Places { accept: [world.ifindex].into(), ..Places::default() };
+        let places = AttachPoints { accept: [world.ifindex].into(), ..AttachPoints::default() };
         world.server.apply(&tables, &places).unwrap();
         for v6 in FAMILIES {
             let [own, punt_listener] = [PORT, OTHER_PORT].map(|port| listen(v6, port));
@@ -112,7 +112,7 @@ fn what_is_to_be_read_here_has_a_listener_of_its_own() {
 }
 
 #[test]
-fn nobody_there_is_a_reset() {
+fn missing_listener_is_reset() {
     if skipped() {
         return;
     }
@@ -146,7 +146,7 @@ fn a_listener_that_speaks_mptcp_is_refused_by_the_kernel() {
 }
 
 #[test]
-fn what_the_hosts_settings_forbid_is_refused_and_answered() {
+fn connection_forbidden_by_sysctl_is_refused_with_reset() {
     if skipped() {
         return;
     }
@@ -185,7 +185,7 @@ fn another_ports_listener_accepts_in_the_services_name() {
 }
 
 #[test]
-fn an_address_that_no_interface_has_is_served_by_a_route_that_says_it_is_local() {
+fn local_route_serves_address_without_interface() {
     if skipped() {
         return;
     }

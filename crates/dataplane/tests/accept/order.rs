@@ -11,7 +11,9 @@ use evener_core::net::wire::{Ipv4, protocol};
 use evener_core::path::seed::Seed;
 use evener_core::path::tables::Tables;
 use evener_dataplane::Engine;
-use evener_dataplane::server::{self, Connections, Hook, Look, Places, Reason, Server};
+use evener_dataplane::server::{
+    self, AttachPoints, ConnectionState, Connections, Hook, Reason, ServerPrograms,
+};
 use evener_dataplane::xdp::{Mode, Options, XdpEngine, pins};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::query::ProgInfoIter;
@@ -76,19 +78,19 @@ fn director(ifindex: u32) -> XdpEngine {
 }
 
 #[test]
-fn tunnels_are_opened_first_then_a_director_decides_and_what_stays_is_accepted() {
+fn decap_runs_before_director_and_accept() {
     if skipped() {
         return;
     }
-    const ORDER: [&str; 3] = ["untunnel_tc", "director_tc", "accept"];
+    const ORDER: [&str; 3] = ["decap_tc", "director_tc", "accept"];
     on_a_server(Some(PORT), |world| {
         meets(world.ifindex, &["accept"]);
         let engine = director(world.ifindex);
         meets(world.ifindex, &["accept", "director_tc"]);
-        let places = Places {
+        let places = AttachPoints {
             tunnels: [(world.ifindex, false)].into(),
             accept: [world.ifindex].into(),
-            ..Places::default()
+            ..AttachPoints::default()
         };
         for _ in 0..2 {
             world.server.apply(&world.tables(Some(PORT)), &places).unwrap();
@@ -96,7 +98,7 @@ fn tunnels_are_opened_first_then_a_director_decides_and_what_stays_is_accepted()
         }
         world.open(&world.call(false, 40_000), &listen(false, PORT));
         Box::new(engine).leave(false).unwrap();
-        world.server.apply(&world.tables(None), &Places::default()).unwrap();
+        world.server.apply(&world.tables(None), &AttachPoints::default()).unwrap();
         meets(world.ifindex, &[]);
     });
 }
@@ -110,7 +112,7 @@ fn the_next_agent_finds_program_keys_and_counts() {
         let listener = listen(false, PORT);
         world.open(&world.call(false, 40_000), &listener);
         // Nothing is taken back when a server is dropped, as by a kill.
-        world.server = Server::start(server::directory().unwrap()).unwrap();
+        world.server = ServerPrograms::start(server::directory().unwrap()).unwrap();
         assert_eq!(world.server.attached().collect::<Vec<_>>(), [(world.ifindex, Hook::Accept)]);
         world.open(&world.call(false, 40_001), &listener);
         assert_eq!(world.counts(), [(Reason::Accepted, 2)]);
@@ -120,7 +122,7 @@ fn the_next_agent_finds_program_keys_and_counts() {
 }
 
 #[test]
-fn it_knows_whose_turn_it_is_and_who_is_expected() {
+fn accept_behind_other_programs_follows_exchanges_and_expectations() {
     if skipped() {
         return;
     }
@@ -131,13 +133,16 @@ fn it_knows_whose_turn_it_is_and_who_is_expected() {
         let mut stream = world.open(&first, &listener);
         let before = world.server.connections().unwrap();
         before.expect(&saved(&second, TERMS)).unwrap();
-        world.server = Server::start(server::directory().unwrap()).unwrap();
+        world.server = ServerPrograms::start(server::directory().unwrap()).unwrap();
         let look =
             |connections: &Connections| connections.look(first.ends.client, first.ends.service).unwrap();
         let after = world.server.connections().unwrap();
-        assert_eq!((look(&before), look(&after)), (Look::Busy, Look::Busy));
+        assert_eq!((look(&before), look(&after)), (ConnectionState::Busy, ConnectionState::Busy));
         world.reply(&first, &mut stream, ANSWER);
-        assert!(matches!((look(&before), look(&after)), (Look::Idle(_), Look::Idle(_))));
+        assert!(matches!(
+            (look(&before), look(&after)),
+            (ConnectionState::Idle(_), ConnectionState::Idle(_))
+        ));
         world.open(&second, &listener);
     });
 }
@@ -166,7 +171,7 @@ fn in_a_tunnel(frame: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_out_of_a_tunnel_is_accepted_too_and_clears_its_way() {
+fn decapsulated_segment_is_accepted_and_clears_stale() {
     if skipped() {
         return;
     }
@@ -176,10 +181,10 @@ fn what_comes_out_of_a_tunnel_is_accepted_too_and_clears_its_way() {
             directors: [FROM.into()].into(),
             ..world.tables(Some(PORT))
         };
-        let places = Places {
+        let places = AttachPoints {
             tunnels: [(world.ifindex, false)].into(),
             accept: [world.ifindex].into(),
-            ..Places::default()
+            ..AttachPoints::default()
         };
         world.server.apply(&tables, &places).unwrap();
         world.way = in_a_tunnel;

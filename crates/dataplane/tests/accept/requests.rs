@@ -3,7 +3,7 @@
 use std::thread;
 
 use evener_core::net::wire::TCP_ACK;
-use evener_dataplane::server::Look;
+use evener_dataplane::server::ConnectionState;
 
 use crate::call::{Call, Offered};
 use crate::skipped;
@@ -27,7 +27,7 @@ const DOUBTFUL: [&[u8]; 12] = [
 ];
 
 #[test]
-fn what_is_no_plain_request_leaves_a_doubt() {
+fn unusual_request_makes_exchange_unclear() {
     where_turns_are_followed(|world| {
         let listener = listen(false, PORT);
         for (number, doubtful) in DOUBTFUL.iter().enumerate() {
@@ -111,7 +111,7 @@ fn a_request_that_is_not_read_yet_is_the_servers_turn() {
 }
 
 #[test]
-fn what_comes_again_changes_nothing() {
+fn retransmission_changes_no_exchange() {
     where_turns_are_followed(|world| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
@@ -132,7 +132,7 @@ fn what_comes_again_changes_nothing() {
 }
 
 #[test]
-fn what_is_longer_than_any_head_is_no_plain_request() {
+fn oversized_head_is_no_plain_request() {
     where_turns_are_followed(|world| {
         world.widen();
         let listener = listen(false, PORT);
@@ -153,7 +153,7 @@ fn what_is_longer_than_any_head_is_no_plain_request() {
 }
 
 #[test]
-fn one_that_rests_is_told_with_what_was_agreed_on() {
+fn resting_connection_reports_negotiated_options() {
     where_turns_are_followed(|world| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
@@ -172,7 +172,7 @@ fn one_that_rests_is_told_with_what_was_agreed_on() {
                 let connections = world.server.connections().unwrap();
                 let ends = call.ends;
                 let look = thread::spawn(move || connections.look(ends.client, ends.service).unwrap()).join();
-                let Look::Idle(idle) = look.unwrap() else { panic!("it rests") };
+                let ConnectionState::Idle(idle) = look.unwrap() else { panic!("it rests") };
                 assert_eq!((idle.mss, idle.window_scales), (largest, scale.map(|scale| (scale, 7))));
                 assert_eq!((idle.sack, idle.timestamps), (scale.is_some(), timestamps.is_some()));
                 assert_eq!(idle.window.send, 30_000 << scale.unwrap_or_default());
@@ -185,7 +185,7 @@ fn one_that_rests_is_told_with_what_was_agreed_on() {
 }
 
 #[test]
-fn nothing_is_known_of_connections_that_were_not_followed() {
+fn unfollowed_connection_has_no_exchange() {
     if skipped() {
         return;
     }
@@ -196,6 +196,6 @@ fn nothing_is_known_of_connections_that_were_not_followed() {
         world.follow();
         world.reply(&call, &mut stream, ANSWER);
         let connections = world.server.connections().unwrap();
-        assert_eq!(connections.look(call.ends.client, call.ends.service).unwrap(), Look::Unclear);
+        assert_eq!(connections.look(call.ends.client, call.ends.service).unwrap(), ConnectionState::Unclear);
     });
 }

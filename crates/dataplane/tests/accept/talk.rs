@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evener_core::net::wire::TCP_ACK;
-use evener_dataplane::server::{Connections, Look};
+use evener_dataplane::server::{ConnectionState, Connections};
 
 use crate::call::Call;
 use crate::hosts::SOON;
@@ -104,16 +104,16 @@ impl<'a> Talk<'a> {
         }
     }
 
-    pub fn look(&self) -> Look {
+    pub fn look(&self) -> ConnectionState {
         self.connections.look(self.call.ends.client, self.call.ends.service).unwrap()
     }
 
     pub fn seen(&self) -> Seen {
         match self.look() {
-            Look::Gone => Seen::Gone,
-            Look::Busy => Seen::Busy,
-            Look::Unclear => Seen::Unclear,
-            Look::Idle(idle) => {
+            ConnectionState::Gone => Seen::Gone,
+            ConnectionState::Busy => Seen::Busy,
+            ConnectionState::Unclear => Seen::Unclear,
+            ConnectionState::Idle(idle) => {
                 let ends = [self.call.isn + 1 + self.sent, self.call.cookie.wrapping_add(1 + self.said)];
                 assert_eq!([idle.receive_next, idle.send_next], ends);
                 Seen::Idle

@@ -14,7 +14,7 @@ use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::now_ticks;
-use evener_dataplane::server::{self, Offer, Places, Reason, Server, Tables};
+use evener_dataplane::server::{self, AttachPoints, Offer, Reason, ServerPrograms, Tables};
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -33,7 +33,7 @@ pub const USUAL: Offered = Offered { mss: 1460, scale: Some(9) };
 pub const FAMILIES: [bool; 2] = [false, true];
 
 pub struct World {
-    pub server: Server,
+    pub server: ServerPrograms,
     pub keys: Keys,
     pub ifindex: u32,
     /// How the director sends frames on.
@@ -70,7 +70,7 @@ impl World {
         run(&format!("ip neigh add {CLIENT6} lladdr {client_mac} dev in0"));
         let keys = Keys { key: Seed(15, 16), epoch: 15 };
         let mut world = World {
-            server: Server::start(server::directory().unwrap()).unwrap(),
+            server: ServerPrograms::start(server::directory().unwrap()).unwrap(),
             keys,
             ifindex: index_of("in0"),
             way: <[u8]>::to_vec,
@@ -85,7 +85,7 @@ impl World {
 
     /// Has the programs know of the service.
     pub fn serve(&mut self, listener: Option<u16>) {
-        let places = Places { accept: [self.ifindex].into(), ..Places::default() };
+        let places = AttachPoints { accept: [self.ifindex].into(), ..AttachPoints::default() };
         self.server.apply(&self.tables(listener), &places).unwrap();
     }
 
@@ -97,7 +97,7 @@ impl World {
     /// Has the programs follow the turns of its connections, too.
     pub fn follow(&mut self) {
         let at = [self.ifindex];
-        let places = Places { accept: at.into(), answers: at.into(), ..Places::default() };
+        let places = AttachPoints { accept: at.into(), answers: at.into(), ..AttachPoints::default() };
         let mut tables = self.tables(Some(PORT));
         tables.services.values_mut().for_each(|offer| offer.turns = true);
         self.server.apply(&tables, &places).unwrap();

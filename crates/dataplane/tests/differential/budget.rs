@@ -1,4 +1,4 @@
-//! How many instructions packets of sessions at work take. On the short way a packet's wait for its session overlaps with the next one
+//! How many instructions packets of sessions at work take. On the fast path a packet's wait for its session overlaps with the next one
 //! only while all of it is short: more instructions cost more than their number says.
 
 use std::process::Command;
@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::sessions::{SessionKey, State, Value};
-use evener_core::path::tables::{Behind, Forwarding, Handoff, Later, NO_SERVER, Pick, Tables, VipKey};
+use evener_core::path::tables::{
+    Forwarding, Handoff, NO_SERVER, Pick, RehandoffMode, ReplyOrigin, Tables, VipKey,
+};
 use evener_dataplane::Engine;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 
@@ -80,10 +82,10 @@ fn tables(kind: &Kind) -> Tables {
     let vip = builder.service(vip(kind.v6, SERVICE), kind.protocol, Pick::Cursor, &[server]);
     if let Forwarding::Nat { to, .. } = kind.way {
         let key = VipKey { address: to.ip(), port: to.port(), protocol: kind.protocol };
-        builder.tables.endpoints.insert(key, vec![Behind { vip, server }]);
+        builder.tables.endpoints.insert(key, vec![ReplyOrigin { vip, server }]);
     }
     for vip in builder.tables.vips.values_mut() {
-        let handoff = Handoff { mss: 1400, punt: 0, held: 0, later: Later::Stay };
+        let handoff = Handoff { mss: 1400, punt: 0, held: 0, later: RehandoffMode::Stay };
         vip.handoff = kind.handoff.then_some(handoff);
         vip.own = if kind.every_host { here } else { NO_SERVER };
     }

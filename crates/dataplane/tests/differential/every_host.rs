@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::mark::Passed;
+use evener_core::path::mark::ForwardCount;
 use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::tables::{Forwarding, HASH_SLOTS, Pick, Ring, ServerEntry, Tables};
 
@@ -46,10 +46,10 @@ pub fn add(builder: &mut Builder) {
         builder.server(way, if host.is_multiple_of(2) { 1 } else { 77 })
     };
     let ipip = behind(Encapsulation::Ipip, false, 2, 1500, None);
-    let gue = behind(Encapsulation::Gue, true, 3, 1400, Some(Passed::Once));
-    let near = behind(Encapsulation::Gue, false, 4, 1500, Some(Passed::Once));
+    let gue = behind(Encapsulation::Gue, true, 3, 1400, Some(ForwardCount::Once));
+    let near = behind(Encapsulation::Gue, false, 4, 1500, Some(ForwardCount::Once));
     let last = [(false, 2), (false, 3), (true, 2), (true, 3)]
-        .map(|(v6, host)| behind(Encapsulation::Gue, v6, host, 1500, Some(Passed::Twice)));
+        .map(|(v6, host)| behind(Encapsulation::Gue, v6, host, 1500, Some(ForwardCount::Twice)));
     let all = [own, on_link[0], on_link[1], on_link[2], ipip, gue, near];
     let previous: Vec<u16> = last.into_iter().chain([own, GHOST, 0, on_link[0]]).collect();
     for v6 in [false, true] {

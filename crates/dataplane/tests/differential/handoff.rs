@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::content::{HashKey, HostPattern, PathPattern, Route, Routes};
-use evener_core::path::cookie::{Cookie, FourTuple, Keys, REPLAYED, Schedule, Terms};
+use evener_core::path::content::{HashKey, HostPattern, PathPattern, RoutePattern, Routes};
+use evener_core::path::cookie::{Cookie, FourTuple, Keys, REPLAYED, Schedule, SynOptions};
 use evener_core::path::decide::Reason;
 use evener_core::path::mark::PUNTED;
 use evener_core::path::seed::Seed;
-use evener_core::path::tables::{Forwarding, Handoff, Later, NO_SERVER, Pick, Ring, Tables};
+use evener_core::path::tables::{Forwarding, Handoff, NO_SERVER, Pick, RehandoffMode, Ring, Tables};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
@@ -83,9 +83,9 @@ pub fn add(builder: &mut Builder) {
                 _ => punt,
             };
             let later = match last {
-                last if last == HANDOFF[0] => Later::Close,
-                last if last == HANDOFF[1] => Later::Rehandoff,
-                _ => Later::Stay,
+                last if last == HANDOFF[0] => RehandoffMode::Close,
+                last if last == HANDOFF[1] => RehandoffMode::Rehandoff,
+                _ => RehandoffMode::Stay,
             };
             let vip = builder.tables.vips.values_mut().find(|vip| vip.id == id).unwrap();
             vip.own = if last == HANDOFF[4] { own } else { NO_SERVER };
@@ -182,13 +182,13 @@ impl Wishes {
 
     /// The tables with these routes, of the services that have some.
     pub fn put(&self, mut tables: Tables) -> Tables {
-        let one = |words: &RouteWords| Route {
+        let one = |words: &RouteWords| RoutePattern {
             host: words.host.as_deref().map(|host| HostPattern::parse(host).unwrap()),
             path: words.path.as_deref().map(|path| PathPattern::parse(path).unwrap()),
             methods: words.methods.clone(),
             ring: RINGS[words.ring],
         };
-        let routes: Vec<Route> = self.routes.iter().map(one).collect();
+        let routes: Vec<RoutePattern> = self.routes.iter().map(one).collect();
         for (key, vip) in &tables.vips {
             if [HANDOFF[0], HANDOFF[1], HANDOFF[4]]
                 .iter()
@@ -328,8 +328,8 @@ impl Offer {
         bytes
     }
 
-    fn terms(&self, v6: bool) -> Terms {
-        Terms::new(v6, self.mss, self.scale.filter(|_| self.sack))
+    fn terms(&self, v6: bool) -> SynOptions {
+        SynOptions::new(v6, self.mss, self.scale.filter(|_| self.sack))
     }
 }
 

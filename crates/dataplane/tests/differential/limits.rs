@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use evener_core::net::Protocol;
-use evener_core::path::content::{HashKey, HostPattern, PathPattern, Route, Routes};
+use evener_core::path::content::{HashKey, HostPattern, PathPattern, RoutePattern, Routes};
 use evener_core::path::cookie::Schedule;
 use evener_core::path::decide::Reason;
 use evener_core::path::seed::Seed;
-use evener_core::path::tables::{Behind, Tables, VipKey};
+use evener_core::path::tables::{ReplyOrigin, Tables, VipKey};
 use evener_dataplane::EngineError;
 
 use crate::handoff::{HANDOFF, KEYS, RINGS, Segment};
@@ -24,8 +24,8 @@ fn host(number: usize, round: usize) -> String {
     format!("{number}.{round}.example.com")
 }
 
-fn route(number: usize, round: usize, path: Option<&str>) -> Route {
-    Route {
+fn route(number: usize, round: usize, path: Option<&str>) -> RoutePattern {
+    RoutePattern {
         host: HostPattern::parse(&host(number, round)).ok(),
         path: path.map(|path| PathPattern::parse(path).unwrap()),
         methods: vec![],
@@ -35,11 +35,11 @@ fn route(number: usize, round: usize, path: Option<&str>) -> Route {
 }
 
 /// Routes, each of a host of its own.
-fn routes(count: usize, round: usize) -> Vec<Route> {
+fn routes(count: usize, round: usize) -> Vec<RoutePattern> {
     (0..count).map(|number| route(number, round, None)).collect()
 }
 
-fn with(mut tables: Tables, services: &[((bool, u8), Vec<Route>)]) -> Arc<Tables> {
+fn with(mut tables: Tables, services: &[((bool, u8), Vec<RoutePattern>)]) -> Arc<Tables> {
     for ((v6, last), routes) in services {
         let address = vip(*v6, *last);
         let found = tables.vips.iter().find(|(key, _)| key.address == address);
@@ -86,7 +86,7 @@ fn as_many_routes_as_a_file_may_have_are_found_and_replaced_alike() {
 }
 
 /// Of two services, so that both generations fill the table; every route takes two entries.
-fn full(round: usize) -> [((bool, u8), Vec<Route>); 2] {
+fn full(round: usize) -> [((bool, u8), Vec<RoutePattern>); 2] {
     let count = ENTRIES / 2 / 2;
     [(SERVICES[0], routes(count - 1_000, round)), (SERVICES[2], routes(1_000, round))]
 }
@@ -105,7 +105,7 @@ fn routes_fill_the_table_and_one_more_is_refused() {
     // Some of it can't be had when the routes are there already.
     let mut refused = Tables::clone(&above);
     refused.routes = second.routes.clone();
-    let behind = vec![Behind { vip: 1, server: 1 }];
+    let behind = vec![ReplyOrigin { vip: 1, server: 1 }];
     refused.endpoints.extend((0..5_000u16).map(|port| {
         (VipKey { address: [10, 99, 0, 1].into(), port, protocol: Protocol::Tcp }, behind.clone())
     }));

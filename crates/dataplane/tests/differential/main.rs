@@ -4,6 +4,7 @@
 
 mod budget;
 mod every_host;
+mod fast_path;
 mod frames;
 mod full;
 mod handoff;
@@ -11,7 +12,6 @@ mod limits;
 mod payloads;
 mod resize;
 mod server;
-mod short;
 mod told;
 mod verifier;
 mod walk;
@@ -32,7 +32,7 @@ use evener_core::path::sessions::Session;
 use evener_core::path::tables::Tables;
 use evener_core::path::tables::VIP_IDS;
 use evener_core::path::unmatched;
-use evener_dataplane::events::Events;
+use evener_dataplane::events::EventSource;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError, ServerCounters};
 use nix::sched::{CloneFlags, unshare};
@@ -50,7 +50,7 @@ const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
 struct Kernel {
     engine: XdpEngine,
     hook: Hook,
-    events: RefCell<Box<dyn Events>>,
+    events: RefCell<Box<dyn EventSource>>,
     told: RefCell<usize>,
     reasons: BTreeMap<Reason, u64>,
     servers: BTreeMap<u16, ServerCounters>,
@@ -324,7 +324,7 @@ fn a_session_that_was_passed_on_to_us_gives_way_to_the_hash_alike() {
 }
 
 #[test]
-fn a_later_fragment_goes_no_further_than_it_may_alike() {
+fn later_fragment_hop_limit_is_the_same() {
     for hook in HOOKS {
         let Some(c) = Kernel::start(hook) else { return };
         let mut core = Core::new();
@@ -358,7 +358,7 @@ fn a_later_fragment_too_long_to_wait_is_lost_alike() {
 }
 
 #[test]
-fn a_later_request_that_moves_is_held_unless_it_is_too_long_alike() {
+fn rehandoff_request_is_held_unless_too_long_in_both() {
     let later =
         |v6, len| handoff::Segment::later(v6, 1, 2000, handoff::HANDOFF[1], len).frame(&handoff::KEYS);
     let [own, others] = [1, 0].map(|ring| Arc::new(Wishes::all_to(ring).put(world::tables())));
@@ -495,7 +495,7 @@ fn connections_are_handed_off_alike() {
 }
 
 #[test]
-fn what_finds_no_room_is_reset_alike() {
+fn handoff_in_full_table_is_reset_in_both() {
     for hook in HOOKS {
         let Some(c) = Kernel::start(hook) else { return };
         let mut core = Core::new();

@@ -3,26 +3,26 @@
 use std::net::SocketAddr;
 
 use evener_core::path::decide::{Decision, Reason};
-use evener_core::path::parse::{Glance, Parsed, TcpHeader, parse};
+use evener_core::path::parse::{PacketEndpoints, Parsed, TcpHeader, parse};
 use evener_core::path::ports::{FIRST_PORT, PORTS};
-use evener_dataplane::events::{ConnectionEvent, Event, HEAD_MAX, PacketEvent, Watch};
+use evener_dataplane::events::{ConnectionEvent, HEAD_MAX, PacketEvent, TraceEvent, TraceFilter};
 
 use crate::world::{OWN, client};
 
 /// Of most clients nothing is told: their packets go the shorter way.
-pub fn watch() -> Watch {
+pub fn watch() -> TraceFilter {
     let clients = [(false, 0), (false, 1), (true, 0), (true, 12)].map(|(v6, number)| client(v6, number));
-    Watch { connections: true, clients: clients.into() }
+    TraceFilter { connections: true, clients: clients.into() }
 }
 
 /// Without what no two clocks agree on.
-pub fn without_clock(mut event: Event) -> Event {
+pub fn without_clock(mut event: TraceEvent) -> TraceEvent {
     match &mut event {
-        Event::Connection(connection) => {
-            assert!(connection.at_ns >= u64::from(connection.took_ns) && connection.took_ns > 0);
-            (connection.at_ns, connection.took_ns) = (0, 0);
+        TraceEvent::Connection(connection) => {
+            assert!(connection.at_ns >= u64::from(connection.latency_ns) && connection.latency_ns > 0);
+            (connection.at_ns, connection.latency_ns) = (0, 0);
         }
-        Event::Packet(packet) => {
+        TraceEvent::Packet(packet) => {
             assert!(packet.at_ns > 0);
             packet.at_ns = 0;
         }
@@ -31,39 +31,39 @@ pub fn without_clock(mut event: Event) -> Event {
 }
 
 /// What there is to tell of a frame that was decided so.
-pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<Event> {
+pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<TraceEvent> {
     connection(frame, decision).into_iter().chain(packet(frame, decision, after)).collect()
 }
 
-fn connection(frame: &[u8], decision: &Decision) -> Option<Event> {
-    let begun = decision.begun?;
+fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
+    let begun = decision.new_connection?;
     let Parsed::Segment(segment) = parse(frame, Some(OWN)) else { panic!("{frame:02x?} begins nothing") };
     let wants = TcpHeader::payload(frame, &segment.at);
-    Some(Event::Connection(ConnectionEvent {
+    Some(TraceEvent::Connection(ConnectionEvent {
         at_ns: 0,
-        took_ns: 0,
+        latency_ns: 0,
         client: SocketAddr::new(segment.at.src, segment.src_port),
         service: SocketAddr::new(segment.at.dst, segment.dst_port),
         server: begun.server,
         reason: decision.reason,
-        beside: decision.beside,
+        also_counted: decision.also_counted,
         route: begun.route,
         head: wants[..wants.len().min(HEAD_MAX)].to_vec(),
     }))
 }
 
-fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<Event> {
+fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<TraceEvent> {
     let is_watched = |end: SocketAddr| watch().clients.contains(&end.ip());
-    let Glance { src, mut dst, protocol, tcp_flags, len } = Glance::of(frame)?;
+    let PacketEndpoints { src, mut dst, protocol, tcp_flags, len } = PacketEndpoints::of(frame)?;
     let mut is_told = is_watched(src) || is_watched(dst);
     if !is_told
         && (FIRST_PORT..FIRST_PORT + PORTS as u16).contains(&dst.port())
         && matches!(decision.reason, Reason::Answered | Reason::ByHost)
     {
-        dst = Glance::of(after)?.dst;
+        dst = PacketEndpoints::of(after)?.dst;
         is_told = is_watched(dst);
     }
-    is_told.then_some(Event::Packet(PacketEvent {
+    is_told.then_some(TraceEvent::Packet(PacketEvent {
         at_ns: 0,
         src,
         dst,
@@ -72,7 +72,7 @@ fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<Event> {
         len,
         verdict: decision.verdict.into(),
         reason: decision.reason,
-        beside: decision.beside,
+        also_counted: decision.also_counted,
         server: decision.server,
     }))
 }

@@ -13,8 +13,8 @@ use crate::{HOOKS, Kernel};
 const MOST: [(&str, u32); 6] = [
     ("director", 85_000),
     ("director_tc", 88_000),
-    ("untunnel_xdp", 12_000),
-    ("untunnel_tc", 12_500),
+    ("decap_xdp", 12_000),
+    ("decap_tc", 12_500),
     ("outgoing", 3_500),
     ("accept", 12_000),
 ];

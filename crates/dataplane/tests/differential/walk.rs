@@ -26,7 +26,7 @@ const INTERFACE: u64 = 1;
 const HEADROOM: u64 = 256;
 const STACK_LEN: u64 = 512;
 pub const XDP_REDIRECT: u64 = 4;
-/// In the place of a verdict, where the walk has come to what short ways have not.
+/// In the place of a verdict, where the walk has come to what fast paths have not.
 pub const LONG_WAY: u64 = u64::MAX;
 const MOST_INTERFACES: u64 = 1 << 16;
 /// More than any way has: it goes in circles.
@@ -158,7 +158,7 @@ impl Walk {
         place as u64
     }
 
-    /// The helpers on short ways are that which makes room before a frame, and that which names the interface to leave by.
+    /// The helpers on fast paths are that which makes room before a frame, and that which names the interface to leave by.
     /// False for any other.
     fn help(&mut self) -> bool {
         self.register[0] = match self.register[1] {

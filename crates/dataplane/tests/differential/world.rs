@@ -21,11 +21,11 @@ use evener_core::path::routes::{FibResult, Routes};
 use evener_core::path::seed::Seed;
 use evener_core::path::select::{Counts, Score};
 use evener_core::path::sessions::{
-    Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, WHOLE, buckets_for, ticks,
+    ALL_BUCKETS, Bucket4, Bucket6, Counted, SHARE_WORDS, Sessions, Shares, buckets_for, ticks,
 };
 use evener_core::path::tables::{
-    Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, SERVER_SLOTS, ServerEntry, Tables, Vip,
-    VipKey,
+    Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, ReplyOrigin, Ring, SERVER_SLOTS, ServerEntry, Tables,
+    Vip, VipKey,
 };
 use evener_core::path::unmatched::{self, Unmatched};
 use evener_dataplane::xdp::XdpEngine;
@@ -243,7 +243,7 @@ impl Builder {
         for server in servers {
             let Forwarding::Nat { to, .. } = self.tables.servers[&server].forwarding else { continue };
             let key = VipKey { address: to.ip(), port: to.port(), protocol };
-            self.tables.endpoints.entry(key).or_default().push(Behind { vip, server });
+            self.tables.endpoints.entry(key).or_default().push(ReplyOrigin { vip, server });
         }
     }
 
@@ -353,7 +353,7 @@ impl Core {
             active: many(SERVER_SLOTS),
             scores: many(SERVER_SLOTS),
             shares: many(SHARE_WORDS),
-            extents: [const { AtomicU64::new(WHOLE) }; 2],
+            extents: [const { AtomicU64::new(ALL_BUCKETS) }; 2],
             cursors: many(64),
             lease: AtomicU64::new(0),
             cookies,
@@ -401,7 +401,7 @@ impl Core {
         let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
         let decision = decide(&self.tables, &self.memory(), &mut packet, self.now);
         let after = packet.frame().to_vec();
-        for reason in [Some(decision.reason), decision.beside].into_iter().flatten() {
+        for reason in [Some(decision.reason), decision.also_counted].into_iter().flatten() {
             *self.reasons.entry(reason).or_default() += 1;
         }
         // What is held goes to nobody yet.

@@ -93,7 +93,7 @@ fn average_len(engine: &PacketEngine) -> u64 {
 }
 
 #[test]
-fn large_uploads_pass_whole_with_what_the_sender_left_to_its_hardware() {
+fn offloaded_large_uploads_arrive_whole() {
     if skipped() {
         return;
     }
@@ -142,7 +142,7 @@ fn a_server_on_the_directors_own_host_is_reached() {
 }
 
 #[test]
-fn what_came_out_of_another_hosts_tunnel_is_served_by_the_hosts_own_stack() {
+fn decapsulated_packet_of_peer_goes_to_host_stack() {
     if skipped() {
         return;
     }

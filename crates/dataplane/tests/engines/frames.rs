@@ -104,7 +104,7 @@ fn frames_reach_servers_in_turn_and_stay_with_them() {
 }
 
 #[test]
-fn what_is_not_for_a_service_is_counted_and_left_to_the_host() {
+fn non_service_packet_is_counted_and_passed_to_host() {
     if skipped() {
         return;
     }
@@ -238,7 +238,7 @@ fn make_older(file: &std::path::Path) {
 }
 
 #[test]
-fn a_file_of_another_size_keeps_it_and_one_of_others_is_never_adopted() {
+fn session_file_keeps_its_size_and_foreign_file_is_refused() {
     let file = session_file();
     let mut options = options(file.clone());
     if skipped() {

@@ -8,7 +8,7 @@ use evener_core::net::wire::Mac;
 use evener_core::path::content::{HashKey, Routes};
 use evener_core::path::cookie::{Keys, Schedule};
 use evener_core::path::seed::Seed;
-use evener_core::path::tables::{Handoff, Later, NO_SERVER, Tables};
+use evener_core::path::tables::{Handoff, NO_SERVER, RehandoffMode, Tables};
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::xdp::Mode;
@@ -23,7 +23,8 @@ fn handing_off() -> Tables {
     let inside = (index_of("in0"), mac_of("in0"));
     let mut tables = tables(&[inside], &[server(SERVER, inside.0)], false);
     tables.vips.values_mut().for_each(|vip| {
-        vip.handoff = Some(Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: Later::Stay })
+        vip.handoff =
+            Some(Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: RehandoffMode::Stay })
     });
     tables.routes.insert(0, Arc::new(Routes::compile(&[], 0, HashKey::new(Seed(1, 2)))));
     tables

@@ -9,7 +9,7 @@ use evener_core::net::Encapsulation;
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::path::decide::Reason;
-use evener_core::path::mark::{Marker, Passed};
+use evener_core::path::mark::{ForwardCount, Marker};
 use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::parse::{Parsed, parse};
 use evener_core::path::rewrite::{Tunnel, encapsulate};
@@ -17,7 +17,7 @@ use evener_core::path::seed::Seed;
 use evener_core::path::sessions::FlowHash;
 use evener_core::path::tables::{Forwarding, HASH_SLOTS, PEERS_MAX, Ring, ServerEntry, Tables};
 use evener_dataplane::Engine;
-use evener_dataplane::server::{Offer, Places, Reason as ServerReason, Server};
+use evener_dataplane::server::{AttachPoints, Offer, Reason as ServerReason, ServerPrograms};
 use evener_dataplane::xdp::{Mode, Options, XdpEngine, pins};
 
 use crate::frames::{Bench, two_servers};
@@ -59,7 +59,7 @@ fn veths_are_attached_by_tc_unless_told_otherwise() {
 }
 
 #[test]
-fn what_an_earlier_daemon_attached_otherwise_is_replaced_and_its_sessions_stay() {
+fn older_attachment_is_replaced_and_sessions_stay() {
     if skipped() {
         return;
     }
@@ -95,7 +95,7 @@ const PEER_BEFORE: Mac = Mac([2, 0, 0, 0, 0, 4]);
 
 /// Of three hosts this one, in slot 1; the others are beyond `out0`.
 fn every_host(bench: &Bench) -> Tables {
-    let (encapsulation, mark) = (Encapsulation::Gue, Some(Passed::Twice));
+    let (encapsulation, mark) = (Encapsulation::Gue, Some(ForwardCount::Twice));
     let way = Forwarding::Tunnel { encapsulation, from: OWN, to: FROM, mtu: 1500, mark };
     let servers = [
         ServerEntry { local: true, ..server(bench.inside.1, bench.inside.0) },
@@ -118,7 +118,7 @@ const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 2));
 const MARKER: Marker = Marker { key: Seed(41, 42), generation: 7 };
 
 /// A client's segment as another host passes it on through a tunnel, or, without a mark, as a director sends it.
-fn passed_on(bench: &Bench, port: u16, flags: u8, mark: Option<(Passed, Marker)>) -> Vec<u8> {
+fn passed_on(bench: &Bench, port: u16, flags: u8, mark: Option<(ForwardCount, Marker)>) -> Vec<u8> {
     let mut buffer = vec![0; HEADROOM];
     buffer.extend(segment(bench.client_mac, bench.inside.1, port, flags));
     let mut packet = Packet::new(&mut buffer, HEADROOM, 1);
@@ -130,21 +130,22 @@ fn passed_on(bench: &Bench, port: u16, flags: u8, mark: Option<(Passed, Marker)>
 }
 
 /// The programs that open tunnels, on `in0`.
-fn opener(bench: &Bench, marks: bool) -> Server {
+fn opener(bench: &Bench, marks: bool) -> ServerPrograms {
     let tables = evener_dataplane::server::Tables {
         addresses: [OWN].into(),
         directors: [FROM].into(),
         services: BTreeMap::from([(key(), Offer { is_marked: marks, ..Offer::default() })]),
         marks: marks.then_some(MARKER.key),
     };
-    let mut server = Server::start(evener_dataplane::server::directory().unwrap()).unwrap();
-    let places = Places { tunnels: BTreeMap::from([(bench.inside.0, false)]), ..Places::default() };
+    let mut server = ServerPrograms::start(evener_dataplane::server::directory().unwrap()).unwrap();
+    let places =
+        AttachPoints { tunnels: BTreeMap::from([(bench.inside.0, false)]), ..AttachPoints::default() };
     server.apply(&tables, &places).unwrap();
     server
 }
 
 #[test]
-fn what_comes_out_of_a_tunnel_is_decided_as_what_was_passed_on() {
+fn decapsulated_packet_counts_as_forwarded() {
     if skipped() {
         return;
     }
@@ -157,20 +158,20 @@ fn what_comes_out_of_a_tunnel_is_decided_as_what_was_passed_on() {
             let server = early.unwrap_or_else(|| opener(&bench, true));
             assert_eq!(bench.reaches(1000, TCP_SYN), PEER);
 
-            let send_marked = |port, flags, mark: Option<(Passed, Marker)>| {
+            let send_marked = |port, flags, mark: Option<(ForwardCount, Marker)>| {
                 bench.client.send(&passed_on(&bench, port, flags, mark)).unwrap();
             };
             let send = |port, flags, passed| send_marked(port, flags, Some((passed, MARKER)));
-            send(1001, TCP_SYN, Passed::Once);
-            send(1001, TCP_ACK, Passed::Once);
-            send(1002, TCP_ACK, Passed::Twice);
+            send(1001, TCP_SYN, ForwardCount::Once);
+            send(1001, TCP_ACK, ForwardCount::Once);
+            send(1002, TCP_ACK, ForwardCount::Twice);
             assert_eq!(receive(&bench.server, NEVER), None);
             assert_eq!(count(&engine, Reason::Local), 3);
             let sessions = engine.memory().sessions;
             let noted: Vec<u16> = sessions.list(engine.now()).map(|session| session.value.server()).collect();
             assert_eq!(noted.iter().filter(|slot| **slot == 1).count(), 1, "{noted:?}");
 
-            send(1002, TCP_ACK, Passed::Once);
+            send(1002, TCP_ACK, ForwardCount::Once);
             let frame = receive(&bench.server, SOON).expect("a second chance");
             assert_eq!(frame[..6], PEER_BEFORE.0);
             // Behind Ethernet, IPv4 and UDP the header of GUE: flags are its last two bytes.
@@ -180,12 +181,12 @@ fn what_comes_out_of_a_tunnel_is_decided_as_what_was_passed_on() {
             // Nobody has passed these on; each would be served here.
             let forger = Marker { key: Seed(41, 43), ..MARKER };
             send_marked(1004, TCP_SYN, None);
-            send_marked(1004, TCP_SYN, Some((Passed::Once, forger)));
+            send_marked(1004, TCP_SYN, Some((ForwardCount::Once, forger)));
             for mark in [PASSED, PASSED_TWICE] {
                 bench.client.send(&segment(mark, bench.inside.1, 1004, TCP_SYN)).unwrap();
             }
             // Of another generation, and behind the others: so they have been met.
-            send_marked(1005, TCP_ACK, Some((Passed::Twice, Marker { generation: 8, ..MARKER })));
+            send_marked(1005, TCP_ACK, Some((ForwardCount::Twice, Marker { generation: 8, ..MARKER })));
             assert_eq!(receive(&bench.server, NEVER), None);
             assert_eq!(server.counters().unwrap()[&ServerReason::ForgedMark], 4);
             assert_eq!(count(&engine, Reason::Local), 4);

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::decide::Reason;
-use evener_core::path::mark::Passed;
+use evener_core::path::mark::ForwardCount;
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Behind, Forwarding, HASH_SLOTS, IdleTicks, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
+    Forwarding, HASH_SLOTS, IdleTicks, Pick, ReplyOrigin, Ring, ServerEntry, Tables, Vip, VipKey,
 };
 use evener_dataplane::Engine;
-use evener_dataplane::events::{Event, Events, Watch};
+use evener_dataplane::events::{EventSource, TraceEvent, TraceFilter};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::xdp::Mode;
@@ -130,7 +130,7 @@ impl Row {
         );
         if let Forwarding::Nat { to, .. } = way {
             let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };
-            tables.endpoints.insert(endpoint, vec![Behind { vip: 1, server: 1 }]);
+            tables.endpoints.insert(endpoint, vec![ReplyOrigin { vip: 1, server: 1 }]);
         }
         tables
     }
@@ -215,7 +215,7 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     let listener = row.listen(to);
     row.exchange(&listener, &data());
     let client = row.client_address();
-    engine.watch(&Watch { connections: false, clients: [client].into() }).unwrap();
+    engine.watch(&TraceFilter { connections: false, clients: [client].into() }).unwrap();
     row.exchange(&listener, b"and once more");
     both_ways_are_told(engine.events().unwrap(), client);
     assert!(count(&*engine, Reason::Answered) > 0);
@@ -229,13 +229,13 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
 }
 
 /// Whatever stands for the client on the way.
-fn both_ways_are_told(mut events: Box<dyn Events>, client: IpAddr) {
+fn both_ways_are_told(mut events: Box<dyn EventSource>, client: IpAddr) {
     let (mut there, mut back) = (0, 0);
     let end = Instant::now() + SOON;
     // A connection is opened, and closed by both.
     while (there < 4 || back < 3) && Instant::now() < end {
         for event in events.read(Duration::from_millis(20)).unwrap() {
-            let Event::Packet(packet) = event else { panic!("{event:?}") };
+            let TraceEvent::Packet(packet) = event else { panic!("{event:?}") };
             match packet.reason {
                 Reason::Forwarded => {
                     assert_eq!((packet.src.ip(), packet.dst.port(), packet.server), (client, 80, 1));
@@ -261,7 +261,7 @@ fn nat_servers_answer_through_the_director() {
 }
 
 #[test]
-fn nat_servers_that_know_only_the_director_answer_it() {
+fn source_nat_servers_answer_the_director() {
     if !skipped() {
         nat(Kind::Packet, false, true);
     }
@@ -337,7 +337,7 @@ impl Drop for Decapsulator {
     }
 }
 
-fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<Passed>) {
+fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<ForwardCount>) {
     let row = Row::set_up(v6);
     let (from, to) = (row.own(), row.server_address());
     let vip = row.vip();
@@ -361,11 +361,11 @@ fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<Passed>) {
 }
 
 #[test]
-fn tunnels_carry_what_the_sender_left_to_its_hardware() {
+fn tunnels_carry_offloaded_segments() {
     if !skipped() {
         tunnel(false, Encapsulation::Ipip, None);
         tunnel(false, Encapsulation::Gue, None);
-        tunnel(false, Encapsulation::Gue, Some(Passed::Once));
+        tunnel(false, Encapsulation::Gue, Some(ForwardCount::Once));
     }
 }
 
@@ -374,6 +374,6 @@ fn tunnels_are_for_ipv6_too() {
     if !skipped() {
         tunnel(true, Encapsulation::Ipip, None);
         tunnel(true, Encapsulation::Gue, None);
-        tunnel(true, Encapsulation::Gue, Some(Passed::Once));
+        tunnel(true, Encapsulation::Gue, Some(ForwardCount::Once));
     }
 }

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use evener_core::net::checksum;
 use evener_core::net::wire::Mac;
-use evener_core::path::content::{HashKey, PathPattern, Route, Routes};
+use evener_core::path::content::{HashKey, PathPattern, RoutePattern, Routes};
 use evener_core::path::cookie::{Keys, Schedule};
 use evener_core::path::decide::Reason;
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::{SessionKey, State, Value, ticks};
-use evener_core::path::tables::{Handoff, Later, NO_SERVER, Ring, Tables};
-use evener_dataplane::{Engine, Mover, Moving};
+use evener_core::path::tables::{Handoff, NO_SERVER, RehandoffMode, Ring, Tables};
+use evener_dataplane::{Engine, RehandoffSegment, RehandoffSink};
 
 use crate::handoff::on_every_engine;
 use crate::hosts::{CLIENT, Host, SOON, VIP, index_of, mac_of};
@@ -30,7 +30,7 @@ const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 fn moving() -> Tables {
     let inside = (index_of("in0"), mac_of("in0"));
     let mut tables = tables(&[inside], &[server(OWN, inside.0), server(OTHER, inside.0)], false);
-    let handoff = Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: Later::Rehandoff };
+    let handoff = Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: RehandoffMode::Rehandoff };
     tables.vips.values_mut().for_each(|vip| vip.handoff = Some(handoff));
     for (ring, slot) in [(0, 1), (1, 2)] {
         tables.rings.insert(
@@ -40,7 +40,7 @@ fn moving() -> Tables {
         tables.pools.insert(slot, 1 << ring);
     }
     let path = Some(PathPattern::parse("/img/*").unwrap());
-    let route = Route { host: None, path, methods: vec![], ring: 1 };
+    let route = RoutePattern { host: None, path, methods: vec![], ring: 1 };
     tables.routes.insert(0, Arc::new(Routes::compile(&[route], 0, HashKey::new(Seed(1, 2)))));
     tables
 }
@@ -53,9 +53,9 @@ fn request(path: &str) -> String {
 type Given = (u32, u16, Vec<u8>);
 
 /// What a mover is given, and the mover.
-fn mover() -> (Mover, Receiver<Given>) {
+fn mover() -> (RehandoffSink, Receiver<Given>) {
     let (sender, given) = channel();
-    let mover = move |Moving { reason, ifindex, server, frame, is_whole }: Moving<'_>| {
+    let mover = move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
         assert!(is_whole);
         assert_eq!(reason, Reason::Moves);
         sender.send((ifindex, server, frame.to_vec())).unwrap_or_default();
@@ -135,7 +135,7 @@ fn play(engine: &mut dyn Engine, client: &Host) {
 }
 
 #[test]
-fn every_engine_gives_what_moves_with_its_checksum() {
+fn every_engine_hands_over_rehandoff_segment_with_checksum() {
     if skipped() {
         return;
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use evener_core::net::Protocol;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
-use evener_core::path::tables::{Behind, Forwarding, HASH_SLOTS, Ring, ServerEntry, Tables, Vip, VipKey};
+use evener_core::path::tables::{
+    Forwarding, HASH_SLOTS, ReplyOrigin, Ring, ServerEntry, Tables, Vip, VipKey,
+};
 use evener_dataplane::Engine;
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::refusals::Refusals;
@@ -46,7 +48,7 @@ fn changed(bench: &Bench) -> Tables {
     let vip = Vip { id: 2, service: 1, ..tables.vips[&key()] };
     tables.vips.insert(second, vip);
     let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: Protocol::Tcp };
-    tables.endpoints.insert(endpoint, vec![Behind { vip: 2, server: 4 }]);
+    tables.endpoints.insert(endpoint, vec![ReplyOrigin { vip: 2, server: 4 }]);
     tables.peers.insert(Mac([2, 0, 0, 0, 0, 77]));
     tables.interfaces.insert(index_of("more0"), mac_of("more0"));
     tables
@@ -109,7 +111,7 @@ fn refuse_each<E: Engine>(
 }
 
 #[test]
-fn whatever_the_kernel_engine_is_refused_is_told_as_it_is() {
+fn kernel_engine_reports_every_refused_call() {
     if skipped() {
         return;
     }
@@ -131,7 +133,7 @@ fn whatever_the_kernel_engine_is_refused_is_told_as_it_is() {
 }
 
 #[test]
-fn whatever_the_packet_engine_is_refused_is_told_as_it_is() {
+fn packet_engine_reports_every_refused_call() {
     if skipped() {
         return;
     }
@@ -183,8 +185,8 @@ fn die_at(number: u64) {
 }
 
 #[test]
-fn a_daemon_that_is_killed_in_the_middle_of_a_change_leaves_no_half_of_it() {
-    const NAME: &str = "refused::a_daemon_that_is_killed_in_the_middle_of_a_change_leaves_no_half_of_it";
+fn daemon_killed_during_change_leaves_consistent_tables() {
+    const NAME: &str = "refused::daemon_killed_during_change_leaves_consistent_tables";
     const AT: &str = "EVENER_TEST_DIES_AT";
     if let Ok(number) = std::env::var(AT) {
         return die_at(number.parse().unwrap());

@@ -129,7 +129,7 @@ impl Daemon {
 }
 
 #[test]
-fn whatever_is_refused_of_a_reload_what_is_in_force_is_shown() {
+fn refused_reload_shows_tables_in_force() {
     if skipped() {
         return;
     }

@@ -24,7 +24,7 @@ extern "C" fn take(_: libc::c_int) {
 }
 
 #[test]
-fn programs_are_loaded_whatever_signals_come_meanwhile() {
+fn programs_load_despite_signals() {
     if skipped() {
         return;
     }

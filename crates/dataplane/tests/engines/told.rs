@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use evener_core::net::checksum;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
-use evener_core::path::content::{HashKey, PathPattern, Route, Routes};
-use evener_core::path::cookie::{FourTuple, Keys, Schedule, Terms};
+use evener_core::path::content::{HashKey, PathPattern, RoutePattern, Routes};
+use evener_core::path::cookie::{FourTuple, Keys, Schedule, SynOptions};
 use evener_core::path::decide::Reason;
 use evener_core::path::seed::Seed;
-use evener_core::path::tables::{Handoff, Later, NO_SERVER, Tables};
-use evener_dataplane::events::{CLIENTS_MAX, Event, Events, Told, Watch};
+use evener_core::path::tables::{Handoff, NO_SERVER, RehandoffMode, Tables};
+use evener_dataplane::events::{CLIENTS_MAX, EventSource, TraceEvent, TraceFilter, TracedVerdict};
 use evener_dataplane::packet::PacketEngine;
 use evener_dataplane::xdp::{Hook, Mode, Options, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError};
@@ -22,8 +22,8 @@ use crate::kernel::kernel_engine;
 use crate::{apply, count, options, server, session_file, skipped, tables};
 
 /// Everything that there is to be told of the client.
-fn all() -> Watch {
-    Watch { connections: true, clients: [CLIENT.into()].into() }
+fn all() -> TraceFilter {
+    TraceFilter { connections: true, clients: [CLIENT.into()].into() }
 }
 
 fn keys() -> Keys {
@@ -34,9 +34,10 @@ fn keys() -> Keys {
 fn handing_off(bench: &Bench) -> Tables {
     let mut tables = tables(&bench.interfaces(), &[server(SERVER, bench.outside.0)], false);
     tables.vips.values_mut().for_each(|vip| {
-        vip.handoff = Some(Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: Later::Stay })
+        vip.handoff =
+            Some(Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: RehandoffMode::Stay })
     });
-    let routes = ["/a/*", "/img/*"].map(|path| Route {
+    let routes = ["/a/*", "/img/*"].map(|path| RoutePattern {
         host: None,
         path: Some(PathPattern::parse(path).unwrap()),
         methods: vec![],
@@ -50,7 +51,7 @@ fn handing_off(bench: &Bench) -> Tables {
 fn request(bench: &Bench, port: u16, request: &str) -> Vec<u8> {
     let mut frame = segment(bench.client_mac, bench.inside.1, port, TCP_ACK);
     let ends = FourTuple { client: client(port), service: service(80) };
-    let cookie = keys().make(&ends, 999, Terms::new(false, Some(1460), None)).unwrap().number;
+    let cookie = keys().make(&ends, 999, SynOptions::new(false, Some(1460), None)).unwrap().number;
     frame[38..42].copy_from_slice(&1_000u32.to_be_bytes());
     frame[42..46].copy_from_slice(&cookie.wrapping_add(1).to_be_bytes());
     frame.extend(request.bytes());
@@ -77,21 +78,21 @@ fn service(port: u16) -> SocketAddr {
 }
 
 /// So many events, the clocks taken out.
-fn read(events: &mut dyn Events, many: usize) -> Vec<Event> {
+fn read(events: &mut dyn EventSource, many: usize) -> Vec<TraceEvent> {
     let (mut told, end) = (Vec::new(), Instant::now() + SOON);
     while told.len() < many && Instant::now() < end {
         told.extend(events.read(Duration::from_millis(20)).unwrap());
     }
     assert_eq!(told.len(), many, "{told:?}");
     told.iter_mut().for_each(|event| match event {
-        Event::Connection(connection) => (connection.at_ns, connection.took_ns) = (0, 0),
-        Event::Packet(packet) => packet.at_ns = 0,
+        TraceEvent::Connection(connection) => (connection.at_ns, connection.latency_ns) = (0, 0),
+        TraceEvent::Packet(packet) => packet.at_ns = 0,
     });
     told
 }
 
 /// A story with all that can happen to a connection, and what is told of it.
-fn story(bench: &Bench, engine: &mut dyn Engine) -> Vec<Event> {
+fn story(bench: &Bench, engine: &mut dyn Engine) -> Vec<TraceEvent> {
     engine.memory().cookies.set(&Schedule::fixed(&keys(), engine.now()));
     engine.watch(&all()).unwrap();
     let mut events = engine.events().unwrap();
@@ -145,8 +146,8 @@ fn every_engine_tells_the_same() {
         let connections: Vec<_> = told
             .iter()
             .filter_map(|event| match event {
-                Event::Connection(connection) => Some(connection),
-                Event::Packet(_) => None,
+                TraceEvent::Connection(connection) => Some(connection),
+                TraceEvent::Packet(_) => None,
             })
             .collect();
         let of = |n: usize| (connections[n].server, connections[n].route, connections[n].reason);
@@ -161,29 +162,29 @@ fn every_engine_tells_the_same() {
         let packets: Vec<_> = told
             .iter()
             .filter_map(|event| match event {
-                Event::Packet(packet) => Some((packet.verdict, packet.reason, packet.server)),
-                Event::Connection(_) => None,
+                TraceEvent::Packet(packet) => Some((packet.verdict, packet.reason, packet.server)),
+                TraceEvent::Connection(_) => None,
             })
             .collect();
         let expected = [
-            (Told::Forward, Reason::CookieSent, NO_SERVER),
-            (Told::Forward, Reason::Forwarded, 1),
-            (Told::Forward, Reason::Forwarded, 1),
-            (Told::Forward, Reason::Forwarded, 1),
-            (Told::Drop, Reason::NoServer, NO_SERVER),
-            (Told::Drop, Reason::CookieBad, NO_SERVER),
-            (Told::Pass, Reason::NotService, NO_SERVER),
-            (Told::Drop, Reason::IpOptions, NO_SERVER),
+            (TracedVerdict::Forward, Reason::CookieSent, NO_SERVER),
+            (TracedVerdict::Forward, Reason::Forwarded, 1),
+            (TracedVerdict::Forward, Reason::Forwarded, 1),
+            (TracedVerdict::Forward, Reason::Forwarded, 1),
+            (TracedVerdict::Drop, Reason::NoServer, NO_SERVER),
+            (TracedVerdict::Drop, Reason::CookieBad, NO_SERVER),
+            (TracedVerdict::Pass, Reason::NotService, NO_SERVER),
+            (TracedVerdict::Drop, Reason::IpOptions, NO_SERVER),
         ];
         assert_eq!(packets, expected);
-        let Event::Packet(first) = &told[0] else { panic!("{told:?}") };
+        let TraceEvent::Packet(first) = &told[0] else { panic!("{told:?}") };
         assert_eq!((first.src, first.dst, first.protocol), (client(1000), service(80), 6));
-        assert_eq!((first.tcp_flags, first.len, first.beside), (TCP_SYN, 40, None));
+        assert_eq!((first.tcp_flags, first.len, first.also_counted), (TCP_SYN, 40, None));
     });
 }
 
 #[test]
-fn a_watch_that_is_taken_back_tells_nothing_and_nobody_else_was_ever_told_of() {
+fn removed_watch_sends_no_events_and_others_were_never_traced() {
     if skipped() {
         return;
     }
@@ -193,7 +194,7 @@ fn a_watch_that_is_taken_back_tells_nothing_and_nobody_else_was_ever_told_of() {
         apply(&mut packet, two_servers(&bench));
         let silence = |engine: &mut dyn Engine| {
             let mut events = engine.events().unwrap();
-            let nothing = |events: &mut dyn Events| {
+            let nothing = |events: &mut dyn EventSource| {
                 bench.reaches(1000, TCP_ACK);
                 assert_eq!(events.read(NEVER).unwrap(), []);
             };
@@ -201,21 +202,21 @@ fn a_watch_that_is_taken_back_tells_nothing_and_nobody_else_was_ever_told_of() {
             nothing(&mut *events);
             let others: Vec<IpAddr> = (1..=5).map(|last| IpAddr::from([198, 51, 100, last])).collect();
             engine
-                .watch(&Watch { connections: true, clients: others[..4].iter().copied().collect() })
+                .watch(&TraceFilter { connections: true, clients: others[..4].iter().copied().collect() })
                 .unwrap();
             nothing(&mut *events);
-            let many = Watch { connections: false, clients: others.iter().copied().collect() };
+            let many = TraceFilter { connections: false, clients: others.iter().copied().collect() };
             assert!(many.clients.len() > CLIENTS_MAX);
             assert!(matches!(engine.watch(&many), Err(EngineError::Capacity(_))));
             engine.watch(&all()).unwrap();
             bench.reaches(1000, TCP_ACK);
             read(&mut *events, 1);
-            engine.watch(&Watch { clients: [].into(), ..all() }).unwrap();
+            engine.watch(&TraceFilter { clients: [].into(), ..all() }).unwrap();
             nothing(&mut *events);
             engine.watch(&all()).unwrap();
             bench.reaches(1000, TCP_ACK);
             read(&mut *events, 1);
-            engine.watch(&Watch::default()).unwrap();
+            engine.watch(&TraceFilter::default()).unwrap();
             nothing(&mut *events);
         };
         silence(&mut packet);
@@ -246,14 +247,14 @@ fn idle_kernel(bench: &Bench) -> XdpEngine {
 }
 
 #[test]
-fn what_nobody_reads_is_lost_and_counted() {
+fn unread_events_are_dropped_and_counted() {
     const MANY: u64 = 20_000;
     if skipped() {
         return;
     }
     Host::new("director").enter(|| {
         let bench = Bench::set_up();
-        let all_are_told_or_lost = |events: &mut dyn Events, many: u64| {
+        let all_are_told_or_lost = |events: &mut dyn EventSource, many: u64| {
             let mut told = 0;
             loop {
                 match events.read(NEVER).unwrap().len() as u64 {
@@ -318,14 +319,14 @@ fn an_adopted_data_plane_goes_on_telling() {
         let ports: Vec<u16> = told
             .iter()
             .map(|event| match event {
-                Event::Packet(packet) => packet.src.port(),
-                Event::Connection(_) => panic!("{event:?}"),
+                TraceEvent::Packet(packet) => packet.src.port(),
+                TraceEvent::Connection(_) => panic!("{event:?}"),
             })
             .collect();
         assert_eq!(ports, [1000, 1001], "what happened while nobody was there is read, too");
-        let Event::Packet(packet) = &told[0] else { panic!("{told:?}") };
+        let TraceEvent::Packet(packet) = &told[0] else { panic!("{told:?}") };
         assert_eq!(server, Mac([2, 0, 0, 0, 0, packet.server as u8]));
-        engine.watch(&Watch::default()).unwrap();
+        engine.watch(&TraceFilter::default()).unwrap();
         bench.reaches(1000, TCP_ACK);
         assert_eq!(events.read(NEVER).unwrap(), []);
         Box::new(engine).leave(false).unwrap();

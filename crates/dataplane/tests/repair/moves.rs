@@ -124,7 +124,7 @@ fn a_connection_is_moved_in_full_flow() {
 }
 
 #[test]
-fn a_connection_is_moved_in_full_flow_that_nobody_stops() {
+fn busy_connection_is_repaired_without_loss() {
     for v6 in [false, true] {
         if skipped() {
             return;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use evener_dataplane::repair::{Saved, Terms, Window, replay, save};
+use evener_dataplane::repair::{AgreedOptions, Saved, Window, replay, save};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{RcvBufForce, SndBufForce};
 use socket2::SockRef;
@@ -35,7 +35,7 @@ fn arrived(socket: &TcpStream, most: usize) -> usize {
 }
 
 #[test]
-fn what_nobody_has_read_is_saved_behind_what_was_read() {
+fn unread_bytes_are_saved_after_read_ones() {
     if skipped() {
         return;
     }
@@ -160,7 +160,12 @@ fn sequence_numbers_that_begin_anew_within_a_queue_are_kept() {
         unacked: vec![],
         unsent: 0,
         unread: vec![],
-        terms: Terms { mss: 1460, window_scales: Some((7, 7)), sack: true, timestamp: Some(u32::MAX - 1) },
+        terms: AgreedOptions {
+            mss: 1460,
+            window_scales: Some((7, 7)),
+            sack: true,
+            timestamp: Some(u32::MAX - 1),
+        },
         window: Window {
             send_update: receive_next,
             send: 60_000,

@@ -89,7 +89,7 @@ fn a_connection_with_urgent_data_stays() {
 }
 
 #[test]
-fn what_is_no_open_connection_is_refused() {
+fn socket_that_is_not_established_is_refused() {
     if skipped() {
         return;
     }

@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evener_dataplane::repair::{Terms, save};
+use evener_dataplane::repair::{AgreedOptions, save};
 use socket2::SockRef;
 
 use crate::farm::{Farm, finish, pass};
 use crate::skipped;
 
 /// Saves and restores a connection of hosts with such settings, and again; the terms both times.
-fn terms(v6: bool, settings: &[(&str, &str)]) -> [Terms; 2] {
+fn terms(v6: bool, settings: &[(&str, &str)]) -> [AgreedOptions; 2] {
     let farm = Farm::set_up(v6);
     for (setting, value) in settings {
         farm.set(setting, value);
@@ -42,13 +42,13 @@ fn the_terms_are_those_of_the_handshake() {
         assert!(first.window_scales.is_some_and(|(send, receive)| send > 0 && receive > 0));
         let (before, after) = (first.timestamp.unwrap(), second.timestamp.unwrap());
         assert!(after.wrapping_sub(before) < 1 << 31, "our clock never goes back");
-        assert_eq!(Terms { timestamp: first.timestamp, ..second }, first);
+        assert_eq!(AgreedOptions { timestamp: first.timestamp, ..second }, first);
     }
 }
 
 /// The kernel has a second meaning for the lowest bit of the clock (Linux 6.7, TCP_TIMESTAMP).
 #[test]
-fn the_clock_runs_by_milliseconds_whatever_it_says() {
+fn restored_timestamp_clock_runs_by_milliseconds() {
     if skipped() {
         return;
     }
@@ -71,7 +71,7 @@ fn the_clock_runs_by_milliseconds_whatever_it_says() {
 }
 
 #[test]
-fn what_was_not_agreed_on_is_not_used() {
+fn options_not_negotiated_are_not_used() {
     if skipped() {
         return;
     }

@@ -13,7 +13,7 @@ use axum::http::{HeaderValue, StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::api::Failure;
+use super::api::ApiError;
 use crate::config;
 use crate::runtime::token::{TokenError, Tokens};
 
@@ -25,7 +25,7 @@ const SCHEME: &str = "bearer ";
 
 /// The address of this host that a connection came to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reached(pub(super) IpAddr);
+pub(super) struct OwnAddress(pub(super) IpAddr);
 
 /// The address that a connection came from.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Peer(pub(super) IpAddr);
 
 /// Whether who asks may look at all that there is, by this address's own rules.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MayLook(pub(super) bool);
+pub(super) struct ReadPermission(pub(super) bool);
 
 /// What is asked of who connects.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Access {
     ///
     /// # Errors
     /// When it has a file of tokens that can't be used.
-    pub(super) fn new(admin: &config::Admin, listen: SocketAddr) -> Result<Access, TokenError> {
+    pub(super) fn new(admin: &config::AdminConfig, listen: SocketAddr) -> Result<Access, TokenError> {
         let closed = !listen.ip().is_loopback() || admin.token_file.is_some();
         match &admin.token_file {
             Some(path) => drop(Tokens::read(path)?),
@@ -64,10 +64,10 @@ impl Access {
     }
 
     /// Whether a request was meant for this host (RFC 9110, section 7.4).
-    fn judge_host(&self, request: &Request, reached: IpAddr) -> Result<(), Failure> {
+    fn judge_host(&self, request: &Request, reached: IpAddr) -> Result<(), ApiError> {
         let malformed = || {
             let message = "A request names the host that it is for, once (RFC 9112, section 3.2).";
-            Failure(StatusCode::BAD_REQUEST, message.to_owned())
+            ApiError(StatusCode::BAD_REQUEST, message.to_owned())
         };
         let mut fields = request.headers().get_all(HOST).iter();
         let named = match (fields.next(), fields.next()) {
@@ -84,7 +84,7 @@ impl Access {
                     "This is not {:?}: ask by the address or as localhost, or add the name to `hosts` in [admin].",
                     host.host()
                 );
-                return Err(Failure(StatusCode::MISDIRECTED_REQUEST, message));
+                return Err(ApiError(StatusCode::MISDIRECTED_REQUEST, message));
             }
         }
         Ok(())
@@ -102,11 +102,11 @@ impl Access {
     }
 
     /// Whether who asks may see this.
-    fn judge_token(&self, request: &Request) -> Result<(), Failure> {
+    fn judge_token(&self, request: &Request) -> Result<(), ApiError> {
         if !self.closed || request.uri().path() == OPEN {
             return Ok(());
         }
-        let refused = |message: &str| Failure(StatusCode::UNAUTHORIZED, message.to_owned());
+        let refused = |message: &str| ApiError(StatusCode::UNAUTHORIZED, message.to_owned());
         let Some(path) = &self.token_file else {
             return Err(refused(
                 "Without a token only /healthz is answered here: name a file with one as `token_file` in [admin].",
@@ -118,7 +118,7 @@ impl Access {
         };
         let tokens = Tokens::read(path).map_err(|error| {
             tracing::warn!("{error}; nobody can look at the admin address until that is mended");
-            Failure(
+            ApiError(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The tokens can't be read: see the daemon's log.".to_owned(),
             )
@@ -139,7 +139,7 @@ fn bearer(field: &[u8]) -> Option<&[u8]> {
 /// Lets through who may look.
 pub(super) async fn guard(
     State(access): State<Arc<Access>>,
-    Extension(Reached(reached)): Extension<Reached>,
+    Extension(OwnAddress(reached)): Extension<OwnAddress>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -147,7 +147,7 @@ pub(super) async fn guard(
         return failure.into_response();
     }
     let judged = access.judge_token(&request);
-    request.extensions_mut().insert(MayLook(judged.is_ok()));
+    request.extensions_mut().insert(ReadPermission(judged.is_ok()));
     match judged {
         Err(failure) if !request.uri().path().starts_with(GROUPS) => {
             let wants_token = failure.0 == StatusCode::UNAUTHORIZED;

@@ -22,9 +22,9 @@ use super::access::{self, Access};
 use super::metrics::{self, Format, Scrape};
 use super::process::Process;
 use super::{events, groups, trace};
-use crate::board::request::{Flow, Handle, Request, SessionFilter, Subject};
-use crate::cli::Client;
-use crate::views::{self, Show};
+use crate::board::request::{ControlRequest, ExplainSubject, FlowQuery, Handle, SessionFilter};
+use crate::cli::ClientArg;
+use crate::views::{self, ViewSource};
 
 /// How long the control loop may take for an answer.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,21 +44,21 @@ const GROUP_REPORTS: &str = "/v1/groups/{name}/reports";
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Done {
+pub struct CommandResult {
     /// A sentence.
     pub message: String,
 }
 
 /// Why nothing was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct ErrorBody {
     /// A sentence.
     pub error: String,
 }
 
 #[derive(Clone)]
 pub(super) struct Api {
-    pub(super) farm: Arc<dyn Show>,
+    pub(super) farm: Arc<dyn ViewSource>,
     pub(super) control: Handle,
     /// Whether who asks may change the farm.
     pub(super) may_change: bool,
@@ -67,7 +67,7 @@ pub(super) struct Api {
 }
 
 /// Everything, for who may change the farm.
-pub(super) fn everything(farm: Arc<dyn Show>, control: Handle) -> Router {
+pub(super) fn everything(farm: Arc<dyn ViewSource>, control: Handle) -> Router {
     let routes = views_and_health()
         .route("/v1/trace", get(trace::trace))
         .route("/v1/drain/{service}/{server}", post(drain))
@@ -77,7 +77,7 @@ pub(super) fn everything(farm: Arc<dyn Show>, control: Handle) -> Router {
 }
 
 /// What changes nothing, for who may look.
-pub(super) fn read_only(farm: Arc<dyn Show>, control: Handle, access: Access) -> Router {
+pub(super) fn read_only(farm: Arc<dyn ViewSource>, control: Handle, access: Access) -> Router {
     with_fallbacks(views_and_health())
         .layer(middleware::from_fn(refuse_changes))
         .layer(middleware::from_fn_with_state(Arc::new(access), access::guard))
@@ -117,17 +117,17 @@ fn with_fallbacks(routes: Router<Api>) -> Router<Api> {
 }
 
 /// An error as it is answered.
-pub(super) struct Failure(pub(super) StatusCode, pub(super) String);
+pub(super) struct ApiError(pub(super) StatusCode, pub(super) String);
 
-impl Failure {
-    fn bad_request(message: impl Into<String>) -> Failure {
-        Failure(StatusCode::BAD_REQUEST, message.into())
+impl ApiError {
+    fn bad_request(message: impl Into<String>) -> ApiError {
+        ApiError(StatusCode::BAD_REQUEST, message.into())
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.0, Json(Refusal { error: self.1 })).into_response();
+        let mut response = (self.0, Json(ErrorBody { error: self.1 })).into_response();
         if self.0 == StatusCode::TOO_MANY_REQUESTS {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
         }
@@ -135,14 +135,14 @@ impl IntoResponse for Failure {
     }
 }
 
-impl From<QueryRejection> for Failure {
-    fn from(rejection: QueryRejection) -> Failure {
-        Failure(rejection.status(), format!("{}.", rejection.body_text()))
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> ApiError {
+        ApiError(rejection.status(), format!("{}.", rejection.body_text()))
     }
 }
 
-impl From<PathRejection> for Failure {
-    fn from(rejection: PathRejection) -> Failure {
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> ApiError {
         let message = match &rejection {
             PathRejection::FailedToDeserializePathParams(error)
                 if matches!(error.kind(), ErrorKind::InvalidUtf8InPathParam { .. }) =>
@@ -151,25 +151,25 @@ impl From<PathRejection> for Failure {
             }
             other => format!("{}.", other.body_text()),
         };
-        Failure(rejection.status(), message)
+        ApiError(rejection.status(), message)
     }
 }
 
-type Answer<T> = Result<Json<T>, Failure>;
+type ApiResult<T> = Result<Json<T>, ApiError>;
 
 /// Asks the control loop, and waits so long and no longer.
-pub(super) async fn ask<T>(
+pub(super) async fn send_request<T>(
     control: &Handle,
     timeout: Duration,
-    request: impl FnOnce(oneshot::Sender<T>) -> Request,
-) -> Result<T, Failure> {
-    let unavailable = |why: String| Failure(StatusCode::SERVICE_UNAVAILABLE, why);
+    request: impl FnOnce(oneshot::Sender<T>) -> ControlRequest,
+) -> Result<T, ApiError> {
+    let unavailable = |why: String| ApiError(StatusCode::SERVICE_UNAVAILABLE, why);
     let (sender, receiver) = oneshot::channel();
-    let asked = async {
+    let request = async {
         control.send(request(sender)).await.ok()?;
         receiver.await.ok()
     };
-    match tokio::time::timeout(timeout, asked).await {
+    match tokio::time::timeout(timeout, request).await {
         Ok(Some(answer)) => Ok(answer),
         Ok(None) => Err(unavailable("The control loop has ended; the daemon is stopping.".to_owned())),
         Err(_) => {
@@ -184,32 +184,32 @@ pub(super) async fn ask<T>(
 /// Looks at the farm, on a thread that may take its time.
 async fn look<T: Send + 'static>(
     api: &Api,
-    at: impl FnOnce(&dyn Show) -> T + Send + 'static,
-) -> Result<T, Failure> {
+    at: impl FnOnce(&dyn ViewSource) -> T + Send + 'static,
+) -> Result<T, ApiError> {
     let farm = Arc::clone(&api.farm);
     let seen = tokio::task::spawn_blocking(move || at(&*farm)).await;
     seen.map_err(|error| {
-        Failure(StatusCode::INTERNAL_SERVER_ERROR, format!("The view was not made: {error}."))
+        ApiError(StatusCode::INTERNAL_SERVER_ERROR, format!("The view was not made: {error}."))
     })
 }
 
-async fn status(State(api): State<Api>) -> Answer<views::Status> {
+async fn status(State(api): State<Api>) -> ApiResult<views::StatusView> {
     Ok(Json(look(&api, |farm| farm.status()).await?))
 }
 
-async fn services(State(api): State<Api>) -> Answer<Vec<views::Service>> {
+async fn services(State(api): State<Api>) -> ApiResult<Vec<views::ServiceView>> {
     Ok(Json(look(&api, |farm| farm.services()).await?))
 }
 
-async fn servers(State(api): State<Api>) -> Answer<Vec<views::Server>> {
+async fn servers(State(api): State<Api>) -> ApiResult<Vec<views::ServerView>> {
     Ok(Json(look(&api, |farm| farm.servers()).await?))
 }
 
-async fn names(State(api): State<Api>) -> Answer<Vec<views::Name>> {
+async fn names(State(api): State<Api>) -> ApiResult<Vec<views::NameView>> {
     Ok(Json(look(&api, |farm| farm.names()).await?))
 }
 
-async fn hosts(State(api): State<Api>) -> Answer<Vec<views::Host>> {
+async fn hosts(State(api): State<Api>) -> ApiResult<Vec<views::HostView>> {
     Ok(Json(look(&api, |farm| farm.hosts()).await?))
 }
 
@@ -224,7 +224,7 @@ struct SessionsQuery {
 async fn sessions(
     State(api): State<Api>,
     query: Result<Query<SessionsQuery>, QueryRejection>,
-) -> Answer<Vec<views::Session>> {
+) -> ApiResult<Vec<views::SessionView>> {
     let Query(query) = query?;
     let client = query.client.map(|text| client(&text)).transpose()?;
     let limit = query.limit.unwrap_or(usize::MAX).min(api.sessions_max);
@@ -235,11 +235,11 @@ async fn sessions(
         limit: (limit < usize::MAX).then_some(limit),
     };
     let found = look(&api, move |farm| farm.sessions(&filter)).await?;
-    found.map(Json).map_err(|why| Failure(StatusCode::NOT_FOUND, why))
+    found.map(Json).map_err(|why| ApiError(StatusCode::NOT_FOUND, why))
 }
 
-pub(super) fn client(text: &str) -> Result<Client, Failure> {
-    text.parse().map_err(|help| Failure::bad_request(format!("client is {text:?}: {help}.")))
+pub(super) fn client(text: &str) -> Result<ClientArg, ApiError> {
+    text.parse().map_err(|help| ApiError::bad_request(format!("client is {text:?}: {help}.")))
 }
 
 #[derive(Debug, Deserialize)]
@@ -253,29 +253,29 @@ struct ExplainQuery {
 }
 
 impl ExplainQuery {
-    fn subject(&self) -> Result<Subject, Failure> {
-        let Some(text) = &self.request else { return Ok(Subject::Flow(self.flow()?)) };
+    fn subject(&self) -> Result<ExplainSubject, ApiError> {
+        let Some(text) = &self.request else { return Ok(ExplainSubject::Flow(self.flow()?)) };
         let request =
-            text.parse().map_err(|help| Failure::bad_request(format!("request is {text:?}: {help}.")))?;
+            text.parse().map_err(|help| ApiError::bad_request(format!("request is {text:?}: {help}.")))?;
         let has_flow = self.client.is_some() || self.vip.is_some();
         let flow = has_flow.then(|| self.flow()).transpose()?;
-        Ok(Subject::Request { request, flow, service: self.service.clone() })
+        Ok(ExplainSubject::Request { request, flow, service: self.service.clone() })
     }
 
-    fn flow(&self) -> Result<Flow, Failure> {
+    fn flow(&self) -> Result<FlowQuery, ApiError> {
         let missing = |name: &str| {
-            Failure::bad_request(format!(
+            ApiError::bad_request(format!(
                 "missing field `{name}`: a flow has client and vip, else name a request."
             ))
         };
-        Ok(Flow {
+        Ok(FlowQuery {
             client: endpoint("client", self.client.as_ref().ok_or_else(|| missing("client"))?)?,
             vip: endpoint("vip", self.vip.as_ref().ok_or_else(|| missing("vip"))?)?,
             protocol: match self.protocol.as_deref() {
                 None | Some("tcp") => Protocol::Tcp,
                 Some("udp") => Protocol::Udp,
                 Some(other) => {
-                    return Err(Failure::bad_request(format!("protocol is {other:?}: write tcp or udp.")));
+                    return Err(ApiError::bad_request(format!("protocol is {other:?}: write tcp or udp.")));
                 }
             },
         })
@@ -285,47 +285,47 @@ impl ExplainQuery {
 async fn explain(
     State(api): State<Api>,
     query: Result<Query<ExplainQuery>, QueryRejection>,
-) -> Answer<views::Explanation> {
+) -> ApiResult<views::Explanation> {
     let Query(query) = query?;
     let subject = query.subject()?;
     Ok(Json(look(&api, move |farm| farm.explain(&subject)).await?))
 }
 
-fn endpoint(what: &str, text: &str) -> Result<SocketAddr, Failure> {
+fn endpoint(what: &str, text: &str) -> Result<SocketAddr, ApiError> {
     text.parse().map_err(|_| {
         let help = "write an address and port, as in 192.0.2.100:80 or [2001:db8::100]:80";
-        Failure::bad_request(format!("{what} is {text:?}: {help}."))
+        ApiError::bad_request(format!("{what} is {text:?}: {help}."))
     })
 }
 
-type Named = Result<Path<(String, String)>, PathRejection>;
+type ServerPath = Result<Path<(String, String)>, PathRejection>;
 
-async fn drain(State(api): State<Api>, names: Named) -> Answer<Done> {
+async fn drain(State(api): State<Api>, names: ServerPath) -> ApiResult<CommandResult> {
     set_drain(&api, names, true).await
 }
 
-async fn undrain(State(api): State<Api>, names: Named) -> Answer<Done> {
+async fn undrain(State(api): State<Api>, names: ServerPath) -> ApiResult<CommandResult> {
     set_drain(&api, names, false).await
 }
 
-async fn set_drain(api: &Api, names: Named, drain: bool) -> Answer<Done> {
+async fn set_drain(api: &Api, names: ServerPath, drain: bool) -> ApiResult<CommandResult> {
     let Path((service, server)) = names?;
-    let request = |answer| Request::Drain { service, server, drain, answer };
-    done(ask(&api.control, ANSWER_TIMEOUT, request).await?)
+    let request = |answer| ControlRequest::Drain { service, server, drain, answer };
+    done(send_request(&api.control, ANSWER_TIMEOUT, request).await?)
 }
 
-async fn reload(State(api): State<Api>) -> Answer<Done> {
-    done(ask(&api.control, RELOAD_TIMEOUT, Request::Reload).await?)
+async fn reload(State(api): State<Api>) -> ApiResult<CommandResult> {
+    done(send_request(&api.control, RELOAD_TIMEOUT, ControlRequest::Reload).await?)
 }
 
-fn done(answer: Result<String, String>) -> Answer<Done> {
+fn done(answer: Result<String, String>) -> ApiResult<CommandResult> {
     match answer {
-        Ok(message) => Ok(Json(Done { message })),
-        Err(why) => Err(Failure(StatusCode::CONFLICT, why)),
+        Ok(message) => Ok(Json(CommandResult { message })),
+        Err(why) => Err(ApiError(StatusCode::CONFLICT, why)),
     }
 }
 
-async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, Failure> {
+async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiError> {
     let accept: Vec<_> =
         headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let format = Format::accepted(&accept.join(","));
@@ -335,30 +335,30 @@ async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, 
     Ok((fields, text.await?).into_response())
 }
 
-async fn healthz(State(api): State<Api>) -> Result<&'static str, Failure> {
-    ask(&api.control, HEALTH_TIMEOUT, Request::Ping).await?;
+async fn healthz(State(api): State<Api>) -> Result<&'static str, ApiError> {
+    send_request(&api.control, HEALTH_TIMEOUT, ControlRequest::Ping).await?;
     if api.farm.takes_packets() && api.farm.interfaces().is_empty() {
         let message = "No interface is left to take packets from.";
-        return Err(Failure(StatusCode::SERVICE_UNAVAILABLE, message.to_owned()));
+        return Err(ApiError(StatusCode::SERVICE_UNAVAILABLE, message.to_owned()));
     }
     Ok("ok\n")
 }
 
-async fn no_such_path(request: HttpRequest) -> Failure {
+async fn no_such_path(request: HttpRequest) -> ApiError {
     let message = format!(
         "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/names, /v1/sessions, /v1/explain, \
          /v1/events, /v1/groups/NAME/members, /v1/groups/NAME/reports, /metrics and /healthz, and on the admin socket /v1/trace.",
         request.uri().path()
     );
-    Failure(StatusCode::NOT_FOUND, message)
+    ApiError(StatusCode::NOT_FOUND, message)
 }
 
-async fn wrong_method(request: HttpRequest) -> Failure {
+async fn wrong_method(request: HttpRequest) -> ApiError {
     let (method, path) = (request.method(), request.uri().path());
     let message = format!(
         "{method} does not go with {path:?}: views are read with GET, the farm is changed with POST."
     );
-    Failure(StatusCode::METHOD_NOT_ALLOWED, message)
+    ApiError(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
 /// Whoever is on the host can reach a TCP port, and many a browser too: it must not change the farm.
@@ -370,5 +370,5 @@ async fn refuse_changes(request: HttpRequest, next: Next) -> Response {
     }
     let message = "This address only shows the farm, since anyone who can reach it may ask; \
                    change the farm through the admin socket, as `evener drain` and `evener reload` do.";
-    Failure(StatusCode::FORBIDDEN, message.to_owned()).into_response()
+    ApiError(StatusCode::FORBIDDEN, message.to_owned()).into_response()
 }

@@ -13,7 +13,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::api::Refusal;
+use super::api::ErrorBody;
 
 /// A little longer than the daemon gives itself, so that its own words are heard.
 const TIMEOUT: Duration = Duration::from_secs(65);
@@ -79,7 +79,7 @@ impl Client {
     /// # Errors
     /// When the daemon can't be reached, refuses, or answers with something else.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.ask(Method::GET, path).await
+        self.request(Method::GET, path).await
     }
 
     /// Gives an order.
@@ -87,26 +87,26 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`].
     pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.ask(Method::POST, path).await
+        self.request(Method::POST, path).await
     }
 
     /// Reads an answer that goes on and on, line by line.
     ///
     /// # Errors
     /// As for [`Client::get`].
-    pub async fn follow(&self, path: &str) -> Result<Lines, ClientError> {
+    pub async fn follow(&self, path: &str) -> Result<LineStream, ClientError> {
         let late = |_| ClientError::Timeout { path: self.name() };
-        let begun = tokio::time::timeout(TIMEOUT, self.begin(Method::GET, path));
-        let response = begun.await.map_err(late)??;
+        let started = tokio::time::timeout(TIMEOUT, self.begin(Method::GET, path));
+        let response = started.await.map_err(late)??;
         let (status, body) = (response.status(), Body::new(response.into_body()));
         if !status.is_success() {
             let whole = tokio::time::timeout(TIMEOUT, self.whole(body));
             return Err(self.refused(status, &whole.await.map_err(late)??));
         }
-        Ok(Lines { body: body.into_data_stream(), rest: Vec::new() })
+        Ok(LineStream { body: body.into_data_stream(), rest: Vec::new() })
     }
 
-    async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
+    async fn request<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
         let exchange = async {
             let response = self.begin(method, path).await?;
             Ok((response.status(), self.whole(Body::new(response.into_body())).await?))
@@ -122,7 +122,7 @@ impl Client {
     }
 
     fn refused(&self, status: StatusCode, body: &[u8]) -> ClientError {
-        match serde_json::from_slice::<Refusal>(body) {
+        match serde_json::from_slice::<ErrorBody>(body) {
             Ok(refusal) => ClientError::Refused(refusal.error),
             Err(_) => self.garbled(status),
         }
@@ -163,13 +163,13 @@ impl Client {
 
 /// An answer that goes on.
 #[derive(Debug)]
-pub struct Lines {
+pub struct LineStream {
     body: BodyDataStream,
     /// What came behind the last line's end.
     rest: Vec<u8>,
 }
 
-impl Lines {
+impl LineStream {
     /// The next line; nothing if there are no more.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         loop {

@@ -6,14 +6,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 
-use super::api::{Done, Refusal};
+use super::api::{CommandResult, ErrorBody};
 use super::client::{Client, ClientError, escape};
 use super::{events, table, trace};
-use crate::cli::{Admin, Command, Drain, Explain, Protocol, Sessions, View};
+use crate::cli::{AdminArgs, Command, DrainArgs, ExplainArgs, ProtocolArg, SessionsArgs, ViewArgs};
 use crate::runtime::Exit;
 use crate::runtime::paths;
 use crate::runtime::terminal;
-use crate::views::Session;
+use crate::views::SessionView;
 
 /// Sessions that a terminal is shown where no number was asked for.
 const SESSIONS_SHOWN: usize = 100;
@@ -22,24 +22,24 @@ const SESSIONS_SHOWN: usize = 100;
 /// and says on stderr what went wrong if something did; to programs on stdout too, as the API does.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
-        Command::Status(view) => ask(view, Order::Get, "/v1/status", table::status),
+        Command::Status(view) => request(view, HttpMethod::Get, "/v1/status", table::status),
         Command::Services(view) => {
-            ask(view, Order::Get, "/v1/services", |all: &Vec<_>, width| table::services(all, width))
+            request(view, HttpMethod::Get, "/v1/services", |all: &Vec<_>, width| table::services(all, width))
         }
         Command::Servers(view) => {
-            ask(view, Order::Get, "/v1/servers", |all: &Vec<_>, width| table::servers(all, width))
+            request(view, HttpMethod::Get, "/v1/servers", |all: &Vec<_>, width| table::servers(all, width))
         }
         Command::Hosts(view) => {
-            ask(view, Order::Get, "/v1/hosts", |all: &Vec<_>, width| table::hosts(all, width))
+            request(view, HttpMethod::Get, "/v1/hosts", |all: &Vec<_>, width| table::hosts(all, width))
         }
         Command::Names(view) => {
-            ask(view, Order::Get, "/v1/names", |all: &Vec<_>, width| table::names(all, width))
+            request(view, HttpMethod::Get, "/v1/names", |all: &Vec<_>, width| table::names(all, width))
         }
         Command::Sessions(args) => sessions(args, io::stdout().is_terminal()),
-        Command::Explain(args) => ask(&args.view, Order::Get, &explain(args), table::explanation),
-        Command::Drain(args) => ask(&args.view, Order::Post, &drain("drain", args), done),
-        Command::Undrain(args) => ask(&args.view, Order::Post, &drain("undrain", args), done),
-        Command::Reload(view) => ask(view, Order::Post, "/v1/reload", done),
+        Command::Explain(args) => request(&args.view, HttpMethod::Get, &explain(args), table::explanation),
+        Command::Drain(args) => request(&args.view, HttpMethod::Post, &drain("drain", args), done),
+        Command::Undrain(args) => request(&args.view, HttpMethod::Post, &drain("undrain", args), done),
+        Command::Reload(view) => request(view, HttpMethod::Post, "/v1/reload", done),
         // Printed while it comes.
         Command::Trace(args) => trace::run(args).map(|()| String::new()),
         Command::Events(args) => events::run(args).map(|()| String::new()),
@@ -52,7 +52,7 @@ pub fn run(command: &Command) -> Exit {
             eprintln!("evener: {error}");
             if wants_json(command) {
                 // What can't be written here has been said there.
-                let refusal = serde_json::to_string_pretty(&Refusal { error });
+                let refusal = serde_json::to_string_pretty(&ErrorBody { error });
                 let _ = refusal.map(|text| print(&(text + "\n")));
             }
             Exit::Failed
@@ -95,15 +95,15 @@ pub(super) enum CommandError {
 }
 
 #[derive(Clone, Copy)]
-enum Order {
+enum HttpMethod {
     Get,
     Post,
 }
 
 /// Asks, and makes of the answer what is to be printed.
-fn ask<T: DeserializeOwned + Serialize>(
-    view: &View,
-    order: Order,
+fn request<T: DeserializeOwned + Serialize>(
+    view: &ViewArgs,
+    order: HttpMethod,
     path: &str,
     show: fn(&T, usize) -> String,
 ) -> Result<String, CommandError> {
@@ -114,12 +114,12 @@ fn ask<T: DeserializeOwned + Serialize>(
     }
 }
 
-fn answer<T: DeserializeOwned>(view: &View, order: Order, path: &str) -> Result<T, CommandError> {
+fn answer<T: DeserializeOwned>(view: &ViewArgs, order: HttpMethod, path: &str) -> Result<T, CommandError> {
     let client = daemon(&view.admin)?;
     let answer = runtime()?.block_on(async {
         match order {
-            Order::Get => client.get(path).await,
-            Order::Post => client.post(path).await,
+            HttpMethod::Get => client.get(path).await,
+            HttpMethod::Post => client.post(path).await,
         }
     });
     Ok(answer?)
@@ -130,7 +130,7 @@ fn json<T: Serialize>(answer: &T) -> Result<String, CommandError> {
 }
 
 /// Where the daemon is asked.
-pub(super) fn daemon(admin: &Admin) -> Result<Client, CommandError> {
+pub(super) fn daemon(admin: &AdminArgs) -> Result<Client, CommandError> {
     Ok(match &admin.socket {
         Some(path) => Client::new(path),
         None => Client::new(paths::admin_socket().map_err(CommandError::Namespace)?),
@@ -143,7 +143,7 @@ pub(super) fn runtime() -> Result<Runtime, CommandError> {
     runtime.map_err(CommandError::Runtime)
 }
 
-fn done(done: &Done, width: usize) -> String {
+fn done(done: &CommandResult, width: usize) -> String {
     terminal::wrap(&table::message(&done.message), width, 0) + "\n"
 }
 
@@ -157,20 +157,20 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 }
 
 /// Sessions; on a terminal no more than somebody may want to see, unless so many were asked for.
-fn sessions(args: &Sessions, on_terminal: bool) -> Result<String, CommandError> {
+fn sessions(args: &SessionsArgs, on_terminal: bool) -> Result<String, CommandError> {
     let shown = (on_terminal && !args.view.json && args.limit.is_none()).then_some(SESSIONS_SHOWN);
     // One more, to know whether there are more.
     let limit = shown.map(|shown| shown + 1).or(args.limit).map(|limit| limit.to_string());
     let client = args.client.map(|client| client.to_string());
     let query = [("service", args.service.clone()), ("client", client), ("limit", limit)];
-    let all: Vec<Session> = answer(&args.view, Order::Get, &with_query("/v1/sessions", query))?;
+    let all: Vec<SessionView> = answer(&args.view, HttpMethod::Get, &with_query("/v1/sessions", query))?;
     match args.view.json {
         true => json(&all),
         false => Ok(first_sessions(&all, shown, terminal::width())),
     }
 }
 
-fn first_sessions(all: &[Session], shown: Option<usize>, width: usize) -> String {
+fn first_sessions(all: &[SessionView], shown: Option<usize>, width: usize) -> String {
     match shown.and_then(|shown| all.get(..shown)).filter(|first| first.len() < all.len()) {
         None => table::sessions(all, width),
         Some(first) => {
@@ -183,10 +183,10 @@ fn first_sessions(all: &[Session], shown: Option<usize>, width: usize) -> String
     }
 }
 
-fn explain(args: &Explain) -> String {
+fn explain(args: &ExplainArgs) -> String {
     let protocol = match args.protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
+        ProtocolArg::Tcp => "tcp",
+        ProtocolArg::Udp => "udp",
     };
     let query = [
         ("client", args.client.map(|client| client.to_string())),
@@ -204,7 +204,7 @@ fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) ->
     format!("{path}?{}", query.collect::<Vec<_>>().join("&"))
 }
 
-fn drain(order: &str, args: &Drain) -> String {
+fn drain(order: &str, args: &DrainArgs) -> String {
     format!("/v1/{order}/{}/{}", escape(&args.server.service), escape(&args.server.server))
 }
 
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_terminal_is_shown_the_first_sessions_and_told_so() {
-        let session = |number: usize| Session {
+        let session = |number: usize| SessionView {
             service: "web".into(),
             address: "192.0.2.100:80".into(),
             client: format!("198.51.100.7:{}", 40_000 + number),
@@ -223,7 +223,7 @@ mod tests {
             idle_seconds: 0,
             expires_seconds: 900,
         };
-        let all: Vec<Session> = (0..SESSIONS_SHOWN + 1).map(session).collect();
+        let all: Vec<SessionView> = (0..SESSIONS_SHOWN + 1).map(session).collect();
         let lines = |shown| first_sessions(&all, shown, 80).lines().count();
         assert_eq!(lines(None), 1 + all.len(), "what is no terminal gets all");
         assert_eq!(lines(Some(SESSIONS_SHOWN)), 1 + SESSIONS_SHOWN + 1);

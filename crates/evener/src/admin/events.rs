@@ -10,15 +10,15 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
-use super::api::{Api, Failure};
+use super::api::{Api, ApiError};
 use super::command::CommandError;
-use super::following::Following;
+use super::following::StreamRequest;
 use super::table::clean;
 use super::trace::Lasting;
-use crate::cli::Events;
-use crate::events::{Listener, READERS_MAX};
+use crate::cli::EventsArgs;
+use crate::events::{READERS_MAX, Subscriber};
 use crate::record;
-use crate::views::{Event, Happening};
+use crate::views::{EventStreamItem, EventView};
 
 /// As WHATWG's HTML has it, section 9.2.
 const CONTENT_TYPE: &str = "text/event-stream";
@@ -31,41 +31,41 @@ const DATA: &[u8] = b"data:";
 pub(super) async fn events(
     State(api): State<Api>,
     Extension(lasting): Extension<Lasting>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let listener = api.farm.listen().ok_or_else(|| {
         let why = format!("{READERS_MAX} listen already, and there can't be more: end one of them.");
-        Failure(StatusCode::SERVICE_UNAVAILABLE, why)
+        ApiError(StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
     lasting.begin();
     // Whoever waits for the answer's head learns that everything from here on is told.
-    let begun = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
-    let told = stream::unfold(listener, |mut listener| async {
+    let first_line = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
+    let items = stream::unfold(listener, |mut listener| async {
         Some((Ok::<_, Infallible>(Bytes::from(next(&mut listener).await?)), listener))
     });
     let fields = [(header::CONTENT_TYPE, CONTENT_TYPE), (header::CACHE_CONTROL, "no-store")];
-    Ok((fields, Body::from_stream(futures_util::StreamExt::chain(begun, told))).into_response())
+    Ok((fields, Body::from_stream(futures_util::StreamExt::chain(first_line, items))).into_response())
 }
 
 /// The next piece of the stream; nothing if no more come.
-async fn next(listener: &mut Listener) -> Option<String> {
-    let Ok(heard) = tokio::time::timeout(PULSE, listener.next()).await else {
+async fn next(listener: &mut Subscriber) -> Option<String> {
+    let Ok(item) = tokio::time::timeout(PULSE, listener.next()).await else {
         return Some(":\n\n".to_owned());
     };
-    let happening = Happening::from(&heard?);
+    let happening = EventStreamItem::from(&item?);
     let head = match &happening {
-        Happening::Event(event) => format!("event: {}\nid: {}\n", event.event, event.number),
-        Happening::Lost { .. } => "event: lost\n".to_owned(),
+        EventStreamItem::Event(event) => format!("event: {}\nid: {}\n", event.event, event.number),
+        EventStreamItem::Lost { .. } => "event: lost\n".to_owned(),
     };
     // One line, which ends with its own newline.
     Some(format!("{head}data: {}\n", record::json(&happening)))
 }
 
 /// Carries out `evener events`.
-pub(super) fn run(args: &Events) -> Result<(), CommandError> {
-    let Events { seconds, count, json, admin } = args;
-    let following = Following {
+pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
+    let EventsArgs { seconds, count, json, admin } = args;
+    let following = StreamRequest {
         path: "/v1/events",
-        begun: "listening",
+        first_line: "listening",
         seconds: *seconds,
         count: *count,
         json: *json,
@@ -75,12 +75,15 @@ pub(super) fn run(args: &Events) -> Result<(), CommandError> {
 }
 
 /// For people.
-fn text(happening: &Happening) -> String {
+fn text(happening: &EventStreamItem) -> String {
     let event = match happening {
-        Happening::Event(event) => event,
-        Happening::Lost { count } => return format!("{count} events are missing here: they came too fast"),
+        EventStreamItem::Event(event) => event,
+        EventStreamItem::Lost { count } => {
+            return format!("{count} events are missing here: they came too fast");
+        }
     };
-    let Event { time, event: name, service, server, host, address, interface, reason, text, .. } = &**event;
+    let EventView { time, event: name, service, server, host, address, interface, reason, text, .. } =
+        &**event;
     let place = match (service, server) {
         (Some(service), Some(server)) => Some(format!("{service}/{server}")),
         (Some(one), None) | (None, Some(one)) => Some(one.clone()),
@@ -99,7 +102,7 @@ mod tests {
 
     #[test]
     fn events_in_a_line() {
-        let event = Event {
+        let event = EventView {
             number: 7,
             time: "2026-01-02T03:04:05.678Z".into(),
             event: "server_down".into(),
@@ -112,8 +115,8 @@ mod tests {
             reason: Some("no answer\u{1b}[2J".into()),
             text: "server is down".into(),
         };
-        insta::assert_snapshot!(text(&Happening::Event(Box::new(event.clone()))), @"2026-01-02T03:04:05.678Z server_down web/web1: server is down (no answer?[2J)");
-        let other = Event {
+        insta::assert_snapshot!(text(&EventStreamItem::Event(Box::new(event.clone()))), @"2026-01-02T03:04:05.678Z server_down web/web1: server is down (no answer?[2J)");
+        let other = EventView {
             event: "link_up".into(),
             service: None,
             server: None,
@@ -122,7 +125,7 @@ mod tests {
             text: "the interface works again".into(),
             ..event
         };
-        insta::assert_snapshot!(text(&Happening::Event(Box::new(other))), @"2026-01-02T03:04:05.678Z link_up eth0: the interface works again");
-        insta::assert_snapshot!(text(&Happening::Lost { count: 3 }), @"3 events are missing here: they came too fast");
+        insta::assert_snapshot!(text(&EventStreamItem::Event(Box::new(other))), @"2026-01-02T03:04:05.678Z link_up eth0: the interface works again");
+        insta::assert_snapshot!(text(&EventStreamItem::Lost { count: 3 }), @"3 events are missing here: they came too fast");
     }
 }

@@ -8,15 +8,15 @@ use serde::de::DeserializeOwned;
 
 use super::client::ClientError;
 use super::command::{CommandError, daemon, runtime};
-use crate::cli::Admin;
+use crate::cli::AdminArgs;
 use crate::record;
 
 /// What is followed, and for how long.
-pub(super) struct Following<'a> {
+pub(super) struct StreamRequest<'a> {
     /// The path of an answer that has no end.
     pub(super) path: &'a str,
     /// Said on standard error when the answer has begun, so that on the other is nothing but what is told.
-    pub(super) begun: &'a str,
+    pub(super) first_line: &'a str,
     /// At most so many seconds,
     pub(super) seconds: Option<u64>,
     /// and so many lines.
@@ -24,10 +24,10 @@ pub(super) struct Following<'a> {
     /// Whether programs read it.
     pub(super) json: bool,
     /// How the daemon is reached.
-    pub(super) admin: &'a Admin,
+    pub(super) admin: &'a AdminArgs,
 }
 
-impl Following<'_> {
+impl StreamRequest<'_> {
     /// Shows what `data` finds in each of the answer's lines; for people as `text` has it.
     pub(super) fn show<T: DeserializeOwned + Serialize>(
         &self,
@@ -51,13 +51,13 @@ impl Following<'_> {
     ) -> Result<(), CommandError> {
         let client = daemon(self.admin)?;
         let mut lines = client.follow(self.path).await?;
-        eprintln!("evener: {}", self.begun);
+        eprintln!("evener: {}", self.first_line);
         let mut count = self.count.unwrap_or(u64::MAX);
         while count > 0 {
             let line = lines.next().await.ok_or(ClientError::Ended)?;
             let Some(data) = data(&line) else { continue };
-            let told: T = serde_json::from_slice(data).map_err(|error| client.garbled(error))?;
-            let text = if self.json { record::json(&told) } else { text(&told) + "\n" };
+            let line: T = serde_json::from_slice(data).map_err(|error| client.garbled(error))?;
+            let text = if self.json { record::json(&line) } else { text(&line) + "\n" };
             let mut out = io::stdout().lock();
             match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
                 Ok(()) => count -= 1,

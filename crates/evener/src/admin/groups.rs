@@ -8,12 +8,12 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evener_core::farm::group::{Joiner, JoinerError, WEIGHT_MAX, member_url};
 use evener_core::net::http::Url;
-use evener_core::node::group::{Message, Verb};
+use evener_core::node::group::{GroupMessage, Verb};
 use serde::Deserialize;
 
-use super::access::{MayLook, Peer};
-use super::api::{ANSWER_TIMEOUT, Api, Done, Failure, ask};
-use crate::board::request::{GroupAnswer, GroupAsker, Request};
+use super::access::{Peer, ReadPermission};
+use super::api::{ANSWER_TIMEOUT, Api, ApiError, CommandResult, send_request};
+use crate::board::request::{ControlRequest, GroupReply, GroupSender};
 
 /// Longer bodies are refused, in bytes; as many as a message has.
 pub(super) const BODY_BYTES: usize = evener_core::node::group::BODY_MAX;
@@ -24,7 +24,7 @@ const MEMBERS: &str = "send {\"url\": \"http://...\"}, or a list of these; a mem
 /// A member, as somebody describes it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Described {
+struct MemberDescription {
     url: String,
     weight: Option<u64>,
     #[serde(default)]
@@ -39,14 +39,14 @@ struct Described {
 /// A member's URL, and no more.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct MemberUrl {
     url: String,
 }
 
 /// What a member says of its load.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Reported {
+struct LoadReport {
     url: String,
     load: f64,
     /// Seconds since 1970.
@@ -70,7 +70,7 @@ impl<T> OneOrMore<T> {
     }
 }
 
-impl Described {
+impl MemberDescription {
     fn joiner(self) -> Result<Joiner, JoinerError> {
         let mut joiner = Joiner::new(member_url(&self.url)?);
         if let Some(weight) = self.weight {
@@ -89,73 +89,74 @@ impl Described {
 pub(super) async fn members(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    looks: Option<Extension<MayLook>>,
-    asker: GroupAsker,
-) -> Result<Response, Failure> {
+    looks: Option<Extension<ReadPermission>>,
+    sender: GroupSender,
+) -> Result<Response, ApiError> {
     let Path(name) = name?;
     // Whoever may look at the farm may look at its groups.
-    let asker = match looks {
-        Some(Extension(MayLook(true))) => GroupAsker::Operator,
-        _ => asker,
+    let sender = match looks {
+        Some(Extension(ReadPermission(true))) => GroupSender::Operator,
+        _ => sender,
     };
-    tell(&api, name, asker, Message::Query).await
+    send_message(&api, name, sender, GroupMessage::Query).await
 }
 
 /// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so without being asked first.
 pub(super) async fn add(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    asker: GroupAsker,
+    sender: GroupSender,
     body: Result<Json<serde_json::Value>, JsonRejection>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let Path(name) = name?;
-    let described: OneOrMore<Described> = read(body, MEMBERS)?;
-    let joiners = described.list().into_iter().map(Described::joiner).collect::<Result<Vec<_>, _>>();
-    let joiners = joiners.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
+    let described: OneOrMore<MemberDescription> = read(body, MEMBERS)?;
+    let joiners = described.list().into_iter().map(MemberDescription::joiner).collect::<Result<Vec<_>, _>>();
+    let joiners = joiners.map_err(|why| ApiError(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
     if joiners.is_empty() {
-        return Err(nobody());
+        return Err(no_group());
     }
-    tell(&api, name, asker, Message::Add(joiners)).await
+    send_message(&api, name, sender, GroupMessage::Add(joiners)).await
 }
 
 pub(super) async fn remove(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    asker: GroupAsker,
+    sender: GroupSender,
     body: Result<Json<serde_json::Value>, JsonRejection>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let Path(name) = name?;
-    let named = read::<OneOrMore<Named>>(body, MEMBERS)?.list();
+    let named = read::<OneOrMore<MemberUrl>>(body, MEMBERS)?.list();
     let urls = named.iter().map(|named| member_url(&named.url)).collect::<Result<Vec<_>, _>>();
-    let urls = urls.map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
+    let urls = urls.map_err(|why| ApiError(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
     if urls.is_empty() {
-        return Err(nobody());
+        return Err(no_group());
     }
-    tell(&api, name, asker, Message::Exit(urls)).await
+    send_message(&api, name, sender, GroupMessage::Exit(urls)).await
 }
 
 /// A report is judged as its text would be.
 pub(super) async fn inform(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    asker: GroupAsker,
+    sender: GroupSender,
     body: Result<Json<serde_json::Value>, JsonRejection>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let Path(name) = name?;
     let help =
         "send {\"url\": \"http://...\", \"load\": 93, \"time\": 1700000000.5}; the time may be left out";
-    let Reported { url, load, time } = read(body, help)?;
-    let url = member_url(&url).map_err(|why| Failure(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
+    let LoadReport { url, load, time } = read(body, help)?;
+    let url = member_url(&url).map_err(|why| ApiError(StatusCode::UNPROCESSABLE_ENTITY, why.to_string()))?;
     let time = time.map(|seconds| seconds.to_string()).unwrap_or_default();
-    let message = Message::read(Verb::Inform, format!("{load} {time} {url}").as_bytes()).map_err(|why| {
-        let status = StatusCode::from_u16(why.status()).unwrap_or(StatusCode::BAD_REQUEST);
-        Failure(status, why.to_string())
-    })?;
-    tell(&api, name, asker, message).await
+    let message =
+        GroupMessage::read(Verb::Inform, format!("{load} {time} {url}").as_bytes()).map_err(|why| {
+            let status = StatusCode::from_u16(why.status()).unwrap_or(StatusCode::BAD_REQUEST);
+            ApiError(status, why.to_string())
+        })?;
+    send_message(&api, name, sender, message).await
 }
 
-fn nobody() -> Failure {
-    Failure(
+fn no_group() -> ApiError {
+    ApiError(
         StatusCode::BAD_REQUEST,
         "Nobody is named: send {\"url\": \"http://...\"}, or a list of these.".to_owned(),
     )
@@ -165,38 +166,43 @@ fn nobody() -> Failure {
 fn read<T: for<'d> Deserialize<'d>>(
     body: Result<Json<serde_json::Value>, JsonRejection>,
     help: &str,
-) -> Result<T, Failure> {
+) -> Result<T, ApiError> {
     let Json(value) =
-        body.map_err(|rejection| Failure(rejection.status(), format!("{}.", rejection.body_text())))?;
+        body.map_err(|rejection| ApiError(rejection.status(), format!("{}.", rejection.body_text())))?;
     serde_json::from_value(value)
-        .map_err(|error| Failure(StatusCode::BAD_REQUEST, format!("{error}: {help}.")))
+        .map_err(|error| ApiError(StatusCode::BAD_REQUEST, format!("{error}: {help}.")))
 }
 
 /// Who reaches the socket may change the farm; others show a token of the group.
-impl FromRequestParts<Api> for GroupAsker {
+impl FromRequestParts<Api> for GroupSender {
     type Rejection = StatusCode;
 
-    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<GroupAsker, StatusCode> {
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<GroupSender, StatusCode> {
         if api.may_change {
-            return Ok(GroupAsker::Operator);
+            return Ok(GroupSender::Operator);
         }
         // The server knows it of each connection.
         let Peer(from) = parts.extensions.get().ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
         let authorization = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        Ok(GroupAsker::Stranger { from: *from, authorization: authorization.map(str::to_owned) })
+        Ok(GroupSender::Stranger { from: *from, authorization: authorization.map(str::to_owned) })
     }
 }
 
-async fn tell(api: &Api, group: String, asker: GroupAsker, message: Message) -> Result<Response, Failure> {
-    let request = |answer| Request::Group { group, asker, message, answer };
-    let GroupAnswer { status, body, is_json } = ask(&api.control, ANSWER_TIMEOUT, request).await?;
+async fn send_message(
+    api: &Api,
+    group: String,
+    sender: GroupSender,
+    message: GroupMessage,
+) -> Result<Response, ApiError> {
+    let request = |answer| ControlRequest::Group { group, sender, message, answer };
+    let GroupReply { status, body, is_json } = send_request(&api.control, ANSWER_TIMEOUT, request).await?;
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let message = body.trim_end().to_owned();
     match (status.is_success(), is_json) {
         // It has no body (RFC 9110, section 15.3.5).
         (true, _) if status == StatusCode::NO_CONTENT => Ok(status.into_response()),
         (true, true) => Ok((status, [(header::CONTENT_TYPE, "application/json")], body).into_response()),
-        (true, false) => Ok((status, Json(Done { message })).into_response()),
-        (false, _) => Err(Failure(status, message)),
+        (true, false) => Ok((status, Json(CommandResult { message })).into_response()),
+        (false, _) => Err(ApiError(status, message)),
     }
 }

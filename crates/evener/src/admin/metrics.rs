@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::process::Process;
-use crate::views::{Farm, Host, Name, Refused, Server, Service, Status};
+use crate::views::{FarmView, HostView, NameView, NodeRefusal, ServerView, ServiceView, StatusView};
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Format {
 #[derive(Debug)]
 pub struct Scrape {
     /// All that there is to see, of one moment.
-    pub farm: Farm,
+    pub farm: FarmView,
     /// What the daemon takes.
     pub process: Process,
 }
@@ -107,8 +107,11 @@ fn plain(text: &str) -> String {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut process =
-            Group { encoder: &mut encoder, things: std::slice::from_ref(self), labels: |_| Vec::new() };
+        let mut process = MetricFamily {
+            encoder: &mut encoder,
+            things: std::slice::from_ref(self),
+            labels: |_| Vec::new(),
+        };
         let cpu = "Processor time that the daemon has used, user's and system's.";
         let metric = process.encoder.encode_descriptor(
             "process_cpu",
@@ -128,12 +131,12 @@ impl Collector for Process {
     }
 }
 
-impl Collector for Farm {
+impl Collector for FarmView {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
         encode_status(encoder, &self.status)?;
         let up = self.servers.iter().filter(|server| server.state == "up").count() as u64;
-        let mut farm = Group { encoder, things: &[()], labels: |()| Vec::new() };
+        let mut farm = MetricFamily { encoder, things: &[()], labels: |()| Vec::new() };
         farm.gauge("up_servers", "Servers that are up, over all services.", |()| up)?;
         encode_services(farm.encoder, &self.services)?;
         encode_servers(farm.encoder, &self.servers)?;
@@ -146,13 +149,13 @@ impl Collector for Farm {
 type Labels = Vec<(&'static str, String)>;
 
 /// Metrics of one kind of thing, told apart by its labels.
-struct Group<'g, 'e, T> {
+struct MetricFamily<'g, 'e, T> {
     encoder: &'g mut DescriptorEncoder<'e>,
     things: &'g [T],
     labels: fn(&T) -> Labels,
 }
 
-impl<T> Group<'_, '_, T> {
+impl<T> MetricFamily<'_, '_, T> {
     fn gauge(&mut self, name: &str, help: &str, value: impl Fn(&T) -> u64) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         each(metric, self.things, self.labels, |metric, thing| metric.encode_gauge(&value(thing)))
@@ -202,7 +205,7 @@ fn each<T>(
     Ok(())
 }
 
-fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     encoder
         .encode_descriptor("build", "The program that runs.", None, MetricType::Info)?
         .encode_info(&[("version", &*status.version)])?;
@@ -210,43 +213,42 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
         .encode_descriptor("engine", "What moves the packets.", None, MetricType::Info)?
         .encode_info(&[("engine", &*status.engine)])?;
     let things: Vec<_> = status.packets.iter().collect();
-    Group { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }.counter(
-        "packets",
-        "Packets by what became of them.",
-        |(_, count)| **count,
-    )?;
+    MetricFamily { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }
+        .counter("packets", "Packets by what became of them.", |(_, count)| **count)?;
     let things: Vec<_> = status.tunnels.iter().collect();
-    Group { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }.counter(
-        "tunnel_packets",
-        "Packets in tunnels to this host, and what is handed to its servers, by what became of them.",
-        |(_, count)| **count,
-    )?;
+    MetricFamily { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }
+        .counter(
+            "tunnel_packets",
+            "Packets in tunnels to this host, and what is handed to its servers, by what became of them.",
+            |(_, count)| **count,
+        )?;
     let things: Vec<_> = status.refused.iter().collect();
-    Group { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }.counter(
-        "arp_refused",
-        "Answers to ARP and neighbour discovery that were not believed.",
-        |(_, count)| **count,
-    )?;
+    MetricFamily { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }
+        .counter(
+            "arp_refused",
+            "Answers to ARP and neighbour discovery that were not believed.",
+            |(_, count)| **count,
+        )?;
 
     let things: Vec<_> = status.punted.iter().collect();
-    Group { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
+    MetricFamily { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
         .counter(
-            "punted",
-            "Connections that were read in application space, by what became of them.",
-            |(_, count)| **count,
-        )?;
+        "punted",
+        "Connections that were read in application space, by what became of them.",
+        |(_, count)| **count,
+    )?;
     let things: Vec<_> = status.lccp.iter().collect();
-    Group { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
+    MetricFamily { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
         .counter(
-            "lccp",
-            "Control messages by what became of them, and connections by what was said of them.",
-            |(_, count)| **count,
-        )?;
+        "lccp",
+        "Control messages by what became of them, and connections by what was said of them.",
+        |(_, count)| **count,
+    )?;
 
     encode_nodes(encoder, status)?;
     encode_events(encoder, status)?;
-    encode_told(encoder, status)?;
-    let mut daemon = Group { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
+    encode_trace_counts(encoder, status)?;
+    let mut daemon = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
     daemon
         .seconds("uptime", "Time since the daemon started.", |status| Some(status.uptime_seconds as f64))?;
     daemon.gauge("adopted", "Whether the daemon carries on with what an earlier one left.", |status| {
@@ -295,34 +297,32 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::R
 }
 
 /// Other nodes that control messages are exchanged with.
-fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let nodes: Vec<_> = status.nodes.iter().collect();
-    Group { encoder, things: &nodes, labels: |(node, _)| vec![("node", (*node).clone())] }.gauge(
+    MetricFamily { encoder, things: &nodes, labels: |(node, _)| vec![("node", (*node).clone())] }.gauge(
         "node_up",
         "Whether it is heard.",
         |(_, state)| (*state == "known").into(),
     )?;
     let refused: Vec<_> = status.nodes_refused.iter().collect();
-    let labels =
-        |(node, why): &(&String, &Refused)| vec![("node", (*node).clone()), ("reason", why.reason.clone())];
+    let labels = |(node, why): &(&String, &NodeRefusal)| {
+        vec![("node", (*node).clone()), ("reason", why.reason.clone())]
+    };
     let help = "1 while nothing that it says is understood, and why.";
-    Group { encoder, things: &refused, labels }.gauge("node_refused", help, |_| 1)
+    MetricFamily { encoder, things: &refused, labels }.gauge("node_refused", help, |_| 1)
 }
 
 /// What has happened.
-fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let things: Vec<_> = status.events.iter().collect();
-    Group { encoder, things: &things, labels: |(event, _)| vec![("event", (*event).clone())] }.counter(
-        "events",
-        "What has happened since the daemon started.",
-        |(_, count)| **count,
-    )?;
-    let mut all = Group { encoder, things: &[()], labels: |()| Vec::new() };
+    MetricFamily { encoder, things: &things, labels: |(event, _)| vec![("event", (*event).clone())] }
+        .counter("events", "What has happened since the daemon started.", |(_, count)| **count)?;
+    let mut all = MetricFamily { encoder, things: &[()], labels: |()| Vec::new() };
     all.counter("events_lost", "Events that came faster than somebody read them.", |()| status.events_lost)
 }
 
 /// What is told of single connections.
-fn encode_told(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Result {
+fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let help = "Time to decide about connections that are handed over.";
     let mut metric =
         encoder.encode_descriptor("decide", help, Some(&Unit::Seconds), MetricType::Histogram)?;
@@ -336,51 +336,53 @@ fn encode_told(encoder: &mut DescriptorEncoder<'_>, status: &Status) -> fmt::Res
             None,
         )?;
     }
-    let mut log = Group { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
+    let mut log = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
     log.counter("access_log_written", "Lines of the access log.", |status| status.access_log.written)?;
     log.counter("access_log_lost", "Lines of the access log that could not be written or told.", |status| {
         status.access_log.lost
     })
 }
 
-fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &Status, hosts: &[Host]) -> fmt::Result {
+fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, hosts: &[HostView]) -> fmt::Result {
     let things: Vec<_> = status.peers.iter().collect();
-    Group { encoder, things: &things, labels: |(what, _)| vec![("outcome", (*what).clone())] }.counter(
-        "peer_datagrams",
-        "Datagrams to and from other hosts, by what became of them.",
-        |(_, count)| **count,
-    )?;
-    let mut group = Group { encoder, things: hosts, labels: |host| vec![("host", host.name.clone())] };
+    MetricFamily { encoder, things: &things, labels: |(what, _)| vec![("outcome", (*what).clone())] }
+        .counter(
+            "peer_datagrams",
+            "Datagrams to and from other hosts, by what became of them.",
+            |(_, count)| **count,
+        )?;
+    let mut group = MetricFamily { encoder, things: hosts, labels: |host| vec![("host", host.name.clone())] };
     group.gauge("host_up", "Whether it is heard and takes part.", |host| (host.state == "alive").into())?;
     group.gauge("host_load", "Sessions that it says it serves, smoothed.", |host| host.load)?;
     group.gauge("host_addresses", "Service addresses that it answers for.", |host| host.owns.len() as u64)?;
     let refused: Vec<_> =
         hosts.iter().filter_map(|host| Some((&host.name, host.refused.as_ref()?))).collect();
-    let labels =
-        |(host, why): &(&String, &Refused)| vec![("host", (*host).clone()), ("reason", why.reason.clone())];
+    let labels = |(host, why): &(&String, &NodeRefusal)| {
+        vec![("host", (*host).clone()), ("reason", why.reason.clone())]
+    };
     let help = "1 while nothing that it says is understood, and why.";
-    Group { encoder, things: &refused, labels }.gauge("host_refused", help, |_| 1)
+    MetricFamily { encoder, things: &refused, labels }.gauge("host_refused", help, |_| 1)
 }
 
-fn encode_names(encoder: &mut DescriptorEncoder<'_>, status: &Status, names: &[Name]) -> fmt::Result {
+fn encode_names(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, names: &[NameView]) -> fmt::Result {
     if status.dns.is_empty() {
         return Ok(());
     }
     let queries: Vec<_> = status.dns.iter().collect();
     let labels = |(outcome, _): &(&String, &u64)| vec![("outcome", (*outcome).clone())];
     let help = "Queries by DNS, by how they came and what became of them.";
-    Group { encoder, things: &queries, labels }.counter("dns_queries", help, |(_, count)| **count)?;
-    let labels = |name: &Name| {
+    MetricFamily { encoder, things: &queries, labels }.counter("dns_queries", help, |(_, count)| **count)?;
+    let labels = |name: &NameView| {
         vec![("name", name.name.clone()), ("address", name.address.clone()), ("server", name.server.clone())]
     };
-    let mut group = Group { encoder, things: names, labels };
+    let mut group = MetricFamily { encoder, things: names, labels };
     group.counter("name_answers", "Answers that gave the address first.", |name| name.answers)?;
     group.gauge("name_up", "Whether the address is given.", |name| name.rank.is_some().into())?;
     group.fraction("name_share", "What part of the answers gives the address first.", |name| name.share)
 }
 
-fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[Service]) -> fmt::Result {
-    let requests = |service: &'_ Service| -> Vec<(String, String, u64)> {
+fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceView]) -> fmt::Result {
+    let requests = |service: &'_ ServiceView| -> Vec<(String, String, u64)> {
         let counted = service.requests.iter();
         counted.map(|(outcome, count)| (service.name.clone(), outcome.clone(), *count)).collect()
     };
@@ -389,9 +391,13 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[Service]) ->
         vec![("service", service.clone()), ("outcome", outcome.clone())]
     };
     let help = "Requests of services with method redirect, by what became of them, and connections that were let go for others.";
-    Group { encoder, things: &things, labels }.counter("service_requests", help, |(_, _, count)| *count)?;
+    MetricFamily { encoder, things: &things, labels }.counter(
+        "service_requests",
+        help,
+        |(_, _, count)| *count,
+    )?;
     let mut group =
-        Group { encoder, things: services, labels: |service| vec![("service", service.name.clone())] };
+        MetricFamily { encoder, things: services, labels: |service| vec![("service", service.name.clone())] };
     group.gauge("service_servers", "Servers known.", |service| service.servers)?;
     group.gauge("service_servers_up", "Servers that take new sessions.", |service| service.servers_up)?;
     group.gauge(
@@ -415,9 +421,10 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[Service]) ->
     )
 }
 
-fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[Server]) -> fmt::Result {
-    let labels = |server: &Server| vec![("service", server.service.clone()), ("server", server.name.clone())];
-    let mut group = Group { encoder, things: servers, labels };
+fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[ServerView]) -> fmt::Result {
+    let labels =
+        |server: &ServerView| vec![("service", server.service.clone()), ("server", server.name.clone())];
+    let mut group = MetricFamily { encoder, things: servers, labels };
     group.gauge("server_up", "Whether it is up.", |server| (server.state == "up").into())?;
     group.gauge("server_draining", "Whether it only keeps the sessions it has.", |server| {
         (server.state == "draining").into()

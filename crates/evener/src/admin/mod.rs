@@ -16,8 +16,8 @@ pub mod server;
 pub(crate) mod table;
 mod trace;
 
-pub use api::{Done, Refusal};
+pub use api::{CommandResult, ErrorBody};
 pub use client::{Client, ClientError};
 pub(crate) use command::print;
-pub use server::{Server, ServerError};
+pub use server::{AdminError, AdminSockets};
 pub(crate) use table::message;

@@ -17,14 +17,14 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use super::access::{Access, Peer, Reached};
+use super::access::{Access, OwnAddress, Peer};
 use super::api;
 use super::trace::Lasting;
 use crate::board::request::Handle;
 use crate::config;
 use crate::runtime::accept::accept_at_once;
 use crate::runtime::token::TokenError;
-use crate::views::Show;
+use crate::views::ViewSource;
 
 /// Connections at once, for each of the two sockets; further ones wait in the kernel.
 const CONNECTIONS: usize = 64;
@@ -37,7 +37,7 @@ const READ_BUFFER: usize = 16 * 1024;
 
 /// Why the daemon can't be reached.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerError {
+pub enum AdminError {
     /// The Unix socket can't be made.
     #[error("the admin socket {path} can't be made: {source}; make its folder one that evener may write to")]
     Socket {
@@ -62,55 +62,55 @@ pub enum ServerError {
     Token(#[from] TokenError),
 }
 
-impl From<ServerError> for io::Error {
-    fn from(error: ServerError) -> io::Error {
+impl From<AdminError> for io::Error {
+    fn from(error: AdminError) -> io::Error {
         let kind = match &error {
-            ServerError::Socket { source, .. } | ServerError::Address { source, .. } => source.kind(),
-            ServerError::Token(_) => io::ErrorKind::InvalidInput,
+            AdminError::Socket { source, .. } | AdminError::Address { source, .. } => source.kind(),
+            AdminError::Token(_) => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)
     }
 }
 
-/// Binds as [`Server::bind`] does, and answers for as long as the runtime lives.
+/// Binds as [`AdminSockets::bind`] does, and answers for as long as the runtime lives.
 ///
 /// # Errors
-/// As for [`Server::bind`].
+/// As for [`AdminSockets::bind`].
 pub async fn start(
-    farm: Arc<dyn Show>,
+    farm: Arc<dyn ViewSource>,
     control: Handle,
     path: &Path,
-    admin: &config::Admin,
+    admin: &config::AdminConfig,
 ) -> io::Result<()> {
-    let server = Server::bind(path, admin)?;
+    let server = AdminSockets::bind(path, admin)?;
     tokio::spawn(server.run(farm, control));
     Ok(())
 }
 
 /// The sockets, before anyone is answered.
 #[derive(Debug)]
-pub struct Server {
+pub struct AdminSockets {
     unix: UnixListener,
     tcp: Option<(TcpListener, Access)>,
     path: SocketPath,
 }
 
-impl Server {
+impl AdminSockets {
     /// Makes the admin socket at `path`, for this user only, and listens on the TCP address of `admin` if there
     /// is one. A socket that is already at `path` is replaced: the caller holds the lock, so nobody answers
     /// there. Needs a tokio runtime.
     ///
     /// # Errors
     /// When either can't be had.
-    pub fn bind(path: &Path, admin: &config::Admin) -> Result<Server, ServerError> {
+    pub fn bind(path: &Path, admin: &config::AdminConfig) -> Result<AdminSockets, AdminError> {
         let unix = bind_unix(path)
-            .map_err(|source| ServerError::Socket { path: path.display().to_string(), source })?;
+            .map_err(|source| AdminError::Socket { path: path.display().to_string(), source })?;
         let path = SocketPath(path.to_owned());
         let tcp = admin.listen.map(|address| {
-            let tcp = bind_tcp(address).map_err(|source| ServerError::Address { address, source })?;
+            let tcp = bind_tcp(address).map_err(|source| AdminError::Address { address, source })?;
             Ok((tcp, Access::new(admin, address)?))
         });
-        Ok(Server { unix, tcp: tcp.transpose().map_err(|error: ServerError| error)?, path })
+        Ok(AdminSockets { unix, tcp: tcp.transpose().map_err(|error: AdminError| error)?, path })
     }
 
     /// The TCP address listened on, its port known even where port 0 was asked for.
@@ -119,8 +119,8 @@ impl Server {
     }
 
     /// Shows this farm, and gives orders to its loop, forever. Dropping the future closes every connection and removes the socket.
-    pub async fn run(self, farm: Arc<dyn Show>, control: Handle) {
-        let Server { unix, tcp, path: _path } = self;
+    pub async fn run(self, farm: Arc<dyn ViewSource>, control: Handle) {
+        let AdminSockets { unix, tcp, path: _path } = self;
         let everything = api::everything(Arc::clone(&farm), control.clone());
         let unix = accept_at_once(
             CONNECTIONS,
@@ -132,7 +132,7 @@ impl Server {
                 let read_only = api::read_only(farm, control, access);
                 let by_tcp = || async {
                     let (stream, peer) = tcp.accept().await?;
-                    let reached = Reached(stream.local_addr()?.ip());
+                    let reached = OwnAddress(stream.local_addr()?.ip());
                     let routes = read_only.clone().layer(Extension(reached));
                     Ok((stream, routes.layer(Extension(Peer(peer.ip())))))
                 };

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::runtime::terminal;
-use crate::views::{Dispatcher, Explanation, Host, Name, Request, Server, Service, Session, Status};
+use crate::views::{
+    Dispatcher, Explanation, HostView, NameView, RequestView, ServerView, ServiceView, SessionView,
+    StatusView,
+};
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -35,8 +38,8 @@ fn figures<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
 }
 
 /// Services.
-pub(super) fn services(services: &[Service], width: usize) -> String {
-    let address = |service: &Service, address: &String| match service.protocol.as_str() {
+pub(super) fn services(services: &[ServiceView], width: usize) -> String {
+    let address = |service: &ServiceView, address: &String| match service.protocol.as_str() {
         "tcp" => address.clone(),
         other => format!("{address}/{other}"),
     };
@@ -48,7 +51,7 @@ pub(super) fn services(services: &[Service], width: usize) -> String {
         })
         .collect();
     let columns = vec![
-        words("SERVICE", |(service, _): &(&Service, String)| service.name.clone()),
+        words("SERVICE", |(service, _): &(&ServiceView, String)| service.name.clone()),
         words("ADDRESS", |(_, addresses)| addresses.clone()),
         spare(3, words("METHOD", |(service, _)| service.method.clone())),
         spare(4, words("POLICY", |(service, _)| service.policy.clone())),
@@ -58,7 +61,7 @@ pub(super) fn services(services: &[Service], width: usize) -> String {
         spare(5, figures("PACKETS", |(service, _)| count(service.packets))),
         spare(2, figures("BYTES", |(service, _)| bytes(service.bytes))),
     ];
-    let note = |(service, _): &(&Service, String)| match (service.degraded, service.servers_up) {
+    let note = |(service, _): &(&ServiceView, String)| match (service.degraded, service.servers_up) {
         (true, _) => "all servers fail or refuse; the last that were up are kept".to_owned(),
         (false, 0) => "no server takes new sessions".to_owned(),
         _ => String::new(),
@@ -67,13 +70,13 @@ pub(super) fn services(services: &[Service], width: usize) -> String {
 }
 
 /// Servers.
-pub(super) fn servers(servers: &[Server], width: usize) -> String {
-    let chosen = |server: &Server| -> u64 {
+pub(super) fn servers(servers: &[ServerView], width: usize) -> String {
+    let chosen = |server: &ServerView| -> u64 {
         servers.iter().filter(|other| other.service == server.service).map(|other| other.connections).sum()
     };
     let shared: Vec<_> = servers.iter().map(|server| (server, chosen(server))).collect();
     let columns = vec![
-        words("SERVICE", |(server, _): &(&Server, u64)| server.service.clone()),
+        words("SERVICE", |(server, _): &(&ServerView, u64)| server.service.clone()),
         words("SERVER", |(server, _)| server.name.clone()),
         // One that was discovered may be known by its MAC address only, which is its name.
         spare(
@@ -109,7 +112,7 @@ pub(super) fn servers(servers: &[Server], width: usize) -> String {
 }
 
 /// A weight, and what of it is in force.
-fn weight(server: &Server) -> String {
+fn weight(server: &ServerView) -> String {
     match is_spared(server) {
         true => format!("{}/{}", (server.effective_weight * 10.0).round() / 10.0, server.weight),
         false => server.weight.to_string(),
@@ -117,23 +120,23 @@ fn weight(server: &Server) -> String {
 }
 
 /// Whether a server takes new sessions, and fewer than its weight says.
-fn is_spared(server: &Server) -> bool {
+fn is_spared(server: &ServerView) -> bool {
     server.effective_weight > 0.0 && server.effective_weight < f64::from(server.weight)
 }
 
-fn note(server: &Server) -> String {
+fn note(server: &ServerView) -> String {
     let cause = server.cause.as_ref().filter(|_| is_spared(server));
     let error = server.report.as_ref().and_then(|report| report.error.as_ref());
-    let said = [server.reason.as_ref(), server.probe_error.as_ref(), cause, error];
-    let mut said: Vec<&str> = said.into_iter().flatten().map(String::as_str).collect();
-    said.dedup();
-    said.join("; ")
+    let notes = [server.reason.as_ref(), server.probe_error.as_ref(), cause, error];
+    let mut notes: Vec<&str> = notes.into_iter().flatten().map(String::as_str).collect();
+    notes.dedup();
+    notes.join("; ")
 }
 
 /// Hosts.
-pub(super) fn hosts(hosts: &[Host], width: usize) -> String {
+pub(super) fn hosts(hosts: &[HostView], width: usize) -> String {
     let columns = vec![
-        words("HOST", |host: &Host| host.name.clone()),
+        words("HOST", |host: &HostView| host.name.clone()),
         words("ADDRESS", |host| host.address.clone()),
         words(
             "STATE",
@@ -144,7 +147,7 @@ pub(super) fn hosts(hosts: &[Host], width: usize) -> String {
         spare(1, words("UP", |host| host.up.join("\n"))),
         words("OWNS", |host| host.owns.join("\n")),
     ];
-    let note = |host: &Host| {
+    let note = |host: &HostView| {
         let drains = host.draining.join(", ");
         let elsewhere = host.put_off.join(", ");
         let drains = (!drains.is_empty()).then(|| format!("drained for {drains}"));
@@ -157,9 +160,9 @@ pub(super) fn hosts(hosts: &[Host], width: usize) -> String {
 }
 
 /// Names.
-pub(super) fn names(names: &[Name], width: usize) -> String {
+pub(super) fn names(names: &[NameView], width: usize) -> String {
     let columns = vec![
-        words("NAME", |name: &Name| name.name.clone()),
+        words("NAME", |name: &NameView| name.name.clone()),
         words("ADDRESS", |name| name.address.clone()),
         spare(2, words("SERVER", |name| name.server.clone())),
         words("STATE", |name| name.state.clone()),
@@ -169,7 +172,7 @@ pub(super) fn names(names: &[Name], width: usize) -> String {
         spare(3, figures("DELAY", |name| name.delay_seconds.map_or_else(|| "-".to_owned(), seconds))),
         spare(4, figures("TTL", |name| name.ttl_seconds.to_string())),
     ];
-    let note = |name: &Name| match name.cause == name.state || name.cause.starts_with("weight ") {
+    let note = |name: &NameView| match name.cause == name.state || name.cause.starts_with("weight ") {
         true => String::new(),
         false => clean(&name.cause),
     };
@@ -177,10 +180,10 @@ pub(super) fn names(names: &[Name], width: usize) -> String {
 }
 
 /// Requests that a server has open, and their sums.
-pub(crate) fn requests(requests: &[Request], width: usize) -> String {
+pub(crate) fn requests(requests: &[RequestView], width: usize) -> String {
     let unknown = || "-".to_owned();
     let columns = vec![
-        words("CLIENT", |request: &Request| request.client.clone()),
+        words("CLIENT", |request: &RequestView| request.client.clone()),
         spare(3, words("SERVICE", |request| request.service.clone().unwrap_or_else(|| "-".to_owned()))),
         spare(4, words("METHOD", |request| clean(request.method.as_deref().unwrap_or("-")))),
         words("URL", |request| clean(request.url.as_deref().unwrap_or("-"))),
@@ -216,9 +219,9 @@ fn rate(bps: f64) -> String {
 }
 
 /// Sessions, one line each.
-pub(super) fn sessions(sessions: &[Session], width: usize) -> String {
+pub(super) fn sessions(sessions: &[SessionView], width: usize) -> String {
     let columns = vec![
-        words("SERVICE", |session: &Session| session.service.clone()),
+        words("SERVICE", |session: &SessionView| session.service.clone()),
         words("CLIENT", |session| session.client.clone()),
         spare(1, words("ADDRESS", |session| session.address.clone())),
         words("SERVER", |session| session.server.clone()),
@@ -230,13 +233,13 @@ pub(super) fn sessions(sessions: &[Session], width: usize) -> String {
 }
 
 /// How much of the session table is in use.
-fn session_table(status: &Status) -> String {
+fn session_table(status: &StatusView) -> String {
     let moving = if status.sessions_moving { "; it is being resized" } else { "" };
     format!("{} places of {}{moving}", count(status.session_slots), count(status.session_slots_max))
 }
 
 /// The daemon as a whole, one fact a line.
-pub(super) fn status(status: &Status, page: usize) -> String {
+pub(super) fn status(status: &StatusView, page: usize) -> String {
     let mut facts = vec![
         ("version", status.version.clone()),
         ("process", format!("{}, running for {}", status.pid, duration(status.uptime_seconds))),
@@ -288,8 +291,8 @@ pub(super) fn status(status: &Status, page: usize) -> String {
         facts.push(("missing", format!("{} {}: {}", part.kind, clean(&part.place), clean(error))));
     }
     if let Some(Dispatcher { address, decides }) = &status.dispatcher {
-        let says = if *decides { "decides" } else { "doesn't answer: this host decides by its own tables" };
-        facts.push(("dispatcher", format!("{} {says}", clean(address))));
+        let state = if *decides { "decides" } else { "doesn't answer: this host decides by its own tables" };
+        facts.push(("dispatcher", format!("{} {state}", clean(address))));
     }
     if let Some(path) = &status.access_log.path {
         let (written, lost) = (count(status.access_log.written), count(status.access_log.lost));
@@ -321,7 +324,7 @@ pub(super) fn status(status: &Status, page: usize) -> String {
 }
 
 /// How it is attached; engines mostly begin with their own name.
-fn engine(status: &Status) -> String {
+fn engine(status: &StatusView) -> String {
     match status.engine_detail.starts_with(&status.engine) {
         true => status.engine_detail.clone(),
         false => format!("{}: {}", status.engine, status.engine_detail),
@@ -363,7 +366,7 @@ fn sentence(text: &str) -> String {
 }
 
 /// A column with the lines of its cells.
-struct Filled {
+struct FilledColumn {
     heading: &'static str,
     right: bool,
     spare: u8,
@@ -371,13 +374,13 @@ struct Filled {
     cells: Vec<Vec<String>>,
 }
 
-impl Filled {
-    fn new<T>(column: &Column<T>, rows: &[T]) -> Filled {
+impl FilledColumn {
+    fn new<T>(column: &Column<T>, rows: &[T]) -> FilledColumn {
         let lines = |row| (column.cell)(row).lines().map(clean).collect::<Vec<_>>();
         let cells: Vec<Vec<String>> = rows.iter().map(lines).collect();
         let widths = cells.iter().flatten().map(|line| line.chars().count());
         let width = widths.chain([column.heading.len()]).max().unwrap_or_default();
-        Filled { heading: column.heading, right: column.right, spare: column.spare, width, cells }
+        FilledColumn { heading: column.heading, right: column.right, spare: column.spare, width, cells }
     }
 
     fn pad(&self, text: &str) -> String {
@@ -400,7 +403,8 @@ fn table<T>(
     if rows.is_empty() {
         return format!("{empty}\n");
     }
-    let mut columns: Vec<Filled> = columns.iter().map(|column| Filled::new(column, rows)).collect();
+    let mut columns: Vec<FilledColumn> =
+        columns.iter().map(|column| FilledColumn::new(column, rows)).collect();
     columns.retain(|column| column.cells.iter().any(|cell| !cell.is_empty()));
     while columns.iter().map(|column| column.width + GAP.len()).sum::<usize>() > width + GAP.len() {
         let most = columns.iter().map(|column| column.spare).max().unwrap_or_default();
@@ -409,14 +413,15 @@ fn table<T>(
         }
         columns.retain(|column| column.spare < most);
     }
-    let line = |cell: &dyn Fn(&Filled) -> String| {
+    let line = |cell: &dyn Fn(&FilledColumn) -> String| {
         let cells: Vec<String> = columns.iter().map(|column| column.pad(&cell(column))).collect();
         format!("{}\n", cells.join(GAP).trim_end())
     };
     let mut text = line(&|column| column.heading.to_owned());
     for (row, of) in rows.iter().enumerate() {
-        let cell =
-            |column: &Filled, number: usize| column.cells.get(row).and_then(|cell| cell.get(number).cloned());
+        let cell = |column: &FilledColumn, number: usize| {
+            column.cells.get(row).and_then(|cell| cell.get(number).cloned())
+        };
         let lines = columns.iter().filter_map(|column| column.cells.get(row)).map(Vec::len).max();
         for number in 0..lines.unwrap_or_default() {
             text += &line(&|column| cell(column, number).unwrap_or_default());

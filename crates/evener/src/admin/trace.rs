@@ -13,15 +13,15 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
 
-use super::api::{ANSWER_TIMEOUT, Api, Failure, ask, client};
+use super::api::{ANSWER_TIMEOUT, Api, ApiError, client, send_request};
 use super::client::escape;
 use super::command::CommandError;
-use super::following::Following;
+use super::following::StreamRequest;
 use super::table::{clean, seconds};
-use crate::board::request::Request;
-use crate::cli::Trace;
+use crate::board::request::ControlRequest;
+use crate::cli::TraceArgs;
 use crate::record;
-use crate::record::{Decision, Packet, Traced};
+use crate::record::{AccessLogEntry, Traced, TracedPacket};
 
 /// A line for each event (NDJSON).
 const CONTENT_TYPE: &str = "application/x-ndjson";
@@ -51,11 +51,12 @@ pub(super) async fn trace(
     State(api): State<Api>,
     Extension(lasting): Extension<Lasting>,
     query: Result<Query<TraceQuery>, QueryRejection>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let Query(query) = query?;
     let client = client(&query.client)?;
-    let lines = ask(&api.control, ANSWER_TIMEOUT, |answer| Request::Trace(client, answer)).await?;
-    let lines = lines.map_err(|why| Failure(StatusCode::SERVICE_UNAVAILABLE, format!("{why}.")))?;
+    let lines =
+        send_request(&api.control, ANSWER_TIMEOUT, |answer| ControlRequest::Trace(client, answer)).await?;
+    let lines = lines.map_err(|why| ApiError(StatusCode::SERVICE_UNAVAILABLE, format!("{why}.")))?;
     lasting.begin();
     let lines = stream::unfold(lines, |mut lines| async {
         let line = lines.recv().await?;
@@ -65,11 +66,11 @@ pub(super) async fn trace(
 }
 
 /// Carries out `evener trace`.
-pub(super) fn run(args: &Trace) -> Result<(), CommandError> {
-    let Trace { client, seconds, count, json, admin } = args;
-    let following = Following {
+pub(super) fn run(args: &TraceArgs) -> Result<(), CommandError> {
+    let TraceArgs { client, seconds, count, json, admin } = args;
+    let following = StreamRequest {
         path: &format!("/v1/trace?client={}", escape(&client.to_string())),
-        begun: &format!("following {client}"),
+        first_line: &format!("following {client}"),
         seconds: *seconds,
         count: *count,
         json: *json,
@@ -87,26 +88,27 @@ fn text(traced: &Traced) -> String {
     })
 }
 
-fn packet_text(packet: &Packet) -> String {
-    let Packet { time, protocol, src, dst, bytes, verdict, reason, .. } = packet;
+fn packet_text(packet: &TracedPacket) -> String {
+    let TracedPacket { time, protocol, src, dst, bytes, verdict, reason, .. } = packet;
     let flags = packet.flags.as_ref().map_or_else(String::new, |flags| format!(" {flags}"));
-    let beside = packet.beside.as_ref().map_or_else(String::new, |beside| format!(", {beside}"));
+    let also_counted =
+        packet.beside.as_ref().map_or_else(String::new, |also_counted| format!(", {also_counted}"));
     let server = packet.server.as_ref().map_or_else(String::new, |server| format!(" => {server}"));
-    format!("{time} {protocol}{flags} {src} > {dst} {bytes} bytes: {verdict}, {reason}{beside}{server}")
+    format!("{time} {protocol}{flags} {src} > {dst} {bytes} bytes: {verdict}, {reason}{also_counted}{server}")
 }
 
-fn decision_text(decision: &Decision) -> String {
-    let Decision { time, service, client, mechanism, .. } = decision;
-    let took = seconds(decision.decide_us / 1e6);
+fn decision_text(decision: &AccessLogEntry) -> String {
+    let AccessLogEntry { time, service, client, mechanism, .. } = decision;
+    let latency = seconds(decision.decide_us / 1e6);
     let kind = decision.kind.as_deref().unwrap_or("nothing that can be read");
-    let asked = [&decision.method, &decision.host, &decision.sni, &decision.path].into_iter().flatten();
-    let asked: String = asked.map(|part| format!(" {part}")).collect();
+    let request = [&decision.method, &decision.host, &decision.sni, &decision.path].into_iter().flatten();
+    let request: String = request.map(|part| format!(" {part}")).collect();
     let cut = if decision.cut { " ..." } else { "" };
     let route = decision.route.map_or_else(|| "no route".to_owned(), |route| format!("route {route}"));
     let status = decision.status.map_or_else(String::new, |status| format!(", answered {status}"));
     let server = decision.server.as_deref().unwrap_or("no server");
     format!(
-        "{time} {client} asks {service}: {kind}{asked}{cut}: {route}, {mechanism} in {took}{status} => {server}"
+        "{time} {client} asks {service}: {kind}{request}{cut}: {route}, {mechanism} in {latency}{status} => {server}"
     )
 }
 
@@ -114,8 +116,8 @@ fn decision_text(decision: &Decision) -> String {
 mod tests {
     use super::*;
 
-    fn packet() -> Packet {
-        Packet {
+    fn packet() -> TracedPacket {
+        TracedPacket {
             time: "2026-01-02T03:04:05.678Z".into(),
             protocol: "tcp".into(),
             flags: Some("psh,ack".into()),
@@ -132,7 +134,7 @@ mod tests {
     #[test]
     fn packets_in_a_line() {
         insta::assert_snapshot!(text(&Traced::Packet(packet())), @"2026-01-02T03:04:05.678Z tcp psh,ack 198.51.100.7:40000 > 192.0.2.100:80 80 bytes: forward, forwarded, no_session => web1");
-        let other = Packet {
+        let other = TracedPacket {
             protocol: "icmp".into(),
             flags: None,
             src: "198.51.100.7".into(),
@@ -146,7 +148,7 @@ mod tests {
 
     #[test]
     fn decisions_in_a_line() {
-        let decision = Decision {
+        let decision = AccessLogEntry {
             time: "2026-01-02T03:04:05.678Z".into(),
             service: "web".into(),
             client: "198.51.100.7:40000".into(),
@@ -163,7 +165,7 @@ mod tests {
             decide_us: 12.25,
         };
         insta::assert_snapshot!(text(&Traced::Decision(decision.clone())), @"2026-01-02T03:04:05.678Z 198.51.100.7:40000 asks web: http GET www.example.com /a?[2J: route 2, kernel in 12 us => web1");
-        let refused = Decision {
+        let refused = AccessLogEntry {
             kind: None,
             method: None,
             host: None,

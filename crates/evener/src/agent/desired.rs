@@ -7,8 +7,8 @@ use evener_core::farm::{Server, Service};
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::mark::MARK_LEN;
 use evener_core::path::seed::Seed;
-use evener_core::path::tables::{Later, VipKey};
-use evener_dataplane::server::{Hook, Offer, Places, Tables};
+use evener_core::path::tables::{RehandoffMode, VipKey};
+use evener_dataplane::server::{AttachPoints, Hook, Offer, Tables};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -24,7 +24,7 @@ const MTU: u32 = 1500;
 
 /// Who this host is, where its addresses don't say it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Identity {
+pub(super) struct AgentIdentity {
     /// It is the server of this name.
     pub(super) host: Option<String>,
     /// It is a server of these services, by discovery.
@@ -33,7 +33,7 @@ pub(super) struct Identity {
 
 /// A service that this host is a server of.
 #[derive(Clone, Debug)]
-pub(super) struct Role<'a> {
+pub(super) struct ServedService<'a> {
     pub(super) service: &'a Service,
     /// The host's own addresses as the service lists them, with the server's port where it has one of its own;
     /// none with discovery.
@@ -42,9 +42,9 @@ pub(super) struct Role<'a> {
     pub(super) listeners: BTreeMap<IpAddr, u16>,
 }
 
-impl<'a> Role<'a> {
-    fn new(service: &'a Service, own: Vec<(IpAddr, Option<u16>)>) -> Role<'a> {
-        Role { service, own, listeners: BTreeMap::new() }
+impl<'a> ServedService<'a> {
+    fn new(service: &'a Service, own: Vec<(IpAddr, Option<u16>)>) -> ServedService<'a> {
+        ServedService { service, own, listeners: BTreeMap::new() }
     }
 
     /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a second chance.
@@ -88,7 +88,7 @@ impl<'a> Role<'a> {
     /// How this host has the addresses.
     pub(super) fn arp_mode(&self) -> ArpMode {
         let method = self.service.method;
-        match (method.translates(), method.asks_on_link() && self.service.discover.is_some()) {
+        match (method.translates(), method.needs_link_layer() && self.service.discover.is_some()) {
             (true, _) => ArpMode::Absent,
             (false, true) => ArpMode::Answering,
             (false, false) => ArpMode::Silent,
@@ -110,9 +110,9 @@ pub(super) enum ArpMode {
 /// The services that this host is a server of, or a sentence that says why there is none. None at all where it only tells its load.
 pub(super) fn roles<'a>(
     config: &'a Config,
-    identity: &Identity,
+    identity: &AgentIdentity,
     network: &Network,
-) -> Result<Vec<Role<'a>>, String> {
+) -> Result<Vec<ServedService<'a>>, String> {
     for name in &identity.services {
         match config.services.iter().find(|service| service.name == *name) {
             None => return Err(format!("there is no service {name:?} in the file, as --service says")),
@@ -125,7 +125,7 @@ pub(super) fn roles<'a>(
             Some(_) => {}
         }
     }
-    let roles: Vec<Role<'_>> = config
+    let roles: Vec<ServedService<'_>> = config
         .services
         .iter()
         .filter_map(|service| {
@@ -135,7 +135,7 @@ pub(super) fn roles<'a>(
             });
             let own: Vec<_> = listed.map(|server| (server.address, server.port)).collect();
             let named = identity.services.contains(&service.name);
-            (named || !own.is_empty()).then(|| Role::new(service, own))
+            (named || !own.is_empty()).then(|| ServedService::new(service, own))
         })
         .collect();
     if !roles.is_empty() || is_asked(config, identity, network) {
@@ -153,7 +153,7 @@ pub(super) fn roles<'a>(
 
 /// Whether clients come to this host without anything that an agent would have to do for it, by a name or a redirect: then
 /// it tells its load.
-fn is_asked(config: &Config, identity: &Identity, network: &Network) -> bool {
+fn is_asked(config: &Config, identity: &AgentIdentity, network: &Network) -> bool {
     config.agent.member.group.is_some()
         || config.members().any(|member| match &identity.host {
             Some(host) => member.name == *host,
@@ -167,14 +167,14 @@ pub(super) fn resident_roles<'a>(
     config: &'a Config,
     network: &Network,
     listeners: &BTreeMap<IpAddr, u16>,
-) -> Vec<Role<'a>> {
+) -> Vec<ServedService<'a>> {
     let role = |service: &'a Service| {
         let serves = |server: &&Server| service.is_on_every_host() && network.is_local(server.address);
         let here = service.servers.iter().filter(serves);
         let own: Vec<_> = here.map(|server| (server.address, server.port)).collect();
-        let role = Role::new(service, own);
+        let role = ServedService::new(service, own);
         match role.is_handed_over() {
-            true => Some(Role { listeners: listeners.clone(), ..role }),
+            true => Some(ServedService { listeners: listeners.clone(), ..role }),
             false => (!role.own.is_empty()).then_some(role),
         }
     };
@@ -183,14 +183,14 @@ pub(super) fn resident_roles<'a>(
 
 /// A service address on an interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Placed {
+pub(super) struct PlacedAddress {
     pub(super) interface: String,
     pub(super) address: IpAddr,
 }
 
 /// A kernel setting: which values are right, and which one to set if it has another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct SysctlSetting {
     pub(super) right: &'static [u32],
     pub(super) value: u32,
 }
@@ -199,16 +199,16 @@ pub(super) struct Setting {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DesiredState {
     /// Kernel settings, by path below `/proc/sys/net`.
-    pub(super) settings: BTreeMap<String, Setting>,
+    pub(super) settings: BTreeMap<String, SysctlSetting>,
     /// Service addresses, and where they are put.
-    pub(super) addresses: BTreeSet<Placed>,
+    pub(super) addresses: BTreeSet<PlacedAddress>,
     /// What comes out of tunnels, and what is handed over; `None` where no service is reached so.
-    pub(super) programs: Option<(Tables, Places)>,
+    pub(super) programs: Option<(Tables, AttachPoints)>,
 }
 
 /// What there is on this host that the desired state depends on, beyond the network.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Host {
+pub(super) struct HostFacts {
     /// Interfaces that are made by software, whose drivers gain nothing from running programs early.
     pub(super) software: BTreeSet<u32>,
     /// `net.ipv4.conf.all.rp_filter`.
@@ -223,28 +223,29 @@ pub(super) struct Host {
 
 /// What `roles` ask of this host.
 pub(super) fn desired(
-    roles: &[Role<'_>],
+    roles: &[ServedService<'_>],
     directors: &[IpAddr],
     network: &Network,
-    host: &Host,
+    host: &HostFacts,
 ) -> Result<DesiredState, String> {
     let mut desired = DesiredState::default();
     let with = |arp_mode| {
         let roles = roles.iter().filter(move |role| role.arp_mode() == arp_mode);
-        roles.flat_map(Role::vips).collect::<BTreeSet<IpAddr>>()
+        roles.flat_map(ServedService::vips).collect::<BTreeSet<IpAddr>>()
     };
     let (silent, answering) = (with(ArpMode::Silent), with(ArpMode::Answering));
     let keeps_silent = silent.iter().any(IpAddr::is_ipv4);
     for address in &silent {
-        desired.addresses.insert(Placed { interface: loopback(network), address: *address });
+        desired.addresses.insert(PlacedAddress { interface: loopback(network), address: *address });
     }
     for address in answering.difference(&silent) {
         // IPv6 never answers for what lo has, and IPv4 doesn't where other addresses must be kept silent.
         let on_loopback = address.is_ipv4() && !keeps_silent;
         let interface = if on_loopback { loopback(network) } else { towards(*address, directors, network)? };
-        desired.addresses.insert(Placed { interface, address: *address });
+        desired.addresses.insert(PlacedAddress { interface, address: *address });
     }
-    let mut setting = |path: String, right, value| desired.settings.insert(path, Setting { right, value });
+    let mut setting =
+        |path: String, right, value| desired.settings.insert(path, SysctlSetting { right, value });
     if keeps_silent {
         // 1 and 2: only for what the asked interface has; 8: for nothing (ip-sysctl, arp_ignore).
         setting("ipv4/conf/all/arp_ignore".into(), &[1, 2, 8], 1);
@@ -269,10 +270,10 @@ pub(super) fn desired(
             let path = format!("ipv4/conf/{}/rp_filter", interface.name);
             // The kernel goes by the larger of `all` and this; 2 is loose, 1 refuses clients that are
             // answered by another interface than their packets come in by.
-            desired.settings.insert(path, Setting { right: loose(host.reverse_path_filter), value: 2 });
+            desired.settings.insert(path, SysctlSetting { right: loose(host.reverse_path_filter), value: 2 });
         }
         let tables = tables(&tunnelled, directors, network, host, &places);
-        let places = Places { tunnels: with_deciding(places.tunnels, &tables, host), ..places };
+        let places = AttachPoints { tunnels: with_deciding(places.tunnels, &tables, host), ..places };
         desired.programs = Some((tables, places));
     }
     let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
@@ -282,12 +283,12 @@ pub(super) fn desired(
         let loopback = loopback(network);
         if handed_over.iter().any(|role| role.serves()) {
             // From clients comes there what was read here, or by another node.
-            let reverse_path = Setting { right: loose(host.reverse_path_filter), value: 2 };
+            let reverse_path = SysctlSetting { right: loose(host.reverse_path_filter), value: 2 };
             desired.settings.insert(format!("ipv4/conf/{loopback}/rp_filter"), reverse_path);
         }
         if handed_over.iter().any(|role| role.service.is_on_every_host()) {
             // And from this host itself its own probes.
-            let accept_local = Setting { right: &[1], value: 1 };
+            let accept_local = SysctlSetting { right: &[1], value: 1 };
             desired.settings.insert(format!("ipv4/conf/{loopback}/accept_local"), accept_local);
         }
     }
@@ -329,7 +330,12 @@ fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<S
 }
 
 /// Tunnels come in by the interfaces that lead to directors, and by those that have the addresses they go to.
-fn places(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, host: &Host) -> Places {
+fn places(
+    roles: &[&ServedService<'_>],
+    directors: &[IpAddr],
+    network: &Network,
+    host: &HostFacts,
+) -> AttachPoints {
     let own: BTreeSet<IpAddr> =
         roles.iter().flat_map(|role| &role.own).map(|(address, _)| *address).collect();
     let has_own = |interface: &Interface| interface.addresses.iter().any(|(a, _)| own.contains(a));
@@ -339,7 +345,7 @@ fn places(roles: &[&Role<'_>], directors: &[IpAddr], network: &Network, host: &H
     let tunnels = leading.chain(holding).filter(usable).map(|i| (i, !host.software.contains(&i))).collect();
     let clamps = roles.iter().any(|role| role.service.clamp_mss && role.service.protocol == Protocol::Tcp);
     let answers = if clamps { answering(network) } else { BTreeSet::new() };
-    Places { tunnels, answers, accept: BTreeSet::new(), hook: host.hook }
+    AttachPoints { tunnels, answers, accept: BTreeSet::new(), hook: host.hook }
 }
 
 /// The interfaces that answers to clients leave by.
@@ -349,17 +355,17 @@ fn answering(network: &Network) -> BTreeSet<u32> {
 }
 
 /// Where every host decides, the opener stands before whoever decides: nobody else's marks get there.
-fn with_deciding(tunnels: BTreeMap<u32, bool>, tables: &Tables, host: &Host) -> BTreeMap<u32, bool> {
+fn with_deciding(tunnels: BTreeMap<u32, bool>, tables: &Tables, host: &HostFacts) -> BTreeMap<u32, bool> {
     let deciding = host.deciding.iter().filter(|_| tables.marks.is_some());
     deciding.map(|ifindex| (*ifindex, !host.software.contains(ifindex))).chain(tunnels).collect()
 }
 
 fn tables(
-    roles: &[&Role<'_>],
+    roles: &[&ServedService<'_>],
     directors: &[IpAddr],
     network: &Network,
-    host: &Host,
-    places: &Places,
+    host: &HostFacts,
+    places: &AttachPoints,
 ) -> Tables {
     let interfaces = places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex));
     let mtu = interfaces.map(|interface| interface.mtu).min().unwrap_or(MTU);
@@ -385,7 +391,13 @@ fn tables(
 /// Has connections that are handed over made here, whichever link they come by. An engine that gets copies of frames
 /// gives those that are for here to the stack by the loopback interface, and the stack sees no others; where every host
 /// decides, also what was read here and is to be served here comes by that.
-fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tables, places: &mut Places) {
+fn accept(
+    roles: &[&ServedService<'_>],
+    network: &Network,
+    host: &HostFacts,
+    tables: &mut Tables,
+    places: &mut AttachPoints,
+) {
     let by_loopback = host.hook == Some(Hook::Generic) && roles.iter().any(|role| !role.listeners.is_empty());
     for role in roles {
         for vip in &role.service.addresses {
@@ -394,7 +406,7 @@ fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tabl
             let only_reads = listener.filter(|_| role.own.is_empty());
             let offer = tables.services.entry(key).or_default();
             (offer.listener, offer.punt_listener) = (Some(only_reads.unwrap_or(vip.port())), listener);
-            offer.turns = only_reads.is_none() && role.service.later_requests == Later::Rehandoff;
+            offer.turns = only_reads.is_none() && role.service.later_requests == RehandoffMode::Rehandoff;
         }
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;
@@ -412,7 +424,7 @@ fn accept(roles: &[&Role<'_>], network: &Network, host: &Host, tables: &mut Tabl
 
 /// The largest segment that fits into the tunnel, in bytes (RFC 9293, section 3.7.1); `None` where servers
 /// offer what they like.
-fn segment_max(role: &Role<'_>, vip: IpAddr, interface_mtu: u32) -> Option<u16> {
+fn segment_max(role: &ServedService<'_>, vip: IpAddr, interface_mtu: u32) -> Option<u16> {
     let service = role.service;
     if !service.clamp_mss || service.protocol != Protocol::Tcp {
         return None;

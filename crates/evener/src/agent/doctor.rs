@@ -8,24 +8,24 @@ use std::path::PathBuf;
 use evener_core::net::Protocol;
 use evener_dataplane::server::{self, Hook, Reason};
 
-use super::desired::{self, ArpMode, DesiredState, Host, Identity, Role};
+use super::desired::{self, AgentIdentity, ArpMode, DesiredState, HostFacts, ServedService};
 use super::load;
 use super::member;
 use super::place::{dotted, read_setting};
 use super::prerequisites;
-use super::state::{self, Done};
+use super::state::{self, AppliedState};
 use crate::config::Config;
 use crate::io::network::{Interface, Network};
 use crate::runtime::lock::Lock;
 use crate::runtime::paths;
-use crate::views::{Finding, State};
+use crate::views::{Finding, Severity};
 
 /// The file that the agent of this network namespace goes by, if there is one.
 pub fn config_file() -> Option<PathBuf> {
     Some(done()?.config)
 }
 
-fn done() -> Option<Done> {
+fn done() -> Option<AppliedState> {
     state::read(&paths::directory().ok()?).ok()?
 }
 
@@ -33,8 +33,10 @@ fn done() -> Option<Done> {
 pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
     let identity = done().map(|done| done.identity).unwrap_or_default();
     let Ok(roles) = desired::roles(config, &identity, network) else { return Vec::new() };
-    let host =
-        Host { reverse_path_filter: read_setting("ipv4/conf/all/rp_filter").unwrap_or(0), ..Host::default() };
+    let host = HostFacts {
+        reverse_path_filter: read_setting("ipv4/conf/all/rp_filter").unwrap_or(0),
+        ..HostFacts::default()
+    };
     let listening = Listening::read();
     let mut findings = Vec::new();
     findings.extend(left_behind());
@@ -59,7 +61,7 @@ fn left_behind() -> Option<Finding> {
             "It set this host up and no longer runs: changes of the file and of the network are not \
                        followed. Start `evener agent` again; it takes over what is there."
                 .to_owned();
-        finding("agent", State::Warn, message)
+        finding("agent", Severity::Warn, message)
     })
 }
 
@@ -73,38 +75,38 @@ fn unfollowed(config: &Config) -> Option<Finding> {
         let message = "The agent can't follow requests, so `bytes_to_send` is a lower bound: its log says why. It needs \
                        control groups of version 2, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON."
             .to_owned();
-        finding("agent", State::Warn, message)
+        finding("agent", Severity::Warn, message)
     })
 }
 
 /// Whether it is a member of the groups that it is to join.
-fn memberships(config: &Config, identity: &Identity, network: &Network) -> Vec<Finding> {
+fn memberships(config: &Config, identity: &AgentIdentity, network: &Network) -> Vec<Finding> {
     let (true, Ok(directory)) = (!member::wanted(config, identity, network).is_empty(), paths::directory())
     else {
         return Vec::new();
     };
     if !Lock::is_held(&state::lock_path(&directory)) {
         let message = "This host joins no server group while no agent runs: start `evener agent`.".to_owned();
-        return vec![finding("agent", State::Warn, message)];
+        return vec![finding("agent", Severity::Warn, message)];
     }
     let shown = member::read_shown(&directory).into_iter();
     shown
         .map(|one| match one.is_well {
-            true => finding("agent", State::Ok, format!("This host is a member of {}.", one.group)),
+            true => finding("agent", Severity::Ok, format!("This host is a member of {}.", one.group)),
             false => {
                 let message = format!("This host as a member of {}: {}.", one.group, one.state);
-                finding("agent", State::Fail, message)
+                finding("agent", Severity::Fail, message)
             }
         })
         .collect()
 }
 
-pub(super) fn finding(check: &str, state: State, message: String) -> Finding {
+pub(super) fn finding(check: &str, state: Severity, message: String) -> Finding {
     Finding { check: check.to_owned(), state, message }
 }
 
 /// Whether the service addresses are there, and where they are silent.
-fn addresses(role: &Role<'_>, network: &Network) -> Vec<Finding> {
+fn addresses(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     let check = role.service.name.as_str();
     let arp_mode = role.arp_mode();
     let vips = role.vips().into_iter().filter(|_| arp_mode != ArpMode::Absent);
@@ -121,30 +123,30 @@ fn addresses(role: &Role<'_>, network: &Network) -> Vec<Finding> {
                     "This server does not have {vip}: `evener agent` puts it in place; by hand `ip address add \
                      {vip}/{len} dev {on}`."
                 );
-                finding(check, State::Fail, message)
+                finding(check, Severity::Fail, message)
             }
             (Some(on), ArpMode::Silent) if on.ethernet && !on.loopback => {
                 let message = format!(
                     "{vip} is on {}, where this server answers for it in the director's place; move it to lo.",
                     on.name
                 );
-                finding(check, State::Fail, message)
+                finding(check, Severity::Fail, message)
             }
             (Some(on), ArpMode::Answering) if on.loopback && vip.is_ipv6() => {
                 let message = format!(
                     "{vip} is on lo, so that no neighbour solicitation is answered and no director finds this \
                      server; move it to the interface to the director."
                 );
-                finding(check, State::Fail, message)
+                finding(check, Severity::Fail, message)
             }
-            (Some(on), _) => finding(check, State::Ok, format!("{vip} is on {}.", on.name)),
+            (Some(on), _) => finding(check, Severity::Ok, format!("{vip} is on {}.", on.name)),
         }
     })
     .collect()
 }
 
 /// Whether this server answers ARP for its addresses exactly if it should.
-fn silence(role: &Role<'_>, network: &Network) -> Vec<Finding> {
+fn silence(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
     let check = role.service.name.as_str();
     let there = |vip: &IpAddr| vip.is_ipv4() && network.is_local(*vip);
     let vips: Vec<IpAddr> = role.vips().into_iter().filter(there).collect();
@@ -165,7 +167,7 @@ fn silence(role: &Role<'_>, network: &Network) -> Vec<Finding> {
                      silent; by hand `sysctl -w net.ipv4.conf.all.arp_ignore=1`.",
                     interface.name
                 );
-                findings.push(finding(check, State::Fail, message));
+                findings.push(finding(check, Severity::Fail, message));
             }
         }
         ArpMode::Answering if on_loopback(*vip, network) && ethernet().all(ignoring) => {
@@ -173,7 +175,7 @@ fn silence(role: &Role<'_>, network: &Network) -> Vec<Finding> {
                 "This server does not answer ARP for {vip}, so no director finds it; `evener agent --service {check}` \
                  makes it answer; by hand `sysctl -w net.ipv4.conf.all.arp_ignore=0`."
             );
-            findings.push(finding(check, State::Fail, message));
+            findings.push(finding(check, Severity::Fail, message));
         }
         ArpMode::Answering | ArpMode::Absent => {}
     }
@@ -181,7 +183,7 @@ fn silence(role: &Role<'_>, network: &Network) -> Vec<Finding> {
         let message = format!(
             "This server may tell others by ARP that it has {vip}; `sysctl -w net.ipv4.conf.all.arp_announce=2`."
         );
-        findings.push(finding(check, State::Warn, message));
+        findings.push(finding(check, Severity::Warn, message));
     }
     findings
 }
@@ -241,7 +243,7 @@ fn sockets(text: &str, tcp: bool) -> Vec<SocketAddr> {
 }
 
 /// Whether anything listens where clients' packets arrive.
-fn ports(role: &Role<'_>, listening: &Listening) -> Vec<Finding> {
+fn ports(role: &ServedService<'_>, listening: &Listening) -> Vec<Finding> {
     let service = role.service;
     let wanted: BTreeSet<SocketAddr> = match service.method.translates() {
         true => {
@@ -253,20 +255,20 @@ fn ports(role: &Role<'_>, listening: &Listening) -> Vec<Finding> {
     wanted
         .into_iter()
         .map(|address| match listening.has(service.protocol, address) {
-            true => finding(&service.name, State::Ok, format!("Something listens at {address}.")),
+            true => finding(&service.name, Severity::Ok, format!("Something listens at {address}.")),
             false => {
                 let protocol = service.protocol;
                 let message = format!(
                     "Nothing listens at {address} ({protocol}), nor at all addresses with that port."
                 );
-                finding(&service.name, State::Fail, message)
+                finding(&service.name, Severity::Fail, message)
             }
         })
         .collect()
 }
 
 /// With nat, answers must pass the director: it is where they leave to.
-fn way_back(role: &Role<'_>, config: &Config, network: &Network) -> Option<Finding> {
+fn way_back(role: &ServedService<'_>, config: &Config, network: &Network) -> Option<Finding> {
     let service = role.service;
     if !service.method.sees_replies() || service.source_nat {
         return None;
@@ -278,23 +280,23 @@ fn way_back(role: &Role<'_>, config: &Config, network: &Network) -> Option<Findi
         defaults.filter_map(|route| route.gateway).filter(|gateway| gateway.is_ipv4() == ipv4).collect();
     let (state, message) = match (gateways.first(), directors.is_empty()) {
         (None, _) => (
-            State::Warn,
+            Severity::Warn,
             "There is no default route: answers to clients must go by the director; `ip route add default via` it, \
              or set source_nat = true."
                 .to_owned(),
         ),
         (Some(gateway), true) => (
-            State::Warn,
+            Severity::Warn,
             format!(
                 "Answers leave by {gateway}, which must be the director; list it in [farm] directors to have that \
                  checked."
             ),
         ),
         (Some(gateway), false) if gateways.iter().any(|gateway| directors.contains(gateway)) => {
-            (State::Ok, format!("Answers leave by {gateway}, a director."))
+            (Severity::Ok, format!("Answers leave by {gateway}, a director."))
         }
         (Some(gateway), false) => (
-            State::Warn,
+            Severity::Warn,
             format!(
                 "Answers leave by {gateway}, which is none of [farm] directors: clients would not know them; route \
                  by a director, or set source_nat = true."
@@ -306,11 +308,11 @@ fn way_back(role: &Role<'_>, config: &Config, network: &Network) -> Option<Findi
 
 /// Whether packets come out of tunnels.
 fn tunnels(
-    roles: &[Role<'_>],
+    roles: &[ServedService<'_>],
     config: &Config,
     network: &Network,
-    identity: &Identity,
-    host: &Host,
+    identity: &AgentIdentity,
+    host: &HostFacts,
 ) -> Vec<Finding> {
     const CHECK: &str = "tunnel";
     let tunnelled: Vec<_> = roles.iter().filter(|role| role.has_tunnels()).collect();
@@ -318,7 +320,7 @@ fn tunnels(
         return Vec::new();
     }
     let mut findings = Vec::new();
-    let mut fail = |message: String| findings.push(finding(CHECK, State::Fail, message));
+    let mut fail = |message: String| findings.push(finding(CHECK, Severity::Fail, message));
     for (role, (own, _)) in tunnelled.iter().flat_map(|role| role.own.iter().map(move |own| (role, own))) {
         if !network.is_local(*own) {
             let name = identity.host.as_deref().unwrap_or_default();
@@ -353,7 +355,7 @@ fn reverse_paths(desired: &DesiredState) -> impl Iterator<Item = Finding> {
             "{name} is {is}, or all's is 1: clients' packets are dropped where answers leave by another interface; \
              `sysctl -w {name}=2`."
         );
-        Some(finding("rp_filter", State::Fail, message))
+        Some(finding("rp_filter", Severity::Fail, message))
     })
 }
 
@@ -371,14 +373,14 @@ fn programs(desired: &DesiredState, network: &Network) -> Vec<Finding> {
         findings.push(match hook {
             Some((_, hook)) => {
                 let message = format!("It runs on {} ({}).", name(ifindex), hook.name());
-                finding(CHECK, State::Ok, message)
+                finding(CHECK, Severity::Ok, message)
             }
             None => {
                 let message = format!(
                     "Nothing takes packets out of tunnels on {}; `evener agent` does while it runs.",
                     name(ifindex)
                 );
-                finding(CHECK, State::Fail, message)
+                finding(CHECK, Severity::Fail, message)
             }
         });
     }
@@ -394,7 +396,7 @@ fn programs(desired: &DesiredState, network: &Network) -> Vec<Finding> {
              6.6.",
             name(ifindex)
         );
-        findings.push(finding(CHECK, State::Warn, message));
+        findings.push(finding(CHECK, Severity::Warn, message));
     }
     let counted = pins.and_then(|pins| server::counters(&pins)).unwrap_or_default();
     let refused = counted.iter().filter(|(reason, count)| reason.is_refusal() && **count > 0);
@@ -403,13 +405,13 @@ fn programs(desired: &DesiredState, network: &Network) -> Vec<Finding> {
         let unlisted = counted.get(&Reason::UnlistedSource).copied().unwrap_or_default() > 0;
         let hint = if unlisted { "; is every director's own address in [farm] directors?" } else { "." };
         let message = format!("It has dropped packets: {}{hint}", refused.join(", "));
-        findings.push(finding(CHECK, State::Warn, message));
+        findings.push(finding(CHECK, Severity::Warn, message));
     }
     findings
 }
 
 /// Whether what the director sends fits through this host's interfaces.
-fn lengths(role: &Role<'_>, desired: &DesiredState, network: &Network) -> Vec<Finding> {
+fn lengths(role: &ServedService<'_>, desired: &DesiredState, network: &Network) -> Vec<Finding> {
     let (Some((_, places)), Some(mtu)) = (&desired.programs, role.service.tunnel_mtu) else {
         return Vec::new();
     };
@@ -421,7 +423,7 @@ fn lengths(role: &Role<'_>, desired: &DesiredState, network: &Network) -> Vec<Fi
                 "The service's mtu is {mtu}, but {} takes {} bytes; lower it in the file, or raise that.",
                 interface.name, interface.mtu
             );
-            finding(&role.service.name, State::Warn, message)
+            finding(&role.service.name, Severity::Warn, message)
         })
         .collect()
 }

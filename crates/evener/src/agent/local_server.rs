@@ -11,13 +11,13 @@ use evener_core::node::secret::Secret;
 use evener_core::path::seed::Seed;
 use evener_dataplane::server::Hook;
 
-use super::desired::{self, Host, Identity};
+use super::desired::{self, AgentIdentity, HostFacts};
 use super::place::{self, HostState};
-use super::{AgentError, Trouble, network_now, take_over};
-use crate::board::Local;
+use super::{AgentError, LastProblem, network_now, take_over};
+use crate::board::LocalServerState;
 use crate::config::Config;
-use crate::handoff::lccp::Speaker;
-use crate::handoff::{Listener, Move, Reader, rehandoff};
+use crate::handoff::lccp::LccpNode;
+use crate::handoff::{ConversationContext, PuntListener, Rehandoff, rehandoff};
 use crate::io::network::Network;
 use crate::runtime::lock::Lock;
 
@@ -27,11 +27,11 @@ pub(crate) struct LocalServer {
     hook: Hook,
     mark_key: Option<Seed>,
     adopted: bool,
-    trouble: Trouble,
+    trouble: LastProblem,
     /// Who reads, where connections are handed over.
-    reader: Option<Reader>,
+    reader: Option<ConversationContext>,
     /// Where, by service address.
-    listeners: BTreeMap<IpAddr, Listener>,
+    listeners: BTreeMap<IpAddr, PuntListener>,
     _lock: Lock,
 }
 
@@ -45,10 +45,10 @@ impl LocalServer {
         directory: &Path,
         config_path: &Path,
         copies: bool,
-        reader: Option<(Reader, Secret)>,
+        reader: Option<(ConversationContext, Secret)>,
         mark_key: Option<Seed>,
     ) -> Result<LocalServer, AgentError> {
-        let (state, lock) = take_over(directory, config_path, Identity::default())?;
+        let (state, lock) = take_over(directory, config_path, AgentIdentity::default())?;
         let adopted = state.done.is_something();
         // The copy is taken before traffic control sees the frame.
         let hook = if copies { Hook::Generic } else { Hook::Tc };
@@ -60,7 +60,7 @@ impl LocalServer {
             hook,
             mark_key,
             adopted,
-            trouble: Trouble::default(),
+            trouble: LastProblem::default(),
             reader,
             listeners: BTreeMap::new(),
             _lock: lock,
@@ -80,7 +80,7 @@ impl LocalServer {
         let listeners = self.listeners.iter().map(|(address, listener)| (*address, listener.port)).collect();
         let roles = desired::resident_roles(config, network, &listeners);
         let picked = network.pick_interfaces(&config.engine.interfaces, &config.services);
-        let host = Host {
+        let host = HostFacts {
             mark_key: self.mark_key,
             deciding: picked.unwrap_or_default().into_keys().collect(),
             ..place::host(Some(self.hook)).await
@@ -103,7 +103,7 @@ impl LocalServer {
         for address in addresses {
             if let Entry::Vacant(place) = self.listeners.entry(address) {
                 let unheard = AgentError::io(format!("connections to {address} can't be read here"));
-                place.insert(Listener::open(address, reader).map_err(unheard)?);
+                place.insert(PuntListener::open(address, reader).map_err(unheard)?);
             }
         }
         Ok(())
@@ -115,9 +115,9 @@ impl LocalServer {
     }
 
     /// What there is to see.
-    pub(crate) fn local(&self) -> Local {
+    pub(crate) fn local(&self) -> LocalServerState {
         let reader = self.reader.as_ref();
-        Local {
+        LocalServerState {
             outcomes: reader.map(|reader| Arc::clone(&reader.outcomes)),
             speaker: reader.map(|reader| reader.speaker.clone()),
             tally: self.host_state.server.as_ref().and_then(|server| server.tally().ok()).map(Arc::new),
@@ -125,21 +125,21 @@ impl LocalServer {
     }
 
     /// Has a connection leave its server.
-    pub(crate) fn rehandoff(&self, moving: Move) {
+    pub(crate) fn rehandoff(&self, moving: Rehandoff) {
         if let Some(reader) = &self.reader {
             tokio::spawn(rehandoff(moving, reader.clone()));
         }
     }
 
     /// Who speaks with other nodes here, where connections are handed over.
-    pub(crate) fn speaker(&self) -> Option<&Speaker> {
+    pub(crate) fn speaker(&self) -> Option<&LccpNode> {
         self.reader.as_ref().map(|reader| &reader.speaker)
     }
 
     /// The same from time to time: interfaces come and go, and so may what was placed on them.
     pub(crate) async fn look(&mut self, config: &Config, network: &Network) {
         let trouble = self.fulfil(config, network).await.err().map(|error| error.to_string());
-        self.trouble.tell(trouble);
+        self.trouble.log_once(trouble);
     }
 
     /// Takes back what was done, unless it is to be kept.

@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::cli;
 use crate::config::{self, Config, Problems};
-use crate::handoff::lccp::{Part, Speaker};
+use crate::handoff::lccp::{LccpNode, NodeRole};
 use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::Exit;
 use crate::runtime::lock::{Lock, LockError};
@@ -39,12 +39,12 @@ use crate::runtime::log;
 use crate::runtime::paths;
 use crate::runtime::reader;
 use crate::runtime::secret;
-use crate::runtime::signals::{Signals, Wish};
-use desired::{DesiredState, Identity};
-use load::{Known, Telling};
+use crate::runtime::signals::{ProcessSignals, SignalAction};
+use desired::{AgentIdentity, DesiredState};
+use load::{LoadContext, LoadExporter};
 use member::Memberships;
 use place::{HostState, PlaceError};
-use state::State;
+use state::StateFile;
 
 /// Changes of the network come in flocks: act once they have settled.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -76,7 +76,7 @@ pub(crate) enum AgentError {
     Place(#[from] PlaceError),
     /// There is no secret, and connections are handed over.
     #[error(transparent)]
-    Secret(#[from] secret::ReadError),
+    Secret(#[from] secret::SecretFileError),
     /// Something on this host can't be used.
     #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
@@ -113,7 +113,7 @@ impl AgentError {
 }
 
 /// Runs the agent until it is told to stop, or shows what one has done.
-pub fn run(args: &cli::Agent) -> Exit {
+pub fn run(args: &cli::AgentArgs) -> Exit {
     if args.status {
         return show::run(args.json);
     }
@@ -125,11 +125,11 @@ pub fn run(args: &cli::Agent) -> Exit {
             return Exit::Failed;
         }
     };
-    let identity = Identity { host: args.host.clone(), services: args.service.clone() };
+    let identity = AgentIdentity { host: args.host.clone(), services: args.service.clone() };
     let done = runtime.block_on(async {
         let mut agent = Agent::start(&args.config, identity, args.hook).await?;
         let end = agent.serve().await;
-        agent.leave(args.keep && end != Wish::Dismantle).await
+        agent.leave(args.keep && end != SignalAction::Dismantle).await
     });
     match done {
         Ok(()) => Exit::Ok,
@@ -144,18 +144,18 @@ pub fn run(args: &cli::Agent) -> Exit {
 struct Agent {
     config_path: PathBuf,
     config: Config,
-    identity: Identity,
+    identity: AgentIdentity,
     hook: Option<Hook>,
     host_state: HostState,
     network_changes: mpsc::Receiver<()>,
-    trouble: Trouble,
+    trouble: LastProblem,
     counted: BTreeMap<Reason, u64>,
     /// By whom this server's load is told.
-    telling: Telling,
+    exporter: LoadExporter,
     /// Groups that it joins.
     memberships: Memberships,
     /// By whom directors are spoken with, where connections are handed over.
-    speaker: Option<Speaker>,
+    speaker: Option<LccpNode>,
     /// How many of their messages were refused, by reason.
     unheard: BTreeMap<String, u64>,
     /// Last, since it removes the folder when nothing else is in it.
@@ -164,7 +164,11 @@ struct Agent {
 
 impl Agent {
     /// Does all that is to be done. What was done until an error is taken back.
-    async fn start(config_path: &Path, identity: Identity, hook: Option<Hook>) -> Result<Agent, AgentError> {
+    async fn start(
+        config_path: &Path,
+        identity: AgentIdentity,
+        hook: Option<Hook>,
+    ) -> Result<Agent, AgentError> {
         let config = config::load(config_path).map_err(AgentError::Config)?;
         let network = network::read().await?;
         let desired = what_to_do(&config, &identity, hook, &network).await.map_err(AgentError::Role)?;
@@ -193,10 +197,10 @@ impl Agent {
         let config_path = config_path.to_owned();
         let wanted = member::wanted(&config, &identity, &network);
         let path_key = path_probe::key(&config)?;
-        let known = Known { config: &config, network: &network, memberships: &wanted, path_key };
-        let telling = Telling::start(&known, &directory);
+        let known = LoadContext { config: &config, network: &network, memberships: &wanted, path_key };
+        let exporter = LoadExporter::start(&known, &directory);
         let mut memberships = Memberships::new(&directory);
-        memberships.follow(wanted, &telling);
+        memberships.follow(wanted, &exporter);
         let mut agent = Agent {
             config_path,
             config,
@@ -204,9 +208,9 @@ impl Agent {
             hook,
             host_state,
             network_changes,
-            trouble: Trouble::default(),
+            trouble: LastProblem::default(),
             counted,
-            telling,
+            exporter,
             memberships,
             speaker: None,
             unheard: BTreeMap::new(),
@@ -221,7 +225,7 @@ impl Agent {
         let secret = self.host_state.secret.as_ref();
         self.speaker = self.speaker.take().filter(|speaker| secret.is_some_and(|secret| speaker.has(secret)));
         if let (None, Some(secret)) = (&self.speaker, secret) {
-            let speaker = Speaker::start(secret.clone(), Part::Server, network, None);
+            let speaker = LccpNode::start(secret.clone(), NodeRole::Server, network, None);
             self.speaker = speaker.map_err(|error| tracing::error!(%error, "no random numbers")).ok();
         }
         if let Some(speaker) = &self.speaker {
@@ -233,22 +237,22 @@ impl Agent {
     }
 
     /// The loop. Ends with SIGTERM or SIGINT, or with SIGQUIT.
-    async fn serve(&mut self) -> Wish {
-        let mut signals = match Signals::new() {
+    async fn serve(&mut self) -> SignalAction {
+        let mut signals = match ProcessSignals::new() {
             Ok(signals) => signals,
             Err(error) => {
                 tracing::error!(%error, "signals can't be heard");
-                return Wish::Stop;
+                return SignalAction::Stop;
             }
         };
         eprintln!("evener: ready");
-        tell(sd_notify::NotifyState::Ready);
+        notify_systemd(sd_notify::NotifyState::Ready);
         let mut look = Instant::now() + LOOK;
         let mut renewal = tokio::time::interval(RENEWAL);
         loop {
             tokio::select! {
-                wish = signals.next() => match wish {
-                    Wish::Reload => self.reload().await,
+                action = signals.next() => match action {
+                    SignalAction::Reload => self.reload().await,
                     end => return end,
                 },
                 _ = renewal.tick() => self.host_state.renew_cookies(),
@@ -263,12 +267,12 @@ impl Agent {
 
     /// Reads the file again. What is wrong with it changes nothing.
     async fn reload(&mut self) {
-        tell(sd_notify::NotifyState::Reloading);
+        notify_systemd(sd_notify::NotifyState::Reloading);
         match self.try_reload().await {
             Ok(()) => tracing::info!(file = %self.config_path.display(), "reloaded"),
             Err(error) => tracing::error!("{error}"),
         }
-        tell(sd_notify::NotifyState::Ready);
+        notify_systemd(sd_notify::NotifyState::Ready);
     }
 
     async fn try_reload(&mut self) -> Result<(), String> {
@@ -287,8 +291,13 @@ impl Agent {
         let path_key = path_probe::key(&config).map_err(|error| format!("nothing was changed: {error}"))?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         let wanted = member::wanted(&config, &self.identity, &network);
-        self.telling.follow(&Known { config: &config, network: &network, memberships: &wanted, path_key });
-        self.memberships.follow(wanted, &self.telling);
+        self.exporter.follow(&LoadContext {
+            config: &config,
+            network: &network,
+            memberships: &wanted,
+            path_key,
+        });
+        self.memberships.follow(wanted, &self.exporter);
         self.config = config;
         let done = self.host_state.fulfil(&desired, &network).await;
         self.speak(&network);
@@ -298,7 +307,7 @@ impl Agent {
     /// Holds the host against its desired state: interfaces come and go, and so may what was placed on them.
     async fn look(&mut self) {
         let trouble = self.try_look().await.err();
-        self.trouble.tell(trouble);
+        self.trouble.log_once(trouble);
         self.report();
     }
 
@@ -322,7 +331,7 @@ impl Agent {
             tracing::warn!("packets were refused: {}", refused.join(", "));
         }
         self.counted = counted;
-        let unheard = self.speaker.as_ref().map(Speaker::refused).unwrap_or_default();
+        let unheard = self.speaker.as_ref().map(LccpNode::refused).unwrap_or_default();
         if unheard != self.unheard && !unheard.is_empty() {
             let counts: Vec<String> = unheard.iter().map(|(why, count)| format!("{count} {why}")).collect();
             tracing::warn!("control messages were refused since the start: {}", counts.join(", "));
@@ -332,7 +341,7 @@ impl Agent {
 
     /// Leaves the host as it was found.
     async fn leave(self, keep: bool) -> Result<(), AgentError> {
-        tell(sd_notify::NotifyState::Stopping);
+        notify_systemd(sd_notify::NotifyState::Stopping);
         // First: clients are sent elsewhere before anything changes here.
         self.memberships.end(keep).await;
         let network = network::read().await?;
@@ -341,14 +350,18 @@ impl Agent {
 }
 
 /// Takes the place of whoever made this host a server before, with the record of what was done.
-fn take_over(directory: &Path, config_path: &Path, identity: Identity) -> Result<(State, Lock), AgentError> {
+fn take_over(
+    directory: &Path,
+    config_path: &Path,
+    identity: AgentIdentity,
+) -> Result<(StateFile, Lock), AgentError> {
     let mut lock = Lock::try_take(&state::lock_path(directory)).map_err(AgentError::not_alone)?;
     match lock.claim(Role::Agent) {
         // an agent that takes nothing over may lack the capability, and then has its folder's lock alone
         Err(LockError::Unclaimed(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
         claimed => claimed.map_err(AgentError::not_alone)?,
     }
-    let mut state = State::load(directory).map_err(PlaceError::State)?;
+    let mut state = StateFile::load(directory).map_err(PlaceError::State)?;
     state.done.identity = identity;
     state.done.config = config_path.canonicalize().unwrap_or_else(|_| config_path.to_owned());
     state.store().map_err(PlaceError::State)?;
@@ -357,10 +370,10 @@ fn take_over(directory: &Path, config_path: &Path, identity: Identity) -> Result
 
 /// What went wrong last, which is told once.
 #[derive(Default)]
-struct Trouble(Option<String>);
+struct LastProblem(Option<String>);
 
-impl Trouble {
-    fn tell(&mut self, trouble: Option<String>) {
+impl LastProblem {
+    fn log_once(&mut self, trouble: Option<String>) {
         if let Some(error) = trouble.as_ref().filter(|_| trouble != self.0) {
             tracing::error!("{error}; it is tried again");
         }
@@ -376,7 +389,7 @@ pub(crate) fn secret_of(config: &Config) -> Result<Option<Secret>, AgentError> {
 
 async fn what_to_do(
     config: &Config,
-    identity: &Identity,
+    identity: &AgentIdentity,
     hook: Option<Hook>,
     network: &Network,
 ) -> Result<DesiredState, String> {
@@ -406,7 +419,7 @@ fn counters(host_state: &HostState) -> BTreeMap<Reason, u64> {
     }
 }
 
-fn tell(state: sd_notify::NotifyState<'_>) {
+fn notify_systemd(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "the service manager was not told");
     }

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use evener_core::node::path_probe::{self, Packet, Responder, Response, Train};
+use evener_core::node::path_probe::{self, ProbeResponder, ProbeResponse, Train, TrainPacket};
 use evener_core::node::secret::{KEY_LEN, Key};
 use socket2::Type;
 use tokio::net::UdpSocket;
 
 use super::listening::bind;
-use super::load::Again;
+use super::load::RetryDelay;
 use super::load::host::monotonic_ns;
 use crate::config::{AgentListen, Config};
-use crate::runtime::secret::{self, ReadError, random};
+use crate::runtime::secret::{self, SecretFileError, random};
 
 /// Longer than any message.
 const MESSAGE_MAX: usize = 256;
@@ -24,14 +24,14 @@ const SLEEP_LATE: Duration = Duration::from_micros(200);
 ///
 /// # Errors
 /// When there is no secret.
-pub(crate) fn key(config: &Config) -> Result<Option<Key>, ReadError> {
+pub(crate) fn key(config: &Config) -> Result<Option<Key>, SecretFileError> {
     let file = config.farm.secret_file.as_ref().filter(|_| config.dns.probes_paths());
     Ok(file.map(|file| secret::read(file)).transpose()?.map(|secret| path_probe::key(&secret)))
 }
 
 /// Answers directors for as long as it lives.
 pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpAddr>) {
-    let mut again = Again::default();
+    let mut again = RetryDelay::default();
     let socket = loop {
         match bind(listen, Type::DGRAM).and_then(|socket| UdpSocket::from_std(socket.into())) {
             Ok(socket) => break socket,
@@ -47,7 +47,7 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
         tracing::error!(%error, "no random numbers: directors can't probe the path from here");
         return;
     }
-    let mut responder = Responder::new(key, Key(own));
+    let mut responder = ProbeResponder::new(key, Key(own));
     let mut bytes = [0; MESSAGE_MAX];
     loop {
         // An error is of one datagram: of a port that is closed, say.
@@ -56,12 +56,12 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
         let is_director = |address: IpAddr| directors.contains(&address);
         let message = bytes.get(..len).unwrap_or_default();
         match responder.receive(now_ms, from, message, is_director) {
-            Ok(Response::Answer(answer)) => {
+            Ok(ProbeResponse::Answer(answer)) => {
                 if let Err(error) = socket.send_to(&answer.seal(&key), from).await {
                     tracing::debug!(%from, %error, "a probe can't be answered");
                 }
             }
-            Ok(Response::Train(train)) => start(&socket, from, train),
+            Ok(ProbeResponse::Train(train)) => start(&socket, from, train),
             Err(refused) => tracing::debug!(%from, ?refused, "no probe"),
         }
     }
@@ -89,7 +89,7 @@ fn send(socket: &std::net::UdpSocket, to: SocketAddr, train: Train) {
             std::hint::spin_loop();
         }
         let Train { challenge, step, .. } = train;
-        let packet = Packet { challenge, step, index, sent_ns: monotonic_ns() };
+        let packet = TrainPacket { challenge, step, index, sent_ns: monotonic_ns() };
         if let Err(error) = socket.send_to(&packet.write(), to) {
             tracing::debug!(%error, index, "a packet of a train is lost");
         }

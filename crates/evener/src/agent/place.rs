@@ -8,15 +8,15 @@ use std::path::Path;
 
 use evener_core::node::secret::Secret;
 use evener_core::path::cookie::EPOCH_MS;
-use evener_dataplane::server::{self, Connections, Hook, Server, ServerError};
+use evener_dataplane::server::{self, Connections, Hook, ProgramError, ServerPrograms};
 use evener_dataplane::{EngineError, now_ticks};
 use futures_util::TryStreamExt;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo};
 
-use super::desired::{DesiredState, Host, Placed};
-use super::state::{Changed, State};
+use super::desired::{DesiredState, HostFacts, PlacedAddress};
+use super::state::{StateFile, SysctlChange};
 use crate::io::network::{Network, interface_name};
 use crate::runtime::secret;
 
@@ -44,7 +44,7 @@ pub(crate) enum PlaceError {
     State(io::Error),
     /// The programs.
     #[error(transparent)]
-    Server(#[from] ServerError),
+    Server(#[from] ProgramError),
     /// No netlink socket.
     #[error("no netlink socket, by which addresses are placed: {0}")]
     Socket(io::Error),
@@ -61,7 +61,7 @@ impl PlaceError {
             PlaceError::Setting { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
             PlaceError::Server(error) => matches!(
                 error,
-                ServerError::Privilege { .. } | ServerError::Pins(EngineError::Privilege { .. })
+                ProgramError::Privilege { .. } | ProgramError::Pins(EngineError::Privilege { .. })
             ),
             PlaceError::State(_) | PlaceError::Socket(_) => false,
         }
@@ -71,8 +71,8 @@ impl PlaceError {
 /// This host, as far as the agent changes it.
 pub(super) struct HostState {
     handle: Handle,
-    pub(super) state: State,
-    pub(super) server: Option<Server>,
+    pub(super) state: StateFile,
+    pub(super) server: Option<ServerPrograms>,
     /// By which cookies of what is handed over are believed.
     pub(super) secret: Option<Secret>,
     /// How long an epoch of cookies is, in milliseconds.
@@ -81,7 +81,7 @@ pub(super) struct HostState {
 
 impl HostState {
     /// Takes over what an earlier agent has left.
-    pub(super) fn open(state: State) -> Result<HostState, PlaceError> {
+    pub(super) fn open(state: StateFile) -> Result<HostState, PlaceError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(PlaceError::Socket)?;
         tokio::spawn(connection);
         Ok(HostState { handle, state, server: None, secret: None, cookie_epoch_ms: EPOCH_MS })
@@ -127,7 +127,7 @@ impl HostState {
         let Some((tables, places)) = &desired.programs else { return Ok(()) };
         let server = match &mut self.server {
             Some(server) => server,
-            none => none.insert(Server::start(server::directory().map_err(ServerError::from)?)?),
+            none => none.insert(ServerPrograms::start(server::directory().map_err(ProgramError::from)?)?),
         };
         let before: Vec<_> = server.attached().collect();
         server.apply(tables, places)?;
@@ -171,8 +171,8 @@ impl HostState {
         done
     }
 
-    async fn add_address(&mut self, placed: &Placed, network: &Network) -> Result<(), PlaceError> {
-        let Placed { interface, address } = placed;
+    async fn add_address(&mut self, placed: &PlacedAddress, network: &Network) -> Result<(), PlaceError> {
+        let PlacedAddress { interface, address } = placed;
         let refused = |source, hint| PlaceError::Address {
             verb: "placing",
             address: *address,
@@ -208,7 +208,8 @@ impl HostState {
         desired: &DesiredState,
         network: &Network,
     ) -> Result<(), PlaceError> {
-        let gone: Vec<Placed> = self.state.done.addresses.difference(&desired.addresses).cloned().collect();
+        let gone: Vec<PlacedAddress> =
+            self.state.done.addresses.difference(&desired.addresses).cloned().collect();
         let mut done = Ok(());
         for placed in gone {
             match self.remove_address(&placed, network).await {
@@ -222,8 +223,8 @@ impl HostState {
         done
     }
 
-    async fn remove_address(&mut self, placed: &Placed, network: &Network) -> Result<(), PlaceError> {
-        let Placed { interface, address } = placed;
+    async fn remove_address(&mut self, placed: &PlacedAddress, network: &Network) -> Result<(), PlaceError> {
+        let PlacedAddress { interface, address } = placed;
         // With its interface the address has gone, too.
         let Some(ifindex) = number_of(interface, network) else { return Ok(()) };
         let mut template = self.handle.address().add(ifindex, *address, prefix_len(*address));
@@ -269,7 +270,7 @@ impl HostState {
     fn set(&mut self, path: &str, is: u32, value: u32) -> Result<(), PlaceError> {
         // Whatever an earlier change set, what was there first is what comes back.
         let was = self.state.done.settings.get(path).map_or(is, |changed| changed.was);
-        self.state.done.settings.insert(path.to_owned(), Changed { was, set: value });
+        self.state.done.settings.insert(path.to_owned(), SysctlChange { was, set: value });
         self.state.store().map_err(PlaceError::State)?;
         write_setting(path, value)?;
         tracing::info!(setting = dotted(path), was = is, now = value, "changed");
@@ -277,7 +278,7 @@ impl HostState {
     }
 
     fn restore(&mut self, path: &str) -> Result<(), PlaceError> {
-        if let Some(Changed { was, set }) = self.state.done.settings.get(path).copied() {
+        if let Some(SysctlChange { was, set }) = self.state.done.settings.get(path).copied() {
             match read_setting(path) {
                 Some(is) if is == set => {
                     write_setting(path, was)?;
@@ -295,7 +296,7 @@ impl HostState {
 
 /// Whether the host has the address where it is wanted. On lo it is silent, and so anywhere else but on the
 /// link: what an operator has put on an interface of its own stays.
-fn is_there(placed: &Placed, network: &Network) -> bool {
+fn is_there(placed: &PlacedAddress, network: &Network) -> bool {
     let wanted_on_loopback =
         network.interfaces.values().any(|found| found.loopback && found.name == placed.interface);
     network.interfaces.values().any(|found| {
@@ -346,8 +347,8 @@ pub(super) fn dotted(path: &str) -> String {
 }
 
 /// What the desired state depends on, beyond the network.
-pub(super) async fn host(hook: Option<Hook>) -> Host {
-    Host {
+pub(super) async fn host(hook: Option<Hook>) -> HostFacts {
+    HostFacts {
         hook,
         mark_key: None,
         deciding: BTreeSet::new(),

@@ -9,7 +9,7 @@ use evener_core::net::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use evener_core::node::lccp::PROTOCOL;
 use evener_dataplane::server::{self, Hook, Reason};
 
-use super::desired::Role;
+use super::desired::ServedService;
 use super::doctor::finding;
 use super::place::{dotted, read_setting};
 use super::state::lock_path;
@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::runtime::lock::Lock;
 use crate::runtime::paths;
 use crate::runtime::secret;
-use crate::views::{Finding, State};
+use crate::views::{Finding, Severity};
 
 /// Settings without which a connection that was handed over is refused, or hangs, and what is wrong with other values.
 const SETTINGS: [(&str, &str); 4] = [
@@ -30,7 +30,7 @@ const SETTINGS: [(&str, &str); 4] = [
 const LOOSE: &str = "netfilter/nf_conntrack_tcp_loose";
 
 /// What there is to say of the roles whose connections are handed over.
-pub(super) fn findings(roles: &[Role<'_>], config: &Config) -> Vec<Finding> {
+pub(super) fn findings(roles: &[ServedService<'_>], config: &Config) -> Vec<Finding> {
     let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
     let Some(first) = handed_over.first() else { return Vec::new() };
     let check = first.service.name.as_str();
@@ -49,9 +49,9 @@ pub(super) fn findings(roles: &[Role<'_>], config: &Config) -> Vec<Finding> {
 fn kernel(check: &str) -> Finding {
     match server::handoff_support() {
         Ok(()) => {
-            finding(check, State::Ok, "The kernel can make connections of what is handed over.".to_owned())
+            finding(check, Severity::Ok, "The kernel can make connections of what is handed over.".to_owned())
         }
-        Err(missing) => finding(check, State::Fail, format!("Nothing can be handed over: {missing}.")),
+        Err(missing) => finding(check, Severity::Fail, format!("Nothing can be handed over: {missing}.")),
     }
 }
 
@@ -60,7 +60,7 @@ fn setting(check: &str, path: &str, why: &str) -> Option<Finding> {
         let name = dotted(path);
         finding(
             check,
-            State::Fail,
+            Severity::Fail,
             format!("{name} is 0, but {why}: `sysctl -w {name}=1`; until then what is handed over is lost."),
         )
     })
@@ -73,32 +73,32 @@ fn tracking(check: &str) -> Option<Finding> {
             "{name} is 0: connection tracking here takes a connection that begins in the middle for invalid. Set it \
              to 1, or don't track the service's port."
         );
-        finding(check, State::Warn, message)
+        finding(check, Severity::Warn, message)
     })
 }
 
 fn known_secret(check: &str, config: &Config) -> Option<Finding> {
     let file = config.farm.secret_file.as_ref()?;
-    secret::read(file).err().map(|error| finding(check, State::Fail, format!("{error}.")))
+    secret::read(file).err().map(|error| finding(check, Severity::Fail, format!("{error}.")))
 }
 
-fn running(role: &Role<'_>) -> Finding {
+fn running(role: &ServedService<'_>) -> Finding {
     let check = role.service.name.as_str();
     let attached = server::existing_directory().map(|pins| server::attached(&pins)).unwrap_or_default();
     match attached.iter().any(|(_, hook)| *hook == Hook::Accept) {
-        true => finding(check, State::Ok, "Connections that are handed over are made here.".to_owned()),
+        true => finding(check, Severity::Ok, "Connections that are handed over are made here.".to_owned()),
         false => {
             let who = if role.service.is_on_every_host() { "run" } else { "agent" };
             let message = format!(
                 "Nothing makes connections of what is handed over; `evener {who}` does while it runs."
             );
-            finding(check, State::Fail, message)
+            finding(check, Severity::Fail, message)
         }
     }
 }
 
 /// Whether directors can be heard: the agent has a raw socket for LCCP on each address that it is known by.
-fn hearing(roles: &[&Role<'_>]) -> Option<Finding> {
+fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
     let role = roles.iter().find(|role| !role.service.is_on_every_host())?;
     // Nobody is expected to hear where no agent runs, which is said already.
     if !paths::directory().is_ok_and(|directory| Lock::is_held(&lock_path(&directory))) {
@@ -110,7 +110,7 @@ fn hearing(roles: &[&Role<'_>]) -> Option<Finding> {
         let message = "The agent can't hear directors (LCCP, IP protocol 253), so connections that the data plane can't \
                        decide don't come here: it needs CAP_NET_RAW; see its log."
             .to_owned();
-        finding(&role.service.name, State::Fail, message)
+        finding(&role.service.name, Severity::Fail, message)
     })
 }
 
@@ -135,7 +135,7 @@ fn sharers(check: &str) -> Option<Finding> {
             "{count} packet sockets on this host hear IP alone (`ss -0`), such as some DHCP clients: while they are \
              open, connections that are handed over are reset. Programs that hear all, as tcpdump does, do no harm."
         );
-        finding(check, State::Fail, message)
+        finding(check, Severity::Fail, message)
     })
 }
 
@@ -156,13 +156,13 @@ fn refusals(check: &str) -> Vec<Finding> {
     ];
     let of = |(reason, what): (Reason, &str)| {
         let count = counted.get(&reason).copied().filter(|count| *count > 0)?;
-        Some(finding(check, State::Warn, format!("Since the programs were loaded, {count} {what}")))
+        Some(finding(check, Severity::Warn, format!("Since the programs were loaded, {count} {what}")))
     };
     signs.into_iter().filter_map(of).collect()
 }
 
 /// Listeners with MPTCP can't be given connections; Go's are such since 1.24.
-fn multipath(role: &Role<'_>) -> Vec<Finding> {
+fn multipath(role: &ServedService<'_>) -> Vec<Finding> {
     let Ok(output) = Command::new("ss").args(["-H", "-M", "-l", "-t", "-n"]).output() else {
         return Vec::new();
     };
@@ -180,7 +180,7 @@ fn multipath(role: &Role<'_>) -> Vec<Finding> {
                  net.mptcp.enabled=0` and restart it, or GODEBUG=multipathtcp=0 for a program in Go.",
                 service.port()
             );
-            finding(&role.service.name, State::Fail, message)
+            finding(&role.service.name, Severity::Fail, message)
         })
         .collect()
 }

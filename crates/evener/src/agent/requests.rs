@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use evener_dataplane::pending::{FollowError, Following, requests_of};
+use evener_dataplane::pending::{FollowError, PendingPrograms, requests_of};
 
 use super::load::{self, host, source_of};
 use super::state;
@@ -20,7 +20,7 @@ use crate::io::diag::{self, OpenConnection};
 use crate::io::network::{self, Network, NetworkError};
 use crate::runtime::lock::Lock;
 use crate::runtime::{Exit, paths, terminal};
-use crate::views::Request;
+use crate::views::RequestView;
 
 /// With `--watch`, between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ enum RequestsError {
 }
 
 /// Shows them, once or until interrupted.
-pub fn run(args: &cli::Requests) -> Exit {
+pub fn run(args: &cli::RequestsArgs) -> Exit {
     match show(args) {
         Ok(()) => Exit::Ok,
         // Whoever reads has enough.
@@ -59,15 +59,15 @@ pub fn run(args: &cli::Requests) -> Exit {
     }
 }
 
-fn show(args: &cli::Requests) -> Result<(), RequestsError> {
+fn show(args: &cli::RequestsArgs) -> Result<(), RequestsError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(RequestsError::Privilege);
     }
     let config = config(args)?;
     let network = network()?;
     let ports = load::ports(&config);
-    let source = Source::open(&ports)?;
-    if !args.watch && matches!(source, Source::Own(_)) {
+    let source = PendingSource::open(&ports)?;
+    if !args.watch && matches!(source, PendingSource::Own(_)) {
         eprintln!(
             "evener: no agent follows requests here: of those that have begun, what the kernel holds is shown. `evener requests --watch` \
              follows those that come"
@@ -77,7 +77,7 @@ fn show(args: &cli::Requests) -> Result<(), RequestsError> {
     loop {
         let sending = diag::sending(&ports, source.requests()).map_err(RequestsError::Kernel)?;
         let now_ns = host::monotonic_ns();
-        let mut requests: Vec<Request> =
+        let mut requests: Vec<RequestView> =
             sending.open.iter().map(|one| request_of(one, &config, &network, now_ns)).collect();
         requests.sort_by_key(|request| std::cmp::Reverse(request.bytes_left));
         let text = match (args.json, args.watch) {
@@ -105,22 +105,22 @@ fn network() -> Result<Network, RequestsError> {
 }
 
 /// The file: that which is named, or the agent's, or the usual one.
-fn config(args: &cli::Requests) -> Result<Config, RequestsError> {
+fn config(args: &cli::RequestsArgs) -> Result<Config, RequestsError> {
     let of_agent = || Some(state::read(&paths::directory().ok()?).ok()??.config).filter(|path| path.exists());
     let path = args.config.clone().or_else(of_agent).unwrap_or_else(|| PathBuf::from(CONFIG_FILE));
     config::load(&path).map_err(|problems| RequestsError::Config(problems.render(false)))
 }
 
 /// Who follows requests.
-enum Source {
+enum PendingSource {
     /// The agent of this host.
     Agent(OwnedFd),
     /// This command.
-    Own(Following),
+    Own(PendingPrograms),
 }
 
-impl Source {
-    fn open(ports: &BTreeSet<u16>) -> Result<Source, RequestsError> {
+impl PendingSource {
+    fn open(ports: &BTreeSet<u16>) -> Result<PendingSource, RequestsError> {
         let of_agent = || {
             let directory = paths::directory().ok()?;
             let number =
@@ -128,25 +128,25 @@ impl Source {
             requests_of(number).ok()
         };
         Ok(match of_agent() {
-            Some(map) => Source::Agent(map),
-            None => Source::Own(Following::start(ports)?),
+            Some(map) => PendingSource::Agent(map),
+            None => PendingSource::Own(PendingPrograms::start(ports)?),
         })
     }
 
     fn requests(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Source::Agent(map) => Some(map.as_fd()),
-            Source::Own(following) => following.requests(),
+            PendingSource::Agent(map) => Some(map.as_fd()),
+            PendingSource::Own(following) => following.requests(),
         }
     }
 }
 
-fn request_of(open: &OpenConnection, config: &Config, network: &Network, now_ns: u64) -> Request {
+fn request_of(open: &OpenConnection, config: &Config, network: &Network, now_ns: u64) -> RequestView {
     let (bytes_left, is_exact) = open.left();
     let rate = open.rate_since(now_ns).filter(|rate| *rate > 0.0);
     let line = open.request.as_ref().map(|request| words_of(&request.line)).unwrap_or_default();
     let (service, server) = place_of(open.server, config, network);
-    Request {
+    RequestView {
         service,
         client: open.client.to_string(),
         server: server.unwrap_or_else(|| open.server.to_string()),
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn method_and_target_are_read_from_what_is_kept() {
+    fn method_and_target_are_read_from_stored_head() {
         let words = |line: &[u8]| {
             let (method, url) = words_of(line);
             (method.unwrap_or_default(), url.unwrap_or_default())

@@ -7,16 +7,16 @@ use evener_dataplane::server;
 use nix::net::if_::if_indextoname;
 use serde::Serialize;
 
-use super::member::{self, ShownMembership};
+use super::member::{self, MembershipView};
 use super::place::dotted;
-use super::state::{self, Done};
+use super::state::{self, AppliedState};
 use crate::runtime::Exit;
 use crate::runtime::lock::Lock;
 use crate::runtime::paths;
 
 /// What there is to show.
 #[derive(Debug, Serialize)]
-struct View {
+struct AgentView {
     /// Whether the agent runs.
     running: bool,
     /// Addresses that it has placed, as `ADDRESS on INTERFACE`.
@@ -24,15 +24,15 @@ struct View {
     /// Kernel settings that it has changed, with what they were.
     settings: BTreeMap<String, u32>,
     /// Where tunnels are opened (`native`, `tc`, `generic`) and segment sizes lowered (`egress`), by interface.
-    programs: Vec<Program>,
+    programs: Vec<AttachedProgram>,
     /// Server groups that it joins.
-    groups: Vec<ShownMembership>,
+    groups: Vec<MembershipView>,
     /// Packets by reason.
     packets: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-struct Program {
+struct AttachedProgram {
     interface: String,
     hook: &'static str,
 }
@@ -51,14 +51,14 @@ pub(super) fn run(json: bool) -> Exit {
     }
 }
 
-fn view() -> io::Result<View> {
+fn view() -> io::Result<AgentView> {
     let directory = paths::directory()?;
-    let Done { addresses, settings, .. } = state::read(&directory)?.unwrap_or_default();
+    let AppliedState { addresses, settings, .. } = state::read(&directory)?.unwrap_or_default();
     let pins = server::existing_directory();
-    let mut programs: Vec<Program> = pins
+    let mut programs: Vec<AttachedProgram> = pins
         .iter()
         .flat_map(|pins| server::attached(pins))
-        .map(|(ifindex, hook)| Program {
+        .map(|(ifindex, hook)| AttachedProgram {
             interface: if_indextoname(ifindex)
                 .map_or_else(|_| ifindex.to_string(), |name| name.to_string_lossy().into_owned()),
             hook: hook.name(),
@@ -67,7 +67,7 @@ fn view() -> io::Result<View> {
     programs.sort();
     let running = Lock::is_held(&state::lock_path(&directory));
     let counted = pins.as_ref().and_then(|pins| server::counters(pins)).unwrap_or_default();
-    Ok(View {
+    Ok(AgentView {
         running,
         addresses: addresses
             .iter()
@@ -80,7 +80,7 @@ fn view() -> io::Result<View> {
     })
 }
 
-fn render(view: &View) -> String {
+fn render(view: &AgentView) -> String {
     let mut lines = vec![format!("agent      {}", if view.running { "runs" } else { "does not run" })];
     lines.extend(view.addresses.iter().map(|placed| format!("address    {placed}")));
     lines.extend(view.settings.iter().map(|(name, was)| format!("setting    {name}, which was {was}")));

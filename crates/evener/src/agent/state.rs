@@ -9,54 +9,54 @@ use std::path::{Path, PathBuf};
 use evener_dataplane::server::namespace_cookie;
 use serde::{Deserialize, Serialize};
 
-use super::desired::{Identity, Placed};
+use super::desired::{AgentIdentity, PlacedAddress};
 
 /// A kernel setting that was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Changed {
+pub(super) struct SysctlChange {
     pub(super) was: u32,
     pub(super) set: u32,
 }
 
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Done {
+pub(super) struct AppliedState {
     /// In which network namespace: the folder's number may be another's by now.
     #[serde(default)]
     namespace: u64,
     /// As whom.
-    pub(super) identity: Identity,
+    pub(super) identity: AgentIdentity,
     /// By which file.
     #[serde(default)]
     pub(super) config: PathBuf,
     /// Addresses that were put on interfaces.
-    pub(super) addresses: BTreeSet<Placed>,
+    pub(super) addresses: BTreeSet<PlacedAddress>,
     /// Settings that were changed, by path below `/proc/sys/net`.
-    pub(super) settings: BTreeMap<String, Changed>,
+    pub(super) settings: BTreeMap<String, SysctlChange>,
 }
 
-impl Done {
+impl AppliedState {
     /// Whether anything is to be taken back.
     pub(super) fn is_something(&self) -> bool {
         !(self.addresses.is_empty() && self.settings.is_empty())
     }
 }
 
-/// [`Done`], kept in a file.
+/// [`AppliedState`], kept in a file.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StateFile {
     path: PathBuf,
-    pub(super) done: Done,
+    pub(super) done: AppliedState,
 }
 
-impl State {
+impl StateFile {
     /// Takes up what an earlier agent of this network namespace has left.
-    pub(super) fn load(directory: &Path) -> io::Result<State> {
+    pub(super) fn load(directory: &Path) -> io::Result<StateFile> {
         let path = path(directory);
         match read(directory) {
             Ok(done) => {
                 let namespace = namespace_cookie()?;
-                Ok(State { path, done: Done { namespace, ..done.unwrap_or_default() } })
+                Ok(StateFile { path, done: AppliedState { namespace, ..done.unwrap_or_default() } })
             }
             // Half a file is no record of anything: the file is replaced whole, so this one is not ours.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(io::Error::other(format!(
@@ -88,10 +88,10 @@ fn path(directory: &Path) -> PathBuf {
 }
 
 /// What an agent has done here, if one has and has not taken it back.
-pub(super) fn read(directory: &Path) -> io::Result<Option<Done>> {
+pub(super) fn read(directory: &Path) -> io::Result<Option<AppliedState>> {
     match fs::read(path(directory)) {
         Ok(bytes) => {
-            let done: Done = serde_json::from_slice(&bytes)
+            let done: AppliedState = serde_json::from_slice(&bytes)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let ours = done.namespace == namespace_cookie()?;
             Ok(ours.then_some(done))
@@ -112,21 +112,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_done_is_read_back() {
+    fn state_file_round_trips() {
         let folder = std::env::temp_dir().join(format!("evener-agent-state-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let mut state = State::load(&folder).unwrap();
+        let mut state = StateFile::load(&folder).unwrap();
         assert!(!state.done.is_something());
-        state.done.settings.insert("ipv4/conf/all/arp_ignore".into(), Changed { was: 0, set: 1 });
-        state.done.addresses.insert(Placed { interface: "lo".into(), address: [192, 0, 2, 100].into() });
+        state.done.settings.insert("ipv4/conf/all/arp_ignore".into(), SysctlChange { was: 0, set: 1 });
+        state
+            .done
+            .addresses
+            .insert(PlacedAddress { interface: "lo".into(), address: [192, 0, 2, 100].into() });
         state.store().unwrap();
         assert!(state.done.is_something());
-        assert_eq!(State::load(&folder).unwrap().done, state.done);
+        assert_eq!(StateFile::load(&folder).unwrap().done, state.done);
         state.done.namespace += 1;
         state.store().unwrap();
-        assert!(!State::load(&folder).unwrap().done.is_something(), "of a namespace that is gone");
+        assert!(!StateFile::load(&folder).unwrap().done.is_something(), "of a namespace that is gone");
         fs::write(path(&folder), "{").unwrap();
-        assert!(State::load(&folder).unwrap_err().to_string().contains("can't be understood"));
+        assert!(StateFile::load(&folder).unwrap_err().to_string().contains("can't be understood"));
         state.remove().unwrap();
         state.remove().unwrap();
         assert_eq!(read(&folder).unwrap(), None);

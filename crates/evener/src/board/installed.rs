@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use evener_dataplane::installed::{Missing, Part};
+use evener_dataplane::installed::{MissingPart, Part};
 
-use crate::events::Event;
+use crate::events::DaemonEvent;
 
 /// What is set up, and what of it isn't there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,15 +17,15 @@ pub(crate) struct Installed {
 
 impl Installed {
     /// Takes note of what was missing, and says what of that is news.
-    pub(crate) fn note(&mut self, found: Vec<Missing>) -> Vec<Event> {
+    pub(crate) fn note(&mut self, found: Vec<MissingPart>) -> Vec<DaemonEvent> {
         let before = std::mem::take(&mut self.missing);
         let mut news = Vec::new();
-        for Missing { part, restored } in found {
+        for MissingPart { part, restored } in found {
             match restored.map_err(|error| error.to_string()) {
-                Ok(()) => news.push(Event::Restored { part }),
+                Ok(()) => news.push(DaemonEvent::Restored { part }),
                 Err(error) => {
                     if before.get(&part) != Some(&error) {
-                        news.push(Event::Missing { part: part.clone(), error: error.clone() });
+                        news.push(DaemonEvent::Missing { part: part.clone(), error: error.clone() });
                     }
                     self.missing.insert(part, error);
                 }
@@ -45,14 +45,14 @@ mod tests {
     fn a_part_that_stays_missing_is_news_once() {
         let missing = || {
             let error = EngineError::Host("no room".to_owned());
-            vec![Missing { part: Part::Guard, restored: Err(error) }]
+            vec![MissingPart { part: Part::Guard, restored: Err(error) }]
         };
         let mut installed = Installed::default();
-        assert!(matches!(&installed.note(missing())[..], [Event::Missing { part: Part::Guard, .. }]));
+        assert!(matches!(&installed.note(missing())[..], [DaemonEvent::Missing { part: Part::Guard, .. }]));
         assert!(installed.note(missing()).is_empty());
         assert_eq!(installed.missing.len(), 1);
-        let there_again = vec![Missing { part: Part::Guard, restored: Ok(()) }];
-        assert!(matches!(&installed.note(there_again)[..], [Event::Restored { part: Part::Guard }]));
+        let there_again = vec![MissingPart { part: Part::Guard, restored: Ok(()) }];
+        assert!(matches!(&installed.note(there_again)[..], [DaemonEvent::Restored { part: Part::Guard }]));
         assert!(installed.missing.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! What the control loop publishes for everybody who looks at the farm: nobody asks the loop for it, and nobody waits for it.
 //!
 //! Counts are the data plane's and are read when somebody looks. Those of a server that goes are added to its service's sums, and for
-//! that instant they would stand in two places or in none: [`Board::moment`] reads them again then.
+//! that instant they would stand in two places or in none: [`SnapshotStore::moment`] reads them again then.
 
 pub(crate) mod installed;
 mod local;
@@ -20,11 +20,11 @@ use evener_dataplane::{Counters, DataPlane, ServerCounters};
 use installed::Installed;
 
 use crate::events::Bus;
-use crate::names::Counts;
+use crate::names::QueryCounts;
 use crate::record::Recorder;
-use crate::redirect::{Fronts, ShownGroup};
+use crate::redirect::{Frontends, ShownGroup};
 
-pub(crate) use local::Local;
+pub(crate) use local::LocalServerState;
 
 /// Between two looks at counts that are being moved, and how many looks there are at most.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -32,7 +32,7 @@ const LOOKS: u32 = 2_000;
 
 /// What a daemon is, besides its farm.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
+pub(crate) struct DaemonInfo {
     /// When it started, in milliseconds of the monotonic clock.
     pub(crate) started_ms: u64,
     /// The configuration file.
@@ -42,12 +42,12 @@ pub(crate) struct About {
     /// Why `auto` didn't choose the kernel engine.
     pub(crate) engine_note: Option<String>,
     /// The file that is in force.
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedFile,
 }
 
 /// What is known of a file in force.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedFile {
     /// When it was read.
     pub(crate) at: SystemTime,
     /// What of it takes a restart.
@@ -58,9 +58,9 @@ pub(crate) struct Loaded {
 
 /// All that there is to see.
 #[derive(Clone)]
-pub(crate) struct Published {
+pub(crate) struct PublishedState {
     pub(crate) snapshot: Arc<Snapshot>,
-    pub(crate) about: Arc<About>,
+    pub(crate) about: Arc<DaemonInfo>,
     /// What servers that are gone had been given, by service.
     pub(crate) gone: Arc<BTreeMap<String, ServerCounters>>,
     /// The engine's kind, and how it is attached.
@@ -70,16 +70,16 @@ pub(crate) struct Published {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) bus: Bus,
     /// What this host is as a server, and where it reads for the data plane.
-    pub(crate) local: Option<Local>,
+    pub(crate) local: Option<LocalServerState>,
     /// What is set up in the kernel.
     pub(crate) installed: Arc<Installed>,
     /// The redirectors of groups, whose clients are sent on by HTTP.
-    pub(crate) fronts: Arc<Fronts>,
+    pub(crate) fronts: Arc<Frontends>,
     /// Counters of queries for names.
-    pub(crate) queries: Arc<Counts>,
+    pub(crate) queries: Arc<QueryCounts>,
 }
 
-impl Published {
+impl PublishedState {
     /// The groups.
     pub(crate) fn groups(&self) -> Vec<ShownGroup> {
         self.fronts.show(&self.snapshot)
@@ -87,32 +87,32 @@ impl Published {
 }
 
 /// The same with the counts that belong to it.
-pub(crate) struct Moment {
-    pub(crate) published: Arc<Published>,
+pub(crate) struct CountedSnapshot {
+    pub(crate) published: Arc<PublishedState>,
     pub(crate) counters: Counters,
     pub(crate) now_ms: u64,
 }
 
 /// Where it is published.
-pub(crate) struct Board {
-    published: ArcSwap<Published>,
+pub(crate) struct SnapshotStore {
+    published: ArcSwap<PublishedState>,
     /// Odd while counts are moved.
     moves: AtomicU64,
 }
 
-impl Board {
-    pub(crate) fn new(published: Published) -> Board {
-        Board { published: ArcSwap::from_pointee(published), moves: AtomicU64::new(0) }
+impl SnapshotStore {
+    pub(crate) fn new(published: PublishedState) -> SnapshotStore {
+        SnapshotStore { published: ArcSwap::from_pointee(published), moves: AtomicU64::new(0) }
     }
 
-    /// Counts are moved from here to the next [`Board::publish`].
+    /// Counts are moved from here to the next [`SnapshotStore::publish`].
     pub(crate) fn begin_move(&self) {
         if self.moves.load(Acquire).is_multiple_of(2) {
             self.moves.fetch_add(1, AcqRel);
         }
     }
 
-    pub(crate) fn publish(&self, published: Published) {
+    pub(crate) fn publish(&self, published: PublishedState) {
         self.published.store(Arc::new(published));
         if !self.moves.load(Acquire).is_multiple_of(2) {
             self.moves.fetch_add(1, AcqRel);
@@ -120,12 +120,12 @@ impl Board {
     }
 
     /// What was published last.
-    pub(crate) fn latest(&self) -> Arc<Published> {
+    pub(crate) fn latest(&self) -> Arc<PublishedState> {
         self.published.load_full()
     }
 
     /// The same with its counts. May take some milliseconds, which are the caller's.
-    pub(crate) fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> CountedSnapshot {
         let mut looks = 0;
         loop {
             let before = self.moves.load(Acquire);
@@ -137,7 +137,11 @@ impl Board {
             looks += 1;
             let is_whole = before.is_multiple_of(2) && self.moves.load(Acquire) == before;
             if is_whole || looks == LOOKS {
-                return Moment { published, counters, now_ms: evener_dataplane::now_ns() / 1_000_000 };
+                return CountedSnapshot {
+                    published,
+                    counters,
+                    now_ms: evener_dataplane::now_ns() / 1_000_000,
+                };
             }
             std::thread::sleep(PAUSE);
         }

@@ -3,15 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::net::Protocol;
-use evener_core::node::group::Message;
+use evener_core::node::group::GroupMessage;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cli::{Client, WebRequest};
+use crate::cli::{ClientArg, WebRequest};
 use crate::record::Traced;
 
 /// An order, with where its answer goes.
 #[derive(Debug)]
-pub enum Request {
+pub enum ControlRequest {
     /// Whether the loop goes round.
     Ping(oneshot::Sender<()>),
     /// Give a server no new sessions, or give it some again.
@@ -30,21 +30,21 @@ pub enum Request {
         /// Service name.
         group: String,
         /// Who says it.
-        asker: GroupAsker,
+        sender: GroupSender,
         /// What.
-        message: Message,
+        message: GroupMessage,
         /// What came of it.
-        answer: oneshot::Sender<GroupAnswer>,
+        answer: oneshot::Sender<GroupReply>,
     },
     /// Tell of a client until the receiver is dropped, or say in a sentence why that can't be.
-    Trace(Client, oneshot::Sender<Result<mpsc::Receiver<Traced>, String>>),
+    Trace(ClientArg, oneshot::Sender<Result<mpsc::Receiver<Traced>, String>>),
     /// Read the file again.
     Reload(oneshot::Sender<Result<String, String>>),
 }
 
 /// Who speaks of a group's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupAsker {
+pub enum GroupSender {
     /// Somebody on the network.
     Stranger {
         /// Whose address this is.
@@ -58,7 +58,7 @@ pub enum GroupAsker {
 
 /// What came of a message of the group protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupAnswer {
+pub struct GroupReply {
     /// By the numbers of HTTP.
     pub status: u16,
     /// A sentence, or JSON.
@@ -82,15 +82,15 @@ pub struct SessionFilter {
 
 /// What is to be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum ExplainSubject {
     /// Which server a flow gets.
-    Flow(Flow),
+    Flow(FlowQuery),
     /// Which server a request gets, where connections are handed over.
     Request {
         /// What the client asks for.
         request: WebRequest,
         /// Over which connection, if that is known.
-        flow: Option<Flow>,
+        flow: Option<FlowQuery>,
         /// Of which service, if that is named.
         service: Option<String>,
     },
@@ -98,7 +98,7 @@ pub enum Subject {
 
 /// A flow to explain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct FlowQuery {
     /// The client's endpoint.
     pub client: SocketAddr,
     /// The service's endpoint.
@@ -108,4 +108,4 @@ pub struct Flow {
 }
 
 /// The way to the control loop.
-pub type Handle = mpsc::Sender<Request>;
+pub type Handle = mpsc::Sender<ControlRequest>;

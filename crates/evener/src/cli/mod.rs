@@ -39,52 +39,52 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the farm in the foreground; ready when it prints "evener: ready"
-    Run(Run),
+    Run(RunArgs),
     /// Make this host a server as the farm's file wants it, in the foreground
-    Agent(Agent),
+    Agent(AgentArgs),
     /// Check a file for this host, and show everything that is wrong
-    Check(Check),
+    Check(CheckArgs),
     /// Write a new secret, by which the hosts of a farm know each other
-    Keygen(Keygen),
+    Keygen(KeygenArgs),
     /// Show how the daemon is doing
-    Status(View),
+    Status(ViewArgs),
     /// Show the services
-    Services(View),
+    Services(ViewArgs),
     /// Show the servers and their share of the load
-    Servers(View),
+    Servers(ViewArgs),
     /// Show the hosts of a farm where every host decides, and who owns which address
-    Hosts(View),
+    Hosts(ViewArgs),
     /// Show the names that are answered for by DNS, and who is given how often
-    Names(View),
+    Names(ViewArgs),
     /// Show the sessions
-    Sessions(Sessions),
+    Sessions(SessionsArgs),
     /// On a server: show the requests that are open, and what there is to send of each
-    Requests(Requests),
+    Requests(RequestsArgs),
     /// Say which server a flow or a request gets, and why
-    Explain(Explain),
+    Explain(ExplainArgs),
     /// Follow a client's packets and connections while they are served
-    Trace(Trace),
+    Trace(TraceArgs),
     /// Show what happens while it happens: servers, drains, reloads, hosts, links
-    Events(Events),
+    Events(EventsArgs),
     /// Look for what is wrong with host, network and servers
-    Doctor(Doctor),
+    Doctor(DoctorArgs),
     /// Send a server no new sessions; those it has go on
-    Drain(Drain),
+    Drain(DrainArgs),
     /// Send a drained server new sessions again
-    Undrain(Drain),
+    Undrain(DrainArgs),
     /// Read the file again; a file with errors changes nothing
-    Reload(View),
+    Reload(ViewArgs),
     /// Print shell completions
     #[command(hide = true)]
-    Completions(Completions),
+    Completions(CompletionsArgs),
     /// Print a manual page, or write all of them
     #[command(hide = true)]
-    Man(Man),
+    Man(ManArgs),
 }
 
 /// `evener run`
 #[derive(Debug, Args)]
-pub struct Run {
+pub struct RunArgs {
     /// The configuration
     #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, value_hint = ValueHint::FilePath)]
     pub config: PathBuf,
@@ -95,7 +95,7 @@ pub struct Run {
 
 /// `evener agent`
 #[derive(Debug, Args)]
-pub struct Agent {
+pub struct AgentArgs {
     /// The farm's configuration, the same as the directors'
     #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, value_hint = ValueHint::FilePath)]
     pub config: PathBuf,
@@ -126,7 +126,7 @@ fn hook(text: &str) -> Result<Hook, &'static str> {
 
 /// `evener requests`
 #[derive(Debug, Args)]
-pub struct Requests {
+pub struct RequestsArgs {
     /// The farm's configuration, unless an agent runs here with one already
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
@@ -140,7 +140,7 @@ pub struct Requests {
 
 /// `evener check`
 #[derive(Debug, Args)]
-pub struct Check {
+pub struct CheckArgs {
     /// The configuration
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
@@ -154,7 +154,7 @@ pub struct Check {
 
 /// `evener keygen`
 #[derive(Debug, Args)]
-pub struct Keygen {
+pub struct KeygenArgs {
     /// The file, which must not be there yet; only its owner can read it
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
@@ -162,7 +162,7 @@ pub struct Keygen {
 
 /// How to reach the daemon.
 #[derive(Debug, Args)]
-pub struct Admin {
+pub struct AdminArgs {
     /// The daemon's admin socket; found from the network namespace unless named
     #[arg(long, value_name = "PATH", hide = true, value_hint = ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
@@ -170,41 +170,41 @@ pub struct Admin {
 
 /// A request whose answer is shown.
 #[derive(Debug, Args)]
-pub struct View {
+pub struct ViewArgs {
     /// Print JSON instead
     #[arg(long)]
     pub json: bool,
     /// How to reach the daemon.
     #[command(flatten)]
-    pub admin: Admin,
+    pub admin: AdminArgs,
 }
 
 /// `evener doctor`
 #[derive(Debug, Args)]
-pub struct Doctor {
+pub struct DoctorArgs {
     /// The configuration to look at, unless a daemon or an agent runs with one already
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// How to answer, and whom to ask.
     #[command(flatten)]
-    pub view: View,
+    pub view: ViewArgs,
 }
 
 /// `evener sessions`
 #[derive(Debug, Args)]
-pub struct Sessions {
+pub struct SessionsArgs {
     /// Only those of this service
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
     /// Only those of this client
     #[arg(long, value_name = "IP[:PORT]")]
-    pub client: Option<Client>,
+    pub client: Option<ClientArg>,
     /// At most this many; unless given, all, or the first 100 on a terminal
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     /// How to show them.
     #[command(flatten)]
-    pub view: View,
+    pub view: ViewArgs,
 }
 
 /// `evener explain`
@@ -212,7 +212,7 @@ pub struct Sessions {
 #[command(override_usage = "\
 evener explain [OPTIONS] <CLIENT_IP:PORT> <VIP:PORT>
        evener explain [OPTIONS] --request <REQUEST> [<CLIENT_IP:PORT> <VIP:PORT>]")]
-pub struct Explain {
+pub struct ExplainArgs {
     /// Where the flow comes from
     #[arg(value_name = "CLIENT_IP:PORT", required_unless_present = "request", requires = "vip", value_parser = endpoint)]
     pub client: Option<SocketAddr>,
@@ -227,7 +227,7 @@ pub struct Explain {
         default_value = "tcp",
         conflicts_with = "request"
     )]
-    pub protocol: Protocol,
+    pub protocol: ProtocolArg,
     /// What a client asks for, as in 'HEAD http://img.example.com/a.png'; of https:// only the host counts
     #[arg(long, value_name = "REQUEST")]
     pub request: Option<WebRequest>,
@@ -236,15 +236,15 @@ pub struct Explain {
     pub service: Option<String>,
     /// How to show it.
     #[command(flatten)]
-    pub view: View,
+    pub view: ViewArgs,
 }
 
 /// `evener trace`
 #[derive(Debug, Args)]
-pub struct Trace {
+pub struct TraceArgs {
     /// The client, on all its ports or on one
     #[arg(value_name = "IP[:PORT]")]
-    pub client: Client,
+    pub client: ClientArg,
     /// End after this many seconds
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,
@@ -256,12 +256,12 @@ pub struct Trace {
     pub json: bool,
     /// How to reach the daemon.
     #[command(flatten)]
-    pub admin: Admin,
+    pub admin: AdminArgs,
 }
 
 /// `evener events`
 #[derive(Debug, Args)]
-pub struct Events {
+pub struct EventsArgs {
     /// End after this many seconds
     #[arg(long, value_name = "N")]
     pub seconds: Option<u64>,
@@ -273,7 +273,7 @@ pub struct Events {
     pub json: bool,
     /// How to reach the daemon.
     #[command(flatten)]
-    pub admin: Admin,
+    pub admin: AdminArgs,
 }
 
 /// Tells apart the ways of getting one end of a flow wrong.
@@ -295,43 +295,43 @@ fn endpoint(text: &str) -> Result<SocketAddr, String> {
 
 /// A transport on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Protocol {
+pub enum ProtocolArg {
     /// RFC 9293
     Tcp,
     /// RFC 768
     Udp,
 }
 
-impl From<Protocol> for evener_core::net::Protocol {
-    fn from(protocol: Protocol) -> Self {
+impl From<ProtocolArg> for evener_core::net::Protocol {
+    fn from(protocol: ProtocolArg) -> Self {
         match protocol {
-            Protocol::Tcp => evener_core::net::Protocol::Tcp,
-            Protocol::Udp => evener_core::net::Protocol::Udp,
+            ProtocolArg::Tcp => evener_core::net::Protocol::Tcp,
+            ProtocolArg::Udp => evener_core::net::Protocol::Udp,
         }
     }
 }
 
 /// `evener drain` and `evener undrain`
 #[derive(Debug, Args)]
-pub struct Drain {
+pub struct DrainArgs {
     /// The server: of a service, or of a name that is answered for
     #[arg(value_name = "SERVICE/SERVER")]
-    pub server: ServerName,
+    pub server: ServerArg,
     /// How to show it.
     #[command(flatten)]
-    pub view: View,
+    pub view: ViewArgs,
 }
 
 /// `evener completions`
 #[derive(Debug, Args)]
-pub struct Completions {
+pub struct CompletionsArgs {
     /// The shell that they are for
     pub shell: Shell,
 }
 
 /// `evener man`
 #[derive(Debug, Args)]
-pub struct Man {
+pub struct ManArgs {
     /// Which: evener unless named, evener.toml for the file, evener-packets for what is counted
     #[arg(value_name = "PAGE", conflicts_with = "dir")]
     pub page: Option<String>,
@@ -342,14 +342,14 @@ pub struct Man {
 
 /// A server as it is written on the command line: `SERVICE/SERVER`, where the service may be a name that is answered for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerName {
+pub struct ServerArg {
     /// Name of the service.
     pub service: String,
     /// Name of the server.
     pub server: String,
 }
 
-impl FromStr for ServerName {
+impl FromStr for ServerArg {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -357,7 +357,7 @@ impl FromStr for ServerName {
         let url = text.split_once('/').filter(|(_, rest)| rest.contains("://"));
         match url.or_else(|| text.rsplit_once('/')) {
             Some((service, server)) if !service.is_empty() && !server.is_empty() => {
-                Ok(ServerName { service: service.to_owned(), server: server.to_owned() })
+                Ok(ServerArg { service: service.to_owned(), server: server.to_owned() })
             }
             _ => Err(
                 "write SERVICE/SERVER, as in web/web1, or NAME/SERVER; `evener servers` and `evener names` list them",
@@ -368,14 +368,14 @@ impl FromStr for ServerName {
 
 /// A client as it is written on the command line: an address, perhaps with port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Client {
+pub struct ClientArg {
     /// Its address.
     pub address: IpAddr,
     /// Its port; `None` for any.
     pub port: Option<u16>,
 }
 
-impl fmt::Display for Client {
+impl fmt::Display for ClientArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.port {
             Some(port) => SocketAddr::new(self.address, port).fmt(f),
@@ -384,15 +384,15 @@ impl fmt::Display for Client {
     }
 }
 
-impl FromStr for Client {
+impl FromStr for ClientArg {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Ok(address) = text.parse() {
-            return Ok(Client { address, port: None });
+            return Ok(ClientArg { address, port: None });
         }
         match text.parse::<SocketAddr>() {
-            Ok(client) => Ok(Client { address: client.ip(), port: Some(client.port()) }),
+            Ok(client) => Ok(ClientArg { address: client.ip(), port: Some(client.port()) }),
             Err(_) => Err(
                 "write an address, perhaps with port, as in 198.51.100.7, 198.51.100.7:40000 or [2001:db8::7]:40000",
             ),

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_read_as_clients_send_it() {
+    fn web_request_parses_from_command_line() {
         let cases = [
             ("http://img.example.com/a.png", "GET /a.png HTTP/1.1\r\nHost: img.example.com\r\n\r\n"),
             ("HEAD HTTP://a:8080", "HEAD / HTTP/1.1\r\nHost: a:8080\r\n\r\n"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told_so() {
+    fn invalid_web_request_is_refused_with_reason() {
         let cases = [
             ("", "write it as in"),
             ("/a.png", "write it as in"),
@@ -145,8 +145,8 @@ mod tests {
             ("http://a:/", "write a port"),
         ];
         for (text, help) in cases {
-            let said = text.parse::<WebRequest>().unwrap_err();
-            assert!(said.contains(help), "{text}: {said}");
+            let error = text.parse::<WebRequest>().unwrap_err();
+            assert!(error.contains(help), "{text}: {error}");
         }
     }
 }

@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::problems::Problem;
 use super::section::Section;
-use super::service::Placed;
+use super::service::ServiceEntry;
 use super::values;
 
 /// Reads it as it is written: what it means is known once there are services.
@@ -19,7 +19,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Spanned<String>> {
 pub(super) fn find(
     root: &Section<'_>,
     written: Option<Spanned<String>>,
-    placed: &[Placed],
+    placed: &[ServiceEntry],
 ) -> Option<IpAddr> {
     let written = written?;
     let text = written.get_ref();

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use evener_core::farm::Placement;
 use evener_core::farm::group::{Group, GroupMember, Joining, LoadReading};
 use evener_core::net::Protocol;
-use evener_core::net::http::{Status, Url};
+use evener_core::net::http::{RedirectStatus, Url};
 use evener_core::pool::policy::score::GAIN_PERCENT;
 use evener_core::pool::policy::{Choice, Consumer, Policy};
 use evener_core::pool::signals::Signal;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::once::Once;
+use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::references::GroupFiles;
-use super::route::Names;
+use super::route::RouteTargets;
 use super::section::{Complaint, Section};
 use super::service::service_addresses;
 use super::{addresses, defaults, health, report, route, values};
@@ -108,14 +108,14 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
         let why = "is about packets, and with method \"redirect\" clients are answered by HTTP";
         section.foreign(key, why, "remove it");
     }
-    let status = section.or("status", status, Status::Found);
+    let status = section.or("status", status, RedirectStatus::Found);
     let policy =
         section.or("policy", values::policy(Consumer::Redirect), Consumer::Redirect.default_policy());
     let load = section.or("load", values::choice(&LOADS, &[]), LOADS[0].1);
     let report_gain_percent =
         section.or("report_gain", values::percent(defaults::GAIN_PERCENT), GAIN_PERCENT);
     let report = report::read(section, Placement::Director);
-    check_policy(section, policy, report.as_ref().is_some_and(|report| report.kind.tells_load()));
+    check_policy(section, policy, report.as_ref().is_some_and(|report| report.kind.reports_load()));
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let (joining, allow, token_file, client_ca, joins) = section.section("group", |section| {
         let allow = section.list("allow", addresses::prefix);
@@ -134,7 +134,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     }
     let (members, urls, whole) = members(section, joins);
     let names = members.iter().map(|member| member.name.as_str()).collect();
-    let routes = route::read(section, &Names { names, whole });
+    let routes = route::read(section, &RouteTargets { names, whole });
     let routed = "method \"redirect\"";
     let health = section.section("health", |section| health::read(section, Protocol::Tcp, Some(routed)));
 
@@ -167,26 +167,26 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     })
 }
 
-fn status(value: &DeValue<'_>) -> Result<Status, Complaint> {
+fn status(value: &DeValue<'_>) -> Result<RedirectStatus, Complaint> {
     let help = "write 302, 303, 307 or 308";
     let DeValue::Integer(code) = value else {
         return Complaint::wrong_type(value, "a status that sends clients on", help);
     };
-    let found = code.as_str().parse().ok().filter(|_| code.radix() == 10).and_then(Status::of);
+    let found = code.as_str().parse().ok().filter(|_| code.radix() == 10).and_then(RedirectStatus::of);
     found.map_or_else(|| Complaint::new(format!("sends no client on: {code}"), help), Ok)
 }
 
 /// Complains of keys that the policy doesn't go by, and of what it goes by and isn't there.
-fn check_policy(section: &mut Section<'_>, policy: &Policy, is_asked: bool) {
+fn check_policy(section: &mut Section<'_>, policy: &Policy, is_queried: bool) {
     let name = policy.name;
-    let asks = Consumer::Redirect.goes_by(policy, Signal::Load);
+    let needs_load = Consumer::Redirect.goes_by(policy, Signal::Load);
     let is_reported = policy.redirect.is_some_and(|by| by.choice == Choice::Head);
-    for (key, goes) in [("load", is_reported), ("report_gain", is_reported || asks)] {
+    for (key, goes) in [("load", is_reported), ("report_gain", is_reported || needs_load)] {
         let Some(span) = section.key_span(key).filter(|_| !goes) else { continue };
         let message = format!("`{key}` is only for policy \"least-load\"; this service has \"{name}\"");
         section.problem(Problem::new(span, message, "remove it, or write policy = \"least-load\""));
     }
-    if let Some(span) = section.key_span("policy").filter(|_| asks && !is_asked) {
+    if let Some(span) = section.key_span("policy").filter(|_| needs_load && !is_queried) {
         let message = format!("\"{name}\" goes by what members answer, and nobody asks them");
         let mut without: Vec<&Policy> = Consumer::Redirect.policies_without(Signal::Load).collect();
         // As choices are listed, the default's first; then those that go by what Evener measures.
@@ -264,7 +264,7 @@ pub(super) fn check_circles(root: &Section<'_>, groups: &[PlacedGroup]) {
 
 /// The listed members with the places of their URLs, and whether none had a fault.
 fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Span>, bool) {
-    let (mut names, mut urls) = (Once::new(), Once::new());
+    let (mut names, mut urls) = (FirstSeen::new(), FirstSeen::new());
     let listed = section.sections("server", |section| member(section, &mut names, &mut urls));
     if !joins && !section.has("server") {
         let help = "add [[service.server]] with its url, or token_file or client_ca in [service.group]";
@@ -282,8 +282,8 @@ fn members(section: &mut Section<'_>, joins: bool) -> (Vec<GroupMember>, Vec<Spa
 
 fn member(
     section: &mut Section<'_>,
-    names: &mut Once<String>,
-    urls: &mut Once<Url>,
+    names: &mut FirstSeen<String>,
+    urls: &mut FirstSeen<Url>,
 ) -> Option<(GroupMember, Span)> {
     let name = section.get("name", values::name);
     let url = section.get("url", url);

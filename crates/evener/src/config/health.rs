@@ -10,15 +10,15 @@ use super::section::{Complaint, Section};
 use super::{defaults, values};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CheckKind {
     Tcp,
     Http,
     Arp,
     None,
 }
 
-const KINDS: [(&str, Kind); 4] =
-    [("tcp", Kind::Tcp), ("http", Kind::Http), ("arp", Kind::Arp), ("none", Kind::None)];
+const KINDS: [(&str, CheckKind); 4] =
+    [("tcp", CheckKind::Tcp), ("http", CheckKind::Http), ("arp", CheckKind::Arp), ("none", CheckKind::None)];
 
 /// Reads how the servers of a service over `protocol` are probed; `routed` says why they aren't asked on the link,
 /// if they aren't.
@@ -36,10 +36,10 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option
     let (interval_ms, timeout_ms) = times(section);
     HealthCheck {
         kind: match kind {
-            Kind::Tcp => HealthKind::Tcp,
-            Kind::Http => http,
-            Kind::Arp => HealthKind::Arp,
-            Kind::None => HealthKind::None,
+            CheckKind::Tcp => HealthKind::Tcp,
+            CheckKind::Http => http,
+            CheckKind::Arp => HealthKind::Arp,
+            CheckKind::None => HealthKind::None,
         },
         interval_ms,
         timeout_ms,
@@ -54,7 +54,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option
     }
 }
 
-fn kind(value: &DeValue<'_>) -> Result<Kind, Complaint> {
+fn kind(value: &DeValue<'_>) -> Result<CheckKind, Complaint> {
     if matches!(value, DeValue::String(word) if word == "https") {
         let help = "write kind = \"tcp\" to see that the port opens, or kind = \"http\" with a `port` that answers without TLS";
         return Complaint::new("is \"https\", but probes don't speak TLS", help);
@@ -63,9 +63,14 @@ fn kind(value: &DeValue<'_>) -> Result<Kind, Complaint> {
 }
 
 /// Complains of a kind of probe that this service's servers can't answer.
-fn impossible_kind(section: &Section<'_>, kind: &Spanned<Kind>, protocol: Protocol, routed: Option<&str>) {
+fn impossible_kind(
+    section: &Section<'_>,
+    kind: &Spanned<CheckKind>,
+    protocol: Protocol,
+    routed: Option<&str>,
+) {
     match (kind.get_ref(), protocol, routed) {
-        (Kind::Http, Protocol::Udp, _) => {
+        (CheckKind::Http, Protocol::Udp, _) => {
             let help = match routed {
                 None => "write kind = \"arp\" or \"none\", or \"tcp\" where the servers also listen on TCP",
                 Some(_) => "write kind = \"none\", or \"tcp\" where the servers also listen on TCP",
@@ -73,7 +78,7 @@ fn impossible_kind(section: &Section<'_>, kind: &Spanned<Kind>, protocol: Protoc
             let message = "an HTTP probe needs a service with protocol \"tcp\"";
             section.problem(Problem::new(kind.span(), message, help));
         }
-        (Kind::Arp, _, Some(routed)) => {
+        (CheckKind::Arp, _, Some(routed)) => {
             let message = format!("ARP says nothing of servers by {routed}: they may be behind routers");
             let help = "write kind = \"tcp\", \"http\" or \"none\"";
             section.problem(Problem::new(kind.span(), message, help));
@@ -83,27 +88,27 @@ fn impossible_kind(section: &Section<'_>, kind: &Spanned<Kind>, protocol: Protoc
 }
 
 /// Nothing is known of what a UDP service answers; that its servers are there at all can be asked on a link.
-fn default_kind(protocol: Protocol, routed: Option<&str>) -> Kind {
+fn default_kind(protocol: Protocol, routed: Option<&str>) -> CheckKind {
     match (protocol, routed) {
-        (Protocol::Tcp, _) => Kind::Tcp,
-        (Protocol::Udp, Some(_)) => Kind::None,
-        (Protocol::Udp, None) => Kind::Arp,
+        (Protocol::Tcp, _) => CheckKind::Tcp,
+        (Protocol::Udp, Some(_)) => CheckKind::None,
+        (Protocol::Udp, None) => CheckKind::Arp,
     }
 }
 
 /// Complains of keys that mean nothing with this kind of probe.
-fn misplaced_keys(section: &Section<'_>, kind: Kind) {
+fn misplaced_keys(section: &Section<'_>, kind: CheckKind) {
     let complain = |key: &str, what: &str, help: &str| {
         if let Some(span) = section.key_span(key) {
             section.problem(Problem::new(span, format!("`{key}` is only for {what}"), help));
         }
     };
-    if kind != Kind::Http {
+    if kind != CheckKind::Http {
         for key in ["path", "host", "status", "body"] {
             complain(key, "HTTP probes", "write kind = \"http\", or remove it");
         }
     }
-    if matches!(kind, Kind::Arp | Kind::None) {
+    if matches!(kind, CheckKind::Arp | CheckKind::None) {
         complain("port", "probes of a port", "write kind = \"tcp\" or \"http\", or remove it");
     }
 }

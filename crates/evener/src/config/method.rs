@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use evener_core::farm::{METHOD_NAMES, Method, Placement};
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::tables::Later;
+use evener_core::path::tables::RehandoffMode;
 use toml::Spanned;
 
 use super::problems::Problem;
@@ -20,36 +20,36 @@ const METHODS: [(&str, Method); Method::ALL.len()] = {
     }
     named
 };
-const LATER_REQUESTS: [(&str, Later); 3] =
-    [("stay", Later::Stay), ("close", Later::Close), ("rehandoff", Later::Rehandoff)];
+const LATER_REQUESTS: [(&str, RehandoffMode); 3] =
+    [("stay", RehandoffMode::Stay), ("close", RehandoffMode::Close), ("rehandoff", RehandoffMode::Rehandoff)];
 const METHODS_LATER: [&str; 1] = ["dns"];
 const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
     [("ipip", Encapsulation::Ipip), ("gue", Encapsulation::Gue)];
 
 /// How a connection reaches its server.
-pub(super) struct Reach {
+pub(super) struct MethodConfig {
     /// `None` if the file names one that there isn't: what then is wrong with other keys is a guess.
     pub(super) written: Option<Method>,
     pub(super) source_nat: bool,
     pub(super) encapsulation: Encapsulation,
     pub(super) tunnel_mtu: Option<u16>,
     pub(super) clamp_mss: bool,
-    pub(super) later_requests: Later,
+    pub(super) later_requests: RehandoffMode,
     pub(super) proxy_protocol_port: Option<u16>,
 }
 
-impl Reach {
+impl MethodConfig {
     /// Reads the method of a service with these addresses.
     pub(super) fn read(
         section: &mut Section<'_>,
         addresses: &[Spanned<SocketAddr>],
         protocol: Protocol,
         placement: Placement,
-    ) -> Reach {
+    ) -> MethodConfig {
         let method =
             section.get("method", values::choice_of(&METHODS, METHOD_NAMES.to_vec(), &METHODS_LATER));
         let misspelt = method.is_none() && section.key_span("method").is_some();
-        let reach = Reach {
+        let reach = MethodConfig {
             written: (!misspelt).then(|| method.map_or(Method::L2, Spanned::into_inner)),
             source_nat: section.or("source_nat", values::flag, false),
             encapsulation: section.or(
@@ -59,7 +59,11 @@ impl Reach {
             ),
             tunnel_mtu: section.get("mtu", values::count(defaults::TUNNEL_MTU)).map(Spanned::into_inner),
             clamp_mss: section.or("clamp_mss", values::flag, true),
-            later_requests: section.or("later_requests", values::choice(&LATER_REQUESTS, &[]), Later::Stay),
+            later_requests: section.or(
+                "later_requests",
+                values::choice(&LATER_REQUESTS, &[]),
+                RehandoffMode::Stay,
+            ),
             proxy_protocol_port: section
                 .get("proxy_protocol_port", values::count(defaults::PORTS))
                 .map(Spanned::into_inner),
@@ -94,7 +98,7 @@ impl Reach {
 
     /// Why servers are reached by routes and not asked for on the link, if they are.
     pub(super) fn routed(&self, placement: Placement) -> Option<String> {
-        let by_method = self.written.filter(|method| !method.asks_on_link());
+        let by_method = self.written.filter(|method| !method.needs_link_layer());
         by_method.map(|method| format!("method \"{method}\"")).or_else(|| match placement {
             Placement::EveryHost => Some("placement \"every-host\"".to_owned()),
             Placement::Director => None,
@@ -142,9 +146,11 @@ fn can_be_handed_over(section: &Section<'_>, protocol: Protocol, placement: Plac
 }
 
 /// An open connection is taken from one server and given to another by their agents.
-fn can_move(section: &Section<'_>, placement: Placement, later: Later) {
+fn can_move(section: &Section<'_>, placement: Placement, later: RehandoffMode) {
     let span = section.key_span("later_requests");
-    if let Some(span) = span.filter(|_| placement == Placement::EveryHost && later == Later::Rehandoff) {
+    if let Some(span) =
+        span.filter(|_| placement == Placement::EveryHost && later == RehandoffMode::Rehandoff)
+    {
         let message = "\"rehandoff\" takes connections from servers by the agents there, and hosts of placement \
                        \"every-host\" have none";
         section.problem(Problem::new(span, message, "write later_requests = \"close\" or \"stay\""));

@@ -46,32 +46,32 @@ use toml::de::DeTable;
 pub use agent::{AgentConfig, AgentListen, DelayKind};
 pub(crate) use defaults::LOAD_PORT;
 pub use dns::{DnsConfig, NameConfig, ZoneConfig};
-use dns::{Followed, NamesFile};
+use dns::{NamesFile, ServiceReference};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
 pub use member::MemberConfig;
-use once::Once;
-use problems::{Problem, Sink, Span};
-pub use problems::{Problems, Report};
+use once::FirstSeen;
+use problems::{Problem, ProblemSink, Span};
+pub use problems::{ProblemReport, Problems};
 use references::References;
 use section::Section;
-use service::Placed;
-use unwritten::Unwritten;
+use service::ServiceEntry;
+use unwritten::DefaultedPolicies;
 pub(crate) use zone::{ZoneError, zones};
 
 /// A configuration that holds together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// What moves the packets.
-    pub engine: Engine,
+    pub engine: EngineConfig,
     /// How the daemon is watched.
-    pub admin: Admin,
+    pub admin: AdminConfig,
     /// What is written down.
-    pub log: Log,
+    pub log: LogConfig,
     /// How servers tell their load.
     pub agent: AgentConfig,
     /// What holds for all hosts of the farm.
-    pub farm: Farm,
+    pub farm: FarmConfig,
     /// Those that packets go through, with names and addresses of their own.
     pub services: Vec<Service>,
     /// Those whose clients are sent on by HTTP, likewise. At least one of either, or a zone.
@@ -162,7 +162,7 @@ pub struct ListedMember<'a> {
 
 /// What moves the packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Engine {
+pub struct EngineConfig {
     /// Which engine.
     pub kind: EngineKind,
     /// How the `xdp` engine attaches.
@@ -203,7 +203,7 @@ pub enum XdpMode {
 
 /// How the daemon is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admin {
+pub struct AdminConfig {
     /// Where metrics and health are served over HTTP; `None`: nowhere.
     pub listen: Option<SocketAddr>,
     /// The tokens of which requests must have one, if the address is not loopback or this is given.
@@ -214,7 +214,7 @@ pub struct Admin {
 
 /// What is written down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogConfig {
     /// Where each connection that is handed over is noted; `None`: nowhere.
     pub access: Option<LogTarget>,
 }
@@ -239,7 +239,7 @@ impl fmt::Display for LogTarget {
 
 /// What holds for all hosts of the farm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Farm {
+pub struct FarmConfig {
     /// The secret by which hosts of the farm know each other, and connections that are handed over.
     pub secret_file: Option<PathBuf>,
     /// How long a client of method `handoff` has at least between its handshake and its first data, in milliseconds.
@@ -267,7 +267,7 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    let origin = Origin { name: &name, text: &text, folder: path.parent() };
+    let origin = SourceText { name: &name, text: &text, folder: path.parent() };
     read(origin, |_, _, _| {}).map(|checked| checked.config)
 }
 
@@ -284,7 +284,7 @@ pub struct Checked {
 
 impl Checked {
     /// The notes, as a program wants them.
-    pub fn reports(&self) -> impl Iterator<Item = Report<'_>> {
+    pub fn reports(&self) -> impl Iterator<Item = ProblemReport<'_>> {
         unwritten::reports(&self.file, &self.notes)
     }
 }
@@ -296,7 +296,7 @@ impl Checked {
 /// Everything that is wrong with it, at once.
 pub fn check(path: &Path, file_only: bool) -> Result<Checked, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    let origin = Origin { name: &name, text: &text, folder: path.parent() };
+    let origin = SourceText { name: &name, text: &text, folder: path.parent() };
     read(origin, |config, references, sink| {
         if !file_only {
             references.check(config, sink);
@@ -338,7 +338,7 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Where a text is from.
 #[derive(Clone, Copy)]
-struct Origin<'a> {
+struct SourceText<'a> {
     /// The file, as it was named.
     name: &'a str,
     text: &'a str,
@@ -351,16 +351,19 @@ struct Origin<'a> {
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
-    read(Origin { name: origin, text, folder: None }, |_, _, _| {}).map(|checked| checked.config)
+    read(SourceText { name: origin, text, folder: None }, |_, _, _| {}).map(|checked| checked.config)
 }
 
 /// What a text and its files say, if nothing is wrong with them and `check` finds nothing either.
-fn read(origin: Origin<'_>, check: impl FnOnce(&Config, &References, &Sink)) -> Result<Checked, Problems> {
-    let Origin { name, text, .. } = origin;
-    let sink = Sink::default();
+fn read(
+    origin: SourceText<'_>,
+    check: impl FnOnce(&Config, &References, &ProblemSink),
+) -> Result<Checked, Problems> {
+    let SourceText { name, text, .. } = origin;
+    let sink = ProblemSink::default();
     let (document, errors) = DeTable::parse_recoverable(text);
     syntax::note(text, &errors, &sink).map_err(|problem| Problems::new(name, text, vec![problem]))?;
-    let mut unwritten = Unwritten::default();
+    let mut unwritten = DefaultedPolicies::default();
     let (config, references, files) =
         Section::root(document.get_ref(), &sink, |root| config(root, origin, &mut unwritten));
     check(&config, &references, &sink);
@@ -375,19 +378,19 @@ fn read(origin: Origin<'_>, check: impl FnOnce(&Config, &References, &Sink)) -> 
 
 fn config(
     root: &mut Section<'_>,
-    origin: Origin<'_>,
-    unwritten: &mut Unwritten,
+    origin: SourceText<'_>,
+    unwritten: &mut DefaultedPolicies,
 ) -> (Config, References, Vec<NamesFile>) {
     let mut refers = References::default();
     let engine = root.section("engine", |section| engine(section, &mut refers));
     let (mut farm, dispatcher) =
         root.section("farm", |section| (farm(section, &mut refers), dispatcher::read(section)));
-    let admin = root.section("admin", |section| Admin {
+    let admin = root.section("admin", |section| AdminConfig {
         listen: section.or("listen", values::listen, Some(defaults::ADMIN_LISTEN)),
         token_file: kept(section.get("token_file", values::path), &mut refers.token_file),
         hosts: section.list("hosts", values::host_name).into_iter().map(Spanned::into_inner).collect(),
     });
-    let log = root.section("log", |section| Log {
+    let log = root.section("log", |section| LogConfig {
         access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });
     let (agent, agent_listen) = root
@@ -400,16 +403,18 @@ fn config(
         );
     }
     let (placed, groups): (Vec<_>, Vec<_>) = read.into_iter().unzip();
-    let placed: Vec<Placed> = placed.into_iter().flatten().collect();
+    let placed: Vec<ServiceEntry> = placed.into_iter().flatten().collect();
     let mut groups: Vec<PlacedGroup> = groups.into_iter().flatten().collect();
     check_between_services(root, &placed, &groups);
     group::check_circles(root, &groups);
     refers.groups.extend(groups.iter_mut().map(|placed| std::mem::take(&mut placed.files)));
     placement::check(root, &farm, &placed);
     farm.dispatcher = dispatcher::find(root, dispatcher, &placed);
-    route::check_room(root, &placed);
-    let of_packets = placed.iter().map(|placed| Followed::service(&placed.service, placed.name.clone()));
-    let of_groups = groups.iter().map(|placed| Followed::group(&placed.service.group, placed.name.clone()));
+    route::check_capacity(root, &placed);
+    let of_packets =
+        placed.iter().map(|placed| ServiceReference::service(&placed.service, placed.name.clone()));
+    let of_groups =
+        groups.iter().map(|placed| ServiceReference::group(&placed.service.group, placed.name.clone()));
     let followed: Vec<_> = of_packets.chain(of_groups).collect();
     let (dns, files) = root.section("dns", |section| {
         refers.dns = section.span();
@@ -419,17 +424,17 @@ fn config(
     let services: Vec<Service> = placed.into_iter().map(|placed| placed.service).collect();
     let groups: Vec<GroupService> = groups.into_iter().map(|placed| placed.service).collect();
     let config = Config { engine, admin, log, agent, farm, services, groups, dns };
-    paths::check(root, &config, paths::Places { dns: refers.dns.clone(), agent_listen });
+    paths::check(root, &config, paths::ProblemSpans { dns: refers.dns.clone(), agent_listen });
     (config, refers, files)
 }
 
 /// Reads a service, as the one or the other; notes whether its policy isn't written.
 fn service_or_group(
     section: &mut Section<'_>,
-    unwritten: &mut Unwritten,
-) -> (Option<Placed>, Option<PlacedGroup>) {
+    unwritten: &mut DefaultedPolicies,
+) -> (Option<ServiceEntry>, Option<PlacedGroup>) {
     let is_written = section.key_span("policy").is_some();
-    let read = match section.says("method", REDIRECT) {
+    let read = match section.has_word("method", REDIRECT) {
         true => (None, group::read(section)),
         false => (service::read(section), None),
     };
@@ -448,9 +453,9 @@ fn kept<T: Clone>(read: Option<Spanned<T>>, place: &mut Option<Spanned<T>>) -> O
     read.map(Spanned::into_inner)
 }
 
-fn engine(section: &mut Section<'_>, refers: &mut References) -> Engine {
+fn engine(section: &mut Section<'_>, refers: &mut References) -> EngineConfig {
     let interfaces = section.list("interfaces", values::interface);
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for interface in &interfaces {
         let name = interface.get_ref();
         let message = format!("interface {name:?} is listed twice");
@@ -458,7 +463,7 @@ fn engine(section: &mut Section<'_>, refers: &mut References) -> Engine {
     }
     refers.interfaces.clone_from(&interfaces);
     let sessions_max = section.or("sessions_max", values::count(defaults::SESSIONS), defaults::SESSIONS_MAX);
-    Engine {
+    EngineConfig {
         kind: section.or("kind", values::choice(&ENGINE_KINDS, &[]), defaults::ENGINE_KIND),
         xdp_mode: section.or("xdp_mode", values::choice(&XDP_MODES, &[]), defaults::XDP_MODE),
         interfaces: interfaces.into_iter().map(Spanned::into_inner).collect(),
@@ -472,14 +477,14 @@ fn engine(section: &mut Section<'_>, refers: &mut References) -> Engine {
     }
 }
 
-fn farm(section: &mut Section<'_>, refers: &mut References) -> Farm {
+fn farm(section: &mut Section<'_>, refers: &mut References) -> FarmConfig {
     let directors = section.list("directors", addresses::director_address);
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for director in &directors {
         let message = format!("director {} is listed twice", director.get_ref());
         once.first(section, *director.get_ref(), director.span(), message, "list it once");
     }
-    Farm {
+    FarmConfig {
         secret_file: kept(section.get("secret_file", values::path), &mut refers.secret_file),
         cookie_epoch_ms: section.or(
             "cookie_epoch",
@@ -511,9 +516,9 @@ fn peers(section: &mut Section<'_>) -> Peers {
 }
 
 /// What each service may have for itself only.
-fn check_between_services(root: &Section<'_>, placed: &[Placed], groups: &[PlacedGroup]) {
-    let mut names = Once::new();
-    let mut vips: Once<(SocketAddr, Protocol)> = Once::new();
+fn check_between_services(root: &Section<'_>, placed: &[ServiceEntry], groups: &[PlacedGroup]) {
+    let mut names = FirstSeen::new();
+    let mut vips: FirstSeen<(SocketAddr, Protocol)> = FirstSeen::new();
     let services = placed
         .iter()
         .map(|placed| (&placed.service.name, placed.service.protocol, &placed.name, &placed.addresses));
@@ -542,14 +547,14 @@ fn check_between_services(root: &Section<'_>, placed: &[Placed], groups: &[Place
 }
 
 /// What goes to a service address is taken by the data plane, and never gets to a server of that address.
-fn check_servers(root: &Section<'_>, placed: &[Placed]) {
-    let servers: BTreeMap<IpAddr, (&Placed, &str)> = placed
+fn check_servers(root: &Section<'_>, placed: &[ServiceEntry]) {
+    let servers: BTreeMap<IpAddr, (&ServiceEntry, &str)> = placed
         .iter()
         .flat_map(|of| {
             of.service.servers.iter().map(move |server| (server.address, (of, server.name.as_str())))
         })
         .collect();
-    for Placed { service, addresses, .. } in placed {
+    for ServiceEntry { service, addresses, .. } in placed {
         for address in addresses {
             let ip = address.get_ref().ip();
             if let Some((of, server)) = servers.get(&ip).filter(|(of, _)| of.service.name != service.name) {
@@ -565,7 +570,7 @@ fn check_servers(root: &Section<'_>, placed: &[Placed]) {
 }
 
 /// ARP and neighbour discovery know no ports: if the director answers for an address, discovery on it would find the director.
-fn check_announcers(root: &Section<'_>, placed: &[Placed]) {
+fn check_announcers(root: &Section<'_>, placed: &[ServiceEntry]) {
     let with = |announce: bool| {
         placed
             .iter()
@@ -573,7 +578,8 @@ fn check_announcers(root: &Section<'_>, placed: &[Placed]) {
             .flat_map(|placed| &placed.addresses)
     };
     let announced: BTreeMap<IpAddr, Span> = with(true).map(|a| (a.get_ref().ip(), a.span())).collect();
-    for Placed { service, addresses, .. } in placed.iter().filter(|placed| placed.service.discover.is_some())
+    for ServiceEntry { service, addresses, .. } in
+        placed.iter().filter(|placed| placed.service.discover.is_some())
     {
         for address in addresses.iter().filter(|_| !service.announce) {
             let ip = address.get_ref().ip();

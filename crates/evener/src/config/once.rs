@@ -6,11 +6,11 @@ use super::problems::{Problem, Span};
 use super::section::Section;
 
 /// Where each value was seen first.
-pub(super) struct Once<K>(BTreeMap<K, Span>);
+pub(super) struct FirstSeen<K>(BTreeMap<K, Span>);
 
-impl<K: Ord> Once<K> {
+impl<K: Ord> FirstSeen<K> {
     pub(super) fn new() -> Self {
-        Once(BTreeMap::new())
+        FirstSeen(BTreeMap::new())
     }
 
     /// Takes note of `key` without complaint.

@@ -6,14 +6,14 @@ use super::{AgentListen, Config};
 
 /// Where problems are shown.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct ProblemSpans {
     pub(super) dns: Span,
     /// `listen` of `[agent]`, where the file has it.
     pub(super) agent_listen: Option<Span>,
 }
 
 /// Reports what an agent with this file would refuse, or not hear.
-pub(super) fn check(root: &mut Section<'_>, config: &Config, places: Places) {
+pub(super) fn check(root: &mut Section<'_>, config: &Config, places: ProblemSpans) {
     if !config.dns.probes_paths() {
         return;
     }

@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use evener_core::farm::{Method, Placement, Server};
 use toml::Spanned;
 
-use super::once::Once;
+use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::section::Section;
-use super::service::Placed;
-use super::{Farm, addresses, defaults, values};
+use super::service::ServiceEntry;
+use super::{FarmConfig, addresses, defaults, values};
 
 const PLACEMENTS: [(&str, Placement); 2] =
     [("director", Placement::Director), ("every-host", Placement::EveryHost)];
@@ -62,9 +62,9 @@ pub(super) fn publish(section: &mut Section<'_>, placement: Placement) -> Vec<Sp
 }
 
 /// Makes published addresses the service's, on the port of its first.
-pub(super) fn join(addresses: &mut Vec<Spanned<SocketAddr>>, published: &[Published]) {
+pub(super) fn join(addresses: &mut Vec<Spanned<SocketAddr>>, published: &[PublishedAddress]) {
     let Some(port) = addresses.first().map(|first| first.get_ref().port()) else { return };
-    for Published { address, .. } in published {
+    for PublishedAddress { address, .. } in published {
         let ip = *address.get_ref();
         if !addresses.iter().any(|known| known.get_ref().ip() == ip) {
             addresses.push(Spanned::new(address.span(), SocketAddr::new(ip, port)));
@@ -73,13 +73,13 @@ pub(super) fn join(addresses: &mut Vec<Spanned<SocketAddr>>, published: &[Publis
 }
 
 /// A service address that a host owns.
-pub(super) struct Published {
+pub(super) struct PublishedAddress {
     pub(super) host: String,
     pub(super) address: Spanned<IpAddr>,
 }
 
 /// What hosts must agree on before they can know each other.
-pub(super) fn check(root: &Section<'_>, farm: &Farm, placed: &[Placed]) {
+pub(super) fn check(root: &Section<'_>, farm: &FarmConfig, placed: &[ServiceEntry]) {
     if farm.secret_file.is_none() {
         check_secret(root, placed);
     }
@@ -92,7 +92,7 @@ pub(super) fn check(root: &Section<'_>, farm: &Farm, placed: &[Placed]) {
 }
 
 /// Complains of the first service that needs the farm's secret.
-fn check_secret(root: &Section<'_>, placed: &[Placed]) {
+fn check_secret(root: &Section<'_>, placed: &[ServiceEntry]) {
     let needs = placed.iter().find_map(|placed| match &placed.service {
         service if service.is_on_every_host() => {
             Some((placed, "hosts of placement \"every-host\" know each other by"))
@@ -110,7 +110,7 @@ fn check_secret(root: &Section<'_>, placed: &[Placed]) {
 }
 
 /// Complains of the first service whose servers would listen to nobody.
-fn check_directors(root: &Section<'_>, placed: &[Placed]) {
+fn check_directors(root: &Section<'_>, placed: &[ServiceEntry]) {
     let needs = placed.iter().filter(|placed| !placed.service.is_on_every_host()).find_map(|placed| {
         match placed.service.method {
             Method::Tunnel => Some((placed, "servers take tunnels of method \"tunnel\"")),
@@ -126,9 +126,9 @@ fn check_directors(root: &Section<'_>, placed: &[Placed]) {
 }
 
 /// A host is the same one in every service.
-fn check_names<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a Placed>) {
+fn check_names<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a ServiceEntry>) {
     let mut known: Vec<(&Server, &Span)> = Vec::new();
-    for Placed { service, name: span, .. } in placed {
+    for ServiceEntry { service, name: span, .. } in placed {
         for server in &service.servers {
             let differs = |(other, _): &&(&Server, &Span)| {
                 (other.name == server.name) != (other.address == server.address)
@@ -147,11 +147,11 @@ fn check_names<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a Placed>)
 }
 
 /// An address is one host's, and not the one by which the host itself is known.
-fn check_owners<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a Placed>) {
+fn check_owners<'a>(root: &Section<'_>, placed: impl Iterator<Item = &'a ServiceEntry>) {
     let mut owners: BTreeMap<IpAddr, (&str, Span)> = BTreeMap::new();
-    for Placed { service, published, .. } in placed {
-        let mut of_service = Once::new();
-        for Published { host, address } in published {
+    for ServiceEntry { service, published, .. } in placed {
+        let mut of_service = FirstSeen::new();
+        for PublishedAddress { host, address } in published {
             let ip = *address.get_ref();
             let help = "an address is one host's: remove it from the other";
             let message = format!("{ip} is published twice in this service");

@@ -53,9 +53,9 @@ impl Problem {
 
 /// Gathers problems while a file is read; shared by all who read, so that nobody stops at the first.
 #[derive(Debug, Default)]
-pub(super) struct Sink(RefCell<Vec<Problem>>);
+pub(super) struct ProblemSink(RefCell<Vec<Problem>>);
 
-impl Sink {
+impl ProblemSink {
     pub(super) fn push(&self, problem: Problem) {
         self.0.borrow_mut().push(problem);
     }
@@ -71,13 +71,13 @@ impl Sink {
 pub struct Problems {
     /// The file that names the others.
     file: String,
-    parts: Vec<Part>,
+    parts: Vec<FileProblems>,
     omitted: usize,
 }
 
 /// What is wrong with one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
+struct FileProblems {
     file: String,
     text: String,
     list: Vec<Problem>,
@@ -85,7 +85,7 @@ struct Part {
 
 /// One problem, or something to know of a good file, as a program wants it: `evener check --json` prints a list of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report<'p> {
+pub struct ProblemReport<'p> {
     /// The file as it was named.
     pub file: &'p str,
     /// Line, from 1; `None` where the file could not be read at all, and for notes.
@@ -111,19 +111,19 @@ impl Problems {
         files: impl IntoIterator<Item = (&'f str, &'f str, Vec<Problem>)>,
     ) -> Self {
         let mut problems = Problems { file: file.to_owned(), parts: Vec::new(), omitted: 0 };
-        let mut room = defaults::PROBLEMS;
+        let mut remaining = defaults::PROBLEMS;
         for (file, text, mut list) in files {
             drop_echoes(text, &mut list);
             list.sort_by_key(|problem| problem.span.as_ref().map(|span| span.start));
-            problems.omitted += list.len().saturating_sub(room);
-            list.truncate(room);
-            room -= list.len();
+            problems.omitted += list.len().saturating_sub(remaining);
+            list.truncate(remaining);
+            remaining -= list.len();
             for problem in &mut list {
                 problem.span = problem.span.take().map(|span| within(text, span));
                 problem.also = problem.also.take().map(|(span, label)| (within(text, span), label));
             }
             if !list.is_empty() {
-                problems.parts.push(Part { file: file.to_owned(), text: text.to_owned(), list });
+                problems.parts.push(FileProblems { file: file.to_owned(), text: text.to_owned(), list });
             }
         }
         problems
@@ -136,11 +136,11 @@ impl Problems {
     }
 
     /// The problems, as a program wants them.
-    pub fn reports(&self) -> impl Iterator<Item = Report<'_>> {
-        self.parts.iter().flat_map(|Part { file, text, list }| {
+    pub fn reports(&self) -> impl Iterator<Item = ProblemReport<'_>> {
+        self.parts.iter().flat_map(|FileProblems { file, text, list }| {
             list.iter().map(move |problem| {
                 let place = problem.span.as_ref().map(|span| line_and_column(text, span.start));
-                Report {
+                ProblemReport {
                     file,
                     line: place.map(|(line, _)| line),
                     column: place.map(|(_, column)| column),
@@ -173,7 +173,7 @@ impl Problems {
     }
 }
 
-impl Part {
+impl FileProblems {
     fn render_one(&self, renderer: &Renderer, problem: &Problem) -> String {
         let title = Level::ERROR.primary_title(problem.message.as_str());
         let help = Level::HELP.message(problem.help.as_str());

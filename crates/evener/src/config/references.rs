@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::problems::{Problem, Sink, Span};
+use super::problems::{Problem, ProblemSink, Span};
 use super::{Config, LogTarget, Tls, zone};
 use crate::runtime::cookie_secret;
 use crate::runtime::group_tokens::GroupTokens;
@@ -53,7 +53,7 @@ pub(super) struct MemberFiles {
 }
 
 impl MemberFiles {
-    fn check(&self, sink: &Sink) {
+    fn check(&self, sink: &ProblemSink) {
         let problem = |span: Span, message: String, help: &str| sink.push(Problem::new(span, message, help));
         if let Some(file) = &self.token_file
             && let Err(error) = member_token::read(file.get_ref())
@@ -76,7 +76,7 @@ impl MemberFiles {
 }
 
 impl GroupFiles {
-    fn check(&self, sink: &Sink) {
+    fn check(&self, sink: &ProblemSink) {
         let problem = |span: Span, message: String, help: &str| sink.push(Problem::new(span, message, help));
         let client_ca = self.client_ca.as_ref().map(|file| file.get_ref().as_path());
         if let Some(tls) = &self.tls
@@ -99,7 +99,7 @@ impl GroupFiles {
 
 impl References {
     /// Notes what is not there, or not as it must be.
-    pub(super) fn check(&self, config: &Config, sink: &Sink) {
+    pub(super) fn check(&self, config: &Config, sink: &ProblemSink) {
         let problem = |span: Span, message: String, help: &str| sink.push(Problem::new(span, message, help));
         if let Err(error) = zone::zones(&config.dns, 0) {
             problem(self.dns.clone(), error.to_string(), "mend the zone, which stays as it is until then");

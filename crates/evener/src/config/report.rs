@@ -11,14 +11,17 @@ use super::section::Section;
 use super::{defaults, values};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ReportFormat {
     Http,
     AgentCheck,
     ModStatus,
 }
 
-const KINDS: [(&str, Kind); 3] =
-    [("http", Kind::Http), ("agent-check", Kind::AgentCheck), ("mod_status", Kind::ModStatus)];
+const KINDS: [(&str, ReportFormat); 3] = [
+    ("http", ReportFormat::Http),
+    ("agent-check", ReportFormat::AgentCheck),
+    ("mod_status", ReportFormat::ModStatus),
+];
 
 /// Reads how the servers of a service are asked, if they are.
 pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Reporting> {
@@ -33,8 +36,8 @@ pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Re
 /// Complains of a policy that goes by what servers say where they aren't asked, or for how much of their weight they want alone.
 pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &Policy, report: Option<&Reporting>) {
     let goes_by_load = by.goes_by(policy, Signal::Load);
-    let is_told = report.is_some_and(|report| report.kind.tells_load());
-    let Some(span) = service.key_span("policy").filter(|_| goes_by_load && !is_told) else { return };
+    let reports_load = report.is_some_and(|report| report.kind.reports_load());
+    let Some(span) = service.key_span("policy").filter(|_| goes_by_load && !reports_load) else { return };
     let message = format!(
         "policy \"{}\" goes by the load that servers tell by HTTP, and this service doesn't ask for it",
         policy.name
@@ -46,10 +49,10 @@ pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &Policy, repor
 }
 
 fn reporting(section: &mut Section<'_>) -> Reporting {
-    let kind = section.or("kind", values::choice(&KINDS, &[]), Kind::Http);
+    let kind = section.or("kind", values::choice(&KINDS, &[]), ReportFormat::Http);
     let path = section.get("path", values::request_target);
     let port = section.get("port", values::count(defaults::PORTS)).map(Spanned::into_inner);
-    if kind == Kind::AgentCheck {
+    if kind == ReportFormat::AgentCheck {
         if let Some(span) = section.key_span("path") {
             let help = "write kind = \"http\", or remove it";
             section.problem(Problem::new(span, "`path` is only for reports by HTTP", help));
@@ -63,17 +66,17 @@ fn reporting(section: &mut Section<'_>) -> Reporting {
         section.or("interval", values::duration_ms(defaults::INTERVAL_MS), defaults::HEALTH_INTERVAL_MS);
     Reporting {
         kind: match kind {
-            Kind::Http => {
+            ReportFormat::Http => {
                 ReportKind::Http(path.map_or_else(|| defaults::REPORT_PATH.to_owned(), Spanned::into_inner))
             }
-            Kind::AgentCheck => ReportKind::AgentCheck,
-            Kind::ModStatus => ReportKind::ModStatus(
+            ReportFormat::AgentCheck => ReportKind::AgentCheck,
+            ReportFormat::ModStatus => ReportKind::ModStatus(
                 path.map_or_else(|| defaults::MOD_STATUS_PATH.to_owned(), Spanned::into_inner),
             ),
         },
         port: port.unwrap_or(match kind {
-            Kind::ModStatus => defaults::MOD_STATUS_PORT,
-            Kind::Http | Kind::AgentCheck => defaults::LOAD_PORT,
+            ReportFormat::ModStatus => defaults::MOD_STATUS_PORT,
+            ReportFormat::Http | ReportFormat::AgentCheck => defaults::LOAD_PORT,
         }),
         interval_ms,
         timeout_ms: defaults::health_timeout_ms(interval_ms),

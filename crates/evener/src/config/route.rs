@@ -8,29 +8,29 @@ use evener_core::path::content::{HostPattern, METHOD_MAX, PathPattern, PatternEr
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::method::Reach;
-use super::once::Once;
+use super::method::MethodConfig;
+use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section, nearest_or_all};
-use super::service::Placed;
+use super::service::ServiceEntry;
 use super::{defaults, values};
 
 /// The servers that routes may name.
-pub(super) struct Names<'a> {
+pub(super) struct RouteTargets<'a> {
     pub(super) names: Vec<&'a str>,
     /// Whether that is all of them: none had a fault.
     pub(super) whole: bool,
 }
 
 /// Complains of routes where servers aren't chosen by what clients ask for.
-pub(super) fn only_by_content(section: &Section<'_>, reach: &Reach) {
+pub(super) fn only_by_content(section: &Section<'_>, reach: &MethodConfig) {
     let by_content: Vec<Method> =
         Method::ALL.into_iter().filter(|method| method.properties().routes).collect();
     reach.only_with(section, &by_content, &["route"]);
 }
 
 /// Reads the routes of a service with these servers, each with its place in the file.
-pub(super) fn read(section: &mut Section<'_>, listed: &Names<'_>) -> Vec<Spanned<Route>> {
+pub(super) fn read(section: &mut Section<'_>, listed: &RouteTargets<'_>) -> Vec<Spanned<Route>> {
     let routes = section.sections("route", |section| {
         let read = one(section, listed);
         Spanned::new(section.span(), read)
@@ -43,13 +43,13 @@ pub(super) fn read(section: &mut Section<'_>, listed: &Names<'_>) -> Vec<Spanned
         );
         section.problem(Problem::new(one_too_many.span(), message, help));
     }
-    let mut earlier = Earlier::default();
+    let mut earlier = EarlierRoutes::default();
     let whole = routes.into_iter().filter_map(|route| Some(Spanned::new(route.span(), route.into_inner()?)));
     whole.inspect(|route| earlier.add(section, route)).collect()
 }
 
 /// One route; `None` if a part of it can't be read, which has been noted.
-fn one(section: &mut Section<'_>, listed: &Names<'_>) -> Option<Route> {
+fn one(section: &mut Section<'_>, listed: &RouteTargets<'_>) -> Option<Route> {
     let host = section.get("host", host);
     let path = section.get("path", path);
     let methods = section.one_or_list("methods", method);
@@ -73,7 +73,7 @@ fn one(section: &mut Section<'_>, listed: &Names<'_>) -> Option<Route> {
     })
 }
 
-fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Names<'_>) {
+fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &RouteTargets<'_>) {
     let help = "name some of this service's servers, such as servers = [\"web1\"]";
     match section.key_span("servers") {
         None => section.missing("servers", "this route has no servers", help),
@@ -95,7 +95,7 @@ fn check_servers(section: &Section<'_>, servers: &[Spanned<String>], listed: &Na
 }
 
 fn once(section: &Section<'_>, entries: &[Spanned<String>], what: &str) {
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for entry in entries {
         let message = format!("{what} {} is named twice", entry.get_ref());
         once.first(section, entry.get_ref(), entry.span(), message, "name it once");
@@ -143,9 +143,9 @@ type Patterns = (Option<String>, Option<String>);
 
 /// The routes so far, with their methods: what is behind them may never win.
 #[derive(Default)]
-struct Earlier(BTreeMap<Patterns, Vec<(Vec<String>, Span)>>);
+struct EarlierRoutes(BTreeMap<Patterns, Vec<(Vec<String>, Span)>>);
 
-impl Earlier {
+impl EarlierRoutes {
     /// Notes a route, and complains of it if one before it takes all that it would.
     fn add(&mut self, section: &Section<'_>, route: &Spanned<Route>) {
         let Route { host, path, methods, .. } = route.get_ref();
@@ -198,7 +198,7 @@ fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
 }
 
 /// What there is room for in a farm: each service has a ring, and so has each set of servers that its routes name.
-pub(super) fn check_room(root: &Section<'_>, placed: &[Placed]) {
+pub(super) fn check_capacity(root: &Section<'_>, placed: &[ServiceEntry]) {
     let routes: Vec<(&str, &Route, &Span)> = placed.iter().flat_map(routes_of).collect();
     if let Some((_, _, one_too_many)) = routes.get(defaults::FARM_ROUTES) {
         let message = format!("the services have {} routes together", routes.len());
@@ -226,7 +226,7 @@ pub(super) fn check_room(root: &Section<'_>, placed: &[Placed]) {
     }
 }
 
-fn routes_of(placed: &Placed) -> impl Iterator<Item = (&str, &Route, &Span)> {
+fn routes_of(placed: &ServiceEntry) -> impl Iterator<Item = (&str, &Route, &Span)> {
     let routes = placed.service.routes.iter().zip(&placed.routes);
     routes.map(|(route, span)| (placed.service.name.as_str(), route, span))
 }

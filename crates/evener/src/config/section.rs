@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::problems::{Problem, Sink, Span};
+use super::problems::{Problem, ProblemSink, Span};
 use crate::runtime::spelling::{is_like, nearest};
 
 /// Why a value will not do, to be prefixed by its key, and what to write instead.
@@ -63,12 +63,16 @@ pub(super) struct Section<'d> {
     later: Vec<&'static str>,
     /// What to do about other keys, where nobody may have meant one that is known.
     others: Option<&'static str>,
-    sink: &'d Sink,
+    sink: &'d ProblemSink,
 }
 
 impl<'d> Section<'d> {
     /// Reads the whole file with `read`, then complains of the keys it did not ask for.
-    pub(super) fn root<T>(table: &'d DeTable<'d>, sink: &'d Sink, read: impl FnOnce(&mut Self) -> T) -> T {
+    pub(super) fn root<T>(
+        table: &'d DeTable<'d>,
+        sink: &'d ProblemSink,
+        read: impl FnOnce(&mut Self) -> T,
+    ) -> T {
         let (known, later, others) = (Vec::new(), Vec::new(), None);
         Section { title: String::new(), table, span: 0..0, known, later, others, sink }.read(read)
     }
@@ -79,7 +83,7 @@ impl<'d> Section<'d> {
     }
 
     /// Says what to do about keys that don't belong here.
-    pub(super) fn say_of_others(&mut self, help: &'static str) {
+    pub(super) fn set_unknown_key_help(&mut self, help: &'static str) {
         self.others = Some(help);
     }
 
@@ -202,7 +206,7 @@ impl<'d> Section<'d> {
     }
 
     /// Whether `key` is this word, before anybody reads it.
-    pub(super) fn says(&self, key: &str, word: &str) -> bool {
+    pub(super) fn has_word(&self, key: &str, word: &str) -> bool {
         let value = self.table.get(key).map(Spanned::get_ref);
         matches!(value, Some(DeValue::String(written)) if written == word)
     }

@@ -6,41 +6,41 @@ use evener_core::farm::{Method, Placement, Server};
 use evener_core::net::wire::Mac;
 use toml::Spanned;
 
-use super::method::Reach;
-use super::once::Once;
-use super::placement::{self, Published};
+use super::method::MethodConfig;
+use super::once::FirstSeen;
+use super::placement::{self, PublishedAddress};
 use super::problems::{Problem, Span};
 use super::section::Section;
 use super::{addresses, defaults, group, values};
 
 /// The servers of one service while they are read.
-pub(super) struct Servers<'a> {
+pub(super) struct ServersReader<'a> {
     service: &'a [Spanned<SocketAddr>],
-    reach: &'a Reach,
+    reach: &'a MethodConfig,
     placement: Placement,
-    published: Vec<Published>,
-    names: Once<String>,
-    addresses: Once<(IpAddr, Option<u16>)>,
-    macs: Once<Mac>,
+    published: Vec<PublishedAddress>,
+    names: FirstSeen<String>,
+    addresses: FirstSeen<(IpAddr, Option<u16>)>,
+    macs: FirstSeen<Mac>,
 }
 
 /// What was read of a service's servers.
-pub(super) struct Listed {
+pub(super) struct ConfiguredServers {
     pub(super) servers: Vec<Server>,
     /// The service addresses that they own.
-    pub(super) published: Vec<Published>,
+    pub(super) published: Vec<PublishedAddress>,
     /// Whether that is all of them: none had a fault.
     pub(super) whole: bool,
 }
 
 /// Where a server is, as written.
-struct At {
+struct WrittenAddress {
     address: IpAddr,
     port: Option<u16>,
     span: Span,
 }
 
-impl At {
+impl WrittenAddress {
     /// What a server without a name is called.
     fn text(&self) -> String {
         match self.port {
@@ -50,25 +50,25 @@ impl At {
     }
 }
 
-impl<'a> Servers<'a> {
+impl<'a> ServersReader<'a> {
     /// Those of a service that has the addresses `service`.
     pub(super) fn new(
         service: &'a [Spanned<SocketAddr>],
-        reach: &'a Reach,
+        reach: &'a MethodConfig,
         placement: Placement,
-    ) -> Servers<'a> {
-        let (names, addresses, macs) = (Once::new(), Once::new(), Once::new());
-        Servers { service, reach, placement, published: Vec::new(), names, addresses, macs }
+    ) -> ServersReader<'a> {
+        let (names, addresses, macs) = (FirstSeen::new(), FirstSeen::new(), FirstSeen::new());
+        ServersReader { service, reach, placement, published: Vec::new(), names, addresses, macs }
     }
 
     /// Reads all servers; without any there must be discovery.
-    pub(super) fn read(mut self, section: &mut Section<'_>, discovered: bool) -> Listed {
+    pub(super) fn read(mut self, section: &mut Section<'_>, discovered: bool) -> ConfiguredServers {
         let listed = section.sections("server", |section| self.one(section));
         if !discovered && !section.has("server") {
             section.missing(
                 "server",
                 "this service has no servers and does not look for any",
-                match self.reach.method().asks_on_link() {
+                match self.reach.method().needs_link_layer() {
                     true => "add [[service.server]] with its address, or discover = \"arp\"",
                     false => "add [[service.server]] with its address",
                 },
@@ -80,7 +80,11 @@ impl<'a> Servers<'a> {
             section.problem(Problem::new(section.span(), message, help));
         }
         let whole = listed.iter().all(Option::is_some);
-        Listed { servers: listed.into_iter().flatten().collect(), published: self.published, whole }
+        ConfiguredServers {
+            servers: listed.into_iter().flatten().collect(),
+            published: self.published,
+            whole,
+        }
     }
 
     fn one(&mut self, section: &mut Section<'_>) -> Option<Server> {
@@ -99,7 +103,7 @@ impl<'a> Servers<'a> {
         self.check(section, name.as_ref(), &at, mac.as_ref());
         let name = name.map_or_else(|| at.text(), Spanned::into_inner);
         let publish = published.iter().map(|address| *address.get_ref()).collect();
-        let owned = |address| Published { host: name.clone(), address };
+        let owned = |address| PublishedAddress { host: name.clone(), address };
         self.published.extend(published.into_iter().map(owned));
         Some(Server {
             name,
@@ -112,7 +116,7 @@ impl<'a> Servers<'a> {
     }
 
     /// Address and port, which may be written as one or as two.
-    fn place(&self, section: &mut Section<'_>) -> Option<At> {
+    fn place(&self, section: &mut Section<'_>) -> Option<WrittenAddress> {
         let address = section.get("address", addresses::server_address);
         let port = section.get("port", values::count::<u16>(defaults::PORTS));
         self.reach.only_with(section, &[Method::Nat], &["port"]);
@@ -121,10 +125,10 @@ impl<'a> Servers<'a> {
             section.missing("address", "this server has no address", help);
         }
         let address = address?;
-        let (span, (ip, beside)) = (address.span(), address.into_inner());
-        match (beside, &port, self.reach.written) {
-            (Some(beside), _, Some(written)) if !written.translates() => {
-                let message = format!("`address` has a port: \"{}\"", SocketAddr::new(ip, beside));
+        let (span, (ip, address_port)) = (address.span(), address.into_inner());
+        match (address_port, &port, self.reach.written) {
+            (Some(address_port), _, Some(written)) if !written.translates() => {
+                let message = format!("`address` has a port: \"{}\"", SocketAddr::new(ip, address_port));
                 let help =
                     format!("write \"{ip}\": method \"{written}\" keeps the port that the client asked for");
                 section.problem(Problem::new(span.clone(), message, help));
@@ -136,14 +140,14 @@ impl<'a> Servers<'a> {
             }
             _ => {}
         }
-        Some(At { address: ip, port: beside.or(port.map(Spanned::into_inner)), span })
+        Some(WrittenAddress { address: ip, port: address_port.or(port.map(Spanned::into_inner)), span })
     }
 
     fn check(
         &mut self,
         section: &Section<'_>,
         name: Option<&Spanned<String>>,
-        at: &At,
+        at: &WrittenAddress,
         mac: Option<&Spanned<Mac>>,
     ) {
         let (text, name_span): (String, Span) = match name {
@@ -169,7 +173,7 @@ impl<'a> Servers<'a> {
         self.check_against_service(section, at);
     }
 
-    fn check_against_service(&self, section: &Section<'_>, at: &At) {
+    fn check_against_service(&self, section: &Section<'_>, at: &WrittenAddress) {
         if let Some(service) = self.service.iter().find(|service| service.get_ref().ip() == at.address) {
             let message = format!("the server's address {} is that of the service", at.address);
             let help = "write the server's own address, by which it is told from the others";

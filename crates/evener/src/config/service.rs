@@ -8,43 +8,43 @@ use evener_core::pool::policy::score::GAIN_PERCENT;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::method::Reach;
-use super::placement::{self, Published};
+use super::method::MethodConfig;
+use super::placement::{self, PublishedAddress};
 use super::problems::{Problem, Span};
-use super::route::Names;
+use super::route::RouteTargets;
 use super::section::{Complaint, Section};
-use super::server::Servers;
+use super::server::ServersReader;
 use super::{addresses, defaults, group, health, report, route, values};
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 const DISCOVER: [(&str, Discover); 1] = [("arp", Discover::Arp)];
 
 /// A service and where in the file its name and addresses stand, for checks between services.
-pub(super) struct Placed {
+pub(super) struct ServiceEntry {
     pub(super) service: Service,
     pub(super) name: Span,
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
     /// Those that hosts own.
-    pub(super) published: Vec<Published>,
+    pub(super) published: Vec<PublishedAddress>,
     /// Where its routes stand, in their order.
     pub(super) routes: Vec<Span>,
 }
 
 /// Reads one service; `None` if it has no address, which has then been noted.
-pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
+pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
     let name = section.get("name", values::name);
     let mut addresses = service_addresses(section, addresses::service_address);
     let protocol = section.or("protocol", values::choice(&PROTOCOLS, &[]), Protocol::Tcp);
     let placement = placement::read(section);
-    let reach = Reach::read(section, &addresses, protocol, placement);
+    let reach = MethodConfig::read(section, &addresses, protocol, placement);
     let by = placement.consumer();
     let policy = section.or("policy", values::policy(by), by.default_policy());
     let stateless = placement::stateless(section, placement, policy.name);
     let slow_start_ms = placement::slow_start_ms(section, placement);
     let discovery = Discovery::read(section, &reach);
-    let listed = Servers::new(&addresses, &reach, placement).read(section, discovery.wanted);
+    let listed = ServersReader::new(&addresses, &reach, placement).read(section, discovery.wanted);
     let names = listed.servers.iter().map(|server| server.name.as_str()).collect();
-    let routes = route::read(section, &Names { names, whole: listed.whole });
+    let routes = route::read(section, &RouteTargets { names, whole: listed.whole });
     route::only_by_content(section, &reach);
     group::refuse_keys(section);
     placement::join(&mut addresses, &listed.published);
@@ -59,7 +59,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Placed> {
 
     let first = addresses.first()?;
     let route_spans = routes.iter().map(Spanned::span).collect();
-    Some(Placed {
+    Some(ServiceEntry {
         name: name.as_ref().map_or(first.span(), Spanned::span),
         service: Service {
             name: name.map_or_else(|| first.get_ref().to_string(), Spanned::into_inner),
@@ -137,7 +137,7 @@ struct Discovery {
 }
 
 impl Discovery {
-    fn read(section: &mut Section<'_>, reach: &Reach) -> Self {
+    fn read(section: &mut Section<'_>, reach: &MethodConfig) -> Self {
         let how = section.get("discover", values::choice(&DISCOVER, &[]));
         let announce = section.get("announce", values::flag);
         let allow = section.list("allow", addresses::allow);
@@ -170,7 +170,7 @@ impl Discovery {
             );
         }
         if let Some(span) = section.key_span("discover")
-            && let Some(method) = reach.written.filter(|method| !method.asks_on_link())
+            && let Some(method) = reach.written.filter(|method| !method.needs_link_layer())
         {
             let message = format!("`discover` is only for method \"l2\"; this service has \"{method}\"");
             let help =

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toml::de::Error;
 
-use super::problems::{Cause, Problem, Sink, line_at, line_start};
+use super::problems::{Cause, Problem, ProblemSink, line_at, line_start};
 
 /// Lines that can't be read from which on a file may be something else.
 const LINES: usize = 3;
@@ -13,7 +13,7 @@ const LINES: usize = 3;
 ///
 /// # Errors
 /// The only problem there is, where at least half of the lines can't be read.
-pub(super) fn note(text: &str, errors: &[Error], sink: &Sink) -> Result<(), Problem> {
+pub(super) fn note(text: &str, errors: &[Error], sink: &ProblemSink) -> Result<(), Problem> {
     let span = |error: &Error| error.span().unwrap_or(text.len()..text.len());
     let mut unreadable = BTreeSet::new();
     let mut quoted = BTreeSet::new();
@@ -76,7 +76,7 @@ fn help(message: &str, line: &str) -> &'static str {
 mod tests {
     use super::super::parse;
 
-    fn said(text: &str) -> Vec<(Option<usize>, String, String)> {
+    fn problems_of(text: &str) -> Vec<(Option<usize>, String, String)> {
         let problems = parse(text, "file").unwrap_err();
         problems.reports().map(|r| (r.line, r.message.to_owned(), r.help.to_owned())).collect()
     }
@@ -90,21 +90,22 @@ mod tests {
             (3, "the value of `address` needs quotes", "write address = \"192.0.2.100:80\""),
             (6, "the value of `interval` needs quotes", "write interval = \"2s\""),
         ];
-        let expected = expected.map(|(line, said, help)| (Some(line), said.to_owned(), help.to_owned()));
-        assert_eq!(said(file), expected);
+        let expected =
+            expected.map(|(line, message, help)| (Some(line), message.to_owned(), help.to_owned()));
+        assert_eq!(problems_of(file), expected);
     }
 
     #[test]
-    fn what_is_another_kind_of_file_is_one_problem() {
+    fn non_toml_file_gives_one_problem() {
         let haproxy = "global\n  maxconn 100\ndefaults\n  mode http\nfrontend f\n  bind *:80\n";
         let yaml = "services:\n  - name: web\n    address: 1.2.3.4\n    port: 80\n";
         let json = "{\n \"service\": [\n {\"name\": \"web\"}\n ]\n}\n";
         let prose = "Dear all,\n\nthis is\nno configuration\nat all.\n".repeat(100);
         for text in [haproxy, yaml, json, &prose] {
-            let said = said(text);
+            let problems = problems_of(text);
             assert!(
-                matches!(&said[..], [(Some(1), said, _)] if said.contains("not a TOML file")),
-                "{said:?}"
+                matches!(&problems[..], [(Some(1), message, _)] if message.contains("not a TOML file")),
+                "{problems:?}"
             );
         }
     }

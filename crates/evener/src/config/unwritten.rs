@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::problems::Report;
+use super::problems::ProblemReport;
 
 /// There may be hundreds of thousands of names: of one policy so many are told.
-const NAMES_TOLD: usize = 8;
+const NAMES_SHOWN: usize = 8;
 
 /// Those without `policy`, by what they get.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Unwritten {
+pub(super) struct DefaultedPolicies {
     services: BTreeMap<&'static str, Vec<String>>,
     /// The first, and how many there are.
     names: BTreeMap<&'static str, (Vec<String>, usize)>,
 }
 
-impl Unwritten {
+impl DefaultedPolicies {
     pub(super) fn service(&mut self, name: &str, policy: &'static str) {
         self.services.entry(policy).or_default().push(name.to_owned());
     }
@@ -23,7 +23,7 @@ impl Unwritten {
     pub(super) fn name(&mut self, name: &dyn std::fmt::Display, policy: &'static str) {
         let (first, count) = self.names.entry(policy).or_default();
         *count += 1;
-        if first.len() < NAMES_TOLD {
+        if first.len() < NAMES_SHOWN {
             first.push(name.to_string());
         }
     }
@@ -47,8 +47,8 @@ impl Unwritten {
 }
 
 /// What there is to know of a good file, as a program wants it.
-pub(super) fn reports<'a>(file: &'a str, notes: &'a [String]) -> impl Iterator<Item = Report<'a>> {
-    notes.iter().map(move |message| Report {
+pub(super) fn reports<'a>(file: &'a str, notes: &'a [String]) -> impl Iterator<Item = ProblemReport<'a>> {
+    notes.iter().map(move |message| ProblemReport {
         file,
         line: None,
         column: None,
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn many_names_are_told_by_the_first_of_them() {
-        let mut unwritten = Unwritten::default();
+        let mut unwritten = DefaultedPolicies::default();
         unwritten.service("web", "power-of-two");
         (0..10).for_each(|number| unwritten.name(&format!("n{number}"), "random"));
         let expected = [

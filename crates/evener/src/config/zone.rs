@@ -15,7 +15,7 @@ use domain::zonefile::inplace::{Entry, Zonefile};
 use evener_core::dns::{Name, RecordError, Zone, is_of_signing, rtype};
 
 use super::DnsConfig;
-use super::zone_text::{self, Fault, Plain};
+use super::zone_text::{self, PlainZone, SyntaxError};
 use crate::runtime::files;
 
 /// Of a zone without a file: times of its SOA record, in seconds, and of all its records.
@@ -77,16 +77,16 @@ fn joined(faults: &[RecordFault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-type Record = (Name, u16, u32, Vec<u8>);
+type ZoneRecord = (Name, u16, u32, Vec<u8>);
 
 /// Where the records of a zone stand.
-struct Source {
+struct ZoneSource {
     path: Option<PathBuf>,
     /// Owner, type and line of each.
     lines: Vec<(Name, u16, usize)>,
 }
 
-impl Source {
+impl ZoneSource {
     fn fault(&self, error: RecordError) -> RecordFault {
         let place = self.path.clone().map(|path| (path, self.line_of(&error)));
         RecordFault { place, error }
@@ -102,7 +102,7 @@ impl Source {
             RecordError::SecondSoa(name) => {
                 lines().rfind(|(owner, rtype, _)| owner == name && *rtype == rtype::SOA)
             }
-            RecordError::BesideCname(name) => {
+            RecordError::OtherDataAtCname(name) => {
                 lines().rfind(|(owner, rtype, _)| owner == name && *rtype == rtype::CNAME)
             }
             RecordError::Dname(name) => {
@@ -128,7 +128,7 @@ impl Source {
 /// The first that can't be had, with all that is wrong with its records.
 pub(crate) fn zones(dns: &DnsConfig, serial: u32) -> Result<Vec<Zone>, ZoneError> {
     let read = dns.zones.iter().map(|zone| read(&zone.name, zone.file.as_deref(), &dns.listen, serial));
-    let mut zones: Vec<(Zone, Source)> = read.collect::<Result<_, _>>()?;
+    let mut zones: Vec<(Zone, ZoneSource)> = read.collect::<Result<_, _>>()?;
     let by_apex: BTreeMap<Name, usize> =
         (0..).zip(&zones).map(|(at, (zone, _))| (zone.apex().clone(), at)).collect();
     let mut faults = Vec::new();
@@ -166,13 +166,13 @@ fn read(
     file: Option<&Path>,
     listen: &[SocketAddr],
     serial: u32,
-) -> Result<(Zone, Source), ZoneError> {
-    let records: Vec<(usize, Record)> = match file {
+) -> Result<(Zone, ZoneSource), ZoneError> {
+    let records: Vec<(usize, ZoneRecord)> = match file {
         Some(path) => records(zone, path)?,
         None => least(zone, listen, serial).into_iter().map(|record| (0, record)).collect(),
     };
     let lines = records.iter().map(|(line, (owner, rtype, ..))| (owner.clone(), *rtype, *line)).collect();
-    let source = Source { path: file.map(Path::to_owned), lines };
+    let source = ZoneSource { path: file.map(Path::to_owned), lines };
     let made = Zone::new(zone.clone(), records.into_iter().map(|(_, record)| record));
     match made {
         Ok(zone) => Ok((zone, source)),
@@ -181,17 +181,17 @@ fn read(
 }
 
 /// Reads a zone's file, or tells what is wrong with each line that isn't understood.
-fn records(zone: &Name, path: &Path) -> Result<Vec<(usize, Record)>, ZoneError> {
+fn records(zone: &Name, path: &Path) -> Result<Vec<(usize, ZoneRecord)>, ZoneError> {
     let unreadable = |source| ZoneError::Unreadable { zone: zone.clone(), path: path.to_owned(), source };
     let text = files::bounded(path, FILE_BYTES).map_err(unreadable)?;
     parse(zone, text).map_err(|faults| {
-        let at = |(line, what): &Fault| format!("{}:{line}: {what}", path.display());
+        let at = |(line, what): &SyntaxError| format!("{}:{line}: {what}", path.display());
         ZoneError::Malformed { zone: zone.clone(), faults: faults.iter().map(at).collect() }
     })
 }
 
 /// Reads a zone's text, each record with its line, or tells what is wrong with each line that isn't understood, up to so many.
-fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, Record)>, Vec<Fault>> {
+fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, ZoneRecord)>, Vec<SyntaxError>> {
     let mut faults = Vec::new();
     loop {
         match parse_good(zone, &text) {
@@ -209,8 +209,8 @@ fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, Record)>, Vec<Fau
 }
 
 /// Reads it up to the first fault.
-fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, Record)>, Fault> {
-    let Plain { text, lines } = zone_text::plain(text)?;
+fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, ZoneRecord)>, SyntaxError> {
+    let PlainZone { text, lines } = zone_text::plain(text)?;
     let mut lines = lines.into_iter();
     let mut file = Zonefile::from(text.as_slice());
     let origin = domain::base::Name::from_octets(zone.as_wire().to_vec().into());
@@ -246,10 +246,10 @@ fn is_sound(rtype: Rtype, data: &[u8]) -> bool {
 }
 
 /// Takes apart "LINE:COLUMN: WHAT". The column is behind the word that is wrong, so the first one means the end of the line before.
-fn placed(said: &str) -> Fault {
-    let mut parts = said.splitn(3, ':');
+fn placed(message: &str) -> SyntaxError {
+    let mut parts = message.splitn(3, ':');
     let mut number = || parts.next().and_then(|text| text.parse::<usize>().ok());
-    let (Some(line), Some(column)) = (number(), number()) else { return (1, said.to_owned()) };
+    let (Some(line), Some(column)) = (number(), number()) else { return (1, message.to_owned()) };
     let line = if column == 1 && line > 1 { line - 1 } else { line };
     (line, parts.next().unwrap_or_default().trim().to_owned())
 }
@@ -276,7 +276,7 @@ fn blank(text: &mut [u8], line: usize) -> bool {
 }
 
 /// A zone's beginning, and the names of its servers, of which there is one with all addresses.
-fn least(zone: &Name, listen: &[SocketAddr], serial: u32) -> Vec<Record> {
+fn least(zone: &Name, listen: &[SocketAddr], serial: u32) -> Vec<ZoneRecord> {
     let below = |label: &str| [&[label.len() as u8], label.as_bytes(), zone.as_wire()].concat();
     let (server, hostmaster) = (below("ns"), below("hostmaster"));
     let times = [serial, REFRESH_S, RETRY_S, EXPIRE_S, NEGATIVE_S].map(u32::to_be_bytes).concat();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_never_ends_is_refused() {
+    fn missing_or_endless_zone_file_is_refused() {
         for path in ["/dev/zero", "/", "/nonexistent"] {
             assert!(
                 matches!(records(&example(), Path::new(path)), Err(ZoneError::Unreadable { .. })),
@@ -380,7 +380,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_file_says_nothing_breaks(at in 0usize..300, len in 0usize..12, bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+        fn arbitrary_zone_file_never_panics(at in 0usize..300, len in 0usize..12, bytes in prop::collection::vec(any::<u8>(), 0..12)) {
             let mut text = TEXT.as_bytes().to_vec();
             let at = at % text.len();
             let end = (at + len).min(text.len());

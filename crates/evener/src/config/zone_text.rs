@@ -6,10 +6,10 @@
 use std::ops::Range;
 
 /// Why a file's text isn't understood: at which line, and what is wrong there.
-pub(super) type Fault = (usize, String);
+pub(super) type SyntaxError = (usize, String);
 
 /// A text with times in seconds, and the lines at which its entries begin that are no `$TTL` or `$ORIGIN`.
-pub(super) struct Plain {
+pub(super) struct PlainZone {
     pub(super) text: Vec<u8>,
     pub(super) lines: Vec<usize>,
 }
@@ -21,8 +21,8 @@ const SOA_TIMES: Range<usize> = 3..7;
 ///
 /// # Errors
 /// `$GENERATE`, which nobody carries out, and what is open where the text ends.
-pub(super) fn plain(text: &[u8]) -> Result<Plain, Fault> {
-    let mut plain = Plain { text: Vec::with_capacity(text.len()), lines: Vec::new() };
+pub(super) fn plain(text: &[u8]) -> Result<PlainZone, SyntaxError> {
+    let mut plain = PlainZone { text: Vec::with_capacity(text.len()), lines: Vec::new() };
     let mut copied = 0;
     let mut entries = Entries { text, at: 0, line: 1, unclosed: None };
     for entry in entries.by_ref() {

@@ -15,7 +15,7 @@ use evener_dataplane::{Engine, EngineError};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::executor::Executor;
-use crate::record::Names;
+use crate::record::TableNames;
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -29,26 +29,26 @@ pub(super) enum ExecuteError {
 }
 
 /// The result of an order.
-pub(super) struct Done {
+pub(super) struct ChangeResult {
     applied: Applied,
     result: Result<(), ExecuteError>,
 }
 
 /// The engine, and hash tables that were made lately.
-struct Workshop {
+struct EngineState {
     engine: Box<dyn Engine>,
     fills: Fills,
 }
 
 /// Where the engine is.
-pub(super) struct Changing {
-    here: Option<Workshop>,
-    away: Option<JoinHandle<(Workshop, Done)>>,
+pub(super) struct EngineChange {
+    here: Option<EngineState>,
+    away: Option<JoinHandle<(EngineState, ChangeResult)>>,
 }
 
-impl Changing {
-    pub(super) fn new(engine: Box<dyn Engine>) -> Changing {
-        Changing { here: Some(Workshop { engine, fills: Fills::default() }), away: None }
+impl EngineChange {
+    pub(super) fn new(engine: Box<dyn Engine>) -> EngineChange {
+        EngineChange { here: Some(EngineState { engine, fills: Fills::default() }), away: None }
     }
 
     /// The engine, unless a change is on its way.
@@ -75,7 +75,7 @@ impl Changing {
     }
 
     /// The result of the change that is on its way. Cancel safe; where no change is on its way, it never ends.
-    pub(super) async fn done(&mut self) -> Done {
+    pub(super) async fn done(&mut self) -> ChangeResult {
         let Some(away) = &mut self.away else { return pending().await };
         let (workshop, done) = match away.await {
             Ok(back) => back,
@@ -97,8 +97,8 @@ impl Changing {
     }
 }
 
-impl Workshop {
-    fn carry_out(mut self, change: Change) -> (Workshop, Done) {
+impl EngineState {
+    fn carry_out(mut self, change: Change) -> (EngineState, ChangeResult) {
         let planned = change.plan(&mut self.fills);
         let result = match planned.tables() {
             Ok(Some(tables)) => self.engine.apply(tables).map_err(ExecuteError::from),
@@ -107,14 +107,14 @@ impl Workshop {
         };
         let refusal = result.as_ref().err().map(ToString::to_string);
         let applied = planned.answer(Arc::clone(self.engine.tables()), refusal);
-        (self, Done { applied, result })
+        (self, ChangeResult { applied, result })
     }
 }
 
 impl Executor {
     /// Tells the director what became of a change, and does what it orders then. Gives the order's number, and what was refused.
-    pub(super) fn take(&mut self, done: Done) -> (u64, Result<(), ExecuteError>) {
-        let Done { applied, result } = done;
+    pub(super) fn take(&mut self, done: ChangeResult) -> (u64, Result<(), ExecuteError>) {
+        let ChangeResult { applied, result } = done;
         let number = applied.number;
         let before = Arc::clone(self.director.snapshot());
         self.director.handle(self.moment(), Input::Applied(Box::new(applied)));
@@ -124,7 +124,7 @@ impl Executor {
         // The firewall's rules may have to change, before anybody is answered that a file is in force.
         self.restores_later |= before.reloads.done != now.reloads.done;
         if is_new {
-            self.tell_names(Names::of(&plan, Arc::clone(&plan.tables)));
+            self.update_names(TableNames::of(&plan, Arc::clone(&plan.tables)));
         }
         self.catch_up();
         self.follow_orders();

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use evener_core::farm::Farm;
-use evener_core::farm::membership::Answer;
+use evener_core::farm::membership::NeighbourReply;
 use evener_core::net::wire::Mac;
 use tokio::time::Instant;
 
 use super::executor::Executor;
-use crate::io::neighbours::Frame;
+use crate::io::neighbours::ReceivedFrame;
 use crate::io::network::Network;
 
 /// How long another owner of an address has to answer.
@@ -41,28 +41,33 @@ fn silence(address: &IpAddr) -> &'static str {
 }
 
 /// Addresses that were asked for, each on an interface.
-pub(super) struct Asked {
+pub(super) struct ProbedAddresses {
     addresses: BTreeSet<(u32, IpAddr)>,
     own: BTreeSet<Mac>,
     /// Until when answers count.
     pub(super) until: Instant,
 }
 
-impl Asked {
+impl ProbedAddresses {
     /// Asks for what the director would answer for with this file, and doesn't yet; `None` if that is nothing. What every
     /// host may own is claimed later, with care.
-    pub(super) fn ask(executor: &Executor, farm: &Farm, links: &BTreeMap<u32, Mac>) -> Option<Asked> {
+    pub(super) fn send(
+        executor: &Executor,
+        farm: &Farm,
+        links: &BTreeMap<u32, Mac>,
+    ) -> Option<ProbedAddresses> {
         let addresses = executor.director.newly_announced(farm, links);
         for (ifindex, address) in &addresses {
-            executor.neighbours.ask(*ifindex, None, *address);
+            executor.neighbours.request(*ifindex, None, *address);
         }
         let own = links.values().copied().collect();
-        (!addresses.is_empty()).then(|| Asked { addresses, own, until: Instant::now() + WAIT })
+        (!addresses.is_empty()).then(|| ProbedAddresses { addresses, own, until: Instant::now() + WAIT })
     }
 
     /// Whether a frame is the answer of an owner.
-    pub(super) fn owner(&self, frame: &Frame, network: &Network) -> Result<(), OwnedElsewhere> {
-        let Ok(Some(Answer { place, address })) = Answer::read(frame.ifindex, &frame.bytes) else {
+    pub(super) fn owner(&self, frame: &ReceivedFrame, network: &Network) -> Result<(), OwnedElsewhere> {
+        let Ok(Some(NeighbourReply { place, address })) = NeighbourReply::read(frame.ifindex, &frame.bytes)
+        else {
             return Ok(());
         };
         if self.own.contains(&place.mac) || !self.addresses.contains(&(frame.ifindex, address)) {

@@ -1,6 +1,6 @@
 //! The operator's orders that a server take no new sessions: answered once they are in force.
 
-use evener_core::director::{Director, Drainable, Input, NotDrainable, Owner};
+use evener_core::director::{Director, Drainable, Input, NotDrainable, ServerOwner};
 use evener_core::farm::plan::ServerName;
 use tokio::sync::oneshot;
 
@@ -10,7 +10,7 @@ use crate::runtime::spelling::meant;
 use crate::views::has_service;
 
 /// One that waits for the engine.
-pub(super) struct Draining {
+pub(super) struct PendingDrain {
     /// With whose answer it is in force.
     number: u64,
     /// The server as it was before.
@@ -32,10 +32,10 @@ impl Daemon {
             Ok(server) => server,
             Err(why) => return drop(answer.send(Err(not_drainable(director, meant, why)))),
         };
-        self.executor.tell(Input::Drain { server: server.name.clone(), drain });
+        self.executor.handle_fact(Input::Drain { server: server.name.clone(), drain });
         // Groups and names don't wait for tables.
-        let awaited = self.executor.director.awaited().filter(|_| server.owner == Owner::Service);
-        let draining = Draining { number: awaited.unwrap_or_default(), server, drain, answer };
+        let awaited = self.executor.director.awaited().filter(|_| server.owner == ServerOwner::Service);
+        let draining = PendingDrain { number: awaited.unwrap_or_default(), server, drain, answer };
         match awaited {
             Some(_) => self.draining.push(draining),
             None => self.answer_drain(draining),
@@ -62,8 +62,8 @@ impl Daemon {
     }
 
     /// Answers one that is in force.
-    fn answer_drain(&self, draining: Draining) {
-        let Draining { server, drain, answer, .. } = draining;
+    fn answer_drain(&self, draining: PendingDrain) {
+        let PendingDrain { server, drain, answer, .. } = draining;
         let _ = answer.send(self.drained(&server, drain));
     }
 
@@ -76,23 +76,23 @@ impl Daemon {
         Ok(match (drain, *is_drained != drain, owner) {
             (true, false, _) => format!("{full} was draining already"),
             (false, false, _) => format!("{full} was not drained"),
-            (true, true, Owner::Service) => {
+            (true, true, ServerOwner::Service) => {
                 let left = director.without_servers(service).map(|what| format!("; {what}"));
                 let left = left.unwrap_or_default();
                 format!("{full} drains: it keeps its sessions and takes no new ones{left}")
             }
-            (false, true, Owner::Service) => format!("{full} takes new sessions again"),
-            (true, true, Owner::Group) => format!("{full} drains: no more clients are sent to it"),
-            (false, true, Owner::Group) => format!("{full} gets clients again"),
-            (true, true, Owner::Name) if others_live() => {
+            (false, true, ServerOwner::Service) => format!("{full} takes new sessions again"),
+            (true, true, ServerOwner::Group) => format!("{full} drains: no more clients are sent to it"),
+            (false, true, ServerOwner::Group) => format!("{full} gets clients again"),
+            (true, true, ServerOwner::Name) if others_live() => {
                 format!("{full} drains: its address is no longer given")
             }
-            (true, true, Owner::Name) => {
+            (true, true, ServerOwner::Name) => {
                 format!(
                     "{full} drains; no other server of {service} lives: `none_alive` says what is answered"
                 )
             }
-            (false, true, Owner::Name) => format!("{full} is given again"),
+            (false, true, ServerOwner::Name) => format!("{full} is given again"),
         })
     }
 }
@@ -103,7 +103,7 @@ fn not_drainable(director: &Director, meant_server: &ServerName, why: NotDrainab
     match why {
         NotDrainable::NoOwner => has_service(director.farm(), service).err().unwrap_or_default(),
         NotDrainable::NoServer(owner, servers) => {
-            let owner = if owner == Owner::Name { "name" } else { "service" };
+            let owner = if owner == ServerOwner::Name { "name" } else { "service" };
             format!(
                 "{owner} {service} has no server {server}; {}",
                 meant(server, servers.iter().map(String::as_str))

@@ -6,31 +6,31 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use evener_core::director::{Director, Identity, Input, LoadQuery, Moment, Output, Probe, why_not_itself};
-use evener_core::node::group::Message;
-use evener_core::path::sessions::{Fitting, SessionKey, Step, Value, buckets_for, ticks};
+use evener_core::node::group::GroupMessage;
+use evener_core::path::sessions::{Fitting, ResizeStep, SessionKey, Value, buckets_for, ticks};
 use evener_core::path::tables::Tables;
 use evener_dataplane::{Counters, DataPlane, Engine, EngineError};
 use tokio::sync::mpsc;
 
-use super::changing::Changing;
-use super::groups::Groups;
-use super::handoff::Handing;
-use super::hosts::Hosts;
-use super::names::Names;
-use super::showing::Showing;
-use super::telling::Telling;
-use super::totals::Totals;
+use super::changing::EngineChange;
+use super::groups::GroupControl;
+use super::handoff::HandoffControl;
+use super::hosts::HostSocket;
+use super::names::NameControl;
+use super::publisher::SnapshotPublisher;
+use super::totals::ServiceTotals;
+use super::trace_control::TraceControl;
 use super::{IDLE_ENGINE, clocks, now_ms};
-use crate::board::About;
-use crate::board::request::{GroupAnswer, GroupAsker};
+use crate::board::DaemonInfo;
+use crate::board::request::{GroupReply, GroupSender};
 use crate::config::Config;
-use crate::events::{Bus, Event};
+use crate::events::{Bus, DaemonEvent};
 use crate::io::neighbours::Neighbours;
 use crate::io::network::resolve;
 use crate::io::probe::probe;
 use crate::io::report;
-use crate::io::sysctl::{Settings, is_reverse_path_strict};
-use crate::redirect::Ask;
+use crate::io::sysctl::{ChangedSysctls, is_reverse_path_strict};
+use crate::redirect::MemberMessage;
 
 /// The engine whose packets go by the kernel's routes.
 pub(super) const KERNEL_ENGINE: &str = "xdp";
@@ -49,26 +49,26 @@ pub(super) struct Executor {
     pub(super) config: Config,
     /// The data plane, at all times; and the engine, which is away while it changes what they go by.
     pub(super) plane: Arc<dyn DataPlane>,
-    pub(super) changing: Changing,
+    pub(super) changing: EngineChange,
     /// The engine's name, and how it was attached when it was here last.
     pub(super) kind: &'static str,
     pub(super) engine_detail: String,
     /// Whether the kernel is to be held against what was set up there once the engine is back.
     pub(super) restores_later: bool,
     pub(super) neighbours: Neighbours,
-    pub(super) settings: Settings,
+    pub(super) settings: ChangedSysctls,
     /// Where other hosts are heard, where every one decides.
-    pub(super) hosts: Option<Hosts>,
-    pub(super) groups: Groups,
-    pub(super) names: Names,
+    pub(super) hosts: Option<HostSocket>,
+    pub(super) groups: GroupControl,
+    pub(super) names: NameControl,
     /// Whether each service has a server, where the director has become ready and nobody was told yet.
     ready: Option<bool>,
-    pub(super) handing: Handing,
-    pub(super) telling: Telling,
-    pub(super) totals: Totals,
+    pub(super) handing: HandoffControl,
+    pub(super) trace: TraceControl,
+    pub(super) totals: ServiceTotals,
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
-    pub(super) showing: Showing,
+    pub(super) showing: SnapshotPublisher,
     swept: usize,
     fitting: Fitting,
 }
@@ -77,25 +77,25 @@ pub(super) struct Executor {
 pub(super) struct Tools {
     pub(super) engine: Box<dyn Engine>,
     pub(super) neighbours: Neighbours,
-    pub(super) settings: Settings,
-    pub(super) hosts: Option<Hosts>,
-    pub(super) groups: Groups,
-    pub(super) names: Names,
+    pub(super) settings: ChangedSysctls,
+    pub(super) hosts: Option<HostSocket>,
+    pub(super) groups: GroupControl,
+    pub(super) names: NameControl,
     pub(super) facts: mpsc::Sender<Input>,
     pub(super) bus: Bus,
 }
 
 impl Executor {
-    pub(super) fn new(director: Director, config: Config, about: About, tools: Tools) -> Self {
+    pub(super) fn new(director: Director, config: Config, about: DaemonInfo, tools: Tools) -> Self {
         let Tools { engine, neighbours, settings, hosts, groups, names, facts, bus } = tools;
-        let showing = Showing::begin(about, &director, &*engine, bus.clone());
+        let showing = SnapshotPublisher::begin(about, &director, &*engine, bus.clone());
         Executor {
             director,
             config,
             plane: engine.data_plane(),
             kind: engine.kind(),
             engine_detail: engine.describe(),
-            changing: Changing::new(engine),
+            changing: EngineChange::new(engine),
             restores_later: false,
             neighbours,
             settings,
@@ -103,9 +103,9 @@ impl Executor {
             groups,
             names,
             ready: None,
-            handing: Handing::default(),
-            telling: Telling::default(),
-            totals: Totals::default(),
+            handing: HandoffControl::default(),
+            trace: TraceControl::default(),
+            totals: ServiceTotals::default(),
             facts,
             bus,
             showing,
@@ -115,7 +115,7 @@ impl Executor {
     }
 
     /// Tells the director a fact, and does what it orders.
-    pub(super) fn tell(&mut self, input: Input) {
+    pub(super) fn handle_fact(&mut self, input: Input) {
         self.director.handle(self.moment(), input);
         self.follow_orders();
         self.show();
@@ -138,7 +138,7 @@ impl Executor {
         let counts = self.plane.memory().counts.active;
         let count = |slot: u16| Some((slot, counts.get(usize::from(slot))?.load(Relaxed)));
         let active = self.director.due_counts(now_ms()).filter_map(count).collect();
-        self.tell(Input::Time { active });
+        self.handle_fact(Input::Time { active });
     }
 
     pub(super) fn moment(&self) -> Moment {
@@ -146,17 +146,22 @@ impl Executor {
     }
 
     /// A member says something.
-    pub(super) fn answer_member(&mut self, ask: Ask) {
+    pub(super) fn answer_member(&mut self, message: MemberMessage) {
         let now = self.moment();
-        self.groups.answer(&mut self.director, now, ask);
+        self.groups.answer(&mut self.director, now, message);
         self.follow_orders();
         self.show();
     }
 
     /// The same of who came by another way.
-    pub(super) fn answer_group(&mut self, group: &str, asker: &GroupAsker, message: Message) -> GroupAnswer {
+    pub(super) fn answer_group(
+        &mut self,
+        group: &str,
+        sender: &GroupSender,
+        message: GroupMessage,
+    ) -> GroupReply {
         let now = self.moment();
-        let answer = self.groups.ordered(&mut self.director, now, group, asker, message);
+        let answer = self.groups.ordered(&mut self.director, now, group, sender, message);
         self.follow_orders();
         self.show();
         answer
@@ -175,7 +180,7 @@ impl Executor {
                     hosts.send(to, &datagram);
                 }
             }
-            Output::Ask { ifindex, sender, target } => self.neighbours.ask(ifindex, sender, target),
+            Output::Ask { ifindex, sender, target } => self.neighbours.request(ifindex, sender, target),
             Output::Announce(addresses) => {
                 // an interface may have another MAC than it had, and that is what there is to tell
                 self.listen();
@@ -187,12 +192,12 @@ impl Executor {
                 }
             }
             Output::Probe(probe) => self.start_probe(probe),
-            Output::LoadQuery(query) => self.ask_for_load(query),
+            Output::LoadQuery(query) => self.query_load(query),
             Output::Score(scores) => self.plane.score(&scores),
             Output::Name(order) => self.names.execute(order, self.director.snapshot()),
             Output::Ready { serving } => self.ready = Some(serving),
             Output::Group { group, order } => self.groups.execute(&self.config, &group, order),
-            Output::Event(event) => self.bus.tell(Event::Farm(event)),
+            Output::Event(event) => self.bus.publish(DaemonEvent::Farm(event)),
         }
     }
 
@@ -245,10 +250,10 @@ impl Executor {
         let buckets = [buckets_for(config.sessions_max), buckets_for(config.sessions6_max)];
         let memory = self.plane.memory();
         match self.fitting.step(&memory.sessions, buckets, memory.seed, self.plane.now()) {
-            Step::Rest => FIT_LATER,
-            Step::Watch => FIT_SOON,
-            Step::Walk => FIT_ON,
-            Step::Settle => match self.plane.settle() {
+            ResizeStep::Rest => FIT_LATER,
+            ResizeStep::Watch => FIT_SOON,
+            ResizeStep::Walk => FIT_ON,
+            ResizeStep::Settle => match self.plane.settle() {
                 Ok(()) => {
                     self.fitting.settled();
                     Duration::ZERO
@@ -290,10 +295,10 @@ impl Executor {
         });
     }
 
-    fn ask_for_load(&self, query: LoadQuery) {
+    fn query_load(&self, query: LoadQuery) {
         let facts = self.facts.clone();
         tokio::spawn(async move {
-            let result = report::ask(query.to, &query.settings).await;
+            let result = report::fetch(query.to, &query.settings).await;
             let _ = facts.send(Input::Reported { server: query.server, result }).await;
         });
     }

@@ -10,21 +10,21 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use evener_core::director::{Director, Input, KeptGroup, MemberFact, Moment};
-use evener_core::farm::group::{Order, Rules as GroupRules, TokenThrottle};
-use evener_core::node::group::Message;
+use evener_core::farm::group::{GroupRules, MemberOrder, TokenThrottle};
+use evener_core::node::group::GroupMessage;
 use evener_core::pool::Fact;
 use tokio::sync::mpsc;
 
 use super::drained;
-use crate::board::request::{GroupAnswer, GroupAsker};
+use crate::board::request::{GroupReply, GroupSender};
 use crate::config::{Config, GroupService, Tls};
 use crate::io::member_probe::probe_member;
 use crate::record::Recorder;
 use crate::redirect::{
-    Ask, Asker, Attendant, Desk, Front, Fronts, ListenError, Opened, Question, Reply, Responders, Rules,
-    Telling, ask_for_load, ask_for_report, read_tls,
+    Frontend, Frontends, GroupContext, GroupSockets, ListenError, MemberMessage, MemberQuery, MessageSender,
+    Reply, RequestLog, Responders, Rules, SlowPathServer, fetch_report, query_load, read_tls,
 };
-use crate::runtime::descriptors::Room;
+use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::spelling::meant;
 
@@ -32,8 +32,8 @@ use crate::runtime::spelling::meant;
 const MESSAGES: usize = 256;
 
 /// All that groups are served with.
-pub(super) struct Groups {
-    fronts: Arc<Fronts>,
+pub(super) struct GroupControl {
+    fronts: Arc<Frontends>,
     /// Authorities that have signed members' certificates, of groups whose members may show some.
     client_cas: BTreeMap<String, PathBuf>,
     /// By which members join, of each group that has some; and those of a file that is not in force yet.
@@ -43,41 +43,41 @@ pub(super) struct Groups {
     throttle: TokenThrottle,
     /// None while there was never a group.
     responders: Option<Responders>,
-    attendant: Attendant,
-    telling: Telling,
+    attendant: SlowPathServer,
+    request_log: RequestLog,
     directory: PathBuf,
     facts: mpsc::Sender<Input>,
     /// Where this daemon listens: no member is there.
     own: Arc<[SocketAddr]>,
 }
 
-impl Groups {
+impl GroupControl {
     /// For no groups yet; and the messages of members.
     pub(super) fn new(
         directory: &Path,
         facts: mpsc::Sender<Input>,
         recorder: &Arc<Recorder>,
-    ) -> (Groups, mpsc::Receiver<Ask>) {
-        let telling = Telling::new(Arc::clone(recorder));
-        let (asks, asked) = mpsc::channel(MESSAGES);
-        let groups = Groups {
+    ) -> (GroupControl, mpsc::Receiver<MemberMessage>) {
+        let request_log = RequestLog::new(Arc::clone(recorder));
+        let (messages, receiver) = mpsc::channel(MESSAGES);
+        let groups = GroupControl {
             fronts: Arc::default(),
             client_cas: BTreeMap::new(),
             tokens: BTreeMap::new(),
             next_tokens: BTreeMap::new(),
             throttle: TokenThrottle::default(),
             responders: None,
-            attendant: Attendant::start(telling.clone(), asks),
-            telling,
+            attendant: SlowPathServer::start(request_log.clone(), messages),
+            request_log,
             directory: directory.to_owned(),
             facts,
             own: Arc::new([]),
         };
-        (groups, asked)
+        (groups, receiver)
     }
 
     /// The redirectors of groups.
-    pub(super) fn fronts(&self) -> Arc<Fronts> {
+    pub(super) fn fronts(&self) -> Arc<Frontends> {
         Arc::clone(&self.fronts)
     }
 
@@ -85,7 +85,7 @@ impl Groups {
     ///
     /// # Errors
     /// What is refused.
-    pub(super) fn open(&mut self, config: &Config) -> Result<Option<Opened>, ListenError> {
+    pub(super) fn open(&mut self, config: &Config) -> Result<Option<GroupSockets>, ListenError> {
         self.next_tokens = tokens(config)?;
         if self.responders.is_none() {
             if config.groups.is_empty() {
@@ -94,7 +94,7 @@ impl Groups {
             let threads = available_parallelism().map_or(1, NonZero::get);
             let taker = self.attendant.taker();
             self.responders =
-                Some(Responders::start(threads, Room::make().redirected, &taker, &self.telling)?);
+                Some(Responders::start(threads, ClientLimits::make().redirected, &taker, &self.request_log)?);
         }
         let Some(responders) = &self.responders else { return Ok(None) };
         let mut opened = responders.open(&wanted(config))?;
@@ -108,7 +108,7 @@ impl Groups {
     }
 
     /// Goes on with the groups of a file, which core has begun; open connections stay.
-    pub(super) fn follow(&mut self, config: &Config, opened: Option<Opened>) {
+    pub(super) fn follow(&mut self, config: &Config, opened: Option<GroupSockets>) {
         self.tokens = std::mem::take(&mut self.next_tokens);
         self.own = listening(config);
         let mut fronts = BTreeMap::clone(&self.fronts.all());
@@ -153,9 +153,9 @@ impl Groups {
     }
 
     /// A member says something.
-    pub(super) fn answer(&mut self, director: &mut Director, now: Moment, ask: Ask) {
-        let Ask { group, from, verb, authorization, certificate, body, answer } = ask;
-        let asker = Asker::Stranger {
+    pub(super) fn answer(&mut self, director: &mut Director, now: Moment, ask: MemberMessage) {
+        let MemberMessage { group, from, verb, authorization, certificate, body, answer } = ask;
+        let asker = MessageSender::Stranger {
             from: from.ip(),
             authorization: authorization.as_deref(),
             certificate: certificate.as_ref(),
@@ -179,24 +179,26 @@ impl Groups {
         director: &mut Director,
         now: Moment,
         group: &str,
-        asker: &GroupAsker,
-        message: Message,
-    ) -> GroupAnswer {
+        asker: &GroupSender,
+        message: GroupMessage,
+    ) -> GroupReply {
         let asker = match asker {
-            GroupAsker::Stranger { from, authorization } => {
-                Asker::Stranger { from: *from, authorization: authorization.as_deref(), certificate: None }
-            }
-            GroupAsker::Operator => Asker::Operator,
+            GroupSender::Stranger { from, authorization } => MessageSender::Stranger {
+                from: *from,
+                authorization: authorization.as_deref(),
+                certificate: None,
+            },
+            GroupSender::Operator => MessageSender::Operator,
         };
         let reply = self.at_desk(director, now, group, |mut desk| desk.answer_read(asker, message));
         match reply {
             Some(Reply { status, kind, body }) => {
-                GroupAnswer { status, body, is_json: kind == "application/json" }
+                GroupReply { status, body, is_json: kind == "application/json" }
             }
             None => {
                 let known = meant(group, self.fronts.all().keys().map(String::as_str));
                 let body = format!("there is no server group {group}; {known}");
-                GroupAnswer { status: 404, body, is_json: false }
+                GroupReply { status: 404, body, is_json: false }
             }
         }
     }
@@ -207,38 +209,40 @@ impl Groups {
         director: &mut Director,
         now: Moment,
         group: &str,
-        answer: impl FnOnce(Desk<'_>) -> Result<Reply, Reply>,
+        answer: impl FnOnce(GroupContext<'_>) -> Result<Reply, Reply>,
     ) -> Option<Reply> {
         let (tokens, throttle) = (self.tokens.get(group), &mut self.throttle);
         let certifies = self.client_cas.contains_key(group);
         director.message(now, group, |now, group, members| {
-            answer(Desk { now, group, members, tokens, throttle, certifies })
+            answer(GroupContext { now, group, members, tokens, throttle, certifies })
         })
     }
 
     /// Carries out an order of a group.
-    pub(super) fn execute(&self, config: &Config, name: &str, order: Order) {
+    pub(super) fn execute(&self, config: &Config, name: &str, order: MemberOrder) {
         let own = Arc::clone(&self.own);
         match order {
-            Order::Probe { member, url, check, reach } => self.find_out(name, member, async move {
+            MemberOrder::Probe { member, url, check, reach } => self.find_out(name, member, async move {
                 MemberFact::Server(Fact::Probed(probe_member(&url, reach.as_ref(), &check, &own).await))
             }),
-            Order::Query { member, url, is_named, reach } => {
+            MemberOrder::Query { member, url, is_named, reach } => {
                 let here = config.groups.iter().filter(|service| service.group.name == name);
                 let from = here.flat_map(|service| &service.group.addresses).map(SocketAddr::ip).collect();
                 let ca = self.client_cas.get(name).cloned();
-                let question = Question { url, is_named, reach, own, from, ca };
-                self.find_out(name, member, async move { MemberFact::Queried(ask_for_load(question).await) });
+                let question = MemberQuery { url, is_named, reach, own, from, ca };
+                self.find_out(name, member, async move { MemberFact::Queried(query_load(question).await) });
             }
-            Order::Ask { member, url, settings, reach } => self.find_out(name, member, async move {
-                MemberFact::Server(Fact::Reported(ask_for_report(url, reach, own, settings).await))
-            }),
-            Order::Save { record } => {
+            MemberOrder::FetchReport { member, url, settings, reach } => {
+                self.find_out(name, member, async move {
+                    MemberFact::Server(Fact::Reported(fetch_report(url, reach, own, settings).await))
+                })
+            }
+            MemberOrder::Save { record } => {
                 if let Err(error) = replace(&self.record_path(name), &record) {
                     tracing::warn!(%error, service = name, "its members will be forgotten at a restart");
                 }
             }
-            Order::Publish(rules) => self.publish(name, rules),
+            MemberOrder::Publish(rules) => self.publish(name, rules),
         }
     }
 
@@ -249,7 +253,7 @@ impl Groups {
             // The group has begun by that.
             None => {
                 let mut fronts = BTreeMap::clone(&self.fronts.all());
-                fronts.insert(name.to_owned(), Arc::new(Front::new(name, rules)));
+                fronts.insert(name.to_owned(), Arc::new(Frontend::new(name, rules)));
                 self.fronts.publish(fronts);
             }
         }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use evener_core::director::transfer::KeptBack;
 use evener_core::farm::Service;
-use evener_core::farm::choose::{Content, Request, Why};
+use evener_core::farm::choose::{ChoiceReason, ConnectionRequest, RequestContent};
 use evener_core::net::Protocol;
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::net::wire::{ETHERNET_LEN, Mac};
@@ -26,7 +26,9 @@ use tokio::sync::mpsc;
 use super::RESTART;
 use super::executor::Executor;
 use crate::config::Config;
-use crate::handoff::{Answer, Chosen, FourTuple, Held, LOOPBACK, Matched, Question, framed};
+use crate::handoff::{
+    ChosenTarget, ControlQuery, ControlReply, FourTuple, HeldSegment, LOOPBACK, MatchedRoute, framed,
+};
 use crate::runtime::secret;
 
 /// Connections that a dispatcher decided of which it is to be told when they end, and how many of them are looked at in a second.
@@ -37,15 +39,15 @@ const ATTEMPTS: usize = 8;
 
 /// What handing over takes.
 #[derive(Default)]
-pub(super) struct Handing {
+pub(super) struct HandoffControl {
     /// Whose keys make cookies that servers believe.
     secret: Option<Secret>,
     /// Ways out, by interface.
     exits: BTreeMap<u32, LinkSocket>,
     /// Connections that are kept back; the sweep notes there those of which it finds nobody.
-    pub(super) kept_back: RefCell<KeptBack<Held>>,
+    pub(super) kept_back: RefCell<KeptBack<HeldSegment>>,
     /// Who reads what the data plane holds, for what is held when it is decided once more.
-    pub(super) again: Option<mpsc::Sender<Held>>,
+    pub(super) again: Option<mpsc::Sender<HeldSegment>>,
     /// Connections that the dispatcher has decided, and counts until it is told that they are over.
     dispatched: VecDeque<FourTuple>,
 }
@@ -83,41 +85,41 @@ impl Executor {
     }
 
     /// Answers who reads for the data plane. Who asked may have gone; that is no matter.
-    pub(super) fn answer_question(&mut self, question: Question) {
+    pub(super) fn answer_question(&mut self, question: ControlQuery) {
         match question {
-            Question::Choose { ends, matched, advice, answer } => {
+            ControlQuery::Choose { ends, matched, advice, answer } => {
                 let chosen =
                     self.by_routes(&ends, &matched, |this, content| this.choose(&ends, content, advice));
                 let _ = answer.send(chosen);
             }
-            Question::Decide { ends, matched, answer } => {
+            ControlQuery::Decide { ends, matched, answer } => {
                 let _ = answer
                     .send(self.by_routes(&ends, &matched, |this, content| this.decide_for(&ends, content)));
             }
-            Question::Stays { ends, matched, server, answer } => {
-                let stays = |this: &mut Self, _: Content<'_>| {
+            ControlQuery::Stays { ends, matched, server, answer } => {
+                let stays = |this: &mut Self, _: RequestContent<'_>| {
                     this.director.plan().tables.answers(server, matched.ring)
                 };
                 let _ = answer.send(self.by_routes(&ends, &matched, stays));
             }
-            Question::Pass { ends, held } => self.pass(&ends, held),
-            Question::Forward { ends, server, answer } => drop(answer.send(self.forward(&ends, server))),
-            Question::Close { ends } => self.close(&ends),
-            Question::Give { ends, server, packets, answer } => {
+            ControlQuery::Pass { ends, held } => self.pass(&ends, held),
+            ControlQuery::Forward { ends, server, answer } => drop(answer.send(self.forward(&ends, server))),
+            ControlQuery::Close { ends } => self.close(&ends),
+            ControlQuery::Give { ends, server, packets, answer } => {
                 let given = self.give(&ends, server, &packets);
                 let _ = answer.send(given);
             }
-            Question::Keep { ends } => {
+            ControlQuery::Keep { ends } => {
                 if let Some(vip) = self.vip_of(&ends) {
                     let punt = vip.handoff.map_or(NO_SERVER, |handoff| handoff.punt);
                     self.settle(&ends, &vip, punt);
                 }
             }
-            Question::Return { ends, server } => {
+            ControlQuery::Return { ends, server } => {
                 self.give_back(&ends, server);
                 self.release(&ends);
             }
-            Question::End { ends, held } => self.end(&ends, held),
+            ControlQuery::End { ends, held } => self.end(&ends, held),
         }
     }
 
@@ -131,9 +133,9 @@ impl Executor {
     fn choose(
         &mut self,
         ends: &FourTuple,
-        content: Content<'_>,
+        content: RequestContent<'_>,
         advice: Option<SocketAddr>,
-    ) -> Option<Chosen> {
+    ) -> Option<ChosenTarget> {
         let vip = self.vip_of(ends)?;
         let named = advice.and_then(|advice| self.slot_of(&vip, advice));
         let (server, why) = self.chosen(ends, &vip, content, named)?;
@@ -144,11 +146,11 @@ impl Executor {
             return None;
         }
         self.keep_back(ends, &vip);
-        let advised = why == Why::Named;
+        let advised = why == ChoiceReason::Named;
         if advised && self.handing.dispatched.len() < DISPATCHED_MAX {
             self.handing.dispatched.push_back(*ends);
         }
-        Some(Chosen {
+        Some(ChosenTarget {
             server,
             own: SocketAddr::new(own, proxy_port.unwrap_or(ends.service.port())),
             proxied: proxy_port.is_some(),
@@ -161,7 +163,7 @@ impl Executor {
 
     /// The same for another node, which has the client. A session counts it, until that node says that it is over; asked again, the
     /// answer is the same.
-    fn decide_for(&mut self, ends: &FourTuple, content: Content<'_>) -> Option<SocketAddr> {
+    fn decide_for(&mut self, ends: &FourTuple, content: RequestContent<'_>) -> Option<SocketAddr> {
         let vip = self.vip_of(ends)?;
         let (server, _) = self.chosen(ends, &vip, content, self.active_session(ends, &vip))?;
         let own = self.address_of(server)?;
@@ -176,10 +178,10 @@ impl Executor {
         &self,
         ends: &FourTuple,
         vip: &Vip,
-        content: Content<'_>,
+        content: RequestContent<'_>,
         named: Option<u16>,
-    ) -> Option<(u16, Why)> {
-        let request = Request { client: Some(ends.client), content, named };
+    ) -> Option<(u16, ChoiceReason)> {
+        let request = ConnectionRequest { client: Some(ends.client), content, named };
         let choice = self.director.plan().choose(&self.plane.memory(), vip, &request).ok()?;
         Some((choice.server, choice.why))
     }
@@ -208,16 +210,17 @@ impl Executor {
     fn by_routes<T: Default>(
         &mut self,
         ends: &FourTuple,
-        matched: &Matched,
-        then: impl FnOnce(&mut Self, Content<'_>) -> T,
-    ) -> Answer<T> {
+        matched: &MatchedRoute,
+        then: impl FnOnce(&mut Self, RequestContent<'_>) -> T,
+    ) -> ControlReply<T> {
         let routes = self.vip_of(ends).and_then(|vip| self.director.plan().tables.routes.get(&vip.service));
         match routes.map(|routes| matched.is_by(routes)) {
-            Some(true) => {
-                Answer::Is(then(self, Content::Routed { route: matched.route, ring: matched.ring }))
-            }
-            Some(false) => Answer::Changed,
-            None => Answer::Is(T::default()),
+            Some(true) => ControlReply::Is(then(
+                self,
+                RequestContent::Routed { route: matched.route, ring: matched.ring },
+            )),
+            Some(false) => ControlReply::Changed,
+            None => ControlReply::Is(T::default()),
         }
     }
 

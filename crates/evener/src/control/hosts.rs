@@ -20,7 +20,7 @@ use crate::io::network::Network;
 use crate::runtime::secret;
 
 /// A datagram, and where it is said to be from.
-pub(super) type Heard = (SocketAddr, Vec<u8>);
+pub(super) type ReceivedDatagram = (SocketAddr, Vec<u8>);
 
 /// Longer than any datagram of ours.
 const DATAGRAM_BYTES: usize = 1_024;
@@ -35,14 +35,14 @@ pub(super) fn ring_seed(secret: &Secret) -> Seed {
 }
 
 /// Where other hosts are heard and spoken to.
-pub(super) struct Hosts {
+pub(super) struct HostSocket {
     pub(super) identity: Identity,
     pub(super) secret: Secret,
     port: u16,
     socket: Arc<UdpSocket>,
 }
 
-impl Hosts {
+impl HostSocket {
     /// Begins to listen; datagrams come by the receiver.
     ///
     /// # Errors
@@ -51,11 +51,11 @@ impl Hosts {
         port: u16,
         identity: Identity,
         secret: Secret,
-    ) -> io::Result<(Hosts, mpsc::Receiver<Heard>)> {
+    ) -> io::Result<(HostSocket, mpsc::Receiver<ReceivedDatagram>)> {
         let socket = Arc::new(UdpSocket::bind((identity.address, port)).await?);
-        let (heard, receiver) = mpsc::channel(QUEUE);
-        tokio::spawn(listen(socket.clone(), heard));
-        Ok((Hosts { identity, secret, port, socket }, receiver))
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        tokio::spawn(listen(socket.clone(), sender));
+        Ok((HostSocket { identity, secret, port, socket }, receiver))
     }
 
     /// The key of datagrams.
@@ -115,13 +115,13 @@ impl Executor {
     }
 }
 
-async fn listen(socket: Arc<UdpSocket>, heard: mpsc::Sender<Heard>) {
+async fn listen(socket: Arc<UdpSocket>, sender: mpsc::Sender<ReceivedDatagram>) {
     let mut buffer = [0; DATAGRAM_BYTES];
     loop {
         match socket.recv_from(&mut buffer).await {
             Ok((len, from)) => {
                 let datagram = buffer.get(..len).unwrap_or_default().to_vec();
-                if let Err(mpsc::error::TrySendError::Closed(_)) = heard.try_send((from, datagram)) {
+                if let Err(mpsc::error::TrySendError::Closed(_)) = sender.try_send((from, datagram)) {
                     return;
                 }
             }

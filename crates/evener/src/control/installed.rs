@@ -23,7 +23,7 @@ impl Executor {
         let parts = engine.installed();
         let mut installed = Installed::clone(&self.showing.installed);
         for event in installed.note(found) {
-            self.bus.tell(event);
+            self.bus.publish(event);
         }
         installed.parts = parts;
         installed.parts.extend(self.settings.changed().map(Part::Setting));

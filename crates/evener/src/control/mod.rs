@@ -11,13 +11,13 @@ pub(crate) mod hosts;
 mod installed;
 mod interfaces;
 mod names;
+mod publisher;
 mod reading;
 mod rehandoff;
 mod reload;
-mod showing;
 mod start;
-mod telling;
 mod totals;
+mod trace_control;
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -28,28 +28,28 @@ use evener_core::farm::plan::ServerName;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout_at};
 
-use reading::Reading;
+use reading::FileReader;
 
 use crate::agent::local_server::LocalServer;
-use crate::board::request::Request;
+use crate::board::request::ControlRequest;
 use crate::cli;
 use crate::events::log::Log;
-use crate::events::{Bus, Event};
-use crate::handoff::{Held, Question};
-use crate::io::neighbours::Frame;
+use crate::events::{Bus, DaemonEvent};
+use crate::handoff::{ControlQuery, HeldSegment};
+use crate::io::neighbours::ReceivedFrame;
 use crate::io::network;
 use crate::io::network::path_mtu::PathMtu;
-use crate::redirect::Ask;
+use crate::redirect::MemberMessage;
 use crate::runtime::Exit;
 use crate::runtime::day::second_of_day;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
-use crate::runtime::signals::{Signals, Wish};
-use changing::{Done, ExecuteError};
-use draining::Draining;
+use crate::runtime::signals::{ProcessSignals, SignalAction};
+use changing::{ChangeResult, ExecuteError};
+use draining::PendingDrain;
 use executor::Executor;
-use hosts::Heard;
-use reload::{Checking, Fixed, Reloading};
+use hosts::ReceivedDatagram;
+use reload::{AddressCheck, PendingReload, StartupSettings};
 use start::StartError;
 
 /// Between two portions of the sweep through the session table.
@@ -74,7 +74,7 @@ const RESTART: &str = "restart the daemon for that (`evener run --keep` leaves t
 const REQUESTS: usize = 64;
 
 /// Runs the daemon until it is told to stop.
-pub fn run(args: &cli::Run) -> Exit {
+pub fn run(args: &cli::RunArgs) -> Exit {
     log::start();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
@@ -94,10 +94,10 @@ pub fn run(args: &cli::Run) -> Exit {
     let done = runtime.block_on(async {
         let mut daemon = start::start(&args.config, bus).await?;
         let end = daemon.serve().await;
-        if end == Wish::Dismantle {
+        if end == SignalAction::Dismantle {
             daemon.executor.groups.forget();
         }
-        daemon.leave(args.keep && end != Wish::Dismantle).await
+        daemon.leave(args.keep && end != SignalAction::Dismantle).await
     });
     drop(written);
     match done {
@@ -131,40 +131,40 @@ struct Daemon {
     config_path: PathBuf,
     directory: PathBuf,
     /// What of the file is read at the start only, as it was then.
-    fixed: Fixed,
-    frames: mpsc::Receiver<Frame>,
-    requests: mpsc::Receiver<Request>,
+    fixed: StartupSettings,
+    frames: mpsc::Receiver<ReceivedFrame>,
+    requests: mpsc::Receiver<ControlRequest>,
     network_changes: mpsc::Receiver<()>,
     path_mtus: mpsc::Receiver<PathMtu>,
     /// What other hosts say.
-    heard: mpsc::Receiver<Heard>,
+    datagrams: mpsc::Receiver<ReceivedDatagram>,
     /// What those ask who read for the data plane.
-    questions: mpsc::Receiver<Question>,
+    questions: mpsc::Receiver<ControlQuery>,
     /// Later requests that other servers are for.
-    held: mpsc::Receiver<Held>,
+    held: mpsc::Receiver<HeldSegment>,
     /// What this host is as a server, where every host is director and server.
     local_server: Option<LocalServer>,
     /// What came of probes and of questions to servers.
     facts: mpsc::Receiver<Input>,
     /// Files that are read for a reload.
-    reading: Reading,
+    reading: FileReader,
     /// Messages of groups' members.
-    asked: mpsc::Receiver<Ask>,
+    member_messages: mpsc::Receiver<MemberMessage>,
     /// A reload whose addresses are asked for, or that waits for the engine; and drains that do.
-    checking: Option<Checking>,
-    reloading: Option<Reloading>,
-    draining: Vec<Draining>,
+    checking: Option<AddressCheck>,
+    reloading: Option<PendingReload>,
+    draining: Vec<PendingDrain>,
     _lock: Lock,
 }
 
 impl Daemon {
     /// The loop. Ends with SIGTERM or SIGINT, or with SIGQUIT.
-    async fn serve(&mut self) -> Wish {
-        let mut signals = match Signals::new() {
+    async fn serve(&mut self) -> SignalAction {
+        let mut signals = match ProcessSignals::new() {
             Ok(signals) => signals,
             Err(error) => {
                 tracing::error!(%error, "signals can't be heard");
-                return Wish::Stop;
+                return SignalAction::Stop;
             }
         };
         let mut sweep = tokio::time::interval(SWEEP);
@@ -175,29 +175,29 @@ impl Daemon {
         let mut reread = Some(Instant::now() + REREAD);
         let mut fit = Instant::now();
         loop {
-            self.say_ready();
+            self.print_ready();
             let wake = self.next_wake();
             tokio::select! {
-                wish = signals.next() => match wish {
+                action = signals.next() => match action {
                     // What came of it is told on the bus.
-                    Wish::Reload => self.begin_reload(None),
+                    SignalAction::Reload => self.begin_reload(None),
                     end => return end,
                 },
-                Some(frame) = self.frames.recv() => self.hear_frame(frame).await,
-                () = until(self.checking.as_ref().map(|checking| checking.asked.until)) => {
+                Some(frame) = self.frames.recv() => self.receive_frame(frame).await,
+                () = until(self.checking.as_ref().map(|checking| checking.probed.until)) => {
                     self.order_checked().await;
                 }
                 Some(PathMtu { from, to, mtu }) = self.path_mtus.recv() => {
-                    self.executor.tell(Input::PathMtu { from, to, mtu });
+                    self.executor.handle_fact(Input::PathMtu { from, to, mtu });
                 }
-                Some((from, bytes)) = self.heard.recv() => {
-                    self.executor.tell(Input::Datagram { from, bytes });
+                Some((from, bytes)) = self.datagrams.recv() => {
+                    self.executor.handle_fact(Input::Datagram { from, bytes });
                 }
                 Some(fact) = self.facts.recv() => {
                     self.executor.names.answered(&fact);
-                    self.executor.tell(fact);
+                    self.executor.handle_fact(fact);
                 }
-                Some(ask) = self.asked.recv() => self.executor.answer_member(ask),
+                Some(message) = self.member_messages.recv() => self.executor.answer_member(message),
                 done = self.executor.changing.done() => self.settled(done).await,
                 Some(read) = self.reading.done.recv(), if self.is_free() => self.reload(read).await,
                 Some(request) = self.requests.recv() => self.answer(request).await,
@@ -229,7 +229,7 @@ impl Daemon {
                     if let Some(local_server) = &mut self.local_server {
                         local_server.renew_cookies();
                         if let Some(speaker) = local_server.speaker() {
-                            speaker.tell_over(&over);
+                            speaker.announce_ended(&over);
                         }
                     }
                 }
@@ -243,10 +243,10 @@ impl Daemon {
         self.checking.is_none() && self.reloading.is_none()
     }
 
-    fn say_ready(&mut self) {
+    fn print_ready(&mut self) {
         let Some(serving) = self.executor.take_ready() else { return };
         self.executor.names.begin();
-        self.executor.bus.tell(Event::Ready { serving });
+        self.executor.bus.publish(DaemonEvent::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
             tracing::debug!(%error, "the service manager was not told");
@@ -264,7 +264,7 @@ impl Daemon {
         }
         match network::read().await {
             Ok(network) => {
-                self.executor.tell(Input::Network(Box::new(network)));
+                self.executor.handle_fact(Input::Network(Box::new(network)));
                 if self.reloading.is_none() {
                     self.restore_server().await;
                 }
@@ -288,28 +288,28 @@ impl Daemon {
     }
 
     /// Reads the file again; what comes of that is answered once it is read.
-    fn begin_reload(&mut self, answer: Option<reading::Answer>) {
+    fn begin_reload(&mut self, answer: Option<reading::ReloadReply>) {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading]);
         self.reading.begin(&self.config_path, answer);
     }
 
-    async fn answer(&mut self, request: Request) {
+    async fn answer(&mut self, request: ControlRequest) {
         // Who asked may have gone; that is no matter.
         match request {
-            Request::Ping(to) => drop(to.send(())),
-            Request::Drain { service, server, drain, answer } => {
+            ControlRequest::Ping(to) => drop(to.send(())),
+            ControlRequest::Drain { service, server, drain, answer } => {
                 self.begin_drain(&ServerName { service, server }, drain, answer);
             }
-            Request::Group { group, asker, message, answer } => {
-                drop(answer.send(self.executor.answer_group(&group, &asker, message)));
+            ControlRequest::Group { group, sender, message, answer } => {
+                drop(answer.send(self.executor.answer_group(&group, &sender, message)));
             }
-            Request::Trace(client, to) => drop(to.send(self.executor.follow(client))),
-            Request::Reload(to) => self.begin_reload(Some(to)),
+            ControlRequest::Trace(client, to) => drop(to.send(self.executor.follow(client))),
+            ControlRequest::Reload(to) => self.begin_reload(Some(to)),
         }
     }
 
     /// Goes on with what became of a change, and answers whoever waits for it.
-    async fn settled(&mut self, done: Done) {
+    async fn settled(&mut self, done: ChangeResult) {
         let (number, result) = self.executor.take(done);
         let reloading = self.reloading.take_if(|reloading| reloading.number == number);
         self.finish_drains(number, &result, reloading.is_some());
@@ -324,7 +324,7 @@ impl Daemon {
     /// Leaves the farm as it should be left.
     async fn leave(mut self, keep: bool) -> Result<(), StartError> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        self.executor.bus.tell(Event::Stopping);
+        self.executor.bus.publish(DaemonEvent::Stopping);
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
             drained::forget(&self.directory);
@@ -332,7 +332,7 @@ impl Daemon {
         }
         self.executor.groups.end();
         if !keep && self.executor.identity().is_some() {
-            self.executor.tell(Input::Leave);
+            self.executor.handle_fact(Input::Leave);
             let until = Instant::now() + HANDOVER;
             while let Ok(done) = timeout_at(until, self.executor.changing.done()).await {
                 // Nobody waits for this answer any more.

@@ -19,7 +19,7 @@ const READERS_MAX: usize = 4;
 
 /// A file and what it names.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct LoadedFiles {
     pub(super) config: Config,
     pub(super) dns: DnsFiles,
 }
@@ -44,37 +44,37 @@ pub(super) enum DnsFileError {
 }
 
 /// Who waits to hear what came of a reload.
-pub(super) type Answer = oneshot::Sender<Result<String, String>>;
+pub(super) type ReloadReply = oneshot::Sender<Result<String, String>>;
 
 /// A file that was read, or why it wasn't, in words.
-pub(super) struct Read {
+pub(super) struct FileRead {
     /// Greater for those that were begun later.
     number: u64,
-    pub(super) answer: Option<Answer>,
-    pub(super) files: Result<Files, String>,
+    pub(super) answer: Option<ReloadReply>,
+    pub(super) files: Result<LoadedFiles, String>,
 }
 
 /// The reading that goes on.
-pub(super) struct Reading {
-    results: mpsc::Sender<Read>,
-    pub(super) done: mpsc::Receiver<Read>,
+pub(super) struct FileReader {
+    results: mpsc::Sender<FileRead>,
+    pub(super) done: mpsc::Receiver<FileRead>,
     /// Held by each thread for as long as it reads.
     readers: Arc<()>,
-    begun: u64,
+    started: u64,
     /// The last that was put in force.
     followed: u64,
 }
 
-impl Reading {
-    pub(super) fn new() -> Reading {
+impl FileReader {
+    pub(super) fn new() -> FileReader {
         let (results, done) = mpsc::channel(READERS_MAX);
-        Reading { results, done, readers: Arc::new(()), begun: 0, followed: 0 }
+        FileReader { results, done, readers: Arc::new(()), started: 0, followed: 0 }
     }
 
     /// Begins to read a file, for somebody who waits or for nobody.
-    pub(super) fn begin(&mut self, path: &Path, answer: Option<Answer>) {
-        self.begun += 1;
-        let (number, results, path) = (self.begun, self.results.clone(), path.to_owned());
+    pub(super) fn begin(&mut self, path: &Path, answer: Option<ReloadReply>) {
+        self.started += 1;
+        let (number, results, path) = (self.started, self.results.clone(), path.to_owned());
         let reader = (Arc::strong_count(&self.readers) <= READERS_MAX).then(|| Arc::clone(&self.readers));
         tokio::spawn(async move {
             let files = match reader {
@@ -84,12 +84,12 @@ impl Reading {
                 }
             };
             // the loop ends first only when the daemon does
-            let _ = results.send(Read { number, answer, files }).await;
+            let _ = results.send(FileRead { number, answer, files }).await;
         });
     }
 
     /// Whether a file is to be followed still, and not one that was read sooner though it was asked for later.
-    pub(super) fn is_latest(&mut self, read: &Read) -> bool {
+    pub(super) fn is_latest(&mut self, read: &FileRead) -> bool {
         let is_latest = read.number > self.followed;
         if is_latest && read.files.is_ok() {
             self.followed = read.number;
@@ -99,7 +99,7 @@ impl Reading {
 }
 
 /// Reads a file, on a thread that holds `reader` for as long as it does.
-async fn read_within(timeout: Duration, path: PathBuf, reader: Arc<()>) -> Result<Files, String> {
+async fn read_within(timeout: Duration, path: PathBuf, reader: Arc<()>) -> Result<LoadedFiles, String> {
     let name = path.display().to_string();
     reader::within(timeout, &name, move || {
         let _reader = reader;
@@ -108,7 +108,7 @@ async fn read_within(timeout: Duration, path: PathBuf, reader: Arc<()>) -> Resul
     .await?
 }
 
-fn read(path: &Path) -> Result<Files, String> {
+fn read(path: &Path) -> Result<LoadedFiles, String> {
     let config = config::load(path).map_err(|problems| {
         let colour = std::io::stderr().is_terminal();
         format!("the file has errors\n{}", problems.render(colour))
@@ -117,7 +117,7 @@ fn read(path: &Path) -> Result<Files, String> {
         return Err(StartError::NoService(path.to_owned()).to_string());
     }
     let dns = read_dns_files(&config).map_err(|error| error.to_string())?;
-    Ok(Files { config, dns })
+    Ok(LoadedFiles { config, dns })
 }
 
 /// The files that `[dns]` names.
@@ -173,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn reloads_that_never_end_are_bounded_and_older_ones_are_not_followed() {
         let path = fifo("reading-many");
-        let mut reading = Reading::new();
+        let mut reading = FileReader::new();
         for _ in 0..=READERS_MAX {
             reading.begin(&path, None);
         }
@@ -182,7 +182,7 @@ mod tests {
         assert!(refused.files.as_ref().unwrap_err().contains("still wait"));
         // as if that one had been read
         refused.files =
-            Ok(Files { config: crate::config::parse(FILE, "x").unwrap(), dns: DnsFiles::default() });
+            Ok(LoadedFiles { config: crate::config::parse(FILE, "x").unwrap(), dns: DnsFiles::default() });
         assert!(reading.is_latest(&refused));
         end(&path);
         for _ in 0..READERS_MAX {

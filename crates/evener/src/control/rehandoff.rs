@@ -9,25 +9,28 @@ use evener_core::path::decide::{self, Decision, Memory, Reason, Verdict};
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
 use evener_core::path::sessions::{SessionKey, Value};
 use evener_core::path::tables::{Tables, Vip};
-use evener_dataplane::Moving;
+use evener_dataplane::RehandoffSegment;
 use tokio::sync::mpsc;
 
 use super::executor::Executor;
 use super::handoff::session_key;
 use super::now_ms;
-use crate::handoff::{FourTuple, Held, Move};
+use crate::handoff::{FourTuple, HeldSegment, Rehandoff};
 
 /// Segments that wait for the loop.
 const HELD: usize = 4_096;
 impl Executor {
     /// Has the data plane give what it holds to whoever reads this.
-    pub(super) fn held(&mut self) -> mpsc::Receiver<Held> {
+    pub(super) fn held(&mut self) -> mpsc::Receiver<HeldSegment> {
         let (sender, held) = mpsc::channel(HELD);
         self.handing.again = Some(sender.clone());
-        let mover = Arc::new(move |Moving { reason, ifindex, server, frame, is_whole }: Moving<'_>| {
-            // What finds no room is an orphan: see `Executor::keeps_back`.
-            let _ = sender.try_send(Held { reason, ifindex, server, frame: frame.to_vec(), is_whole });
-        });
+        let mover = Arc::new(
+            move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
+                // What finds no room is an orphan: see `Executor::keeps_back`.
+                let _ =
+                    sender.try_send(HeldSegment { reason, ifindex, server, frame: frame.to_vec(), is_whole });
+            },
+        );
         if let Some(engine) = self.changing.engine() {
             engine.moves(mover);
         }
@@ -36,7 +39,7 @@ impl Executor {
 
     /// Looks at a segment that the data plane has held: it may begin a later request that other servers are for. `None`: it doesn't, and
     /// what could be done is done.
-    pub(super) fn take_up(&mut self, held: Held) -> Option<Move> {
+    pub(super) fn take_up(&mut self, held: HeldSegment) -> Option<Rehandoff> {
         let own = self.director.links().get(&held.ifindex).copied();
         let Parsed::Segment(segment) = parse(&held.frame, own) else { return None };
         let ends = FourTuple::of(&segment);
@@ -56,7 +59,7 @@ impl Executor {
         match self.address_of(server) {
             Some(at) => {
                 self.keep_back(&ends, &vip);
-                Some(Move { ends, at, header, payload, held })
+                Some(Rehandoff { ends, at, header, payload, held })
             }
             // What this host carries stays here.
             None if self.director.plan().tables.pools.get(&server) == Some(&u64::MAX) => {
@@ -73,20 +76,20 @@ impl Executor {
     }
 
     /// Has a connection stay with the server that it has, which gets what was held.
-    pub(super) fn pass(&mut self, ends: &FourTuple, held: Held) {
+    pub(super) fn pass(&mut self, ends: &FourTuple, held: HeldSegment) {
         self.give_back(ends, held.server);
         self.let_pass(held);
         self.release(ends);
     }
 
     /// Sends on what was held, to the server that the connection has.
-    fn let_pass(&mut self, held: Held) {
+    fn let_pass(&mut self, held: HeldSegment) {
         self.carry_out(held, decide::stay);
     }
 
     /// Tells a client that its connection is over, which then has a session no longer than its last packets need. They go to
     /// its server: the segment may have been forged, by somebody whom the client doesn't believe either.
-    pub(super) fn end(&mut self, ends: &FourTuple, held: Held) {
+    pub(super) fn end(&mut self, ends: &FourTuple, held: HeldSegment) {
         self.give_back(ends, held.server);
         if let Some(vip) = self.vip_of(ends) {
             self.handing.kept_back.get_mut().end(&session_key(ends, &vip));
@@ -99,8 +102,8 @@ impl Executor {
         let Some(vip) = self.vip_of(ends) else { return };
         let (memory, key) = (self.plane.memory(), session_key(ends, &vip));
         let found = memory.sessions.find(key, key.hash(memory.seed), self.plane.now());
-        let nobody = vip.handoff.map(|handoff| handoff.held);
-        if found.map(|found| found.value.server()) == nobody {
+        let blackhole = vip.handoff.map(|handoff| handoff.held);
+        if found.map(|found| found.value.server()) == blackhole {
             self.note(ends, &vip, server);
         }
     }
@@ -111,7 +114,7 @@ impl Executor {
     }
 
     /// Keeps a segment until its connection has a server. By now it may have one.
-    fn keep(&mut self, ends: &FourTuple, vip: &Vip, held: Held) {
+    fn keep(&mut self, ends: &FourTuple, vip: &Vip, held: HeldSegment) {
         let free = self.handing.kept_back.get_mut().keep(&session_key(ends, vip), held);
         if let Some(held) = free {
             self.decide_again(held);
@@ -126,7 +129,7 @@ impl Executor {
     }
 
     /// Decides a segment once more, as if it came now.
-    fn decide_again(&mut self, held: Held) {
+    fn decide_again(&mut self, held: HeldSegment) {
         if !held.is_whole {
             return;
         }
@@ -136,7 +139,7 @@ impl Executor {
             decide::decide(&self.director.plan().tables, &self.plane.memory(), &mut packet, self.plane.now());
         match (decision.verdict, decision.reason) {
             (Verdict::Hold, Reason::Moves) => {
-                let moving = Held { reason: Reason::Moves, server: decision.server, ..held };
+                let moving = HeldSegment { reason: Reason::Moves, server: decision.server, ..held };
                 self.handing.again.as_ref().map(|again| again.try_send(moving));
             }
             _ => self.send_decided(&decision, &mut packet),
@@ -153,7 +156,11 @@ impl Executor {
         }
     }
 
-    fn carry_out(&mut self, held: Held, decide: fn(&Tables, &Memory<'_>, &mut Packet<'_>, u32) -> Decision) {
+    fn carry_out(
+        &mut self,
+        held: HeldSegment,
+        decide: fn(&Tables, &Memory<'_>, &mut Packet<'_>, u32) -> Decision,
+    ) {
         let mut buffer = [&[0; HEADROOM][..], &held.frame].concat();
         let mut packet = Packet::new(&mut buffer, HEADROOM, held.ifindex);
         let decision =

@@ -9,21 +9,21 @@ use evener_core::net::wire::Mac;
 use evener_core::path::sessions::{buckets_for, sessions_for};
 
 use super::changing::ExecuteError;
-use super::conflicts::Asked;
+use super::conflicts::ProbedAddresses;
 use super::names::OpenedNames;
-use super::reading::{Answer, Files, Read};
-use super::telling::open_log;
+use super::reading::{FileRead, LoadedFiles, ReloadReply};
+use super::trace_control::open_log;
 use super::{Daemon, IDLE_ENGINE, RESTART, display};
-use crate::board::Loaded;
-use crate::config::{Admin, Config, Engine};
-use crate::events::Event;
-use crate::io::neighbours::Frame;
+use crate::board::LoadedFile;
+use crate::config::{AdminConfig, Config, EngineConfig};
+use crate::events::DaemonEvent;
+use crate::io::neighbours::ReceivedFrame;
 use crate::io::network::{self, Network, NetworkError};
-use crate::redirect::Opened;
+use crate::redirect::GroupSockets;
 
 impl Daemon {
     /// Begins with a file that was read.
-    pub(super) async fn reload(&mut self, read: Read) {
+    pub(super) async fn reload(&mut self, read: FileRead) {
         let error = match (self.reading.is_latest(&read), read.files) {
             (false, _) => {
                 let later = "nothing was changed: a reload that was asked for later is in force";
@@ -31,8 +31,8 @@ impl Daemon {
             }
             (true, Ok(files)) => match self.prepare(files).await {
                 Ok((file, None)) => return self.order(file, read.answer),
-                Ok((file, Some(asked))) => {
-                    self.checking = Some(Checking { asked, file, answer: read.answer });
+                Ok((file, Some(probed))) => {
+                    self.checking = Some(AddressCheck { probed, file, answer: read.answer });
                     return;
                 }
                 Err(error) => error,
@@ -42,17 +42,17 @@ impl Daemon {
         self.refuse_reload(error, read.answer).await;
     }
 
-    async fn refuse_reload(&mut self, error: String, answer: Option<Answer>) {
-        self.executor.tell(Input::ReloadRefused { error: error.clone() });
+    async fn refuse_reload(&mut self, error: String, answer: Option<ReloadReply>) {
+        self.executor.handle_fact(Input::ReloadRefused { error: error.clone() });
         self.reloaded(Err(error), answer).await;
     }
 
     /// Takes in a frame, by which a file may be refused whose addresses are asked for.
-    pub(super) async fn hear_frame(&mut self, frame: Frame) {
+    pub(super) async fn receive_frame(&mut self, frame: ReceivedFrame) {
         let network = self.executor.director.network();
-        let owner = self.checking.as_ref().and_then(|checking| checking.asked.owner(&frame, network).err());
-        let Frame { ifindex, bytes } = frame;
-        self.executor.tell(Input::Frame { ifindex, bytes });
+        let owner = self.checking.as_ref().and_then(|checking| checking.probed.owner(&frame, network).err());
+        let ReceivedFrame { ifindex, bytes } = frame;
+        self.executor.handle_fact(Input::Frame { ifindex, bytes });
         let Some(owner) = owner else { return };
         if let Some(checking) = self.checking.take() {
             self.refuse_reload(owner.to_string(), checking.answer).await;
@@ -62,30 +62,30 @@ impl Daemon {
     /// The time is over in which others could answer for the addresses of a file. Answers may wait here.
     pub(super) async fn order_checked(&mut self) {
         while let Ok(frame) = self.frames.try_recv() {
-            self.hear_frame(frame).await;
+            self.receive_frame(frame).await;
         }
-        if let Some(Checking { file, answer, .. }) = self.checking.take() {
+        if let Some(AddressCheck { file, answer, .. }) = self.checking.take() {
             self.order(file, answer);
         }
     }
 
     /// Orders that the farm of a file be in force, or nothing of it.
-    fn order(&mut self, file: File, answer: Option<Answer>) {
-        let File { config, farm, network, links, opened, opened_names } = file;
+    fn order(&mut self, file: CheckedFile, answer: Option<ReloadReply>) {
+        let CheckedFile { config, farm, network, links, opened, opened_names } = file;
         let later = self.fixed.differences(&config);
-        let loaded = Loaded { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
+        let loaded = LoadedFile { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
         self.executor.showing.will_load(Some(loaded));
         let groups = self.executor.groups.kept(&config);
         self.executor.names.will_follow(Some(opened_names));
         let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, groups };
-        self.executor.tell(reload);
+        self.executor.handle_fact(reload);
         let number = self.executor.director.awaited().unwrap_or_default();
-        self.reloading = Some(Reloading { number, config, later, opened, answer });
+        self.reloading = Some(PendingReload { number, config, later, opened, answer });
     }
 
     /// Goes on with a file that is in force, or with the one before.
-    pub(super) async fn finish_reload(&mut self, reloading: Reloading, result: Result<(), ExecuteError>) {
-        let Reloading { config, later, opened, answer, .. } = reloading;
+    pub(super) async fn finish_reload(&mut self, reloading: PendingReload, result: Result<(), ExecuteError>) {
+        let PendingReload { config, later, opened, answer, .. } = reloading;
         self.executor.showing.will_load(None);
         self.executor.names.will_follow(None);
         let done = result.map_err(|error| error.to_string()).map(|()| {
@@ -98,7 +98,7 @@ impl Daemon {
     }
 
     /// Has the rest of the daemon go by the file in force, and says which that is; gives the keys that take a restart.
-    async fn reloaded(&mut self, done: Result<Option<String>, String>, to: Option<Answer>) {
+    async fn reloaded(&mut self, done: Result<Option<String>, String>, to: Option<ReloadReply>) {
         if done.is_ok() {
             self.executor.warn_of_host();
         }
@@ -107,7 +107,7 @@ impl Daemon {
         self.executor.follow_network();
         self.show_local();
         let (file, is_in_force) = (display(&self.config_path), done.is_ok());
-        let said = match done {
+        let reply = match done {
             Ok(later) => self.follow_log().map(|()| match later {
                 Some(keys) => format!("{file} is in force, but for {keys}: {}", remedy(&keys)),
                 None => format!("{file} is in force"),
@@ -120,20 +120,23 @@ impl Daemon {
                 Err(format!("nothing was changed: {why}"))
             }
         };
-        self.executor.bus.tell(match &said {
-            Err(error) if !is_in_force => Event::ReloadRefused { file, error: error.clone() },
+        self.executor.bus.publish(match &reply {
+            Err(error) if !is_in_force => DaemonEvent::ReloadRefused { file, error: error.clone() },
             Ok(_) | Err(_) => {
-                let Loaded { restart_for, trouble, .. } = &self.executor.showing.about().loaded;
+                let LoadedFile { restart_for, trouble, .. } = &self.executor.showing.about().loaded;
                 let restart_for = restart_for.clone().map(|keys| (keys.clone(), remedy(&keys)));
-                Event::Reloaded { file, restart_for, trouble: trouble.clone() }
+                DaemonEvent::Reloaded { file, restart_for, trouble: trouble.clone() }
             }
         });
-        answer(to, said);
+        answer(to, reply);
     }
 
     /// Looks whether anything speaks against a file that would keep a daemon from starting with it.
     /// Addresses that it newly has are asked for then.
-    async fn prepare(&mut self, Files { config, dns }: Files) -> Result<(File, Option<Asked>), String> {
+    async fn prepare(
+        &mut self,
+        LoadedFiles { config, dns }: LoadedFiles,
+    ) -> Result<(CheckedFile, Option<ProbedAddresses>), String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
         let idle = self.executor.is_idle();
         if idle && config.takes_packets() {
@@ -152,23 +155,28 @@ impl Daemon {
         open_log(&config)?;
         let farm = config.description();
         if !idle {
-            self.hear(&farm, &network, &links)?;
+            self.listen_on_links(&farm, &network, &links)?;
         }
-        let asked = Asked::ask(&self.executor, &farm, &links);
+        let probed = ProbedAddresses::send(&self.executor, &farm, &links);
         if let Some(local_server) = &mut self.local_server {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
         let opened = self.executor.groups.open(&config).map_err(|error| error.to_string())?;
         let opened_names = self.executor.names.open(&config, dns).map_err(|error| error.to_string())?;
-        Ok((File { config, farm, network, links, opened, opened_names }, asked))
+        Ok((CheckedFile { config, farm, network, links, opened, opened_names }, probed))
     }
 
     /// Hears the neighbours of a file's farm, too.
-    fn hear(&mut self, farm: &Farm, network: &Network, links: &BTreeMap<u32, Mac>) -> Result<(), String> {
-        let mut heard = self.executor.director.links().clone();
-        heard.extend(links);
+    fn listen_on_links(
+        &mut self,
+        farm: &Farm,
+        network: &Network,
+        links: &BTreeMap<u32, Mac>,
+    ) -> Result<(), String> {
+        let mut links_before = self.executor.director.links().clone();
+        links_before.extend(links);
         let ipv6 = farm.has_ipv6() || self.executor.director.farm().has_ipv6();
-        self.executor.neighbours.listen(&heard, ipv6).map_err(|(ifindex, error)| {
+        self.executor.neighbours.listen(&links_before, ipv6).map_err(|(ifindex, error)| {
             let name = network.interfaces.get(&ifindex).map_or("?", |interface| &interface.name);
             format!("neighbours can't be heard on {name}: {error}")
         })
@@ -185,37 +193,37 @@ impl Daemon {
 }
 
 /// Answers who has ordered a reload; who did may have gone, and that is no matter.
-fn answer(to: Option<Answer>, said: Result<String, String>) {
+fn answer(to: Option<ReloadReply>, reply: Result<String, String>) {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    let _ = to.map(|to| to.send(said));
+    let _ = to.map(|to| to.send(reply));
 }
 
 /// A file whose addresses are asked for.
-pub(super) struct Checking {
-    pub(super) asked: Asked,
-    file: File,
-    answer: Option<Answer>,
+pub(super) struct AddressCheck {
+    pub(super) probed: ProbedAddresses,
+    file: CheckedFile,
+    answer: Option<ReloadReply>,
 }
 
 /// A file that waits for the engine.
-pub(super) struct Reloading {
+pub(super) struct PendingReload {
     /// The order with whose answer it is in force.
     pub(super) number: u64,
     config: Config,
     /// The keys that take a restart.
     later: Option<String>,
-    opened: Option<Opened>,
-    answer: Option<Answer>,
+    opened: Option<GroupSockets>,
+    answer: Option<ReloadReply>,
 }
 
 /// A file that nothing speaks against.
-struct File {
+struct CheckedFile {
     config: Config,
     farm: Farm,
     network: Network,
     links: BTreeMap<u32, Mac>,
     /// Sockets of groups, on which nobody answers yet.
-    opened: Option<Opened>,
+    opened: Option<GroupSockets>,
     /// Zones, and sockets by which queries come.
     opened_names: OpenedNames,
 }
@@ -232,16 +240,16 @@ pub(super) fn remedy(keys: &str) -> String {
 
 /// What of a file a daemon reads when it starts, and never again.
 #[derive(Debug)]
-pub(super) struct Fixed {
-    engine: Engine,
-    admin: Admin,
+pub(super) struct StartupSettings {
+    engine: EngineConfig,
+    admin: AdminConfig,
 }
 
-impl Fixed {
+impl StartupSettings {
     /// As a daemon has it that starts with this file, where the engine didn't find it otherwise: sessions stay in the tables
     /// that an earlier daemon made.
-    pub(super) fn of(config: &Config, engine: &dyn evener_dataplane::Engine) -> Fixed {
-        let mut fixed = Fixed { engine: config.engine.clone(), admin: config.admin.clone() };
+    pub(super) fn of(config: &Config, engine: &dyn evener_dataplane::Engine) -> StartupSettings {
+        let mut fixed = StartupSettings { engine: config.engine.clone(), admin: config.admin.clone() };
         if engine.kind() == IDLE_ENGINE {
             return fixed;
         }

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Owner, Start, tunnel_source};
+use evener_core::director::{
+    Director, Identity, IdentityError, Input, Moment, ServerOwner, Start, tunnel_source,
+};
 use evener_core::node::secret::Secret;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
@@ -22,33 +24,33 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use super::changing::ExecuteError;
-use super::conflicts::{Asked, OwnedElsewhere};
+use super::conflicts::{OwnedElsewhere, ProbedAddresses};
 use super::drained;
 use super::executor::{Executor, Tools};
-use super::groups::Groups;
-use super::hosts::{self, Heard, Hosts};
-use super::names::{Names, OpenError};
-use super::reading::{Reading, read_dns_files};
-use super::reload::{self, Fixed};
-use super::telling::open_log;
-use super::totals::Totals;
+use super::groups::GroupControl;
+use super::hosts::{self, HostSocket, ReceivedDatagram};
+use super::names::{NameControl, OpenError};
+use super::reading::{FileReader, read_dns_files};
+use super::reload::{self, StartupSettings};
+use super::totals::ServiceTotals;
+use super::trace_control::open_log;
 use super::{Daemon, PACKET_ENGINE, REQUESTS, clocks, display, now_ms};
 use crate::admin;
 use crate::agent::local_server::LocalServer;
 use crate::agent::{self, AgentError};
-use crate::board::request::Request;
-use crate::board::{About, Loaded};
+use crate::board::request::ControlRequest;
+use crate::board::{DaemonInfo, LoadedFile};
 use crate::config::{self, Config, EngineKind, Problems, XdpMode};
-use crate::events::{Bus, Event};
-use crate::handoff::lccp::{Part, Speaker};
-use crate::handoff::{Asking, Question, Reader};
-use crate::io::neighbours::{Frame, Neighbours};
+use crate::events::{Bus, DaemonEvent};
+use crate::handoff::lccp::{LccpNode, NodeRole};
+use crate::handoff::{ControlLink, ControlQuery, ConversationContext};
+use crate::io::neighbours::{Neighbours, ReceivedFrame};
 use crate::io::network::{self, Network, NetworkError, path_mtu};
-use crate::io::sysctl::Settings;
+use crate::io::sysctl::ChangedSysctls;
 use crate::record::Recorder;
 use crate::redirect::ListenError;
 use crate::runtime::Exit;
-use crate::runtime::descriptors::Room;
+use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::paths;
 use crate::runtime::secret;
@@ -79,7 +81,7 @@ pub(super) enum StartError {
     NotAHost(#[from] IdentityError),
     /// The secret by which hosts know each other.
     #[error(transparent)]
-    Secret(#[from] secret::ReadError),
+    Secret(#[from] secret::SecretFileError),
     /// What this host has to be as a server.
     #[error(transparent)]
     Server(#[from] AgentError),
@@ -176,15 +178,15 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
     let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
     let adopted = engine.running().is_some();
-    let drained = drained::read(&directory, Owner::Service);
+    let drained = drained::read(&directory, ServerOwner::Service);
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
-    let (asked, questions) = mpsc::channel(REQUESTS);
-    let part = if identity.is_some() { Part::Host } else { Part::Director };
-    let reader = secret.clone().map(|secret| reader(asked, secret, &recorder, &bus, part, &network));
+    let (sender, questions) = mpsc::channel(REQUESTS);
+    let part = if identity.is_some() { NodeRole::Host } else { NodeRole::Director };
+    let reader = secret.clone().map(|secret| reader(sender, secret, &recorder, &bus, part, &network));
     let reader = reader.transpose().map_err(StartError::io(RANDOM))?;
     let host_role = host_role(&config, identity, reader, config_path, &directory, engine.kind()).await;
-    let HostRole { hosts, heard, mut local_server } = match host_role {
+    let HostRole { hosts, datagrams, mut local_server } = match host_role {
         Ok(host_role) => host_role,
         Err(error) => {
             leave_engine(engine, adopted);
@@ -192,9 +194,9 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         }
     };
     let (results, facts) = mpsc::channel(256);
-    let (mut groups, asked) = Groups::new(&directory, results.clone(), &recorder);
+    let (mut groups, member_messages) = GroupControl::new(&directory, results.clone(), &recorder);
     let mut opened_groups = groups.open(&config)?;
-    let mut names = Names::new(seed()?, results.clone());
+    let mut names = NameControl::new(seed()?, results.clone());
     names.will_follow(Some(names.open(&config, read_dns_files(&config).map_err(OpenError::from)?)?));
     let start = Start {
         farm: config.description(),
@@ -204,13 +206,13 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
         seed: engine.memory().seed,
         running: engine.running().cloned(),
-        drained_of_names: drained::read(&directory, Owner::Name),
+        drained_of_names: drained::read(&directory, ServerOwner::Name),
         groups: groups.kept(&config),
     };
     let hosts = hosts.map(|(hosts, _)| hosts);
     let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());
     let director = Director::new(start, beginning(&*engine, lease_ms, started_ms));
-    let fixed = Fixed::of(&config, &*engine);
+    let fixed = StartupSettings::of(&config, &*engine);
     let restart_for = fixed.differences(&config);
     if let Some(keys) = &restart_for {
         tracing::warn!(
@@ -218,22 +220,22 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
             reload::remedy(keys)
         );
     }
-    let about = About {
+    let about = DaemonInfo {
         started_ms,
         config: display(config_path),
         adopted,
         engine_note,
-        loaded: Loaded { at: SystemTime::now(), restart_for, trouble: None },
+        loaded: LoadedFile { at: SystemTime::now(), restart_for, trouble: None },
     };
-    let settings = Settings::new(&directory);
+    let settings = ChangedSysctls::new(&directory);
     let (fronts, queries) = (groups.fronts(), names.counts());
     let tools = Tools { engine, neighbours, settings, hosts, groups, names, facts: results, bus };
     let mut executor = Executor::new(director, config, about, tools);
     executor.show_groups(fronts, queries);
-    executor.totals = Totals::open(&directory, adopted);
+    executor.totals = ServiceTotals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
-    executor.tell_by(recorder);
+    executor.set_recorder(recorder);
     // Before the data plane is asked for anything: what it holds meanwhile waits here.
     let held = executor.held();
     let (handle, requests) = mpsc::channel(REQUESTS);
@@ -259,14 +261,14 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         directory,
         frames,
         path_mtus,
-        heard,
+        datagrams,
         questions,
         held,
         local_server,
         requests,
         facts,
-        reading: Reading::new(),
-        asked,
+        reading: FileReader::new(),
+        member_messages,
         checking: None,
         reloading: None,
         draining: Vec::new(),
@@ -308,8 +310,8 @@ fn leave_engine(engine: Box<dyn Engine>, adopted: bool) {
 /// This host as one among others.
 struct HostRole {
     /// With a number that no other start of it has.
-    hosts: Option<(Hosts, u64)>,
-    heard: mpsc::Receiver<Heard>,
+    hosts: Option<(HostSocket, u64)>,
+    datagrams: mpsc::Receiver<ReceivedDatagram>,
     local_server: Option<LocalServer>,
 }
 
@@ -317,47 +319,47 @@ struct HostRole {
 async fn host_role(
     config: &Config,
     identity: Option<(Identity, Secret)>,
-    reader: Option<(Reader, Secret)>,
+    reader: Option<(ConversationContext, Secret)>,
     config_path: &Path,
     directory: &Path,
     engine: &str,
 ) -> Result<HostRole, StartError> {
     let mark_key = identity.as_ref().map(|(_, secret)| secret::mark_key(secret));
-    let (hosts, heard) = hosts(config, identity).await?;
+    let (hosts, datagrams) = hosts(config, identity).await?;
     let copies = engine == PACKET_ENGINE;
     let local_server = match hosts.is_some() || reader.is_some() {
         true => Some(LocalServer::start(directory, config_path, copies, reader, mark_key)?),
         false => None,
     };
-    Ok(HostRole { hosts, heard, local_server })
+    Ok(HostRole { hosts, datagrams, local_server })
 }
 
 /// Who reads for the data plane, and speaks with other nodes.
 fn reader(
-    asked: mpsc::Sender<Question>,
+    queries: mpsc::Sender<ControlQuery>,
     secret: Secret,
     recorder: &Arc<Recorder>,
     bus: &Bus,
-    part: Part,
+    part: NodeRole,
     network: &Network,
-) -> io::Result<(Reader, Secret)> {
-    let asking = Asking::new(asked, Arc::clone(recorder), bus.clone());
-    let speaker = Speaker::start(secret.clone(), part, network, Some(asking.clone()))?;
-    Ok((Reader::new(asking, Arc::clone(recorder), speaker, Room::make()), secret))
+) -> io::Result<(ConversationContext, Secret)> {
+    let link = ControlLink::new(queries, Arc::clone(recorder), bus.clone());
+    let speaker = LccpNode::start(secret.clone(), part, network, Some(link.clone()))?;
+    Ok((ConversationContext::new(link, Arc::clone(recorder), speaker, ClientLimits::make()), secret))
 }
 
 /// Begins to hear other hosts.
 async fn hosts(
     config: &Config,
     identity: Option<(Identity, Secret)>,
-) -> Result<(Option<(Hosts, u64)>, mpsc::Receiver<Heard>), StartError> {
+) -> Result<(Option<(HostSocket, u64)>, mpsc::Receiver<ReceivedDatagram>), StartError> {
     let Some((identity, secret)) = identity else { return Ok((None, mpsc::channel(1).1)) };
     let mut incarnation = [0; 8];
     secret::random(&mut incarnation).map_err(StartError::io(RANDOM))?;
     let at = SocketAddr::new(identity.address, config.farm.peers.port);
-    let opened = Hosts::open(at.port(), identity, secret).await;
-    let (hosts, heard) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;
-    Ok((Some((hosts, u64::from_ne_bytes(incarnation))), heard))
+    let opened = HostSocket::open(at.port(), identity, secret).await;
+    let (hosts, datagrams) = opened.map_err(StartError::io(format!("hosts can't be heard on UDP {at}")))?;
+    Ok((Some((hosts, u64::from_ne_bytes(incarnation))), datagrams))
 }
 
 /// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be heard.
@@ -390,22 +392,22 @@ async fn open(
     executor: &mut Executor,
     local_server: &mut Option<LocalServer>,
     adopted: bool,
-    frames: &mut mpsc::Receiver<Frame>,
-    requests: mpsc::Sender<Request>,
+    frames: &mut mpsc::Receiver<ReceivedFrame>,
+    requests: mpsc::Sender<ControlRequest>,
     directory: &Path,
 ) -> Result<(), StartError> {
     refuse_conflicts(executor, frames).await?;
     if let Some(local_server) = local_server {
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
-    executor.tell(Input::Time { active: BTreeMap::new() });
+    executor.handle_fact(Input::Time { active: BTreeMap::new() });
     executor.finish().await?;
     executor.watch()?;
     if let Some(local_server) = local_server {
         // What makes connections here must stand behind the engine, which is there only now.
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
-    executor.bus.tell(Event::Started { engine: executor.engine_detail.clone(), adopted });
+    executor.bus.publish(DaemonEvent::Started { engine: executor.engine_detail.clone(), adopted });
     executor.warn_of_host();
     executor.show_local(local_server.as_ref().map(LocalServer::local));
     let board = Arc::clone(&executor.showing.board);
@@ -483,11 +485,16 @@ fn seed() -> Result<Seed, StartError> {
 }
 
 /// Asks, before the director answers for an address, whether anyone else does.
-async fn refuse_conflicts(executor: &Executor, frames: &mut mpsc::Receiver<Frame>) -> Result<(), StartError> {
+async fn refuse_conflicts(
+    executor: &Executor,
+    frames: &mut mpsc::Receiver<ReceivedFrame>,
+) -> Result<(), StartError> {
     let director = &executor.director;
-    let Some(asked) = Asked::ask(executor, director.farm(), director.links()) else { return Ok(()) };
-    while let Ok(Some(frame)) = timeout_at(asked.until, frames.recv()).await {
-        asked.owner(&frame, director.network())?;
+    let Some(probed) = ProbedAddresses::send(executor, director.farm(), director.links()) else {
+        return Ok(());
+    };
+    while let Ok(Some(frame)) = timeout_at(probed.until, frames.recv()).await {
+        probed.owner(&frame, director.network())?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use evener_dataplane::ServerCounters;
 
 /// Sums by service, and whose server is whose.
 #[derive(Debug, Default)]
-pub(super) struct Totals {
+pub(super) struct ServiceTotals {
     /// `None` in a test that has no folder.
     path: Option<PathBuf>,
     gone: Arc<BTreeMap<String, ServerCounters>>,
@@ -21,11 +21,11 @@ pub(super) struct Totals {
     services: BTreeMap<u64, String>,
 }
 
-impl Totals {
+impl ServiceTotals {
     /// Goes on from what an earlier daemon noted in this folder, if the data plane is adopted that it is about.
-    pub(super) fn open(directory: &Path, adopted: bool) -> Totals {
+    pub(super) fn open(directory: &Path, adopted: bool) -> ServiceTotals {
         let path = path(directory);
-        let mut totals = Totals { path: Some(path.clone()), ..Totals::default() };
+        let mut totals = ServiceTotals { path: Some(path.clone()), ..ServiceTotals::default() };
         if !adopted {
             // That of a data plane that is gone.
             let _ = fs::remove_file(path);

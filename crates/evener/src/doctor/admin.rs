@@ -1,12 +1,12 @@
 //! The admin address: whether anybody can look there, and nobody else.
 
-use crate::config::Admin;
+use crate::config::AdminConfig;
 use crate::runtime::token;
 use crate::views::Finding;
 
 const CHECK: &str = "admin";
 
-pub(super) fn look(admin: &Admin) -> Option<Finding> {
+pub(super) fn look(admin: &AdminConfig) -> Option<Finding> {
     let listen = admin.listen?;
     Some(match (&admin.token_file, listen.ip().is_loopback()) {
         (Some(file), _) => match token::check(file) {

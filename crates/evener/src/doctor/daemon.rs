@@ -11,8 +11,8 @@ use crate::views::Finding;
 const CHECK: &str = "daemon";
 
 /// Asks the daemon, if there is one; its status.
-pub(super) async fn look(client: &Client, findings: &mut Vec<Finding>) -> Option<views::Status> {
-    let status: views::Status = match client.get("/v1/status").await {
+pub(super) async fn look(client: &Client, findings: &mut Vec<Finding>) -> Option<views::StatusView> {
+    let status: views::StatusView = match client.get("/v1/status").await {
         Ok(status) => status,
         Err(error) => {
             findings.push(silent(client.path(), &error));
@@ -21,19 +21,19 @@ pub(super) async fn look(client: &Client, findings: &mut Vec<Finding>) -> Option
     };
     findings.push(Finding::ok(CHECK, format!("Process {}, engine {}.", status.pid, status.engine)));
     findings.extend(judge(&status));
-    match client.get::<Vec<views::Server>>("/v1/servers").await {
+    match client.get::<Vec<views::ServerView>>("/v1/servers").await {
         Ok(servers) => findings.extend(servers.iter().filter_map(server)),
         Err(error) => {
             findings.push(Finding::warn("servers", format!("The daemon does not list them: {error}.")))
         }
     }
-    match client.get::<Vec<views::Service>>("/v1/services").await {
+    match client.get::<Vec<views::ServiceView>>("/v1/services").await {
         Ok(services) => findings.extend(services.iter().filter_map(service)),
         Err(error) => {
             findings.push(Finding::warn("services", format!("The daemon does not list them: {error}.")));
         }
     }
-    match client.get::<Vec<views::Host>>("/v1/hosts").await {
+    match client.get::<Vec<views::HostView>>("/v1/hosts").await {
         Ok(hosts) => findings.extend(hosts.iter().flat_map(host)),
         Err(error) => {
             findings.push(Finding::warn("hosts", format!("The daemon does not list them: {error}.")))
@@ -64,7 +64,7 @@ fn silent(socket: &Path, error: &ClientError) -> Finding {
 }
 
 /// What is odd about the daemon as a whole.
-fn judge(status: &views::Status) -> Vec<Finding> {
+fn judge(status: &views::StatusView) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(error) = &status.reload_error {
         let message = format!("The last one changed nothing; mend the file and `evener reload`:\n{error}");
@@ -108,7 +108,7 @@ fn judge(status: &views::Status) -> Vec<Finding> {
     findings
 }
 
-fn server(server: &views::Server) -> Option<Finding> {
+fn server(server: &views::ServerView) -> Option<Finding> {
     if server.state == "up" {
         return None;
     }
@@ -119,7 +119,7 @@ fn server(server: &views::Server) -> Option<Finding> {
 }
 
 /// What keeps hosts from acting as one.
-fn host(host: &views::Host) -> Vec<Finding> {
+fn host(host: &views::HostView) -> Vec<Finding> {
     const CHECK: &str = "hosts";
     let (name, address) = (&host.name, &host.address);
     let refused = host.refused.as_ref();
@@ -151,7 +151,7 @@ fn host(host: &views::Host) -> Vec<Finding> {
     state.into_iter().chain(elsewhere).collect()
 }
 
-fn service(service: &views::Service) -> Option<Finding> {
+fn service(service: &views::ServiceView) -> Option<Finding> {
     let check = service.name.clone();
     match (service.servers_up, service.degraded) {
         (_, true) => Some(Finding::fail(

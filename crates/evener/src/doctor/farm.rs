@@ -8,7 +8,7 @@ use std::path::Path;
 use evener_core::farm::Service;
 
 use super::links::Links;
-use super::{admin, arrivals, host, hosts, owners, ways};
+use super::{admin, host, hosts, ingress, owners, routes};
 use crate::cli::CONFIG_FILE;
 use crate::config::{self, Config, EngineKind};
 use crate::io::network::{Network, interface_name};
@@ -60,9 +60,9 @@ pub(super) async fn look(
     findings.push(forwarding(config.engine.kind, nat));
     for service in &config.services {
         findings.extend(addresses(service, network));
-        findings.extend(ways::loops(service, network));
+        findings.extend(routes::loops(service, network));
         findings.extend(match service.is_routed() {
-            true => ways::look(config, service, network, links),
+            true => routes::look(config, service, network, links),
             false => servers(service, network, links),
         });
     }
@@ -70,7 +70,7 @@ pub(super) async fn look(
     let attached = attached.unwrap_or_else(would_be);
     let (owners, arrivals) = tokio::join!(
         owners::look(config, network, &picked),
-        arrivals::look(&config.services, links, &attached)
+        ingress::look(&config.services, links, &attached)
     );
     findings.extend(owners);
     findings.extend(arrivals);
@@ -180,8 +180,8 @@ fn servers(service: &Service, network: &Network, links: &Links) -> Vec<Finding> 
         }
         if server.mac.is_none() && links.is_silent(address) {
             let help = "look whether it runs, and on the same LAN";
-            let asked = if address.is_ipv4() { "ARP" } else { "neighbour discovery" };
-            return Some(Finding::fail(check, format!("{address} does not answer {asked}; {help}.")));
+            let protocol = if address.is_ipv4() { "ARP" } else { "neighbour discovery" };
+            return Some(Finding::fail(check, format!("{address} does not answer {protocol}; {help}.")));
         }
         None
     });

@@ -189,11 +189,11 @@ fn nft() -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
+    use super::super::Severity;
     use super::*;
 
     #[test]
-    fn where_no_packets_are_taken_nothing_is_needed_for_them() {
+    fn host_without_packet_services_needs_no_kernel_features() {
         let mut findings = findings();
         without_engine(&mut findings);
         let checks: Vec<&str> = findings.iter().map(|finding| finding.check.as_str()).collect();
@@ -204,14 +204,14 @@ mod tests {
     fn capabilities_are_read_and_judged() {
         let root = effective("Name:\tx\nCapEff:\t000001ffffffffff\n");
         assert_eq!(root, Some(0x1ff_ffff_ffff));
-        assert_eq!(privileges(root).state, State::Ok);
+        assert_eq!(privileges(root).state, Severity::Ok);
         // What a container gets as a rule: CAP_NET_RAW, nothing that BPF needs.
         let container = privileges(Some(0xa804_25fb));
-        assert_eq!(container.state, State::Warn);
+        assert_eq!(container.state, Severity::Warn);
         assert!(container.message.contains("CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON"), "{container:?}");
         // CAP_SYS_ADMIN does for the two that came out of it.
-        assert_eq!(privileges(Some(1 << 12 | 1 << 13 | 1 << 21)).state, State::Ok);
-        assert_eq!(privileges(Some(0)).state, State::Fail);
+        assert_eq!(privileges(Some(1 << 12 | 1 << 13 | 1 << 21)).state, Severity::Ok);
+        assert_eq!(privileges(Some(0)).state, Severity::Fail);
         assert_eq!(effective("CapEff:\tmany\n"), None);
     }
 
@@ -221,14 +221,14 @@ mod tests {
         assert_eq!(version("6.18-rc1"), Some((6, 18)));
         assert_eq!(version("linux"), None);
         let states = ["6.1.0", "5.15.3", "?"].map(|release| kernel(release).state);
-        assert_eq!(states, [State::Ok, State::Warn, State::Warn]);
+        assert_eq!(states, [Severity::Ok, Severity::Warn, Severity::Warn]);
     }
 
     #[test]
-    fn the_jit_is_judged_where_it_shows() {
+    fn jit_finding_depends_on_readable_setting() {
         assert_eq!(
             [Some("0\n"), Some("1\n"), None].map(|s| jit(s).state),
-            [State::Warn, State::Ok, State::Ok]
+            [Severity::Warn, Severity::Ok, Severity::Ok]
         );
     }
 }

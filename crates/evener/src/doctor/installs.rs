@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_found_first_is_told_where_there_are_several() {
+    fn first_binary_in_path_is_reported_among_several() {
         let folder = env::temp_dir().join(format!("evener-installs-{}", std::process::id()));
         let file = |name: &str, text: &str| {
             let path = folder.join(name);

@@ -16,7 +16,7 @@ const MTU: u32 = 1500;
 
 /// What the kernel tells of an interface, beyond addresses.
 #[derive(Clone, Debug, Default)]
-struct Link {
+struct InterfaceFacts {
     name: String,
     ethernet: bool,
     up: bool,
@@ -37,7 +37,7 @@ struct Link {
 /// The interfaces of this network namespace, and the neighbours that did not answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Links {
-    links: BTreeMap<u32, Link>,
+    links: BTreeMap<u32, InterfaceFacts>,
     unanswered: Vec<IpAddr>,
 }
 
@@ -108,14 +108,14 @@ impl Links {
     }
 }
 
-fn link(message: &rtnetlink::packet_route::link::LinkMessage) -> Link {
+fn link(message: &rtnetlink::packet_route::link::LinkMessage) -> InterfaceFacts {
     let flags = message.header.flags;
-    let mut link = Link {
+    let mut link = InterfaceFacts {
         ethernet: message.header.link_layer_type == LinkLayerType::Ether,
         up: flags.contains(LinkFlags::Up),
         carrier: flags.contains(LinkFlags::LowerUp),
         loopback: flags.contains(LinkFlags::Loopback),
-        ..Link::default()
+        ..InterfaceFacts::default()
     };
     // Of another namespace the number says nothing here.
     let here = !message.attributes.iter().any(|one| matches!(one, LinkAttribute::LinkNetNsId(_)));
@@ -158,7 +158,7 @@ fn destination(attribute: &NeighbourAttribute) -> Option<IpAddr> {
     }
 }
 
-fn judge(link: &Link) -> Finding {
+fn judge(link: &InterfaceFacts) -> Finding {
     let kind = link.kind.as_deref().unwrap_or("hardware");
     let mut message = format!("{kind}, MTU {}", link.mtu);
     match (link.xdp, link.veth) {
@@ -188,29 +188,29 @@ fn judge(link: &Link) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
+    use super::super::Severity;
     use super::*;
 
     #[test]
-    fn what_is_seen_above_is_not_besides() {
-        let link = |name: &str, controller, lower| Link {
+    fn lower_interface_seen_through_upper_is_not_repeated() {
+        let link = |name: &str, controller, lower| InterfaceFacts {
             name: name.into(),
             ethernet: true,
             up: true,
             controller,
             lower,
-            ..Link::default()
+            ..InterfaceFacts::default()
         };
         let mut links = Links::default();
         links.links.extend([
-            (1, Link { loopback: true, ..link("lo", None, None) }),
+            (1, InterfaceFacts { loopback: true, ..link("lo", None, None) }),
             (2, link("eth0", None, None)),
             (3, link("eth1", Some(4), None)),
             (4, link("br0", None, None)),
             (5, link("eth2", None, None)),
             (6, link("eth2.7", None, Some(5))),
-            (7, Link { up: false, ..link("eth3", None, None) }),
-            (8, Link { ethernet: false, ..link("wg0", None, None) }),
+            (7, InterfaceFacts { up: false, ..link("eth3", None, None) }),
+            (8, InterfaceFacts { ethernet: false, ..link("wg0", None, None) }),
         ]);
         let besides = |names: &[&str]| {
             let found = links.besides(&names.iter().map(|name| (*name).to_owned()).collect());
@@ -222,19 +222,19 @@ mod tests {
 
     #[test]
     fn interfaces_are_judged() {
-        let good = Link {
+        let good = InterfaceFacts {
             name: "eth0".into(),
             ethernet: true,
             up: true,
             carrier: true,
             mtu: 1500,
-            ..Link::default()
+            ..InterfaceFacts::default()
         };
         assert_eq!(judge(&good), Finding::ok("eth0", "hardware, MTU 1500."));
-        assert_eq!(judge(&Link { up: false, ..good.clone() }).state, State::Fail);
-        assert_eq!(judge(&Link { carrier: false, ..good.clone() }).state, State::Warn);
-        assert_eq!(judge(&Link { mtu: 1400, ..good.clone() }).state, State::Warn);
-        let veth = judge(&Link { kind: Some("veth".into()), veth: true, ..good });
+        assert_eq!(judge(&InterfaceFacts { up: false, ..good.clone() }).state, Severity::Fail);
+        assert_eq!(judge(&InterfaceFacts { carrier: false, ..good.clone() }).state, Severity::Warn);
+        assert_eq!(judge(&InterfaceFacts { mtu: 1400, ..good.clone() }).state, Severity::Warn);
+        let veth = judge(&InterfaceFacts { kind: Some("veth".into()), veth: true, ..good });
         assert!(veth.message.contains("generic"), "{veth:?}");
     }
 }

@@ -3,30 +3,30 @@
 //! has the addresses that this host is to answer for.
 
 mod admin;
-mod arrivals;
 mod daemon;
 mod farm;
 mod host;
 mod hosts;
+mod ingress;
 mod installs;
 mod links;
 mod names;
 mod owners;
-mod ways;
+mod routes;
 
 use std::path::{Path, PathBuf};
 
 use crate::admin::{Client, message, print};
 use crate::agent;
-use crate::cli::{CONFIG_FILE, Doctor};
+use crate::cli::{CONFIG_FILE, DoctorArgs};
 use crate::io::network;
 use crate::runtime::Exit;
 use crate::runtime::paths;
 use crate::runtime::terminal;
-use crate::views::{Finding, State};
+use crate::views::{Finding, Severity};
 
 /// Looks at everything, and prints what was found. Ends with 4 if anything failed.
-pub fn run(Doctor { config, view }: &Doctor) -> Exit {
+pub fn run(DoctorArgs { config, view }: &DoctorArgs) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -43,7 +43,7 @@ pub fn run(Doctor { config, view }: &Doctor) -> Exit {
         eprintln!("evener: what was found can't be written: {error}");
         return Exit::Failed;
     }
-    match findings.iter().any(|finding| finding.state == State::Fail) {
+    match findings.iter().any(|finding| finding.state == Severity::Fail) {
         true => Exit::Environment,
         false => Exit::Ok,
     }
@@ -106,15 +106,15 @@ fn render(findings: &[Finding], page: usize) -> String {
     let mut text = String::new();
     for finding in findings {
         let state = match finding.state {
-            State::Ok => "ok",
-            State::Warn => "warn",
-            State::Fail => "FAIL",
+            Severity::Ok => "ok",
+            Severity::Warn => "warn",
+            Severity::Fail => "FAIL",
         };
         let line = format!("{state:<4}  {:<width$}  {}", finding.check, message(&finding.message));
         text += &format!("{}\n", terminal::wrap(&line, page, width + 8));
     }
     let count = |state| findings.iter().filter(|finding| finding.state == state).count();
-    text + &match (count(State::Fail), count(State::Warn)) {
+    text + &match (count(Severity::Fail), count(Severity::Warn)) {
         (0, 0) => "\nNothing is wrong.\n".to_owned(),
         (fails, warns) => format!("\n{fails} failed, {warns} to know about.\n"),
     }

@@ -1,27 +1,27 @@
 //! Whether queries have room to wait in.
 
 use crate::config::DnsConfig;
-use crate::runtime::receive_buffer::{WANTED, room};
+use crate::runtime::receive_buffer::{WANTED, receive_buffer};
 use crate::views::Finding;
 
 /// Looks at the room that sockets of a process like this one get, if the file has names.
 pub(super) fn look(dns: &DnsConfig) -> Option<Finding> {
-    let room = room().ok().filter(|_| !dns.listen.is_empty())?;
-    Some(finding(room))
+    let buffer = receive_buffer().ok().filter(|_| !dns.listen.is_empty())?;
+    Some(finding(buffer))
 }
 
-fn finding(room: usize) -> Finding {
+fn finding(buffer: usize) -> Finding {
     const CHECK: &str = "queries";
-    match room {
+    match buffer {
         WANTED.. => {
-            Finding::ok(CHECK, format!("Sockets of names have {} KiB for queries that wait.", room >> 10))
+            Finding::ok(CHECK, format!("Sockets of names have {} KiB for queries that wait.", buffer >> 10))
         }
         _ => Finding::warn(
             CHECK,
             format!(
                 "Sockets of names have {} KiB for queries that wait, so many at once are lost: \
                  `sysctl -w net.core.rmem_max={WANTED}`, or grant CAP_NET_ADMIN.",
-                room >> 10
+                buffer >> 10
             ),
         ),
     }
@@ -30,13 +30,13 @@ fn finding(room: usize) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::State;
+    use crate::views::Severity;
 
     #[test]
-    fn little_room_is_warned_of_with_what_to_do() {
-        assert_eq!(finding(WANTED).state, State::Ok);
+    fn small_receive_buffer_gives_warning_with_remedy() {
+        assert_eq!(finding(WANTED).state, Severity::Ok);
         let little = finding(212_992);
-        assert_eq!(little.state, State::Warn);
+        assert_eq!(little.state, Severity::Warn);
         assert!(
             little.message.contains("208 KiB") && little.message.contains("rmem_max=2097152"),
             "{}",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use evener_core::farm::membership::Answer;
+use evener_core::farm::membership::NeighbourReply;
 use evener_core::net::wire::Mac;
 use tokio::time::{Instant, timeout_at};
 
@@ -33,15 +33,18 @@ pub(super) async fn look(
         return Vec::new();
     }
     for ifindex in interfaces.keys() {
-        announced.keys().for_each(|address| neighbours.ask(*ifindex, None, *address));
+        announced.keys().for_each(|address| neighbours.request(*ifindex, None, *address));
     }
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let mut findings = Vec::new();
     let end = Instant::now() + WAIT;
     while let Ok(Some(frame)) = timeout_at(end, frames.recv()).await {
-        let Ok(Some(Answer { place, address })) = Answer::read(frame.ifindex, &frame.bytes) else { continue };
+        let Ok(Some(NeighbourReply { place, address })) = NeighbourReply::read(frame.ifindex, &frame.bytes)
+        else {
+            continue;
+        };
         let own = network.interfaces.values().any(|interface| interface.mac == place.mac);
-        let Some(service) = announced.get(&address).filter(|_| !own && told.insert((address, place.mac)))
+        let Some(service) = announced.get(&address).filter(|_| !own && reported.insert((address, place.mac)))
         else {
             continue;
         };

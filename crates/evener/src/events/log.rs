@@ -8,7 +8,7 @@ use std::time::Duration;
 use evener_core::director::{self, Level};
 use tracing::field::display;
 
-use super::{Bus, Event, Heard};
+use super::{Bus, BusItem, DaemonEvent};
 
 /// How long the log's last lines may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -31,10 +31,10 @@ impl Log {
         let mut listener = bus.always_listen();
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             let _writing = writing;
-            while let Some(heard) = listener.wait() {
-                match heard {
-                    Heard::Event(told) => write(&told.event),
-                    Heard::Lost(count) => {
+            while let Some(item) = listener.wait() {
+                match item {
+                    BusItem::Event(published) => write(&published.event),
+                    BusItem::Lost(count) => {
                         tracing::warn!(
                             "{count} events are missing here: they came faster than they could be written"
                         );
@@ -56,23 +56,23 @@ impl Drop for Log {
 }
 
 /// Writes an event into the log, where there is no bus for it.
-pub(crate) fn write(event: &Event) {
+pub(crate) fn write(event: &DaemonEvent) {
     match event {
-        Event::Farm(event) => write_farm(event),
-        Event::Started { engine, adopted } => tracing::info!(engine, adopted, "{event}"),
-        Event::Reloaded { file, .. } | Event::ReloadRefused { file, .. } => match event.level() {
+        DaemonEvent::Farm(event) => write_farm(event),
+        DaemonEvent::Started { engine, adopted } => tracing::info!(engine, adopted, "{event}"),
+        DaemonEvent::Reloaded { file, .. } | DaemonEvent::ReloadRefused { file, .. } => match event.level() {
             Level::Info => tracing::info!(file, "{event}"),
             Level::Warning => tracing::warn!(file, "{event}"),
             Level::Error => tracing::error!("{event}"),
         },
         // Standard error has that already.
-        Event::Ready { serving: true } => {}
-        Event::Stopping => tracing::debug!("{event}"),
-        Event::Ready { serving: false }
-        | Event::Dispatcher { .. }
-        | Event::Restored { .. }
-        | Event::Missing { .. }
-        | Event::Node(_) => match event.level() {
+        DaemonEvent::Ready { serving: true } => {}
+        DaemonEvent::Stopping => tracing::debug!("{event}"),
+        DaemonEvent::Ready { serving: false }
+        | DaemonEvent::Dispatcher { .. }
+        | DaemonEvent::Restored { .. }
+        | DaemonEvent::Missing { .. }
+        | DaemonEvent::Node(_) => match event.level() {
             Level::Info => tracing::info!("{event}"),
             Level::Warning => tracing::warn!("{event}"),
             Level::Error => tracing::error!("{event}"),

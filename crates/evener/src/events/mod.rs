@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use evener_core::director::{self, Level};
-use evener_core::node::lccp::Notice;
+use evener_core::node::lccp::LccpEvent;
 use evener_dataplane::installed::Part;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
@@ -26,7 +26,7 @@ pub const READERS_MAX: usize = 16;
 
 /// Something that happened.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum DaemonEvent {
     /// In the farm, as its director says.
     Farm(director::Event),
     /// The daemon is at work.
@@ -79,102 +79,104 @@ pub enum Event {
         error: String,
     },
     /// Of another node that control messages are exchanged with.
-    Node(Notice),
+    Node(LccpEvent),
 }
 
-impl Event {
+impl DaemonEvent {
     /// Its name, which stays as it is.
     pub fn name(&self) -> &'static str {
         match self {
-            Event::Farm(event) => event.name(),
-            Event::Started { .. } => "started",
-            Event::Ready { .. } => "ready",
-            Event::Stopping => "stopping",
-            Event::Reloaded { .. } => "reloaded",
-            Event::ReloadRefused { .. } => "reload_refused",
-            Event::Dispatcher { decides: true, .. } => "dispatcher_decides",
-            Event::Dispatcher { decides: false, .. } => "dispatcher_silent",
-            Event::Restored { .. } => "restored",
-            Event::Missing { .. } => "missing",
-            Event::Node(Notice::Met { .. }) => "node_met",
-            Event::Node(Notice::Restarted { .. }) => "node_restarted",
-            Event::Node(Notice::Silent { .. }) => "node_silent",
-            Event::Node(Notice::Heard { .. }) => "node_heard",
-            Event::Node(Notice::Refused { .. }) => "message_refused",
+            DaemonEvent::Farm(event) => event.name(),
+            DaemonEvent::Started { .. } => "started",
+            DaemonEvent::Ready { .. } => "ready",
+            DaemonEvent::Stopping => "stopping",
+            DaemonEvent::Reloaded { .. } => "reloaded",
+            DaemonEvent::ReloadRefused { .. } => "reload_refused",
+            DaemonEvent::Dispatcher { decides: true, .. } => "dispatcher_decides",
+            DaemonEvent::Dispatcher { decides: false, .. } => "dispatcher_silent",
+            DaemonEvent::Restored { .. } => "restored",
+            DaemonEvent::Missing { .. } => "missing",
+            DaemonEvent::Node(LccpEvent::Met { .. }) => "node_met",
+            DaemonEvent::Node(LccpEvent::Restarted { .. }) => "node_restarted",
+            DaemonEvent::Node(LccpEvent::Silent { .. }) => "node_silent",
+            DaemonEvent::Node(LccpEvent::Answers { .. }) => "node_heard",
+            DaemonEvent::Node(LccpEvent::Refused { .. }) => "message_refused",
         }
     }
 
     /// How much it matters.
     pub fn level(&self) -> Level {
         match self {
-            Event::Farm(event) => event.level(),
-            Event::ReloadRefused { .. } | Event::Missing { .. } => Level::Error,
-            Event::Ready { serving: false }
-            | Event::Reloaded { restart_for: Some(_), .. }
-            | Event::Reloaded { trouble: Some(_), .. }
-            | Event::Dispatcher { decides: false, .. }
-            | Event::Restored { .. }
-            | Event::Node(Notice::Silent { .. } | Notice::Refused { .. }) => Level::Warning,
-            Event::Started { .. }
-            | Event::Ready { serving: true }
-            | Event::Stopping
-            | Event::Reloaded { restart_for: None, trouble: None, .. }
-            | Event::Dispatcher { decides: true, .. }
-            | Event::Node(Notice::Met { .. } | Notice::Restarted { .. } | Notice::Heard { .. }) => {
-                Level::Info
-            }
+            DaemonEvent::Farm(event) => event.level(),
+            DaemonEvent::ReloadRefused { .. } | DaemonEvent::Missing { .. } => Level::Error,
+            DaemonEvent::Ready { serving: false }
+            | DaemonEvent::Reloaded { restart_for: Some(_), .. }
+            | DaemonEvent::Reloaded { trouble: Some(_), .. }
+            | DaemonEvent::Dispatcher { decides: false, .. }
+            | DaemonEvent::Restored { .. }
+            | DaemonEvent::Node(LccpEvent::Silent { .. } | LccpEvent::Refused { .. }) => Level::Warning,
+            DaemonEvent::Started { .. }
+            | DaemonEvent::Ready { serving: true }
+            | DaemonEvent::Stopping
+            | DaemonEvent::Reloaded { restart_for: None, trouble: None, .. }
+            | DaemonEvent::Dispatcher { decides: true, .. }
+            | DaemonEvent::Node(
+                LccpEvent::Met { .. } | LccpEvent::Restarted { .. } | LccpEvent::Answers { .. },
+            ) => Level::Info,
         }
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for DaemonEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Farm(event) => event.fmt(f),
-            Event::Started { .. } => f.write_str("attached"),
-            Event::Ready { serving: true } => f.write_str("ready"),
-            Event::Ready { serving: false } => f.write_str(
+            DaemonEvent::Farm(event) => event.fmt(f),
+            DaemonEvent::Started { .. } => f.write_str("attached"),
+            DaemonEvent::Ready { serving: true } => f.write_str("ready"),
+            DaemonEvent::Ready { serving: false } => f.write_str(
                 "some service has no server yet: its packets are dropped until one is found and healthy",
             ),
-            Event::Stopping => f.write_str("stopping"),
-            Event::Reloaded { trouble: Some(trouble), .. } => write!(f, "reloaded: {trouble}"),
-            Event::Reloaded { restart_for: None, .. } => f.write_str("reloaded"),
-            Event::Reloaded { restart_for: Some((keys, remedy)), .. } => {
+            DaemonEvent::Stopping => f.write_str("stopping"),
+            DaemonEvent::Reloaded { trouble: Some(trouble), .. } => write!(f, "reloaded: {trouble}"),
+            DaemonEvent::Reloaded { restart_for: None, .. } => f.write_str("reloaded"),
+            DaemonEvent::Reloaded { restart_for: Some((keys, remedy)), .. } => {
                 write!(f, "reloaded: all of it is in force but {keys}: {remedy}")
             }
-            Event::ReloadRefused { error, .. } => f.write_str(error),
-            Event::Dispatcher { address, decides: true } => {
+            DaemonEvent::ReloadRefused { error, .. } => f.write_str(error),
+            DaemonEvent::Dispatcher { address, decides: true } => {
                 write!(f, "the dispatcher {address} decides again")
             }
-            Event::Dispatcher { address, decides: false } => write!(
+            DaemonEvent::Dispatcher { address, decides: false } => write!(
                 f,
                 "the dispatcher {address} doesn't answer: this host decides by its own tables until it does"
             ),
-            Event::Restored { part } => write!(f, "somebody had removed or changed {part}: it is restored"),
-            Event::Missing { part, error } => {
+            DaemonEvent::Restored { part } => {
+                write!(f, "somebody had removed or changed {part}: it is restored")
+            }
+            DaemonEvent::Missing { part, error } => {
                 write!(f, "somebody has removed or changed {part}, and it can't be restored: {error}")
             }
-            Event::Node(notice) => notice.fmt(f),
+            DaemonEvent::Node(notice) => notice.fmt(f),
         }
     }
 }
 
 /// An event as readers get it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct PublishedEvent {
     /// Counted from the daemon's start.
     pub number: u64,
     /// When it happened.
     pub at: SystemTime,
     /// What.
-    pub event: Event,
+    pub event: DaemonEvent,
 }
 
 /// Where events are told. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Bus {
     /// Nothing more comes after `None`.
-    told: Sender<Option<Arc<Told>>>,
+    sender: Sender<Option<Arc<PublishedEvent>>>,
     next: Arc<AtomicU64>,
     counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
     lost: Arc<AtomicU64>,
@@ -190,7 +192,7 @@ impl Default for Bus {
 impl Bus {
     fn holding(behind_max: usize) -> Bus {
         Bus {
-            told: broadcast::channel(behind_max).0,
+            sender: broadcast::channel(behind_max).0,
             next: Arc::new(AtomicU64::new(1)),
             counts: Arc::default(),
             lost: Arc::default(),
@@ -199,30 +201,30 @@ impl Bus {
     }
 
     /// Tells everybody, and waits for nobody.
-    pub fn tell(&self, event: Event) {
+    pub fn publish(&self, event: DaemonEvent) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(event.name()).or_default() += 1;
         // Numbers are in the order in which events are told.
         let number = self.next.fetch_add(1, Relaxed);
-        let told = Told { number, at: SystemTime::now(), event };
+        let published = PublishedEvent { number, at: SystemTime::now(), event };
         // It is no matter that nobody listens.
-        let _ = self.told.send(Some(Arc::new(told)));
+        let _ = self.sender.send(Some(Arc::new(published)));
     }
 
     /// Has every reader end once it has read what was told before.
     pub fn end(&self) {
-        let _ = self.told.send(None);
+        let _ = self.sender.send(None);
     }
 
     /// Listens to what is told from now on; `None` where too many do already.
-    pub fn listen(&self) -> Option<Listener> {
+    pub fn listen(&self) -> Option<Subscriber> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        Some(Listener { _place: Some(place), ..self.always_listen() })
+        Some(Subscriber { _place: Some(place), ..self.always_listen() })
     }
 
     /// The same for a reader of the daemon's own.
-    fn always_listen(&self) -> Listener {
-        Listener { told: self.told.subscribe(), lost: Arc::clone(&self.lost), _place: None }
+    fn always_listen(&self) -> Subscriber {
+        Subscriber { receiver: self.sender.subscribe(), lost: Arc::clone(&self.lost), _place: None }
     }
 
     /// How many events there were, by their names, and how many were lost to readers.
@@ -234,40 +236,40 @@ impl Bus {
 
 /// A reader's end of the bus.
 #[derive(Debug)]
-pub struct Listener {
-    told: Receiver<Option<Arc<Told>>>,
+pub struct Subscriber {
+    receiver: Receiver<Option<Arc<PublishedEvent>>>,
     lost: Arc<AtomicU64>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
 /// What a reader gets.
 #[derive(Clone, Debug)]
-pub enum Heard {
+pub enum BusItem {
     /// The next event.
-    Event(Arc<Told>),
+    Event(Arc<PublishedEvent>),
     /// So many are missing here: they came faster than they were read.
     Lost(u64),
 }
 
-impl Listener {
+impl Subscriber {
     /// What comes next; `None` at the end.
-    pub async fn next(&mut self) -> Option<Heard> {
-        let next = self.told.recv().await;
-        self.heard(next)
+    pub async fn next(&mut self) -> Option<BusItem> {
+        let next = self.receiver.recv().await;
+        self.item_of(next)
     }
 
     /// The same on a thread that may wait.
-    fn wait(&mut self) -> Option<Heard> {
-        let next = self.told.blocking_recv();
-        self.heard(next)
+    fn wait(&mut self) -> Option<BusItem> {
+        let next = self.receiver.blocking_recv();
+        self.item_of(next)
     }
 
-    fn heard(&self, next: Result<Option<Arc<Told>>, RecvError>) -> Option<Heard> {
+    fn item_of(&self, next: Result<Option<Arc<PublishedEvent>>, RecvError>) -> Option<BusItem> {
         match next {
-            Ok(told) => told.map(Heard::Event),
+            Ok(published) => published.map(BusItem::Event),
             Err(RecvError::Lagged(count)) => {
                 self.lost.fetch_add(count, Relaxed);
-                Some(Heard::Lost(count))
+                Some(BusItem::Lost(count))
             }
             Err(RecvError::Closed) => None,
         }
@@ -279,29 +281,29 @@ impl Listener {
 mod tests {
     use super::*;
 
-    fn tell(bus: &Bus, events: std::ops::Range<u64>) {
-        events.for_each(|_| bus.tell(Event::Stopping));
+    fn publish_all(bus: &Bus, events: std::ops::Range<u64>) {
+        events.for_each(|_| bus.publish(DaemonEvent::Stopping));
     }
 
-    fn numbers(listener: &mut Listener) -> Vec<Result<u64, u64>> {
+    fn numbers(listener: &mut Subscriber) -> Vec<Result<u64, u64>> {
         std::iter::from_fn(|| listener.wait())
-            .map(|heard| match heard {
-                Heard::Event(told) => Ok(told.number),
-                Heard::Lost(count) => Err(count),
+            .map(|item| match item {
+                BusItem::Event(published) => Ok(published.number),
+                BusItem::Lost(count) => Err(count),
             })
             .collect()
     }
 
     #[test]
-    fn each_reader_hears_all_and_who_is_slow_hears_how_much_is_missing() {
+    fn subscriber_gets_all_events_and_slow_one_gets_lost_count() {
         let bus = Bus::holding(4);
         let (mut quick, mut slow) = (bus.listen().unwrap(), bus.listen().unwrap());
-        tell(&bus, 0..3);
+        publish_all(&bus, 0..3);
         for number in 1..=3 {
-            assert!(matches!(quick.wait(), Some(Heard::Event(told)) if told.number == number));
+            assert!(matches!(quick.wait(), Some(BusItem::Event(published)) if published.number == number));
         }
         // Nobody reads, and the one who tells doesn't wait: four are kept, the last of which is the end.
-        tell(&bus, 0..10);
+        publish_all(&bus, 0..10);
         bus.end();
         assert_eq!(numbers(&mut quick), [Err(7), Ok(11), Ok(12), Ok(13)]);
         assert_eq!(numbers(&mut slow), [Err(10), Ok(11), Ok(12), Ok(13)]);
@@ -311,7 +313,7 @@ mod tests {
     #[test]
     fn there_are_only_so_many_readers_and_one_that_ends_makes_room() {
         let bus = Bus::default();
-        let mut readers: Vec<Listener> = (0..READERS_MAX).map(|_| bus.listen().unwrap()).collect();
+        let mut readers: Vec<Subscriber> = (0..READERS_MAX).map(|_| bus.listen().unwrap()).collect();
         assert!(bus.listen().is_none());
         readers.pop();
         assert!(bus.listen().is_some());

@@ -1,8 +1,10 @@
 //! What a client wants, where the data plane wasn't sure: read in full, made normal, or refused as the protocol says.
 
 use evener_core::net::http;
-use evener_core::node::lccp::Content;
-use evener_core::path::content::{Asked, Class, HELLO_MAX, Reading, Why, joined, read_within};
+use evener_core::node::lccp::ClientRequest;
+use evener_core::path::content::{
+    ContentParse, HELLO_MAX, PuntReason, RequestClass, RequestKey, joined, read_within,
+};
 
 /// The longest head that is read, in bytes; servers take no longer ones either.
 pub(super) const HEAD_MAX: usize = 32 * 1024;
@@ -13,8 +15,8 @@ const HANDSHAKE: u8 = 0x16;
 
 /// A request or hello, made normal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    class: Class,
+pub(crate) struct NormalizedRequest {
+    class: RequestClass,
     method: Vec<u8>,
     host: Vec<u8>,
     path: Vec<u8>,
@@ -22,9 +24,9 @@ pub(crate) struct Wanted {
 
 /// Why a client is told off instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum HeadRefusal {
     /// A request that nobody should act on.
-    Request(http::Refusal),
+    Request(http::HttpRefusal),
     /// HTTP/2, which a router of HTTP/1 can't speak.
     Http2,
     /// Neither HTTP nor TLS: a reset says enough.
@@ -33,31 +35,31 @@ pub(crate) enum Refusal {
 
 /// What the first bytes of a connection come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Judged {
-    Wanted(Wanted),
+pub(crate) enum HeadClass {
+    Wanted(NormalizedRequest),
     /// More is to come.
     Incomplete,
-    Refused(Refusal),
+    Refused(HeadRefusal),
 }
 
-impl Wanted {
+impl NormalizedRequest {
     /// As routes want it.
-    pub(crate) fn asked(&self) -> Asked<'_> {
-        Asked { class: self.class, host: &self.host, path: &self.path, method: &self.method }
+    pub(crate) fn key(&self) -> RequestKey<'_> {
+        RequestKey { class: self.class, host: &self.host, path: &self.path, method: &self.method }
     }
 
     /// What a dispatcher is told of it; `None` if that is too long.
-    pub(crate) fn content(&self) -> Option<Content> {
+    pub(crate) fn content(&self) -> Option<ClientRequest> {
         let (method, path) =
             if self.is_hello() { (&[][..], &[][..]) } else { (&self.method[..], &self.path[..]) };
-        Content::new(&self.host, method, path)
+        ClientRequest::new(&self.host, method, path)
     }
 
     /// What a node tells the dispatcher of it: a hello has a host alone.
-    pub(crate) fn told(content: &Content) -> Wanted {
+    pub(crate) fn from_peer(content: &ClientRequest) -> NormalizedRequest {
         let is_hello = content.method().is_empty() && content.path().is_empty();
-        Wanted {
-            class: if is_hello { Class::Hello } else { Class::of(content.method()) },
+        NormalizedRequest {
+            class: if is_hello { RequestClass::Hello } else { RequestClass::of(content.method()) },
             method: content.method().to_vec(),
             host: content.host().to_vec(),
             path: content.path().to_vec(),
@@ -66,77 +68,84 @@ impl Wanted {
 
     /// Whether nothing can be told to the client but by TLS.
     pub(super) fn is_hello(&self) -> bool {
-        self.class == Class::Hello
+        self.class == RequestClass::Hello
     }
 
     /// One line for people.
     pub(crate) fn text(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match self.class {
-            Class::Hello => format!("hello {}", text(&self.host)),
+            RequestClass::Hello => format!("hello {}", text(&self.host)),
             _ => format!("{} {}{}", text(&self.method), text(&self.host), text(&self.path)),
         }
     }
 }
 
 /// Judges what has come so far.
-pub(crate) fn judge(bytes: &[u8]) -> Judged {
+pub(crate) fn classify(bytes: &[u8]) -> HeadClass {
     if bytes.first() != Some(&HANDSHAKE) {
         return request(bytes);
     }
     match read_within(bytes, HELLO_MAX) {
-        Reading::Asked(asked) => Judged::Wanted(hello(&asked)),
-        Reading::Ask(Why::Incomplete) => Judged::Incomplete,
-        Reading::Ask(Why::Split) => match joined(bytes) {
-            Ok(hello) => judge(&hello),
-            Err(Why::Incomplete) => Judged::Incomplete,
-            Err(_) => Judged::Refused(Refusal::Unreadable),
+        ContentParse::Request(key) => HeadClass::Wanted(hello(&key)),
+        ContentParse::Punt(PuntReason::Incomplete) => HeadClass::Incomplete,
+        ContentParse::Punt(PuntReason::Split) => match joined(bytes) {
+            Ok(hello) => classify(&hello),
+            Err(PuntReason::Incomplete) => HeadClass::Incomplete,
+            Err(_) => HeadClass::Refused(HeadRefusal::Unreadable),
         },
-        Reading::Ask(Why::Odd) => Judged::Refused(Refusal::Unreadable),
+        ContentParse::Punt(PuntReason::Odd) => HeadClass::Refused(HeadRefusal::Unreadable),
     }
 }
 
-fn hello(asked: &Asked<'_>) -> Wanted {
-    Wanted {
-        class: asked.class,
-        method: asked.method.to_vec(),
-        host: asked.host.to_ascii_lowercase(),
-        path: asked.path.to_vec(),
+fn hello(key: &RequestKey<'_>) -> NormalizedRequest {
+    NormalizedRequest {
+        class: key.class,
+        method: key.method.to_vec(),
+        host: key.host.to_ascii_lowercase(),
+        path: key.path.to_vec(),
     }
 }
 
 /// A request: all of it is looked at, also what the data plane leaves to servers.
-fn request(bytes: &[u8]) -> Judged {
+fn request(bytes: &[u8]) -> HeadClass {
     if bytes.starts_with(PREFACE) {
-        return Judged::Refused(Refusal::Http2);
+        return HeadClass::Refused(HeadRefusal::Http2);
     }
     if PREFACE.starts_with(bytes) {
-        return Judged::Incomplete;
+        return HeadClass::Incomplete;
     }
     let first = bytes.iter().find(|byte| !matches!(byte, b'\r' | b'\n'));
     if first.is_some_and(|first| !first.is_ascii_alphabetic()) {
-        return Judged::Refused(Refusal::Unreadable);
+        return HeadClass::Refused(HeadRefusal::Unreadable);
     }
     match http::read_within(bytes, HEAD_MAX) {
-        http::Reading::Request(request) => normal(&request).map_or_else(Judged::refused, Judged::Wanted),
-        http::Reading::Incomplete => Judged::Incomplete,
-        http::Reading::Refused(refusal) => Judged::refused(refusal),
+        http::HeadParse::Request(request) => {
+            normal(&request).map_or_else(HeadClass::refused, HeadClass::Wanted)
+        }
+        http::HeadParse::Incomplete => HeadClass::Incomplete,
+        http::HeadParse::Refused(refusal) => HeadClass::refused(refusal),
     }
 }
 
 /// A request as servers see it.
-fn normal(request: &http::Request<'_>) -> Result<Wanted, http::Refusal> {
+fn normal(request: &http::Request<'_>) -> Result<NormalizedRequest, http::HttpRefusal> {
     let path = match request.target {
         "*" => b"*".to_vec(),
         target => http::normal_path(target.split(['?', '#']).next().unwrap_or_default())?,
     };
     let method = request.method.as_bytes();
-    Ok(Wanted { class: Class::of(method), method: method.to_vec(), host: http::host_of(request.host)?, path })
+    Ok(NormalizedRequest {
+        class: RequestClass::of(method),
+        method: method.to_vec(),
+        host: http::host_of(request.host)?,
+        path,
+    })
 }
 
-impl Judged {
-    fn refused(refusal: http::Refusal) -> Judged {
-        Judged::Refused(Refusal::Request(refusal))
+impl HeadClass {
+    fn refused(refusal: http::HttpRefusal) -> HeadClass {
+        HeadClass::Refused(HeadRefusal::Request(refusal))
     }
 }
 
@@ -145,19 +154,19 @@ mod tests {
     use super::*;
     use crate::request_heads::{Expected, vectors};
 
-    fn judged(text: &str) -> Judged {
-        judge(text.as_bytes())
+    fn judged(text: &str) -> HeadClass {
+        classify(text.as_bytes())
     }
 
     fn line(text: &str) -> String {
         match judged(text) {
-            Judged::Wanted(wanted) => wanted.text(),
+            HeadClass::Wanted(wanted) => wanted.text(),
             other => format!("{other:?}"),
         }
     }
 
     #[test]
-    fn what_is_unusual_is_made_normal() {
+    fn unusual_head_is_normalised() {
         let cases = [
             ("GET /a%2Fb//c/./d/../e HTTP/1.1\r\nHost: A.example:80\r\n\r\n", "GET a.example/a/b/c/e"),
             ("GET http://A.example./x?y HTTP/1.1\r\nHost: a.example\r\n\r\n", "GET a.example/x"),
@@ -175,16 +184,16 @@ mod tests {
     #[test]
     fn requests_are_judged_as_at_every_door() {
         for vector in vectors() {
-            let judged = judge(&vector.bytes);
+            let judged = classify(&vector.bytes);
             match (&judged, vector.expected) {
-                (Judged::Wanted(wanted), Expected::Accepted { method, host, path }) => {
+                (HeadClass::Wanted(wanted), Expected::Accepted { method, host, path }) => {
                     assert_eq!(wanted.text(), format!("{method} {host}{path}"), "{}", vector.text);
                 }
-                (Judged::Refused(Refusal::Request(refusal)), Expected::Refused { status, .. }) => {
+                (HeadClass::Refused(HeadRefusal::Request(refusal)), Expected::Refused { status, .. }) => {
                     assert_eq!(refusal.status(), status, "{}", vector.text);
                 }
                 // White space before a request may be some other protocol's.
-                (Judged::Refused(Refusal::Unreadable), Expected::Refused { .. }) => {
+                (HeadClass::Refused(HeadRefusal::Unreadable), Expected::Refused { .. }) => {
                     assert!(vector.bytes.starts_with(b" "), "{}", vector.text);
                 }
                 _ => panic!("{}: {judged:?}", vector.text),
@@ -193,27 +202,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_otherwise() {
+    fn http2_and_unreadable_bytes_have_refusals_of_their_own() {
         let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(HEAD_MAX - 100));
         assert_eq!(line(&long), "GET a/");
         let cases = [
-            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Refusal::Http2),
-            ("\x16\x03\x09rubbish", Refusal::Unreadable),
-            ("\u{7f}\u{7f}", Refusal::Unreadable),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HeadRefusal::Http2),
+            ("\x16\x03\x09rubbish", HeadRefusal::Unreadable),
+            ("\u{7f}\u{7f}", HeadRefusal::Unreadable),
         ];
         for (text, refusal) in cases {
-            assert_eq!(judged(text), Judged::Refused(refusal), "{text:?}");
+            assert_eq!(judged(text), HeadClass::Refused(refusal), "{text:?}");
         }
     }
 
     #[test]
-    fn what_may_still_become_a_request_is_waited_for() {
+    fn incomplete_head_waits_for_more() {
         let whole = "GET http://a.example/%41 HTTP/1.1\r\nHost: a.example\r\n\r\n";
         for end in 0..whole.len() {
-            assert_eq!(judged(&whole[..end]), Judged::Incomplete, "{:?}", &whole[..end]);
+            assert_eq!(judged(&whole[..end]), HeadClass::Incomplete, "{:?}", &whole[..end]);
         }
         assert_eq!(line(whole), "GET a.example/A");
-        assert_eq!(judged("PRI * HTTP"), Judged::Incomplete);
-        assert_eq!(judged("\r\n"), Judged::Incomplete);
+        assert_eq!(judged("PRI * HTTP"), HeadClass::Incomplete);
+        assert_eq!(judged("\r\n"), HeadClass::Incomplete);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Memory and time for each client are bounded, and so is the number of clients ([`seats`](crate::runtime::seats)).
 
-mod asking;
+mod control_link;
 mod conversation;
 mod head;
 pub(crate) mod lccp;
@@ -25,16 +25,16 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use zerocopy::IntoBytes;
 
-pub(crate) use asking::{Answer, Asking, Matched};
+pub(crate) use control_link::{ControlLink, ControlReply, MatchedRoute};
 pub(crate) use conversation::rehandoff;
 pub(crate) use evener_core::path::cookie::FourTuple;
-pub(crate) use head::{Judged, Refusal, Wanted, judge};
-use lccp::Speaker;
-pub(crate) use rehandoff::{Held, Move};
+pub(crate) use head::{HeadClass, HeadRefusal, NormalizedRequest, classify};
+use lccp::LccpNode;
+pub(crate) use rehandoff::{HeldSegment, Rehandoff};
 
 use crate::record::{Mechanism, Recorder};
-use crate::runtime::descriptors::Room;
-use crate::runtime::seats::Seats;
+use crate::runtime::connection_limit::ConnectionLimit;
+use crate::runtime::descriptors::ClientLimits;
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
@@ -44,21 +44,25 @@ pub(crate) const FROM_HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const LOOPBACK: Mac = Mac([0; 6]);
 
 /// What a conversation asks of the control loop.
-pub(crate) enum Question {
-    /// Who is to serve this? Until it is [given](Question::Give), what the client sends is dropped, and comes again.
+pub(crate) enum ControlQuery {
+    /// Who is to serve this? Until it is [given](ControlQuery::Give), what the client sends is dropped, and comes again.
     /// The dispatcher may have said who.
     Choose {
         ends: FourTuple,
-        matched: Matched,
+        matched: MatchedRoute,
         advice: Option<SocketAddr>,
-        answer: oneshot::Sender<Answer<Option<Chosen>>>,
+        answer: oneshot::Sender<ControlReply<Option<ChosenTarget>>>,
     },
     /// Another node asks who is to serve this.
-    Decide { ends: FourTuple, matched: Matched, answer: oneshot::Sender<Answer<Option<SocketAddr>>> },
+    Decide {
+        ends: FourTuple,
+        matched: MatchedRoute,
+        answer: oneshot::Sender<ControlReply<Option<SocketAddr>>>,
+    },
     /// Does the server that has the connection answer this?
-    Stays { ends: FourTuple, matched: Matched, server: u16, answer: oneshot::Sender<Answer<bool>> },
+    Stays { ends: FourTuple, matched: MatchedRoute, server: u16, answer: oneshot::Sender<ControlReply<bool>> },
     /// Then the segment goes there.
-    Pass { ends: FourTuple, held: Held },
+    Pass { ends: FourTuple, held: HeldSegment },
     /// Another node has given this connection to a server.
     Forward { ends: FourTuple, server: SocketAddr, answer: oneshot::Sender<Option<()>> },
     /// It is over.
@@ -70,12 +74,12 @@ pub(crate) enum Question {
     /// It stays with the server that it had.
     Return { ends: FourTuple, server: u16 },
     /// The client is told that its connection is over.
-    End { ends: FourTuple, held: Held },
+    End { ends: FourTuple, held: HeldSegment },
 }
 
 /// Who is to serve.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenTarget {
     /// The server's slot.
     pub(crate) server: u16,
     /// Where it listens itself, for want of a better way.
@@ -149,42 +153,54 @@ impl Outcomes {
 
 /// What all conversations share.
 #[derive(Clone)]
-pub(crate) struct Reader {
-    asking: Asking,
+pub(crate) struct ConversationContext {
+    control: ControlLink,
     pub(crate) outcomes: Arc<Outcomes>,
     /// For clients that are read, and those whose bytes are carried.
-    seats: Seats,
-    carried: Seats,
+    limit: ConnectionLimit,
+    carried: ConnectionLimit,
     recorder: Arc<Recorder>,
     /// By whom other nodes are spoken with.
-    pub(crate) speaker: Speaker,
+    pub(crate) speaker: LccpNode,
 }
 
-impl Reader {
+impl ConversationContext {
     /// Whatever is read is told to the recorder.
-    pub(crate) fn new(asking: Asking, recorder: Arc<Recorder>, speaker: Speaker, room: Room) -> Reader {
-        let (seats, carried) = (Seats::new(room.read), Seats::new(room.carried));
-        Reader { asking, outcomes: Arc::default(), seats, carried, recorder, speaker }
+    pub(crate) fn new(
+        control: ControlLink,
+        recorder: Arc<Recorder>,
+        speaker: LccpNode,
+        limits: ClientLimits,
+    ) -> ConversationContext {
+        let (read_limit, carried) = (ConnectionLimit::new(limits.read), ConnectionLimit::new(limits.carried));
+        ConversationContext {
+            control,
+            outcomes: Arc::default(),
+            limit: read_limit,
+            carried,
+            recorder,
+            speaker,
+        }
     }
 
-    fn seats(&self, room: transfer::Room) -> &Seats {
-        match room {
-            transfer::Room::Reading => &self.seats,
-            transfer::Room::Carrying => &self.carried,
+    fn limit_of(&self, quota: transfer::Quota) -> &ConnectionLimit {
+        match quota {
+            transfer::Quota::Reading => &self.limit,
+            transfer::Quota::Carrying => &self.carried,
         }
     }
 }
 
 /// A port on a service address where the data plane's connections arrive.
-pub(crate) struct Listener {
+pub(crate) struct PuntListener {
     /// Its number.
     pub(crate) port: u16,
     task: JoinHandle<()>,
 }
 
-impl Listener {
+impl PuntListener {
     /// Opens one on an address that this host has, or will have.
-    pub(crate) fn open(address: IpAddr, reader: &Reader) -> io::Result<Listener> {
+    pub(crate) fn open(address: IpAddr, reader: &ConversationContext) -> io::Result<PuntListener> {
         let socket = Socket::new(Domain::for_address((address, 0).into()), Type::STREAM, None)?;
         match address {
             IpAddr::V4(_) => socket.set_freebind_v4(true)?,
@@ -198,17 +214,17 @@ impl Listener {
         let listener = TcpListener::from_std(socket.into())?;
         let port = listener.local_addr()?.port();
         let task = tokio::spawn(listen(listener, reader.clone()));
-        Ok(Listener { port, task })
+        Ok(PuntListener { port, task })
     }
 }
 
-impl Drop for Listener {
+impl Drop for PuntListener {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn listen(listener: TcpListener, reader: Reader) {
+async fn listen(listener: TcpListener, reader: ConversationContext) {
     loop {
         let (stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -221,9 +237,9 @@ async fn listen(listener: TcpListener, reader: Reader) {
         // The port is the service's own, not the listener's, as the connection was made for that.
         let Ok(service) = stream.local_addr() else { continue };
         let ends = FourTuple { client: canonical(client), service: canonical(service) };
-        let seat = reader.seats.take(ends.client.ip()).await;
+        let slot = reader.limit.take(ends.client.ip()).await;
         let reader = reader.clone();
-        tokio::spawn(async move { conversation::accepted(stream, ends, seat, &reader).await });
+        tokio::spawn(async move { conversation::accepted(stream, ends, slot, &reader).await });
     }
 }
 

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use evener_core::path::decide::Reason;
 use evener_core::path::parse::TcpHeader;
-use evener_dataplane::repair::{Saved, Terms, Window};
+use evener_dataplane::repair::{AgreedOptions, Saved, Window};
 
 use super::FourTuple;
 
 /// A client's segment that the data plane held, as it came in.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldSegment {
     /// Why: it is to move its connection, or that moves.
     pub(crate) reason: Reason,
     /// The interface that it came in by.
@@ -25,19 +25,19 @@ pub(crate) struct Held {
 
 /// A connection that is to leave its server.
 #[derive(Debug)]
-pub(crate) struct Move {
+pub(crate) struct Rehandoff {
     pub(crate) ends: FourTuple,
     /// Where the server is.
     pub(crate) at: IpAddr,
     /// The client's next segment: what it says, and how it came in.
     pub(crate) header: TcpHeader,
     pub(crate) payload: Vec<u8>,
-    pub(crate) held: Held,
+    pub(crate) held: HeldSegment,
 }
 
 /// The connection, at rest where its server has left it, with the client's next segment taken in.
-pub(super) fn taken_up(moving: &Move, at_rest: Saved) -> Saved {
-    let Move { header, payload, .. } = moving;
+pub(super) fn taken_up(moving: &Rehandoff, at_rest: Saved) -> Saved {
+    let Rehandoff { header, payload, .. } = moving;
     let Saved { terms, window, .. } = at_rest;
     let scale = terms.window_scales.map_or(0, |(send, _)| send);
     let send = u32::from(header.window).checked_shl(scale.into()).unwrap_or_default();
@@ -45,7 +45,7 @@ pub(super) fn taken_up(moving: &Move, at_rest: Saved) -> Saved {
         receive_next: header.sequence.wrapping_add(payload.len() as u32),
         unread: payload.clone(),
         // The server's clock as the client has heard it last: ours goes on from there.
-        terms: Terms { timestamp: terms.timestamp.and(header.options.timestamp_echo), ..terms },
+        terms: AgreedOptions { timestamp: terms.timestamp.and(header.options.timestamp_echo), ..terms },
         window: Window { send_update: header.sequence, send, send_max: window.send_max.max(send), ..window },
         ..at_rest
     }
@@ -58,8 +58,8 @@ mod tests {
 
     use super::*;
 
-    fn moving(timestamp_echo: Option<u32>) -> Move {
-        Move {
+    fn moving(timestamp_echo: Option<u32>) -> Rehandoff {
+        Rehandoff {
             ends: FourTuple {
                 client: "203.0.113.7:40000".parse().unwrap(),
                 service: "192.0.2.100:80".parse().unwrap(),
@@ -73,7 +73,13 @@ mod tests {
                 options: TcpOptions { timestamp_echo, ..TcpOptions::default() },
             },
             payload: b"GET /img/ HTTP/1.1\r\n\r\n".to_vec(),
-            held: Held { reason: Reason::Moves, ifindex: 1, server: 1, frame: Vec::new(), is_whole: true },
+            held: HeldSegment {
+                reason: Reason::Moves,
+                ifindex: 1,
+                server: 1,
+                frame: Vec::new(),
+                is_whole: true,
+            },
         }
     }
 
@@ -87,19 +93,19 @@ mod tests {
             unacked: Vec::new(),
             unsent: 0,
             unread: Vec::new(),
-            terms: Terms { mss: 1_440, window_scales: Some((7, 8)), sack: true, timestamp: Some(0) },
+            terms: AgreedOptions { mss: 1_440, window_scales: Some((7, 8)), sack: true, timestamp: Some(0) },
             window: Window { send_max: 65_536, receive: 65_160, receive_update: 77, ..Window::default() },
         };
         let moved = taken_up(&moving(Some(123)), at_rest.clone());
         assert_eq!((moved.receive_next, moved.send_next, moved.unread.len()), (20, 9, 22));
         assert_eq!(
             moved.terms,
-            Terms { mss: 1_440, window_scales: Some((7, 8)), sack: true, timestamp: Some(123) }
+            AgreedOptions { mss: 1_440, window_scales: Some((7, 8)), sack: true, timestamp: Some(123) }
         );
         assert_eq!((moved.window.send, moved.window.send_max), (64_000, 65_536));
         assert_eq!((moved.window.receive, moved.window.receive_update), (65_160, 77));
         // Who agreed on no timestamps has none, whatever the segment says.
-        let terms = Terms { timestamp: None, window_scales: None, ..at_rest.terms };
+        let terms = AgreedOptions { timestamp: None, window_scales: None, ..at_rest.terms };
         let silent = Saved { terms, ..at_rest.clone() };
         assert_eq!(taken_up(&moving(Some(123)), silent.clone()).terms.timestamp, None);
         assert_eq!(taken_up(&moving(None), at_rest).terms.timestamp, None);

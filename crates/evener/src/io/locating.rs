@@ -3,14 +3,14 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use evener_core::farm::group::{Outside, Reach};
+use evener_core::farm::group::{Reach, ReachError};
 use evener_core::net::http::Url;
 use evener_core::pool::health::Failure;
 use tokio::net::lookup_host;
 
 /// Why no connection to a member is opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unreachable {
+pub(crate) enum LocateError {
     /// Its name has none.
     #[error("{0} has no address")]
     NoAddress(String),
@@ -22,16 +22,16 @@ pub(crate) enum Unreachable {
     Own(SocketAddr),
     /// It may not be there.
     #[error(transparent)]
-    Outside(#[from] Outside),
+    Outside(#[from] ReachError),
 }
 
-impl From<Unreachable> for Failure {
-    fn from(unreachable: Unreachable) -> Failure {
+impl From<LocateError> for Failure {
+    fn from(unreachable: LocateError) -> Failure {
         match unreachable {
-            Unreachable::NoAddress(_) | Unreachable::Unresolved(..) => {
+            LocateError::NoAddress(_) | LocateError::Unresolved(..) => {
                 Failure::Other(unreachable.to_string())
             }
-            Unreachable::Own(_) | Unreachable::Outside(_) => Failure::Forbidden(unreachable.to_string()),
+            LocateError::Own(_) | LocateError::Outside(_) => Failure::Forbidden(unreachable.to_string()),
         }
     }
 }
@@ -44,7 +44,7 @@ pub(crate) async fn locate(
     url: &Url,
     reach: Option<&Reach>,
     own: &[SocketAddr],
-) -> Result<SocketAddr, Unreachable> {
+) -> Result<SocketAddr, LocateError> {
     locate_port(url, url.port(), reach, own).await
 }
 
@@ -57,23 +57,23 @@ pub(crate) async fn locate_port(
     port: u16,
     reach: Option<&Reach>,
     own: &[SocketAddr],
-) -> Result<SocketAddr, Unreachable> {
+) -> Result<SocketAddr, LocateError> {
     let found: Vec<SocketAddr> = match url.address() {
         Some(address) => vec![SocketAddr::new(address, port)],
         None => match lookup_host((url.host(), port)).await {
             Ok(found) => found.collect(),
-            Err(error) => return Err(Unreachable::Unresolved(url.host().to_owned(), error)),
+            Err(error) => return Err(LocateError::Unresolved(url.host().to_owned(), error)),
         },
     };
     for address in &found {
         if is_own(*address, own) {
-            return Err(Unreachable::Own(*address));
+            return Err(LocateError::Own(*address));
         }
         if let Some(reach) = reach {
             reach.permits(url.host(), address.ip())?;
         }
     }
-    found.first().copied().ok_or_else(|| Unreachable::NoAddress(url.host().to_owned()))
+    found.first().copied().ok_or_else(|| LocateError::NoAddress(url.host().to_owned()))
 }
 
 /// Whether one of our sockets listens there.

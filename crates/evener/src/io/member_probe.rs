@@ -24,7 +24,7 @@ pub(crate) async fn probe_member(
     own: &[SocketAddr],
 ) -> Result<u64, Failure> {
     let timeout = Duration::from_millis(health.timeout_ms);
-    let begun = Instant::now();
+    let started = Instant::now();
     let found = tokio::time::timeout(timeout, locate(url, reach, own)).await;
     let found = found.map_err(|_| Failure::Other("its name was not resolved in time".to_owned()))?;
     let found = found.map_err(Failure::from);
@@ -39,7 +39,7 @@ pub(crate) async fn probe_member(
     let mut address = found?;
     address.set_port(health.port.unwrap_or(url.port()));
     let target = Target { destination: address, way: ProbePath::Direct { to: address } };
-    let left = timeout.saturating_sub(begun.elapsed()).max(Duration::from_millis(1));
+    let left = timeout.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
     probe(&target, None, &kind(url, health), left).await
 }
 

@@ -24,7 +24,7 @@ const QUEUE: usize = 1024;
 
 /// A frame as it came in.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct ReceivedFrame {
     /// The interface.
     pub(crate) ifindex: u32,
     /// From the Ethernet header on.
@@ -33,20 +33,20 @@ pub(crate) struct Frame {
 
 /// Speaks ARP, and neighbour discovery where it is wanted, on several interfaces.
 pub(crate) struct Neighbours {
-    links: BTreeMap<u32, Link>,
-    frames: mpsc::Sender<Frame>,
+    links: BTreeMap<u32, InterfaceSockets>,
+    frames: mpsc::Sender<ReceivedFrame>,
 }
 
 /// One interface.
-struct Link {
+struct InterfaceSockets {
     own: Mac,
-    arp: Listener,
-    discovery: Option<Listener>,
+    arp: FrameReceiver,
+    discovery: Option<FrameReceiver>,
     /// The groups that the kernel is told to listen in, and the socket that they are joined by.
     groups: Option<(BTreeSet<Ipv6Addr>, Socket)>,
 }
 
-impl Link {
+impl InterfaceSockets {
     fn is_alive(&self) -> bool {
         [Some(&self.arp), self.discovery.as_ref()]
             .into_iter()
@@ -56,12 +56,12 @@ impl Link {
 }
 
 /// Frames of one kind.
-struct Listener {
+struct FrameReceiver {
     socket: Arc<AsyncFd<LinkSocket>>,
     reader: JoinHandle<()>,
 }
 
-impl Drop for Listener {
+impl Drop for FrameReceiver {
     fn drop(&mut self) {
         self.reader.abort();
     }
@@ -69,7 +69,7 @@ impl Drop for Listener {
 
 impl Neighbours {
     /// On no interface yet; frames come by the receiver.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Frame>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<ReceivedFrame>) {
         let (frames, receiver) = mpsc::channel(QUEUE);
         (Neighbours { links: BTreeMap::new(), frames }, receiver)
     }
@@ -101,22 +101,22 @@ impl Neighbours {
         first_error
     }
 
-    fn open(&self, ifindex: u32, own: Mac, ipv6: bool) -> io::Result<Link> {
+    fn open(&self, ifindex: u32, own: Mac, ipv6: bool) -> io::Result<InterfaceSockets> {
         let arp = LinkSocket::open(ifindex, EtherType::Only(ETHERTYPE_ARP))?;
         let discovery = ipv6.then(|| LinkSocket::open_filtered(ifindex, EtherType::All, &advertisements()));
         let discovery = discovery.transpose()?.map(|socket| self.listener(ifindex, socket)).transpose()?;
-        Ok(Link { own, arp: self.listener(ifindex, arp)?, discovery, groups: None })
+        Ok(InterfaceSockets { own, arp: self.listener(ifindex, arp)?, discovery, groups: None })
     }
 
-    fn listener(&self, ifindex: u32, socket: LinkSocket) -> io::Result<Listener> {
+    fn listener(&self, ifindex: u32, socket: LinkSocket) -> io::Result<FrameReceiver> {
         let socket = Arc::new(AsyncFd::new(socket)?);
         let reader = tokio::spawn(read(socket.clone(), ifindex, self.frames.clone()));
-        Ok(Listener { socket, reader })
+        Ok(FrameReceiver { socket, reader })
     }
 
     /// Asks everyone on an interface who has `target`, for `sender`, or as who is about to take the address
     /// (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
-    pub(crate) fn ask(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
+    pub(crate) fn request(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
         let Some(link) = self.links.get(&ifindex) else { return };
         match (sender, target) {
             (Some(IpAddr::V4(sender)), IpAddr::V4(target)) => {
@@ -126,10 +126,10 @@ impl Neighbours {
                 send(&link.arp, ifindex, &arp_request(link.own, [0; 4].into(), target));
             }
             (Some(IpAddr::V6(sender)), IpAddr::V6(target)) => {
-                link.say(ifindex, &solicitation(link.own, sender, target));
+                link.send(ifindex, &solicitation(link.own, sender, target));
             }
             (None, IpAddr::V6(target)) => {
-                link.say(ifindex, &solicitation(link.own, Ipv6Addr::UNSPECIFIED, target));
+                link.send(ifindex, &solicitation(link.own, Ipv6Addr::UNSPECIFIED, target));
             }
             // A question has one family.
             (Some(_), _) => {}
@@ -141,8 +141,8 @@ impl Neighbours {
         for (&ifindex, link) in &self.links {
             for address in addresses {
                 match *address {
-                    IpAddr::V4(_) => self.ask(ifindex, Some(*address), *address),
-                    IpAddr::V6(own) => link.say(ifindex, &announcement(link.own, own)),
+                    IpAddr::V4(_) => self.request(ifindex, Some(*address), *address),
+                    IpAddr::V6(own) => link.send(ifindex, &announcement(link.own, own)),
                 }
             }
         }
@@ -174,8 +174,8 @@ impl Neighbours {
     }
 }
 
-impl Link {
-    fn say(&self, ifindex: u32, frame: &[u8]) {
+impl InterfaceSockets {
+    fn send(&self, ifindex: u32, frame: &[u8]) {
         if let Some(discovery) = &self.discovery {
             send(discovery, ifindex, frame);
         }
@@ -183,7 +183,7 @@ impl Link {
 }
 
 /// What can't be sent is lost, as any frame may be.
-fn send(listener: &Listener, ifindex: u32, frame: &[u8]) {
+fn send(listener: &FrameReceiver, ifindex: u32, frame: &[u8]) {
     if let Err(error) = listener.socket.get_ref().send(frame) {
         tracing::debug!(ifindex, %error, "a question to the neighbours was not sent");
     }
@@ -207,14 +207,16 @@ fn advertisements() -> Vec<Instruction> {
     ])
 }
 
-async fn read(socket: Arc<AsyncFd<LinkSocket>>, ifindex: u32, frames: mpsc::Sender<Frame>) {
+async fn read(socket: Arc<AsyncFd<LinkSocket>>, ifindex: u32, frames: mpsc::Sender<ReceivedFrame>) {
     let mut buffer = [0; FRAME_MAX];
     loop {
         let Ok(mut ready) = socket.readable().await else { return };
         match ready.try_io(|socket| socket.get_ref().recv(&mut buffer)) {
             Ok(Ok((len, meta))) if !meta.outgoing => {
                 let bytes = buffer.get(..len).unwrap_or(&buffer).to_vec();
-                if let Err(mpsc::error::TrySendError::Closed(_)) = frames.try_send(Frame { ifindex, bytes }) {
+                if let Err(mpsc::error::TrySendError::Closed(_)) =
+                    frames.try_send(ReceivedFrame { ifindex, bytes })
+                {
                     return;
                 }
             }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use evener_core::dns::MeasuredPath;
 use evener_core::node::path_probe::{
-    AT_ONCE, Arrival, Message, NONCE_LEN, Nonce, PACED, PACKET_LEN, Packet, Step, available_bps,
-    bottleneck_bps, is_burst, is_in_time, paced_gap_ns,
+    AT_ONCE, NONCE_LEN, Nonce, PACED, PACKET_LEN, ProbeArrival, ProbeMessage, TrainKind, TrainPacket,
+    available_bps, bottleneck_bps, is_burst, is_in_time, paced_gap_ns,
 };
 use evener_core::node::secret::Key;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt, sockopt};
@@ -45,14 +45,14 @@ pub(crate) async fn by_trains(to: SocketAddr, key: &Key) -> Result<MeasuredPath,
     let challenge = challenge.ok_or_else(|| {
         format!("the agent at {to} doesn't answer by UDP: its file needs the same [[dns.name]] with `probe`, [farm] secret_file, and this host in [farm] directors; a firewall may be in the way")
     })?;
-    let train = prober.train(challenge, Step::AtOnce, 0).await.map_err(failed)?;
+    let train = prober.train(challenge, TrainKind::AtOnce, 0).await.map_err(failed)?;
     let lost = || format!("of a train from {to} {} packets of {AT_ONCE} came", train.len());
     let bottleneck_bps = bottleneck_bps(&train).ok_or_else(lost)?;
     let gap_ns = paced_gap_ns(bottleneck_bps);
-    if !is_in_time(Step::Paced, gap_ns) {
+    if !is_in_time(TrainKind::Paced, gap_ns) {
         return Ok(MeasuredPath { bottleneck_bps, available_bps: None });
     }
-    let train = prober.train(challenge, Step::Paced, gap_ns).await.map_err(failed)?;
+    let train = prober.train(challenge, TrainKind::Paced, gap_ns).await.map_err(failed)?;
     if is_burst(&train, bottleneck_bps) {
         return Err(format!(
             "a token bucket on the path from {to} lets a train pass at once, whatever the path carries"
@@ -81,18 +81,18 @@ impl Prober {
         Ok(Prober { socket, to, key, request, end: Instant::now() + LIMIT })
     }
 
-    async fn send(&self, message: Message) -> io::Result<()> {
+    async fn send(&self, message: ProbeMessage) -> io::Result<()> {
         self.socket.send_to(&message.seal(&self.key), self.to).await.map(drop)
     }
 
     /// The agent's number, if it answers.
     async fn challenge(&mut self) -> io::Result<Option<Nonce>> {
         while Instant::now() < self.end {
-            self.send(Message::Request(self.request)).await?;
+            self.send(ProbeMessage::Request(self.request)).await?;
             let until = self.end.min(Instant::now() + AGAIN);
             while let Some((bytes, _)) = self.receive(until).await? {
-                match Message::open(&self.key, &bytes) {
-                    Some(Message::Challenge { request, challenge }) if request == self.request => {
+                match ProbeMessage::open(&self.key, &bytes) {
+                    Some(ProbeMessage::Challenge { request, challenge }) if request == self.request => {
                         return Ok(Some(challenge));
                     }
                     _ => {}
@@ -103,17 +103,22 @@ impl Prober {
     }
 
     /// A train, as far as it comes, in the order of its packets.
-    async fn train(&mut self, challenge: Nonce, step: Step, gap_ns: u32) -> io::Result<Vec<Arrival>> {
-        self.send(Message::Go { request: self.request, challenge, step, gap_ns }).await?;
-        let mut train: Vec<Arrival> = Vec::new();
+    async fn train(
+        &mut self,
+        challenge: Nonce,
+        step: TrainKind,
+        gap_ns: u32,
+    ) -> io::Result<Vec<ProbeArrival>> {
+        self.send(ProbeMessage::Go { request: self.request, challenge, step, gap_ns }).await?;
+        let mut train: Vec<ProbeArrival> = Vec::new();
         while train.len() < usize::from(step.packets()) {
             let until = self.end.min(Instant::now() + if train.is_empty() { AGAIN } else { QUIET });
             let Some((bytes, arrived_ns)) = self.receive(until).await? else { break };
-            let Some(packet) = Packet::read(&bytes) else { continue };
+            let Some(packet) = TrainPacket::read(&bytes) else { continue };
             let is_new = !train.iter().any(|one| one.index == packet.index);
             if (packet.challenge, packet.step) == (challenge, step) && packet.index < step.packets() && is_new
             {
-                train.push(Arrival { index: packet.index, sent_ns: packet.sent_ns, arrived_ns });
+                train.push(ProbeArrival { index: packet.index, sent_ns: packet.sent_ns, arrived_ns });
             }
         }
         train.sort_by_key(|one| one.index);

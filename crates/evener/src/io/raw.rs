@@ -16,27 +16,27 @@ const PACKET_BYTES: usize = 60 + wire::LEN_MAX + 1;
 const AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// One of them. Nobody listens once it is dropped.
-pub(crate) struct Listener {
+pub(crate) struct RawReceiver {
     socket: Arc<UdpSocket>,
     task: JoinHandle<()>,
 }
 
-impl Listener {
+impl RawReceiver {
     /// Opens it on an address that this host has. What comes is given to `hear`, which is told the source first and says
     /// whether to look any further.
     pub(crate) fn open(
         own: IpAddr,
         is_node: impl Fn(IpAddr) -> bool + Send + 'static,
-        hear: impl Fn(IpAddr, &[u8]) + Send + 'static,
-    ) -> io::Result<Listener> {
+        receive: impl Fn(IpAddr, &[u8]) + Send + 'static,
+    ) -> io::Result<RawReceiver> {
         let protocol = Some(Protocol::from(i32::from(lccp::PROTOCOL)));
         let socket = Socket::new(Domain::for_address((own, 0).into()), Type::RAW, protocol)?;
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::new(own, 0).into())?;
         // To the runtime it is like a socket of datagrams; ports stay 0.
         let socket = Arc::new(UdpSocket::from_std(StdSocket::from(socket))?);
-        let task = tokio::spawn(listen(Arc::clone(&socket), is_node, hear));
-        Ok(Listener { socket, task })
+        let task = tokio::spawn(listen(Arc::clone(&socket), is_node, receive));
+        Ok(RawReceiver { socket, task })
     }
 
     /// Sends a message. One that can't be sent is lost, as any may be.
@@ -47,19 +47,19 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for RawReceiver {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn listen(socket: Arc<UdpSocket>, is_node: impl Fn(IpAddr) -> bool, hear: impl Fn(IpAddr, &[u8])) {
+async fn listen(socket: Arc<UdpSocket>, is_node: impl Fn(IpAddr) -> bool, receive: impl Fn(IpAddr, &[u8])) {
     let mut buffer = [0; PACKET_BYTES];
     loop {
         match socket.recv_from(&mut buffer).await {
             Ok((len, from)) if is_node(from.ip()) => {
                 let packet = buffer.get(..len).unwrap_or_default();
-                hear(from.ip(), content(from.ip(), packet));
+                receive(from.ip(), content(from.ip(), packet));
             }
             Ok(_) => {}
             Err(error) => {

@@ -20,7 +20,7 @@ const HEADERS_MAX: usize = 64;
 ///
 /// # Errors
 /// Why what came isn't believed.
-pub async fn ask(to: SocketAddr, settings: &Reporting) -> Result<Report, BadReport> {
+pub async fn fetch(to: SocketAddr, settings: &Reporting) -> Result<Report, BadReport> {
     let timeout = Duration::from_millis(settings.timeout_ms);
     let answer = tokio::time::timeout(timeout, answer(to, settings)).await;
     let answer = answer.map_err(|_| BadReport::Silent)?.map_err(|_| BadReport::Silent)?;
@@ -58,7 +58,7 @@ async fn answer(to: SocketAddr, settings: &Reporting) -> std::io::Result<Vec<u8>
 }
 
 /// A response, as far as it has come.
-struct Response<'a> {
+struct HttpResponse<'a> {
     is_good: bool,
     body: &'a [u8],
     /// Of the body, if the head says it.
@@ -66,7 +66,7 @@ struct Response<'a> {
 }
 
 /// Reads a response; `None` until its head is there. What comes in chunks isn't read: a report is short.
-fn response(answer: &[u8]) -> Result<Option<Response<'_>>, BadReport> {
+fn response(answer: &[u8]) -> Result<Option<HttpResponse<'_>>, BadReport> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Response::new(&mut headers);
     let head = match parsed.parse(answer).map_err(|_| BadReport::Unreadable)? {
@@ -75,7 +75,7 @@ fn response(answer: &[u8]) -> Result<Option<Response<'_>>, BadReport> {
     };
     let length = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
     let length = length.and_then(|header| std::str::from_utf8(header.value).ok()?.trim().parse().ok());
-    Ok(Some(Response {
+    Ok(Some(HttpResponse {
         is_good: parsed.code == Some(200),
         body: answer.get(head..).unwrap_or_default(),
         length,
@@ -84,7 +84,7 @@ fn response(answer: &[u8]) -> Result<Option<Response<'_>>, BadReport> {
 
 /// Whether a response has all that its head says: some servers leave the connection open whatever they are asked.
 fn is_complete(answer: &[u8]) -> bool {
-    let Ok(Some(Response { body, length: Some(length), .. })) = response(answer) else { return false };
+    let Ok(Some(HttpResponse { body, length: Some(length), .. })) = response(answer) else { return false };
     body.len() >= length
 }
 
@@ -97,9 +97,9 @@ fn body(answer: &[u8]) -> Result<&[u8], BadReport> {
 
 /// Reads a report in JSON: the names of `/v1/load` of an agent, or those of an ORCA load report.
 pub(crate) fn load(json: &[u8]) -> Result<Report, BadReport> {
-    let Ok(Value::Object(said)) = serde_json::from_slice(json) else { return Err(BadReport::Unreadable) };
+    let Ok(Value::Object(object)) = serde_json::from_slice(json) else { return Err(BadReport::Unreadable) };
     let read = |names: &[&str], parts: u32, max: u64| -> Result<Option<u64>, BadReport> {
-        match names.iter().find_map(|name| said.get(*name).filter(|value| !value.is_null())) {
+        match names.iter().find_map(|name| object.get(*name).filter(|value| !value.is_null())) {
             Some(value) => {
                 let value = value.as_f64().ok_or(BadReport::NotANumber)?;
                 number(value, parts, max).map(Some)
@@ -141,43 +141,47 @@ mod tests {
     }
 
     /// What is made of a server that says this, and leaves the connection open.
-    async fn heard(kind: ReportKind, says: &'static [u8]) -> Result<Report, BadReport> {
+    async fn report_of(kind: ReportKind, reply: &'static [u8]) -> Result<Report, BadReport> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            stream.write_all(says).await.unwrap();
+            stream.write_all(reply).await.unwrap();
             stream.read_to_end(&mut Vec::new()).await
         });
-        let result = ask(to, &settings(to, kind)).await;
+        let result = fetch(to, &settings(to, kind)).await;
         server.abort();
         result
     }
 
     #[tokio::test]
     async fn agents_are_heard() {
-        let percent = heard(ReportKind::AgentCheck, b"up 40%\n").await.unwrap().percent;
+        let percent = report_of(ReportKind::AgentCheck, b"up 40%\n").await.unwrap().percent;
         assert_eq!(percent, Some(40));
-        assert_eq!(heard(ReportKind::AgentCheck, b"40%").await, Err(BadReport::Silent), "no end of the line");
+        assert_eq!(
+            report_of(ReportKind::AgentCheck, b"40%").await,
+            Err(BadReport::Silent),
+            "no end of the line"
+        );
         let target = || ReportKind::Http("/v1/load".to_owned());
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n{\"cpu\":0.5,\"delay_seconds\":0.2}xx";
-        assert_eq!(heard(target(), answer).await, Err(BadReport::Unreadable), "cut off");
+        assert_eq!(report_of(target(), answer).await, Err(BadReport::Unreadable), "cut off");
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 31\r\n\r\n{\"cpu\":0.5,\"delay_seconds\":0.2}";
-        let report = heard(target(), answer).await.unwrap();
+        let report = report_of(target(), answer).await.unwrap();
         assert_eq!((report.utilisation_permille, report.delay_us), (Some(500), Some(200_000)));
         let answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
-        assert_eq!(heard(target(), answer).await, Err(BadReport::Unreadable));
-        assert_eq!(heard(target(), b"nonsense\r\n\r\n").await, Err(BadReport::Silent));
+        assert_eq!(report_of(target(), answer).await, Err(BadReport::Unreadable));
+        assert_eq!(report_of(target(), b"nonsense\r\n\r\n").await, Err(BadReport::Silent));
     }
 
     #[tokio::test]
-    async fn nobody_is_silent() {
+    async fn missing_agent_reports_silent() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
-        assert_eq!(ask(to, &settings(to, ReportKind::AgentCheck)).await, Err(BadReport::Silent), "no word");
+        assert_eq!(fetch(to, &settings(to, ReportKind::AgentCheck)).await, Err(BadReport::Silent), "no word");
         drop(listener);
         assert_eq!(
-            ask(to, &settings(to, ReportKind::AgentCheck)).await,
+            fetch(to, &settings(to, ReportKind::AgentCheck)).await,
             Err(BadReport::Silent),
             "no listener"
         );

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use evener_dataplane::EngineError;
-use evener_dataplane::installed::{Missing, Part};
+use evener_dataplane::installed::{MissingPart, Part};
 
 const PROC_SYS: &str = "/proc/sys";
 
@@ -22,7 +22,7 @@ pub(crate) fn is_reverse_path_strict(interface: &str) -> bool {
 }
 
 /// A setting as sysctl(8) names it, with slashes.
-type Name = String;
+type SysctlName = String;
 
 /// What the kernel must let through.
 #[derive(Debug, Default)]
@@ -38,19 +38,19 @@ pub(crate) struct Forwarded<'a> {
 }
 
 /// Settings that are not as they were found.
-pub(crate) struct Settings {
+pub(crate) struct ChangedSysctls {
     root: PathBuf,
     /// Where it is noted what they were, for a daemon that comes after one that was killed.
     note: PathBuf,
-    were: BTreeMap<Name, String>,
+    were: BTreeMap<SysctlName, String>,
     /// What could not be set, and was said once.
-    refused: BTreeSet<Name>,
+    refused: BTreeSet<SysctlName>,
 }
 
-impl Settings {
+impl ChangedSysctls {
     /// With what an earlier daemon noted in this folder.
     pub(crate) fn new(directory: &Path) -> Self {
-        Settings::at(Path::new(PROC_SYS), directory)
+        ChangedSysctls::at(Path::new(PROC_SYS), directory)
     }
 
     fn at(root: &Path, directory: &Path) -> Self {
@@ -58,7 +58,7 @@ impl Settings {
         let text = fs::read_to_string(&note).unwrap_or_default();
         let were = text.lines().filter_map(|line| line.split_once('='));
         let were = were.map(|(name, was)| (name.to_owned(), was.to_owned())).collect();
-        Settings { root: root.to_owned(), note, were, refused: BTreeSet::new() }
+        ChangedSysctls { root: root.to_owned(), note, were, refused: BTreeSet::new() }
     }
 
     /// Lets packets through, and puts back what is needed no longer.
@@ -71,10 +71,10 @@ impl Settings {
     pub(crate) fn forward(
         &mut self,
         Forwarded { interfaces, addresses, own, routed }: &Forwarded<'_>,
-    ) -> Vec<Missing> {
+    ) -> Vec<MissingPart> {
         let routed = routed.iter().filter(|interface| self.forwards(interface));
         let own: BTreeSet<&str> = own.iter().chain(routed).copied().collect();
-        let mut wanted: Vec<(Name, &str)> =
+        let mut wanted: Vec<(SysctlName, &str)> =
             own.iter().flat_map(|interface| self.let_own_through(interface)).collect();
         for interface in interfaces {
             if addresses.iter().any(IpAddr::is_ipv4) {
@@ -105,7 +105,7 @@ impl Settings {
                 let restored = set.map_err(|error| {
                     EngineError::system(format!("setting {name} to {value}"), "CAP_NET_ADMIN", error)
                 });
-                missing.push(Missing { part: Part::Setting(name.clone()), restored });
+                missing.push(MissingPart { part: Part::Setting(name.clone()), restored });
                 continue;
             }
             match set {
@@ -118,13 +118,13 @@ impl Settings {
                 Err(_) => {}
             }
         }
-        let names: BTreeSet<Name> = wanted.into_iter().map(|(name, _)| name).collect();
+        let names: BTreeSet<SysctlName> = wanted.into_iter().map(|(name, _)| name).collect();
         self.put_back(|name| !names.contains(name));
         missing
     }
 
     /// Those that are not as they were found.
-    pub(crate) fn changed(&self) -> impl Iterator<Item = Name> {
+    pub(crate) fn changed(&self) -> impl Iterator<Item = SysctlName> {
         self.were.keys().cloned()
     }
 
@@ -134,7 +134,7 @@ impl Settings {
 
     /// What has the stack take packets from its own addresses: as RFC 1812 (section 5.3.8) has it, it believes none of them, and
     /// a strict reverse path filter asks for the very interface besides.
-    fn let_own_through(&self, interface: &str) -> Vec<(Name, &'static str)> {
+    fn let_own_through(&self, interface: &str) -> Vec<(SysctlName, &'static str)> {
         let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
         let value = |of: &str| self.read(&filter(of)).ok().and_then(|value| value.parse::<u8>().ok());
         let is_strict = value("all").max(value(interface)) == Some(1);
@@ -159,7 +159,7 @@ impl Settings {
         Ok(())
     }
 
-    fn put_back(&mut self, which: impl Fn(&Name) -> bool) {
+    fn put_back(&mut self, which: impl Fn(&SysctlName) -> bool) {
         let (back, stay): (BTreeMap<_, _>, _) =
             std::mem::take(&mut self.were).into_iter().partition(|(name, _)| which(name));
         self.were = stay;
@@ -217,8 +217,8 @@ mod tests {
             host
         }
 
-        fn settings(&self) -> Settings {
-            Settings::at(&self.0, &self.0)
+        fn settings(&self) -> ChangedSysctls {
+            ChangedSysctls::at(&self.0, &self.0)
         }
 
         fn is(&self, values: [&str; 3]) -> bool {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_from_own_addresses_is_let_through_by_a_loose_filter() {
+    fn loose_rp_filter_passes_own_addresses() {
         let host = Host::new("settings-own");
         let file = |name: &str| host.0.join(format!("net/ipv4/conf/{name}"));
         fs::create_dir_all(file("all")).unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_no_longer_is_put_back() {
+    fn unneeded_sysctl_is_restored() {
         let host = Host::new("settings-reload");
         let mut settings = host.settings();
         settings.forward(&forwarded(&["eth0", "gone"], &["192.0.2.1", "2001:db8::1"]));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_after_a_killed_one_puts_back_what_that_found() {
+    fn sysctls_changed_by_killed_daemon_are_restored_by_next() {
         let host = Host::new("settings-killed");
         let all = forwarded(&["eth0"], &["192.0.2.1", "2001:db8::1"]);
         host.settings().forward(&all);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_right_already_is_left_alone() {
+    fn correct_sysctl_is_left_unchanged() {
         let host = Host::new("settings-right");
         fs::write(host.0.join("net/ipv4/conf/eth0/forwarding"), "1\n").unwrap();
         let mut settings = host.settings();

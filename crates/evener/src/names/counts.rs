@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use evener_core::dns::{Outcome, Rcode, Transport};
+use evener_core::dns::{Rcode, ResponseOutcome, Transport};
 
 /// Counts, since the daemon began.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct QueryCounts {
     udp: AtomicU64,
     tcp: AtomicU64,
     rcodes: [AtomicU64; Rcode::ALL.len()],
@@ -16,15 +16,15 @@ pub(crate) struct Counts {
     evicted: AtomicU64,
 }
 
-impl Counts {
+impl QueryCounts {
     /// A query, and what it was answered, if it was.
-    pub(super) fn count(&self, transport: Transport, outcome: Option<Outcome>) {
+    pub(super) fn count(&self, transport: Transport, outcome: Option<ResponseOutcome>) {
         let queries = match transport {
             Transport::Udp => &self.udp,
             Transport::Tcp => &self.tcp,
         };
         queries.fetch_add(1, Relaxed);
-        let Some(Outcome { rcode, truncated, limited }) = outcome else {
+        let Some(ResponseOutcome { rcode, truncated, limited }) = outcome else {
             self.unanswered.fetch_add(1, Relaxed);
             return;
         };

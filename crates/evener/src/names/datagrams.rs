@@ -58,8 +58,8 @@ impl Datagrams {
                 continue;
             };
             let places = self.answers.get_mut(answered).zip(self.lens.get_mut(answered));
-            let Some(((room, len), to)) = places.zip(self.to.get_mut(answered)) else { break };
-            if let Some(written) = answer(query, client, room) {
+            let Some(((buffer, len), to)) = places.zip(self.to.get_mut(answered)) else { break };
+            if let Some(written) = answer(query, client, buffer) {
                 (*len, *to) = (written.min(UDP_MAX), *from);
                 answered += 1;
             }

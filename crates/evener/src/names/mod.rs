@@ -5,5 +5,5 @@ mod datagrams;
 mod server;
 mod stream;
 
-pub(crate) use counts::Counts;
-pub(crate) use server::{Answering, NamesError, Opened, Servers};
+pub(crate) use counts::QueryCounts;
+pub(crate) use server::{BoundSockets, DnsServers, NamesError, QueryContext};

@@ -11,16 +11,16 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
-use evener_core::dns::{Allowance, Answered, Asked, Limit, Names, Total, Transport};
+use evener_core::dns::{Catalog, DnsRequest, EncodedResponse, Limit, RateBucket, SharedBudget, Transport};
 use evener_core::path::seed::Seed;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::AbortHandle;
 
 use super::datagrams::Datagrams;
-use super::{Counts, stream};
-use crate::runtime::descriptors::Room;
+use super::{QueryCounts, stream};
+use crate::runtime::connection_limit::ConnectionLimit;
+use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::receive_buffer;
-use crate::runtime::seats::Seats;
 
 /// How often a thread without queries looks whether it is over.
 const LOOK: Duration = Duration::from_millis(200);
@@ -47,21 +47,21 @@ pub(crate) enum NamesError {
 
 /// All that queries are answered by; others take the place of its parts.
 #[derive(Debug)]
-pub(crate) struct Answering {
-    pub(crate) names: ArcSwap<Names>,
+pub(crate) struct QueryContext {
+    pub(crate) names: ArcSwap<Catalog>,
     pub(crate) limit: ArcSwap<Limit>,
     /// What all threads together have left of it.
-    total: Arc<Total>,
-    pub(crate) counts: Arc<Counts>,
+    total: Arc<SharedBudget>,
+    pub(crate) counts: Arc<QueryCounts>,
     key: Seed,
     turn: AtomicU64,
 }
 
-impl Answering {
-    pub(crate) fn new(names: Names, key: Seed, counts: Arc<Counts>) -> Answering {
+impl QueryContext {
+    pub(crate) fn new(names: Catalog, key: Seed, counts: Arc<QueryCounts>) -> QueryContext {
         let limit = ArcSwap::from_pointee(Limit::default());
         let names = ArcSwap::from_pointee(names);
-        Answering { names, limit, total: Arc::default(), counts, key, turn: AtomicU64::new(0) }
+        QueryContext { names, limit, total: Arc::default(), counts, key, turn: AtomicU64::new(0) }
     }
 
     /// Answers one query, and counts it.
@@ -70,11 +70,11 @@ impl Answering {
         bytes: &[u8],
         client: IpAddr,
         transport: Transport,
-        allowance: Option<&mut Allowance>,
+        allowance: Option<&mut RateBucket>,
         out: &mut [u8],
     ) -> Option<usize> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let asked = Asked {
+        let request = DnsRequest {
             bytes,
             client,
             transport,
@@ -83,23 +83,23 @@ impl Answering {
             now_ms: (evener_dataplane::now_ns() / 1_000_000) as u32,
             turn: self.turn.fetch_add(1, Relaxed),
         };
-        let answered = self.names.load().answer(&asked, allowance, out);
+        let answered = self.names.load().answer(&request, allowance, out);
         self.counts.count(transport, answered.map(|answered| answered.outcome));
-        answered.map(|Answered { len, .. }| len)
+        answered.map(|EncodedResponse { len, .. }| len)
     }
 }
 
 /// Sockets of one address, on which nobody answers yet.
-pub(crate) struct Opened(Vec<(SocketAddr, Vec<UdpSocket>, TcpListener)>);
+pub(crate) struct BoundSockets(Vec<(SocketAddr, Vec<UdpSocket>, TcpListener)>);
 
 /// Who answers at one address.
-struct Server {
+struct DnsServer {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     stream: AbortHandle,
 }
 
-impl Drop for Server {
+impl Drop for DnsServer {
     fn drop(&mut self) {
         self.is_over.store(true, Relaxed);
         self.stream.abort();
@@ -111,24 +111,24 @@ impl Drop for Server {
 }
 
 /// All who answer.
-pub(crate) struct Servers {
-    answering: Arc<Answering>,
-    running: BTreeMap<SocketAddr, Server>,
+pub(crate) struct DnsServers {
+    answering: Arc<QueryContext>,
+    running: BTreeMap<SocketAddr, DnsServer>,
     /// Those that don't answer yet: queries wait in their sockets.
-    waiting: Vec<Opened>,
-    is_begun: bool,
+    waiting: Vec<BoundSockets>,
+    has_started: bool,
     /// Places for connections, of all addresses; none while there was never an address.
-    seats: OnceCell<Seats>,
+    limit: OnceCell<ConnectionLimit>,
 }
 
-impl Servers {
-    pub(crate) fn new(answering: Arc<Answering>) -> Servers {
-        Servers {
+impl DnsServers {
+    pub(crate) fn new(answering: Arc<QueryContext>) -> DnsServers {
+        DnsServers {
             answering,
             running: BTreeMap::new(),
             waiting: Vec::new(),
-            is_begun: false,
-            seats: OnceCell::new(),
+            has_started: false,
+            limit: OnceCell::new(),
         }
     }
 
@@ -136,7 +136,7 @@ impl Servers {
     ///
     /// # Errors
     /// When an address can't be had.
-    pub(crate) fn open(&self, wanted: &[SocketAddr]) -> Result<Opened, NamesError> {
+    pub(crate) fn open(&self, wanted: &[SocketAddr]) -> Result<BoundSockets, NamesError> {
         let waits =
             |at: &SocketAddr| self.waiting.iter().any(|opened| opened.0.iter().any(|(o, ..)| o == at));
         let new = wanted.iter().filter(|at| !self.running.contains_key(at) && !waits(at));
@@ -147,20 +147,20 @@ impl Servers {
             let udp = (0..threads).map(|_| datagrams(*address)).collect::<io::Result<_>>().map_err(failed)?;
             Ok((*address, udp, listener(*address).map_err(failed)?))
         });
-        Ok(Opened(opened.collect::<Result<_, NamesError>>()?))
+        Ok(BoundSockets(opened.collect::<Result<_, NamesError>>()?))
     }
 
-    /// Answers at these addresses from now on, or from when it has [begun](Servers::begin), and at no others.
+    /// Answers at these addresses from now on, or from when it has [begun](DnsServers::begin), and at no others.
     ///
     /// # Errors
     /// When threads can't be had.
-    pub(crate) fn follow(&mut self, opened: Opened, wanted: &[SocketAddr]) -> Result<(), NamesError> {
+    pub(crate) fn follow(&mut self, opened: BoundSockets, wanted: &[SocketAddr]) -> Result<(), NamesError> {
         self.running.retain(|address, _| wanted.contains(address));
         self.waiting.push(opened);
-        for Opened(waiting) in &mut self.waiting {
+        for BoundSockets(waiting) in &mut self.waiting {
             waiting.retain(|(address, ..)| wanted.contains(address));
         }
-        if self.is_begun { self.start() } else { Ok(()) }
+        if self.has_started { self.start() } else { Ok(()) }
     }
 
     /// It is known how servers are.
@@ -168,12 +168,12 @@ impl Servers {
     /// # Errors
     /// When threads can't be had.
     pub(crate) fn begin(&mut self) -> Result<(), NamesError> {
-        self.is_begun = true;
+        self.has_started = true;
         self.start()
     }
 
     fn start(&mut self) -> Result<(), NamesError> {
-        for Opened(waiting) in std::mem::take(&mut self.waiting) {
+        for BoundSockets(waiting) in std::mem::take(&mut self.waiting) {
             for (address, sockets, listener) in waiting {
                 let server = self.serve(address, sockets, listener).map_err(NamesError::Threads)?;
                 self.running.insert(address, server);
@@ -187,12 +187,12 @@ impl Servers {
         address: SocketAddr,
         sockets: Vec<UdpSocket>,
         listener: TcpListener,
-    ) -> io::Result<Server> {
+    ) -> io::Result<DnsServer> {
         let is_over = Arc::new(AtomicBool::new(false));
         let stream = tokio::net::TcpListener::from_std(listener)?;
-        let seats = self.seats.get_or_init(|| Seats::new(Room::make().names)).clone();
-        let stream = tokio::spawn(stream::serve(stream, Arc::clone(&self.answering), seats)).abort_handle();
-        let mut server = Server { is_over, threads: Vec::new(), stream };
+        let limit = self.limit.get_or_init(|| ConnectionLimit::new(ClientLimits::make().names)).clone();
+        let stream = tokio::spawn(stream::serve(stream, Arc::clone(&self.answering), limit)).abort_handle();
+        let mut server = DnsServer { is_over, threads: Vec::new(), stream };
         for (number, socket) in sockets.into_iter().enumerate() {
             let (answering, is_over) = (Arc::clone(&self.answering), Arc::clone(&server.is_over));
             let thread = thread::Builder::new().name(format!("dns-{number}"));
@@ -203,8 +203,9 @@ impl Servers {
     }
 }
 
-fn answer_datagrams(socket: &UdpSocket, address: SocketAddr, answering: &Answering, is_over: &AtomicBool) {
-    let mut allowance = Allowance::new(**answering.limit.load(), answering.key, Arc::clone(&answering.total));
+fn answer_datagrams(socket: &UdpSocket, address: SocketAddr, answering: &QueryContext, is_over: &AtomicBool) {
+    let mut allowance =
+        RateBucket::new(**answering.limit.load(), answering.key, Arc::clone(&answering.total));
     let mut datagrams = Datagrams::new();
     while !is_over.load(Relaxed) {
         allowance.follow(**answering.limit.load());

@@ -15,9 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use super::Answering;
+use super::QueryContext;
 use crate::runtime::accept::accept;
-use crate::runtime::seats::{Seat, Seats};
+use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
 /// How long a client may take to a whole query, and to read its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,19 +28,24 @@ thread_local! {
 }
 
 /// Takes connections, forever. Dropping the future ends all of them.
-pub(super) async fn serve(listener: TcpListener, answering: Arc<Answering>, seats: Seats) {
+pub(super) async fn serve(listener: TcpListener, answering: Arc<QueryContext>, limit: ConnectionLimit) {
     let next = || async {
         let (stream, client) = listener.accept().await?;
-        Ok((stream, client, seats.take(client_network(client.ip())).await))
+        Ok((stream, client, limit.take(client_network(client.ip())).await))
     };
-    accept(next, |(stream, client, seat)| talk(stream, client, seat, Arc::clone(&answering))).await;
+    accept(next, |(stream, client, slot)| talk(stream, client, slot, Arc::clone(&answering))).await;
 }
 
-async fn talk(mut stream: TcpStream, client: SocketAddr, mut seat: Seat, answering: Arc<Answering>) {
+async fn talk(
+    mut stream: TcpStream,
+    client: SocketAddr,
+    mut slot: ConnectionSlot,
+    answering: Arc<QueryContext>,
+) {
     let mut query = Vec::new();
     loop {
-        match seat.unless_needed(exchange(&mut stream, client, &mut query, &answering)).await {
-            Some(Ok(true)) => seat.renew(),
+        match slot.unless_needed(exchange(&mut stream, client, &mut query, &answering)).await {
+            Some(Ok(true)) => slot.renew(),
             Some(Ok(false)) => return,
             Some(Err(error)) => return tracing::debug!(%error, %client, "a connection ended"),
             None => return answering.counts.evict(),
@@ -53,7 +58,7 @@ async fn exchange(
     stream: &mut TcpStream,
     client: SocketAddr,
     query: &mut Vec<u8>,
-    answering: &Answering,
+    answering: &QueryContext,
 ) -> io::Result<bool> {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
     let len = match timeout(PATIENCE, stream.read_u16()).await.map_err(late)? {

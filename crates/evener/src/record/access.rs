@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::Decision;
+use super::AccessLogEntry;
 use super::line;
 use crate::config::LogTarget;
 
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// What became of lines, since the daemon started.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct LogCounts {
     pub(super) written: AtomicU64,
     pub(super) lost: AtomicU64,
 }
@@ -72,29 +72,29 @@ fn unopened(path: &Path, error: &io::Error) -> String {
 }
 
 /// The way to the thread that writes.
-pub(super) struct Writing {
+pub(super) struct AccessLogQueue {
     pub(super) target: LogTarget,
-    queue: SyncSender<Decision>,
+    queue: SyncSender<AccessLogEntry>,
     thread: JoinHandle<()>,
-    counts: Arc<Counts>,
+    counts: Arc<LogCounts>,
 }
 
-impl Writing {
+impl AccessLogQueue {
     /// Begins to write.
     ///
     /// # Errors
     /// When there is no thread for it.
-    pub(super) fn start(log: AccessLogFile, counts: Arc<Counts>) -> io::Result<Writing> {
+    pub(super) fn start(log: AccessLogFile, counts: Arc<LogCounts>) -> io::Result<AccessLogQueue> {
         let AccessLogFile { target, sink } = log;
         let (queue, lines) = sync_channel(QUEUE);
         let count = Arc::clone(&counts);
         let thread = thread::Builder::new().name("access-log".to_owned());
         let thread = thread.spawn(move || write(sink, &lines, &count))?;
-        Ok(Writing { target, queue, thread, counts })
+        Ok(AccessLogQueue { target, queue, thread, counts })
     }
 
     /// Puts a line into the queue; where there is no room, it is lost.
-    pub(super) fn put(&self, decision: Decision) {
+    pub(super) fn put(&self, decision: AccessLogEntry) {
         if self.queue.try_send(decision).is_err() {
             self.counts.lost.fetch_add(1, Relaxed);
         }
@@ -111,7 +111,7 @@ impl Writing {
 }
 
 /// Writes what comes, many lines at once if many wait.
-fn write(mut sink: Box<dyn Write + Send>, lines: &Receiver<Decision>, counts: &Counts) {
+fn write(mut sink: Box<dyn Write + Send>, lines: &Receiver<AccessLogEntry>, counts: &LogCounts) {
     let (mut text, mut torn) = (String::new(), false);
     while let Ok(first) = lines.recv() {
         // What a full disk has cut off stays alone on its line.
@@ -150,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    fn decision(path: &str) -> Decision {
-        Decision {
+    fn decision(path: &str) -> AccessLogEntry {
+        AccessLogEntry {
             time: "2026-01-02T03:04:05.678Z".into(),
             service: "web".into(),
             client: "198.51.100.7:40000".into(),
@@ -191,14 +191,16 @@ mod tests {
         let folder = Folder::new("file");
         let path = folder.0.join("access.log");
         let target = LogTarget::File(path.clone());
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(LogCounts::default());
         for name in ["/a", "/b\n\"x\": 1"] {
-            let writing = Writing::start(AccessLogFile::open(&target).unwrap(), Arc::clone(&counts)).unwrap();
+            let writing =
+                AccessLogQueue::start(AccessLogFile::open(&target).unwrap(), Arc::clone(&counts)).unwrap();
             writing.put(decision(name));
             writing.finish();
         }
         let text = fs::read_to_string(&path).unwrap();
-        let lines: Vec<Decision> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<AccessLogEntry> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines, [decision("/a"), decision("/b\n\"x\": 1")]);
         assert_eq!((counts.written.load(Relaxed), counts.lost.load(Relaxed)), (2, 0));
         // The user's umask may take more away.
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_for_a_log_is_told_in_a_sentence() {
+    fn unusable_log_target_is_refused_with_sentence() {
         let folder = Folder::new("sentence");
         let refused = |path: PathBuf| AccessLogFile::open(&LogTarget::File(path)).err().unwrap();
         assert!(refused(folder.0.join("none/access.log")).contains("make its folder first"));
@@ -237,21 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
-        let (tell, full) = mpsc::channel();
+    fn full_log_queue_counts_lost_lines() {
+        let (sender, full) = mpsc::channel();
         let (to, written) = sync_channel(QUEUE);
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(LogCounts::default());
         let log = AccessLogFile { target: LogTarget::Stdout, sink: Box::new(Disk { full, written: to }) };
-        let writing = Writing::start(log, Arc::clone(&counts)).unwrap();
+        let writing = AccessLogQueue::start(log, Arc::clone(&counts)).unwrap();
         // One line is with the disk, which says nothing; no more than fit wait, and the rest is lost at once.
         (0..QUEUE * 2).for_each(|_| writing.put(decision("/")));
         let lost = counts.lost.load(Relaxed);
         assert!(lost >= QUEUE as u64 / 2 && counts.written.load(Relaxed) == 0, "{lost}");
         // The disk is full, then it isn't: what it began is not continued.
-        tell.send(true).unwrap();
-        tell.send(false).unwrap();
+        sender.send(true).unwrap();
+        sender.send(false).unwrap();
         assert!(written.recv().unwrap().starts_with("\n{"));
-        drop(tell);
+        drop(sender);
         writing.finish();
         // All of it is there when the thread has ended, which a busy machine may not have waited for.
         assert!(written.iter().all(|text| text.starts_with('{')));

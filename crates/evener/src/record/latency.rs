@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::Deciding;
+use super::DecisionLatency;
 
 /// Upper bounds in nanoseconds: from what the kernel takes to what a client may.
 const BOUNDS: [u64; 10] =
@@ -17,8 +17,8 @@ pub(super) struct LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    pub(super) fn add(&self, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    pub(super) fn add(&self, latency: Duration) {
+        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         let place = BOUNDS.partition_point(|bound| *bound < nanos);
         if let Some(place) = self.within.get(place) {
             place.fetch_add(1, Relaxed);
@@ -26,10 +26,10 @@ impl LatencyHistogram {
         self.nanos.fetch_add(nanos, Relaxed);
     }
 
-    pub(super) fn show(&self) -> Deciding {
+    pub(super) fn show(&self) -> DecisionLatency {
         let bounds = BOUNDS.iter().map(|bound| Some(*bound as f64 / 1e9)).chain([None]);
         let within: Vec<_> = bounds.zip(self.within.iter().map(|count| count.load(Relaxed))).collect();
-        Deciding {
+        DecisionLatency {
             count: within.iter().map(|(_, count)| count).sum(),
             seconds: self.nanos.load(Relaxed) as f64 / 1e9,
             within,
@@ -43,12 +43,12 @@ mod tests {
 
     #[test]
     fn each_time_is_counted_once() {
-        let took = LatencyHistogram::default();
+        let histogram = LatencyHistogram::default();
         [0, 1_000, 1_001, 2_000_000, 60_000_000_000]
             .map(Duration::from_nanos)
             .into_iter()
-            .for_each(|time| took.add(time));
-        let shown = took.show();
+            .for_each(|time| histogram.add(time));
+        let shown = histogram.show();
         assert_eq!((shown.count, shown.seconds), (5, 60.002_002_001));
         let places: Vec<_> = shown.within.into_iter().filter(|(_, count)| *count > 0).collect();
         assert_eq!(places, [(Some(1e-6), 2), (Some(2.5e-6), 1), (Some(0.01), 1), (None, 1)]);

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_line_and_reads_as_it_was() {
+    fn log_line_is_one_line_and_round_trips() {
         let evil = "/a\r\n{\"x\":1}\u{1b}[2J\u{7f}\u{9b}\u{2028}\u{202e}\u{feff}\\ \"é\u{1f600}";
         let line = json(&evil);
         assert!(line.ends_with('\n') && line.lines().count() == 1, "{line:?}");

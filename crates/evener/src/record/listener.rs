@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use evener_dataplane::events::{Event, Events};
+use evener_dataplane::events::{EventSource, TraceEvent};
 use nix::time::{ClockId, clock_gettime};
 
 use super::Recorder;
@@ -15,26 +15,26 @@ use super::Recorder;
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The thread that listens. Dropping it ends it.
-pub(crate) struct Listener {
+pub(crate) struct TraceReader {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Listener {
+impl TraceReader {
     /// Begins to listen.
     ///
     /// # Errors
     /// When there is no thread for it.
-    pub(crate) fn start(events: Box<dyn Events>, recorder: Arc<Recorder>) -> io::Result<Listener> {
+    pub(crate) fn start(events: Box<dyn EventSource>, recorder: Arc<Recorder>) -> io::Result<TraceReader> {
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
         let thread = thread::Builder::new().name("events".to_owned());
         let thread = thread.spawn(move || listen(events, &recorder, &is_over))?;
-        Ok(Listener { over, thread: Some(thread) })
+        Ok(TraceReader { over, thread: Some(thread) })
     }
 }
 
-impl Drop for Listener {
+impl Drop for TraceReader {
     fn drop(&mut self) {
         self.over.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -44,14 +44,14 @@ impl Drop for Listener {
     }
 }
 
-fn listen(mut events: Box<dyn Events>, recorder: &Recorder, over: &AtomicBool) {
+fn listen(mut events: Box<dyn EventSource>, recorder: &Recorder, over: &AtomicBool) {
     let (mut lost, mut fails) = (events.lost(), false);
     while !over.load(Relaxed) {
         match events.read(PATIENCE) {
-            Ok(told) => {
+            Ok(batch) => {
                 fails = false;
                 let epoch = boot_time();
-                told.iter().for_each(|event| note(recorder, event, epoch));
+                batch.iter().for_each(|event| note(recorder, event, epoch));
             }
             Err(error) => {
                 if !fails {
@@ -68,17 +68,17 @@ fn listen(mut events: Box<dyn Events>, recorder: &Recorder, over: &AtomicBool) {
         lost = now_lost;
     }
     // What was told until it was over.
-    if let Ok(told) = events.read(Duration::ZERO) {
+    if let Ok(batch) = events.read(Duration::ZERO) {
         let epoch = boot_time();
-        told.iter().for_each(|event| note(recorder, event, epoch));
+        batch.iter().for_each(|event| note(recorder, event, epoch));
     }
 }
 
-fn note(recorder: &Recorder, event: &Event, epoch: SystemTime) {
+fn note(recorder: &Recorder, event: &TraceEvent, epoch: SystemTime) {
     let at = |ns| epoch + Duration::from_nanos(ns);
     match event {
-        Event::Connection(event) => recorder.connection(event, at(event.at_ns)),
-        Event::Packet(event) => recorder.packet(event, at(event.at_ns)),
+        TraceEvent::Connection(event) => recorder.connection(event, at(event.at_ns)),
+        TraceEvent::Packet(event) => recorder.packet(event, at(event.at_ns)),
     }
 }
 

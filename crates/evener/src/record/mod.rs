@@ -6,10 +6,10 @@
 mod access;
 mod latency;
 mod line;
+mod lines;
 mod listener;
 mod names;
 mod summary;
-mod told;
 mod trace;
 
 use std::net::SocketAddr;
@@ -21,21 +21,21 @@ use evener_core::path::content::Routes;
 use evener_core::path::cookie::FourTuple;
 use evener_core::path::decide::Reason;
 use evener_core::path::tables::NO_SERVER;
-use evener_dataplane::events::{ConnectionEvent, PacketEvent, Told, Watch};
+use evener_dataplane::events::{ConnectionEvent, PacketEvent, TraceFilter, TracedVerdict};
 use tokio::sync::mpsc;
 
-use crate::cli::Client;
+use crate::cli::ClientArg;
 use crate::config::LogTarget;
-use access::{Counts, Writing};
+use access::{AccessLogQueue, LogCounts};
 use latency::LatencyHistogram;
-use summary::{Kind, RequestSummary};
+use summary::{ApplicationProtocol, RequestSummary};
 use trace::Traces;
 
 pub(crate) use access::AccessLogFile;
 pub(crate) use line::json;
-pub(crate) use listener::Listener;
-pub(crate) use names::Names;
-pub use told::{AccessLog, Deciding, Decision, Packet, Traced};
+pub use lines::{AccessLog, AccessLogEntry, DecisionLatency, Traced, TracedPacket};
+pub(crate) use listener::TraceReader;
+pub(crate) use names::TableNames;
 pub(crate) use trace::TRACES_MAX;
 
 /// How a connection came to its server, or to none.
@@ -86,7 +86,7 @@ impl Mechanism {
 }
 
 /// A connection about which all is decided.
-pub(crate) struct Decided<'b> {
+pub(crate) struct HandoffRecord<'b> {
     pub(crate) ends: FourTuple,
     pub(crate) mechanism: Mechanism,
     /// What the client has said, or the beginning of it.
@@ -98,11 +98,11 @@ pub(crate) struct Decided<'b> {
     /// What the client was answered, if nobody else answers it.
     pub(crate) status: Option<u16>,
     pub(crate) at: SystemTime,
-    pub(crate) took: Duration,
+    pub(crate) latency: Duration,
 }
 
 /// A request of a service of method `redirect`, about which all is decided.
-pub(crate) struct Redirected<'b> {
+pub(crate) struct RedirectRecord<'b> {
     pub(crate) client: SocketAddr,
     pub(crate) service: &'b str,
     /// The request's head.
@@ -113,14 +113,14 @@ pub(crate) struct Redirected<'b> {
     /// What became of it, in a word.
     pub(crate) mechanism: &'static str,
     pub(crate) at: SystemTime,
-    pub(crate) took: Duration,
+    pub(crate) latency: Duration,
 }
 
-impl Redirected<'_> {
-    fn line(&self) -> Decision {
+impl RedirectRecord<'_> {
+    fn line(&self) -> AccessLogEntry {
         let summary = RequestSummary::of(self.head);
         let text = |bytes: Option<&[u8]>| bytes.map(line::text);
-        Decision {
+        AccessLogEntry {
             time: time(self.at),
             service: self.service.to_owned(),
             client: self.client.to_string(),
@@ -134,7 +134,7 @@ impl Redirected<'_> {
             server: self.server.map(str::to_owned),
             mechanism: self.mechanism.to_owned(),
             status: Some(self.status),
-            decide_us: self.took.as_nanos() as f64 / 1e3,
+            decide_us: self.latency.as_nanos() as f64 / 1e3,
         }
     }
 }
@@ -142,22 +142,22 @@ impl Redirected<'_> {
 /// To whom everything is told.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    names: RwLock<Arc<Names>>,
-    writing: RwLock<Option<Writing>>,
+    names: RwLock<Arc<TableNames>>,
+    writing: RwLock<Option<AccessLogQueue>>,
     traces: Traces,
-    took: [LatencyHistogram; Mechanism::ALL.len()],
-    counts: Arc<Counts>,
+    latencies: [LatencyHistogram; Mechanism::ALL.len()],
+    counts: Arc<LogCounts>,
     /// Events that the data plane could not tell while there was a log.
     untold: AtomicU64,
 }
 
 impl Recorder {
     /// Goes on with these names.
-    pub(crate) fn name(&self, names: Names) {
+    pub(crate) fn name(&self, names: TableNames) {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
     }
 
-    fn names(&self) -> Arc<Names> {
+    fn names(&self) -> Arc<TableNames> {
         Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -166,7 +166,7 @@ impl Recorder {
     /// # Errors
     /// A sentence; then there is no log.
     pub(crate) fn log(&self, log: Option<AccessLogFile>) -> Result<(), String> {
-        let started = log.map(|log| Writing::start(log, Arc::clone(&self.counts))).transpose();
+        let started = log.map(|log| AccessLogQueue::start(log, Arc::clone(&self.counts))).transpose();
         let (writing, error) = match started {
             Ok(writing) => (writing, None),
             Err(error) => (None, Some(format!("the access log has no thread to write it: {error}"))),
@@ -189,14 +189,14 @@ impl Recorder {
     }
 
     /// Tells of a client, until the receiver is dropped; nothing if that is done for too many already.
-    pub(crate) fn follow(&self, client: Client) -> Option<mpsc::Receiver<Traced>> {
+    pub(crate) fn follow(&self, client: ClientArg) -> Option<mpsc::Receiver<Traced>> {
         self.traces.follow(client)
     }
 
     /// What the data plane should tell.
-    pub(crate) fn wanted(&self) -> Watch {
+    pub(crate) fn wanted(&self) -> TraceFilter {
         let clients = self.traces.clients();
-        Watch { connections: self.target().is_some() || !clients.is_empty(), clients }
+        TraceFilter { connections: self.target().is_some() || !clients.is_empty(), clients }
     }
 
     /// The routes of a service that are in force.
@@ -210,32 +210,32 @@ impl Recorder {
     }
 
     /// Notes a request whose client was told where to go.
-    pub(crate) fn redirected(&self, redirected: &Redirected<'_>) {
+    pub(crate) fn redirected(&self, redirected: &RedirectRecord<'_>) {
         let line = || redirected.line();
         if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
             writing.put(line());
         }
-        self.traces.tell(&[redirected.client], || Traced::Decision(line()));
+        self.traces.publish(&[redirected.client], || Traced::Decision(line()));
     }
 
     /// Notes what became of a connection.
-    pub(crate) fn decided(&self, decided: &Decided<'_>) {
-        if let Some(took) = self.took.get(decided.mechanism as usize) {
-            took.add(decided.took);
+    pub(crate) fn decided(&self, decided: &HandoffRecord<'_>) {
+        if let Some(histogram) = self.latencies.get(decided.mechanism as usize) {
+            histogram.add(decided.latency);
         }
         let line = || self.line(decided);
         if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
             writing.put(line());
         }
-        self.traces.tell(&[decided.ends.client], || Traced::Decision(line()));
+        self.traces.publish(&[decided.ends.client], || Traced::Decision(line()));
     }
 
-    fn line(&self, decided: &Decided<'_>) -> Decision {
+    fn line(&self, decided: &HandoffRecord<'_>) -> AccessLogEntry {
         let (names, summary) = (self.names(), RequestSummary::of(decided.head));
         let FourTuple { client, service } = decided.ends;
         let text = |bytes: Option<&[u8]>| bytes.map(line::text);
-        let is_tls = summary.kind == Some(Kind::Tls);
-        Decision {
+        let is_tls = summary.kind == Some(ApplicationProtocol::Tls);
+        AccessLogEntry {
             time: time(decided.at),
             service: names.service(service).map_or_else(|| service.to_string(), str::to_owned),
             client: client.to_string(),
@@ -250,19 +250,19 @@ impl Recorder {
             mechanism: decided.mechanism.name().to_owned(),
             status: decided.status,
             // Whole nanoseconds, as the data plane measures.
-            decide_us: decided.took.as_nanos() as f64 / 1e3,
+            decide_us: decided.latency.as_nanos() as f64 / 1e3,
         }
     }
 
     /// Notes a connection that the data plane tells of. Whoever reads for it tells of the others himself.
     fn connection(&self, event: &ConnectionEvent, at: SystemTime) {
-        let mechanism = match (event.beside, event.server) {
+        let mechanism = match (event.also_counted, event.server) {
             (Some(Reason::Punted), _) => return,
             (Some(Reason::TableFull), _) => Mechanism::Refused,
             (_, NO_SERVER) => Mechanism::Unserved,
             _ => Mechanism::Kernel,
         };
-        self.decided(&Decided {
+        self.decided(&HandoffRecord {
             ends: FourTuple { client: event.client, service: event.service },
             mechanism,
             head: &event.head,
@@ -270,13 +270,13 @@ impl Recorder {
             server: (event.server != NO_SERVER).then_some(event.server),
             status: None,
             at,
-            took: Duration::from_nanos(event.took_ns.into()),
+            latency: Duration::from_nanos(event.latency_ns.into()),
         });
     }
 
     /// Notes a packet that the data plane tells of.
     fn packet(&self, event: &PacketEvent, at: SystemTime) {
-        self.traces.tell(&[event.src, event.dst], || {
+        self.traces.publish(&[event.src, event.dst], || {
             let server = self.names().server(event.server).map(str::to_owned);
             Traced::Packet(packet(event, at, server))
         });
@@ -287,7 +287,7 @@ impl Recorder {
         if self.target().is_some() {
             self.untold.fetch_add(count, Relaxed);
         }
-        self.traces.tell_lost(count);
+        self.traces.publish_lost(count);
     }
 
     /// What became of the lines of the access log.
@@ -305,9 +305,11 @@ impl Recorder {
     }
 
     /// How long it took to decide, by mechanism.
-    pub(crate) fn show_took(&self) -> impl Iterator<Item = (String, Deciding)> {
-        let shown = Mechanism::ALL.into_iter().zip(self.took.iter().map(LatencyHistogram::show));
-        shown.map(|(mechanism, took)| (mechanism.name().to_owned(), took)).filter(|(_, took)| took.count > 0)
+    pub(crate) fn latencies_shown(&self) -> impl Iterator<Item = (String, DecisionLatency)> {
+        let shown = Mechanism::ALL.into_iter().zip(self.latencies.iter().map(LatencyHistogram::show));
+        shown
+            .map(|(mechanism, histogram)| (mechanism.name().to_owned(), histogram))
+            .filter(|(_, histogram)| histogram.count > 0)
     }
 }
 
@@ -316,15 +318,15 @@ fn time(at: SystemTime) -> String {
     humantime::format_rfc3339_millis(at).to_string()
 }
 
-fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> Packet {
+fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> TracedPacket {
     let end = |end: SocketAddr| if end.port() == 0 { end.ip().to_string() } else { end.to_string() };
     let verdict = match event.verdict {
-        Told::Forward => "forward",
-        Told::Pass => "pass",
-        Told::Drop => "drop",
-        Told::Hold => "hold",
+        TracedVerdict::Forward => "forward",
+        TracedVerdict::Pass => "pass",
+        TracedVerdict::Drop => "drop",
+        TracedVerdict::Hold => "hold",
     };
-    Packet {
+    TracedPacket {
         time: time(at),
         protocol: protocol(event.protocol),
         flags: (event.protocol == TCP).then(|| flags(event.tcp_flags)),
@@ -333,7 +335,7 @@ fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> Packet
         bytes: event.len.into(),
         verdict: verdict.to_owned(),
         reason: event.reason.name().to_owned(),
-        beside: event.beside.map(|beside| beside.name().to_owned()),
+        beside: event.also_counted.map(|reason| reason.name().to_owned()),
         server,
     }
 }

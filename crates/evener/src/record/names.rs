@@ -11,18 +11,18 @@ use evener_core::path::tables::{Tables, VipKey};
 
 /// The names of what is in force.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct TableNames {
     tables: Arc<Tables>,
     services: BTreeMap<u16, String>,
     servers: BTreeMap<u16, String>,
 }
 
-impl Names {
+impl TableNames {
     /// Those of a plan, whose tables these are.
-    pub(crate) fn of(plan: &Plan, tables: Arc<Tables>) -> Names {
+    pub(crate) fn of(plan: &Plan, tables: Arc<Tables>) -> TableNames {
         let services = plan.services.iter().map(|(number, service)| (*number, service.name.clone()));
         let servers = plan.servers.iter().map(|(slot, name)| (*slot, name.server.clone()));
-        Names { tables, services: services.collect(), servers: servers.collect() }
+        TableNames { tables, services: services.collect(), servers: servers.collect() }
     }
 
     /// The service with this address.

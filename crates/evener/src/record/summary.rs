@@ -13,18 +13,18 @@ const SERVER_NAME: usize = 0;
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ApplicationProtocol {
     /// HTTP/1, or what begins like it.
     Http,
     /// A TLS hello.
     Tls,
 }
 
-impl Kind {
+impl ApplicationProtocol {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Http => "http",
-            Kind::Tls => "tls",
+            ApplicationProtocol::Http => "http",
+            ApplicationProtocol::Tls => "tls",
         }
     }
 }
@@ -32,7 +32,7 @@ impl Kind {
 /// What the first bytes of a connection say, as far as they are there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestSummary<'b> {
-    pub(super) kind: Option<Kind>,
+    pub(super) kind: Option<ApplicationProtocol>,
     pub(super) method: Option<&'b [u8]>,
     /// The request's target, query included.
     pub(super) target: Option<&'b [u8]>,
@@ -65,7 +65,7 @@ fn within(bytes: &[u8], max: usize) -> (&[u8], bool) {
 }
 
 fn request(bytes: &[u8]) -> RequestSummary<'_> {
-    let mut summary = RequestSummary { kind: Some(Kind::Http), ..RequestSummary::default() };
+    let mut summary = RequestSummary { kind: Some(ApplicationProtocol::Http), ..RequestSummary::default() };
     let mut lines = bytes.split(|byte| *byte == b'\n').peekable();
     let first = lines.next().unwrap_or_default();
     // What has no line end behind it may go on.
@@ -105,7 +105,7 @@ fn hello(bytes: &[u8]) -> RequestSummary<'_> {
         Some(name) => (name.map(|name| within(name, HOST_MAX).0), false),
         None => (None, true),
     };
-    RequestSummary { kind: Some(Kind::Tls), host, cut, ..RequestSummary::default() }
+    RequestSummary { kind: Some(ApplicationProtocol::Tls), host, cut, ..RequestSummary::default() }
 }
 
 /// The name in a hello, if it has one (RFC 6066, section 3); nothing where the bytes end before that is clear.
@@ -146,7 +146,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use evener_core::net::http::{Reading, host_of, read};
+    use evener_core::net::http::{HeadParse, host_of, read};
 
     use super::*;
 
@@ -168,9 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_through_is_shown_as_it_was_read() {
+    fn summary_shows_request_as_parsed() {
         for vector in crate::request_heads::vectors() {
-            let Reading::Request(request) = read(&vector.bytes) else { continue };
+            let HeadParse::Request(request) = read(&vector.bytes) else { continue };
             let shown = RequestSummary::of(&vector.bytes);
             let host = host_of(shown.host.unwrap_or_default()).ok();
             assert_eq!(host, host_of(request.host).ok(), "{}", vector.text);
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    fn told<'b>(summary: &RequestSummary<'b>) -> [Option<&'b str>; 3] {
+    fn parts<'b>(summary: &RequestSummary<'b>) -> [Option<&'b str>; 3] {
         [summary.method, summary.target, summary.host].map(|part| part.map(|p| str::from_utf8(p).unwrap()))
     }
 
@@ -187,15 +187,15 @@ mod tests {
     fn requests_as_they_were_sent() {
         let text = b"\r\nGET //a%41/?q=1 HTTP/1.1\r\nA: b\r\nhOST:  WWW.example.com:8080 \r\nX: y";
         let summary = RequestSummary::of(text);
-        assert_eq!(told(&summary), [Some("GET"), Some("//a%41/?q=1"), Some("WWW.example.com:8080")]);
-        assert_eq!((summary.kind, summary.cut), (Some(Kind::Http), false));
+        assert_eq!(parts(&summary), [Some("GET"), Some("//a%41/?q=1"), Some("WWW.example.com:8080")]);
+        assert_eq!((summary.kind, summary.cut), (Some(ApplicationProtocol::Http), false));
 
         let old = RequestSummary::of(b"HEAD / HTTP/1.0\r\n\r\nHost: x\r\n");
-        assert_eq!((told(&old), old.cut), ([Some("HEAD"), Some("/"), None], false));
+        assert_eq!((parts(&old), old.cut), ([Some("HEAD"), Some("/"), None], false));
     }
 
     #[test]
-    fn what_is_not_whole_is_told_so() {
+    fn partial_head_gives_the_parts_it_has() {
         let cases: [(&[u8], [Option<&str>; 3]); 6] = [
             (b"GE", [Some("GE"), None, None]),
             (b"GET ", [Some("GET"), None, None]),
@@ -206,7 +206,7 @@ mod tests {
         ];
         for (bytes, expected) in cases {
             let summary = RequestSummary::of(bytes);
-            assert_eq!((told(&summary), summary.cut), (expected, true), "{}", bytes.escape_ascii());
+            assert_eq!((parts(&summary), summary.cut), (expected, true), "{}", bytes.escape_ascii());
         }
         let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(5_000));
         let summary = RequestSummary::of(long.as_bytes());
@@ -222,20 +222,24 @@ mod tests {
         let last = a_hello(&[(43, vec![1, 2, 3]), named("www.example.com")]);
         for hello in [&first, &last] {
             let summary = RequestSummary::of(hello);
-            assert_eq!(told(&summary), [None, None, Some("www.example.com")]);
-            assert_eq!((summary.kind, summary.cut), (Some(Kind::Tls), false));
+            assert_eq!(parts(&summary), [None, None, Some("www.example.com")]);
+            assert_eq!((summary.kind, summary.cut), (Some(ApplicationProtocol::Tls), false));
         }
         let none = a_hello(&[(43, vec![1, 2, 3])]);
         let summary = RequestSummary::of(&none);
         assert_eq!((summary.host, summary.cut), (None, false));
         for len in 1..last.len() {
             let summary = RequestSummary::of(&last[..len]);
-            assert_eq!((summary.kind, summary.host, summary.cut), (Some(Kind::Tls), None, true), "{len}");
+            assert_eq!(
+                (summary.kind, summary.host, summary.cut),
+                (Some(ApplicationProtocol::Tls), None, true),
+                "{len}"
+            );
         }
     }
 
     #[test]
-    fn what_is_neither_says_nothing() {
+    fn summary_of_other_protocol_is_empty() {
         for bytes in [&b""[..], b"\r\n", b"\x7f\x7f\x7f", b"\0GET / HTTP/1.1\r\n\r\n"] {
             assert_eq!(RequestSummary::of(bytes), RequestSummary::default(), "{}", bytes.escape_ascii());
         }

@@ -14,7 +14,7 @@ fn recorder() -> (Recorder, Receiver<Traced>) {
     let mut plan = Plan::default();
     plan.servers.insert(3, ServerName { service: "web".into(), server: "web1".into() });
     let recorder = Recorder::default();
-    recorder.name(Names::of(&plan, Arc::default()));
+    recorder.name(TableNames::of(&plan, Arc::default()));
     let lines = recorder.follow(CLIENT.parse().unwrap()).unwrap();
     (recorder, lines)
 }
@@ -26,12 +26,12 @@ fn at() -> SystemTime {
 fn connection(head: &[u8]) -> ConnectionEvent {
     ConnectionEvent {
         at_ns: 0,
-        took_ns: 1_250,
+        latency_ns: 1_250,
         client: CLIENT.parse().unwrap(),
         service: SERVICE.parse().unwrap(),
         server: 3,
         reason: Reason::Forwarded,
-        beside: None,
+        also_counted: None,
         route: Some(1),
         head: head.to_vec(),
     }
@@ -45,9 +45,9 @@ fn packet(src: &str, dst: &str) -> PacketEvent {
         protocol: 6,
         tcp_flags: 0x12,
         len: 60,
-        verdict: Told::Forward,
+        verdict: TracedVerdict::Forward,
         reason: Reason::CookieSent,
-        beside: None,
+        also_counted: None,
         server: NO_SERVER,
     }
 }
@@ -61,7 +61,7 @@ fn lines(receiver: &mut Receiver<Traced>) -> Vec<String> {
 }
 
 #[test]
-fn what_the_data_plane_decides() {
+fn kernel_decision_makes_access_log_line() {
     let (recorder, mut trace) = recorder();
     recorder.connection(&connection(b"GET /a?b=%41 HTTP/1.1\r\nHost: www.example.com\r\n\r\n"), at());
     let hello = ConnectionEvent { route: None, ..connection(&[0x16, 3, 1]) };
@@ -73,25 +73,33 @@ fn what_the_data_plane_decides() {
     {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":null,"route":null,"server":null,"mechanism":"unserved","decide_us":1.25}
     "#);
     // Whoever reads for the data plane tells of this one.
-    let asked = ConnectionEvent { beside: Some(Reason::Punted), ..connection(b"GE") };
+    let asked = ConnectionEvent { also_counted: Some(Reason::Punted), ..connection(b"GE") };
     recorder.connection(&asked, at());
     let other = ConnectionEvent { client: "198.51.100.7:1".parse().unwrap(), ..connection(b"GE") };
     recorder.connection(&other, at());
     assert_eq!(lines(&mut trace), [] as [String; 0]);
-    let took: Vec<_> = recorder.show_took().map(|(name, took)| (name, took.count)).collect();
+    let took: Vec<_> = recorder.latencies_shown().map(|(name, took)| (name, took.count)).collect();
     assert_eq!(took, [("kernel".to_owned(), 3), ("unserved".to_owned(), 1)]);
 }
 
 #[test]
-fn what_is_read_in_application_space() {
+fn punted_request_makes_access_log_line() {
     let (recorder, mut trace) = recorder();
     let ends = FourTuple { client: CLIENT.parse().unwrap(), service: SERVICE.parse().unwrap() };
     let head = b"POST /\xff\x1b HTTP/1.1\r\n".as_slice();
     let (took, mechanism) = (Duration::from_millis(10), Mechanism::Refused);
-    let decided =
-        Decided { ends, mechanism, head, route: None, server: None, status: Some(400), at: at(), took };
+    let decided = HandoffRecord {
+        ends,
+        mechanism,
+        head,
+        route: None,
+        server: None,
+        status: Some(400),
+        at: at(),
+        latency: took,
+    };
     recorder.decided(&decided);
-    recorder.decided(&Decided {
+    recorder.decided(&HandoffRecord {
         mechanism: Mechanism::Punted,
         server: Some(3),
         status: None,
@@ -116,8 +124,11 @@ fn packets_both_ways() {
     insta::assert_snapshot!(lines(&mut all).concat(), @r#"
     {"what":"packet","time":"2026-01-02T03:04:05.678Z","protocol":"icmp","src":"198.51.100.7","dst":"192.0.2.100","bytes":60,"verdict":"forward","reason":"cookie_sent","server":"web1"}
     "#);
-    let back =
-        PacketEvent { beside: Some(Reason::NoSession), verdict: Told::Drop, ..packet(SERVICE, CLIENT) };
+    let back = PacketEvent {
+        also_counted: Some(Reason::NoSession),
+        verdict: TracedVerdict::Drop,
+        ..packet(SERVICE, CLIENT)
+    };
     recorder.packet(&back, at());
     insta::assert_snapshot!(lines(&mut trace).concat(), @r#"
     {"what":"packet","time":"2026-01-02T03:04:05.678Z","protocol":"tcp","flags":"syn,ack","src":"198.51.100.7:40000","dst":"192.0.2.100:80","bytes":60,"verdict":"forward","reason":"cookie_sent","server":null}
@@ -126,26 +137,26 @@ fn packets_both_ways() {
 }
 
 #[test]
-fn the_data_plane_is_asked_for_what_is_wanted_only() {
+fn engine_watch_covers_only_wanted_events() {
     let recorder = Recorder::default();
-    assert_eq!(recorder.wanted(), Watch::default());
+    assert_eq!(recorder.wanted(), TraceFilter::default());
     let file = std::env::temp_dir().join(format!("evener-wanted-{}", std::process::id()));
     let open = |file: &PathBuf| AccessLogFile::open(&LogTarget::File(file.clone())).unwrap();
     recorder.log(Some(open(&file))).unwrap();
-    assert_eq!(recorder.wanted(), Watch { connections: true, ..Watch::default() });
+    assert_eq!(recorder.wanted(), TraceFilter { connections: true, ..TraceFilter::default() });
     let trace = recorder.follow("198.51.100.7:1".parse().unwrap()).unwrap();
     recorder.log(None).unwrap();
     assert_eq!(
         recorder.wanted(),
-        Watch { connections: true, clients: ["198.51.100.7".parse().unwrap()].into() }
+        TraceFilter { connections: true, clients: ["198.51.100.7".parse().unwrap()].into() }
     );
     drop(trace);
-    assert_eq!(recorder.wanted(), Watch::default());
+    assert_eq!(recorder.wanted(), TraceFilter::default());
     std::fs::remove_file(file).unwrap();
 }
 
 #[test]
-fn what_is_missing_is_counted_and_told() {
+fn lost_events_are_counted_and_reported() {
     let (recorder, mut trace) = recorder();
     recorder.missed(3);
     recorder.packet(&packet(CLIENT, SERVICE), at());

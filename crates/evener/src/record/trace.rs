@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
 use super::Traced;
-use crate::cli::Client;
+use crate::cli::ClientArg;
 
 /// Traces at a time.
 pub(crate) const TRACES_MAX: usize = 4;
@@ -15,21 +15,21 @@ pub(crate) const TRACES_MAX: usize = 4;
 const BEHIND_MAX: usize = 4_096;
 
 /// One who follows a client.
-struct Trace {
-    client: Client,
+struct TraceSubscriber {
+    client: ClientArg,
     lines: mpsc::Sender<Traced>,
     /// Lines that had no room since the last one.
     lost: u64,
 }
 
-impl Trace {
+impl TraceSubscriber {
     fn concerns(&self, ends: &[SocketAddr]) -> bool {
-        let Client { address, port } = self.client;
+        let ClientArg { address, port } = self.client;
         ends.iter().any(|end| end.ip() == address && port.is_none_or(|port| port == end.port()))
     }
 
     /// Says first how much is missing before a line.
-    fn tell(&mut self, line: Traced) {
+    fn send(&mut self, line: Traced) {
         if self.lost > 0 && self.lines.try_send(Traced::Lost { count: self.lost }).is_ok() {
             self.lost = 0;
         }
@@ -41,20 +41,20 @@ impl Trace {
 
 /// All who do.
 #[derive(Default)]
-pub(super) struct Traces(Mutex<Vec<Trace>>);
+pub(super) struct Traces(Mutex<Vec<TraceSubscriber>>);
 
 impl Traces {
-    fn open(&self) -> MutexGuard<'_, Vec<Trace>> {
+    fn open(&self) -> MutexGuard<'_, Vec<TraceSubscriber>> {
         let mut traces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         traces.retain(|trace| !trace.lines.is_closed());
         traces
     }
 
     /// Follows a client until the receiver is dropped; nothing if too many do already.
-    pub(super) fn follow(&self, client: Client) -> Option<mpsc::Receiver<Traced>> {
+    pub(super) fn follow(&self, client: ClientArg) -> Option<mpsc::Receiver<Traced>> {
         let mut traces = self.open();
         let (lines, receiver) = mpsc::channel(BEHIND_MAX);
-        (traces.len() < TRACES_MAX).then(|| traces.push(Trace { client, lines, lost: 0 }))?;
+        (traces.len() < TRACES_MAX).then(|| traces.push(TraceSubscriber { client, lines, lost: 0 }))?;
         Some(receiver)
     }
 
@@ -69,17 +69,17 @@ impl Traces {
     }
 
     /// Tells a line to those whom it concerns by one of its ends.
-    pub(super) fn tell(&self, ends: &[SocketAddr], line: impl FnOnce() -> Traced) {
+    pub(super) fn publish(&self, ends: &[SocketAddr], line: impl FnOnce() -> Traced) {
         let mut traces = self.open();
         let mut concerned = traces.iter_mut().filter(|trace| trace.concerns(ends)).peekable();
         if concerned.peek().is_some() {
             let line = line();
-            concerned.for_each(|trace| trace.tell(line.clone()));
+            concerned.for_each(|trace| trace.send(line.clone()));
         }
     }
 
     /// Tells all that so many events didn't come.
-    pub(super) fn tell_lost(&self, count: u64) {
+    pub(super) fn publish_lost(&self, count: u64) {
         self.open().iter_mut().for_each(|trace| trace.lost += count);
     }
 }
@@ -89,7 +89,7 @@ impl Traces {
 mod tests {
     use super::*;
 
-    fn client(text: &str) -> Client {
+    fn client(text: &str) -> ClientArg {
         text.parse().unwrap()
     }
 
@@ -112,14 +112,14 @@ mod tests {
         let mut port = traces.follow(client("198.51.100.7:40000")).unwrap();
         let mut other = traces.follow(client("2001:db8::7")).unwrap();
         let service = end("192.0.2.100:80");
-        let tell = |count, a: &str| {
-            traces.tell(&[end(a), service], || Traced::Lost { count });
+        let lost_line = |count, a: &str| {
+            traces.publish(&[end(a), service], || Traced::Lost { count });
         };
-        tell(1, "198.51.100.7:40000");
-        tell(2, "198.51.100.7:40001");
-        tell(3, "[2001:db8::7]:40000");
-        tell(4, "198.51.100.8:40000");
-        traces.tell(&[service, end("198.51.100.7:40000")], || Traced::Lost { count: 5 });
+        lost_line(1, "198.51.100.7:40000");
+        lost_line(2, "198.51.100.7:40001");
+        lost_line(3, "[2001:db8::7]:40000");
+        lost_line(4, "198.51.100.8:40000");
+        traces.publish(&[service, end("198.51.100.7:40000")], || Traced::Lost { count: 5 });
         assert_eq!([&mut any, &mut port, &mut other].map(counts), [vec![1, 2, 5], vec![1, 5], vec![3]]);
         assert_eq!(traces.clients().len(), 2);
         drop(any);
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_slowly_is_told_what_is_missing() {
+    fn slow_trace_subscriber_gets_lost_count() {
         let traces = Traces::default();
         let mut lines = traces.follow(client("192.0.2.1")).unwrap();
-        let tell = || traces.tell(&[end("192.0.2.1:1")], || Traced::Lost { count: 0 });
-        (0..BEHIND_MAX + 3).for_each(|_| tell());
-        traces.tell_lost(2);
+        let publish_one = || traces.publish(&[end("192.0.2.1:1")], || Traced::Lost { count: 0 });
+        (0..BEHIND_MAX + 3).for_each(|_| publish_one());
+        traces.publish_lost(2);
         assert_eq!(counts(&mut lines), vec![0; BEHIND_MAX]);
-        tell();
+        publish_one();
         assert_eq!(counts(&mut lines), [5, 0]);
     }
 }

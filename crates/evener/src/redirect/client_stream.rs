@@ -19,7 +19,7 @@ use tokio::time::{Instant, Sleep, sleep};
 const LOOKS: u32 = 20;
 
 /// A connection whose other end acknowledges what it takes.
-pub(super) trait Acknowledged {
+pub(super) trait UnacknowledgedBytes {
     /// Bytes that were written and not acknowledged.
     fn unacknowledged(&self) -> io::Result<usize>;
 
@@ -27,7 +27,7 @@ pub(super) trait Acknowledged {
     fn reset_on_close(&self);
 }
 
-impl Acknowledged for TcpStream {
+impl UnacknowledgedBytes for TcpStream {
     fn unacknowledged(&self) -> io::Result<usize> {
         unacked_len(self.as_fd()).map_err(io::Error::other)
     }
@@ -46,16 +46,16 @@ pub(super) struct ClientStream<S> {
     /// A client that takes no byte for so long is closed.
     timeout: Duration,
     /// While the socket takes no more.
-    blocked: Option<Blocked>,
+    blocked: Option<BlockedWrite>,
 }
 
-struct Blocked {
+struct BlockedWrite {
     since: Instant,
     timeout: SendTimeout,
     look: Pin<Box<Sleep>>,
 }
 
-impl<S: Acknowledged> ClientStream<S> {
+impl<S: UnacknowledgedBytes> ClientStream<S> {
     pub(super) fn new(unread: Vec<u8>, stream: S, timeout: Duration) -> ClientStream<S> {
         ClientStream { unread: Bytes::from(unread), stream, timeout, blocked: None }
     }
@@ -67,7 +67,7 @@ impl<S: Acknowledged> ClientStream<S> {
             Ok(unacknowledged) => unacknowledged,
             Err(error) => return Poll::Ready(error),
         };
-        let blocked = self.blocked.get_or_insert_with(|| Blocked {
+        let blocked = self.blocked.get_or_insert_with(|| BlockedWrite {
             since: Instant::now(),
             timeout: SendTimeout::begin(milliseconds(self.timeout), 0, unacknowledged),
             look: Box::pin(sleep(pause)),
@@ -102,7 +102,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Acknowledged + Unpin> AsyncWrite for ClientStream<S> {
+impl<S: AsyncWrite + UnacknowledgedBytes + Unpin> AsyncWrite for ClientStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_client_that_takes_nothing_is_reset() {
+    async fn client_that_reads_nothing_is_reset() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
@@ -156,7 +156,7 @@ mod tests {
     /// A socket that takes no more, whose client acknowledges a byte whenever it is looked at, as long as there are any.
     struct Slow(Cell<usize>);
 
-    impl Acknowledged for Slow {
+    impl UnacknowledgedBytes for Slow {
         fn unacknowledged(&self) -> io::Result<usize> {
             self.0.set(self.0.get().saturating_sub(1));
             Ok(self.0.get())

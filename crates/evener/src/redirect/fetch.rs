@@ -21,7 +21,7 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::attendant::Body;
+use super::slow_path::ResponseBody;
 use crate::io::locating::locate;
 
 /// How long a member may take to open a connection, and to begin its answer.
@@ -47,14 +47,14 @@ const OF_ONE_HOP: [&str; 8] = [
 
 /// Who fetches.
 #[derive(Clone)]
-pub(super) struct Client {
+pub(super) struct MemberClient {
     client: legacy::Client<HttpConnector, BoxBody<Bytes, hyper::Error>>,
     /// By which groups of this director have pseudonyms that those of others haven't.
     pseudonyms: RandomState,
 }
 
 /// On whose behalf.
-pub(super) struct Asked<'a> {
+pub(super) struct FetchContext<'a> {
     pub(super) group: &'a str,
     pub(super) client: SocketAddr,
     pub(super) by_tls: bool,
@@ -70,13 +70,13 @@ pub(super) struct Destination<'a> {
 
 /// What came of it.
 pub(super) enum Fetch {
-    Answer(Response<Body>),
+    Answer(Response<ResponseBody>),
     /// Nothing: a status and a sentence for the client, in which the member has no name.
     Failed(u16, &'static str),
 }
 
-impl Client {
-    pub(super) fn new() -> Client {
+impl MemberClient {
+    pub(super) fn new() -> MemberClient {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);
@@ -85,7 +85,7 @@ impl Client {
             .pool_idle_timeout(KEPT_FOR)
             .pool_timer(TokioTimer::new())
             .build(connector);
-        Client { client, pseudonyms: RandomState::new() }
+        MemberClient { client, pseudonyms: RandomState::new() }
     }
 
     /// Asks a member what its client asked, where it may be.
@@ -93,7 +93,7 @@ impl Client {
         &self,
         member: &Destination<'_>,
         request: Request<Incoming>,
-        by: &Asked<'_>,
+        by: &FetchContext<'_>,
     ) -> Fetch {
         let url = member.url;
         let pseudonym = format!("evener-{:016x}", self.pseudonyms.hash_one(by.group));
@@ -163,7 +163,13 @@ fn wants_websocket(headers: &HeaderMap) -> bool {
 
 /// Makes of a request's head that which its member gets: below the member's URL, with the host that the client named, so that the member's
 /// own links lead to the group.
-fn forward(url: &Url, at: SocketAddr, head: &mut Parts, by: &Asked<'_>, pseudonym: &str) -> Option<()> {
+fn forward(
+    url: &Url,
+    at: SocketAddr,
+    head: &mut Parts,
+    by: &FetchContext<'_>,
+    pseudonym: &str,
+) -> Option<()> {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let path = target.trim_start_matches(['/', '\\']);
     let named = head.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
@@ -196,7 +202,7 @@ fn add(headers: &mut HeaderMap, name: &HeaderName, value: &str) -> Option<()> {
 }
 
 /// The answer as the client gets it, without the member's URL.
-fn passed_back(url: &Url, response: Response<Incoming>) -> Response<Body> {
+fn passed_back(url: &Url, response: Response<Incoming>) -> Response<ResponseBody> {
     let (mut head, body) = response.into_parts();
     remove_hop(&mut head.headers);
     hide(url, &mut head.headers);
@@ -324,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_one_hop_goes_no_further() {
+    fn hop_by_hop_headers_are_removed() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "x-own, host, close"),

@@ -1,20 +1,20 @@
 //! Services of method `redirect`: clients are told by HTTP which member of a group to ask.
 //!
-//! Threads with sockets of their own answer ([`responder`]), by rules that the control loop publishes ([`Front`]); what is said on a
+//! Threads with sockets of their own answer ([`responder`]), by rules that the control loop publishes ([`Frontend`]); what is said on a
 //! connection is [`talk`]'s. What they don't answer goes with its connection to the [`attendant`]: messages of members, and what is
 //! fetched for clients.
 
-mod asking;
-mod attendant;
 mod client_stream;
 mod fetch;
-mod front;
+mod frontend;
+mod frontends;
+mod http_connection;
+mod member_query;
 mod protocol;
+mod request_log;
 mod request_stream;
 mod responder;
-mod shown;
-mod talk;
-mod telling;
+mod slow_path;
 #[cfg(test)]
 mod tests;
 
@@ -33,13 +33,13 @@ use socket2::{Domain, Socket, Type};
 use crate::runtime::group_tokens::GroupTokenError;
 use crate::runtime::tls::{self, TlsError};
 
-pub(crate) use asking::{Question, ask_for_load, ask_for_report};
-pub(crate) use attendant::{Ask, Attendant, Reply};
-pub(crate) use front::{Front, Rules};
-pub(crate) use protocol::{Asker, Desk};
-use responder::{ORDERS, Order, Responder, Taker};
-pub(crate) use shown::{Fronts, ShownGroup};
-pub(crate) use telling::Telling;
+pub(crate) use frontend::{Frontend, Rules};
+pub(crate) use frontends::{Frontends, ShownGroup};
+pub(crate) use member_query::{MemberQuery, fetch_report, query_load};
+pub(crate) use protocol::{GroupContext, MessageSender};
+pub(crate) use request_log::RequestLog;
+use responder::{Delegate, ORDERS, Responder, ResponderOrder};
+pub(crate) use slow_path::{MemberMessage, Reply, SlowPathServer};
 
 /// Connections that wait to be taken, of each socket.
 const BACKLOG: i32 = 4_096;
@@ -98,13 +98,13 @@ impl ListenError {
 
 /// One thread, and the way to it.
 struct Thread {
-    orders: Sender<Order>,
+    orders: Sender<ResponderOrder>,
     waker: Waker,
     handle: Option<JoinHandle<()>>,
 }
 
 impl Thread {
-    fn order(&self, order: Order) {
+    fn order(&self, order: ResponderOrder) {
         // One that has ended has said why.
         if self.orders.send(order).is_ok() {
             let _ = self.waker.wake();
@@ -116,11 +116,11 @@ impl Thread {
 pub(crate) struct Responders {
     threads: Vec<Thread>,
     /// Who answers where.
-    fronts: BTreeMap<SocketAddr, Arc<Front>>,
+    fronts: BTreeMap<SocketAddr, Arc<Frontend>>,
 }
 
 /// What a file's groups need, before anybody answers by it.
-pub(crate) struct Opened {
+pub(crate) struct GroupSockets {
     /// Sockets for addresses that nobody answered on before, and whom they are for.
     sockets: Vec<(SocketAddr, String, Vec<TcpListener>)>,
     /// What clients come by, of services that have TLS.
@@ -149,16 +149,16 @@ impl Responders {
     pub(crate) fn start(
         threads: usize,
         places: usize,
-        taker: &Taker,
-        telling: &Telling,
+        taker: &Delegate,
+        request_log: &RequestLog,
     ) -> Result<Responders, ListenError> {
         let threads = threads.max(1);
         let one = |number: usize| -> io::Result<Thread> {
             let poll = Poll::new()?;
             let waker = Waker::new(poll.registry(), ORDERS)?;
             let (orders, receiver) = channel();
-            let (taker, telling) = (Arc::clone(taker), telling.clone());
-            let responder = Responder::new(poll, receiver, taker, telling, places / threads);
+            let (taker, request_log) = (Arc::clone(taker), request_log.clone());
+            let responder = Responder::new(poll, receiver, taker, request_log, places / threads);
             let thread = thread::Builder::new().name(format!("redirect-{number}"));
             Ok(Thread { orders, waker, handle: Some(thread.spawn(move || responder.run())?) })
         };
@@ -170,7 +170,7 @@ impl Responders {
     ///
     /// # Errors
     /// When an address can't be had.
-    pub(crate) fn open(&self, wanted: &[(SocketAddr, &str)]) -> Result<Opened, ListenError> {
+    pub(crate) fn open(&self, wanted: &[(SocketAddr, &str)]) -> Result<GroupSockets, ListenError> {
         let is_new = |address: &SocketAddr, service: &str| {
             self.fronts.get(address).is_none_or(|front| front.name != service)
         };
@@ -180,31 +180,31 @@ impl Responders {
             let sockets = sockets.map_err(|error| ListenError::address(service, *address, error))?;
             Ok((*address, (*service).to_owned(), sockets))
         });
-        Ok(Opened { sockets: opened.collect::<Result<_, _>>()?, tls: BTreeMap::new() })
+        Ok(GroupSockets { sockets: opened.collect::<Result<_, _>>()?, tls: BTreeMap::new() })
     }
 
     /// Answers by these fronts from now on, each by its name, on the sockets that were opened and on those of before; open connections go
     /// on. Who isn't among the fronts falls silent.
     pub(crate) fn follow(
         &mut self,
-        opened: Opened,
-        fronts: &BTreeMap<String, Arc<Front>>,
+        opened: GroupSockets,
+        fronts: &BTreeMap<String, Arc<Frontend>>,
         wanted: &[(SocketAddr, &str)],
     ) {
-        let stays = |address: &SocketAddr, front: &Arc<Front>| {
+        let stays = |address: &SocketAddr, front: &Arc<Frontend>| {
             wanted.iter().any(|(kept, service)| kept == address && *service == front.name)
         };
         let gone: Vec<SocketAddr> =
             self.fronts.iter().filter(|(address, front)| !stays(address, front)).map(|(a, _)| *a).collect();
         for address in gone {
             self.fronts.remove(&address);
-            self.threads.iter().for_each(|thread| thread.order(Order::Silence { address }));
+            self.threads.iter().for_each(|thread| thread.order(ResponderOrder::Silence { address }));
         }
         for (address, service, sockets) in opened.sockets {
             let Some(front) = fronts.get(&service) else { continue };
             self.fronts.insert(address, Arc::clone(front));
             for (thread, listener) in self.threads.iter().zip(sockets) {
-                thread.order(Order::Listen { listener, address, front: Arc::clone(front) });
+                thread.order(ResponderOrder::Listen { listener, address, front: Arc::clone(front) });
             }
         }
     }
@@ -212,7 +212,7 @@ impl Responders {
 
 impl Drop for Responders {
     fn drop(&mut self) {
-        self.threads.iter().for_each(|thread| thread.order(Order::Stop));
+        self.threads.iter().for_each(|thread| thread.order(ResponderOrder::Stop));
         for thread in &mut self.threads {
             if let Some(handle) = thread.handle.take() {
                 // A thread that panicked has said so.

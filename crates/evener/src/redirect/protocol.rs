@@ -3,18 +3,20 @@
 
 use std::net::IpAddr;
 
-use evener_core::farm::group::{Group, Joiner, MemberState, Members, Moment, Origin, Refused, TokenThrottle};
+use evener_core::farm::group::{
+    ClockReading, Group, Joiner, MemberRefusal, MemberSnapshot, Members, MessageOrigin, TokenThrottle,
+};
 use evener_core::net::http::Url;
-use evener_core::node::group::{Malformed, Message, Verb};
+use evener_core::node::group::{GroupMessage, MessageError, Verb};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 
-use super::attendant::Reply;
-use crate::runtime::group_tokens::{GroupTokens, Speaks};
+use super::slow_path::Reply;
+use crate::runtime::group_tokens::{GroupTokens, TokenScope};
 
 /// Whether somebody is asked for a credential, and what it shows.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Asker<'a> {
+pub(crate) enum MessageSender<'a> {
     /// Somebody on the network.
     Stranger {
         /// Whose address this is.
@@ -28,18 +30,18 @@ pub(crate) enum Asker<'a> {
     Operator,
 }
 
-impl Asker<'_> {
+impl MessageSender<'_> {
     fn address(&self) -> Option<IpAddr> {
         match self {
-            Asker::Stranger { from, .. } => Some(*from),
-            Asker::Operator => None,
+            MessageSender::Stranger { from, .. } => Some(*from),
+            MessageSender::Operator => None,
         }
     }
 }
 
 /// A group's side of a conversation.
-pub(crate) struct Desk<'g> {
-    pub(crate) now: Moment,
+pub(crate) struct GroupContext<'g> {
+    pub(crate) now: ClockReading,
     pub(crate) group: &'g Group,
     pub(crate) members: &'g mut Members,
     /// None where the file names none.
@@ -51,9 +53,9 @@ pub(crate) struct Desk<'g> {
 
 /// Why nothing was done: a status and a sentence.
 #[derive(Debug, thiserror::Error)]
-enum Denied {
+enum DenialReason {
     #[error("show a token of this group: Authorization: Bearer TOKEN")]
-    Nobody,
+    NoCredential,
     #[error("come by TLS with a certificate that this group's authority has signed")]
     Uncertified,
     #[error("this token is none of the group's")]
@@ -71,21 +73,21 @@ enum Denied {
     #[error("this version knows no message of that name")]
     Verb,
     #[error("{0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MessageError),
     #[error("{0}")]
-    Refused(#[from] Refused),
+    Refused(#[from] MemberRefusal),
 }
 
-impl Denied {
+impl DenialReason {
     fn status(&self) -> u16 {
         match self {
-            Denied::Nobody | Denied::Uncertified | Denied::Unknown => 401,
-            Denied::NotFor(_) | Denied::Control(_) | Denied::Closed => 403,
-            Denied::Director => 405,
-            Denied::Throttled => 429,
-            Denied::Verb => 501,
-            Denied::Malformed(malformed) => malformed.status(),
-            Denied::Refused(refused) => refused.status(),
+            DenialReason::NoCredential | DenialReason::Uncertified | DenialReason::Unknown => 401,
+            DenialReason::NotFor(_) | DenialReason::Control(_) | DenialReason::Closed => 403,
+            DenialReason::Director => 405,
+            DenialReason::Throttled => 429,
+            DenialReason::Verb => 501,
+            DenialReason::Malformed(malformed) => malformed.status(),
+            DenialReason::Refused(refused) => refused.status(),
         }
     }
 }
@@ -95,11 +97,11 @@ impl Denied {
 struct Listing<'g> {
     group: &'g str,
     policy: &'static str,
-    members: Vec<Listed>,
+    members: Vec<MemberEntry>,
 }
 
 #[derive(Debug, Serialize)]
-struct Listed {
+struct MemberEntry {
     name: String,
     url: String,
     state: &'static str,
@@ -116,10 +118,10 @@ struct Listed {
     cause: String,
 }
 
-impl Listed {
-    fn of(member: MemberState) -> Listed {
+impl MemberEntry {
+    fn of(member: MemberSnapshot) -> MemberEntry {
         let joiner = member.joiner;
-        Listed {
+        MemberEntry {
             name: member.name,
             url: joiner.url.to_string(),
             state: member.state.name(),
@@ -144,16 +146,21 @@ fn as_f64(number: u64) -> f64 {
     number as f64
 }
 
-impl Desk<'_> {
+impl GroupContext<'_> {
     /// Answers a message as it came over HTTP.
     ///
     /// # Errors
     /// The answer to one that is refused.
-    pub(crate) fn answer(&mut self, asker: Asker<'_>, verb: &str, body: &[u8]) -> Result<Reply, Reply> {
-        let judged = Verb::of(verb).ok_or(Denied::Verb).and_then(|verb| {
+    pub(crate) fn answer(
+        &mut self,
+        sender: MessageSender<'_>,
+        verb: &str,
+        body: &[u8],
+    ) -> Result<Reply, Reply> {
+        let judged = Verb::of(verb).ok_or(DenialReason::Verb).and_then(|verb| {
             // Bodies of strangers are not even read.
-            let speaks = self.judge(asker, verb)?;
-            self.take(asker.address(), &speaks, Message::read(verb, body)?)
+            let speaks = self.judge(sender, verb)?;
+            self.take(sender.address(), &speaks, GroupMessage::read(verb, body)?)
         });
         judged.map_err(|denied| denial(&denied))
     }
@@ -162,87 +169,97 @@ impl Desk<'_> {
     ///
     /// # Errors
     /// The answer to one that is refused.
-    pub(crate) fn answer_read(&mut self, asker: Asker<'_>, message: Message) -> Result<Reply, Reply> {
+    pub(crate) fn answer_read(
+        &mut self,
+        sender: MessageSender<'_>,
+        message: GroupMessage,
+    ) -> Result<Reply, Reply> {
         let verb = match &message {
-            Message::Add(_) => Verb::Add,
-            Message::Exit(_) => Verb::Exit,
-            Message::Query => Verb::Query,
-            Message::Inform(_) => Verb::Inform,
-            Message::LoadQuery => Verb::LoadQuery,
+            GroupMessage::Add(_) => Verb::Add,
+            GroupMessage::Exit(_) => Verb::Exit,
+            GroupMessage::Query => Verb::Query,
+            GroupMessage::Inform(_) => Verb::Inform,
+            GroupMessage::LoadQuery => Verb::LoadQuery,
         };
-        let taken = self.judge(asker, verb).and_then(|speaks| self.take(None, &speaks, message));
+        let taken = self.judge(sender, verb).and_then(|speaks| self.take(None, &speaks, message));
         taken.map_err(|denied| denial(&denied))
     }
 
     /// For whom somebody may speak.
-    fn judge(&mut self, asker: Asker<'_>, verb: Verb) -> Result<Speaks, Denied> {
-        let Asker::Stranger { from, authorization, certificate } = asker else {
-            return Ok(Speaks::Operator);
+    fn judge(&mut self, sender: MessageSender<'_>, verb: Verb) -> Result<TokenScope, DenialReason> {
+        let MessageSender::Stranger { from, authorization, certificate } = sender else {
+            return Ok(TokenScope::Operator);
         };
         // A certificate was held against the authority when the connection began.
         if let Some(certificate) = certificate.filter(|_| self.certifies && authorization.is_none()) {
-            return Ok(Speaks::Named(certificate.clone()));
+            return Ok(TokenScope::Named(certificate.clone()));
         }
         let Some(tokens) = self.tokens else {
             if self.certifies {
-                return Err(Denied::Uncertified);
+                return Err(DenialReason::Uncertified);
             }
             return match self.group.joining.insecure {
-                true => Ok(Speaks::ForAll),
+                true => Ok(TokenScope::ForAll),
                 // There is no credential to show; who is anonymous stays so.
-                false if verb == Verb::Query => Ok(Speaks::Below(Vec::new())),
-                false => Err(Denied::Closed),
+                false if verb == Verb::Query => Ok(TokenScope::Below(Vec::new())),
+                false => Err(DenialReason::Closed),
             };
         };
         let shown = authorization.and_then(|line| line.split_once(' '));
         let token =
             shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer")).map(|(_, token)| token.trim());
-        let token = token.ok_or(Denied::Nobody)?;
+        let token = token.ok_or(DenialReason::NoCredential)?;
         if !self.throttle.may_look_up(self.now.now_ms, from) {
-            return Err(Denied::Throttled);
+            return Err(DenialReason::Throttled);
         }
         let speaks = tokens.of(token.as_bytes());
         self.throttle.looked_up(self.now.now_ms, from, speaks.is_some());
-        speaks.ok_or(Denied::Unknown)
+        speaks.ok_or(DenialReason::Unknown)
     }
 
-    fn take(&mut self, from: Option<IpAddr>, speaks: &Speaks, message: Message) -> Result<Reply, Denied> {
+    fn take(
+        &mut self,
+        from: Option<IpAddr>,
+        speaks: &TokenScope,
+        message: GroupMessage,
+    ) -> Result<Reply, DenialReason> {
         match message {
-            Message::Add(joiners) => {
+            GroupMessage::Add(joiners) => {
                 joiners.iter().try_for_each(|joiner| may_join(speaks, joiner))?;
                 let urls = joiners.iter().flat_map(|joiner| [Some(&joiner.url), joiner.control.as_ref()]);
                 let hosts = speaks.named(urls.flatten().map(Url::host));
-                let joined = self.members.join(self.now, &Origin { from, hosts }, &joiners)?;
+                let joined = self.members.join(self.now, &MessageOrigin { from, hosts }, &joiners)?;
                 let status = if joined.new > 0 { 201 } else { 200 };
                 Ok(text(status, format!("joined: {}, known: {}", joined.new, joined.known)))
             }
-            Message::Exit(urls) => {
+            GroupMessage::Exit(urls) => {
                 if let Some(url) = urls.iter().find(|url| !speaks.is_for(url)) {
-                    return Err(Denied::NotFor(url.clone()));
+                    return Err(DenialReason::NotFor(url.clone()));
                 }
                 self.members.leave(self.now, &urls)?;
                 Ok(text(200, format!("left: {}", urls.len())))
             }
-            Message::Inform(report) => {
+            GroupMessage::Inform(report) => {
                 let url = self.members.reporter_url(from, report.url.as_ref())?;
                 if !speaks.is_for(url) {
-                    return Err(Denied::NotFor(url.clone()));
+                    return Err(DenialReason::NotFor(url.clone()));
                 }
                 self.members.inform(self.now, from, &report)?;
                 Ok(Reply { status: 204, kind: "text/plain", body: String::new() })
             }
-            Message::Query => Ok(self.list(speaks)),
-            Message::LoadQuery => Err(Denied::Director),
+            GroupMessage::Query => Ok(self.list(speaks)),
+            GroupMessage::LoadQuery => Err(DenialReason::Director),
         }
     }
 
-    fn list(&self, speaks: &Speaks) -> Reply {
+    fn list(&self, speaks: &TokenScope) -> Reply {
         // Who shows a credential is a member, and members may know each other.
-        let knows_all =
-            self.tokens.is_some() || self.certifies || matches!(speaks, Speaks::Operator | Speaks::ForAll);
+        let knows_all = self.tokens.is_some()
+            || self.certifies
+            || matches!(speaks, TokenScope::Operator | TokenScope::ForAll);
         let members = self.members.snapshot(self.now).into_iter();
         let members =
-            members.filter(|member| knows_all || !member.joiner.anonymous).map(Listed::of).collect();
+            members.filter(|member| knows_all || !member.joiner.anonymous).map(MemberEntry::of).collect();
         let listing = Listing { group: &self.group.name, policy: self.group.policy.name, members };
         match serde_json::to_string(&listing) {
             Ok(body) => Reply { status: 200, kind: "application/json", body: body + "\n" },
@@ -253,19 +270,19 @@ impl Desk<'_> {
 
 /// Members join where their token says, and are asked for their load at their own host, or where it says so too: a director asks
 /// nobody else for anything.
-fn may_join(speaks: &Speaks, joiner: &Joiner) -> Result<(), Denied> {
+fn may_join(speaks: &TokenScope, joiner: &Joiner) -> Result<(), DenialReason> {
     if !speaks.is_for(&joiner.url) {
-        return Err(Denied::NotFor(joiner.url.clone()));
+        return Err(DenialReason::NotFor(joiner.url.clone()));
     }
     match &joiner.control {
         Some(control) if control.host() != joiner.url.host() && !speaks.is_for(control) => {
-            Err(Denied::Control(control.clone()))
+            Err(DenialReason::Control(control.clone()))
         }
         _ => Ok(()),
     }
 }
 
-fn denial(denied: &Denied) -> Reply {
+fn denial(denied: &DenialReason) -> Reply {
     text(denied.status(), denied.to_string())
 }
 

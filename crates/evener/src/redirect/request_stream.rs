@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
-use evener_core::net::http::{Frame, HEAD_MAX, Passed, Refusal, Requests, refuse};
+use evener_core::net::http::{HEAD_MAX, HttpRefusal, RequestProgress, Requests, ResponseFraming, refuse};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// See the module.
@@ -18,7 +18,7 @@ pub(super) struct RequestStream<S> {
     unread: Vec<u8>,
     passed: usize,
     /// Why nothing more is passed on.
-    refusal: Option<Refusal>,
+    refusal: Option<HttpRefusal>,
     is_over: bool,
 }
 
@@ -35,7 +35,7 @@ impl<S> RequestStream<S> {
     }
 
     /// Why the last request was refused, and its first bytes.
-    pub(super) fn refused(&self) -> Option<(Refusal, &[u8])> {
+    pub(super) fn refused(&self) -> Option<(HttpRefusal, &[u8])> {
         self.refusal.map(|refusal| (refusal, &self.unread[..]))
     }
 
@@ -45,9 +45,9 @@ impl<S> RequestStream<S> {
             return true;
         }
         match self.requests.pass(&self.unread) {
-            Passed::Bytes(len) => self.passed = len,
-            Passed::Incomplete => return false,
-            Passed::End(refusal) => (self.refusal, self.is_over) = (refusal, true),
+            RequestProgress::Bytes(len) => self.passed = len,
+            RequestProgress::Incomplete => return false,
+            RequestProgress::End(refusal) => (self.refusal, self.is_over) = (refusal, true),
         }
         true
     }
@@ -59,7 +59,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RequestStream<S> {
     pub(super) async fn end(&mut self) -> io::Result<()> {
         if let Some(refusal) = self.refusal {
             let (mut out, date) = (Vec::new(), httpdate::fmt_http_date(SystemTime::now()));
-            refuse(&mut out, &Frame { date: &date, is_head: false, closes: true, says_kept: false }, refusal);
+            refuse(
+                &mut out,
+                &ResponseFraming { date: &date, is_head: false, closes: true, keep_alive_header: false },
+                refusal,
+            );
             self.stream.write_all(&out).await?;
         }
         self.stream.shutdown().await?;

@@ -15,10 +15,10 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
-use super::front::Front;
-use super::talk::{Next, Setting, Talk};
-use super::telling::Telling;
-use crate::runtime::shares::{Shares, Source, source};
+use super::frontend::Frontend;
+use super::http_connection::{AnswerContext, ConnectionAction, HttpConnection};
+use super::request_log::RequestLog;
+use crate::runtime::slots_by_source::{ClientSource, SlotsBySource, source};
 
 /// The token of who has something to order.
 pub(super) const ORDERS: Token = Token(usize::MAX);
@@ -44,9 +44,9 @@ const LOOK: Duration = Duration::from_millis(250);
 const SPARED: u32 = 16;
 
 /// What a responder is told to do.
-pub(super) enum Order {
+pub(super) enum ResponderOrder {
     /// Answer for a group here.
-    Listen { listener: std::net::TcpListener, address: SocketAddr, front: Arc<Front> },
+    Listen { listener: std::net::TcpListener, address: SocketAddr, front: Arc<Frontend> },
     /// No more.
     Silence { address: SocketAddr },
     /// End.
@@ -54,28 +54,28 @@ pub(super) enum Order {
 }
 
 /// A connection that somebody else is to answer on.
-pub(crate) struct Given {
+pub(crate) struct DelegatedConnection {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) client: SocketAddr,
-    pub(crate) front: Arc<Front>,
+    pub(crate) front: Arc<Frontend>,
     /// What was heard already.
-    pub(crate) heard: Vec<u8>,
+    pub(crate) received: Vec<u8>,
 }
 
 /// Who takes such connections. Called by the responder's thread, and must not wait; false where there is no room.
-pub(crate) type Taker = Arc<dyn Fn(Given) -> bool + Send + Sync>;
+pub(crate) type Delegate = Arc<dyn Fn(DelegatedConnection) -> bool + Send + Sync>;
 
 struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    front: Arc<Front>,
+    front: Arc<Frontend>,
 }
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
+enum ConnectionWait {
     /// For the client.
-    Talking(Next),
+    Talking(ConnectionAction),
     /// For the client's end, after the last answer.
     Lingering,
 }
@@ -83,14 +83,14 @@ enum Waits {
 struct Connection {
     stream: TcpStream,
     client: SocketAddr,
-    front: Arc<Front>,
-    talk: Talk,
-    waits: Waits,
+    front: Arc<Frontend>,
+    talk: HttpConnection,
+    waits: ConnectionWait,
     /// Answers that the client has not taken yet, and how much of them it has.
     unsent: Vec<u8>,
     sent: usize,
     deadline: Instant,
-    source: Source,
+    source: ClientSource,
     ticket: u64,
     /// Whether it was answered something since its ticket.
     is_busy: bool,
@@ -98,7 +98,7 @@ struct Connection {
 }
 
 /// What is left of a connection after a turn.
-enum Turn {
+enum TurnResult {
     /// It waits.
     Waits,
     /// It has more to do, once others had their turn.
@@ -112,17 +112,17 @@ enum Turn {
 /// A responder.
 pub(super) struct Responder {
     poll: Poll,
-    orders: Receiver<Order>,
-    taker: Taker,
-    telling: Telling,
+    orders: Receiver<ResponderOrder>,
+    taker: Delegate,
+    request_log: RequestLog,
     places: usize,
     listeners: Slab<Listener>,
     connections: Slab<Connection>,
-    shares: Shares<usize>,
+    shares: SlotsBySource<usize>,
     again: VecDeque<Token>,
     /// Listeners that the system refused a connection of.
     refused: Vec<usize>,
-    heard: Box<[u8]>,
+    buffer: Box<[u8]>,
     out: Vec<u8>,
     date: String,
     dated: u64,
@@ -133,9 +133,9 @@ pub(super) struct Responder {
 impl Responder {
     pub(super) fn new(
         poll: Poll,
-        orders: Receiver<Order>,
-        taker: Taker,
-        telling: Telling,
+        orders: Receiver<ResponderOrder>,
+        taker: Delegate,
+        request_log: RequestLog,
         places: usize,
     ) -> Responder {
         let now = Instant::now();
@@ -143,14 +143,14 @@ impl Responder {
             poll,
             orders,
             taker,
-            telling,
+            request_log,
             places: places.max(1),
             listeners: Slab::new(),
             connections: Slab::new(),
-            shares: Shares::default(),
+            shares: SlotsBySource::default(),
             again: VecDeque::new(),
             refused: Vec::new(),
-            heard: vec![0; READ].into_boxed_slice(),
+            buffer: vec![0; READ].into_boxed_slice(),
             out: Vec::new(),
             date: String::new(),
             dated: 0,
@@ -175,7 +175,7 @@ impl Responder {
                 }
                 _ => {}
             }
-            self.tell_time();
+            self.update_date();
             for _ in 0..self.again.len() {
                 if let Some(token) = self.again.pop_front() {
                     self.attend(token, false);
@@ -194,7 +194,7 @@ impl Responder {
         }
     }
 
-    fn tell_time(&mut self) {
+    fn update_date(&mut self) {
         self.now = Instant::now();
         let time = SystemTime::now();
         let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -208,17 +208,19 @@ impl Responder {
     fn follow_orders(&mut self) -> bool {
         loop {
             match self.orders.try_recv() {
-                Ok(Order::Listen { listener, address, front }) => self.listen(listener, address, front),
-                Ok(Order::Silence { address }) => {
+                Ok(ResponderOrder::Listen { listener, address, front }) => {
+                    self.listen(listener, address, front)
+                }
+                Ok(ResponderOrder::Silence { address }) => {
                     self.listeners.retain(|_, listener| listener.address != address);
                 }
-                Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(ResponderOrder::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
         }
     }
 
-    fn listen(&mut self, listener: std::net::TcpListener, address: SocketAddr, front: Arc<Front>) {
+    fn listen(&mut self, listener: std::net::TcpListener, address: SocketAddr, front: Arc<Frontend>) {
         let entry = self.listeners.vacant_entry();
         let token = Token(LISTENERS + entry.key());
         let mut socket = TcpListener::from_std(listener);
@@ -256,10 +258,10 @@ impl Responder {
         self.again.push_back(Token(LISTENERS + key));
     }
 
-    fn welcome(&mut self, stream: TcpStream, client: SocketAddr, front: Arc<Front>) {
+    fn welcome(&mut self, stream: TcpStream, client: SocketAddr, front: Arc<Frontend>) {
         if front.is_secure() {
             // Where there is no room the connection just ends.
-            (self.taker)(Given { stream: stream.into(), client, front, heard: Vec::new() });
+            (self.taker)(DelegatedConnection { stream: stream.into(), client, front, received: Vec::new() });
             return;
         }
         if self.connections.len() >= self.places {
@@ -272,8 +274,8 @@ impl Responder {
             stream,
             client,
             front,
-            talk: Talk::default(),
-            waits: Waits::Talking(Next::Hear),
+            talk: HttpConnection::default(),
+            waits: ConnectionWait::Talking(ConnectionAction::Read),
             unsent: Vec::new(),
             sent: 0,
             deadline: self.now + HEAD,
@@ -315,21 +317,21 @@ impl Responder {
 
     fn serve(&mut self, key: usize, ends: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let mut desk = Desk {
-            heard: &mut self.heard,
+        let mut desk = WorkerContext {
+            buffer: &mut self.buffer,
             out: &mut self.out,
             date: &self.date,
-            telling: &mut self.telling,
+            request_log: &mut self.request_log,
             now: self.now,
         };
         match connection.turn(&mut desk, ends) {
-            Turn::Waits => self.wait_for(key),
-            Turn::Again => {
+            TurnResult::Waits => self.wait_for(key),
+            TurnResult::Again => {
                 self.wait_for(key);
                 self.again.push_back(Token(key));
             }
-            Turn::Over => drop(self.drop_connection(key)),
-            Turn::Given => self.give(key),
+            TurnResult::Over => drop(self.drop_connection(key)),
+            TurnResult::Given => self.give(key),
         }
     }
 
@@ -352,7 +354,12 @@ impl Responder {
         let Some(connection) = self.drop_connection(key) else { return };
         let Connection { stream, client, front, talk, .. } = connection;
         // Where there is no room the connection just ends, and the client may come again.
-        (self.taker)(Given { stream: stream.into(), client, front, heard: talk.into_unread() });
+        (self.taker)(DelegatedConnection {
+            stream: stream.into(),
+            client,
+            front,
+            received: talk.into_unread(),
+        });
     }
 
     /// Looks for clients that took too long.
@@ -370,7 +377,7 @@ impl Responder {
             self.connections.iter().filter(|(_, c)| c.deadline <= now).map(|(key, _)| key).collect();
         for key in late {
             let Some(connection) = self.connections.get_mut(key) else { continue };
-            if !connection.say_late(&self.date, &mut self.out, now) {
+            if !connection.answer_timeout(&self.date, &mut self.out, now) {
                 self.drop_connection(key);
             }
         }
@@ -388,75 +395,83 @@ fn is_the_clients(error: &io::Error) -> bool {
 }
 
 /// What a turn is made with.
-struct Desk<'d> {
-    heard: &'d mut [u8],
+struct WorkerContext<'d> {
+    buffer: &'d mut [u8],
     out: &'d mut Vec<u8>,
     date: &'d str,
-    telling: &'d mut Telling,
+    request_log: &'d mut RequestLog,
     now: Instant,
 }
 
 impl Connection {
     /// Sends what is to be sent, hears what there is to be heard, and answers it. `ends`: the client has said that it ends, so reading goes
     /// on until that.
-    fn turn(&mut self, desk: &mut Desk<'_>, ends: bool) -> Turn {
+    fn turn(&mut self, desk: &mut WorkerContext<'_>, ends: bool) -> TurnResult {
         match self.send() {
             Ok(true) => {}
-            Ok(false) => return Turn::Waits,
-            Err(_) => return Turn::Over,
+            Ok(false) => return TurnResult::Waits,
+            Err(_) => return TurnResult::Over,
         }
         for _ in 0..READS {
             let next = match self.waits {
-                Waits::Talking(next) => next,
-                Waits::Lingering => return self.linger(desk),
+                ConnectionWait::Talking(next) => next,
+                ConnectionWait::Lingering => return self.linger(desk),
             };
             let len = match next {
-                Next::GiveAway => return Turn::Given,
-                Next::End { lingers: false } => return Turn::Over,
-                Next::End { lingers: true } => {
+                ConnectionAction::GiveAway => return TurnResult::Given,
+                ConnectionAction::End { lingers: false } => return TurnResult::Over,
+                ConnectionAction::End { lingers: true } => {
                     let _ = self.stream.shutdown(Shutdown::Write);
-                    self.waits = Waits::Lingering;
+                    self.waits = ConnectionWait::Lingering;
                     self.deadline = desk.now + LINGER;
                     continue;
                 }
-                Next::GoOn => 0,
-                Next::Hear => match self.stream.read(desk.heard) {
-                    Ok(0) => return Turn::Over,
+                ConnectionAction::GoOn => 0,
+                ConnectionAction::Read => match self.stream.read(desk.buffer) {
+                    Ok(0) => return TurnResult::Over,
                     Ok(len) => len,
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Waits,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return TurnResult::Waits,
                     Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    Err(_) => return Turn::Over,
+                    Err(_) => return TurnResult::Over,
                 },
             };
             if !self.answer(len, desk) {
-                return Turn::Over;
+                return TurnResult::Over;
             }
             if self.sent < self.unsent.len() {
-                return Turn::Waits;
+                return TurnResult::Waits;
             }
             // epoll(7): what filled less than it could have was all there is.
-            let is_all = len < desk.heard.len() && !ends;
-            if is_all && self.waits == Waits::Talking(Next::Hear) && next == Next::Hear {
-                return Turn::Waits;
+            let is_all = len < desk.buffer.len() && !ends;
+            if is_all
+                && self.waits == ConnectionWait::Talking(ConnectionAction::Read)
+                && next == ConnectionAction::Read
+            {
+                return TurnResult::Waits;
             }
         }
-        Turn::Again
+        TurnResult::Again
     }
 
     /// Answers what was heard; false if the client is gone.
-    fn answer(&mut self, len: usize, desk: &mut Desk<'_>) -> bool {
+    fn answer(&mut self, len: usize, desk: &mut WorkerContext<'_>) -> bool {
         let was_in_request = self.talk.is_in_request();
         desk.out.clear();
         let rules = self.front.rules();
-        let setting =
-            Setting { client: self.client.ip(), rules: &rules, date: desk.date, ends: self.front.is_over() };
-        let (front, client, telling, began) = (&self.front, self.client, &mut *desk.telling, desk.now);
-        let mut told = |answered: &super::talk::Answered<'_>| {
-            front.count(answered.outcome);
-            telling.tell(front, &rules, client, began, answered);
+        let setting = AnswerContext {
+            client: self.client.ip(),
+            rules: &rules,
+            date: desk.date,
+            ends: self.front.is_over(),
         };
-        let heard = desk.heard.get(..len).unwrap_or_default();
-        self.waits = Waits::Talking(self.talk.hear(heard, &setting, desk.out, &mut told));
+        let (front, client, request_log, began) =
+            (&self.front, self.client, &mut *desk.request_log, desk.now);
+        let mut log = |answered: &super::http_connection::AnsweredRequest<'_>| {
+            front.count(answered.outcome);
+            request_log.record(front, &rules, client, began, answered);
+        };
+        let received = desk.buffer.get(..len).unwrap_or_default();
+        self.waits = ConnectionWait::Talking(self.talk.receive(received, &setting, desk.out, &mut log));
         self.is_busy |= !desk.out.is_empty();
         // A head's time counts from its first byte: who sends it byte by byte gains nothing.
         match (was_in_request && desk.out.is_empty(), self.talk.is_in_request()) {
@@ -496,29 +511,30 @@ impl Connection {
     }
 
     /// Reads away what the client goes on sending.
-    fn linger(&mut self, desk: &mut Desk<'_>) -> Turn {
+    fn linger(&mut self, desk: &mut WorkerContext<'_>) -> TurnResult {
         for _ in 0..READS {
-            match self.stream.read(desk.heard) {
-                Ok(0) => return Turn::Over,
+            match self.stream.read(desk.buffer) {
+                Ok(0) => return TurnResult::Over,
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Turn::Waits,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return TurnResult::Waits,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Turn::Over,
+                Err(_) => return TurnResult::Over,
             }
         }
-        Turn::Again
+        TurnResult::Again
     }
 
     /// Says that it took too long, where there is somebody to say it to; whether the answer is yet to be taken.
-    fn say_late(&mut self, date: &str, out: &mut Vec<u8>, now: Instant) -> bool {
+    fn answer_timeout(&mut self, date: &str, out: &mut Vec<u8>, now: Instant) -> bool {
         out.clear();
-        let hears = self.waits == Waits::Talking(Next::Hear) && self.unsent.is_empty();
-        if !hears || !self.talk.late(date, out) || self.stream.write(out).is_err() {
+        let is_reading =
+            self.waits == ConnectionWait::Talking(ConnectionAction::Read) && self.unsent.is_empty();
+        if !is_reading || !self.talk.late(date, out) || self.stream.write(out).is_err() {
             return false;
         }
-        self.front.count(super::front::Outcome::Refused(evener_core::net::http::Refusal::Late));
+        self.front.count(super::frontend::RequestOutcome::Refused(evener_core::net::http::HttpRefusal::Late));
         let _ = self.stream.shutdown(Shutdown::Write);
-        self.waits = Waits::Lingering;
+        self.waits = ConnectionWait::Lingering;
         self.deadline = now + LINGER;
         true
     }

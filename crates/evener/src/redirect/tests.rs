@@ -5,19 +5,19 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use evener_core::farm::group::{self, Candidate, Dispatch};
-use evener_core::net::http::{Status, Url};
+use evener_core::farm::group::{self, Dispatch, MemberCandidate};
+use evener_core::net::http::{RedirectStatus, Url};
 use evener_core::path::seed::Seed;
 use evener_core::pool::policy::Choice;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 
-use super::talk::{Next, Setting, Talk};
+use super::http_connection::{AnswerContext, ConnectionAction, HttpConnection};
 use super::*;
 use crate::record::Recorder;
 use crate::request_heads::{Expected, vectors};
 
 pub(super) fn rules(members: &[&str]) -> Rules {
-    let candidates = members.iter().enumerate().map(|(id, url)| Candidate {
+    let candidates = members.iter().enumerate().map(|(id, url)| MemberCandidate {
         id,
         url: Arc::new(Url::parse(url).unwrap()),
         anonymous: url.contains("hidden"),
@@ -27,8 +27,8 @@ pub(super) fn rules(members: &[&str]) -> Rules {
         permille: 1_000,
         dispatched: Arc::default(),
     });
-    let by = group::Rules {
-        status: Status::Found,
+    let by = group::GroupRules {
+        status: RedirectStatus::Found,
         dispatch: Arc::new(Dispatch::new(Choice::Turn, GAIN_PERCENT, candidates.collect(), &[], Seed(1, 2))),
         names: members.iter().map(|url| (*url).to_owned()).enumerate().collect(),
         retry_after_s: 2,
@@ -37,13 +37,13 @@ pub(super) fn rules(members: &[&str]) -> Rules {
 }
 
 /// What is answered to bytes that come in these pieces, and what is next.
-fn answers(rules: &Rules, pieces: &[&[u8]], ends: bool) -> (String, Next) {
-    let (mut talk, mut out, mut next) = (Talk::default(), Vec::new(), Next::Hear);
+fn answers(rules: &Rules, pieces: &[&[u8]], ends: bool) -> (String, ConnectionAction) {
+    let (mut talk, mut out, mut next) = (HttpConnection::default(), Vec::new(), ConnectionAction::Read);
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let setting = Setting { client, rules, date: "Sun, 06 Nov 1994 08:49:37 GMT", ends };
+    let setting = AnswerContext { client, rules, date: "Sun, 06 Nov 1994 08:49:37 GMT", ends };
     for piece in pieces {
-        assert!(matches!(next, Next::Hear), "{next:?} before {piece:?}");
-        next = talk.hear(piece, &setting, &mut out, &mut |_| {});
+        assert!(matches!(next, ConnectionAction::Read), "{next:?} before {piece:?}");
+        next = talk.receive(piece, &setting, &mut out, &mut |_| {});
     }
     (String::from_utf8(out).unwrap(), next)
 }
@@ -65,7 +65,7 @@ fn requests_are_judged_as_at_every_door() {
             Expected::Accepted { method: "GET", .. } => "302".to_owned(),
             Expected::Accepted { .. } => "307".to_owned(),
             Expected::Refused { status, .. } => {
-                assert_eq!(next, Next::End { lingers: true }, "{}", vector.text);
+                assert_eq!(next, ConnectionAction::End { lingers: true }, "{}", vector.text);
                 status.to_string()
             }
         };
@@ -82,14 +82,18 @@ fn however_a_pipeline_is_cut_its_answers_are_the_same() {
         "{GET}HEAD /b HTTP/1.1\r\nHost: shop\r\n\r\nPOST /c HTTP/1.1\r\nHost: shop\r\nContent-Length: 5\r\n\r\nhello{GET}"
     );
     let (whole, next) = answers(&rules, &[text.as_bytes()], false);
-    assert_eq!((statuses(&whole), next), (vec!["302", "302", "307", "302"], Next::Hear));
+    assert_eq!((statuses(&whole), next), (vec!["302", "302", "307", "302"], ConnectionAction::Read));
     assert_eq!(locations(&whole), ["http://m1/a", "http://m2/b", "http://m1/c", "http://m2/a"]);
     for at in 1..text.len() {
         let (first, second) = text.as_bytes().split_at(at);
-        assert_eq!(answers(&rules, &[first, second], false), (whole.clone(), Next::Hear), "cut at {at}");
+        assert_eq!(
+            answers(&rules, &[first, second], false),
+            (whole.clone(), ConnectionAction::Read),
+            "cut at {at}"
+        );
     }
     let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
-    assert_eq!(answers(&rules, &bytes, false), (whole, Next::Hear));
+    assert_eq!(answers(&rules, &bytes, false), (whole, ConnectionAction::Read));
 }
 
 #[test]
@@ -107,38 +111,38 @@ fn connections_end_where_the_next_request_could_not_be_found() {
     ];
     for (text, status, lingers) in cases {
         let (answer, next) = answers(&rules, &[text.as_bytes()], false);
-        assert_eq!((statuses(&answer), next), (vec![status], Next::End { lingers }), "{text:?}");
+        assert_eq!((statuses(&answer), next), (vec![status], ConnectionAction::End { lingers }), "{text:?}");
         assert!(answer.contains("\r\nConnection: close\r\n"), "{answer}");
     }
-    assert_eq!(answers(&rules, &[GET.as_bytes()], true).1, Next::End { lingers: false });
+    assert_eq!(answers(&rules, &[GET.as_bytes()], true).1, ConnectionAction::End { lingers: false });
 }
 
 #[test]
 fn http_1_0_is_told_that_a_connection_is_kept() {
     let text = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
     let (answer, next) = answers(&rules(&["http://m1"]), &[text.as_bytes()], false);
-    assert!(answer.contains("\r\nConnection: keep-alive\r\n") && next == Next::Hear, "{answer}");
+    assert!(answer.contains("\r\nConnection: keep-alive\r\n") && next == ConnectionAction::Read, "{answer}");
 }
 
 #[test]
-fn where_nobody_lives_it_is_said_when_to_come_again() {
+fn no_live_member_gives_503_with_retry_after() {
     let (answer, next) = answers(&rules(&[]), &[GET.as_bytes()], false);
-    assert_eq!((statuses(&answer), next), (vec!["503"], Next::Hear));
+    assert_eq!((statuses(&answer), next), (vec!["503"], ConnectionAction::Read));
     assert!(answer.contains("\r\nRetry-After: 2\r\n"), "{answer}");
 }
 
 #[test]
-fn what_others_answer_is_left_unread() {
+fn request_for_slow_path_is_left_unread() {
     for (members, text) in [
         (["http://m1"], "GROUP-QUERY * HTTP/1.1\r\nHost: a\r\n\r\n"),
         (["http://hidden"], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
     ] {
         let rules = rules(&members);
-        let (mut talk, mut out) = (Talk::default(), Vec::new());
+        let (mut talk, mut out) = (HttpConnection::default(), Vec::new());
         let setting =
-            Setting { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
-        let next = talk.hear(text.as_bytes(), &setting, &mut out, &mut |_| {});
-        assert_eq!((next, out.len()), (Next::GiveAway, 0));
+            AnswerContext { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
+        let next = talk.receive(text.as_bytes(), &setting, &mut out, &mut |_| {});
+        assert_eq!((next, out.len()), (ConnectionAction::GiveAway, 0));
         assert_eq!(talk.into_unread(), text.as_bytes());
     }
 }
@@ -147,28 +151,29 @@ fn what_others_answer_is_left_unread() {
 fn many_answers_are_sent_before_more_are_made() {
     let rules = rules(&["http://m1"]);
     let text = GET.repeat(1_000);
-    let (mut talk, mut out) = (Talk::default(), Vec::new());
-    let setting = Setting { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
-    let (mut next, mut turns) = (talk.hear(text.as_bytes(), &setting, &mut out, &mut |_| {}), 1);
+    let (mut talk, mut out) = (HttpConnection::default(), Vec::new());
+    let setting =
+        AnswerContext { client: IpAddr::V4(Ipv4Addr::LOCALHOST), rules: &rules, date: "", ends: false };
+    let (mut next, mut turns) = (talk.receive(text.as_bytes(), &setting, &mut out, &mut |_| {}), 1);
     let mut count = 0;
     loop {
         assert!(out.len() < 70_000);
         count += statuses(&String::from_utf8(std::mem::take(&mut out)).unwrap()).len();
-        if next != Next::GoOn {
+        if next != ConnectionAction::GoOn {
             break;
         }
-        next = talk.hear(&[], &setting, &mut out, &mut |_| {});
+        next = talk.receive(&[], &setting, &mut out, &mut |_| {});
         turns += 1;
     }
-    assert_eq!((count, next, talk.is_in_request()), (1_000, Next::Hear, false));
+    assert_eq!((count, next, talk.is_in_request()), (1_000, ConnectionAction::Read, false));
     assert!(turns > 2);
 }
 
 /// A responder with so many places, and where it answers.
-fn responders(places: usize) -> (Responders, Arc<Front>, SocketAddr) {
-    let front = Arc::new(Front::new("shop", rules(&["http://m1"])));
-    let taker: Taker = Arc::new(|_| false);
-    let telling = Telling::new(Arc::new(Recorder::default()));
+fn responders(places: usize) -> (Responders, Arc<Frontend>, SocketAddr) {
+    let front = Arc::new(Frontend::new("shop", rules(&["http://m1"])));
+    let taker: Delegate = Arc::new(|_| false);
+    let telling = RequestLog::new(Arc::new(Recorder::default()));
     let mut responders = Responders::start(1, places, &taker, &telling).unwrap();
     // A port that was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -216,7 +221,7 @@ fn a_responder_answers_and_falls_silent() {
 }
 
 #[test]
-fn whoever_takes_all_places_takes_them_from_himself() {
+fn client_with_most_connections_evicts_its_own() {
     let (_responders, front, address) = responders(8);
     let mut busy = connect(address);
     ask(&mut busy);

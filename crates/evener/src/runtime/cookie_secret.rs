@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::files::{self, Unsafe};
+use super::files::{self, FilePermissionError};
 
 /// A secret, in octets.
 pub(crate) type CookieSecret = [u8; 16];
@@ -51,8 +51,8 @@ pub(crate) enum CookieSecretError {
 /// When there is no secret, or others than its owner could have read or written it.
 pub(crate) fn read(path: &Path) -> Result<Vec<CookieSecret>, CookieSecretError> {
     let refused = |why| match why {
-        Unsafe::Io(source) => CookieSecretError::Io { path: path.to_owned(), source },
-        Unsafe::Open(mode) => CookieSecretError::Open { path: path.to_owned(), mode },
+        FilePermissionError::Io(source) => CookieSecretError::Io { path: path.to_owned(), source },
+        FilePermissionError::Open(mode) => CookieSecretError::Open { path: path.to_owned(), mode },
     };
     files::ends(path).map_err(|error| refused(error.into()))?;
     let text = files::secret(path).map_err(refused)?;

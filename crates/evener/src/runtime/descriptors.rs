@@ -12,11 +12,11 @@ const CARRIED_MAX: u64 = 2_048;
 const REDIRECTED_MAX: u64 = 16_384;
 const NAMES_MAX: u64 = 4_096;
 /// Servers of names that are asked at a time: of the quarter that is for everything else.
-const ASKED_MAX: u64 = 2_048;
+const QUERIES_MAX: u64 = 2_048;
 
 /// Room for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct ClientLimits {
     /// Those that are read.
     pub(crate) read: usize,
     /// Those whose bytes are carried.
@@ -26,38 +26,38 @@ pub(crate) struct Room {
     /// Those that ask for names by TCP.
     pub(crate) names: usize,
     /// Servers of names, which are probed and asked for their load.
-    pub(crate) asked: usize,
+    pub(crate) queries: usize,
 }
 
-impl Room {
+impl ClientLimits {
     /// Room by this process's limit, which is raised first as far as that goes.
-    pub(crate) fn make() -> Room {
+    pub(crate) fn make() -> ClientLimits {
         let limit = raise();
-        let room = Room::within(limit);
+        let limits = ClientLimits::within(limit);
         if limit < WANTED {
             tracing::warn!(
                 "this process may have {limit} descriptors, so that {} clients are read at a time, {} carried, {} \
                  redirected and {} answered for names by TCP: raise its limit to {WANTED} (`LimitNOFILE`, `ulimit -n`)",
-                room.read,
-                room.carried,
-                room.redirected,
-                room.names
+                limits.read,
+                limits.carried,
+                limits.redirected,
+                limits.names
             );
         }
-        room
+        limits
     }
 
     /// Half of the limit for those whose connections are handed over, by halves; a quarter for those that are told where to go, of which
     /// those that ask for names have a quarter.
-    fn within(limit: u64) -> Room {
+    fn within(limit: u64) -> ClientLimits {
         let clients = limit / 2;
         let bounded = |count: u64, max: u64| usize::try_from(count.clamp(1, max)).unwrap_or(1);
-        Room {
+        ClientLimits {
             read: bounded(clients / 2, READ_MAX),
             carried: bounded(clients / 2 / 2, CARRIED_MAX),
             redirected: bounded(limit / 16 * 3, REDIRECTED_MAX),
             names: bounded(limit / 16, NAMES_MAX),
-            asked: bounded(limit / 8, ASKED_MAX),
+            queries: bounded(limit / 8, QUERIES_MAX),
         }
     }
 }
@@ -79,19 +79,25 @@ mod tests {
     #[test]
     fn a_quarter_is_for_everything_else() {
         assert_eq!(
-            Room::within(1_024),
-            Room { read: 256, carried: 128, redirected: 192, names: 64, asked: 128 }
+            ClientLimits::within(1_024),
+            ClientLimits { read: 256, carried: 128, redirected: 192, names: 64, queries: 128 }
         );
         assert_eq!(
-            Room::within(WANTED),
-            Room { read: 4_096, carried: 2_048, redirected: 3_072, names: 1_024, asked: 2_048 }
+            ClientLimits::within(WANTED),
+            ClientLimits { read: 4_096, carried: 2_048, redirected: 3_072, names: 1_024, queries: 2_048 }
         );
-        let most = Room { read: 4_096, carried: 2_048, redirected: 16_384, names: 4_096, asked: 2_048 };
-        assert_eq!(Room::within(u64::MAX), most);
-        assert_eq!(Room::within(0), Room { read: 1, carried: 1, redirected: 1, names: 1, asked: 1 });
+        let most =
+            ClientLimits { read: 4_096, carried: 2_048, redirected: 16_384, names: 4_096, queries: 2_048 };
+        assert_eq!(ClientLimits::within(u64::MAX), most);
+        assert_eq!(
+            ClientLimits::within(0),
+            ClientLimits { read: 1, carried: 1, redirected: 1, names: 1, queries: 1 }
+        );
         for limit in [1_024, 4_096, WANTED, 100_000] {
-            let room = Room::within(limit);
-            assert!((room.read + 2 * room.carried + room.redirected + room.names) as u64 <= limit / 4 * 3);
+            let limits = ClientLimits::within(limit);
+            assert!(
+                (limits.read + 2 * limits.carried + limits.redirected + limits.names) as u64 <= limit / 4 * 3
+            );
         }
     }
 }

@@ -37,16 +37,16 @@ pub(crate) fn bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Why secrets are not read.
-pub(crate) enum Unsafe {
+pub(crate) enum FilePermissionError {
     /// The system's answer.
     Io(io::Error),
     /// Others may read or change them; the file's permissions.
     Open(u32),
 }
 
-impl From<io::Error> for Unsafe {
-    fn from(error: io::Error) -> Unsafe {
-        Unsafe::Io(error)
+impl From<io::Error> for FilePermissionError {
+    fn from(error: io::Error) -> FilePermissionError {
+        FilePermissionError::Io(error)
     }
 }
 
@@ -54,11 +54,11 @@ impl From<io::Error> for Unsafe {
 ///
 /// # Errors
 /// When it can't be read, or others than its owner could have read or written it.
-pub(crate) fn secret(path: &Path) -> Result<String, Unsafe> {
+pub(crate) fn secret(path: &Path) -> Result<String, FilePermissionError> {
     let file = File::open(path)?;
     let mode = file.metadata()?.permissions().mode() & 0o777;
     if mode & FORBIDDEN != 0 {
-        return Err(Unsafe::Open(mode));
+        return Err(FilePermissionError::Open(mode));
     }
     let mut bytes = Vec::new();
     file.take(SECRET_BYTES).read_to_end(&mut bytes)?;

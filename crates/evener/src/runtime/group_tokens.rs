@@ -65,7 +65,7 @@ pub(crate) enum LineError {
     Token,
     /// Nothing behind it.
     #[error("behind the token stand the URLs that it is for, or * for all members")]
-    Nobody,
+    NoMember,
     /// One of the URLs.
     #[error("{0}")]
     Url(UrlError),
@@ -73,7 +73,7 @@ pub(crate) enum LineError {
 
 /// The members that a credential speaks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Speaks {
+pub(crate) enum TokenScope {
     /// All: who may change the farm anyway.
     Operator,
     /// All.
@@ -84,23 +84,23 @@ pub(crate) enum Speaks {
     Named(CertificateDer<'static>),
 }
 
-impl Speaks {
+impl TokenScope {
     /// Whether it speaks for the member at a URL.
     pub(crate) fn is_for(&self, url: &Url) -> bool {
         match self {
-            Speaks::Operator | Speaks::ForAll => true,
-            Speaks::Below(prefixes) => prefixes.iter().any(|prefix| url.is_below(prefix)),
-            Speaks::Named(certificate) => names(certificate, url.host()),
+            TokenScope::Operator | TokenScope::ForAll => true,
+            TokenScope::Below(prefixes) => prefixes.iter().any(|prefix| url.is_below(prefix)),
+            TokenScope::Named(certificate) => names(certificate, url.host()),
         }
     }
 
     /// Those of these hosts that it names, each by itself: a credential for all members names none.
     pub(crate) fn named<'h>(&self, hosts: impl Iterator<Item = &'h str>) -> Vec<String> {
         let is_named = |host: &&str| match self {
-            Speaks::Operator => true,
-            Speaks::ForAll => false,
-            Speaks::Below(prefixes) => prefixes.iter().any(|prefix| prefix.host() == *host),
-            Speaks::Named(certificate) => names(certificate, host),
+            TokenScope::Operator => true,
+            TokenScope::ForAll => false,
+            TokenScope::Below(prefixes) => prefixes.iter().any(|prefix| prefix.host() == *host),
+            TokenScope::Named(certificate) => names(certificate, host),
         };
         let mut named: Vec<String> = hosts.filter(is_named).map(str::to_owned).collect();
         named.sort_unstable();
@@ -117,7 +117,7 @@ fn names(certificate: &CertificateDer<'_>, host: &str) -> bool {
 
 /// All tokens of a group.
 #[derive(Clone)]
-pub(crate) struct GroupTokens(Vec<(String, Speaks)>);
+pub(crate) struct GroupTokens(Vec<(String, TokenScope)>);
 
 impl GroupTokens {
     /// Reads a file of lines `TOKEN URL...`. Lines that begin with `#` are comments.
@@ -158,11 +158,11 @@ impl GroupTokens {
             }
             let words: Vec<&str> = words.collect();
             let speaks = match words.as_slice() {
-                [] => return Err((number, LineError::Nobody)),
-                words if words.contains(&"*") => Speaks::ForAll,
+                [] => return Err((number, LineError::NoMember)),
+                words if words.contains(&"*") => TokenScope::ForAll,
                 words => {
                     let urls = words.iter().map(|word| Url::parse(word)).collect::<Result<_, _>>();
-                    Speaks::Below(urls.map_err(|error| (number, LineError::Url(error)))?)
+                    TokenScope::Below(urls.map_err(|error| (number, LineError::Url(error)))?)
                 }
             };
             tokens.push((token.to_owned(), speaks));
@@ -171,16 +171,16 @@ impl GroupTokens {
     }
 
     /// Whom a token speaks for. How long that takes tells at most how long tokens are.
-    pub(crate) fn of(&self, token: &[u8]) -> Option<Speaks> {
+    pub(crate) fn of(&self, token: &[u8]) -> Option<TokenScope> {
         let same = self.0.iter().filter(|(known, _)| bool::from(known.as_bytes().ct_eq(token)));
         // All of them are compared, whichever it is; one that stands in several lines speaks for all of these.
         same.map(|(_, speaks)| speaks.clone()).collect::<Vec<_>>().into_iter().reduce(|one, other| {
             match (one, other) {
-                (Speaks::Below(mut one), Speaks::Below(other)) => {
+                (TokenScope::Below(mut one), TokenScope::Below(other)) => {
                     one.extend(other);
-                    Speaks::Below(one)
+                    TokenScope::Below(one)
                 }
-                _ => Speaks::ForAll,
+                _ => TokenScope::ForAll,
             }
         })
     }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_speaks_for_what_is_below_its_urls() {
+    fn token_covers_urls_below_its_prefixes() {
         let text = "# shop\nabc http://192.0.2.31:8080 http://m2/a/\n\nall *\nabc https://m3\n";
         let tokens = GroupTokens::parse(text).unwrap().unwrap();
         let speaks = tokens.of(b"abc").unwrap();
@@ -211,14 +211,14 @@ mod tests {
         ] {
             assert_eq!(speaks.is_for(&url(at)), good, "{at}");
         }
-        assert_eq!(tokens.of(b"all"), Some(Speaks::ForAll));
+        assert_eq!(tokens.of(b"all"), Some(TokenScope::ForAll));
         assert!(["", "ab", "abcd", "ABC", "#"].iter().all(|other| tokens.of(other.as_bytes()).is_none()));
     }
 
     #[test]
-    fn a_line_that_is_none_is_named() {
+    fn malformed_token_line_is_named() {
         let error = |text| GroupTokens::parse(text).err();
-        assert_eq!(error("abc *\nabc"), Some((2, LineError::Nobody)));
+        assert_eq!(error("abc *\nabc"), Some((2, LineError::NoMember)));
         assert_eq!(error("a\"c *"), Some((1, LineError::Token)));
         assert_eq!(error("abc m1"), Some((1, LineError::Url(UrlError::Scheme))));
         assert!(GroupTokens::parse("# nothing\n").unwrap().is_none());

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_one_is_refused_with_the_first_ones_pid_and_nothing_is_left() {
+    fn second_lock_is_refused_with_pid_and_leaves_no_file() {
         let folder = std::env::temp_dir().join(format!("evener-lock-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("lock");

@@ -20,11 +20,11 @@ const DEBUG: u8 = 7;
 /// Begins to tell, on standard error.
 pub(crate) fn start() {
     let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| "info".into());
-    let told = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     match is_journal() {
         // It notes the time itself, and the level as the line's priority.
-        true => told.with_ansi(false).with_level(false).without_time().with_writer(Journal).init(),
-        false => told.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
+        true => builder.with_ansi(false).with_level(false).without_time().with_writer(Journal).init(),
+        false => builder.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
     }
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn start() {
 pub(crate) fn error(why: impl Display) {
     let text = format!("evener: {why}\n");
     let written = match is_journal() {
-        true => Lines { priority: ERROR }.write_all(text.as_bytes()),
+        true => PriorityWriter { priority: ERROR }.write_all(text.as_bytes()),
         false => io::stderr().write_all(text.as_bytes()),
     };
     // Who can't hear it can't be told that either.
@@ -51,29 +51,29 @@ fn is_journal() -> bool {
 struct Journal;
 
 impl<'a> MakeWriter<'a> for Journal {
-    type Writer = Lines;
+    type Writer = PriorityWriter;
 
-    fn make_writer(&'a self) -> Lines {
-        Lines { priority: INFO }
+    fn make_writer(&'a self) -> PriorityWriter {
+        PriorityWriter { priority: INFO }
     }
 
-    fn make_writer_for(&'a self, about: &Metadata<'_>) -> Lines {
+    fn make_writer_for(&'a self, about: &Metadata<'_>) -> PriorityWriter {
         let priority = match *about.level() {
             Level::ERROR => ERROR,
             Level::WARN => WARNING,
             Level::INFO => INFO,
             _ => DEBUG,
         };
-        Lines { priority }
+        PriorityWriter { priority }
     }
 }
 
 /// Lines of one priority, each of which says so.
-struct Lines {
+struct PriorityWriter {
     priority: u8,
 }
 
-impl Write for Lines {
+impl Write for PriorityWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         io::stderr().write_all(&with_priority(self.priority, bytes))?;
         Ok(bytes.len())

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use evener_core::net::http::Url;
 
-use super::files::{Unsafe, lines, secret};
+use super::files::{FilePermissionError, lines, secret};
 
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +58,8 @@ pub(crate) fn read(path: &Path) -> Result<MemberTokens, MemberTokenError> {
     let path = path.to_owned();
     let text = match secret(&path) {
         Ok(text) => text,
-        Err(Unsafe::Io(source)) => return Err(MemberTokenError::Io { path, source }),
-        Err(Unsafe::Open(mode)) => return Err(MemberTokenError::Open { path, mode }),
+        Err(FilePermissionError::Io(source)) => return Err(MemberTokenError::Io { path, source }),
+        Err(FilePermissionError::Open(mode)) => return Err(MemberTokenError::Open { path, mode }),
     };
     if lines(&text).next().is_none() {
         return Err(MemberTokenError::Empty { path });

@@ -1,6 +1,7 @@
 //! What every program of Evener needs of the host it runs on: where its files are, who holds them, its secret, its log and its end.
 
 pub(crate) mod accept;
+pub(crate) mod connection_limit;
 pub(crate) mod cookie_secret;
 pub(crate) mod day;
 pub mod descriptors;
@@ -13,10 +14,9 @@ pub(crate) mod member_token;
 pub mod paths;
 pub(crate) mod reader;
 pub(crate) mod receive_buffer;
-pub(crate) mod seats;
 pub mod secret;
-pub(crate) mod shares;
 pub mod signals;
+pub(crate) mod slots_by_source;
 pub mod spelling;
 pub mod terminal;
 pub(crate) mod tls;

@@ -25,7 +25,7 @@ pub(crate) fn widen(socket: &Socket) -> io::Result<()> {
 ///
 /// # Errors
 /// When it gets no socket.
-pub(crate) fn room() -> io::Result<usize> {
+pub(crate) fn receive_buffer() -> io::Result<usize> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     widen(&socket)?;
     // The kernel doubles what it is given, for what it keeps beside the data (socket(7)).
@@ -40,11 +40,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_gets_all_the_room_that_it_may() {
+    fn socket_gets_largest_allowed_receive_buffer() {
         let text = fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
         let most = text.trim().parse().unwrap_or(usize::MAX);
-        let room = room().unwrap();
-        assert!(room == WANTED || room == most.min(WANTED), "{room} of {most}");
-        assert!(!nix::unistd::geteuid().is_root() || room == WANTED, "{room}");
+        let size = receive_buffer().unwrap();
+        assert!(size == WANTED || size == most.min(WANTED), "{size} of {most}");
+        assert!(!nix::unistd::geteuid().is_root() || size == WANTED, "{size}");
     }
 }

@@ -15,7 +15,7 @@ const FILE_BYTES: u64 = 64 * 1024;
 
 /// Why there is no secret.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum SecretFileError {
     /// It can't be read.
     #[error(
         "the farm's secret can't be read from {path}: {source}; `evener keygen` writes one, which every host needs",
@@ -41,8 +41,8 @@ pub enum ReadError {
 ///
 /// # Errors
 /// When there is none.
-pub fn read(path: &Path) -> Result<Secret, ReadError> {
-    let failed = |source| ReadError::Io { path: path.to_owned(), source };
+pub fn read(path: &Path) -> Result<Secret, SecretFileError> {
+    let failed = |source| SecretFileError::Io { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;
     let open_to_others = file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0;
@@ -51,7 +51,7 @@ pub fn read(path: &Path) -> Result<Secret, ReadError> {
         tracing::warn!("{} can be read by others than its owner: chmod 600 it", path.display());
     }
     Secret::parse(&String::from_utf8_lossy(&bytes))
-        .map_err(|source| ReadError::Text { path: path.to_owned(), source })
+        .map_err(|source| SecretFileError::Text { path: path.to_owned(), source })
 }
 
 /// What the key of cookies is derived by.
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(write_new(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(read(&path).unwrap(), secret);
         fs::write(&path, "not a key").unwrap();
-        assert!(matches!(read(&path), Err(ReadError::Text { .. })));
+        assert!(matches!(read(&path), Err(SecretFileError::Text { .. })));
         fs::remove_file(&path).unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("keygen"));
         fs::remove_dir(folder).unwrap();

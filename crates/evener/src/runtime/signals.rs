@@ -5,7 +5,7 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that daemon and agent answer to.
-pub(crate) struct Signals {
+pub(crate) struct ProcessSignals {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
@@ -14,7 +14,7 @@ pub(crate) struct Signals {
 
 /// What one says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum SignalAction {
     /// End, as the command line says.
     Stop,
     /// End, and take back all that was set up, whatever the command line says.
@@ -23,13 +23,13 @@ pub(crate) enum Wish {
     Reload,
 }
 
-impl Signals {
+impl ProcessSignals {
     /// From now on they are heard.
     ///
     /// # Errors
     /// The system's refusal.
-    pub(crate) fn new() -> io::Result<Signals> {
-        Ok(Signals {
+    pub(crate) fn new() -> io::Result<ProcessSignals> {
+        Ok(ProcessSignals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
@@ -38,12 +38,12 @@ impl Signals {
     }
 
     /// The next one. Nothing is lost if this is not waited for to the end.
-    pub(crate) async fn next(&mut self) -> Wish {
+    pub(crate) async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            _ = self.terminate.recv() => Wish::Stop,
-            _ = self.interrupt.recv() => Wish::Stop,
-            _ = self.quit.recv() => Wish::Dismantle,
-            _ = self.hangup.recv() => Wish::Reload,
+            _ = self.terminate.recv() => SignalAction::Stop,
+            _ = self.interrupt.recv() => SignalAction::Stop,
+            _ = self.quit.recv() => SignalAction::Dismantle,
+            _ = self.hangup.recv() => SignalAction::Reload,
         }
     }
 }

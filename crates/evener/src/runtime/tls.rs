@@ -154,13 +154,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_certificate_is_told() {
+    fn invalid_certificate_file_is_refused_with_reason() {
         let path = std::env::temp_dir().join(format!("evener-tls-{}", std::process::id()));
-        let said = server(&path, &path, None).unwrap_err().to_string();
-        assert!(said.contains("No such file"), "{said}");
+        let error = server(&path, &path, None).unwrap_err().to_string();
+        assert!(error.contains("No such file"), "{error}");
         fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-        let said = server(&path, &path, None).unwrap_err().to_string();
-        assert!(said.contains("no private key"), "{said}");
+        let error = server(&path, &path, None).unwrap_err().to_string();
+        assert!(error.contains("no private key"), "{error}");
         fs::remove_file(&path).unwrap();
     }
 }

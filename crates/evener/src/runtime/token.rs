@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use subtle::ConstantTimeEq;
 
-use super::files::{self, Unsafe};
+use super::files::{self, FilePermissionError};
 
 /// Shorter ones can be guessed, in characters.
 const LEAST: usize = 16;
@@ -54,8 +54,8 @@ impl Tokens {
     /// When there is no token, or others than its owner could have read or written it.
     pub(crate) fn read(path: &Path) -> Result<Tokens, TokenError> {
         let text = files::secret(path).map_err(|why| match why {
-            Unsafe::Io(source) => TokenError::Io { path: path.to_owned(), source },
-            Unsafe::Open(mode) => TokenError::Open { path: path.to_owned(), mode },
+            FilePermissionError::Io(source) => TokenError::Io { path: path.to_owned(), source },
+            FilePermissionError::Open(mode) => TokenError::Open { path: path.to_owned(), mode },
         })?;
         Tokens::parse(&text).ok_or(TokenError::Text { path: path.to_owned() })
     }
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_token_of_the_file_will_do_and_nothing_else() {
+    fn any_token_of_file_is_accepted_and_others_refused() {
         let tokens = Tokens::parse("# for Prometheus\n0123456789abcdef\n\n  fedcba9876543210==  \n").unwrap();
         assert!(tokens.have(b"0123456789abcdef") && tokens.have(b"fedcba9876543210=="));
         for other in ["", "0123456789abcde", "0123456789abcdef0", "# for Prometheus", "0123456789abcdeF"] {

@@ -3,14 +3,14 @@
 use evener_core::director::ServerSnapshot;
 use evener_core::farm::Service;
 use evener_core::path::select::SCORE_UNIT;
-use evener_core::pool::WHOLE;
+use evener_core::pool::FULL_WEIGHT;
 use evener_core::pool::policy;
 use evener_core::pool::signals::Signal;
 
 /// What is left of a whole weight, between 0 and 1: of a server that takes new sessions.
 pub(super) fn share(seen: &ServerSnapshot) -> f64 {
     let by_score = SCORE_UNIT as f64 / (SCORE_UNIT as f64 + f64::from(seen.score));
-    f64::from(seen.tenths) / f64::from(WHOLE) * by_score
+    f64::from(seen.tenths) / f64::from(FULL_WEIGHT) * by_score
 }
 
 /// Why it is not whole, or by what it is chosen; what was told is as old as `since_ms` more.
@@ -21,11 +21,11 @@ pub(super) fn cause(service: &Service, seen: &ServerSnapshot, since_ms: u64) -> 
     if let Some(percent) = percent {
         return Some(format!("reported {percent} %{ago}"));
     }
-    if (1..WHOLE).contains(&seen.tenths) {
-        return Some(format!("slow start {} %", seen.tenths * 100 / WHOLE));
+    if (1..FULL_WEIGHT).contains(&seen.tenths) {
+        return Some(format!("slow start {} %", seen.tenths * 100 / FULL_WEIGHT));
     }
     let weighing = policy::for_packets(service.policy)?.weighing?;
-    let said = (weighing.said)(&seen.signals);
+    let description = (weighing.describe)(&seen.signals);
     let ago = if weighing.needs.contains(&Signal::Load) { ago } else { String::new() };
-    Some(said.map_or_else(|| "no report: the median".to_owned(), |said| said + &ago))
+    Some(description.map_or_else(|| "no report: the median".to_owned(), |description| description + &ago))
 }

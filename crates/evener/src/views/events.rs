@@ -2,15 +2,15 @@
 
 use std::net::IpAddr;
 
-use evener_core::director::{self, About, Level};
+use evener_core::director::{self, EventSubject, Level};
 use evener_dataplane::installed::Part;
 use serde::{Deserialize, Serialize};
 
-use crate::events::{self, Heard};
+use crate::events::{self, BusItem};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct EventView {
     /// Counted from the daemon's start.
     pub number: u64,
     /// When it happened, as RFC 3339 has it.
@@ -44,9 +44,9 @@ pub struct Event {
 /// What somebody who listens gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
-pub enum Happening {
+pub enum EventStreamItem {
     /// Something happened.
-    Event(Box<Event>),
+    Event(Box<EventView>),
     /// Events are missing here: they came faster than they were read.
     Lost {
         /// How many.
@@ -54,20 +54,20 @@ pub enum Happening {
     },
 }
 
-impl From<&Heard> for Happening {
-    fn from(heard: &Heard) -> Happening {
-        match heard {
-            Heard::Event(told) => Happening::Event(Box::new(event(told))),
-            Heard::Lost(count) => Happening::Lost { count: *count },
+impl From<&BusItem> for EventStreamItem {
+    fn from(item: &BusItem) -> EventStreamItem {
+        match item {
+            BusItem::Event(published) => EventStreamItem::Event(Box::new(event(published))),
+            BusItem::Lost(count) => EventStreamItem::Lost { count: *count },
         }
     }
 }
 
-fn event(told: &events::Told) -> Event {
-    let happened = &told.event;
-    let mut event = Event {
-        number: told.number,
-        time: humantime::format_rfc3339_millis(told.at).to_string(),
+fn event(published: &events::PublishedEvent) -> EventView {
+    let happened = &published.event;
+    let mut event = EventView {
+        number: published.number,
+        time: humantime::format_rfc3339_millis(published.at).to_string(),
         event: happened.name().to_owned(),
         level: level(happened.level()).to_owned(),
         service: None,
@@ -79,25 +79,25 @@ fn event(told: &events::Told) -> Event {
         text: happened.to_string(),
     };
     match happened {
-        events::Event::Farm(farm) => be_about(&mut event, farm),
-        events::Event::Dispatcher { address, .. } => {
+        events::DaemonEvent::Farm(farm) => be_about(&mut event, farm),
+        events::DaemonEvent::Dispatcher { address, .. } => {
             event.address = Some(address.to_string());
         }
-        events::Event::Restored { part } | events::Event::Missing { part, .. } => {
+        events::DaemonEvent::Restored { part } | events::DaemonEvent::Missing { part, .. } => {
             event.interface = matches!(part, Part::Program(_)).then(|| part.place());
         }
-        events::Event::Node(notice) => event.address = Some(notice.peer().to_string()),
-        events::Event::Started { .. }
-        | events::Event::Ready { .. }
-        | events::Event::Stopping
-        | events::Event::Reloaded { .. }
-        | events::Event::ReloadRefused { .. } => {}
+        events::DaemonEvent::Node(notice) => event.address = Some(notice.peer().to_string()),
+        events::DaemonEvent::Started { .. }
+        | events::DaemonEvent::Ready { .. }
+        | events::DaemonEvent::Stopping
+        | events::DaemonEvent::Reloaded { .. }
+        | events::DaemonEvent::ReloadRefused { .. } => {}
     }
     event
 }
 
-fn be_about(event: &mut Event, farm: &director::Event) {
-    let About { service, server, host, address, interface, reason } = farm.about();
+fn be_about(event: &mut EventView, farm: &director::Event) {
+    let EventSubject { service, server, host, address, interface, reason } = farm.about();
     let owned = |text: Option<&str>| text.map(str::to_owned);
     (event.service, event.server, event.host) = (owned(service), owned(server), owned(host));
     event.address = address.as_ref().map(IpAddr::to_string);

@@ -4,16 +4,18 @@ mod request;
 
 use std::net::{IpAddr, SocketAddr};
 
-use evener_core::farm::choose::{Choice, Content, Nobody, Request, Why};
+use evener_core::farm::choose::{
+    ChoiceReason, ChosenServer, ConnectionRequest, NoServerReason, RequestContent,
+};
 use evener_core::farm::network::is_link_local;
 use evener_core::path::sessions::{SessionKey, ms};
 use evener_core::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
-use evener_core::pool::State;
+use evener_core::pool::ServerState;
 use serde::{Deserialize, Serialize};
 
 use super::groups;
-use crate::board::Published;
-use crate::board::request::{Flow, Subject};
+use crate::board::PublishedState;
+use crate::board::request::{ExplainSubject, FlowQuery};
 
 /// Which server a flow or a request gets, and why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,12 +31,12 @@ pub struct Explanation {
     pub waits: bool,
     /// What becomes of a request, if one was named.
     #[serde(default)]
-    pub request: Option<Dispatch>,
+    pub request: Option<DispatchExplanation>,
 }
 
 /// Who serves a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dispatch {
+pub struct DispatchExplanation {
     /// The route that takes it, counted from 1 in the order of the file; none if all servers do.
     pub route: Option<u64>,
     /// What the route takes, in words.
@@ -45,15 +47,15 @@ pub struct Dispatch {
     pub asked: bool,
 }
 
-impl Published {
+impl PublishedState {
     /// Which server a flow or a request gets, and why.
-    pub(crate) fn explain(&self, subject: &Subject) -> Explanation {
+    pub(crate) fn explain(&self, subject: &ExplainSubject) -> Explanation {
         if let Some(explanation) = groups::explain(&self.groups(), subject) {
             return explanation;
         }
         let (mut explanation, flow) = match subject {
-            Subject::Flow(flow) => (self.explain_flow(flow), Some(flow)),
-            Subject::Request { request, flow, service } => {
+            ExplainSubject::Flow(flow) => (self.explain_flow(flow), Some(flow)),
+            ExplainSubject::Request { request, flow, service } => {
                 (self.explain_request(request, flow.as_ref(), service.as_deref()), flow.as_ref())
             }
         };
@@ -63,7 +65,7 @@ impl Published {
         explanation
     }
 
-    fn explain_flow(&self, flow: &Flow) -> Explanation {
+    fn explain_flow(&self, flow: &FlowQuery) -> Explanation {
         let key = VipKey { address: flow.vip.ip(), port: flow.vip.port(), protocol: flow.protocol };
         let Some(vip) = self.snapshot.plan.tables.vips.get(&key) else {
             let because = vec![format!(
@@ -96,10 +98,10 @@ impl Published {
         let server = self.snapshot.server(name)?;
         let reason = server.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
         let state = server.state.name();
-        (server.state != State::Up).then(|| format!("but {} is {state}{reason}", name.server))
+        (server.state != ServerState::Up).then(|| format!("but {} is {state}{reason}", name.server))
     }
 
-    fn explain_way(&self, flow: Option<&Flow>, entry: &ServerEntry) -> Vec<String> {
+    fn explain_way(&self, flow: Option<&FlowQuery>, entry: &ServerEntry) -> Vec<String> {
         if entry.local {
             return vec!["that server is this host: the packet goes up its own stack".to_owned()];
         }
@@ -124,7 +126,7 @@ impl Published {
     }
 
     /// The server's slot; nothing if it isn't settled yet.
-    fn explain_choice(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
+    fn explain_choice(&self, flow: &FlowQuery, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
         if let Some(slot) = self.explain_session(flow, vip, because) {
             return Some(slot)
                 .filter(|_| vip.handoff.is_none() || self.snapshot.plan.servers.contains_key(&slot));
@@ -137,13 +139,13 @@ impl Published {
             return None;
         }
         because.push("there is no session: a new one would be chosen by the policy".to_owned());
-        let (slot, why) = self.foretell(vip, Some(flow.client), Content::Unread)?;
+        let (slot, why) = self.foretell(vip, Some(flow.client), RequestContent::Unread)?;
         because.push(why);
         Some(slot)
     }
 
     /// The slot that a flow's session names, if there is one.
-    fn explain_session(&self, flow: &Flow, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
+    fn explain_session(&self, flow: &FlowQuery, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
         let memory = self.readings.memory();
         let key = self.session_key(flow, vip);
         let now = self.readings.now();
@@ -163,7 +165,7 @@ impl Published {
         Some(value.server())
     }
 
-    fn session_key(&self, flow: &Flow, vip: &Vip) -> SessionKey {
+    fn session_key(&self, flow: &FlowQuery, vip: &Vip) -> SessionKey {
         SessionKey { client: flow.client.ip(), port: flow.client.port(), vip: vip.id }
     }
 
@@ -172,28 +174,35 @@ impl Published {
     }
 
     /// Whom the policy would choose, and in words why; nothing if that depends on what isn't known.
-    fn foretell(&self, vip: &Vip, client: Option<SocketAddr>, content: Content<'_>) -> Option<(u16, String)> {
+    fn foretell(
+        &self,
+        vip: &Vip,
+        client: Option<SocketAddr>,
+        content: RequestContent<'_>,
+    ) -> Option<(u16, String)> {
         let plan = &self.snapshot.plan;
         let policy = plan.services.get(&vip.service).map_or("?", |service| service.policy);
-        let request = Request { client, content, named: None };
+        let request = ConnectionRequest { client, content, named: None };
         match plan.foretell(&self.readings.memory(), vip, &request) {
-            Ok(Choice { server, name, why, .. }) => {
+            Ok(ChosenServer { server, name, why, .. }) => {
                 let name = &name.server;
                 let why = match why {
-                    Why::Hash { slot } => format!("slot {slot} of the hash table is {name}"),
-                    Why::Turn => format!("the ring stands at {name}"),
-                    Why::Least => format!("{name} has the fewest sessions for its weight"),
-                    Why::Two { slot } => {
+                    ChoiceReason::Hash { slot } => format!("slot {slot} of the hash table is {name}"),
+                    ChoiceReason::Turn => format!("the ring stands at {name}"),
+                    ChoiceReason::Least => format!("{name} has the fewest sessions for its weight"),
+                    ChoiceReason::Two { slot } => {
                         format!(
                             "{name} is the better of the two servers of slot {slot} of the hash table by sessions, weight and load"
                         )
                     }
-                    Why::Named => format!("{name} is named already"),
+                    ChoiceReason::Named => format!("{name} is named already"),
                 };
                 Some((server, format!("{policy}: {why}")))
             }
-            Err(Nobody::NoServer) => Some((NO_SERVER, format!("{policy}: no server takes new sessions"))),
-            Err(Nobody::Unread | Nobody::Unnamed) => None,
+            Err(NoServerReason::NoServer) => {
+                Some((NO_SERVER, format!("{policy}: no server takes new sessions")))
+            }
+            Err(NoServerReason::Unread | NoServerReason::Unnamed) => None,
         }
     }
 
@@ -218,7 +227,7 @@ impl Published {
 }
 
 /// What `nat` can't do for a client with a link-local address, if the flow's is one and may be on another link than the server.
-fn only_on_link(flow: &Flow, entry: &ServerEntry, name: &str) -> Option<String> {
+fn only_on_link(flow: &FlowQuery, entry: &ServerEntry, name: &str) -> Option<String> {
     let Forwarding::Nat { source_nat: false, .. } = entry.forwarding else { return None };
     matches!(flow.client.ip(), IpAddr::V6(client) if client.is_unicast_link_local()).then(|| {
         format!("the client is answered if it is on {name}; elsewhere its packets are dropped (link_local): source_nat = true serves it there")

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// How good a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum Severity {
     /// As it should be.
     Ok,
     /// Works, but not as well as it could, or not for every farm.
@@ -20,21 +20,21 @@ pub struct Finding {
     /// What was looked at, in a word or two.
     pub check: String,
     /// How good it is.
-    pub state: State,
+    pub state: Severity,
     /// A sentence: how it is, and what to do about it.
     pub message: String,
 }
 
 impl Finding {
     pub(crate) fn ok(check: impl Into<String>, message: impl Into<String>) -> Finding {
-        Finding { check: check.into(), state: State::Ok, message: message.into() }
+        Finding { check: check.into(), state: Severity::Ok, message: message.into() }
     }
 
     pub(crate) fn warn(check: impl Into<String>, message: impl Into<String>) -> Finding {
-        Finding { state: State::Warn, ..Finding::ok(check, message) }
+        Finding { state: Severity::Warn, ..Finding::ok(check, message) }
     }
 
     pub(crate) fn fail(check: impl Into<String>, message: impl Into<String>) -> Finding {
-        Finding { state: State::Fail, ..Finding::ok(check, message) }
+        Finding { state: Severity::Fail, ..Finding::ok(check, message) }
     }
 }

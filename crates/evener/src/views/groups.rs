@@ -5,21 +5,21 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::farm::REDIRECT;
-use evener_core::farm::group::{MemberState, Wanted};
-use evener_core::net::http::{Reading, read};
-use evener_core::pool::State;
+use evener_core::farm::group::{DispatchRequest, MemberSnapshot};
+use evener_core::net::http::{HeadParse, read};
+use evener_core::pool::ServerState;
 use evener_core::pool::policy::Choice;
 use serde::{Deserialize, Serialize};
 
-use super::servers::Load;
-use super::{Dispatch, Explanation, Server, Service};
-use crate::board::request::Subject;
+use super::servers::ReportedLoad;
+use super::{DispatchExplanation, Explanation, ServerView, ServiceView};
+use crate::board::request::ExplainSubject;
 use crate::cli::WebRequest;
 use crate::redirect::ShownGroup;
 
 /// What a server is in its group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Member {
+pub struct MemberView {
     /// Where clients are sent.
     pub url: String,
     /// Whether clients never learn of it.
@@ -39,9 +39,9 @@ pub struct Member {
 }
 
 /// A group as a service.
-pub(super) fn service(shown: &ShownGroup) -> Service {
+pub(super) fn service(shown: &ShownGroup) -> ServiceView {
     let (group, members) = (&shown.group, &shown.members);
-    Service {
+    ServiceView {
         name: group.name.clone(),
         addresses: group.addresses.iter().map(ToString::to_string).collect(),
         protocol: "tcp".to_owned(),
@@ -49,7 +49,7 @@ pub(super) fn service(shown: &ShownGroup) -> Service {
         placement: "director".to_owned(),
         policy: group.policy.name.to_owned(),
         servers: members.len() as u64,
-        servers_up: members.iter().filter(|member| member.state == State::Up).count() as u64,
+        servers_up: members.iter().filter(|member| member.state == ServerState::Up).count() as u64,
         degraded: false,
         sessions: 0,
         connections: members.iter().map(|member| dispatched(shown, member)).sum(),
@@ -66,23 +66,23 @@ fn counted(shown: &ShownGroup) -> BTreeMap<String, u64> {
 }
 
 /// Its members as servers.
-pub(super) fn servers(shown: &ShownGroup, now_ms: u64) -> Vec<Server> {
+pub(super) fn servers(shown: &ShownGroup, now_ms: u64) -> Vec<ServerView> {
     let since_ms = now_ms.saturating_sub(shown.at_ms);
     shown.members.iter().map(|member| server(shown, member, since_ms)).collect()
 }
 
 /// How often a member was chosen until now: what was shown of those that may be chosen may be some seconds old.
-fn dispatched(shown: &ShownGroup, member: &MemberState) -> u64 {
+fn dispatched(shown: &ShownGroup, member: &MemberSnapshot) -> u64 {
     let rules = shown.front.rules();
     let found = rules.dispatch.candidates().iter().find(|candidate| candidate.id == member.id);
     found.map_or(member.dispatched, |candidate| candidate.dispatched.load(Relaxed))
 }
 
-fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
+fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerView {
     let dispatched = dispatched(shown, member);
-    let failed = member.last_failure.as_ref().filter(|_| member.state == State::Down);
+    let failed = member.last_failure.as_ref().filter(|_| member.state == ServerState::Down);
     let failure = failed.map(|(_, failure)| failure.to_string());
-    Server {
+    ServerView {
         service: shown.group.name.clone(),
         name: member.name.clone(),
         address: member.joiner.url.to_string(),
@@ -92,7 +92,10 @@ fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
         effective_weight: effective_weight(member),
         cause: Some(member.cause.clone()),
         score: 0,
-        report: member.answers.as_ref().and_then(|answers| Load::of(&member.signals, answers, since_ms)),
+        report: member
+            .answers
+            .as_ref()
+            .and_then(|answers| ReportedLoad::of(&member.signals, answers, since_ms)),
         sessions: 0,
         connections: dispatched,
         packets: 0,
@@ -106,7 +109,7 @@ fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
         probe_error: failure,
         probe_failures: 0,
         state_changes: 0,
-        member: Some(Member {
+        member: Some(MemberView {
             url: member.joiner.url.to_string(),
             anonymous: member.joiner.anonymous,
             load: member.reported.map(units),
@@ -119,8 +122,8 @@ fn server(shown: &ShownGroup, member: &MemberState, since_ms: u64) -> Server {
     }
 }
 
-fn effective_weight(member: &MemberState) -> f64 {
-    let is_up = member.state == State::Up;
+fn effective_weight(member: &MemberSnapshot) -> f64 {
+    let is_up = member.state == ServerState::Up;
     f64::from(member.joiner.weight) * if is_up { member.weight_percent as f64 / 100.0 } else { 0.0 }
 }
 
@@ -130,10 +133,12 @@ fn units(thousandths: u64) -> f64 {
 }
 
 /// Who gets a request, or a flow, if it is for one of these groups.
-pub(super) fn explain(groups: &[ShownGroup], subject: &Subject) -> Option<Explanation> {
+pub(super) fn explain(groups: &[ShownGroup], subject: &ExplainSubject) -> Option<Explanation> {
     let (flow, request, named) = match subject {
-        Subject::Flow(flow) => (Some(flow), None, None),
-        Subject::Request { request, flow, service } => (flow.as_ref(), Some(request), service.as_deref()),
+        ExplainSubject::Flow(flow) => (Some(flow), None, None),
+        ExplainSubject::Request { request, flow, service } => {
+            (flow.as_ref(), Some(request), service.as_deref())
+        }
     };
     let is_meant = |shown: &&ShownGroup| {
         let by_address = flow.is_some_and(|flow| shown.group.addresses.contains(&flow.vip));
@@ -164,12 +169,12 @@ fn explain_request(
     explanation: &mut Explanation,
 ) {
     let head = request.head();
-    let Reading::Request(read) = read(head.as_bytes()) else {
+    let HeadParse::Request(read) = read(head.as_bytes()) else {
         explanation.because.push("that is no request that would be answered".to_owned());
         return;
     };
     let rules = shown.front.rules();
-    let wanted = Wanted {
+    let wanted = DispatchRequest {
         client: client.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)),
         method: read.method,
         host: read.host,
@@ -188,7 +193,7 @@ fn explain_request(
     });
     explanation.server = names.first().filter(|_| names.len() == 1).cloned();
     explanation.waits = names.len() > 1;
-    explanation.request = Some(Dispatch {
+    explanation.request = Some(DispatchExplanation {
         route: route.map(|route| u64::from(route) + 1),
         pattern: None,
         servers: names,

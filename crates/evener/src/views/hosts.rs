@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A host of a farm where every host decides.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Host {
+pub struct HostView {
     /// Its name in the file.
     pub name: String,
     /// Its own address.
@@ -30,35 +30,35 @@ pub struct Host {
     pub put_off: Vec<String>,
     /// Why nothing that it says is understood, as far as this host can tell.
     #[serde(default)]
-    pub refused: Option<Refused>,
+    pub refused: Option<NodeRefusal>,
     /// Seconds since it was last heard; none of this host.
     pub heard_seconds: Option<f64>,
 }
 
 /// Why nothing that another node says is understood.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct NodeRefusal {
     /// `forged`, `key`, `version` or `misdirected`, as it is counted.
     pub reason: String,
     /// In words, and what to do about it.
     pub text: String,
 }
 
-impl From<Refusal> for Refused {
-    fn from(refusal: Refusal) -> Refused {
-        Refused { reason: refusal.name().to_owned(), text: refusal.to_string() }
+impl From<Refusal> for NodeRefusal {
+    fn from(refusal: Refusal) -> NodeRefusal {
+        NodeRefusal { reason: refusal.name().to_owned(), text: refusal.to_string() }
     }
 }
 
 /// All hosts.
-pub(crate) fn hosts(snapshot: &Snapshot) -> Vec<Host> {
+pub(crate) fn hosts(snapshot: &Snapshot) -> Vec<HostView> {
     snapshot.hosts.iter().map(|host| host_of(host, snapshot.at_ms)).collect()
 }
 
-fn host_of(seen: &HostSnapshot, at_ms: u64) -> Host {
+fn host_of(seen: &HostSnapshot, at_ms: u64) -> HostView {
     let HostSnapshot { host, up, draining, put_off } = seen;
-    let heard_ms = host.heard_ms.filter(|_| !host.own);
-    Host {
+    let received_ms = host.received_ms.filter(|_| !host.own);
+    HostView {
         name: host.name.clone(),
         address: host.address.to_string(),
         own: host.own,
@@ -69,13 +69,13 @@ fn host_of(seen: &HostSnapshot, at_ms: u64) -> Host {
         // What a silent one owned is another's by now.
         owns: host.owned.iter().filter(|_| host.alive).map(ToString::to_string).collect(),
         put_off: put_off.iter().map(ToString::to_string).collect(),
-        refused: host.refused.map(Refused::from),
-        heard_seconds: heard_ms.map(|heard_ms| at_ms.saturating_sub(heard_ms) as f64 / 1e3),
+        refused: host.refused.map(NodeRefusal::from),
+        heard_seconds: received_ms.map(|received_ms| at_ms.saturating_sub(received_ms) as f64 / 1e3),
     }
 }
 
 fn state(host: &KnownHost) -> &'static str {
-    match (host.heard_ms, host.alive, host.ready) {
+    match (host.received_ms, host.alive, host.ready) {
         (None, false, _) if !host.own => "unknown",
         (_, false, _) => "silent",
         _ if matches!(host.refused, Some(Refusal::Version { .. })) => "version",

@@ -16,57 +16,57 @@ mod services;
 mod sessions;
 mod status;
 
-use crate::board::Board;
-use crate::board::request::{SessionFilter, Subject};
-use crate::events::Listener;
+use crate::board::SnapshotStore;
+use crate::board::request::{ExplainSubject, SessionFilter};
+use crate::events::Subscriber;
 
-pub use events::{Event, Happening};
-pub use explanation::{Dispatch, Explanation};
-pub use finding::{Finding, State};
-pub use groups::Member;
-pub use hosts::{Host, Refused};
-pub use names::Name;
-pub use requests::Request;
-pub use servers::Server;
-pub use services::Service;
+pub use events::{EventStreamItem, EventView};
+pub use explanation::{DispatchExplanation, Explanation};
+pub use finding::{Finding, Severity};
+pub use groups::MemberView;
+pub use hosts::{HostView, NodeRefusal};
+pub use names::NameView;
+pub use requests::RequestView;
+pub use servers::ServerView;
+pub use services::ServiceView;
 pub(crate) use services::has_service;
-pub use sessions::Session;
-pub use status::{Dispatcher, Installed, Status};
+pub use sessions::SessionView;
+pub use status::{Dispatcher, InstalledPart, StatusView};
 
 /// A farm at one moment.
 #[derive(Clone, Debug)]
-pub struct Farm {
+pub struct FarmView {
     /// The daemon as a whole.
-    pub status: Status,
+    pub status: StatusView,
     /// All services.
-    pub services: Vec<Service>,
+    pub services: Vec<ServiceView>,
     /// All servers.
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerView>,
     /// All hosts, where every one decides.
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<HostView>,
     /// The addresses of all names.
-    pub names: Vec<Name>,
+    pub names: Vec<NameView>,
 }
 
 /// What shows itself, to as many as want to see it, whatever the control loop does meanwhile. Calls may take some milliseconds.
-pub trait Show: Send + Sync + 'static {
+pub trait ViewSource: Send + Sync + 'static {
     /// All of one moment.
-    fn farm(&self) -> Farm;
+    fn farm(&self) -> FarmView;
 
     /// The daemon as a whole.
-    fn status(&self) -> Status;
+    fn status(&self) -> StatusView;
 
     /// All services.
-    fn services(&self) -> Vec<Service>;
+    fn services(&self) -> Vec<ServiceView>;
 
     /// All servers.
-    fn servers(&self) -> Vec<Server>;
+    fn servers(&self) -> Vec<ServerView>;
 
     /// All hosts, where every one decides.
-    fn hosts(&self) -> Vec<Host>;
+    fn hosts(&self) -> Vec<HostView>;
 
     /// The addresses of all names that are answered for.
-    fn names(&self) -> Vec<Name>;
+    fn names(&self) -> Vec<NameView>;
 
     /// The names of the interfaces that packets are taken from.
     fn interfaces(&self) -> Vec<String>;
@@ -78,19 +78,19 @@ pub trait Show: Send + Sync + 'static {
     ///
     /// # Errors
     /// A sentence: there is no such service.
-    fn sessions(&self, filter: &SessionFilter) -> Result<Vec<Session>, String>;
+    fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String>;
 
     /// Which server a flow or a request gets.
-    fn explain(&self, subject: &Subject) -> Explanation;
+    fn explain(&self, subject: &ExplainSubject) -> Explanation;
 
     /// What happens from now on; `None` where too many listen already.
-    fn listen(&self) -> Option<Listener>;
+    fn listen(&self) -> Option<Subscriber>;
 }
 
-impl Show for Board {
-    fn farm(&self) -> Farm {
+impl ViewSource for SnapshotStore {
+    fn farm(&self) -> FarmView {
         let moment = self.moment();
-        Farm {
+        FarmView {
             status: status::status(&moment),
             services: services::services(&moment),
             servers: servers::servers(&moment),
@@ -99,23 +99,23 @@ impl Show for Board {
         }
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> StatusView {
         status::status(&self.moment())
     }
 
-    fn services(&self) -> Vec<Service> {
+    fn services(&self) -> Vec<ServiceView> {
         services::services(&self.moment())
     }
 
-    fn servers(&self) -> Vec<Server> {
+    fn servers(&self) -> Vec<ServerView> {
         servers::servers(&self.moment())
     }
 
-    fn hosts(&self) -> Vec<Host> {
+    fn hosts(&self) -> Vec<HostView> {
         hosts::hosts(&self.latest().snapshot)
     }
 
-    fn names(&self) -> Vec<Name> {
+    fn names(&self) -> Vec<NameView> {
         names::names(&self.latest().snapshot, evener_dataplane::now_ns() / 1_000_000)
     }
 
@@ -127,15 +127,15 @@ impl Show for Board {
         !self.latest().snapshot.farm.services.is_empty()
     }
 
-    fn sessions(&self, filter: &SessionFilter) -> Result<Vec<Session>, String> {
+    fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String> {
         sessions::sessions(&self.latest(), filter)
     }
 
-    fn explain(&self, subject: &Subject) -> Explanation {
+    fn explain(&self, subject: &ExplainSubject) -> Explanation {
         self.latest().explain(subject)
     }
 
-    fn listen(&self) -> Option<Listener> {
+    fn listen(&self) -> Option<Subscriber> {
         self.latest().bus.listen()
     }
 }

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use evener_core::director::Snapshot;
 use evener_core::dns::{AddressSnapshot, NameSnapshot};
 
-use crate::names::Counts;
+use crate::names::QueryCounts;
 
 /// An address that a name may be answered with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Name {
+pub struct NameView {
     /// The name.
     pub name: String,
     /// The address.
@@ -48,7 +48,7 @@ pub struct Name {
 }
 
 /// All of them, by name in the order of the file.
-pub(crate) fn names(snapshot: &Snapshot, now_ms: u64) -> Vec<Name> {
+pub(crate) fn names(snapshot: &Snapshot, now_ms: u64) -> Vec<NameView> {
     snapshot
         .names
         .iter()
@@ -57,15 +57,15 @@ pub(crate) fn names(snapshot: &Snapshot, now_ms: u64) -> Vec<Name> {
 }
 
 /// What became of queries, if there are any to answer.
-pub(crate) fn counts(snapshot: &Snapshot, counts: &Counts) -> BTreeMap<String, u64> {
+pub(crate) fn counts(snapshot: &Snapshot, counts: &QueryCounts) -> BTreeMap<String, u64> {
     let all: BTreeMap<String, u64> = counts.all().map(|(name, count)| (name.to_owned(), count)).collect();
     if all.values().all(|count| *count == 0) && snapshot.names.is_empty() { BTreeMap::new() } else { all }
 }
 
-fn name_of(seen: &NameSnapshot, shown: &AddressSnapshot, now_ms: u64) -> Name {
+fn name_of(seen: &NameSnapshot, shown: &AddressSnapshot, now_ms: u64) -> NameView {
     let bps = |number: Option<u64>| number.map(|number| number as f64);
     let (report, since_ms) = (shown.report(), now_ms.saturating_sub(seen.at_ms));
-    Name {
+    NameView {
         name: seen.name.settings.name.to_string(),
         address: shown.address.to_string(),
         server: shown.server().into_owned(),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// One request, or a connection that has something to send of which no more is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Request {
+pub struct RequestView {
     /// The service that its port belongs to, where the file has one.
     pub service: Option<String>,
     /// The client's address and port.

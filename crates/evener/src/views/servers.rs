@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::director::ServerSnapshot;
-use evener_core::farm::membership::Source;
+use evener_core::farm::membership::ServerOrigin;
 use evener_core::farm::{self, Method, PacketForm};
 use evener_core::path::tables::{Forwarding, ServerEntry};
 use evener_core::pool::report::Report;
@@ -13,12 +13,12 @@ use evener_core::pool::signals::Signals;
 use evener_dataplane::ServerCounters;
 use serde::{Deserialize, Serialize};
 
-use super::{Member, cause, groups};
-use crate::board::Moment;
+use super::{MemberView, cause, groups};
+use crate::board::CountedSnapshot;
 
 /// A server of a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Server {
+pub struct ServerView {
     /// Its service's name.
     pub service: String,
     /// Its name, unique in the service.
@@ -42,7 +42,7 @@ pub struct Server {
     pub score: u8,
     /// What it says of its load, where it is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub report: Option<Load>,
+    pub report: Option<ReportedLoad>,
     /// Active sessions.
     pub sessions: u64,
     /// How often it was chosen.
@@ -73,13 +73,13 @@ pub struct Server {
     pub state_changes: u64,
     /// What it is in its group, with method `redirect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub member: Option<Member>,
+    pub member: Option<MemberView>,
 }
 
 /// What a server says of its load. What it doesn't say isn't there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Load {
+pub struct ReportedLoad {
     /// How long ago it said so.
     pub age_seconds: Option<f64>,
     /// How much of what it can do it does.
@@ -104,12 +104,12 @@ pub struct Load {
     pub refused: BTreeMap<String, u64>,
 }
 
-impl Load {
+impl ReportedLoad {
     /// Of what is known of a server, so many milliseconds ago, and of what became of its reports.
-    pub(super) fn of(signals: &Signals, reports: &ReportsSnapshot, since_ms: u64) -> Option<Load> {
+    pub(super) fn of(signals: &Signals, reports: &ReportsSnapshot, since_ms: u64) -> Option<ReportedLoad> {
         let report = &signals.report;
         let parts = |number: Option<u64>, of: f64| number.map(|number| number as f64 / of);
-        let load = Load {
+        let load = ReportedLoad {
             age_seconds: parts(signals.age_ms.map(|age_ms| age_ms + since_ms), 1e3),
             utilisation: parts(report.utilisation_permille, 1e3),
             load: parts(report.load_milli, 1e3),
@@ -119,16 +119,16 @@ impl Load {
             available_bps: report.available_bps,
             bottleneck_bps: report.bottleneck_bps,
             percent: report.percent,
-            error: reports.error.map(|bad| bad.said().to_owned()),
+            error: reports.error.map(|bad| bad.sentence().to_owned()),
             refused: reports.bad.iter().map(|(bad, count)| (bad.name().to_owned(), *count)).collect(),
         };
-        let is_asked = *report != Report::default() || reports.error.is_some() || !reports.bad.is_empty();
-        is_asked.then_some(load)
+        let is_queried = *report != Report::default() || reports.error.is_some() || !reports.bad.is_empty();
+        is_queried.then_some(load)
     }
 }
 
 /// All servers.
-pub(crate) fn servers(moment: &Moment) -> Vec<Server> {
+pub(crate) fn servers(moment: &CountedSnapshot) -> Vec<ServerView> {
     let snapshot = &moment.published.snapshot;
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
     let servers = described.flat_map(|(service, seen)| seen.servers.iter().map(move |seen| (service, seen)));
@@ -137,7 +137,7 @@ pub(crate) fn servers(moment: &Moment) -> Vec<Server> {
     of_packets.chain(groups.iter().flat_map(|group| groups::servers(group, moment.now_ms))).collect()
 }
 
-pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Moment) -> Server {
+pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &CountedSnapshot) -> ServerView {
     let (snapshot, memory) = (&moment.published.snapshot, moment.published.readings.memory());
     let ServerSnapshot { name, member, slot, .. } = seen;
     let count = slot.and_then(|slot| moment.counters.servers.get(&slot).copied());
@@ -150,7 +150,7 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
     // Those that all failed at once are up in the tables, and are given sessions.
     let takes = entry.is_some_and(|entry| entry.up && entry.weight > 0);
     let since_ms = moment.now_ms.saturating_sub(snapshot.at_ms);
-    Server {
+    ServerView {
         service: name.service.clone(),
         name: name.server.clone(),
         address: address.unwrap_or_default(),
@@ -160,7 +160,7 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
         effective_weight: if takes { f64::from(member.weight) * cause::share(seen) } else { 0.0 },
         cause: takes.then(|| cause::cause(service, seen, since_ms)).flatten(),
         score: seen.score,
-        report: Load::of(&seen.signals, &seen.reports, since_ms),
+        report: ReportedLoad::of(&seen.signals, &seen.reports, since_ms),
         sessions: active.map_or(0, |active| active.load(Relaxed)),
         connections,
         packets,
@@ -168,8 +168,8 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Mo
         mac,
         interface: interface.map(|interface| interface.name.clone()),
         source: match member.source {
-            Source::Listed => "listed".to_owned(),
-            Source::Discovered => "discovered".to_owned(),
+            ServerOrigin::Listed => "listed".to_owned(),
+            ServerOrigin::Discovered => "discovered".to_owned(),
         },
         local: member.local,
         way: way(service.method, entry).to_owned(),

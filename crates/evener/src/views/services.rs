@@ -9,13 +9,13 @@ use evener_core::path::tables::VipKey;
 use serde::{Deserialize, Serialize};
 
 use super::servers::server;
-use super::{Server, groups};
-use crate::board::Moment;
+use super::{ServerView, groups};
+use crate::board::CountedSnapshot;
 use crate::runtime::spelling::meant;
 
 /// A service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Service {
+pub struct ServiceView {
     /// Its name.
     pub name: String,
     /// Its addresses with port.
@@ -54,7 +54,7 @@ pub struct Service {
 }
 
 /// All services.
-pub(crate) fn services(moment: &Moment) -> Vec<Service> {
+pub(crate) fn services(moment: &CountedSnapshot) -> Vec<ServiceView> {
     let snapshot = &moment.published.snapshot;
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
     let of_packets = described.map(|(service, seen)| service_of(service, seen, moment));
@@ -62,16 +62,16 @@ pub(crate) fn services(moment: &Moment) -> Vec<Service> {
     of_packets.chain(groups.iter().map(groups::service)).collect()
 }
 
-fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &Moment) -> Service {
-    let servers: Vec<Server> = seen.servers.iter().map(|seen| server(service, seen, moment)).collect();
-    let sum = |of: fn(&Server) -> u64| servers.iter().map(of).sum::<u64>();
+fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &CountedSnapshot) -> ServiceView {
+    let servers: Vec<ServerView> = seen.servers.iter().map(|seen| server(service, seen, moment)).collect();
+    let sum = |of: fn(&ServerView) -> u64| servers.iter().map(of).sum::<u64>();
     let (guesses, vips) =
         (moment.published.readings.memory().guesses, &moment.published.snapshot.plan.tables.vips);
     let key = |at: &SocketAddr| VipKey { address: at.ip(), port: at.port(), protocol: service.protocol };
     let ids: Vec<_> =
         service.addresses.iter().filter_map(|at| vips.get(&key(at))).map(|vip| vip.id).collect();
     let gone = moment.published.gone.get(&service.name).copied().unwrap_or_default();
-    Service {
+    ServiceView {
         name: service.name.clone(),
         addresses: service.addresses.iter().map(ToString::to_string).collect(),
         protocol: service.protocol.to_string(),

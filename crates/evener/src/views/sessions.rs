@@ -8,12 +8,12 @@ use evener_core::path::tables::VipKey;
 use serde::{Deserialize, Serialize};
 
 use super::services::has_service;
-use crate::board::Published;
+use crate::board::PublishedState;
 use crate::board::request::SessionFilter;
 
 /// A session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Session {
+pub struct SessionView {
     /// Its service's name.
     pub service: String,
     /// The service address.
@@ -34,7 +34,10 @@ pub struct Session {
 ///
 /// # Errors
 /// A sentence, if there is no such service.
-pub(crate) fn sessions(published: &Published, filter: &SessionFilter) -> Result<Vec<Session>, String> {
+pub(crate) fn sessions(
+    published: &PublishedState,
+    filter: &SessionFilter,
+) -> Result<Vec<SessionView>, String> {
     let (snapshot, readings) = (&published.snapshot, &published.readings);
     filter.service.as_ref().map_or(Ok(()), |service| has_service(&snapshot.farm, service))?;
     let now = readings.now();
@@ -51,18 +54,18 @@ pub(crate) fn sessions(published: &Published, filter: &SessionFilter) -> Result<
 }
 
 fn session_of(
-    published: &Published,
+    published: &PublishedState,
     session: &sessions::Session,
     vips: &BTreeMap<u16, &VipKey>,
     now: u32,
-) -> Option<Session> {
+) -> Option<SessionView> {
     let plan = &published.snapshot.plan;
     let key = *vips.get(&session.key.vip)?;
     let vip = plan.tables.vips.get(key)?;
     let state = session.value.state();
     let left = session.value.expires().wrapping_sub(now);
     let server = plan.servers.get(&session.value.server());
-    Some(Session {
+    Some(SessionView {
         service: plan.services.get(&vip.service).map(|service| service.name.clone()).unwrap_or_default(),
         address: SocketAddr::new(key.address, key.port).to_string(),
         client: SocketAddr::new(session.key.client, session.key.port).to_string(),

@@ -9,14 +9,14 @@ use evener_core::director::{Reloads, Snapshot};
 use evener_core::path::decide::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::{Refused, names};
-use crate::board::{self, About, Moment};
-use crate::handoff::lccp::Speaker;
-use crate::record::{AccessLog, Deciding};
+use super::{NodeRefusal, names};
+use crate::board::{self, CountedSnapshot, DaemonInfo};
+use crate::handoff::lccp::LccpNode;
+use crate::record::{AccessLog, DecisionLatency};
 
 /// The daemon as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Status {
+pub struct StatusView {
     /// Program version.
     pub version: String,
     /// The daemon's process.
@@ -85,7 +85,7 @@ pub struct Status {
     pub interfaces: Vec<String>,
     /// What is set up in the kernel while this daemon runs: programs, pins, rules, settings.
     #[serde(default)]
-    pub installed: Vec<Installed>,
+    pub installed: Vec<InstalledPart>,
     /// What came of other hosts' datagrams, where every host decides; else empty.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
@@ -102,10 +102,10 @@ pub struct Status {
     /// Traces that run.
     #[serde(default)]
     pub traces: u64,
-    /// How long it took to decide about connections that are handed over, by mechanism; see [`Decision`]. The data plane
+    /// How long it took to decide about connections that are handed over, by mechanism; see [`DecisionTimes`]. The data plane
     /// tells of its own only while there is an access log or a trace.
     #[serde(default)]
-    pub deciding: BTreeMap<String, Deciding>,
+    pub deciding: BTreeMap<String, DecisionLatency>,
     /// What came of control messages (LCCP), and what was done by them, where connections are handed over; else empty.
     #[serde(default)]
     pub lccp: BTreeMap<String, u64>,
@@ -114,7 +114,7 @@ pub struct Status {
     pub nodes: BTreeMap<String, String>,
     /// Those of them of whose messages none is understood, by address, and why.
     #[serde(default)]
-    pub nodes_refused: BTreeMap<String, Refused>,
+    pub nodes_refused: BTreeMap<String, NodeRefusal>,
     /// Which node decides for this one, if another does.
     #[serde(default)]
     pub dispatcher: Option<Dispatcher>,
@@ -125,7 +125,7 @@ pub struct Status {
 
 /// A part of what is set up in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Installed {
+pub struct InstalledPart {
     /// `program`, `pins`, `guard` or `setting`.
     pub kind: String,
     /// The interface, folder, table, or path below /proc/sys.
@@ -145,7 +145,7 @@ pub struct Dispatcher {
 }
 
 /// The daemon as a whole.
-pub(crate) fn status(moment: &Moment) -> Status {
+pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
     let published = &moment.published;
     let (snapshot, about, memory) = (&published.snapshot, &published.about, published.readings.memory());
     let packets = Reason::ALL.iter().map(|reason| {
@@ -157,7 +157,7 @@ pub(crate) fn status(moment: &Moment) -> Status {
     let (events, events_lost) = published.bus.counts();
     let (local, recorder) = (published.local.as_ref(), &published.recorder);
     let speaker = local.and_then(|local| local.speaker.as_ref());
-    Status {
+    StatusView {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         uptime_seconds: moment.now_ms.saturating_sub(about.started_ms) / 1000,
@@ -188,11 +188,11 @@ pub(crate) fn status(moment: &Moment) -> Status {
         tunnels: local.map(|local| local.tunnels()).unwrap_or_default(),
         punted: local
             .and_then(|local| local.outcomes.as_ref())
-            .map(|asked| counted(asked.counted()))
+            .map(|trace| counted(trace.counted()))
             .unwrap_or_default(),
         access_log: recorder.show_log(),
         traces: recorder.traces(),
-        deciding: recorder.show_took().collect(),
+        deciding: recorder.latencies_shown().collect(),
         lccp: speaker.map(|speaker| speaker.counted()).unwrap_or_default(),
         nodes: speaker.map(|speaker| speaker.nodes()).unwrap_or_default(),
         nodes_refused: speaker.map(refused).unwrap_or_default(),
@@ -204,7 +204,7 @@ pub(crate) fn status(moment: &Moment) -> Status {
 }
 
 /// Why the last reload changed nothing, or not all.
-fn reload_error(reloads: &Reloads, about: &About) -> Option<String> {
+fn reload_error(reloads: &Reloads, about: &DaemonInfo) -> Option<String> {
     let refused = reloads.error.as_ref().map(|why| format!("nothing was changed: {why}"));
     refused.or_else(|| about.loaded.trouble.clone())
 }
@@ -216,8 +216,8 @@ pub(crate) fn interfaces(snapshot: &Snapshot) -> Vec<String> {
     found.map(|interface| interface.name.clone()).collect()
 }
 
-fn installed(installed: &board::installed::Installed) -> Vec<Installed> {
-    let parts = installed.parts.iter().map(|part| Installed {
+fn installed(installed: &board::installed::Installed) -> Vec<InstalledPart> {
+    let parts = installed.parts.iter().map(|part| InstalledPart {
         kind: part.kind().to_owned(),
         place: part.place(),
         missing: installed.missing.get(part).cloned(),
@@ -233,7 +233,7 @@ fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-fn refused(speaker: &Speaker) -> BTreeMap<String, Refused> {
+fn refused(speaker: &LccpNode) -> BTreeMap<String, NodeRefusal> {
     let refused = speaker.not_understood().into_iter();
     refused.map(|(node, refusal)| (node.to_string(), refusal.into())).collect()
 }

@@ -8,15 +8,15 @@ use evener::config::{self, AgentListen, Config, EngineKind, Problems, XdpMode};
 use evener_core::farm::group::LoadReading;
 use evener_core::farm::{Discover, METHOD_NAMES, Method};
 use evener_core::net::Encapsulation;
-use evener_core::net::http::Status;
-use evener_core::path::tables::Later;
+use evener_core::net::http::RedirectStatus;
+use evener_core::path::tables::RehandoffMode;
 use evener_core::pool::HealthKind;
 
 /// A good file that an `[agent]` can follow.
 const AGENT_FILE: &str = "[[service]]\naddress = '192.0.2.100:80'\ndiscover = 'arp'\n";
 
 #[test]
-fn says_what_is_wrong_and_what_to_write_instead() {
+fn check_reports_problem_and_fix() {
     trycmd::TestCases::new().case("tests/check/*.trycmd");
 }
 
@@ -205,10 +205,10 @@ fn later_requests_stay_unless_the_file_says_otherwise() {
         );
         config::parse(&text, "later.toml").unwrap().services[0].later_requests
     };
-    assert_eq!(later(""), Later::Stay);
-    assert_eq!(later("later_requests = 'stay'"), Later::Stay);
-    assert_eq!(later("later_requests = 'close'"), Later::Close);
-    assert_eq!(later("later_requests = 'rehandoff'"), Later::Rehandoff);
+    assert_eq!(later(""), RehandoffMode::Stay);
+    assert_eq!(later("later_requests = 'stay'"), RehandoffMode::Stay);
+    assert_eq!(later("later_requests = 'close'"), RehandoffMode::Close);
+    assert_eq!(later("later_requests = 'rehandoff'"), RehandoffMode::Rehandoff);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn a_group_takes_no_engine() {
     let (group, joining) = (&shop.group, shop.group.joining);
     assert_eq!(
         (group.status, group.load, group.slow_start_ms),
-        (Status::SeeOther, LoadReading::Paper, 30_000)
+        (RedirectStatus::SeeOther, LoadReading::Paper, 30_000)
     );
     assert_eq!((joining.report_ms, joining.query_after_ms, joining.remove_after_ms), (5_000, 15_000, 20_000));
     let members: Vec<_> = group.members.iter().map(|member| (&*member.name, member.url.as_str())).collect();
@@ -236,7 +236,7 @@ fn routes_keep_their_order() {
     let [service] = config.services.try_into().unwrap();
     assert_eq!((service.method, service.announce, service.clamp_mss), (Method::Handoff, true, true));
     assert_eq!((service.encapsulation, service.tunnel_mtu), (Encapsulation::Gue, Some(1400)));
-    assert_eq!(service.later_requests, Later::Close);
+    assert_eq!(service.later_requests, RehandoffMode::Close);
     assert_eq!(service.health.kind, HealthKind::Tcp);
     let text = |part: Option<String>| part.unwrap_or_default();
     let routes: Vec<_> = service
@@ -282,7 +282,7 @@ fn never_wins(first: &str, second: &str) -> bool {
 }
 
 #[test]
-fn a_route_never_wins_behind_one_that_takes_all_of_it() {
+fn route_behind_a_covering_route_is_a_problem() {
     let same = [
         ("", "host = 'a.example'"),
         ("", ""),

@@ -88,7 +88,7 @@ fn said_to(journal: impl Fn(&fs::Metadata) -> String, name: &str) -> String {
 }
 
 #[test]
-fn the_journal_is_told_priorities_and_nobody_else() {
+fn journal_output_has_priorities_and_terminal_none() {
     let said = said_to(|file| format!("{}:{}", file.dev(), file.ino()), "journal");
     assert!(said.lines().count() > 1 && said.lines().all(|line| line.starts_with("<3>")), "{said}");
     for other in ["", "1:2", "x:y"] {

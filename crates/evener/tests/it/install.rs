@@ -64,7 +64,7 @@ fn refusal(command: &mut Command) -> String {
 }
 
 #[test]
-fn install_says_what_is_missing() {
+fn install_reports_missing_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = std::env::temp_dir().join(format!("evener-install-none-{}", std::process::id()));
     let install = |program: &Path| {
@@ -87,7 +87,7 @@ fn install_says_what_is_missing() {
 }
 
 #[test]
-fn install_says_who_may_write_where() {
+fn install_names_directory_without_permission() {
     if !Uid::effective().is_root() {
         eprintln!("skipped: only root can be somebody else");
         return;

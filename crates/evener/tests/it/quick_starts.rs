@@ -74,7 +74,7 @@ fn words(row: &str, column: usize) -> Vec<&str> {
 
 /// One table has a row for each policy of packets; the other a row for each consumer, with all that it takes.
 #[test]
-fn the_tables_of_policies_say_which_there_are_and_who_takes_which() {
+fn policy_tables_in_docs_match_consumers() {
     let text = page("docs/policies.md");
     let mut written: Vec<&str> =
         rows(&text, "| `policy` | who is chosen |").into_iter().flat_map(|row| words(row, 1)).collect();

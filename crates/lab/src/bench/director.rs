@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use evener_core::director::{Applied, Change, Director, Input, Moment, Output, Snapshot, Start};
-use evener_core::farm::choose::{Content, Request};
+use evener_core::farm::choose::{ConnectionRequest, RequestContent};
 use evener_core::farm::network::{Interface, Network, Route as NetworkRoute};
 use evener_core::farm::plan::ServerName;
 use evener_core::farm::{Farm, Method, Route, Server, Service, example};
 use evener_core::net::wire::Mac;
-use evener_core::path::content::{Asked, Class, PathPattern};
+use evener_core::path::content::{PathPattern, RequestClass, RequestKey};
 use evener_core::path::seed::Seed;
 use evener_core::pool::health::Failure;
 use evener_core::pool::policy::Fills;
@@ -387,11 +387,16 @@ impl Daemon {
     fn choose(&mut self, number: usize) {
         let (began, cpu_began) = (Instant::now(), cpu().unwrap_or_default());
         let path = format!("/part{number}/page");
-        let asked = Asked { class: Class::Get, host: b"shop.example", path: path.as_bytes(), method: b"GET" };
+        let asked = RequestKey {
+            class: RequestClass::Get,
+            host: b"shop.example",
+            path: path.as_bytes(),
+            method: b"GET",
+        };
         let plan = self.director.plan();
         if let Some(vip) = plan.tables.vips.values().find(|vip| vip.handoff.is_some()) {
             let client = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(number as u32)), 1_024));
-            let request = Request { client, content: Content::Asked(asked), named: None };
+            let request = ConnectionRequest { client, content: RequestContent::Key(asked), named: None };
             // Whoever it is: how long that takes is what counts.
             let _ = black_box(plan.choose(&self.plane.memory(), vip, &request));
         }

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_is_as_another_builder_makes_it() {
+    fn tcp_frame_equals_other_builder() {
         let payload: Vec<u8> = (0..=255).chain(0..46).collect();
         for (flags, options, len) in [("S", 0, 0), ("PA", 0, 301), ("FSRPAUEC", 3, 302), (".", 10, 1)] {
             let mut tcp = PacketBuilder::ethernet2(SRC, DST)
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn arp_is_as_another_builder_makes_it() {
+    fn arp_frame_equals_other_builder() {
         for (text, operation, target) in [
             ("arp who-has 192.0.2.100 tell 203.0.113.7", etherparse::ArpOperation::REQUEST, [0; 6]),
             (
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn options_and_texts_are_what_another_parser_finds() {
+    fn tcp_options_and_payload_match_other_parser() {
         use etherparse::TcpOptionElement::{
             MaximumSegmentSize, Noop, SelectiveAcknowledgementPermitted, Timestamp, WindowScale,
         };
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn frame_errors_name_the_problem() {
         for (line, expected) in [
             ("eth broadcast broadcast", "expected `>`, found `broadcast`"),
             ("eth broadcast >", "the line ends where a destination MAC should be"),

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_is_as_another_builder_makes_it() {
+    fn ipv6_packet_equals_other_builder() {
         let header = Ipv6Header {
             traffic_class: 0xb9,
             flow_label: Ipv6FlowLabel::try_new(0xabcde).unwrap(),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn icmp_is_as_another_builder_makes_it() {
+    fn icmp_packet_equals_other_builder() {
         let mut expected = Vec::new();
         let mut header =
             etherparse::Ipv4Header::new(0, 64, IpNumber::ICMP, [203, 0, 113, 7], [192, 0, 2, 100]).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_headers_are_what_another_parser_finds() {
+    fn extension_headers_match_other_parser() {
         let bytes = built(&format!("{IP6} hop more=1 route type=2 len=2 dst tcp 40000 > 80 S"));
         let packet = SlicedPacket::from_ethernet(&bytes).unwrap();
         assert!(matches!(packet.transport, Some(TransportSlice::Tcp(tcp)) if tcp.destination_port() == 80));

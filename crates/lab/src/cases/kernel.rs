@@ -15,7 +15,7 @@ use evener_core::path::decide::{HELD_FRAME_MAX, Reason, Verdict};
 use evener_core::path::parse::{Parsed, parse};
 use evener_core::path::sessions::State;
 use evener_core::path::tables::Tables;
-use evener_dataplane::events::Watch;
+use evener_dataplane::events::TraceFilter;
 use evener_dataplane::xdp::{Hook, Options, XdpEngine};
 use evener_dataplane::{Engine, EngineError};
 
@@ -70,7 +70,7 @@ impl Kernel {
         let mut tables = (*self.tables).clone();
         tables.interfaces =
             tables.interfaces.iter().map(|(interface, mac)| (number(*interface), *mac)).collect();
-        for server in tables.servers.values_mut().filter(|server| !server.is_nobody()) {
+        for server in tables.servers.values_mut().filter(|server| !server.is_down()) {
             server.ifindex = number(server.ifindex);
         }
         Ok(self.engine.load_tables(&Arc::new(tables))?)
@@ -207,7 +207,7 @@ impl Subject for Kernel {
     }
 
     fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()> {
-        Ok(self.engine.watch(&Watch { connections: false, clients: clients.clone() })?)
+        Ok(self.engine.watch(&TraceFilter { connections: false, clients: clients.clone() })?)
     }
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {

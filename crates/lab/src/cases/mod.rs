@@ -70,7 +70,7 @@ pub struct CaseFile {
 }
 
 impl CaseFile {
-    /// The same cases, in each of which everybody is traced from the beginning whose packets it begins with: they go the long way.
+    /// The same cases, in each of which everybody is traced from the beginning whose packets it begins with: they take the slow path.
     pub fn traced(&self) -> CaseFile {
         let mut file = self.clone();
         for case in &mut file.cases {

@@ -16,7 +16,7 @@ use evener_core::path::decide::Reason;
 use evener_core::path::sessions::State;
 use evener_core::path::tables::Tables;
 use evener_dataplane::Engine;
-use evener_dataplane::events::Watch;
+use evener_dataplane::events::TraceFilter;
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::packet::{Options, PacketEngine};
 use nix::net::if_::if_nametoindex;
@@ -216,7 +216,7 @@ impl Subject for Bench {
     fn change(&mut self, tables: &Arc<Tables>) -> Result<()> {
         let mut real = (**tables).clone();
         real.interfaces = real.interfaces.iter().map(|(number, mac)| (FIRST + number, *mac)).collect();
-        for server in real.servers.values_mut().filter(|server| !server.is_nobody()) {
+        for server in real.servers.values_mut().filter(|server| !server.is_down()) {
             server.ifindex += FIRST;
         }
         let real = Arc::new(real);
@@ -244,7 +244,7 @@ impl Subject for Bench {
     }
 
     fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()> {
-        let watch = Watch { connections: false, clients: clients.clone() };
+        let watch = TraceFilter { connections: false, clients: clients.clone() };
         Ok(self.engine.as_mut().context("No case has begun")?.watch(&watch)?)
     }
 

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_agrees_is_quiet() {
+    fn matching_case_prints_no_difference() {
         assert_eq!(failure("out forward 1 eth if1 > web1 ...\nsessions 1 new"), "");
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Result;
 use evener_core::net::packet::{HEADROOM, Packet as CorePacket};
 use evener_core::path::cookie::{Keys, Schedule, SharedKeys, WORDS};
-use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide, decide_long};
+use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide, slow_path};
 use evener_core::path::fragments::{FragmentKey, Fragments, PATIENCE_MS, Track};
 use evener_core::path::guesses::{self, Guesses};
 use evener_core::path::lease;
@@ -89,7 +89,7 @@ impl Spec {
         };
         let mut buffer = [&[0; HEADROOM], frame].concat();
         let mut packet = CorePacket::new(&mut buffer, HEADROOM, ingress);
-        let decide = if self.is_traced { decide_long } else { decide };
+        let decide = if self.is_traced { slow_path } else { decide };
         let decision = decide(&self.tables, &memory, &mut packet, self.now);
         (decision, packet.frame().to_vec())
     }
@@ -127,7 +127,7 @@ fn exit(verdict: Verdict) -> Exit {
 }
 
 fn count(decision: &Decision, reasons: &mut BTreeMap<Reason, u64>) {
-    for reason in [Some(decision.reason), decision.beside].into_iter().flatten() {
+    for reason in [Some(decision.reason), decision.also_counted].into_iter().flatten() {
         *reasons.entry(reason).or_default() += 1;
     }
 }
@@ -185,7 +185,7 @@ impl Subject for Spec {
         Ok(())
     }
 
-    /// Telling is none of core's business, but what is told goes the long way.
+    /// Telling is none of core's business, but what is told takes the slow path.
     fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()> {
         self.is_traced = !clients.is_empty();
         Ok(())

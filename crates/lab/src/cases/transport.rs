@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use evener_core::net::wire::{Ipv4, Ipv6, Tcp, Udp, protocol};
-use evener_core::path::mark::{self, Passed};
+use evener_core::path::mark::{self, ForwardCount};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::MARKER;
@@ -132,20 +132,20 @@ fn gue(words: &mut Words<'_>, scene: &Scene<'_>, outer: Ends) -> Result<Vec<u8>,
     let (number, inner) = ip::inside(words, scene)?;
     let passed = match fields.text("mark") {
         None => None,
-        Some("once") => Some(Passed::Once),
-        Some("twice") => Some(Passed::Twice),
+        Some("once") => Some(ForwardCount::Once),
+        Some("twice") => Some(ForwardCount::Twice),
         Some(other) => return Err(format!("`mark={other}` is neither `once` nor `twice`")),
     };
     let mark = passed.map_or_else(Vec::new, |passed| mark(outer, &inner, passed));
     let (version, control) = (fields.number("version", 0u8)?, fields.number("control", 0u8)?);
     let first = version << 6 | control << 5 | fields.number("hlen", (mark.len() / 4) as u8)?;
-    let flags = fields.number("flags", passed.map_or(0, Passed::flags))?.to_be_bytes();
+    let flags = fields.number("flags", passed.map_or(0, ForwardCount::flags))?.to_be_bytes();
     let head = [first, fields.number("proto", number.unwrap_or(protocol::IPV4))?];
     Ok([&head[..], &flags, &mark, &inner].concat())
 }
 
 /// The mark of a packet that is passed on inside another one.
-fn mark(outer: Ends, inner: &[u8], passed: Passed) -> Vec<u8> {
+fn mark(outer: Ends, inner: &[u8], passed: ForwardCount) -> Vec<u8> {
     let inner = match (Ipv4::ref_from_prefix(inner), Ipv6::ref_from_prefix(inner)) {
         (_, Ok((ip, _))) if ip.version_class_flow.get() >> 28 == 6 => {
             (Ipv6Addr::from(ip.src).into(), Ipv6Addr::from(ip.dst).into())

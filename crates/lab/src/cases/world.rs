@@ -8,18 +8,18 @@ use evener_core::farm::Timeouts;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::content::{
-    HashKey, HostPattern, PathPattern, PatternError, Route as ContentRoute, Routes,
+    HashKey, HostPattern, PathPattern, PatternError, RoutePattern as ContentRoute, Routes,
 };
-use evener_core::path::cookie::{Cookie, FourTuple, Keys, Terms as Agreed};
-use evener_core::path::mark::Passed;
+use evener_core::path::cookie::{Cookie, FourTuple, Keys, SynOptions as Agreed};
+use evener_core::path::mark::ForwardCount;
 use evener_core::path::mark::{PASSED, PASSED_TWICE};
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Behind, Forwarding, HASH_SLOTS, Handoff, IdleTicks, Later, NO_SERVER, Pick, Ring, ServerEntry, Tables,
-    Vip, VipKey,
+    Forwarding, HASH_SLOTS, Handoff, IdleTicks, NO_SERVER, Pick, RehandoffMode, ReplyOrigin, Ring,
+    ServerEntry, Tables, Vip, VipKey,
 };
-use evener_core::pool::policy::{self, Packets, Weighted, maglev, second_candidates};
+use evener_core::pool::policy::{self, PacketPolicy, Weighted, maglev, second_candidates};
 
 use super::routes::Route;
 use super::words::{Fields, Words, Wrong};
@@ -61,7 +61,7 @@ struct Service {
     name: String,
     addresses: Vec<SocketAddr>,
     protocol: Protocol,
-    policy: &'static Packets,
+    policy: &'static PacketPolicy,
     announce: bool,
     /// Places in [`World::servers`].
     servers: Vec<usize>,
@@ -80,7 +80,7 @@ struct Terms {
     mss: u16,
     /// Who is asked about what isn't decided here.
     punt: Option<usize>,
-    later: Later,
+    later: RehandoffMode,
 }
 
 /// What clients of a service may ask for, and who serves that.
@@ -229,9 +229,9 @@ impl World {
         let mss = if words.take("mss") { words.parse("a number of bytes")? } else { 1_460 };
         let punt = words.take("punt").then(|| self.place(words.next("a server's name")?)).transpose()?;
         let later = match () {
-            () if words.take("closes") => Later::Close,
-            () if words.take("moves") => Later::Rehandoff,
-            () => Later::Stay,
+            () if words.take("closes") => RehandoffMode::Close,
+            () if words.take("moves") => RehandoffMode::Rehandoff,
+            () => RehandoffMode::Stay,
         };
         Ok(Terms { mss, punt, later })
     }
@@ -442,7 +442,7 @@ impl World {
 
     /// Which servers answer which rings' requests, where it matters on connections that are open.
     fn note_pools(&self, tables: &mut Tables, service: &Service, number: u16) {
-        let Some(terms) = service.handoff.filter(|terms| terms.later != Later::Stay) else { return };
+        let Some(terms) = service.handoff.filter(|terms| terms.later != RehandoffMode::Stay) else { return };
         let of_routes = self.route_rings(service, number).map(|(ring, route)| (ring, &route.servers));
         for (ring, servers) in of_routes.chain([(number, &service.servers)]) {
             for place in servers {
@@ -476,7 +476,7 @@ impl World {
                 tables.servers.get(&server)
             {
                 let key = VipKey { address: to.ip(), port: to.port(), protocol: service.protocol };
-                tables.endpoints.entry(key).or_default().push(Behind { vip, server });
+                tables.endpoints.entry(key).or_default().push(ReplyOrigin { vip, server });
             }
         }
     }
@@ -518,8 +518,8 @@ fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     let to = words.parse("an address")?;
     let mtu = if words.take("mtu") { words.parse("a number of bytes")? } else { 1500 };
     let mark = match (words.take("once"), words.take("twice")) {
-        (true, _) => Some(Passed::Once),
-        (_, true) => Some(Passed::Twice),
+        (true, _) => Some(ForwardCount::Once),
+        (_, true) => Some(ForwardCount::Twice),
         _ => None,
     };
     if mark.is_some() && encapsulation != Encapsulation::Gue {
@@ -529,7 +529,7 @@ fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
 }
 
 /// What a policy makes of a service's servers.
-fn ring_of(policy: &Packets, members: &[Weighted]) -> Ring {
+fn ring_of(policy: &PacketPolicy, members: &[Weighted]) -> Ring {
     let hash = maglev(members, HASH_SLOTS);
     let second = if policy.pick == Pick::Two { second_candidates(&hash) } else { [].into() };
     Ring { order: (policy.order)(members), hash: hash.into(), previous: [].into(), second }

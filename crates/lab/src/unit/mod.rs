@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_passed_over_in_silence() {
+    fn unknown_unit_directive_is_an_error() {
         let parsed = |line: &str| format!("[Service]\nExecStart=/usr/bin/evener\n{line}\n").parse::<Unit>();
         for line in [
             "ProtectEverything=yes",

@@ -69,7 +69,7 @@ fn a_tunnel_server_is_looked_at() -> Result<()> {
 }
 
 #[test]
-fn what_an_agent_left_undone_is_said() -> Result<()> {
+fn doctor_reports_leftovers_of_killed_agent() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

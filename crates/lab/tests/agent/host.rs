@@ -83,7 +83,7 @@ fn a_server_that_is_to_be_found_answers() -> Result<()> {
 }
 
 #[test]
-fn what_was_there_before_is_left_alone() -> Result<()> {
+fn existing_addresses_and_sysctls_are_left_alone() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -102,7 +102,7 @@ fn what_was_there_before_is_left_alone() -> Result<()> {
 }
 
 #[test]
-fn a_nat_server_needs_nothing() -> Result<()> {
+fn nat_server_gets_no_changes() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -117,7 +117,7 @@ fn a_nat_server_needs_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_reload_changes_what_differs_and_an_invalid_file_nothing() -> Result<()> {
+fn agent_reload_applies_differences_and_invalid_file_changes_none() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -149,7 +149,7 @@ fn a_reload_changes_what_differs_and_an_invalid_file_nothing() -> Result<()> {
 }
 
 #[test]
-fn what_is_kept_is_taken_back_by_the_next() -> Result<()> {
+fn kept_state_is_removed_by_next_agent() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -174,7 +174,7 @@ fn what_is_kept_is_taken_back_by_the_next() -> Result<()> {
 }
 
 #[test]
-fn a_host_that_is_nobody_is_told_so() -> Result<()> {
+fn host_without_role_gets_an_error() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -196,7 +196,7 @@ fn a_host_that_is_nobody_is_told_so() -> Result<()> {
 
 /// Each thing that the agent has done is undone behind its back, and it does it again.
 #[test]
-fn a_part_that_somebody_removes_is_put_back() -> Result<()> {
+fn removed_part_is_restored_by_agent() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

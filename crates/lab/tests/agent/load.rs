@@ -33,7 +33,7 @@ fn open_silent(
 }
 
 #[test]
-fn silent_connections_of_one_address_keep_nobody_out() -> Result<()> {
+fn silent_connections_of_one_address_block_no_director() -> Result<()> {
     let farm = Farm::builder().servers(3).build()?;
     let (host, stranger) = (farm.server(0), farm.server(1));
     let config = format!(
@@ -64,7 +64,7 @@ fn silent_connections_of_one_address_keep_nobody_out() -> Result<()> {
 }
 
 #[test]
-fn an_agent_at_every_address_answers_only_who_may_ask() -> Result<()> {
+fn agent_on_all_addresses_answers_only_allowed_clients() -> Result<()> {
     let farm = Farm::builder().servers(3).build()?;
     let (host, allowed, stranger) = (farm.server(0), farm.server(1), farm.server(2));
     let config = format!(

@@ -227,7 +227,7 @@ fn each_refusal_has_its_count_by_generic_xdp() -> Result<()> {
 }
 
 #[test]
-fn crafted_packets_are_what_they_say() {
+fn crafted_packets_match_their_description() {
     let (from, to) = (IpAddr::from([203, 0, 113, 1]), IpAddr::from([192, 0, 2, 1]));
     let packet = changed(&syn(from, to, 80), |header| header.ecn = 3.try_into().unwrap());
     let headers = PacketHeaders::from_ip_slice(&packet).unwrap();

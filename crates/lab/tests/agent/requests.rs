@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use evener_core::server::{Answer, Pending, Sent};
+use evener_core::server::{Pending, ResponseProgress, Sent};
 use evener_lab::evener::program;
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::host::Host;
@@ -120,7 +120,7 @@ fn requests_are_followed_over_a_reload(farm: &Farm, agent: &mut Agent) -> Result
 }
 
 #[test]
-fn bytes_to_send_are_what_clients_lack_whatever_the_server_program() -> Result<()> {
+fn bytes_to_send_match_client_view_for_every_server_program() -> Result<()> {
     let mut farm = Farm::builder().servers(3).build()?;
     let mut agents = farm
         .servers()
@@ -203,7 +203,7 @@ enum Left {
 }
 
 #[test]
-fn each_answer_ends_where_it_says_or_is_known_by_the_kernel_alone() -> Result<()> {
+fn answer_end_follows_headers_or_kernel_counts() -> Result<()> {
     let farm = Farm::builder().build()?;
     let (host, client) = (farm.server(0), farm.client(0));
     let at = SocketAddr::new(host.address().into(), SCRIPTED_PORT);
@@ -394,7 +394,7 @@ fn some_answer(random: &mut Random) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn the_kernel_knows_of_answers_what_core_does() -> Result<()> {
+fn kernel_and_core_track_answers_alike() -> Result<()> {
     let farm = Farm::builder().build()?;
     let (host, client) = (farm.server(0), farm.client(0));
     let at = SocketAddr::new(host.address().into(), SCRIPTED_PORT);
@@ -425,7 +425,7 @@ fn the_kernel_knows_of_answers_what_core_does() -> Result<()> {
             let one = shown.iter().find(|one| one["client"] == *own && one["source"] == "exact");
             let waits = shown.iter().any(|one| one["client"] == *own && one["source"] != "exact");
             Ok(one.and_then(|one| one["bytes_left"].as_u64()) == left
-                && waits == (expected.answer == Answer::Waiting))
+                && waits == (expected.answer == ResponseProgress::Waiting))
         })?;
     }
     let some = CASES / 8..CASES * 7 / 8;

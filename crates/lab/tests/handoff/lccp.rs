@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 use etherparse::Ipv4Header;
 use evener_core::net::wire::ETHERNET_LEN;
-use evener_core::node::lccp::wire::{Addresses, LEN_MIN, Message, seal};
+use evener_core::node::lccp::wire::{Addresses, LEN_MIN, LccpMessage, seal};
 use evener_core::node::lccp::{
-    Body, Components, ErrorCode, Keys, Own, PROTOCOL, Receptor, Session, SocketId,
+    Components, ErrorCode, HourlyKeys, LccpSession, LocalNode, MessageBody, PROTOCOL, Receptor, SocketId,
 };
 use evener_core::node::secret::{Secret, TAG_LEN};
 use evener_dataplane::link::{EtherType, LinkSocket};
@@ -173,8 +173,8 @@ fn forgeries(frame: &[u8]) -> Result<Vec<Vec<u8>>> {
     messages.map(|message| with_message(frame, None, message)).collect()
 }
 
-fn keys(secret: &Secret) -> Result<Keys> {
-    Ok(Keys::at(secret, SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs()))
+fn keys(secret: &Secret) -> Result<HourlyKeys> {
+    Ok(HourlyKeys::at(secret, SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs()))
 }
 
 /// The client's connections that a server has.
@@ -224,8 +224,8 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     // with the secret, but no node of the file
     let secret = Secret::parse(&fs::read_to_string(&handoff.secret)?)?;
     let stranger = IpAddr::from(handoff.client().address());
-    let own = Own { address: stranger, incarnation: 7, components: Components::new(&[]) };
-    let init = Session::new(own, director.address().into(), 0).init(&keys(&secret)?);
+    let own = LocalNode { address: stranger, incarnation: 7, components: Components::new(&[]) };
+    let init = LccpSession::new(own, director.address().into(), 0).init(&keys(&secret)?);
     let at_client = Ear::open(handoff.client())?;
     director.raw_to(0)?.send(&with_message(&to_director[0], Some(stranger), &init)?)?;
     let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/who"))?;
@@ -246,18 +246,18 @@ fn who_is_not_understood_is_named(engine: &str) -> Result<()> {
     let socket = server.enter(|| Socket::new(Domain::IPV4, Type::RAW, Some(protocol)))??;
     let secret = Secret::parse(&fs::read_to_string(&handoff.secret)?)?;
     let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-    let init = |keys: &Keys| {
-        let own = Own { address: own, incarnation: 7, components: Components::new(&[]) };
-        Session::new(own, director, 0).init(keys)
+    let init = |keys: &HourlyKeys| {
+        let own = LocalNode { address: own, incarnation: 7, components: Components::new(&[]) };
+        LccpSession::new(own, director, 0).init(keys)
     };
-    let now = Keys::at(&secret, now_s);
+    let now = HourlyKeys::at(&secret, now_s);
     let mut other_version = init(&now)[..LEN_MIN - TAG_LEN].to_vec();
     other_version[VERSION_AT] = 0;
     let addresses = Addresses { source: own, destination: director };
     let cases = [
         ("forged", init(&keys(&Secret::new([9; 32]))?), "it has another farm's secret"),
-        ("key", init(&Keys::at(&secret, now_s + 86_400)), "24 hours ahead of this node's"),
-        ("key", init(&Keys::at(&secret, now_s - 86_400)), "24 hours behind this node's"),
+        ("key", init(&HourlyKeys::at(&secret, now_s + 86_400)), "24 hours ahead of this node's"),
+        ("key", init(&HourlyKeys::at(&secret, now_s - 86_400)), "24 hours behind this node's"),
         ("version", seal(other_version, addresses, now.own().1), "it speaks version 0"),
     ];
     wait::until("the agent is missed", || {
@@ -382,8 +382,8 @@ fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
 struct Node {
     socket: Socket,
     director: IpAddr,
-    session: Session,
-    keys: Keys,
+    session: LccpSession,
+    keys: HourlyKeys,
 }
 
 impl Node {
@@ -393,9 +393,9 @@ impl Node {
         socket.set_read_timeout(Some(Duration::from_millis(100)))?;
         let director = IpAddr::from(handoff.farm.director().address());
         let components = Components::new(&[Receptor::Distributor]);
-        let own = Own { address: host.address().into(), incarnation: 7, components };
+        let own = LocalNode { address: host.address().into(), incarnation: 7, components };
         let keys = keys(&Secret::parse(&fs::read_to_string(&handoff.secret)?)?)?;
-        let mut node = Node { socket, director, session: Session::new(own, director, 0), keys };
+        let mut node = Node { socket, director, session: LccpSession::new(own, director, 0), keys };
         wait::until("the director knows this node", || {
             let init = node.session.init(&node.keys);
             node.say(&init)?;
@@ -411,7 +411,7 @@ impl Node {
     }
 
     /// What is said next, but for greetings, which are answered.
-    fn heard(&mut self) -> Result<Option<Message>> {
+    fn heard(&mut self) -> Result<Option<LccpMessage>> {
         let mut buffer = [0; 2_048];
         let Ok(len) = (&self.socket).read(&mut buffer) else { return Ok(None) };
         let received = self.session.receive(0, &self.keys, &buffer[IP_LEN..len]);
@@ -420,7 +420,7 @@ impl Node {
     }
 
     /// Tells the forwarder something; what it answers.
-    fn tell(&mut self, body: &Body) -> Result<Body> {
+    fn tell(&mut self, body: &MessageBody) -> Result<MessageBody> {
         let (mut answer, mut first) = (None, None);
         wait::until("the forwarder answers", || {
             let said = self.session.send(&self.keys, Receptor::Forwarder, body.clone());
@@ -450,11 +450,14 @@ fn forwarders_do_as_they_are_told(engine: &str) -> Result<()> {
             Ok(session.is_some_and(|session| session.server == "web1" && session.state == state))
         };
         let server = SocketAddr::new(handoff.farm.server(0).address().into(), 80);
-        let nobody = Body::Forward { socket, server: "192.0.2.250:80".parse()? };
-        assert_eq!(node.tell(&nobody)?, Body::Error { socket: Some(socket), code: ErrorCode::NoServer });
-        assert_eq!(node.tell(&Body::Forward { socket, server })?, Body::ForwardAck { socket });
+        let nobody = MessageBody::Forward { socket, server: "192.0.2.250:80".parse()? };
+        assert_eq!(
+            node.tell(&nobody)?,
+            MessageBody::Error { socket: Some(socket), code: ErrorCode::NoServer }
+        );
+        assert_eq!(node.tell(&MessageBody::Forward { socket, server })?, MessageBody::ForwardAck { socket });
         ensure!(state("established")?, "{family}: {:?}", handoff.evener.sessions()?);
-        let close = node.session.send(&node.keys, Receptor::Forwarder, Body::Close { socket });
+        let close = node.session.send(&node.keys, Receptor::Forwarder, MessageBody::Close { socket });
         node.say(&close.context("The director isn't known any more")?.1)?;
         wait::until("it closes", || state("closing"))?;
     }

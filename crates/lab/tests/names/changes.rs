@@ -41,7 +41,7 @@ fn a_reload_brings_a_zone_whole_or_not_at_all() -> Result<()> {
 }
 
 #[test]
-fn the_first_answer_of_a_new_daemon_knows_who_lives() -> Result<()> {
+fn first_answer_of_new_daemon_has_live_servers() -> Result<()> {
     let mut stage = Stage::start(2, "")?;
     stage.farm.stop_web(0)?;
     let alive = stage.address(1);

@@ -46,7 +46,7 @@ fn a_network_that_floods_is_told_to_come_by_tcp_and_others_are_answered() -> Res
 }
 
 #[test]
-fn what_is_no_query_is_answered_or_not_and_the_next_one_is() -> Result<()> {
+fn non_query_does_not_block_next_query() -> Result<()> {
     let stage = Stage::start(1, "")?;
     let socket = socket(&stage)?;
     for len in 0..QUERY.len() {
@@ -78,7 +78,7 @@ fn exchange(stream: &mut TcpStream, query: &[u8]) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn connections_of_one_client_keep_nobody_out() -> Result<()> {
+fn dns_connections_of_one_client_block_no_other() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(2).build()?;
     let config = file(&farm, "");
     // Room for 64 connections.

@@ -31,7 +31,7 @@ pub(crate) fn shares(stage: &Stage) -> Result<[u64; 2]> {
 }
 
 #[test]
-fn who_takes_long_to_send_is_given_less_and_not_forgotten() -> Result<()> {
+fn slow_sender_is_answered_less_but_still() -> Result<()> {
     let stage = Stage::start(2, KEYS)?;
     let tellers: Vec<Teller> = (0..2)
         .map(|server| Teller::start(stage.farm.server(server), LOAD_PORT, &delay(0.5)))
@@ -58,7 +58,7 @@ fn who_takes_long_to_send_is_given_less_and_not_forgotten() -> Result<()> {
 }
 
 #[test]
-fn who_asks_for_it_is_drained() -> Result<()> {
+fn server_requesting_drain_is_drained() -> Result<()> {
     let keys = format!("report = {{ kind = \"agent-check\", port = {LOAD_PORT}, interval = \"200ms\" }}");
     let stage = Stage::start(2, &keys)?;
     let teller = Teller::start(stage.farm.server(0), LOAD_PORT, "up 50%\n")?;

@@ -13,7 +13,7 @@ const NAME_BYTES: u64 = 2_048;
 const MANY: usize = 10_000;
 
 #[test]
-fn a_drained_server_is_not_given_until_it_is_wanted_again() -> Result<()> {
+fn drained_server_is_not_answered_until_undrained() -> Result<()> {
     let mut stage = Stage::start(2, "")?;
     let (drained, other) = (stage.address(0), stage.address(1));
     let full = format!("{NAME}/{drained}");

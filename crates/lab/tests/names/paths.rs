@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use evener_core::node::path_probe::{AT_ONCE, Message, NONCE_LEN, Nonce, Step, key};
+use evener_core::node::path_probe::{AT_ONCE, NONCE_LEN, Nonce, ProbeMessage, TrainKind, key};
 use evener_core::node::secret::Secret;
 use evener_lab::evener::{Agent, Evener};
 use evener_lab::farm::Farm;
@@ -146,7 +146,7 @@ impl Asker {
         })
     }
 
-    fn send(&self, message: Message) -> Result<()> {
+    fn send(&self, message: ProbeMessage) -> Result<()> {
         self.socket.send_to(&message.seal(&key(&self.secret)), self.to)?;
         Ok(())
     }
@@ -158,11 +158,11 @@ impl Asker {
     }
 
     fn challenge(&self, request: Nonce) -> Result<Option<Nonce>> {
-        self.send(Message::Request(request))?;
+        self.send(ProbeMessage::Request(request))?;
         let answers = self.received();
         ensure!(answers.len() <= 1 && answers.iter().all(|answer| answer.len() < 64), "{answers:?}");
-        Ok(answers.first().and_then(|answer| match Message::open(&key(&self.secret), answer) {
-            Some(Message::Challenge { request: of, challenge }) if of == request => Some(challenge),
+        Ok(answers.first().and_then(|answer| match ProbeMessage::open(&key(&self.secret), answer) {
+            Some(ProbeMessage::Challenge { request: of, challenge }) if of == request => Some(challenge),
             _ => None,
         }))
     }
@@ -181,7 +181,7 @@ fn only_directors_with_the_secret_get_trains_and_each_once() -> Result<()> {
     let forger = Asker::new(director, server, [8; 32])?;
     ensure!(forger.challenge(request)?.is_none(), "nor is the address");
     let asker = Asker::new(director, server, SECRET)?;
-    let go = |challenge| Message::Go { request, challenge, step: Step::AtOnce, gap_ns: 0 };
+    let go = |challenge| ProbeMessage::Go { request, challenge, step: TrainKind::AtOnce, gap_ns: 0 };
     asker.send(go([0; NONCE_LEN]))?;
     ensure!(asker.received().is_empty(), "nobody has asked before");
     let challenge = asker.challenge(request)?.context("a challenge")?;
@@ -195,7 +195,7 @@ fn only_directors_with_the_secret_get_trains_and_each_once() -> Result<()> {
     }
     // Whatever else comes, nothing goes back.
     for bytes in
-        [&b""[..], b"x", &[0; 200], &Message::Request(request).seal(&key(&Secret::new(SECRET)))[..20]]
+        [&b""[..], b"x", &[0; 200], &ProbeMessage::Request(request).seal(&key(&Secret::new(SECRET)))[..20]]
     {
         asker.socket.send_to(bytes, asker.to)?;
     }

@@ -24,7 +24,7 @@ fn tellers<const N: usize>(stage: &Stage, says: [String; N]) -> Result<Vec<Telle
 }
 
 #[test]
-fn the_papers_agent_gives_whoever_ranks_best() -> Result<()> {
+fn rank_policy_of_paper_answers_best_ranked() -> Result<()> {
     let stage = Stage::start(2, "")?;
     let (ranks, states) = (stage.farm.director().file("ranks"), stage.farm.director().file("states"));
     let keys = format!(
@@ -82,7 +82,7 @@ fn an_idle_server_on_an_unknown_path_is_given() -> Result<()> {
 }
 
 #[test]
-fn a_slow_path_counts_as_what_a_reply_takes_on_it() -> Result<()> {
+fn slow_path_adds_its_reply_delay_to_rank() -> Result<()> {
     let stage = Stage::start(2, ASKED)?;
     // 19,773 bytes take as long on the second's path as it takes to send what waits.
     let _tellers = tellers(&stage, [load(0.1, 1e9, 1e9), load(0.1, 1e9, 1_581_840.0)])?;
@@ -109,7 +109,7 @@ fn loads_count_when_a_period_ends_and_health_at_once() -> Result<()> {
 }
 
 #[test]
-fn agents_tell_what_paths_to_clients_carry() -> Result<()> {
+fn agents_report_bandwidth_to_clients() -> Result<()> {
     const TOLD: &str = "[agent]\nreport = \"200ms\"\nlisten = \"0.0.0.0:9183\"\n";
     let stage = Stage::start(2, ASKED)?;
     let told = TOLD.to_owned() + &file(&stage.farm, ASKED);

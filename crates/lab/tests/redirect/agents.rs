@@ -87,7 +87,7 @@ fn hosts_join_with_four_lines_serve_their_share_and_leave() -> Result<()> {
 }
 
 #[test]
-fn a_restart_of_an_agent_that_keeps_loses_nothing_and_quit_leaves() -> Result<()> {
+fn agent_restart_with_keep_stays_member_and_quit_leaves() -> Result<()> {
     let (stage, path) = group("keep", "")?;
     let host = stage.farm.server(0);
     let mut agent = Agent::start_by(host, &host_file(&stage, &path, ""), &["--keep"])?;
@@ -142,7 +142,7 @@ fn a_director_that_forgot_its_members_has_them_again_and_asks_the_silent() -> Re
 }
 
 #[test]
-fn an_agent_that_was_killed_is_removed_at_once_when_it_is_asked() -> Result<()> {
+fn killed_agent_is_removed_on_first_query() -> Result<()> {
     let times = "report = \"300ms\"\nquery_after = \"1s\"\nremove_after = \"1h\"\n";
     let (stage, path) = group("killed", times)?;
     let mut agent = Agent::start(stage.farm.server(0), &host_file(&stage, &path, "report = \"300ms\""))?;
@@ -176,7 +176,7 @@ fn listed_members_join_by_the_farms_file_and_are_never_removed() -> Result<()> {
 }
 
 #[test]
-fn what_the_director_refuses_is_told_once() -> Result<()> {
+fn agent_logs_director_refusal_once() -> Result<()> {
     let (stage, path) = group("refused", "")?;
     let other = tokens("refused-other", "another-token-than-theirs\n")?;
     let mut agent = Agent::start(stage.farm.server(0), &host_file(&stage, &other, "report = \"200ms\""))?;

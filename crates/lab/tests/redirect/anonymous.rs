@@ -14,7 +14,7 @@ use socket2::{Domain, Socket, Type};
 use crate::stage::{PORT, Stage, member};
 
 #[test]
-fn what_they_have_is_fetched() -> Result<()> {
+fn content_of_anonymous_members_is_fetched() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).build()?;
     let members = member(&farm, 0, "anonymous = true");
     let mut stage = Stage::start_with(farm, &[], "", &members)?;

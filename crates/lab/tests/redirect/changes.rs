@@ -63,7 +63,7 @@ fn a_reload_keeps_open_connections() -> Result<()> {
 }
 
 #[test]
-fn a_killed_daemon_goes_on_where_it_was() -> Result<()> {
+fn killed_daemon_resumes_group_state() -> Result<()> {
     let mut stage = Stage::start(2, "")?;
     let said = stage.evener.command(&["drain", "shop/web1"])?;
     assert!(said.contains("drains"), "{said}");

@@ -56,7 +56,7 @@ fn openssl(host: &Host, words: &str) -> Result<()> {
 }
 
 #[test]
-fn a_certificate_speaks_for_the_hosts_that_it_names() -> Result<()> {
+fn certificate_covers_only_its_hosts() -> Result<()> {
     let farm = Farm::builder().bare().servers(2).clients(1).build()?;
     let director = farm.director();
     let [own, other] = [0, 1].map(|number| farm.server(number).address());
@@ -102,7 +102,7 @@ fn a_certificate_speaks_for_the_hosts_that_it_names() -> Result<()> {
 }
 
 #[test]
-fn a_groups_token_does_on_the_admin_address_what_it_does_on_the_groups_own() -> Result<()> {
+fn group_token_works_on_admin_address_too() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(1).build()?;
     let own = format!("http://{}", farm.server(0).address());
     let (admins, members) = ("0123456789abcdef-admin", "0123456789abcdef-member");
@@ -156,7 +156,7 @@ fn a_groups_token_does_on_the_admin_address_what_it_does_on_the_groups_own() -> 
 }
 
 #[test]
-fn what_a_name_makes_the_directors_own_is_no_member() -> Result<()> {
+fn member_name_resolving_to_director_is_refused() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(1).build()?;
     // "localhost" isn't known to be the director until it is looked up.
     let members = "[[service.server]]\nname = \"loop\"\nurl = \"http://localhost:8001\"\n";

@@ -1,4 +1,4 @@
-//! How choices follow load in a real farm: `crates/core/src/farm/group/members/following.rs` plays many more of them.
+//! How choices follow load in a real farm: `crates/core/src/farm/group/members/simulation.rs` plays many more of them.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use evener_lab::wait;
 use crate::stage::{Stage, member, statuses};
 
 #[test]
-fn nobody_is_sent_to_another_site() -> Result<()> {
+fn redirect_never_leaves_member_sites() -> Result<()> {
     let stage = Stage::start(1, "")?;
     let own = format!("http://{}/", stage.farm.server(0).address());
     let targets = [
@@ -35,7 +35,7 @@ fn nobody_is_sent_to_another_site() -> Result<()> {
 }
 
 #[test]
-fn what_is_wrong_has_its_status_and_is_counted() -> Result<()> {
+fn bad_requests_get_their_status_and_are_counted() -> Result<()> {
     let stage = Stage::start(1, "")?;
     let huge = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(40_000));
     let cases = [
@@ -84,7 +84,7 @@ fn an_endless_body_is_answered_and_ended() -> Result<()> {
 }
 
 #[test]
-fn who_sends_slowly_is_told_that_it_took_too_long() -> Result<()> {
+fn slow_request_gets_408() -> Result<()> {
     let stage = Stage::start(1, "")?;
     let mut stream = stage.connect(0)?;
     stream.write_all(b"GET / HTTP/1.1\r\nHo")?;
@@ -95,7 +95,7 @@ fn who_sends_slowly_is_told_that_it_took_too_long() -> Result<()> {
 }
 
 #[test]
-fn idle_connections_cost_others_nothing() -> Result<()> {
+fn idle_connections_block_no_clients() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(2).build()?;
     let members = member(&farm, 0, "");
     // Room for 256 clients.

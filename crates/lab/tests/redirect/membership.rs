@@ -150,7 +150,7 @@ pub(crate) fn tokens(stage_name: &str, text: &str) -> Result<PathBuf> {
 }
 
 #[test]
-fn a_token_says_for_whom_somebody_may_speak() -> Result<()> {
+fn token_limits_members_a_sender_may_change() -> Result<()> {
     let farm = Farm::builder().bare().servers(2).clients(2).build()?;
     let (one, all) = ("0123456789abcdef-one", "0123456789abcdef-all");
     let own = format!("http://{}", farm.server(0).address());
@@ -182,7 +182,7 @@ fn a_token_says_for_whom_somebody_may_speak() -> Result<()> {
 }
 
 #[test]
-fn bad_messages_have_their_status_and_change_nothing() -> Result<()> {
+fn bad_group_messages_get_status_and_change_no_member() -> Result<()> {
     let stage = empty(INSECURE)?;
     let own = format!("http://{}/", stage.address());
     let long = format!("http://m1/{}", "x".repeat(600));

@@ -9,7 +9,7 @@ use evener_lab::wait;
 use crate::stage::Stage;
 
 #[test]
-fn nobody_joins_at_an_address_that_is_another_ones() -> Result<()> {
+fn join_with_foreign_address_is_refused() -> Result<()> {
     let farm = Farm::builder().bare().servers(2).clients(2).build()?;
     let stage = Stage::start_with(farm, &[], "", "[service.group]\ninsecure = true\n")?;
     let [own, other] = [0, 1].map(|number| stage.farm.server(number).address());

@@ -28,7 +28,7 @@ fn clients_are_sent_to_members_by_weight() -> Result<()> {
 }
 
 #[test]
-fn by_default_nobody_is_left_out() -> Result<()> {
+fn default_policy_uses_every_member() -> Result<()> {
     let stage = Stage::start(3, "")?;
     for _ in 0..30 {
         stage.follow("/who")?;
@@ -79,7 +79,7 @@ fn relative_links_keep_a_client_with_its_member() -> Result<()> {
 }
 
 #[test]
-fn what_some_members_are_for_goes_to_them() -> Result<()> {
+fn routed_requests_go_to_their_members() -> Result<()> {
     let routes = "[[service.route]]\npath = \"/upload/*\"\nservers = [\"web2\"]\n\
                   [[service.route]]\nhost = \"*.img.example\"\nservers = [\"web3\"]\n";
     let stage = Stage::start(3, routes)?;
@@ -96,7 +96,7 @@ fn what_some_members_are_for_goes_to_them() -> Result<()> {
 }
 
 #[test]
-fn where_nobody_lives_clients_are_told_when_to_come_again() -> Result<()> {
+fn group_without_live_members_answers_retry_after() -> Result<()> {
     let mut stage = Stage::start(2, "")?;
     stage.farm.stop_web(0)?;
     stage.farm.set_healthy(1, false)?;

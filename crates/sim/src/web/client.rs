@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use evener_core::dns::{Asked, Name, Transport, rtype};
-use evener_core::farm::group::Wanted;
+use evener_core::dns::{DnsRequest, Name, Transport, rtype};
+use evener_core::farm::group::DispatchRequest;
 
 use super::model::NAMES;
 use super::{Consumer, DIRECTOR, check, orders};
@@ -43,15 +43,20 @@ pub(super) fn come(world: &mut World, client: usize) -> Result<Option<usize>, Br
 /// The server to which the group sends a client, if it sends it to one.
 fn sent_to(world: &World, client: usize) -> Option<Option<usize>> {
     let rules = world.web.rules.as_ref()?;
-    let wanted =
-        Wanted { client: farms::client(client), method: "GET", host: b"shop.example.com", target: "/" };
+    let wanted = DispatchRequest {
+        client: farms::client(client),
+        method: "GET",
+        host: b"shop.example.com",
+        target: "/",
+    };
     Some(orders::number_of(&rules.dispatch.choose(&wanted)?.url))
 }
 
 /// The servers that the group has for its clients.
 pub(super) fn members(world: &World) -> Option<Vec<usize>> {
     let rules = world.web.rules.as_ref()?;
-    let wanted = Wanted { client: farms::client(0), method: "GET", host: b"shop.example.com", target: "/" };
+    let wanted =
+        DispatchRequest { client: farms::client(0), method: "GET", host: b"shop.example.com", target: "/" };
     let (candidates, places) = (rules.dispatch.candidates(), rules.dispatch.may_have(&wanted).1);
     Some(places.iter().filter_map(|place| orders::number_of(&candidates.get(*place)?.url)).collect())
 }
@@ -63,7 +68,7 @@ pub(super) fn answered_with(world: &mut World, number: usize) -> Vec<usize> {
     let mut query = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     query.extend(name.as_wire());
     query.extend([rtype::A.to_be_bytes(), [0, 1]].concat());
-    let asked = Asked {
+    let asked = DnsRequest {
         bytes: &query,
         client: farms::client(1),
         transport: Transport::Udp,

@@ -1,6 +1,8 @@
 //! Messages between agents and the director, one connection each: a message may be lost, or its answer.
 
-use evener_core::farm::group::{DirectorAnswer, Joiner, LoadInform, MembershipOrder, Origin, Refused};
+use evener_core::farm::group::{
+    DirectorAnswer, Joiner, LoadInform, MemberRefusal, MembershipOrder, MessageOrigin,
+};
 use evener_core::net::http::Url;
 
 use super::model::{self, GROUP};
@@ -107,8 +109,8 @@ pub(super) fn arrive(world: &mut World, post: Post) -> Result<(), Broken> {
 fn deliver(world: &mut World, server: usize, message: Message) -> Option<u16> {
     let url = model::url(server)?;
     let address = farms::server(server).0;
-    let origin = Origin { from: Some(address), hosts: Vec::new() };
-    let status = |result: Result<(), Refused>| match result {
+    let origin = MessageOrigin { from: Some(address), hosts: Vec::new() };
+    let status = |result: Result<(), MemberRefusal>| match result {
         Ok(()) => Ok(200),
         Err(refused) => Err(refused.status()),
     };
@@ -139,7 +141,7 @@ fn load(reports: Reports) -> f64 {
 /// A host that serves nobody has so many members join, each by a port of its own.
 pub(crate) fn storm(world: &mut World, count: usize) {
     let host = farms::client(7);
-    let origin = Origin { from: Some(host), hosts: Vec::new() };
+    let origin = MessageOrigin { from: Some(host), hosts: Vec::new() };
     for port in 1..=count {
         let Ok(url) = Url::parse(&format!("http://{host}:{port}")) else { continue };
         world.message(DIRECTOR, GROUP, |now, _, members| {
@@ -162,7 +164,7 @@ pub(crate) fn forge(world: &mut World, how: usize, server: usize) -> Result<(), 
     let address = farms::server(server).0;
     let elsewhere = farms::client(7);
     let is_believed = world.message(DIRECTOR, GROUP, |now, _, members| {
-        let origin = |from| Origin { from: Some(from), hosts: Vec::new() };
+        let origin = |from| MessageOrigin { from: Some(from), hosts: Vec::new() };
         let report = |load, ahead_ms| LoadInform {
             load,
             stamp_ms: Some(now.unix_ms + ahead_ms),

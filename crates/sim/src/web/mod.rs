@@ -19,7 +19,7 @@ pub(crate) use returns::returns;
 
 use evener_core::director::Input;
 use evener_core::dns;
-use evener_core::farm::group::{DirectorAnswer, Membership, MembershipOrder, Rules};
+use evener_core::farm::group::{DirectorAnswer, GroupMembership, GroupRules, MembershipOrder};
 use evener_core::farm::plan::ServerName;
 
 use crate::check::Broken;
@@ -41,8 +41,8 @@ pub(crate) struct Web {
     reports: [Reports; SERVERS],
     ranks: Ranks,
     /// By what the group's clients are sent on, and queries answered, while the daemon lives.
-    rules: Option<Rules>,
-    answers: Option<dns::Names>,
+    rules: Option<GroupRules>,
+    answers: Option<dns::Catalog>,
     posts: Vec<Post>,
     /// How far the wall clocks of servers are off, in milliseconds.
     wall_off_ms: [i64; SERVERS],
@@ -58,7 +58,7 @@ pub(crate) struct Web {
 /// A server's agent, which makes it a member.
 #[derive(Clone, Default)]
 struct Agent {
-    membership: Option<Membership>,
+    membership: Option<GroupMembership>,
     /// One that begins anew gets no answer to what the one before sent.
     life: u64,
     /// Whether the group knows that it has left.
@@ -198,7 +198,7 @@ pub(crate) fn act(world: &mut World, server: usize, how: usize) {
     match how % 4 {
         0 | 1 if agent.membership.is_none() => {
             agent.life += 1;
-            agent.membership = Some(Membership::new(now_ms, REPORT_MS));
+            agent.membership = Some(GroupMembership::new(now_ms, REPORT_MS));
         }
         2 => {
             if agent.membership.take().is_some_and(|membership| membership.is_to_leave()) {

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evener_core::dns::{
-    AddressesOf, BalancedName, Name, NoneAlive, OwnServer, Period, ServerList, Settings, Zone, rtype,
+    AddressesFrom, BalancedName, EmptyPool, Name, NameSettings, OwnServer, Period, ServerList, Zone, rtype,
 };
 use evener_core::farm::group::{Group, GroupMember, Joining, LoadReading};
 use evener_core::farm::{Farm, RouteList};
-use evener_core::net::http::{Status, Url};
+use evener_core::net::http::{RedirectStatus, Url};
 use evener_core::pool::policy::{self, Policy};
 use evener_core::pool::{self, HealthCheck, ReportKind, Reporting};
 
@@ -105,7 +105,7 @@ fn group(file: File, check: &HealthCheck) -> Group {
     Group {
         name: GROUP.into(),
         addresses: vec![SocketAddr::new(VIPS[0], 8_080)],
-        status: Status::Found,
+        status: RedirectStatus::Found,
         policy: row("least-load"),
         load: LoadReading::Aged,
         report_gain_percent: 150,
@@ -131,9 +131,9 @@ fn row(name: &str) -> &'static Policy {
 
 fn names(file: File, check: &HealthCheck) -> Vec<Arc<BalancedName>> {
     let service = farms::service(usize::from(file.is_of_second()));
-    let of_service = AddressesOf::Services { names: vec![service], own: false };
+    let of_service = AddressesFrom::Services { names: vec![service], own: false };
     let settings =
-        |report: Option<Reporting>| Arc::new(pool::Settings::of(check, report.as_ref(), SLOW_START_MS));
+        |report: Option<Reporting>| Arc::new(pool::PoolSettings::of(check, report.as_ref(), SLOW_START_MS));
     let own = |report| {
         let listed = (0..SERVERS).filter(|server| file.lists(*server));
         let server = |server: usize| OwnServer {
@@ -141,7 +141,10 @@ fn names(file: File, check: &HealthCheck) -> Vec<Arc<BalancedName>> {
             address: SocketAddr::new(farms::server(server).0, 80),
             weight: 1,
         };
-        AddressesOf::Servers(ServerList { servers: listed.map(server).collect(), settings: settings(report) })
+        AddressesFrom::Servers(ServerList {
+            servers: listed.map(server).collect(),
+            settings: settings(report),
+        })
     };
     let mut names = vec![name(0, "random", of_service)];
     if file.has_own() {
@@ -150,14 +153,14 @@ fn names(file: File, check: &HealthCheck) -> Vec<Arc<BalancedName>> {
     names.into_iter().flatten().map(Arc::new).collect()
 }
 
-fn name(number: usize, policy: &str, from: AddressesOf) -> Option<BalancedName> {
+fn name(number: usize, policy: &str, from: AddressesFrom) -> Option<BalancedName> {
     let policy = row(policy);
-    let settings = Settings {
+    let settings = NameSettings {
         name: Name::parse(NAMES.get(number)?).ok()?,
         ttl_s: 5,
         top: if number == 2 { 1 } else { SERVERS },
         draw: policy.names?.draw,
-        none_alive: NoneAlive::All,
+        empty_pool: EmptyPool::All,
     };
     Some(BalancedName {
         settings: Arc::new(settings),

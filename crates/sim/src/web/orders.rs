@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use evener_core::director::{Input, LoadQuery, MemberFact, NameFact, NameOrder, Output};
 use evener_core::dns::{self, BalancedName};
-use evener_core::farm::group::{Order, Queried};
+use evener_core::farm::group::{MemberOrder, QueryResult};
 use evener_core::net::http::Url;
 use evener_core::path::seed::Seed;
 use evener_core::pool::Fact;
 use evener_core::pool::health::Failure;
-use evener_core::pool::report::{BadReport, Claim, Report};
+use evener_core::pool::report::{AdminState, BadReport, Report};
 
 use super::{DIRECTOR, Ranks, Reports, message, model};
 use crate::farms::{self, PROBE_TIMEOUT_MS, SERVERS};
@@ -33,28 +33,28 @@ pub(crate) fn carry_out(world: &mut World, order: Output) {
     }
 }
 
-fn of_group(world: &mut World, group: String, order: Order) {
+fn of_group(world: &mut World, group: String, order: MemberOrder) {
     let fact = |member, fact| Input::Member { group: group.clone(), member, fact };
     match order {
-        Order::Probe { member, url, .. } => {
+        MemberOrder::Probe { member, url, .. } => {
             let (delay_ms, result) = probe(world, number_of(&url));
             world.send(DIRECTOR, None, delay_ms, fact(member, MemberFact::Server(Fact::Probed(result))));
         }
-        Order::Ask { member, url, .. } => {
+        MemberOrder::FetchReport { member, url, .. } => {
             let (delay_ms, result) = report(world, number_of(&url).unwrap_or_default());
             world.send(DIRECTOR, None, delay_ms, fact(member, MemberFact::Server(Fact::Reported(result))));
         }
-        Order::Query { member, url, .. } => {
+        MemberOrder::Query { member, url, .. } => {
             let is_heard = number_of(&url).is_some_and(|server| message::query(world, server));
             let delay_ms = if is_heard { world.below(20) } else { PROBE_TIMEOUT_MS };
-            world.send(DIRECTOR, None, delay_ms, fact(member, MemberFact::Queried(Queried::Unanswered)));
+            world.send(DIRECTOR, None, delay_ms, fact(member, MemberFact::Queried(QueryResult::Unanswered)));
         }
-        Order::Save { record } => {
+        MemberOrder::Save { record } => {
             if !world.has(Mutation::ForgetsMembers) {
                 world.nodes[DIRECTOR].record = Some(record);
             }
         }
-        Order::Publish(rules) => {
+        MemberOrder::Publish(rules) => {
             if !world.has(Mutation::KeepsRules) || world.web.rules.is_none() {
                 world.web.rules = Some(rules);
             }
@@ -73,7 +73,7 @@ fn of_names(world: &mut World, order: NameOrder) {
             let fact = NameFact::Server(place, Fact::Probed(result));
             world.send(DIRECTOR, None, delay_ms, Input::Name { name, fact });
         }
-        NameOrder::Ask(name, place) => {
+        NameOrder::QueryLoad(name, place) => {
             let (delay_ms, result) = report(world, known(&name, place));
             let fact = NameFact::Server(place, Fact::Reported(result));
             world.send(DIRECTOR, None, delay_ms, Input::Name { name, fact });
@@ -85,7 +85,8 @@ fn of_names(world: &mut World, order: NameOrder) {
         }
         NameOrder::AnswerAll(balanced) => {
             let zone = world.nodes[DIRECTOR].director.as_ref().and_then(|one| model::zone(one.farm()));
-            world.web.answers = zone.map(|zone| dns::Names::new([Arc::new(zone)], balanced, Seed(1, 2), ""));
+            world.web.answers =
+                zone.map(|zone| dns::Catalog::new([Arc::new(zone)], balanced, Seed(1, 2), ""));
         }
         NameOrder::Answer(changed) => {
             if !world.has(Mutation::KeepsAnswers)
@@ -126,7 +127,7 @@ fn report(world: &mut World, server: usize) -> (u64, Result<Report, BadReport>) 
     let result = match world.web.reports[server] {
         Reports::Nothing => return (PROBE_TIMEOUT_MS, Err(BadReport::Silent)),
         Reports::Refuses if world.has(Mutation::WishUnheard) => Ok(load(10)),
-        Reports::Refuses => Ok(Report { claim: Some(Claim::Refuses), ..load(10) }),
+        Reports::Refuses => Ok(Report { claim: Some(AdminState::Drain), ..load(10) }),
         Reports::Half => Ok(Report { percent: Some(50), ..load(10) }),
         Reports::Absurd => Err(BadReport::Absurd),
         Reports::Idle => Ok(load(10)),

@@ -9,20 +9,20 @@ use core::sync::atomic::AtomicU64;
 
 use crate::director::Snapshot;
 use crate::farm::Service;
-use crate::farm::group::MemberState;
+use crate::farm::group::MemberSnapshot;
 use crate::pool::report::Report;
-use crate::pool::shares::Known;
+use crate::pool::shares::PoolMember;
 use crate::pool::signals::Signals;
-use crate::pool::{State, WHOLE};
+use crate::pool::{FULL_WEIGHT, ServerState};
 
 /// A server that may be given, as it is now.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
+pub(super) struct AddressCandidate {
     /// Its name; `None`: its address is its name.
     pub(super) server: Option<Arc<str>>,
     pub(super) address: IpAddr,
-    pub(super) state: State,
-    pub(super) known: Known,
+    pub(super) state: ServerState,
+    pub(super) known: PoolMember,
     /// Why it isn't up.
     pub(super) reason: Option<String>,
     /// How old that is which a probe found of its path, in milliseconds, where that is among its signals.
@@ -31,28 +31,37 @@ pub(super) struct Candidate {
     pub(super) given: Option<Arc<AtomicU64>>,
 }
 
-impl Candidate {
+impl AddressCandidate {
     /// Of a service, or a group.
     fn of_service(
         server: &str,
         address: IpAddr,
-        state: State,
-        known: Known,
+        state: ServerState,
+        known: PoolMember,
         reason: Option<String>,
-    ) -> Candidate {
-        Candidate { server: Some(server.into()), address, state, known, reason, probed_ms: None, given: None }
+    ) -> AddressCandidate {
+        AddressCandidate {
+            server: Some(server.into()),
+            address,
+            state,
+            known,
+            reason,
+            probed_ms: None,
+            given: None,
+        }
     }
 
     /// Whether answers may have it: one of weight 0 gets nobody.
     pub(super) fn lives(&self) -> bool {
-        self.state == State::Up && self.known.weight > 0
+        self.state == ServerState::Up && self.known.weight > 0
     }
 
     /// Whether it is as it was, if this is so at `now_ms` and that was at `then_ms`: a report that has only grown older is the same.
-    fn is_as(&self, now_ms: u64, before: &Candidate, then_ms: u64) -> bool {
-        let reported = |one: &Candidate, at_ms: u64| Some(at_ms.saturating_sub(one.known.signals.age_ms?));
-        let ageless = |one: &Candidate| Signals { age_ms: None, ..one.known.signals };
-        let rest = |one: &Candidate| (one.address, one.state, one.known.weight, one.known.tenths);
+    fn is_as(&self, now_ms: u64, before: &AddressCandidate, then_ms: u64) -> bool {
+        let reported =
+            |one: &AddressCandidate, at_ms: u64| Some(at_ms.saturating_sub(one.known.signals.age_ms?));
+        let ageless = |one: &AddressCandidate| Signals { age_ms: None, ..one.known.signals };
+        let rest = |one: &AddressCandidate| (one.address, one.state, one.known.weight, one.known.tenths);
         rest(self) == rest(before)
             && (&self.server, &self.reason) == (&before.server, &before.reason)
             && ageless(self) == ageless(before)
@@ -62,7 +71,7 @@ impl Candidate {
 
 /// A service of the farm whose servers names have.
 #[derive(Clone, Debug)]
-pub(super) struct Followed {
+pub(super) struct WatchedService {
     pub(super) service: String,
     /// Its own addresses are given, in place of its servers'.
     pub(super) own: bool,
@@ -70,21 +79,21 @@ pub(super) struct Followed {
     pub(super) by_load: bool,
     /// These names, by number.
     pub(super) names: Vec<usize>,
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) candidates: Vec<AddressCandidate>,
     /// When they were so, in milliseconds.
     at_ms: u64,
 }
 
-impl Followed {
-    pub(super) fn new(service: String, own: bool, by_load: bool) -> Followed {
-        Followed { service, own, by_load, names: Vec::new(), candidates: Vec::new(), at_ms: 0 }
+impl WatchedService {
+    pub(super) fn new(service: String, own: bool, by_load: bool) -> WatchedService {
+        WatchedService { service, own, by_load, names: Vec::new(), candidates: Vec::new(), at_ms: 0 }
     }
 
     /// Takes in how it is now. True if that is something else than before for the names that have it.
     pub(super) fn look(&mut self, snapshot: &Snapshot) -> bool {
         let (mut candidates, at_ms) = of_service(&self.service, self.own, snapshot);
         if !self.by_load {
-            for Candidate { known, .. } in &mut candidates {
+            for AddressCandidate { known, .. } in &mut candidates {
                 let Signals { report, age_ms, .. } = known.signals;
                 known.signals = Signals { report, age_ms, ..Signals::default() };
             }
@@ -97,9 +106,9 @@ impl Followed {
 }
 
 /// Those of a service of the farm, and when they were so.
-fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<Candidate>, u64) {
+fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<AddressCandidate>, u64) {
     if let Some(seen) = snapshot.groups.iter().find(|seen| seen.group.name == name) {
-        let members: Vec<Candidate> = seen.members.iter().filter_map(of_member).collect();
+        let members: Vec<AddressCandidate> = seen.members.iter().filter_map(of_member).collect();
         let addresses = seen.group.addresses.iter().map(|at| at.ip());
         return (if own { site(name, addresses, &members) } else { members }, seen.at_ms);
     }
@@ -108,13 +117,14 @@ fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<Candidate>, u6
         return (Vec::new(), snapshot.at_ms);
     };
     let servers = seen.servers.iter().flat_map(|server| {
-        let known = Known { weight: server.member.weight, tenths: server.tenths, signals: server.signals };
+        let known =
+            PoolMember { weight: server.member.weight, tenths: server.tenths, signals: server.signals };
         let name = &server.name.server;
         let candidate =
-            |address| Candidate::of_service(name, address, server.state, known, server.reason.clone());
+            |address| AddressCandidate::of_service(name, address, server.state, known, server.reason.clone());
         published(service, name, server.address).into_iter().map(candidate).collect::<Vec<_>>()
     });
-    let servers: Vec<Candidate> = servers.collect();
+    let servers: Vec<AddressCandidate> = servers.collect();
     let addresses = service.addresses.iter().map(|at| at.ip());
     (if own { site(name, addresses, &servers) } else { servers }, snapshot.at_ms)
 }
@@ -129,19 +139,23 @@ fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr
 }
 
 /// A service's own addresses, which live as long as one of its servers does, have all their weight, and are as loaded as the mean of them.
-fn site(name: &str, addresses: impl Iterator<Item = IpAddr>, servers: &[Candidate]) -> Vec<Candidate> {
+fn site(
+    name: &str,
+    addresses: impl Iterator<Item = IpAddr>,
+    servers: &[AddressCandidate],
+) -> Vec<AddressCandidate> {
     let alive = || servers.iter().filter(|server| server.lives());
     let weight = alive().map(|server| u32::from(server.known.weight)).sum::<u32>();
-    let state = if weight > 0 { State::Up } else { State::Down };
-    let known = Known {
+    let state = if weight > 0 { ServerState::Up } else { ServerState::Down };
+    let known = PoolMember {
         weight: u16::try_from(weight.max(1)).unwrap_or(u16::MAX),
-        tenths: WHOLE,
+        tenths: FULL_WEIGHT,
         signals: mean(&alive().map(|server| server.known.signals).collect::<Vec<_>>()),
     };
     let reason = (weight == 0).then(|| "none of its servers lives".to_owned());
     let mut addresses: Vec<IpAddr> = addresses.collect();
     addresses.dedup();
-    let candidate = |address| Candidate::of_service(name, address, state, known, reason.clone());
+    let candidate = |address| AddressCandidate::of_service(name, address, state, known, reason.clone());
     addresses.into_iter().map(candidate).collect()
 }
 
@@ -168,16 +182,22 @@ fn mean(servers: &[Signals]) -> Signals {
 }
 
 /// A member that has an address: a name in its URL is resolved by its clients.
-fn of_member(member: &MemberState) -> Option<Candidate> {
+fn of_member(member: &MemberSnapshot) -> Option<AddressCandidate> {
     let signals = Signals {
         latency_us: member.latency_us,
         report: Report { load_milli: member.reported, ..Report::default() },
         age_ms: member.age_ms,
         ..Signals::default()
     };
-    let tenths = u16::try_from(member.weight_percent.div_ceil(10)).unwrap_or(WHOLE);
-    let known = Known { weight: member.joiner.weight, tenths, signals };
-    let failed = member.last_failure.as_ref().filter(|_| member.state == State::Down);
+    let tenths = u16::try_from(member.weight_percent.div_ceil(10)).unwrap_or(FULL_WEIGHT);
+    let known = PoolMember { weight: member.joiner.weight, tenths, signals };
+    let failed = member.last_failure.as_ref().filter(|_| member.state == ServerState::Down);
     let reason = failed.map(|(_, failure)| failure.to_string());
-    Some(Candidate::of_service(&member.name, member.joiner.url.address()?, member.state, known, reason))
+    Some(AddressCandidate::of_service(
+        &member.name,
+        member.joiner.url.address()?,
+        member.state,
+        known,
+        reason,
+    ))
 }

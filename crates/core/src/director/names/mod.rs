@@ -18,18 +18,18 @@ use super::groups::GroupSnapshot;
 use super::moment::Moment;
 use super::snapshot::{ServiceSnapshot, Snapshot};
 use crate::dns::{
-    self, AddressesOf, Balanced, BalancedName, MeasuredPath, NameSnapshot, OwnServer, PathChange, PathOrder,
-    PathProbing, Paths, ServerList, Table,
+    self, AddressPool, AddressesFrom, BalancedName, MeasuredPath, NameSnapshot, OwnServer, PathChange,
+    PathOrder, PathProber, PathProbing, ServerList, SharedList,
 };
 use crate::farm::group::MemberChange;
 use crate::farm::plan::{ServerName, identity};
 use crate::farm::{Farm, Service};
 use crate::path::seed::Seed;
 use crate::pool::signals::Signals;
-use crate::pool::{Change, Fact, LOAD_PORT, ReportKind, Reporting};
-use candidate::Followed;
+use crate::pool::{Fact, LOAD_PORT, ReportKind, Reporting, ServerChange};
+use candidate::WatchedService;
 use own::OwnServers;
-use running::{Running, Source};
+use running::{AddressSource, NameState};
 
 /// An order of names.
 #[derive(Clone, Debug)]
@@ -39,15 +39,15 @@ pub enum NameOrder {
     /// Probe a server of a name's own list, by its place there, and say by [`NameFact::Server`] what came of it.
     Probe(Arc<BalancedName>, usize),
     /// Ask one for its load, likewise.
-    Ask(Arc<BalancedName>, usize),
+    QueryLoad(Arc<BalancedName>, usize),
     /// Read the ranks that somebody else makes for the name of this number, and say by [`NameFact::Ranks`] what came of it.
     ReadRanks(Arc<BalancedName>, usize),
     /// Probe a path, and say by [`super::Input::Path`] what came of it.
     ProbePath(PathOrder),
     /// Answer by these from now on, in the order of the farm, and by no others.
-    AnswerAll(Vec<Arc<Balanced>>),
+    AnswerAll(Vec<Arc<AddressPool>>),
     /// Answer by these from now on, by their numbers; others stay.
-    Answer(Vec<(usize, Arc<Balanced>)>),
+    Answer(Vec<(usize, Arc<AddressPool>)>),
 }
 
 /// The result of an order of a name.
@@ -60,31 +60,31 @@ pub enum NameFact {
 }
 
 /// Services and groups of a snapshot.
-type Seen = (Arc<[ServiceSnapshot]>, Arc<[Arc<GroupSnapshot>]>);
+type ServersInForce = (Arc<[ServiceSnapshot]>, Arc<[Arc<GroupSnapshot>]>);
 
 /// All names of a farm.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     /// In the order of the farm, by which they have their numbers.
-    running: Vec<Running>,
+    running: Vec<NameState>,
     /// Their numbers in the order of their names.
     by_name: Vec<usize>,
     /// Services whose servers some of them have.
-    followed: Vec<Followed>,
+    followed: Vec<WatchedService>,
     /// When each has something to do next, in milliseconds.
     due: BTreeSet<(u64, usize)>,
     /// Those that are to be looked at anew, or all.
     dirty: Vec<usize>,
     is_new: bool,
-    is_begun: bool,
+    has_started: bool,
     /// Of how many servers it isn't known yet whether they work.
     unknown: usize,
     /// The servers that the operator drained, whether they are listed or not.
     drained: BTreeSet<ServerName>,
-    paths: Paths,
+    paths: PathProber,
     key: Seed,
     /// Services and groups as they were looked at last.
-    seen: Option<Seen>,
+    seen: Option<ServersInForce>,
     orders: VecDeque<NameOrder>,
     events: Vec<Event>,
 }
@@ -99,10 +99,10 @@ impl Names {
             due: BTreeSet::new(),
             dirty: Vec::new(),
             is_new: true,
-            is_begun: false,
+            has_started: false,
             unknown: 0,
             drained,
-            paths: Paths::default(),
+            paths: PathProber::default(),
             key,
             seen: None,
             orders: VecDeque::new(),
@@ -113,34 +113,36 @@ impl Names {
     /// Goes on with the names of a farm; what is known of servers that stay is kept.
     pub(super) fn reload(&mut self, farm: &Farm, now: Moment) {
         let before = core::mem::take(&mut self.running).into_iter();
-        let mut before: BTreeMap<dns::Name, Running> =
+        let mut before: BTreeMap<dns::Name, NameState> =
             before.map(|running| (running.name.settings.name.clone(), running)).collect();
         self.followed = Vec::new();
         self.running = Vec::with_capacity(farm.names.len());
         let mut places = BTreeMap::new();
         for (number, name) in farm.names.iter().enumerate() {
-            let known = before.remove(&name.settings.name).map(Running::into_parts);
+            let known = before.remove(&name.settings.name).map(NameState::into_parts);
             let (known, kept) = known.map(|(name, servers, kept)| ((name, servers), kept)).unzip();
             let servers = match &name.from {
-                AddressesOf::Servers(list) => Source::Own(self.own_servers(name, list, known, now.ms)),
-                AddressesOf::Services { names, own } => {
+                AddressesFrom::Servers(list) => {
+                    AddressSource::Own(self.own_servers(name, list, known, now.ms))
+                }
+                AddressesFrom::Services { names, own } => {
                     let given = match known {
-                        Some((_, Source::Services { given, .. })) => given,
+                        Some((_, AddressSource::Services { given, .. })) => given,
                         _ => Vec::new(),
                     };
                     let by_load = name.weighing().is_some();
                     let followed = names.iter().map(|service| {
                         self.follow_service(number, (service.clone(), *own, by_load), &mut places)
                     });
-                    Source::Services { followed: followed.collect(), given }
+                    AddressSource::Services { followed: followed.collect(), given }
                 }
             };
-            self.running.push(Running::new(name, kept, servers, now.ms));
+            self.running.push(NameState::new(name, kept, servers, now.ms));
         }
         self.by_name = (0..self.running.len()).collect();
         let name = |number: &usize| self.running.get(*number).map(|running| &running.name.settings.name);
         self.by_name.sort_by(|one, other| name(one).cmp(&name(other)));
-        self.unknown = self.running.iter().map(Running::unknown).sum();
+        self.unknown = self.running.iter().map(NameState::unknown).sum();
         (self.seen, self.is_new) = (None, true);
         self.orders.push_back(NameOrder::Reloaded);
         self.dirty.clear();
@@ -154,13 +156,13 @@ impl Names {
         &self,
         name: &BalancedName,
         list: &ServerList,
-        known: Option<(Arc<BalancedName>, Source)>,
+        known: Option<(Arc<BalancedName>, AddressSource)>,
         now_ms: u64,
     ) -> OwnServers {
         let named = name.settings.name.to_string();
         let seed = identity(&named, "") ^ self.key.0;
         let mut servers = match known {
-            Some((before, Source::Own(servers))) => {
+            Some((before, AddressSource::Own(servers))) => {
                 servers.follow(before.list().unwrap_or(list), list, seed, now_ms)
             }
             _ => OwnServers::new(list, seed, now_ms),
@@ -182,7 +184,7 @@ impl Names {
         places: &mut BTreeMap<(String, bool, bool), usize>,
     ) -> usize {
         let place = *places.entry(key).or_insert_with_key(|(service, own, by_load)| {
-            self.followed.push(Followed::new(service.clone(), *own, *by_load));
+            self.followed.push(WatchedService::new(service.clone(), *own, *by_load));
             self.followed.len() - 1
         });
         if let Some(followed) = self.followed.get_mut(place) {
@@ -193,7 +195,7 @@ impl Names {
 
     /// It is known how servers are, or that was waited for long enough: queries are answered from now on.
     pub(super) fn begin(&mut self) {
-        self.is_begun = true;
+        self.has_started = true;
     }
 
     /// The number of a name.
@@ -222,12 +224,13 @@ impl Names {
     fn answered(&mut self, name: &BalancedName, number: usize, server: usize, fact: Fact, now: Moment) {
         let Some(running) = self.running.get_mut(number) else { return };
         let known = Arc::clone(&running.name);
-        let asked = name.list().and_then(|list| list.servers.get(server));
-        let (Some(asked), Some(list), Source::Own(servers)) = (asked, known.list(), &mut running.servers)
+        let own_server = name.list().and_then(|list| list.servers.get(server));
+        let (Some(own_server), Some(list), AddressSource::Own(servers)) =
+            (own_server, known.list(), &mut running.servers)
         else {
             return;
         };
-        let Some(place) = list.place_of(server, asked.address) else { return };
+        let Some(place) = list.place_of(server, own_server.address) else { return };
         let counts = matches!(fact, Fact::Probed(Ok(_))) && goes_by_latency(&known);
         let before = servers.unknown();
         let change = servers.take(place, fact, now.ms).unwrap_or_default();
@@ -290,13 +293,13 @@ impl Names {
         if running.begins_to_read(now.ms) {
             self.orders.push_back(NameOrder::ReadRanks(Arc::clone(&name), number));
         }
-        if let Source::Own(servers) = &mut running.servers {
+        if let AddressSource::Own(servers) = &mut running.servers {
             for (place, due) in servers.poll(now.ms) {
                 if due.probe {
                     self.orders.push_back(NameOrder::Probe(Arc::clone(&name), place));
                 }
-                if due.ask {
-                    self.orders.push_back(NameOrder::Ask(Arc::clone(&name), place));
+                if due.query {
+                    self.orders.push_back(NameOrder::QueryLoad(Arc::clone(&name), place));
                 }
                 is_news |= due.change.is_news;
                 self.report_change(&name, place, due.change);
@@ -309,8 +312,8 @@ impl Names {
     }
 
     /// Reports what happened to a server.
-    fn report_change(&mut self, name: &BalancedName, place: usize, change: Change) {
-        let Change { transition, refuses, reports, .. } = change;
+    fn report_change(&mut self, name: &BalancedName, place: usize, change: ServerChange) {
+        let ServerChange { transition, refuses, reports, .. } = change;
         if transition.is_none() && refuses.is_none() && reports.is_none() {
             return;
         }
@@ -355,7 +358,9 @@ impl Names {
         }
         let number = dns::Name::parse(&server.service).ok().and_then(|name| self.number(&name));
         let running = number.and_then(|number| Some((number, self.running.get_mut(number)?)));
-        let Some((number, Running { name, servers: Source::Own(servers), .. })) = running else { return };
+        let Some((number, NameState { name, servers: AddressSource::Own(servers), .. })) = running else {
+            return;
+        };
         let mut list = name.list().into_iter().flat_map(|list| &list.servers);
         let place = list.position(|listed| listed.name() == server.server);
         if place.is_some_and(|place| servers.drain(place, drain)) {
@@ -388,9 +393,9 @@ impl Names {
     }
 
     /// Has answers follow what is known now, if that is something else than before; then all of them are shown anew.
-    pub(super) fn follow(&mut self, farm: &Snapshot, now: Moment) -> Option<Arc<Table<NameSnapshot>>> {
+    pub(super) fn follow(&mut self, farm: &Snapshot, now: Moment) -> Option<Arc<SharedList<NameSnapshot>>> {
         // Until then each answer of a server would be the reason to make a name anew that nobody is answered by.
-        if !self.is_begun {
+        if !self.has_started {
             return None;
         }
         self.look_at_services(farm);
@@ -416,7 +421,7 @@ impl Names {
         Some(Arc::new(farm.names.with(seen)))
     }
 
-    fn look(&mut self, number: usize, now: Moment) -> Option<(Arc<Balanced>, Arc<NameSnapshot>)> {
+    fn look(&mut self, number: usize, now: Moment) -> Option<(Arc<AddressPool>, Arc<NameSnapshot>)> {
         let running = self.running.get_mut(number)?;
         running.is_dirty = false;
         let looks = running.look(&self.followed, &self.paths, now);
@@ -426,7 +431,7 @@ impl Names {
 
     /// Marks names whose services are otherwise than they were.
     fn look_at_services(&mut self, farm: &Snapshot) {
-        let is_seen = |(services, groups): &Seen| {
+        let is_seen = |(services, groups): &ServersInForce| {
             Arc::ptr_eq(services, &farm.services) && Arc::ptr_eq(groups, &farm.groups)
         };
         if self.followed.is_empty() || self.seen.as_ref().is_some_and(is_seen) {
@@ -455,11 +460,11 @@ fn wanted_paths(farm: &Farm, name: &BalancedName) -> Vec<(IpAddr, u16, PathProbi
     let Some(probing) = name.probe else { return Vec::new() };
     let mut wanted = Vec::new();
     match &name.from {
-        AddressesOf::Servers(list) => {
+        AddressesFrom::Servers(list) => {
             let port = agent_port(list.settings.report.as_deref());
             wanted.extend(list.servers.iter().map(|server| (server.address.ip(), port, probing)));
         }
-        AddressesOf::Services { names, .. } => {
+        AddressesFrom::Services { names, .. } => {
             let is_named = |service: &str| names.iter().any(|name| name == service);
             for service in farm.services.iter().filter(|service| is_named(&service.name)) {
                 let Service { servers, report, .. } = service;

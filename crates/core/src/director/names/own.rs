@@ -9,10 +9,10 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::AtomicU64;
 
-use super::candidate::Candidate;
+use super::candidate::AddressCandidate;
 use crate::dns::{OwnServer, ServerList};
-use crate::pool::shares::Known;
-use crate::pool::{Change, Due, Fact, Pool, Server, State};
+use crate::pool::shares::PoolMember;
+use crate::pool::{DueChecks, Fact, Pool, PoolServer, ServerChange, ServerState};
 
 /// The servers of a name as they are now, by their places in its list, which is given with each call.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl OwnServers {
     pub(super) fn new(list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
         let mut pool = Pool::default();
         pool.follow(0..list.servers.len(), |place| {
-            Server::new(&list.settings, seed_of(seed, *place), now_ms, false)
+            PoolServer::new(&list.settings, seed_of(seed, *place), now_ms, false)
         });
         OwnServers { pool, given: list.servers.iter().map(|_| Arc::default()).collect() }
     }
@@ -34,7 +34,7 @@ impl OwnServers {
     /// Goes on with another list; what is known of servers whose addresses stay is kept.
     #[must_use]
     pub(super) fn follow(self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
-        let mut known: BTreeMap<SocketAddr, Vec<(Server, Arc<AtomicU64>)>> = BTreeMap::new();
+        let mut known: BTreeMap<SocketAddr, Vec<(PoolServer, Arc<AtomicU64>)>> = BTreeMap::new();
         for ((server, given), listed) in self.pool.into_servers().zip(self.given).zip(&before.servers).rev() {
             known.entry(listed.address).or_default().push((server, given));
         }
@@ -44,8 +44,8 @@ impl OwnServers {
             let seed = seed_of(seed, *place);
             let listed = list.servers.get(*place).and_then(|listed| known.get_mut(&listed.address)?.pop());
             let is_known = listed.is_some();
-            let (mut server, given) =
-                listed.unwrap_or_else(|| (Server::new(&list.settings, seed, now_ms, true), Arc::default()));
+            let (mut server, given) = listed
+                .unwrap_or_else(|| (PoolServer::new(&list.settings, seed, now_ms, true), Arc::default()));
             if is_known {
                 server.reconfigure(&list.settings, seed, now_ms);
             }
@@ -61,12 +61,12 @@ impl OwnServers {
     }
 
     /// The questions due now, by places in the list.
-    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(usize, Due)> {
+    pub(super) fn poll(&mut self, now_ms: u64) -> Vec<(usize, DueChecks)> {
         self.pool.poll(now_ms)
     }
 
     /// Takes in what came of a question.
-    pub(super) fn take(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<Change> {
+    pub(super) fn take(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<ServerChange> {
         self.pool.take(&place, fact, now_ms)
     }
 
@@ -81,22 +81,23 @@ impl OwnServers {
     }
 
     /// All of them, in the order of the list.
-    pub(super) fn candidates(&self, list: &ServerList, now_ms: u64) -> Vec<Candidate> {
+    pub(super) fn candidates(&self, list: &ServerList, now_ms: u64) -> Vec<AddressCandidate> {
         let all = || self.pool.iter().map(|(_, server)| server).zip(&list.servers);
         // Reports alone leave no name without servers.
-        let takes = |(server, listed): (&Server, &OwnServer)| is_wanted(server, listed) && !server.refuses();
+        let takes =
+            |(server, listed): (&PoolServer, &OwnServer)| is_wanted(server, listed) && !server.refuses();
         let may_refuse = all().any(takes);
-        let candidate = |((server, listed), given): ((&Server, &OwnServer), &Arc<AtomicU64>)| {
+        let candidate = |((server, listed), given): ((&PoolServer, &OwnServer), &Arc<AtomicU64>)| {
             let refuses = may_refuse && is_wanted(server, listed) && server.refuses();
             let state = server.state(listed.weight, refuses);
-            let failed = server.health().last_failure().filter(|_| state == State::Down);
+            let failed = server.health().last_failure().filter(|_| state == ServerState::Down);
             let reason = failed.map(|(_, failure)| failure.to_string());
             let (tenths, signals) = (server.tenths(), server.signals(now_ms));
-            Candidate {
+            AddressCandidate {
                 server: listed.name.clone(),
                 address: listed.address.ip(),
                 state,
-                known: Known { weight: listed.weight, tenths, signals },
+                known: PoolMember { weight: listed.weight, tenths, signals },
                 reason: if refuses { Some("drained by its own report".to_owned()) } else { reason },
                 probed_ms: None,
                 given: Some(Arc::clone(given)),
@@ -107,8 +108,8 @@ impl OwnServers {
 }
 
 /// Whether it works and its operator wants clients to come.
-fn is_wanted(server: &Server, listed: &OwnServer) -> bool {
-    server.state(listed.weight, false) == State::Up
+fn is_wanted(server: &PoolServer, listed: &OwnServer) -> bool {
+    server.state(listed.weight, false) == ServerState::Up
 }
 
 fn seed_of(seed: u64, place: usize) -> u64 {
@@ -121,14 +122,14 @@ mod tests {
     use crate::farm::example;
     use crate::pool::health::{self, Failure};
     use crate::pool::report::Report;
-    use crate::pool::{HealthKind, ReportKind, Reporting, Settings};
+    use crate::pool::{HealthKind, PoolSettings, ReportKind, Reporting};
     use alloc::vec;
 
     fn list(addresses: &[&str], kind: HealthKind) -> ServerList {
         let server = |address: &&str| OwnServer { name: None, address: address.parse().unwrap(), weight: 1 };
         ServerList {
             servers: addresses.iter().map(server).collect(),
-            settings: Arc::new(Settings {
+            settings: Arc::new(PoolSettings {
                 check: Arc::new(example::check(kind)),
                 report: None,
                 slow_start_ms: 0,
@@ -145,10 +146,10 @@ mod tests {
         let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = OwnServers::new(&list, 7, 0);
         assert_eq!((servers.next_at(), servers.unknown()), (0, 2));
-        assert!(servers.poll(0).iter().all(|(_, due)| due.probe && !due.ask));
+        assert!(servers.poll(0).iter().all(|(_, due)| due.probe && !due.query));
         assert_eq!(servers.next_at(), u64::MAX, "nothing is due while probes are under way");
         let up = servers.take(0, Fact::Probed(Ok(5)), 3).unwrap();
-        assert_eq!((up.is_news, up.transition.unwrap().to), (true, health::State::Up));
+        assert_eq!((up.is_news, up.transition.unwrap().to), (true, health::HealthState::Up));
         let down = servers.take(1, Fact::Probed(Err(Failure::Refused)), 4).unwrap();
         assert_eq!(down.transition.unwrap().reason, Some(Failure::Refused));
         assert_eq!((states(&servers, &list, 5), servers.unknown()), (vec!["up", "down"], 0));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_what_is_known_of_addresses_that_stay() {
+    fn reload_keeps_state_of_remaining_addresses() {
         let before = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = OwnServers::new(&before, 7, 0);
         servers.poll(0);
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_server_drains_until_it_is_wanted_again() {
+    fn drained_server_drains_until_undrained() {
         let list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None);
         let mut servers = OwnServers::new(&list, 7, 0);
         assert!(servers.drain(0, true) && !servers.drain(0, true) && !servers.drain(9, true));
@@ -202,7 +203,11 @@ mod tests {
         assert_eq!(states(&servers, &list, 1), ["up", "up"]);
         servers.drain(1, true);
         assert_eq!(states(&servers, &list, 1), ["up", "draining"]);
-        assert_eq!(servers.poll(1_000).iter().filter(|(_, due)| due.ask).count(), 2, "both are asked again");
+        assert_eq!(
+            servers.poll(1_000).iter().filter(|(_, due)| due.query).count(),
+            2,
+            "both are asked again"
+        );
     }
 
     #[test]

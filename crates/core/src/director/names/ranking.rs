@@ -5,39 +5,39 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::candidate::Candidate;
+use super::candidate::AddressCandidate;
 use crate::dns::BalancedName;
-use crate::pool::policy::{Draw, Weighing};
-use crate::pool::shares::{Known, shares};
+use crate::pool::policy::{Selection, Weighing};
+use crate::pool::shares::{PoolMember, shares};
 
 /// What became of a candidate that lives.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ranked {
+pub(super) struct RankedAddress {
     pub(super) share: u16,
     /// What of its weight that is, in thousandths.
     pub(super) permille: u32,
     /// What was known of it then.
-    pub(super) known: Known,
+    pub(super) known: PoolMember,
     load: Option<u64>,
 }
 
 /// Who lived, and whether its load was known.
-type Alive = (Option<Arc<str>>, IpAddr, bool);
+type LiveAddress = (Option<Arc<str>>, IpAddr, bool);
 
 /// Who lived, and what became of it.
 #[derive(Clone, Debug)]
-struct Made {
+struct RankingRun {
     at_ms: u64,
     /// How long they count, in milliseconds.
     for_ms: u64,
-    of: Vec<Alive>,
-    ranked: Vec<Ranked>,
+    of: Vec<LiveAddress>,
+    ranked: Vec<RankedAddress>,
 }
 
 /// The ranks of one name, where they are made once in a period.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranking {
-    last: Option<Box<Made>>,
+    last: Option<Box<RankingRun>>,
 }
 
 impl Ranking {
@@ -51,13 +51,13 @@ impl Ranking {
     pub(super) fn rank(
         &mut self,
         name: &BalancedName,
-        candidates: Vec<Candidate>,
+        candidates: Vec<AddressCandidate>,
         for_ms: u64,
         now_ms: u64,
-    ) -> Vec<(Candidate, Option<Ranked>)> {
+    ) -> Vec<(AddressCandidate, Option<RankedAddress>)> {
         let weighing = name.weighing();
         let make = || {
-            let known: Vec<Known> =
+            let known: Vec<PoolMember> =
                 candidates.iter().filter(|one| one.lives()).map(|one| one.known).collect();
             rank(weighing, name.report_gain_percent, known)
         };
@@ -66,18 +66,19 @@ impl Ranking {
             make()
         } else {
             let of = alive(weighing, &candidates);
-            let lasts = |last: &Made| last.of == of && now_ms.saturating_sub(last.at_ms) < last.for_ms;
+            let lasts = |last: &RankingRun| last.of == of && now_ms.saturating_sub(last.at_ms) < last.for_ms;
             let last = self.last.take().filter(|last| lasts(last));
-            let last = last.unwrap_or_else(|| Box::new(Made { at_ms: now_ms, for_ms, of, ranked: make() }));
+            let last =
+                last.unwrap_or_else(|| Box::new(RankingRun { at_ms: now_ms, for_ms, of, ranked: make() }));
             self.last.insert(last).ranked.clone()
         };
         let mut ranked = ranked.into_iter();
-        let next = |candidate: Candidate| {
+        let next = |candidate: AddressCandidate| {
             let ranked = if candidate.lives() { ranked.next() } else { None };
             (candidate, ranked)
         };
         let mut all: Vec<_> = candidates.into_iter().map(next).collect();
-        if name.settings.draw == Draw::First && weighing.is_some() {
+        if name.settings.draw == Selection::Failover && weighing.is_some() {
             // Of those that rank alike first whose path is unknown: only clients make it known.
             all.sort_by_key(|(candidate, ranked)| {
                 let load = ranked.as_ref().map_or(u64::MAX, |one| one.load.unwrap_or(0));
@@ -88,15 +89,16 @@ impl Ranking {
     }
 }
 
-fn alive(weighing: Option<&Weighing>, candidates: &[Candidate]) -> Vec<Alive> {
-    let is_known = |one: &Candidate| weighing.is_some_and(|by| (by.load)(&one.known.signals).is_some());
+fn alive(weighing: Option<&Weighing>, candidates: &[AddressCandidate]) -> Vec<LiveAddress> {
+    let is_known =
+        |one: &AddressCandidate| weighing.is_some_and(|by| (by.load)(&one.known.signals).is_some());
     let alive = candidates.iter().filter(|candidate| candidate.lives());
     alive.map(|one| (one.server.clone(), one.address, is_known(one))).collect()
 }
 
-fn rank(weighing: Option<&Weighing>, gain_percent: u64, known: Vec<Known>) -> Vec<Ranked> {
+fn rank(weighing: Option<&Weighing>, gain_percent: u64, known: Vec<PoolMember>) -> Vec<RankedAddress> {
     let shared = shares(weighing, gain_percent, &known);
-    let ranked = known.into_iter().zip(shared).map(|(known, share)| Ranked {
+    let ranked = known.into_iter().zip(shared).map(|(known, share)| RankedAddress {
         share: share.share,
         permille: u32::try_from(share.permille).unwrap_or(u32::MAX),
         known,

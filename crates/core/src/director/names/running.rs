@@ -7,16 +7,16 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::sync::atomic::AtomicU64;
 
-use super::candidate::{Candidate, Followed};
+use super::candidate::{AddressCandidate, WatchedService};
 use super::own::OwnServers;
-use super::ranking::{Ranked, Ranking};
+use super::ranking::{RankedAddress, Ranking};
 use crate::director::Moment;
 use crate::dns::{
-    Address, AddressSnapshot, BadRanks, Balanced, BalancedName, FileRanks, LoadSnapshot, NameSnapshot, Paths,
-    RanksChange, Settings, read_ranks,
+    Address, AddressPool, AddressSnapshot, BadRanks, BalancedName, FileRanks, LoadSnapshot, NameSettings,
+    NameSnapshot, PathProber, RanksChange, read_ranks,
 };
-use crate::pool::State;
-use crate::pool::policy::Draw;
+use crate::pool::ServerState;
+use crate::pool::policy::Selection;
 use crate::pool::signals::Signals;
 
 /// Without a `period` ranks are read so often, in milliseconds.
@@ -24,14 +24,14 @@ const READ_MS: u64 = 5_000;
 
 /// A balanced name. There may be hundreds of thousands: what is the same for many is shared, and what is only shown isn't kept.
 #[derive(Clone, Debug)]
-pub(super) struct Running {
+pub(super) struct NameState {
     pub(super) name: Arc<BalancedName>,
-    pub(super) servers: Source,
+    pub(super) servers: AddressSource,
     ranking: Ranking,
     /// Ranks that somebody else makes.
-    ranks: Option<Box<Ranks>>,
+    ranks: Option<Box<FileRanking>>,
     /// The answers that it is given.
-    balanced: Arc<Balanced>,
+    balanced: Arc<AddressPool>,
     /// When there is something to do next, in milliseconds.
     pub(super) due_ms: u64,
     /// Whether it is to be looked at anew.
@@ -40,20 +40,20 @@ pub(super) struct Running {
 
 /// Whose addresses it has.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum AddressSource {
     /// Of servers of its own.
     Own(OwnServers),
     /// Of services, by their places among those that are followed.
     Services {
         followed: Box<[usize]>,
         /// How often their addresses were given, in order.
-        given: Vec<Given>,
+        given: Vec<AnswerCount>,
     },
 }
 
 /// How often an address of a service's server was given first for this name.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
+pub(super) struct AnswerCount {
     server: Option<Arc<str>>,
     address: IpAddr,
     count: Arc<AtomicU64>,
@@ -61,29 +61,34 @@ pub(super) struct Given {
 
 /// All that is kept of a name over a reload, but for its servers.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct RetainedName {
     rank_from: Option<String>,
-    ranks: Option<Box<Ranks>>,
-    balanced: Arc<Balanced>,
+    ranks: Option<Box<FileRanking>>,
+    balanced: Arc<AddressPool>,
 }
 
 /// Ranks that are read.
 #[derive(Clone, Debug)]
-struct Ranks {
+struct FileRanking {
     file: FileRanks,
     /// When they are read next, in milliseconds; `None` while they are.
     due_ms: Option<u64>,
 }
 
-impl Running {
+impl NameState {
     /// Begins with these servers, or goes on with what is kept of the one before.
-    pub(super) fn new(name: &Arc<BalancedName>, kept: Option<Kept>, servers: Source, now_ms: u64) -> Running {
-        let new = || Balanced::new(Arc::clone(&name.settings), &[], [0, 0]);
-        let Kept { rank_from, ranks, balanced } =
-            kept.unwrap_or_else(|| Kept { rank_from: None, ranks: None, balanced: Arc::new(new()) });
-        let new = || Box::new(Ranks { file: FileRanks::default(), due_ms: Some(now_ms) });
+    pub(super) fn new(
+        name: &Arc<BalancedName>,
+        kept: Option<RetainedName>,
+        servers: AddressSource,
+        now_ms: u64,
+    ) -> NameState {
+        let new = || AddressPool::new(Arc::clone(&name.settings), &[], [0, 0]);
+        let RetainedName { rank_from, ranks, balanced } =
+            kept.unwrap_or_else(|| RetainedName { rank_from: None, ranks: None, balanced: Arc::new(new()) });
+        let new = || Box::new(FileRanking { file: FileRanks::default(), due_ms: Some(now_ms) });
         let ranks = ranks.filter(|_| rank_from == name.rank_from);
-        Running {
+        NameState {
             servers,
             ranking: Ranking::default(),
             ranks: name.rank_from.as_ref().map(|_| ranks.unwrap_or_else(new)),
@@ -95,19 +100,19 @@ impl Running {
     }
 
     /// Its servers, and what else is kept over a reload.
-    pub(super) fn into_parts(self) -> (Arc<BalancedName>, Source, Kept) {
-        let Running { name, servers, ranks, balanced, .. } = self;
-        let kept = Kept { rank_from: name.rank_from.clone(), ranks, balanced };
+    pub(super) fn into_parts(self) -> (Arc<BalancedName>, AddressSource, RetainedName) {
+        let NameState { name, servers, ranks, balanced, .. } = self;
+        let kept = RetainedName { rank_from: name.rank_from.clone(), ranks, balanced };
         (name, servers, kept)
     }
 
     /// Takes in how its servers are now, and says how it is answered and shown from now on.
     pub(super) fn look(
         &mut self,
-        followed: &[Followed],
-        paths: &Paths,
+        followed: &[WatchedService],
+        paths: &PathProber,
         now: Moment,
-    ) -> (Arc<Balanced>, Arc<NameSnapshot>) {
+    ) -> (Arc<AddressPool>, Arc<NameSnapshot>) {
         let mut candidates = self.candidates(followed, now.ms);
         if self.name.probe.is_some() {
             for one in &mut candidates {
@@ -123,13 +128,16 @@ impl Running {
                 Some(order) => ranked.sort_by_key(|(candidate, _)| {
                     order.iter().position(|one| *one == candidate.address).unwrap_or(usize::MAX)
                 }),
-                None => settings = Arc::new(Settings { draw: Draw::Random, ..Settings::clone(&settings) }),
+                None => {
+                    settings =
+                        Arc::new(NameSettings { draw: Selection::Random, ..NameSettings::clone(&settings) })
+                }
             }
         }
         let addresses: Box<[AddressSnapshot]> =
             ranked.into_iter().map(|(candidate, ranked)| self.see(candidate, ranked)).collect();
         let given: Vec<Address> = addresses.iter().map(address).collect();
-        self.balanced = Arc::new(Balanced::new(settings, &given, self.balanced.turns()));
+        self.balanced = Arc::new(AddressPool::new(settings, &given, self.balanced.turns()));
         let snapshot = NameSnapshot { name: Arc::clone(&self.name), addresses, at_ms: now.ms };
         (Arc::clone(&self.balanced), Arc::new(snapshot))
     }
@@ -142,12 +150,12 @@ impl Running {
     }
 
     /// All that may be given.
-    fn candidates(&self, followed: &[Followed], now_ms: u64) -> Vec<Candidate> {
+    fn candidates(&self, followed: &[WatchedService], now_ms: u64) -> Vec<AddressCandidate> {
         match &self.servers {
-            Source::Own(servers) => {
+            AddressSource::Own(servers) => {
                 self.name.list().map_or_else(Vec::new, |list| servers.candidates(list, now_ms))
             }
-            Source::Services { followed: places, .. } => {
+            AddressSource::Services { followed: places, .. } => {
                 let followed = places.iter().filter_map(|place| followed.get(*place));
                 followed.flat_map(|followed| followed.candidates.iter().cloned()).collect()
             }
@@ -155,8 +163,8 @@ impl Running {
     }
 
     /// Whether there is an address of a server that lives.
-    pub(super) fn has_living(&self, followed: &[Followed], now_ms: u64) -> bool {
-        self.candidates(followed, now_ms).iter().any(Candidate::lives)
+    pub(super) fn has_living(&self, followed: &[WatchedService], now_ms: u64) -> bool {
+        self.candidates(followed, now_ms).iter().any(AddressCandidate::lives)
     }
 
     /// Whether ranks are to be read now; then they count as being read.
@@ -168,7 +176,7 @@ impl Running {
     /// Takes ranks that were read, as text.
     pub(super) fn take_ranks(
         &mut self,
-        followed: &[Followed],
+        followed: &[WatchedService],
         now: Moment,
         read: Result<String, String>,
     ) -> RanksChange {
@@ -184,9 +192,9 @@ impl Running {
         ranks.file.take(now.ms, for_ms, read)
     }
 
-    fn see(&mut self, candidate: Candidate, ranked: Option<Ranked>) -> AddressSnapshot {
+    fn see(&mut self, candidate: AddressCandidate, ranked: Option<RankedAddress>) -> AddressSnapshot {
         let given = self.given(&candidate);
-        let Candidate { server, address, state, known, reason, probed_ms, .. } = candidate;
+        let AddressCandidate { server, address, state, known, reason, probed_ms, .. } = candidate;
         let weighs = self.name.weighing().is_some();
         let weighed = ranked.map(|ranked| ranked.known).filter(|_| weighs);
         let Signals { report, age_ms, .. } = known.signals;
@@ -210,15 +218,18 @@ impl Running {
         }
     }
 
-    fn given(&mut self, candidate: &Candidate) -> Arc<AtomicU64> {
+    fn given(&mut self, candidate: &AddressCandidate) -> Arc<AtomicU64> {
         if let Some(given) = &candidate.given {
             return Arc::clone(given);
         }
-        let Source::Services { given, .. } = &mut self.servers else { return Arc::default() };
+        let AddressSource::Services { given, .. } = &mut self.servers else { return Arc::default() };
         let key = (&candidate.server, candidate.address);
         let at = given.binary_search_by(|one| (&one.server, one.address).cmp(&key)).unwrap_or_else(|at| {
-            let new =
-                Given { server: candidate.server.clone(), address: candidate.address, count: Arc::default() };
+            let new = AnswerCount {
+                server: candidate.server.clone(),
+                address: candidate.address,
+                count: Arc::default(),
+            };
             given.insert(at, new);
             at
         });
@@ -233,8 +244,8 @@ impl Running {
     /// When there is something to do next, in milliseconds.
     pub(super) fn next_at(&self) -> u64 {
         let servers = match &self.servers {
-            Source::Own(servers) => servers.next_at(),
-            Source::Services { .. } => u64::MAX,
+            AddressSource::Own(servers) => servers.next_at(),
+            AddressSource::Services { .. } => u64::MAX,
         };
         let ranks = self.ranks.as_ref().and_then(|ranks| ranks.due_ms).unwrap_or(u64::MAX);
         // A look makes ranks anew, and then they are due later.
@@ -245,8 +256,8 @@ impl Running {
     /// Of how many servers of its own it isn't known yet whether they work.
     pub(super) fn unknown(&self) -> usize {
         match &self.servers {
-            Source::Own(servers) => servers.unknown(),
-            Source::Services { .. } => 0,
+            AddressSource::Own(servers) => servers.unknown(),
+            AddressSource::Services { .. } => 0,
         }
     }
 }
@@ -255,7 +266,7 @@ fn address(seen: &AddressSnapshot) -> Address {
     Address {
         address: seen.address,
         share: seen.share,
-        lives: seen.state == State::Up,
+        healthy: seen.state == ServerState::Up,
         given: Arc::clone(&seen.given),
     }
 }

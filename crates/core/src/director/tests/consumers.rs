@@ -2,22 +2,22 @@
 
 use super::*;
 use crate::dns::{
-    AddressesOf, Balanced, BalancedName, Name, NoneAlive, OwnServer, Period, ServerList, Settings,
+    AddressPool, AddressesFrom, BalancedName, EmptyPool, Name, NameSettings, OwnServer, Period, ServerList,
 };
 use crate::farm::group::{
-    Group, GroupMember, Joiner, MEMBERS_MAX, Order, Origin, Refused, example as groups,
+    Group, GroupMember, Joiner, MEMBERS_MAX, MemberOrder, MemberRefusal, MessageOrigin, example as groups,
 };
 use crate::net::http::Url;
-use crate::pool::{self, State, policy};
+use crate::pool::{self, ServerState, policy};
 
-pub(super) fn balanced(text: &str, from: AddressesOf) -> Arc<BalancedName> {
+pub(super) fn balanced(text: &str, from: AddressesFrom) -> Arc<BalancedName> {
     let policy = policy::by_name("random").unwrap();
-    let settings = Settings {
+    let settings = NameSettings {
         name: Name::parse(text).unwrap(),
         ttl_s: 5,
         top: 4,
         draw: policy.names.unwrap().draw,
-        none_alive: NoneAlive::All,
+        empty_pool: EmptyPool::All,
     };
     Arc::new(BalancedName {
         settings: Arc::new(settings),
@@ -32,16 +32,16 @@ pub(super) fn balanced(text: &str, from: AddressesOf) -> Arc<BalancedName> {
 
 /// A name with the servers of the service.
 pub(super) fn of_web(text: &str) -> Arc<BalancedName> {
-    balanced(text, AddressesOf::Services { names: vec!["web".into()], own: false })
+    balanced(text, AddressesFrom::Services { names: vec!["web".into()], own: false })
 }
 
 /// A name with servers of its own.
 pub(super) fn of_its_own(text: &str, addresses: &[&str]) -> Arc<BalancedName> {
     let server = |address: &&str| OwnServer { name: None, address: address.parse().unwrap(), weight: 1 };
     let health = farm(&[]).services.remove(0).health;
-    let settings = pool::Settings { check: Arc::new(health), report: None, slow_start_ms: 0 };
+    let settings = pool::PoolSettings { check: Arc::new(health), report: None, slow_start_ms: 0 };
     let servers = addresses.iter().map(server).collect();
-    balanced(text, AddressesOf::Servers(ServerList { servers, settings: Arc::new(settings) }))
+    balanced(text, AddressesFrom::Servers(ServerList { servers, settings: Arc::new(settings) }))
 }
 
 pub(super) fn group(members: &[&str]) -> Arc<Group> {
@@ -72,13 +72,13 @@ impl World {
     }
 
     /// How the servers of a name are, by their addresses.
-    pub(super) fn addresses(&self, number: usize) -> Vec<(String, State)> {
+    pub(super) fn addresses(&self, number: usize) -> Vec<(String, ServerState)> {
         let seen = self.director.snapshot().names.get(number).unwrap();
         seen.addresses.iter().map(|one| (one.address.to_string(), one.state)).collect()
     }
 
     /// The answers that were ordered since orders were cleared.
-    pub(super) fn answers(&self) -> Vec<(usize, Arc<Balanced>)> {
+    pub(super) fn answers(&self) -> Vec<(usize, Arc<AddressPool>)> {
         let mut answers = Vec::new();
         for order in &self.orders {
             match order {
@@ -98,18 +98,21 @@ impl World {
         self.learn(Input::Name { name, fact: NameFact::Server(server, Fact::Probed(result)) });
     }
 
-    fn join(&mut self, lines: &[&str]) -> Result<(), Refused> {
+    fn join(&mut self, lines: &[&str]) -> Result<(), MemberRefusal> {
         let joiners: Vec<Joiner> = lines.iter().map(|line| Joiner::parse(line).unwrap()).collect();
         let now = Moment { ms: self.now_ms, ..Moment::default() };
         let joined = self.director.message(now, "shop", |now, _, members| {
             let from = joiners[0].url.address();
-            members.join(now, &Origin { from, ..Origin::default() }, &joiners).map(|_| Ok(())).map_err(Err)
+            members
+                .join(now, &MessageOrigin { from, ..MessageOrigin::default() }, &joiners)
+                .map(|_| Ok(()))
+                .map_err(Err)
         });
         self.pass(0);
         joined.unwrap()
     }
 
-    fn members(&self) -> Vec<(String, State)> {
+    fn members(&self) -> Vec<(String, ServerState)> {
         let seen = &self.director.snapshot().groups[0];
         seen.members.iter().map(|member| (member.name.clone(), member.state)).collect()
     }
@@ -119,8 +122,8 @@ pub(super) fn is_ready(order: &Output) -> bool {
     matches!(order, Output::Ready { .. })
 }
 
-pub(super) fn up(address: &str) -> (String, State) {
-    (address.into(), State::Up)
+pub(super) fn up(address: &str) -> (String, ServerState) {
+    (address.into(), ServerState::Up)
 }
 
 #[test]
@@ -130,10 +133,10 @@ fn a_name_is_answered_with_the_servers_of_its_service_as_they_are_in_force() {
     assert_eq!(world.addresses(0), [up("192.0.2.11"), up("192.0.2.12")]);
     world.orders.clear();
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
-    assert_eq!(world.addresses(0), [up("192.0.2.11"), ("192.0.2.12".into(), State::Down)]);
+    assert_eq!(world.addresses(0), [up("192.0.2.11"), ("192.0.2.12".into(), ServerState::Down)]);
     assert_eq!(world.answers().len(), 1);
     world.learn(Input::Drain { server: name("a"), drain: true });
-    assert_eq!(world.addresses(0)[0].1, State::Draining);
+    assert_eq!(world.addresses(0)[0].1, ServerState::Draining);
     // The engine refuses: what is shown and answered stays what is in force.
     world.orders.clear();
     world.refusal = Some("no room".into());
@@ -158,7 +161,7 @@ fn ten_names_with_the_servers_of_a_service_have_each_probed_once() {
 }
 
 #[test]
-fn servers_of_a_name_alone_are_probed_for_it_and_known_over_a_reload() {
+fn own_servers_of_name_are_probed_and_kept_over_reload() {
     let own = of_its_own("www.example.com", &["192.0.2.21:80", "192.0.2.22:80"]);
     let mut world = World::begin(with(vec![own], vec![]));
     assert!(!world.orders.iter().any(is_ready), "nobody knows yet how its servers are");
@@ -167,11 +170,11 @@ fn servers_of_a_name_alone_are_probed_for_it_and_known_over_a_reload() {
     world.own(0, 0, true);
     world.own(0, 1, false);
     assert!(world.orders.iter().any(is_ready));
-    assert_eq!(world.addresses(0), [up("192.0.2.21"), ("192.0.2.22".into(), State::Down)]);
+    assert_eq!(world.addresses(0), [up("192.0.2.21"), ("192.0.2.22".into(), ServerState::Down)]);
     assert!(world.events().contains(&"www.example.com: 192.0.2.22: down: connection refused".into()));
     let old = Arc::clone(&world.director.farm().names[0]);
     world.reload(with(vec![of_its_own("www.example.com", &["192.0.2.22:80", "192.0.2.23:80"])], vec![]));
-    let down = |address: &str| (address.to_string(), State::Down);
+    let down = |address: &str| (address.to_string(), ServerState::Down);
     assert_eq!(world.addresses(0), [down("192.0.2.22"), down("192.0.2.23")]);
     // An answer of the first, which is none any more, and then of the second, which has moved up.
     for (place, address) in [(0, down("192.0.2.22")), (1, up("192.0.2.22"))] {
@@ -182,7 +185,7 @@ fn servers_of_a_name_alone_are_probed_for_it_and_known_over_a_reload() {
 }
 
 #[test]
-fn a_farm_whose_servers_nobody_knows_is_ready_after_a_while_and_no_sooner() {
+fn farm_without_probe_results_is_ready_after_timeout() {
     let mut world = World::new(start(with(vec![of_web("www.example.com")], vec![group(&[])])));
     world.pass(READY_AFTER_MS);
     assert!(!world.orders.iter().any(is_ready));
@@ -200,7 +203,7 @@ fn a_member_that_is_listed_and_joins_is_one_and_stays_one_over_reloads() {
     let mut world = World::begin(with(vec![], vec![group(&["192.0.2.31"])]));
     world.join(&["http://192.0.2.31 weight=3"]).unwrap();
     assert_eq!(world.members().len(), 1);
-    let probed = |order: &Output| matches!(order, Output::Group { order: Order::Probe { .. }, .. });
+    let probed = |order: &Output| matches!(order, Output::Group { order: MemberOrder::Probe { .. }, .. });
     assert_eq!(world.orders.iter().filter(|order| probed(order)).count(), 1);
     world.learn(Input::Member {
         group: "shop".into(),
@@ -217,7 +220,7 @@ fn a_member_that_is_listed_and_joins_is_one_and_stays_one_over_reloads() {
         server: ServerName { service: "shop".into(), server: "http://192.0.2.31".into() },
         drain: true,
     });
-    assert_eq!(world.members()[0].1, State::Draining);
+    assert_eq!(world.members()[0].1, ServerState::Draining);
     world.reload(with(vec![], vec![]));
     assert!(world.director.snapshot().groups.is_empty());
 }
@@ -230,7 +233,7 @@ fn a_storm_of_joins_fills_the_group_and_is_refused_then() {
         let line = alloc::format!("http://10.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255);
         match world.join(&[&line]) {
             Ok(()) => joined += 1,
-            Err(Refused::Full) => full += 1,
+            Err(MemberRefusal::Full) => full += 1,
             Err(other) => panic!("{other}"),
         }
         world.orders.clear();
@@ -240,7 +243,7 @@ fn a_storm_of_joins_fills_the_group_and_is_refused_then() {
 }
 
 #[test]
-fn facts_of_what_was_just_removed_change_nothing() {
+fn facts_about_removed_servers_are_ignored() {
     let own = of_its_own("www.example.com", &["192.0.2.21:80"]);
     let mut world = World::begin(with(vec![own], vec![group(&["192.0.2.31"])]));
     let old = Arc::clone(&world.director.farm().names[0]);
@@ -261,14 +264,14 @@ fn facts_of_what_was_just_removed_change_nothing() {
 }
 
 #[test]
-fn a_service_that_drains_a_server_over_a_reload_keeps_it_drained() {
+fn service_keeps_server_drained_over_reload() {
     let mut world = World::begin(with(vec![of_web("www.example.com")], vec![]));
     world.learn(Input::Drain { server: name("b"), drain: true });
     world.reload(farm(&[("a", 11)]));
     assert!(world.director.drained().contains(&name("b")), "it may come again");
     world.reload(with(vec![of_web("www.example.com")], vec![]));
     world.learn(Input::Probed { server: name("b"), result: Ok(1) });
-    assert_eq!(world.addresses(0), [up("192.0.2.11"), ("192.0.2.12".into(), State::Draining)]);
+    assert_eq!(world.addresses(0), [up("192.0.2.11"), ("192.0.2.12".into(), ServerState::Draining)]);
     assert_eq!(world.ring(), ["a"]);
 }
 

@@ -9,12 +9,12 @@ fn drainable(world: &World, server: &str) -> Result<Drainable, NotDrainable> {
 #[test]
 fn a_server_of_a_service_is_drained_by_its_name() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
-    let found = |is_drained| Ok(Drainable { name: name("a"), owner: Owner::Service, is_drained });
+    let found = |is_drained| Ok(Drainable { name: name("a"), owner: ServerOwner::Service, is_drained });
     assert_eq!(drainable(&world, "a"), found(false));
     world.learn(Input::Drain { server: name("a"), drain: true });
     assert_eq!(drainable(&world, "a"), found(true));
     let servers = vec!["a".into(), "b".into()];
-    assert_eq!(drainable(&world, "c"), Err(NotDrainable::NoServer(Owner::Service, servers)));
+    assert_eq!(drainable(&world, "c"), Err(NotDrainable::NoServer(ServerOwner::Service, servers)));
     let other = ServerName { service: "other".into(), server: "a".into() };
     assert_eq!(world.director.drainable(&other), Err(NotDrainable::NoOwner));
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::dns::BadRanks;
 use crate::farm::group::MemberChange;
-use crate::farm::membership::{self, Place, Removal};
+use crate::farm::membership::{self, LinkAddress, Removal};
 use crate::node::peers;
 use crate::pool::health::Transition;
 use crate::pool::report::BadReport;
@@ -12,22 +12,22 @@ fn server() -> ServerName {
     ServerName { service: "web".into(), server: "a".into() }
 }
 
-fn health(to: State) -> Event {
-    let reason = (to == State::Down).then_some(Failure::Refused);
-    Event::Health { server: server(), transition: Transition { from: State::Unknown, to, reason } }
+fn health(to: HealthState) -> Event {
+    let reason = (to == HealthState::Down).then_some(Failure::Refused);
+    Event::Health { server: server(), transition: Transition { from: HealthState::Unknown, to, reason } }
 }
 
 fn member(change: MemberChange) -> Event {
     Event::Member { member: server(), change }
 }
 
-fn of_members(event: membership::Event) -> Event {
-    let notice = membership::Notice { service: Some("web".into()), event };
+fn of_members(event: membership::MembershipEvent) -> Event {
+    let notice = membership::ServiceNotice { service: Some("web".into()), event };
     Event::Membership { notice, text: "a moved".into() }
 }
 
-fn place() -> Place {
-    Place { mac: Mac([2, 0, 0, 0, 1, 11]), ifindex: 2 }
+fn place() -> LinkAddress {
+    LinkAddress { mac: Mac([2, 0, 0, 0, 1, 11]), ifindex: 2 }
 }
 
 fn address() -> IpAddr {
@@ -40,9 +40,9 @@ fn of_a_server() -> [(Event, Level, &'static str, &'static str); 21] {
     let wished = |refuses| Event::Wished { server: server(), refuses };
     let reports = |error| Event::Reports { server: server(), error };
     [
-        (health(State::Up), Level::Info, "server_up", "server is up"),
-        (health(State::Down), Level::Warning, "server_down", "server is down"),
-        (health(State::Unknown), Level::Info, "server_unknown", "server is unknown"),
+        (health(HealthState::Up), Level::Info, "server_up", "server is up"),
+        (health(HealthState::Down), Level::Warning, "server_down", "server is down"),
+        (health(HealthState::Unknown), Level::Info, "server_unknown", "server is unknown"),
         (
             Event::NotFound { server: server(), why: "no answer".into() },
             Level::Warning,
@@ -118,8 +118,8 @@ fn what_happens_to_a_server_is_logged_with_its_level_and_its_name() {
         assert_eq!((about.service, about.server), (Some("web"), Some("a")), "{event:?}");
         assert_eq!(event.to_string(), text);
     }
-    assert_eq!(health(State::Down).about().reason.as_deref(), Some("connection refused"));
-    assert_eq!(health(State::Up).about().reason, None);
+    assert_eq!(health(HealthState::Down).about().reason.as_deref(), Some("connection refused"));
+    assert_eq!(health(HealthState::Up).about().reason, None);
 }
 
 #[test]
@@ -158,17 +158,21 @@ fn answers_to_arp_that_may_be_an_attack_or_a_fault_are_warnings() {
     let server = || String::from("a");
     let (from, to) = (place(), place());
     for (event, level, name) in [
-        (membership::Event::Joined { server: server(), place: to }, Level::Info, "server_joined"),
-        (membership::Event::Silent { server: server() }, Level::Warning, "server_silent"),
-        (membership::Event::Returned { server: server() }, Level::Info, "server_returned"),
+        (membership::MembershipEvent::Joined { server: server(), place: to }, Level::Info, "server_joined"),
+        (membership::MembershipEvent::Silent { server: server() }, Level::Warning, "server_silent"),
+        (membership::MembershipEvent::Returned { server: server() }, Level::Info, "server_returned"),
         (
-            membership::Event::Removed { server: server(), why: Removal::Silent },
+            membership::MembershipEvent::Removed { server: server(), why: Removal::Silent },
             Level::Info,
             "server_removed",
         ),
-        (membership::Event::Moved { server: server(), from, to }, Level::Warning, "server_claimed"),
-        (membership::Event::Followed { server: server(), from, to }, Level::Info, "server_moved"),
-        (membership::Event::Rerouted { server: server(), from, to }, Level::Info, "server_rerouted"),
+        (membership::MembershipEvent::Moved { server: server(), from, to }, Level::Warning, "server_claimed"),
+        (membership::MembershipEvent::Followed { server: server(), from, to }, Level::Info, "server_moved"),
+        (
+            membership::MembershipEvent::Rerouted { server: server(), from, to },
+            Level::Info,
+            "server_rerouted",
+        ),
     ] {
         let event = of_members(event);
         assert_eq!((event.level(), event.name()), (level, name));
@@ -181,15 +185,15 @@ fn answers_to_arp_that_may_be_an_attack_or_a_fault_are_warnings() {
 #[test]
 fn links_that_fail_are_warnings_and_links_that_work_are_not() {
     for (now, level, name, text) in [
-        (Link::Gone, Level::Warning, "link_gone", "the interface is gone"),
-        (Link::Down, Level::Warning, "link_down", "the interface is switched off"),
+        (LinkState::Gone, Level::Warning, "link_gone", "the interface is gone"),
+        (LinkState::Down, Level::Warning, "link_down", "the interface is switched off"),
         (
-            Link::NoCarrier,
+            LinkState::NoCarrier,
             Level::Warning,
             "link_no_carrier",
             "the interface has no carrier: look at the cable, or its other end",
         ),
-        (Link::Up, Level::Info, "link_up", "the interface works again"),
+        (LinkState::Up, Level::Info, "link_up", "the interface works again"),
     ] {
         let event = Event::Link { interface: "eth0".into(), now };
         assert_eq!((event.level(), event.name()), (level, name));
@@ -206,36 +210,36 @@ fn links_that_fail_are_warnings_and_links_that_work_are_not() {
 
 #[test]
 fn hosts_that_are_lost_or_disagree_are_warnings_and_hosts_that_return_are_not() {
-    use peers::Notice;
+    use peers::PeerEvent;
     let host = || String::from("b");
     for (notice, level, name) in [
-        (Notice::Heard { host: host() }, Level::Info, "host_heard"),
-        (Notice::Silent { host: host() }, Level::Warning, "host_silent"),
-        (Notice::Left { host: host() }, Level::Warning, "host_left"),
-        (Notice::Returned { host: host() }, Level::Info, "host_returned"),
-        (Notice::Differs { host: host(), generation: 7 }, Level::Warning, "host_differs"),
-        (Notice::Agrees { host: host() }, Level::Info, "host_agrees"),
+        (PeerEvent::Answers { host: host() }, Level::Info, "host_heard"),
+        (PeerEvent::Silent { host: host() }, Level::Warning, "host_silent"),
+        (PeerEvent::Left { host: host() }, Level::Warning, "host_left"),
+        (PeerEvent::Returned { host: host() }, Level::Info, "host_returned"),
+        (PeerEvent::Differs { host: host(), generation: 7 }, Level::Warning, "host_differs"),
+        (PeerEvent::Agrees { host: host() }, Level::Info, "host_agrees"),
     ] {
         let event = Event::Hosts(notice);
         assert_eq!((event.level(), event.name()), (level, name));
         assert_eq!(event.about().host, Some("b"), "{event:?}");
     }
-    let rejoins = Event::Hosts(Notice::Rejoins);
+    let rejoins = Event::Hosts(PeerEvent::Rejoins);
     assert_eq!((rejoins.level(), rejoins.name()), (Level::Warning, "host_rejoins"));
     let at = address();
     for (notice, level, name) in [
-        (Notice::Claimed { address: at }, Level::Info, "address_claimed"),
-        (Notice::Released { address: at, to: Some(host()) }, Level::Info, "address_released"),
-        (Notice::PutOff { address: at }, Level::Warning, "address_put_off"),
-        (Notice::ClaimedTwice { address: at }, Level::Warning, "address_claimed_twice"),
+        (PeerEvent::Claimed { address: at }, Level::Info, "address_claimed"),
+        (PeerEvent::Released { address: at, to: Some(host()) }, Level::Info, "address_released"),
+        (PeerEvent::PutOff { address: at }, Level::Warning, "address_put_off"),
+        (PeerEvent::ClaimedTwice { address: at }, Level::Warning, "address_claimed_twice"),
     ] {
-        let is_given_away = matches!(notice, Notice::Released { .. });
+        let is_given_away = matches!(notice, PeerEvent::Released { .. });
         let event = Event::Hosts(notice);
         assert_eq!((event.level(), event.name()), (level, name));
         let about = event.about();
         assert_eq!((about.address, about.host), (Some(at), is_given_away.then_some("b")), "{event:?}");
     }
-    let twice = Event::Answered { mac: place().mac, notice: Notice::ClaimedTwice { address: at } };
+    let twice = Event::Answered { mac: place().mac, notice: PeerEvent::ClaimedTwice { address: at } };
     assert_eq!((twice.level(), twice.name()), (Level::Warning, "address_claimed_twice"));
     assert_eq!(twice.about().address, Some(at));
 }
@@ -243,7 +247,7 @@ fn hosts_that_are_lost_or_disagree_are_warnings_and_hosts_that_return_are_not() 
 #[test]
 fn a_refused_datagram_is_logged_with_the_address_that_it_came_from() {
     let refusal = crate::node::association::Refusal::Forged;
-    let notice = peers::Notice::Refused { host: Some("b".into()), refusal };
+    let notice = peers::PeerEvent::Refused { host: Some("b".into()), refusal };
     let event = Event::DatagramRefused { from: SocketAddr::new(address(), 7), notice };
     assert_eq!((event.level(), event.name()), (Level::Warning, "datagram_refused"));
     let about = event.about();

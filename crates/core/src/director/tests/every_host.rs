@@ -85,7 +85,7 @@ fn time(director: &mut Director, now: Moment, fills: &mut Fills) -> (Vec<u64>, O
 
 /// News hurry its own reports, and those say nothing of whether others were heard.
 #[test]
-fn a_host_whose_lease_has_lapsed_listens_for_the_time_of_two_reports() {
+fn host_with_lapsed_lease_waits_two_report_intervals() {
     let at = |ms| Moment { ms, lease_holds: false, ..Moment::default() };
     let (mut director, mut fills) = (host(None, at(1_000)), Fills::default());
     let mut given = Vec::new();
@@ -99,7 +99,7 @@ fn a_host_whose_lease_has_lapsed_listens_for_the_time_of_two_reports() {
 }
 
 #[test]
-fn a_restart_forgets_no_host_that_packets_come_from_and_sends_none_to_one_that_was_never_heard() {
+fn restart_keeps_sending_hosts_and_skips_hosts_without_report() {
     let at = |ms| Moment { ms, lease_holds: true, ..Moment::default() };
     let (mut director, mut fills) = (host(None, at(1_000)), Fills::default());
     let mut running = Tables::default();
@@ -169,7 +169,7 @@ fn generation_said(
 
 /// Else the others no longer believe it, or it believes those that go by the file that was refused.
 #[test]
-fn a_host_whose_reload_is_refused_says_that_it_goes_by_the_file_before() {
+fn host_with_refused_reload_reports_old_generation() {
     let at = |ms| Moment { ms, lease_holds: true, ..Moment::default() };
     let (mut director, mut fills) = (host(None, at(1_000)), Fills::default());
     let before = generation_said(&mut director, at(1_000), &mut fills, None);

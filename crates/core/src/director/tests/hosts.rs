@@ -3,7 +3,7 @@
 use super::every_host::{HOSTS, INTERVAL_MS, every_host, host_at};
 use super::*;
 use crate::net::wire::arp_request;
-use crate::pool::State;
+use crate::pool::ServerState;
 
 /// The time between two steps, in milliseconds.
 const STEP_MS: u64 = 50;
@@ -125,7 +125,7 @@ impl Link {
     }
 
     /// How a server is, and why, as this host sees it.
-    fn state(&self, place: usize, server: &str) -> (State, Option<String>) {
+    fn state(&self, place: usize, server: &str) -> (ServerState, Option<String>) {
         let seen = self.nodes[place].director.snapshot().server(&name(server)).unwrap();
         (seen.state, seen.reason.clone())
     }
@@ -173,8 +173,8 @@ impl Link {
     }
 }
 
-fn down(reason: &str) -> (State, Option<String>) {
-    (State::Down, Some(reason.into()))
+fn down(reason: &str) -> (ServerState, Option<String>) {
+    (ServerState::Down, Some(reason.into()))
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn hosts_that_have_found_each_other_all_take_sessions() {
     for place in 0..3 {
         assert_eq!(link.ring(place), ["a", "b", "c"]);
         for (server, _) in HOSTS {
-            assert_eq!(link.state(place, server), (State::Up, None));
+            assert_eq!(link.state(place, server), (ServerState::Up, None));
         }
     }
     assert_eq!(link.owners().len(), 1, "one of them answers for the address");
@@ -197,7 +197,7 @@ fn a_host_that_is_not_up_is_shown_with_the_reason() {
     assert_eq!(link.state(0, "c"), down("it was never heard"));
     link.nodes[2].is_cut_off = false;
     link.pass(8_000);
-    assert_eq!(link.state(0, "c"), (State::Up, None));
+    assert_eq!(link.state(0, "c"), (ServerState::Up, None));
     link.nodes[2].works = false;
     link.pass(5_000);
     assert_eq!(link.state(0, "c"), down("it says that its own server fails"));
@@ -271,7 +271,7 @@ fn a_drained_host_keeps_its_sessions_and_gets_no_new_ones_from_any_other() {
     link.pass(1_000);
     for place in 0..3 {
         assert_eq!(link.ring(place), ["a", "b"]);
-        assert_eq!(link.state(place, "c"), (State::Draining, Some("drained by the operator".into())));
+        assert_eq!(link.state(place, "c"), (ServerState::Draining, Some("drained by the operator".into())));
         let seen = link.nodes[place].director.snapshot();
         let draining: Vec<_> = seen.hosts.iter().map(|host| host.draining.join(" ")).collect();
         assert_eq!(draining, ["", "", "web"]);

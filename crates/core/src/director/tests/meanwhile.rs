@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::farm::network::Network;
-use crate::pool::State;
+use crate::pool::ServerState;
 use alloc::format;
 
 /// A director of two servers whose engine takes its time.
@@ -34,7 +34,7 @@ fn described(world: &World) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_learned_is_in_the_next_change() {
+fn facts_during_a_change_enter_the_next_change() {
     let mut world = slow();
     begin(&mut world, false);
     let (first, shown) = (world.director.awaited(), Arc::clone(world.director.snapshot()));
@@ -47,14 +47,14 @@ fn what_is_learned_is_in_the_next_change() {
     let now = Arc::clone(world.director.snapshot());
     assert_ne!(now.generation, shown.generation, "what is in force is shown at once");
     let states = |server| now.server(&name(server)).unwrap().state;
-    assert_eq!([states("a"), states("b")], [State::Up, State::Draining], "and nothing else");
+    assert_eq!([states("a"), states("b")], [ServerState::Up, ServerState::Draining], "and nothing else");
     finish(&mut world);
-    assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, State::Down);
+    assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, ServerState::Down);
     assert_eq!(world.events().len(), 3, "{:?}", world.events());
 }
 
 #[test]
-fn nothing_is_to_be_done_about_the_time_while_a_change_is_on_its_way() {
+fn pending_change_schedules_no_timer() {
     let mut world = slow();
     begin(&mut world, false);
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
@@ -69,7 +69,7 @@ fn nothing_is_to_be_done_about_the_time_while_a_change_is_on_its_way() {
 }
 
 #[test]
-fn a_reload_takes_nothing_from_what_was_learned_meanwhile() {
+fn reload_keeps_facts_learned_during_its_change() {
     for refusal in [None, Some("no room")] {
         let mut world = slow();
         world.refusal = refusal.map(String::from);
@@ -87,7 +87,7 @@ fn a_reload_takes_nothing_from_what_was_learned_meanwhile() {
         assert!(world.director.drained().contains(&name("a")));
         let snapshot = world.director.snapshot();
         assert!(!snapshot.reloads.pending);
-        assert_eq!(snapshot.server(&name("b")).unwrap().state, State::Down);
+        assert_eq!(snapshot.server(&name("b")).unwrap().state, ServerState::Down);
         // The reload has all that was known when it was ordered.
         world.learn(Input::Probed { server: name("b"), result: Ok(1) });
         finish(&mut world);
@@ -96,7 +96,7 @@ fn a_reload_takes_nothing_from_what_was_learned_meanwhile() {
 }
 
 #[test]
-fn reloads_follow_one_another_whatever_becomes_of_the_first() {
+fn second_reload_follows_failed_or_applied_first() {
     for refusal in [None, Some("no room")] {
         let mut world = slow();
         world.refusal = refusal.map(String::from);
@@ -114,13 +114,13 @@ fn reloads_follow_one_another_whatever_becomes_of_the_first() {
         assert_eq!(described(&world), ["a", "d"]);
         let reloads = &world.director.snapshot().reloads;
         assert_eq!((reloads.done, reloads.refused), if refusal.is_none() { (2, 0) } else { (1, 1) });
-        assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, State::Draining);
+        assert_eq!(world.director.snapshot().server(&name("a")).unwrap().state, ServerState::Draining);
         assert_eq!(world.ring(), [""; 0]);
     }
 }
 
 #[test]
-fn what_was_refused_meanwhile_is_tried_again() {
+fn refused_change_is_retried_after_pending_one() {
     let mut world = slow();
     world.refusal = Some("no room".into());
     begin(&mut world, false);
@@ -143,7 +143,7 @@ fn what_was_refused_meanwhile_is_tried_again() {
 
 /// An engine that has failed half-way holds neither what it was given nor what it had: it says what, and the next change starts there.
 #[test]
-fn what_the_engine_holds_after_a_failure_counts() {
+fn tables_of_engine_count_after_failed_change() {
     for reloads in [false, true] {
         let mut world = slow();
         begin(&mut world, reloads);
@@ -185,7 +185,7 @@ fn the_number_of_a_server_that_comes_back_meanwhile_stays_its_own() {
 
 /// Sessions are swept by the tables in force before others are on their way.
 #[test]
-fn what_is_gone_is_forgotten_before_the_next_change() {
+fn removed_sessions_are_released_before_next_change() {
     let mut world = slow();
     world.reload(farm(&[("b", 12)]));
     world.learn(Input::Drain { server: name("b"), drain: true });
@@ -216,7 +216,7 @@ fn a_link_that_comes_meanwhile_is_tried_and_refused_by_itself() {
 }
 
 #[test]
-fn who_leaves_waits_for_no_tables() {
+fn leaving_host_waits_for_no_tables() {
     let mut world = slow();
     begin(&mut world, false);
     world.learn(Input::Leave);

@@ -189,7 +189,7 @@ fn a_farm_is_put_in_force_and_its_servers_are_probed() {
 }
 
 #[test]
-fn tables_come_before_what_is_said_of_them() {
+fn tables_are_applied_before_announcements() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.learn(Input::Drain { server: name("a"), drain: true });
     assert!(matches!(world.orders[0], Output::Apply(_)), "{:?}", world.orders);
@@ -201,7 +201,7 @@ fn tables_come_before_what_is_said_of_them() {
 }
 
 #[test]
-fn what_is_refused_is_tried_again_though_nothing_else_happens() {
+fn refused_change_is_retried_without_new_facts() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.refusal = Some("no room".into());
     world.learn(Input::Drain { server: name("a"), drain: true });
@@ -215,7 +215,7 @@ fn what_is_refused_is_tried_again_though_nothing_else_happens() {
 }
 
 #[test]
-fn a_refused_reload_leaves_nothing_behind() {
+fn refused_reload_changes_no_state() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     let before = (*world.in_force).clone();
     world.refusal = Some("no such interface".into());
@@ -261,7 +261,7 @@ fn the_number_of_a_server_that_is_gone_waits_for_its_last_session() {
 }
 
 #[test]
-fn what_ran_before_serves_on_until_probes_say_otherwise() {
+fn restored_servers_serve_until_probes_fail() {
     let first = World::serving(&[("a", 11), ("b", 12)]);
     let running = Some((*first.in_force).clone());
     let mut world = World::new(Start { running, ..start(farm(&[("a", 11), ("b", 12), ("c", 13)])) });
@@ -275,7 +275,7 @@ fn what_ran_before_serves_on_until_probes_say_otherwise() {
 }
 
 #[test]
-fn a_server_that_nobody_finds_is_told_of_once() {
+fn unresolved_server_is_reported_once() {
     let mut lost = farm(&[("a", 11), ("b", 12)]);
     lost.services[0].servers[1].mac = None;
     let mut world = World::new(start(lost));
@@ -304,7 +304,7 @@ fn links_that_fail_and_come_back_are_told_of() {
 }
 
 #[test]
-fn a_link_that_the_engine_refuses_holds_nothing_else_up() {
+fn refused_link_blocks_no_other_change() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     for _ in 0..2 {
         world.refusal = Some("no programs there".into());

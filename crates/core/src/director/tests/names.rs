@@ -2,8 +2,8 @@
 
 use super::consumers::{balanced, group, of_its_own, of_web, up, with};
 use super::*;
-use crate::dns::{AddressesOf, BalancedName, Period};
-use crate::pool::{self, State, policy};
+use crate::dns::{AddressesFrom, BalancedName, Period};
+use crate::pool::{self, ServerState, policy};
 
 #[test]
 fn a_name_has_a_living_server_until_all_of_them_fail() {
@@ -41,7 +41,7 @@ fn ranks_of_a_name_without_a_period_are_read_every_five_seconds() {
 /// A name with the service's own addresses, by the load of its servers.
 fn site() -> Farm {
     let mut site =
-        balanced("www.example.com", AddressesOf::Services { names: vec!["web".into()], own: true });
+        balanced("www.example.com", AddressesFrom::Services { names: vec!["web".into()], own: true });
     Arc::make_mut(&mut site).policy = policy::by_name("expected-delay").unwrap();
     let mut farm = with(vec![site], vec![]);
     farm.services[0].servers[0].weight = 3;
@@ -74,13 +74,13 @@ fn a_site_has_the_weight_of_its_living_servers_and_the_mean_of_their_loads() {
         let load = site.load.as_ref().unwrap();
         (site.state, site.weight, load.report, load.age_ms)
     };
-    assert_eq!(seen(&world), (State::Up, 4, report(200), Some(1_000)));
+    assert_eq!(seen(&world), (ServerState::Up, 4, report(200), Some(1_000)));
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
-    assert_eq!(seen(&world).0, State::Up);
+    assert_eq!(seen(&world).0, ServerState::Up);
     assert_eq!((seen(&world).1, seen(&world).2), (3, report(100)), "who fails counts no more");
     world.learn(Input::Drain { server: name("a"), drain: true });
     let down = world.director.snapshot().names.get(0).unwrap().addresses[0].clone();
-    assert_eq!((down.state, down.reason.as_deref()), (State::Down, Some("none of its servers lives")));
+    assert_eq!((down.state, down.reason.as_deref()), (ServerState::Down, Some("none of its servers lives")));
 }
 
 #[test]
@@ -91,8 +91,8 @@ fn servers_of_names_and_members_of_groups_are_drained_by_their_names() {
     world.pass(READY_AFTER_MS + 1);
     let drainable = |world: &World, service, server| world.director.drainable(&named(service, server));
     for (service, server, owner, others) in [
-        ("www.example.com", "192.0.2.21", Owner::Name, &["192.0.2.21", "192.0.2.22"][..]),
-        ("shop", "192.0.2.31", Owner::Group, &["192.0.2.31"]),
+        ("www.example.com", "192.0.2.21", ServerOwner::Name, &["192.0.2.21", "192.0.2.22"][..]),
+        ("shop", "192.0.2.31", ServerOwner::Group, &["192.0.2.31"]),
     ] {
         let found = |is_drained| Ok(Drainable { name: named(service, server), owner, is_drained });
         assert_eq!(drainable(&world, service, server), found(false));
@@ -103,7 +103,7 @@ fn servers_of_names_and_members_of_groups_are_drained_by_their_names() {
     }
     assert_eq!(drainable(&world, "web.example.com", "a"), Err(NotDrainable::OfServices));
     assert_eq!(drainable(&world, "other.example.com", "a"), Err(NotDrainable::NoOwner));
-    assert_eq!(world.addresses(0)[0], ("192.0.2.21".into(), State::Draining));
+    assert_eq!(world.addresses(0)[0], ("192.0.2.21".into(), ServerState::Draining));
     assert!(world.events().contains(&"www.example.com: 192.0.2.21: drained".into()), "{:?}", world.events());
     world.learn(Input::Drain { server: named("www.example.com", "192.0.2.21"), drain: false });
     assert!(world.events().contains(&"www.example.com: 192.0.2.21: no longer drained".into()));
@@ -120,7 +120,7 @@ fn a_name_s_own_server_stays_drained_while_it_is_not_listed() {
     world.reload(own(&["192.0.2.21:80"]));
     world.reload(own(&["192.0.2.21:80", "192.0.2.22:80"]));
     world.own(0, 1, true);
-    assert_eq!(world.addresses(0)[1], ("192.0.2.22".into(), State::Draining));
+    assert_eq!(world.addresses(0)[1], ("192.0.2.22".into(), ServerState::Draining));
     assert!(world.director.drained_of_names().contains(&server));
 }
 
@@ -211,7 +211,7 @@ fn what_changes_for_one_name_is_answered_for_that_name_alone() {
     world.own(1, 0, false);
     let answered: Vec<usize> = world.answers().into_iter().map(|(number, _)| number).collect();
     assert_eq!(answered, [1]);
-    assert_eq!((world.addresses(0)[0].1, world.addresses(1)[0].1), (State::Up, State::Down));
+    assert_eq!((world.addresses(0)[0].1, world.addresses(1)[0].1), (ServerState::Up, ServerState::Down));
     let at_ms = world.director.next_at();
     assert!(at_ms > world.now_ms && at_ms <= world.now_ms + 1_000, "servers are probed on");
 }
@@ -250,7 +250,7 @@ fn what_is_known_of_a_name_s_server_is_known_over_a_reload_that_moves_it() {
     };
     let before = given(&world, 1);
     world.reload(own(&["192.0.2.22:80", "192.0.2.23:80"]));
-    assert_eq!(world.addresses(0), [up("192.0.2.22"), ("192.0.2.23".into(), State::Down)]);
+    assert_eq!(world.addresses(0), [up("192.0.2.22"), ("192.0.2.23".into(), ServerState::Down)]);
     assert!(Arc::ptr_eq(&before, &given(&world, 0)), "and how often it was given");
     assert!(!Arc::ptr_eq(&before, &given(&world, 1)));
 }
@@ -271,7 +271,7 @@ fn how_often_a_service_s_server_was_given_for_a_name_is_counted_on_over_a_reload
 
 #[test]
 fn a_name_of_a_group_has_the_addresses_of_its_members_with_their_weights() {
-    let from = |own| AddressesOf::Services { names: vec!["shop".into()], own };
+    let from = |own| AddressesFrom::Services { names: vec!["shop".into()], own };
     let names = vec![balanced("shop.example.com", from(false)), balanced("site.example.com", from(true))];
     let mut listed = group(&["192.0.2.31", "192.0.2.32", "shop.internal"]);
     let settings = Arc::make_mut(&mut listed);
@@ -295,7 +295,7 @@ fn a_name_of_a_group_has_the_addresses_of_its_members_with_their_weights() {
         world.learn(Input::Member { group: "shop".into(), member: 1, fact });
     }
     let seen = world.director.snapshot().names.get(0).unwrap().addresses[1].clone();
-    assert_eq!((seen.state, seen.reason.as_deref()), (State::Down, Some("connection refused")));
+    assert_eq!((seen.state, seen.reason.as_deref()), (ServerState::Down, Some("connection refused")));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::farm::membership::{Place, ServerRoute};
+use crate::farm::membership::{LinkAddress, ServerRoute};
 
 /// A farm whose servers are behind tunnels: one far away, one on a link.
 fn tunnels(directors: &[&str]) -> Farm {
@@ -12,9 +12,9 @@ fn tunnels(directors: &[&str]) -> Farm {
 }
 
 #[test]
-fn paths_lead_over_gateways_whose_mac_is_known() {
+fn probe_paths_use_gateways_with_known_mac() {
     let around = Paths::default().surroundings(&tunnels(&["192.0.2.2"]), &network(), &BTreeMap::new());
-    let place = Place { mac: Mac([2, 0, 0, 0, 1, 1]), ifindex: 2 };
+    let place = LinkAddress { mac: Mac([2, 0, 0, 0, 1, 1]), ifindex: 2 };
     let hop = ServerRoute { place, own: ip("192.0.2.2"), tunnel: ip("192.0.2.2"), mtu: 1500, on_link: false };
     assert_eq!(around.hops, [(ip("203.0.113.9"), hop)].into(), "of the other no MAC is known");
 }
@@ -29,7 +29,7 @@ fn tunnels_come_from_an_address_that_the_farm_lists() {
 }
 
 #[test]
-fn a_path_mtu_counts_if_it_is_less_and_for_a_while() {
+fn lower_path_mtu_applies_until_expiry() {
     let mut world = World::new(start(tunnels(&["192.0.2.2"])));
     world.pass(0);
     let mtu_of = |world: &World| {
@@ -74,7 +74,7 @@ fn next_hops_are_asked_for_at_their_pace() {
 }
 
 #[test]
-fn the_address_towards_a_server_stays_while_this_host_has_it() {
+fn source_address_to_server_is_kept_while_configured() {
     let mut farm = farm(&[("far", 9)]);
     let service = &mut farm.services[0];
     service.method = farm::Method::Nat;

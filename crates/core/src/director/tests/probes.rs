@@ -132,7 +132,7 @@ fn a_server_that_can_not_be_found_is_down_with_the_reason() {
         let mut world = World::new(start(farm));
         world.pass(0);
         let seen = world.director.snapshot().server(&name("a")).unwrap().clone();
-        assert_eq!(seen.state, crate::pool::State::Down);
+        assert_eq!(seen.state, crate::pool::ServerState::Down);
         seen.reason.unwrap()
     };
     let without_mac = |method, server, vip| {

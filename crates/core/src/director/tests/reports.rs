@@ -1,8 +1,8 @@
 //! What servers say of their load, and what becomes of it.
 
 use super::*;
-use crate::pool::State;
-use crate::pool::report::{BadReport, Claim, Report};
+use crate::pool::ServerState;
+use crate::pool::report::{AdminState, BadReport, Report};
 use crate::pool::{ReportKind, Reporting};
 
 fn asked(policy: &'static str) -> Farm {
@@ -77,14 +77,17 @@ fn each_server_is_asked_at_its_own_address_once_in_an_interval() {
 }
 
 #[test]
-fn a_server_gets_as_much_as_it_wants_while_its_report_is_young() {
+fn fresh_report_sets_requested_weight() {
     let mut world = World::asking("round-robin");
     world.reported("b", Ok(says(52)));
     assert_eq!(world.turns(), [("a".into(), 2), ("b".into(), 1)]);
-    world.reported("b", Ok(Report { claim: Some(Claim::Refuses), ..says(52) }));
+    world.reported("b", Ok(Report { claim: Some(AdminState::Drain), ..says(52) }));
     assert_eq!(world.ring(), ["a"]);
     let seen = world.director.snapshot().server(&name("b")).unwrap().clone();
-    assert_eq!((seen.state, seen.reason.as_deref()), (State::Draining, Some("drained by its own report")));
+    assert_eq!(
+        (seen.state, seen.reason.as_deref()),
+        (ServerState::Draining, Some("drained by its own report"))
+    );
     world.reported("b", Ok(says(0)));
     assert_eq!(world.ring(), ["a"], "0 % is nothing, too");
     world.reported("b", Err(BadReport::Absurd));
@@ -101,7 +104,7 @@ fn a_server_gets_as_much_as_it_wants_while_its_report_is_young() {
 
 #[test]
 fn reports_alone_never_empty_a_service() {
-    let refuses = || Ok(Report { claim: Some(Claim::Refuses), ..Report::default() });
+    let refuses = || Ok(Report { claim: Some(AdminState::Drain), ..Report::default() });
     let mut world = World::asking("round-robin");
     world.reported("a", refuses());
     assert_eq!(world.ring(), ["b"]);
@@ -109,7 +112,7 @@ fn reports_alone_never_empty_a_service() {
     assert_eq!(world.ring(), ["a", "b"], "nobody is better than the others");
     assert!(world.director.snapshot().services[0].degraded);
     let state = |world: &World, server| world.director.snapshot().server(&name(server)).unwrap().state;
-    assert_eq!((state(&world, "a"), state(&world, "b")), (State::Up, State::Up));
+    assert_eq!((state(&world, "a"), state(&world, "b")), (ServerState::Up, ServerState::Up));
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
     world.pass(0);
     assert_eq!(world.ring(), ["a"], "who works and refuses is better than who has failed");
@@ -121,7 +124,7 @@ fn reports_alone_never_empty_a_service() {
 fn a_report_never_makes_a_server_up() {
     let mut world = World::asking("round-robin");
     world.learn(Input::Probed { server: name("b"), result: Err(Failure::Refused) });
-    world.reported("b", Ok(Report { claim: Some(Claim::Takes), ..says(100) }));
+    world.reported("b", Ok(Report { claim: Some(AdminState::Ready), ..says(100) }));
     assert_eq!(world.ring(), ["a"]);
 }
 

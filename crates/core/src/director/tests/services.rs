@@ -117,7 +117,10 @@ fn a_server_of_weight_zero_is_shown_as_draining() {
         world.learn(Input::Probed { server: name(server), result: Ok(1) });
     }
     let seen = world.director.snapshot().server(&name("a")).unwrap();
-    assert_eq!((seen.state, seen.reason.as_deref()), (crate::pool::State::Draining, Some("its weight is 0")));
+    assert_eq!(
+        (seen.state, seen.reason.as_deref()),
+        (crate::pool::ServerState::Draining, Some("its weight is 0"))
+    );
     assert_eq!(world.ring(), ["b"]);
 }
 

@@ -35,7 +35,7 @@ fn turns(a: usize, b: usize) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn who_comes_back_rises_by_tenths() {
+fn returning_server_rises_by_tenths() {
     let mut world = World::new(start(slow(&[("a", 11), ("b", 12)])));
     world.pass(0);
     world.probed("a", true);
@@ -68,7 +68,7 @@ fn who_comes_back_rises_by_tenths() {
 }
 
 #[test]
-fn without_slow_start_who_comes_back_is_whole_at_once() {
+fn returning_server_without_slow_start_has_full_weight() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.probed("b", false);
     assert_eq!(world.turns(), turns(1, 0));
@@ -84,7 +84,7 @@ fn gcd(tenths: usize) -> usize {
 }
 
 #[test]
-fn who_joins_a_farm_in_force_rises_and_a_reload_without_it_ends_that() {
+fn joining_server_rises_until_reload_disables_slow_start() {
     let mut world = World::new(start(slow(&[("a", 11)])));
     world.pass(0);
     world.probed("a", true);

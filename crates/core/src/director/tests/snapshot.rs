@@ -1,7 +1,7 @@
 //! What a director shows: what is in force, whole, whatever is on its way.
 
 use super::*;
-use crate::pool::State;
+use crate::pool::ServerState;
 use crate::pool::signals::Signals;
 
 /// What a snapshot tells that a reload changes.
@@ -16,7 +16,7 @@ fn told(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
 }
 
 #[test]
-fn in_the_middle_of_a_reload_what_is_in_force_is_shown() {
+fn snapshot_during_reload_shows_applied_farm() {
     for refusal in [None, Some("no room")] {
         let mut world = World::serving(&[("a", 11), ("b", 12)]);
         let before = Arc::clone(world.director.snapshot());
@@ -48,7 +48,7 @@ fn in_the_middle_of_a_reload_what_is_in_force_is_shown() {
 }
 
 #[test]
-fn a_refused_change_shows_what_is_in_force_and_what_is_wanted() {
+fn snapshot_after_refusal_shows_applied_and_wanted_generation() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     let before = world.director.snapshot().generation;
     world.refusal = Some("no room".into());
@@ -56,7 +56,7 @@ fn a_refused_change_shows_what_is_in_force_and_what_is_wanted() {
     let shown = Arc::clone(world.director.snapshot());
     assert_eq!((shown.generation, shown.wanted), (before, before + 1));
     assert_eq!(shown.plan.tables, world.in_force);
-    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(State::Draining));
+    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(ServerState::Draining));
     world.pass(RETRY_MS);
     let shown = world.director.snapshot();
     assert_eq!(shown.generation, shown.wanted);
@@ -64,7 +64,7 @@ fn a_refused_change_shows_what_is_in_force_and_what_is_wanted() {
 }
 
 #[test]
-fn what_changes_no_table_makes_no_generation() {
+fn fact_without_table_change_makes_no_generation() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.learn(Input::Network(Box::new(network())));
     let before = Arc::clone(world.director.snapshot());
@@ -79,7 +79,7 @@ fn what_changes_no_table_makes_no_generation() {
     }
     let shown = Arc::clone(world.director.snapshot());
     assert_eq!((shown.generation, shown.wanted), (before.generation, before.generation));
-    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(State::Up));
+    assert_eq!(shown.server(&name("a")).map(|server| server.state), Some(ServerState::Up));
     world.pass(RETRY_MS);
     assert_eq!(world.applied, applied + 1);
 }
@@ -105,7 +105,7 @@ fn a_reload_that_never_reached_the_engine_is_told_of() {
 }
 
 #[test]
-fn a_snapshot_is_made_when_something_has_changed() {
+fn snapshot_is_rebuilt_only_after_changes() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.pass(1_000);
     let before = Arc::clone(world.director.snapshot());
@@ -116,9 +116,9 @@ fn a_snapshot_is_made_when_something_has_changed() {
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
     let shown = Arc::clone(world.director.snapshot());
     let server = shown.server(&name("a")).unwrap();
-    assert_eq!((server.state, server.reason.as_deref()), (State::Down, Some("connection refused")));
+    assert_eq!((server.state, server.reason.as_deref()), (ServerState::Down, Some("connection refused")));
     assert_eq!((server.probe_failures, server.signals.latency_us), (1, Some(7)));
-    assert_eq!(before.server(&name("a")).map(|server| server.state), Some(State::Up));
+    assert_eq!(before.server(&name("a")).map(|server| server.state), Some(ServerState::Up));
     // What only goes on is looked at once a second.
     world.learn(Input::Probed { server: name("b"), result: Ok(9) });
     world.pass(1_000);
@@ -126,7 +126,7 @@ fn a_snapshot_is_made_when_something_has_changed() {
 }
 
 #[test]
-fn what_is_known_of_a_server_is_told_with_it() {
+fn snapshot_of_server_includes_its_signals() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     let due: Vec<u16> = world.director.due_counts(world.now_ms).collect();
     assert_eq!(due, [1, 2]);
@@ -162,11 +162,11 @@ fn a_server_that_fails_is_shown_with_its_last_failure_and_how_often_it_has_chang
         let server = world.director.snapshot().server(&name("a")).unwrap().clone();
         (server.state, server.probe_error, server.probe_failures, server.state_changes)
     };
-    assert_eq!(shown(&world), (State::Up, None, 0, 1));
+    assert_eq!(shown(&world), (ServerState::Up, None, 0, 1));
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Timeout) });
     world.pass(1_000);
-    assert_eq!(shown(&world), (State::Down, Some("no answer in time".into()), 2, 2));
+    assert_eq!(shown(&world), (ServerState::Down, Some("no answer in time".into()), 2, 2));
     world.learn(Input::Probed { server: name("a"), result: Ok(1) });
-    assert_eq!(shown(&world), (State::Up, None, 2, 3), "what is over is not shown");
+    assert_eq!(shown(&world), (ServerState::Up, None, 2, 3), "what is over is not shown");
 }

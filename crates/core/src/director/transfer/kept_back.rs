@@ -18,7 +18,7 @@ const UNSEEN_MS: u64 = 60_000;
 /// Connections that somebody here has, and that no server has meanwhile. `F` is a client's segment.
 #[derive(Debug)]
 pub struct KeptBack<F> {
-    connections: BTreeMap<SessionKey, Kept<F>>,
+    connections: BTreeMap<SessionKey, BufferedSegments<F>>,
     /// Segments of all together.
     kept: usize,
     /// Connections that the sweep has met with nobody, and when it did so first, in milliseconds. One of them may be somebody's yet:
@@ -33,7 +33,7 @@ impl<F> Default for KeptBack<F> {
 }
 
 #[derive(Debug)]
-struct Kept<F> {
+struct BufferedSegments<F> {
     since_ms: u64,
     segments: Vec<F>,
 }
@@ -42,7 +42,7 @@ impl<F> KeptBack<F> {
     /// Somebody has a connection from now on, until he has done something about it.
     pub fn begin(&mut self, key: SessionKey, now_ms: u64) {
         self.orphans.remove(&key);
-        let new = || Kept { since_ms: now_ms, segments: Vec::new() };
+        let new = || BufferedSegments { since_ms: now_ms, segments: Vec::new() };
         self.connections.entry(key).or_insert_with(new).since_ms = now_ms;
     }
 
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_follows_in_its_order() {
+    fn buffered_segments_are_replayed_in_order() {
         let mut all = KeptBack::default();
         assert_eq!(all.keep(&key(1), 1), Some(1), "it has a server");
         all.begin(key(1), 0);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_all_is_bounded() {
+    fn buffered_segments_are_bounded() {
         let mut all = KeptBack::default();
         let connections = KEPT_OF_ALL_MAX as u16 / KEPT_MAX as u16 + 1;
         for port in 0..connections {

@@ -4,9 +4,9 @@
 //! network says by [`Transfer::handle`] what came of it, or that [`Transfer::deadline_ms`] has passed. What doesn't belong to the step
 //! that it is at came late, or twice, and changes nothing.
 //!
-//! Exactly one has the connection at any time. It is this host's while it has a socket of it; from [`Order::Export`] on it is nobody's,
+//! Exactly one has the connection at any time. It is this host's while it has a socket of it; from [`TransferOrder::Export`] on it is nobody's,
 //! and its client's packets are kept back, until the server says that it is its own. Who was never answered for certain doesn't take it
-//! back: the server may have it. It comes back by [`Order::Restore`] only where the server has said that it has none of it, or was
+//! back: the server may have it. It comes back by [`TransferOrder::Restore`] only where the server has said that it has none of it, or was
 //! never told.
 
 mod kept_back;
@@ -17,7 +17,7 @@ mod tests;
 pub use kept_back::KeptBack;
 
 use crate::node::lccp::ErrorCode;
-use step::{Round, Step, Then, Told};
+use step::{AfterRestore, PeerKnowledge, RequestRound, TransferState};
 
 /// How long a client may take to say what it wants, and the longest that anything else may take, in milliseconds.
 pub const PATIENCE_MS: u64 = 10_000;
@@ -31,52 +31,52 @@ const DISPATCHES_MS: &[u64] = &[40, 60];
 
 /// What is to be done about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Look whether its server answers its next request after all: [`Input::Stays`] or [`Input::Leaves`].
+pub enum TransferOrder {
+    /// Look whether its server answers its next request after all: [`TransferInput::Stays`] or [`TransferInput::Leaves`].
     Look,
-    /// It does: send the request on to it. [`Input::Done`].
+    /// It does: send the request on to it. [`TransferInput::Done`].
     Pass,
-    /// Wait for a place in this room, and leave that which it has. [`Input::Seated`].
-    TakePlace(Room),
-    /// Ask its server to let it go. [`Input::Said`], or [`Input::Unheard`].
+    /// Wait for a place in this room, and leave that which it has. [`TransferInput::Admitted`].
+    TakePlace(Quota),
+    /// Ask its server to let it go. [`TransferInput::Answered`], or [`TransferInput::Unheard`].
     Release,
-    /// Read until it is clear what the client wants: [`Input::Wanted`], [`Input::Refused`] or [`Input::Left`].
+    /// Read until it is clear what the client wants: [`TransferInput::Wanted`], [`TransferInput::Refused`] or [`TransferInput::Left`].
     Read,
-    /// Ask the node that decides for all. [`Input::Said`], [`Input::Unheard`], or [`Input::Undispatched`].
+    /// Ask the node that decides for all. [`TransferInput::Answered`], [`TransferInput::Unheard`], or [`TransferInput::Undispatched`].
     Dispatch,
-    /// Choose its server, and keep back what the client says from then on: [`Input::Chosen`] or [`Input::Unserved`].
+    /// Choose its server, and keep back what the client says from then on: [`TransferInput::Chosen`] or [`TransferInput::Unserved`].
     Choose,
-    /// Take its socket out of the kernel: [`Input::Exported`] or [`Input::NotExported`].
+    /// Take its socket out of the kernel: [`TransferInput::Exported`] or [`TransferInput::NotExported`].
     Export,
-    /// Give it to the server, from the first byte on that is missing there. [`Input::Said`].
+    /// Give it to the server, from the first byte on that is missing there. [`TransferInput::Answered`].
     Offer {
         /// Counted from the beginning of what was exported.
         missing: u32,
     },
-    /// Wait for what a node answers: [`Input::Released`], [`Input::Advised`], [`Input::Acknowledged`] or [`Input::Denied`].
+    /// Wait for what a node answers: [`TransferInput::Released`], [`TransferInput::Advised`], [`TransferInput::Acknowledged`] or [`TransferInput::Denied`].
     Listen,
-    /// Send on to the server what the client says, and before that what was exported, if it is to be `replayed`. [`Input::Committed`].
+    /// Send on to the server what the client says, and before that what was exported, if it is to be `replayed`. [`TransferInput::Committed`].
     Commit {
         /// Nobody has said that the server has it.
         replayed: bool,
     },
-    /// Make a socket of it on this host: of what was exported, or of what its server has let go. [`Input::Restored`].
+    /// Make a socket of it on this host: of what was exported, or of what its server has let go. [`TransferInput::Restored`].
     Restore,
-    /// What the client says comes to this host's socket from now on. [`Input::Done`].
+    /// What the client says comes to this host's socket from now on. [`TransferInput::Done`].
     Keep,
-    /// Connect to the server, as its bytes are to be carried: [`Input::Reached`].
+    /// Connect to the server, as its bytes are to be carried: [`TransferInput::Reached`].
     Reach,
-    /// Say a last word, and hang up. [`Input::Done`].
-    Answer(Word),
-    /// Leave it with the server that has it. [`Input::Done`].
+    /// Say a last word, and hang up. [`TransferInput::Done`].
+    Answer(FinalResponse),
+    /// Leave it with the server that has it. [`TransferInput::Done`].
     Return,
-    /// Tell its client that it is over: it can't be had from the server that has it. [`Input::Done`].
+    /// Tell its client that it is over: it can't be had from the server that has it. [`TransferInput::Done`].
     End,
 }
 
 /// Who shares places. There are so many in each, and who holds most of them gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum Quota {
     /// Connections that are read, for a while that is bounded.
     Reading,
     /// Those whose bytes are carried, which may last.
@@ -85,7 +85,7 @@ pub enum Room {
 
 /// The last that a client hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum FinalResponse {
     /// An answer with this status.
     Status(u16),
     /// Status 408, if what it has said is text; else nothing.
@@ -98,7 +98,7 @@ pub enum Word {
 
 /// What came of an order, or happened meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum TransferInput {
     /// The deadline has passed.
     Timer,
     /// Somebody else needs its place more.
@@ -110,9 +110,9 @@ pub enum Input {
     /// Other servers do.
     Leaves,
     /// It has a place.
-    Seated,
+    Admitted,
     /// A node was told, and will answer.
-    Said,
+    Answered,
     /// The node that would have to be told isn't heard.
     Unheard,
     /// No other node decides.
@@ -134,7 +134,7 @@ pub enum Input {
         hello: bool,
     },
     /// Nobody should act on what the client says.
-    Refused(Word),
+    Refused(FinalResponse),
     /// The client is gone.
     Left,
     /// It has a server.
@@ -163,15 +163,15 @@ pub enum Input {
 
 /// What there is to count or to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum TransferEvent {
     /// A server was asked to let it go.
-    ReleaseAsked,
+    ReleaseRequested,
     /// That did.
     Released,
     /// It is at work there, and is asked for again when its client repeats itself.
     Busy,
     /// The node that decides for all was asked.
-    DispatchAsked,
+    DispatchRequested,
     /// It named a server.
     Advised,
     /// It didn't, so that this host decides.
@@ -190,15 +190,15 @@ pub enum Notice {
     /// All is decided about it.
     Settled {
         /// What became of it.
-        outcome: Outcome,
+        outcome: TransferOutcome,
         /// What its client is told, if it is told anything.
-        word: Option<Word>,
+        word: Option<FinalResponse>,
     },
 }
 
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TransferOutcome {
     /// It is a server's, or is lost on the way to one.
     Given,
     /// Its bytes are carried, or would be if its server could be reached.
@@ -222,7 +222,7 @@ pub enum Outcome {
 /// One connection in motion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    step: Step,
+    step: TransferState,
     deadline_ms: u64,
     /// Whether a cookie vouches for its first segments, so that a server makes a socket of them that nobody has told it of.
     vouched: bool,
@@ -235,24 +235,24 @@ pub struct Transfer {
 impl Transfer {
     /// Of a connection whose client is to be read. A cookie vouches for its first segments.
     pub fn accepted(now_ms: u64) -> Transfer {
-        Transfer::at(Step::Reading, true, now_ms)
+        Transfer::at(TransferState::Reading, true, now_ms)
     }
 
     /// Of a connection that a server has, and whose next request others may be for.
     pub fn moving(now_ms: u64) -> Transfer {
-        Transfer::at(Step::Looking, false, now_ms)
+        Transfer::at(TransferState::Looking, false, now_ms)
     }
 
-    fn at(step: Step, vouched: bool, now_ms: u64) -> Transfer {
+    fn at(step: TransferState, vouched: bool, now_ms: u64) -> Transfer {
         Transfer { step, deadline_ms: now_ms + step.patience_ms(), vouched, hello: false, len: 0 }
     }
 
     /// What is to be done now; nothing once all is done.
-    pub fn order(&self) -> Option<Order> {
+    pub fn order(&self) -> Option<TransferOrder> {
         self.step.order()
     }
 
-    /// When [`Input::Timer`] is due, in milliseconds.
+    /// When [`TransferInput::Timer`] is due, in milliseconds.
     pub fn deadline_ms(&self) -> u64 {
         self.deadline_ms
     }
@@ -263,7 +263,7 @@ impl Transfer {
     }
 
     /// Takes in what came of an order, or happened meanwhile.
-    pub fn handle(&mut self, now_ms: u64, input: Input) -> Option<Notice> {
+    pub fn handle(&mut self, now_ms: u64, input: TransferInput) -> Option<TransferEvent> {
         let (step, notice) = self.next(input)?;
         if step.begins_after(&self.step) {
             self.deadline_ms = now_ms + step.patience_ms();
@@ -273,165 +273,217 @@ impl Transfer {
     }
 
     /// The next step, if an input leads to one.
-    fn next(&mut self, input: Input) -> Option<(Step, Option<Notice>)> {
+    fn next(&mut self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         match (self.step, input) {
-            (step, Input::Crowded) if step.gives_way() => Some(self.give_way()),
-            (Step::Looking | Step::Seating(Room::Reading) | Step::Releasing(_), _) => {
-                self.leave_server(input)
+            (step, TransferInput::Crowded) if step.gives_way() => Some(self.give_way()),
+            (
+                TransferState::Looking | TransferState::Seating(Quota::Reading) | TransferState::Releasing(_),
+                _,
+            ) => self.leave_server(input),
+            (TransferState::Reading, _) => self.read(input),
+            (TransferState::Dispatching(_) | TransferState::Choosing { .. }, _) => self.choose(input),
+            (TransferState::Exporting | TransferState::Offered { .. } | TransferState::Committing(_), _) => {
+                self.give(input)
             }
-            (Step::Reading, _) => self.read(input),
-            (Step::Dispatching(_) | Step::Choosing { .. }, _) => self.choose(input),
-            (Step::Exporting | Step::Offered { .. } | Step::Committing(_), _) => self.give(input),
-            (Step::Restoring(then), Input::Restored(true)) => Some((Step::Keeping(then), None)),
-            (Step::Restoring(Then::Read), Input::Restored(false) | Input::Timer) => Some(unmoved()),
+            (TransferState::Restoring(then), TransferInput::Restored(true)) => {
+                Some((TransferState::Keeping(then), None))
+            }
+            (
+                TransferState::Restoring(AfterRestore::Read),
+                TransferInput::Restored(false) | TransferInput::Timer,
+            ) => Some(unmoved()),
             // It is lost: the server hasn't it either.
-            (Step::Restoring(_), Input::Restored(false) | Input::Timer) => {
-                Some((Step::Keeping(Then::HangUp), settled(Outcome::Given, None)))
+            (TransferState::Restoring(_), TransferInput::Restored(false) | TransferInput::Timer) => {
+                Some((TransferState::Keeping(AfterRestore::HangUp), settled(TransferOutcome::Given, None)))
             }
-            (Step::Keeping(then), Input::Done | Input::Timer) => Some((then.step(), None)),
-            (Step::Seating(Room::Carrying), Input::Seated) => Some((Step::Reaching, None)),
-            (Step::Reaching, Input::Reached(true)) => Some((Step::Over, settled(Outcome::Carried, None))),
-            (Step::Reaching, Input::Reached(false)) | (Step::Reaching | Step::Seating(_), Input::Timer) => {
-                Some(last_word(Outcome::Carried, Word::Status(502)))
+            (TransferState::Keeping(then), TransferInput::Done | TransferInput::Timer) => {
+                Some((then.step(), None))
             }
-            (Step::Passing | Step::Returning, Input::Done | Input::Timer) => {
-                Some((Step::Over, settled(Outcome::Returned, None)))
+            (TransferState::Seating(Quota::Carrying), TransferInput::Admitted) => {
+                Some((TransferState::Reaching, None))
             }
-            (Step::Answering(_) | Step::Ending, Input::Done | Input::Timer) => Some((Step::Over, None)),
+            (TransferState::Reaching, TransferInput::Reached(true)) => {
+                Some((TransferState::Over, settled(TransferOutcome::Carried, None)))
+            }
+            (TransferState::Reaching, TransferInput::Reached(false))
+            | (TransferState::Reaching | TransferState::Seating(_), TransferInput::Timer) => {
+                Some(last_word(TransferOutcome::Carried, FinalResponse::Status(502)))
+            }
+            (
+                TransferState::Passing | TransferState::Returning,
+                TransferInput::Done | TransferInput::Timer,
+            ) => Some((TransferState::Over, settled(TransferOutcome::Returned, None))),
+            (
+                TransferState::Answering(_) | TransferState::Ending,
+                TransferInput::Done | TransferInput::Timer,
+            ) => Some((TransferState::Over, None)),
             _ => None,
         }
     }
 
     /// Somebody else gets its place.
-    fn give_way(&self) -> (Step, Option<Notice>) {
-        let crowded = settled(Outcome::Crowded, None);
+    fn give_way(&self) -> (TransferState, Option<TransferEvent>) {
+        let crowded = settled(TransferOutcome::Crowded, None);
         match self.step {
             // It was settled before.
-            Step::Answering(_) => (Step::Over, None),
+            TransferState::Answering(_) => (TransferState::Over, None),
             // Its packets may be kept back already.
-            Step::Choosing { .. } => (Step::Keeping(Then::Answer(Word::Reset)), crowded),
-            _ => (Step::Answering(Word::Reset), crowded),
+            TransferState::Choosing { .. } => {
+                (TransferState::Keeping(AfterRestore::Answer(FinalResponse::Reset)), crowded)
+            }
+            _ => (TransferState::Answering(FinalResponse::Reset), crowded),
         }
     }
 
     /// While a server has it.
-    fn leave_server(&self, input: Input) -> Option<(Step, Option<Notice>)> {
+    fn leave_server(&self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         Some(match (self.step, input) {
-            (Step::Looking, Input::Stays) => (Step::Passing, None),
-            (Step::Looking, Input::Leaves) => (Step::Seating(Room::Reading), None),
+            (TransferState::Looking, TransferInput::Stays) => (TransferState::Passing, None),
+            (TransferState::Looking, TransferInput::Leaves) => (TransferState::Seating(Quota::Reading), None),
             // Its client says again what it wants.
-            (Step::Looking | Step::Seating(_), Input::Timer) => (Step::Returning, None),
-            (Step::Seating(_), Input::Seated) => (Step::Releasing(Round::FIRST), None),
-            (Step::Releasing(round), Input::Said) => {
-                (Step::Releasing(round.said()?), round.is_first().then_some(Notice::ReleaseAsked))
+            (TransferState::Looking | TransferState::Seating(_), TransferInput::Timer) => {
+                (TransferState::Returning, None)
             }
-            (Step::Releasing(_), Input::Released) => (Step::Restoring(Then::Read), Some(Notice::Released)),
-            (Step::Releasing(_), Input::Denied(ErrorCode::Busy)) => (Step::Returning, Some(Notice::Busy)),
-            (Step::Releasing(_), Input::Denied(_) | Input::Unheard) => unmoved(),
-            (Step::Releasing(round), Input::Timer) => match round.next(RELEASES_MS) {
-                Some(round) => (Step::Releasing(round), None),
+            (TransferState::Seating(_), TransferInput::Admitted) => {
+                (TransferState::Releasing(RequestRound::FIRST), None)
+            }
+            (TransferState::Releasing(round), TransferInput::Answered) => (
+                TransferState::Releasing(round.sent()?),
+                round.is_first().then_some(TransferEvent::ReleaseRequested),
+            ),
+            (TransferState::Releasing(_), TransferInput::Released) => {
+                (TransferState::Restoring(AfterRestore::Read), Some(TransferEvent::Released))
+            }
+            (TransferState::Releasing(_), TransferInput::Denied(ErrorCode::Busy)) => {
+                (TransferState::Returning, Some(TransferEvent::Busy))
+            }
+            (TransferState::Releasing(_), TransferInput::Denied(_) | TransferInput::Unheard) => unmoved(),
+            (TransferState::Releasing(round), TransferInput::Timer) => match round.next(RELEASES_MS) {
+                Some(round) => (TransferState::Releasing(round), None),
                 None => unmoved(),
             },
             _ => return None,
         })
     }
 
-    fn read(&mut self, input: Input) -> Option<(Step, Option<Notice>)> {
+    fn read(&mut self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
         Some(match input {
-            Input::Wanted { hello } => {
+            TransferInput::Wanted { hello } => {
                 self.hello = hello;
-                (Step::Dispatching(Round::FIRST), None)
+                (TransferState::Dispatching(RequestRound::FIRST), None)
             }
-            Input::Refused(word) => last_word(Outcome::Refused, word),
-            Input::Timer => last_word(Outcome::Late, Word::TimedOut),
-            Input::Left => (Step::Over, settled(Outcome::Left, None)),
+            TransferInput::Refused(word) => last_word(TransferOutcome::Refused, word),
+            TransferInput::Timer => last_word(TransferOutcome::Late, FinalResponse::TimedOut),
+            TransferInput::Left => (TransferState::Over, settled(TransferOutcome::Left, None)),
             _ => return None,
         })
     }
 
-    fn choose(&self, input: Input) -> Option<(Step, Option<Notice>)> {
-        let own = Step::Choosing { advised: false };
-        let unserved = if self.hello { Word::Reset } else { Word::Status(503) };
+    fn choose(&self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
+        let own = TransferState::Choosing { advised: false };
+        let unserved = if self.hello { FinalResponse::Reset } else { FinalResponse::Status(503) };
         Some(match (self.step, input) {
-            (Step::Dispatching(round), Input::Said) => {
-                (Step::Dispatching(round.said()?), round.is_first().then_some(Notice::DispatchAsked))
+            (TransferState::Dispatching(round), TransferInput::Answered) => (
+                TransferState::Dispatching(round.sent()?),
+                round.is_first().then_some(TransferEvent::DispatchRequested),
+            ),
+            (TransferState::Dispatching(_), TransferInput::Undispatched) => (own, None),
+            (TransferState::Dispatching(_), TransferInput::Advised) => {
+                (TransferState::Choosing { advised: true }, Some(TransferEvent::Advised))
             }
-            (Step::Dispatching(_), Input::Undispatched) => (own, None),
-            (Step::Dispatching(_), Input::Advised) => {
-                (Step::Choosing { advised: true }, Some(Notice::Advised))
+            (TransferState::Dispatching(_), TransferInput::Unheard | TransferInput::Denied(_)) => {
+                (own, Some(TransferEvent::Alone { silent: false }))
             }
-            (Step::Dispatching(_), Input::Unheard | Input::Denied(_)) => {
-                (own, Some(Notice::Alone { silent: false }))
-            }
-            (Step::Dispatching(round), Input::Timer) => match round.next(DISPATCHES_MS) {
-                Some(round) => (Step::Dispatching(round), None),
-                None => (own, Some(Notice::Alone { silent: true })),
+            (TransferState::Dispatching(round), TransferInput::Timer) => match round.next(DISPATCHES_MS) {
+                Some(round) => (TransferState::Dispatching(round), None),
+                None => (own, Some(TransferEvent::Alone { silent: true })),
             },
-            (Step::Choosing { advised }, Input::Chosen { takes, advised: believed }) => {
-                let step = if takes { Step::Exporting } else { Step::Keeping(Then::Carry) };
-                (step, (advised && !believed).then_some(Notice::Unbelieved))
+            (TransferState::Choosing { advised }, TransferInput::Chosen { takes, advised: believed }) => {
+                let step = if takes {
+                    TransferState::Exporting
+                } else {
+                    TransferState::Keeping(AfterRestore::Carry)
+                };
+                (step, (advised && !believed).then_some(TransferEvent::Unbelieved))
             }
-            (Step::Choosing { .. }, Input::Unserved) => last_word(Outcome::Unserved, unserved),
+            (TransferState::Choosing { .. }, TransferInput::Unserved) => {
+                last_word(TransferOutcome::Unserved, unserved)
+            }
             // It may be chosen yet, and is kept back then.
-            (Step::Choosing { .. }, Input::Timer) => {
-                (Step::Keeping(Then::Answer(unserved)), settled(Outcome::Unserved, Some(unserved)))
-            }
+            (TransferState::Choosing { .. }, TransferInput::Timer) => (
+                TransferState::Keeping(AfterRestore::Answer(unserved)),
+                settled(TransferOutcome::Unserved, Some(unserved)),
+            ),
             _ => return None,
         })
     }
 
     /// While it is nobody's.
-    fn give(&mut self, input: Input) -> Option<(Step, Option<Notice>)> {
-        let given = (Step::Over, settled(Outcome::Given, None));
-        let back = Step::Restoring(Then::Carry);
+    fn give(&mut self, input: TransferInput) -> Option<(TransferState, Option<TransferEvent>)> {
+        let given = (TransferState::Over, settled(TransferOutcome::Given, None));
+        let back = TransferState::Restoring(AfterRestore::Carry);
         Some(match (self.step, input) {
-            (Step::Exporting, Input::NotExported) => (Step::Keeping(Then::Carry), None),
-            (Step::Exporting, Input::Exported { len: Some(len) }) => {
+            (TransferState::Exporting, TransferInput::NotExported) => {
+                (TransferState::Keeping(AfterRestore::Carry), None)
+            }
+            (TransferState::Exporting, TransferInput::Exported { len: Some(len) }) => {
                 self.len = len;
-                (Step::OFFERED, None)
+                (TransferState::OFFERED, None)
             }
             // Its segments go there as they did here: they make no second socket.
-            (Step::Exporting, Input::Exported { len: None }) if self.vouched => {
-                (Step::Committing(Told::Nothing), None)
+            (TransferState::Exporting, TransferInput::Exported { len: None }) if self.vouched => {
+                (TransferState::Committing(PeerKnowledge::Nothing), None)
             }
-            (Step::Exporting, Input::Exported { len: None } | Input::Timer) => (back, None),
-            (Step::Offered { .. }, Input::Acknowledged { missing }) if missing == self.len => {
-                (Step::Committing(Told::Taken), Some(Notice::Taken))
+            (TransferState::Exporting, TransferInput::Exported { len: None } | TransferInput::Timer) => {
+                (back, None)
+            }
+            (TransferState::Offered { .. }, TransferInput::Acknowledged { missing })
+                if missing == self.len =>
+            {
+                (TransferState::Committing(PeerKnowledge::Taken), Some(TransferEvent::Taken))
             }
             // It has nothing of it, and may have room in a moment.
-            (Step::Offered { round, missing, .. }, Input::Denied(ErrorCode::NoRoom)) => {
-                (Step::Offered { round, missing, is_full: true }, None)
+            (TransferState::Offered { round, missing, .. }, TransferInput::Denied(ErrorCode::NoRoom)) => {
+                (TransferState::Offered { round, missing, is_full: true }, None)
             }
-            (Step::Offered { .. }, Input::Denied(_)) => (back, Some(Notice::NotTaken)),
-            (Step::Offered { round, missing, is_full }, input) => match input {
-                Input::Acknowledged { missing: first } if first < self.len => {
-                    (Step::Offered { round, missing: missing.max(first), is_full: false }, None)
+            (TransferState::Offered { .. }, TransferInput::Denied(_)) => {
+                (back, Some(TransferEvent::NotTaken))
+            }
+            (TransferState::Offered { round, missing, is_full }, input) => match input {
+                TransferInput::Acknowledged { missing: first } if first < self.len => {
+                    (TransferState::Offered { round, missing: missing.max(first), is_full: false }, None)
                 }
                 // Who says nothing now may have started anew, and misses everything.
-                Input::Said => (Step::Offered { round: round.said()?, missing: 0, is_full: false }, None),
-                Input::Timer => match round.next(OFFERS_MS) {
-                    Some(round) => (Step::Offered { round, missing, is_full }, None),
-                    None if is_full => (back, Some(Notice::NotTaken)),
-                    None => (Step::Committing(Told::Maybe), Some(Notice::Unanswered)),
+                TransferInput::Answered => {
+                    (TransferState::Offered { round: round.sent()?, missing: 0, is_full: false }, None)
+                }
+                TransferInput::Timer => match round.next(OFFERS_MS) {
+                    Some(round) => (TransferState::Offered { round, missing, is_full }, None),
+                    None if is_full => (back, Some(TransferEvent::NotTaken)),
+                    None => {
+                        (TransferState::Committing(PeerKnowledge::Maybe), Some(TransferEvent::Unanswered))
+                    }
                 },
                 _ => return None,
             },
-            (Step::Committing(Told::Nothing), Input::Committed(false)) => (back, None),
+            (TransferState::Committing(PeerKnowledge::Nothing), TransferInput::Committed(false)) => {
+                (back, None)
+            }
             // What may be there must not be here, too.
-            (Step::Committing(_), Input::Committed(_) | Input::Timer) => given,
+            (TransferState::Committing(_), TransferInput::Committed(_) | TransferInput::Timer) => given,
             _ => return None,
         })
     }
 }
 
-fn settled(outcome: Outcome, word: Option<Word>) -> Option<Notice> {
-    Some(Notice::Settled { outcome, word })
+fn settled(outcome: TransferOutcome, word: Option<FinalResponse>) -> Option<TransferEvent> {
+    Some(TransferEvent::Settled { outcome, word })
 }
 
-fn last_word(outcome: Outcome, word: Word) -> (Step, Option<Notice>) {
-    (Step::Answering(word), settled(outcome, Some(word)))
+fn last_word(outcome: TransferOutcome, word: FinalResponse) -> (TransferState, Option<TransferEvent>) {
+    (TransferState::Answering(word), settled(outcome, Some(word)))
 }
 
-fn unmoved() -> (Step, Option<Notice>) {
-    (Step::Ending, settled(Outcome::Unmoved, None))
+fn unmoved() -> (TransferState, Option<TransferEvent>) {
+    (TransferState::Ending, settled(TransferOutcome::Unmoved, None))
 }

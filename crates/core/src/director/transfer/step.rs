@@ -1,22 +1,22 @@
 //! Where a connection in motion stands, and for how long.
 
-use super::{DISPATCHES_MS, OFFERS_MS, Order, PATIENCE_MS, RELEASES_MS, Room, Word};
+use super::{DISPATCHES_MS, FinalResponse, OFFERS_MS, PATIENCE_MS, Quota, RELEASES_MS, TransferOrder};
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum TransferState {
     /// A server has it, whose it may stay.
     Looking,
     /// It stays.
     Passing,
     /// It waits for a place.
-    Seating(Room),
+    Seating(Quota),
     /// Its server is asked to let it go.
-    Releasing(Round),
+    Releasing(RequestRound),
     /// Its client is read.
     Reading,
     /// Another node is asked who is to have it.
-    Dispatching(Round),
+    Dispatching(RequestRound),
     /// It is about to have a server.
     Choosing {
         /// The other node has named one.
@@ -26,21 +26,21 @@ pub(super) enum Step {
     Exporting,
     /// The server is told of it.
     Offered {
-        round: Round,
+        round: RequestRound,
         /// What it has said in this round: the first byte that it misses, and that it has no room.
         missing: u32,
         is_full: bool,
     },
     /// Its packets are about to go to the server.
-    Committing(Told),
+    Committing(PeerKnowledge),
     /// It is about to be this host's again.
-    Restoring(Then),
+    Restoring(AfterRestore),
     /// It is, and its packets are about to.
-    Keeping(Then),
+    Keeping(AfterRestore),
     /// Its bytes are about to be carried.
     Reaching,
     /// Its client is told off.
-    Answering(Word),
+    Answering(FinalResponse),
     /// It is left where it is.
     Returning,
     /// Its client is told that it is over.
@@ -51,14 +51,14 @@ pub(super) enum Step {
 
 /// How often a node was told something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Round {
+pub(super) struct RequestRound {
     number: u8,
-    is_said: bool,
+    is_sent: bool,
 }
 
 /// What is known of whether a server has a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum PeerKnowledge {
     /// It was told nothing.
     Nothing,
     /// It was told, and hasn't answered.
@@ -69,44 +69,44 @@ pub(super) enum Told {
 
 /// What is done once a connection is this host's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum AfterRestore {
     Read,
     Carry,
-    Answer(Word),
+    Answer(FinalResponse),
     HangUp,
 }
 
-impl Then {
-    pub(super) fn step(self) -> Step {
+impl AfterRestore {
+    pub(super) fn step(self) -> TransferState {
         match self {
-            Then::Read => Step::Reading,
-            Then::Carry => Step::Seating(Room::Carrying),
-            Then::Answer(word) => Step::Answering(word),
-            Then::HangUp => Step::Over,
+            AfterRestore::Read => TransferState::Reading,
+            AfterRestore::Carry => TransferState::Seating(Quota::Carrying),
+            AfterRestore::Answer(word) => TransferState::Answering(word),
+            AfterRestore::HangUp => TransferState::Over,
         }
     }
 }
 
-impl Round {
-    pub(super) const FIRST: Round = Round { number: 0, is_said: false };
+impl RequestRound {
+    pub(super) const FIRST: RequestRound = RequestRound { number: 0, is_sent: false };
 
     pub(super) fn is_first(self) -> bool {
         self.number == 0
     }
 
     /// It was said in this round, if it wasn't before.
-    pub(super) fn said(self) -> Option<Round> {
-        (!self.is_said).then_some(Round { is_said: true, ..self })
+    pub(super) fn sent(self) -> Option<RequestRound> {
+        (!self.is_sent).then_some(RequestRound { is_sent: true, ..self })
     }
 
     /// The next, if there is another.
-    pub(super) fn next(self, pauses_ms: &[u64]) -> Option<Round> {
+    pub(super) fn next(self, pauses_ms: &[u64]) -> Option<RequestRound> {
         let number = self.number + 1;
-        (usize::from(number) < pauses_ms.len()).then_some(Round { number, is_said: false })
+        (usize::from(number) < pauses_ms.len()).then_some(RequestRound { number, is_sent: false })
     }
 
-    fn order(self, say: Order) -> Order {
-        if self.is_said { Order::Listen } else { say }
+    fn order(self, request: TransferOrder) -> TransferOrder {
+        if self.is_sent { TransferOrder::Listen } else { request }
     }
 
     fn pause_ms(self, pauses_ms: &[u64]) -> u64 {
@@ -114,45 +114,50 @@ impl Round {
     }
 }
 
-impl Step {
-    pub(super) const OFFERED: Step = Step::Offered { round: Round::FIRST, missing: 0, is_full: false };
+impl TransferState {
+    pub(super) const OFFERED: TransferState =
+        TransferState::Offered { round: RequestRound::FIRST, missing: 0, is_full: false };
 
-    pub(super) fn order(self) -> Option<Order> {
+    pub(super) fn order(self) -> Option<TransferOrder> {
         Some(match self {
-            Step::Looking => Order::Look,
-            Step::Passing => Order::Pass,
-            Step::Seating(room) => Order::TakePlace(room),
-            Step::Releasing(round) => round.order(Order::Release),
-            Step::Reading => Order::Read,
-            Step::Dispatching(round) => round.order(Order::Dispatch),
-            Step::Choosing { .. } => Order::Choose,
-            Step::Exporting => Order::Export,
-            Step::Offered { round, missing, .. } => round.order(Order::Offer { missing }),
-            Step::Committing(told) => Order::Commit { replayed: told != Told::Taken },
-            Step::Restoring(_) => Order::Restore,
-            Step::Keeping(_) => Order::Keep,
-            Step::Reaching => Order::Reach,
-            Step::Answering(word) => Order::Answer(word),
-            Step::Returning => Order::Return,
-            Step::Ending => Order::End,
-            Step::Over => return None,
+            TransferState::Looking => TransferOrder::Look,
+            TransferState::Passing => TransferOrder::Pass,
+            TransferState::Seating(quota) => TransferOrder::TakePlace(quota),
+            TransferState::Releasing(round) => round.order(TransferOrder::Release),
+            TransferState::Reading => TransferOrder::Read,
+            TransferState::Dispatching(round) => round.order(TransferOrder::Dispatch),
+            TransferState::Choosing { .. } => TransferOrder::Choose,
+            TransferState::Exporting => TransferOrder::Export,
+            TransferState::Offered { round, missing, .. } => round.order(TransferOrder::Offer { missing }),
+            TransferState::Committing(knowledge) => {
+                TransferOrder::Commit { replayed: knowledge != PeerKnowledge::Taken }
+            }
+            TransferState::Restoring(_) => TransferOrder::Restore,
+            TransferState::Keeping(_) => TransferOrder::Keep,
+            TransferState::Reaching => TransferOrder::Reach,
+            TransferState::Answering(word) => TransferOrder::Answer(word),
+            TransferState::Returning => TransferOrder::Return,
+            TransferState::Ending => TransferOrder::End,
+            TransferState::Over => return None,
         })
     }
 
     /// How long it may take.
     pub(super) fn patience_ms(self) -> u64 {
         match self {
-            Step::Releasing(round) => round.pause_ms(RELEASES_MS),
-            Step::Dispatching(round) => round.pause_ms(DISPATCHES_MS),
-            Step::Offered { round, .. } => round.pause_ms(OFFERS_MS),
+            TransferState::Releasing(round) => round.pause_ms(RELEASES_MS),
+            TransferState::Dispatching(round) => round.pause_ms(DISPATCHES_MS),
+            TransferState::Offered { round, .. } => round.pause_ms(OFFERS_MS),
             _ => PATIENCE_MS,
         }
     }
 
     /// Whether it is another step than the one before, or another round of the same.
-    pub(super) fn begins_after(self, before: &Step) -> bool {
-        let number = |step: &Step| match step {
-            Step::Releasing(round) | Step::Dispatching(round) | Step::Offered { round, .. } => round.number,
+    pub(super) fn begins_after(self, before: &TransferState) -> bool {
+        let number = |step: &TransferState| match step {
+            TransferState::Releasing(round)
+            | TransferState::Dispatching(round)
+            | TransferState::Offered { round, .. } => round.number,
             _ => 0,
         };
         core::mem::discriminant(&self) != core::mem::discriminant(before) || number(&self) != number(before)
@@ -162,11 +167,11 @@ impl Step {
     pub(super) fn gives_way(self) -> bool {
         matches!(
             self,
-            Step::Reading
-                | Step::Dispatching(_)
-                | Step::Choosing { .. }
-                | Step::Reaching
-                | Step::Answering(_)
+            TransferState::Reading
+                | TransferState::Dispatching(_)
+                | TransferState::Choosing { .. }
+                | TransferState::Reaching
+                | TransferState::Answering(_)
         )
     }
 }

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::node::lccp::{
-    self, Body, Letting, Piece, Place, Releases, SILENCE_MS, SocketId, Takings, TcpState, Took,
+    self, HandoffAction, IncomingHandoffs, MessageBody, Piece, ReleaseAction, Releases, ResumePoint,
+    SILENCE_MS, SocketId, TcpState,
 };
 
 /// The longest that a message takes, in milliseconds: one that says "no room" is heard before the next but one is said.
@@ -18,19 +19,19 @@ const DELAY_MAX_MS: u64 = 350;
 const ORDERS_MAX: usize = 200;
 
 /// Hands in these, and gives what there is to be done then.
-fn after(mut transfer: Transfer, inputs: &[Input]) -> (Option<Order>, Vec<Notice>) {
+fn after(mut transfer: Transfer, inputs: &[TransferInput]) -> (Option<TransferOrder>, Vec<TransferEvent>) {
     let notices = inputs.iter().filter_map(|input| transfer.handle(0, *input)).collect();
     (transfer.order(), notices)
 }
 
-fn read() -> Vec<Input> {
-    vec![Input::Wanted { hello: false }, Input::Undispatched]
+fn read() -> Vec<TransferInput> {
+    vec![TransferInput::Wanted { hello: false }, TransferInput::Undispatched]
 }
 
-const CHOSEN: Input = Input::Chosen { takes: true, advised: false };
+const CHOSEN: TransferInput = TransferInput::Chosen { takes: true, advised: false };
 
-fn settled_as(outcome: Outcome) -> Notice {
-    Notice::Settled { outcome, word: None }
+fn settled_as(outcome: TransferOutcome) -> TransferEvent {
+    TransferEvent::Settled { outcome, word: None }
 }
 
 #[test]
@@ -39,140 +40,174 @@ fn a_connection_is_read_chosen_for_and_given() {
     let mut orders = vec![transfer.order().unwrap()];
     assert_eq!(transfer.deadline_ms(), 11_000);
     for input in [
-        Input::Wanted { hello: false },
-        Input::Said,
-        Input::Advised,
-        Input::Chosen { takes: true, advised: true },
-        Input::Exported { len: Some(3_000) },
-        Input::Said,
-        Input::Acknowledged { missing: 1_024 },
-        Input::Timer,
-        Input::Said,
-        Input::Acknowledged { missing: 3_000 },
-        Input::Committed(true),
+        TransferInput::Wanted { hello: false },
+        TransferInput::Answered,
+        TransferInput::Advised,
+        TransferInput::Chosen { takes: true, advised: true },
+        TransferInput::Exported { len: Some(3_000) },
+        TransferInput::Answered,
+        TransferInput::Acknowledged { missing: 1_024 },
+        TransferInput::Timer,
+        TransferInput::Answered,
+        TransferInput::Acknowledged { missing: 3_000 },
+        TransferInput::Committed(true),
     ] {
         transfer.handle(2_000, input);
         orders.extend(transfer.order());
     }
-    let offer = |missing| Order::Offer { missing };
+    let offer = |missing| TransferOrder::Offer { missing };
     let expected = [
-        [Order::Read, Order::Dispatch, Order::Listen, Order::Choose, Order::Export].as_slice(),
-        &[offer(0), Order::Listen, Order::Listen, offer(1_024), Order::Listen],
-        &[Order::Commit { replayed: false }],
+        [
+            TransferOrder::Read,
+            TransferOrder::Dispatch,
+            TransferOrder::Listen,
+            TransferOrder::Choose,
+            TransferOrder::Export,
+        ]
+        .as_slice(),
+        &[offer(0), TransferOrder::Listen, TransferOrder::Listen, offer(1_024), TransferOrder::Listen],
+        &[TransferOrder::Commit { replayed: false }],
     ];
     assert_eq!((orders, transfer.order()), (expected.concat(), None));
 }
 
 #[test]
-fn what_the_server_cant_have_comes_back_and_is_carried() {
+fn refused_handoff_returns_connection_to_splicing() {
     let code = ErrorCode::NotRestored;
     for (inputs, expected) in [
-        (vec![CHOSEN, Input::NotExported], Order::Keep),
-        (vec![Input::Chosen { takes: false, advised: false }], Order::Keep),
-        (vec![CHOSEN, Input::Exported { len: Some(5) }, Input::Said, Input::Denied(code)], Order::Restore),
-        (vec![CHOSEN, Input::Exported { len: None }, Input::Committed(false)], Order::Restore),
+        (vec![CHOSEN, TransferInput::NotExported], TransferOrder::Keep),
+        (vec![TransferInput::Chosen { takes: false, advised: false }], TransferOrder::Keep),
+        (
+            vec![
+                CHOSEN,
+                TransferInput::Exported { len: Some(5) },
+                TransferInput::Answered,
+                TransferInput::Denied(code),
+            ],
+            TransferOrder::Restore,
+        ),
+        (
+            vec![CHOSEN, TransferInput::Exported { len: None }, TransferInput::Committed(false)],
+            TransferOrder::Restore,
+        ),
     ] {
         let mut inputs = [read(), inputs].concat();
         assert_eq!(after(Transfer::accepted(0), &inputs).0, Some(expected), "{inputs:?}");
-        if expected == Order::Restore {
-            inputs.push(Input::Restored(true));
+        if expected == TransferOrder::Restore {
+            inputs.push(TransferInput::Restored(true));
         }
-        inputs.push(Input::Done);
-        assert_eq!(after(Transfer::accepted(0), &inputs).0, Some(Order::TakePlace(Room::Carrying)));
-        inputs.extend([Input::Seated, Input::Reached(true)]);
+        inputs.push(TransferInput::Done);
+        assert_eq!(after(Transfer::accepted(0), &inputs).0, Some(TransferOrder::TakePlace(Quota::Carrying)));
+        inputs.extend([TransferInput::Admitted, TransferInput::Reached(true)]);
         let (order, notices) = after(Transfer::accepted(0), &inputs);
-        assert_eq!((order, notices.last()), (None, Some(&settled_as(Outcome::Carried))));
+        assert_eq!((order, notices.last()), (None, Some(&settled_as(TransferOutcome::Carried))));
     }
 }
 
 #[test]
-fn who_may_have_it_keeps_it() {
+fn server_that_may_have_connection_keeps_it() {
     // It was told, and never answered: whatever comes later, it isn't taken back.
-    let exported = Input::Exported { len: Some(5) };
+    let exported = TransferInput::Exported { len: Some(5) };
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
-    inputs.extend([Input::Said, Input::Denied(ErrorCode::NoRoom), Input::Timer].repeat(5));
-    inputs.extend([Input::Said, Input::Timer]);
+    inputs.extend(
+        [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoRoom), TransferInput::Timer].repeat(5),
+    );
+    inputs.extend([TransferInput::Answered, TransferInput::Timer]);
     let (order, notices) = after(Transfer::accepted(0), &inputs);
-    assert_eq!(order, Some(Order::Commit { replayed: true }));
-    assert_eq!(notices, [Notice::Unanswered]);
-    inputs.extend([Input::Denied(ErrorCode::NotRestored), Input::Committed(false)]);
+    assert_eq!(order, Some(TransferOrder::Commit { replayed: true }));
+    assert_eq!(notices, [TransferEvent::Unanswered]);
+    inputs.extend([TransferInput::Denied(ErrorCode::NotRestored), TransferInput::Committed(false)]);
     assert_eq!(after(Transfer::accepted(0), &inputs).0, None);
     // It said to the last that it has no room.
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
-    inputs.extend([Input::Said, Input::Denied(ErrorCode::NoRoom), Input::Timer].repeat(6));
+    inputs.extend(
+        [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoRoom), TransferInput::Timer].repeat(6),
+    );
     let (order, notices) = after(Transfer::accepted(0), &inputs);
-    assert_eq!((order, notices), (Some(Order::Restore), vec![Notice::NotTaken]));
+    assert_eq!((order, notices), (Some(TransferOrder::Restore), vec![TransferEvent::NotTaken]));
 }
 
 #[test]
-fn nobody_makes_a_socket_of_what_no_cookie_vouches_for() {
-    let moved =
-        [Input::Leaves, Input::Seated, Input::Said, Input::Released, Input::Restored(true), Input::Done];
-    let unheard = [CHOSEN, Input::Exported { len: None }];
+fn segment_without_valid_cookie_makes_no_socket() {
+    let moved = [
+        TransferInput::Leaves,
+        TransferInput::Admitted,
+        TransferInput::Answered,
+        TransferInput::Released,
+        TransferInput::Restored(true),
+        TransferInput::Done,
+    ];
+    let unheard = [CHOSEN, TransferInput::Exported { len: None }];
     let inputs = [moved.as_slice(), &read(), &unheard].concat();
-    assert_eq!(after(Transfer::moving(0), &inputs).0, Some(Order::Restore));
+    assert_eq!(after(Transfer::moving(0), &inputs).0, Some(TransferOrder::Restore));
     let inputs = [read(), unheard.to_vec()].concat();
-    assert_eq!(after(Transfer::accepted(0), &inputs).0, Some(Order::Commit { replayed: true }));
+    assert_eq!(after(Transfer::accepted(0), &inputs).0, Some(TransferOrder::Commit { replayed: true }));
 }
 
 #[test]
-fn what_a_server_doesnt_let_go_stays_or_ends() {
-    let (leaves, busy) = ([Input::Leaves, Input::Seated], Input::Denied(ErrorCode::Busy));
-    let ends = |inputs: &[Input]| after(Transfer::moving(0), &[&leaves, inputs].concat()).0;
-    assert_eq!(after(Transfer::moving(0), &[Input::Stays]).0, Some(Order::Pass));
-    assert_eq!(after(Transfer::moving(0), &[Input::Timer]).0, Some(Order::Return));
-    assert_eq!(ends(&[Input::Said, busy]), Some(Order::Return));
+fn connection_that_server_refuses_to_release_stays_or_ends() {
+    let (leaves, busy) =
+        ([TransferInput::Leaves, TransferInput::Admitted], TransferInput::Denied(ErrorCode::Busy));
+    let ends = |inputs: &[TransferInput]| after(Transfer::moving(0), &[&leaves, inputs].concat()).0;
+    assert_eq!(after(Transfer::moving(0), &[TransferInput::Stays]).0, Some(TransferOrder::Pass));
+    assert_eq!(after(Transfer::moving(0), &[TransferInput::Timer]).0, Some(TransferOrder::Return));
+    assert_eq!(ends(&[TransferInput::Answered, busy]), Some(TransferOrder::Return));
     for inputs in [
-        vec![Input::Unheard],
-        vec![Input::Said, Input::Denied(ErrorCode::Unknown)],
-        [Input::Said, Input::Timer].repeat(RELEASES_MS.len()),
-        vec![Input::Said, Input::Released, Input::Restored(false)],
+        vec![TransferInput::Unheard],
+        vec![TransferInput::Answered, TransferInput::Denied(ErrorCode::Unknown)],
+        [TransferInput::Answered, TransferInput::Timer].repeat(RELEASES_MS.len()),
+        vec![TransferInput::Answered, TransferInput::Released, TransferInput::Restored(false)],
     ] {
-        assert_eq!(ends(&inputs), Some(Order::End), "{inputs:?}");
+        assert_eq!(ends(&inputs), Some(TransferOrder::End), "{inputs:?}");
     }
 }
 
 #[test]
 fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
-    let crowded = |inputs: &[Input]| after(Transfer::accepted(0), &[inputs, &[Input::Crowded]].concat());
-    let reset = Some(Order::Answer(Word::Reset));
-    assert_eq!(crowded(&[]), (reset, vec![settled_as(Outcome::Crowded)]));
+    let crowded = |inputs: &[TransferInput]| {
+        after(Transfer::accepted(0), &[inputs, &[TransferInput::Crowded]].concat())
+    };
+    let reset = Some(TransferOrder::Answer(FinalResponse::Reset));
+    assert_eq!(crowded(&[]), (reset, vec![settled_as(TransferOutcome::Crowded)]));
     // What is kept back belongs to this host again before it ends.
-    assert_eq!(crowded(&read()), (Some(Order::Keep), vec![settled_as(Outcome::Crowded)]));
-    let choosing = [read(), vec![Input::Crowded, Input::Done]].concat();
+    assert_eq!(crowded(&read()), (Some(TransferOrder::Keep), vec![settled_as(TransferOutcome::Crowded)]));
+    let choosing = [read(), vec![TransferInput::Crowded, TransferInput::Done]].concat();
     assert_eq!(after(Transfer::accepted(0), &choosing).0, reset);
     let exporting = [read(), vec![CHOSEN]].concat();
-    assert_eq!(crowded(&exporting), (Some(Order::Export), vec![]));
+    assert_eq!(crowded(&exporting), (Some(TransferOrder::Export), vec![]));
     // What was settled isn't again.
-    let refused = [Input::Refused(Word::Status(400))];
-    let word = Some(Word::Status(400));
-    assert_eq!(crowded(&refused), (None, vec![Notice::Settled { outcome: Outcome::Refused, word }]));
+    let refused = [TransferInput::Refused(FinalResponse::Status(400))];
+    let word = Some(FinalResponse::Status(400));
+    assert_eq!(
+        crowded(&refused),
+        (None, vec![TransferEvent::Settled { outcome: TransferOutcome::Refused, word }])
+    );
 }
 
 /// A server whose host is so busy that each of its answers comes this late: it lets the connection go when it is first asked.
-fn released_after(late_ms: u64) -> Option<Order> {
+fn released_after(late_ms: u64) -> Option<TransferOrder> {
     let mut transfer = Transfer::moving(0);
     let (mut releases, mut now_ms, mut answers) = (Releases::default(), 0, Vec::new());
-    for input in [Input::Leaves, Input::Seated] {
+    for input in [TransferInput::Leaves, TransferInput::Admitted] {
         transfer.handle(now_ms, input);
     }
     loop {
         let input = match transfer.order()? {
-            Order::Release => {
+            TransferOrder::Release => {
                 match releases.begin(GIVER, socket(), REST, now_ms) {
-                    Letting::LetGo => {
+                    ReleaseAction::LetGo => {
                         releases.end(GIVER, socket(), REST, Some(Ok(state(0))));
                         answers.push(now_ms + late_ms);
                     }
-                    Letting::Answer(Ok(_)) => answers.push(now_ms + late_ms),
+                    ReleaseAction::Answer(Ok(_)) => answers.push(now_ms + late_ms),
                     answer => panic!("{answer:?}"),
                 }
-                Input::Said
+                TransferInput::Answered
             }
-            Order::Listen => {
+            TransferOrder::Listen => {
                 let first = answers.first().copied().filter(|at_ms| *at_ms <= transfer.deadline_ms());
                 now_ms = first.unwrap_or(transfer.deadline_ms());
-                if first.is_some() { Input::Released } else { Input::Timer }
+                if first.is_some() { TransferInput::Released } else { TransferInput::Timer }
             }
             order => return Some(order),
         };
@@ -185,84 +220,114 @@ fn released_after(late_ms: u64) -> Option<Order> {
 #[test]
 fn a_server_that_is_heard_is_waited_for() {
     for late_ms in [1, 500, 1_399, 1_401, 2_000, SILENCE_MS] {
-        assert_eq!(released_after(late_ms), Some(Order::Restore), "{late_ms} ms late");
+        assert_eq!(released_after(late_ms), Some(TransferOrder::Restore), "{late_ms} ms late");
     }
     // Who says nothing for longer isn't heard any more.
-    assert_eq!(released_after(PATIENCE_MS), Some(Order::End));
+    assert_eq!(released_after(PATIENCE_MS), Some(TransferOrder::End));
     let tries_ms: u64 = RELEASES_MS.iter().sum();
     assert!((SILENCE_MS + 1..PATIENCE_MS).contains(&tries_ms), "{tries_ms} ms");
 }
 
 /// How long each question waits for its answer, until nothing is asked any more.
-fn waits(mut transfer: Transfer, before: &[Input], question: fn(Order) -> bool) -> Vec<u64> {
+fn waits(mut transfer: Transfer, before: &[TransferInput], question: fn(TransferOrder) -> bool) -> Vec<u64> {
     for input in before {
         transfer.handle(1_000, *input);
     }
     let (mut now_ms, mut waits) = (1_000, Vec::new());
     while transfer.order().is_some_and(question) {
-        transfer.handle(now_ms, Input::Said);
-        assert_eq!(transfer.order(), Some(Order::Listen));
+        transfer.handle(now_ms, TransferInput::Answered);
+        assert_eq!(transfer.order(), Some(TransferOrder::Listen));
         waits.push(transfer.deadline_ms() - now_ms);
         now_ms = transfer.deadline_ms();
-        transfer.handle(now_ms, Input::Timer);
+        transfer.handle(now_ms, TransferInput::Timer);
     }
     waits
 }
 
 #[test]
 fn what_nobody_answers_is_repeated_after_longer_and_longer_pauses() {
-    let wanted = [Input::Wanted { hello: false }];
-    let exported = [&read()[..], &[CHOSEN, Input::Exported { len: Some(5) }]].concat();
-    let leaves = [Input::Leaves, Input::Seated];
-    assert_eq!(waits(Transfer::accepted(1_000), &wanted, |order| order == Order::Dispatch), DISPATCHES_MS);
-    let offers = |order| matches!(order, Order::Offer { .. });
+    let wanted = [TransferInput::Wanted { hello: false }];
+    let exported = [&read()[..], &[CHOSEN, TransferInput::Exported { len: Some(5) }]].concat();
+    let leaves = [TransferInput::Leaves, TransferInput::Admitted];
+    assert_eq!(
+        waits(Transfer::accepted(1_000), &wanted, |order| order == TransferOrder::Dispatch),
+        DISPATCHES_MS
+    );
+    let offers = |order| matches!(order, TransferOrder::Offer { .. });
     assert_eq!(waits(Transfer::accepted(1_000), &exported, offers), OFFERS_MS);
-    assert_eq!(waits(Transfer::moving(1_000), &leaves, |order| order == Order::Release), RELEASES_MS);
+    assert_eq!(waits(Transfer::moving(1_000), &leaves, |order| order == TransferOrder::Release), RELEASES_MS);
 }
 
 #[test]
 fn a_client_whose_server_can_not_be_had_is_answered_by_what_it_understands() {
-    let outcome = |outcome, word| Notice::Settled { outcome, word: Some(word) };
+    let outcome = |outcome, word| TransferEvent::Settled { outcome, word: Some(word) };
     for hello in [false, true] {
-        let word = if hello { Word::Reset } else { Word::Status(503) };
-        let inputs = [Input::Wanted { hello }, Input::Undispatched, Input::Unserved];
-        let expected = (Some(Order::Answer(word)), vec![outcome(Outcome::Unserved, word)]);
+        let word = if hello { FinalResponse::Reset } else { FinalResponse::Status(503) };
+        let inputs = [TransferInput::Wanted { hello }, TransferInput::Undispatched, TransferInput::Unserved];
+        let expected = (Some(TransferOrder::Answer(word)), vec![outcome(TransferOutcome::Unserved, word)]);
         assert_eq!(after(Transfer::accepted(0), &inputs), expected);
-        let late = [Input::Wanted { hello }, Input::Undispatched, Input::Timer, Input::Done];
+        let late = [
+            TransferInput::Wanted { hello },
+            TransferInput::Undispatched,
+            TransferInput::Timer,
+            TransferInput::Done,
+        ];
         assert_eq!(after(Transfer::accepted(0), &late), expected, "nobody chose in time");
     }
-    let late = (Some(Order::Answer(Word::TimedOut)), vec![outcome(Outcome::Late, Word::TimedOut)]);
-    assert_eq!(after(Transfer::accepted(0), &[Input::Timer]), late);
-    let left = (None, vec![settled_as(Outcome::Left)]);
-    assert_eq!(after(Transfer::accepted(0), &[Input::Left]), left);
-    let carried = [&read()[..], &[Input::Chosen { takes: false, advised: false }, Input::Done]].concat();
-    let failed = outcome(Outcome::Carried, Word::Status(502));
-    for inputs in
-        [&[Input::Timer][..], &[Input::Seated, Input::Reached(false)], &[Input::Seated, Input::Timer]]
-    {
+    let late = (
+        Some(TransferOrder::Answer(FinalResponse::TimedOut)),
+        vec![outcome(TransferOutcome::Late, FinalResponse::TimedOut)],
+    );
+    assert_eq!(after(Transfer::accepted(0), &[TransferInput::Timer]), late);
+    let left = (None, vec![settled_as(TransferOutcome::Left)]);
+    assert_eq!(after(Transfer::accepted(0), &[TransferInput::Left]), left);
+    let carried =
+        [&read()[..], &[TransferInput::Chosen { takes: false, advised: false }, TransferInput::Done]]
+            .concat();
+    let failed = outcome(TransferOutcome::Carried, FinalResponse::Status(502));
+    for inputs in [
+        &[TransferInput::Timer][..],
+        &[TransferInput::Admitted, TransferInput::Reached(false)],
+        &[TransferInput::Admitted, TransferInput::Timer],
+    ] {
         let (order, notices) = after(Transfer::accepted(0), &[&carried, inputs].concat());
-        assert_eq!((order, notices.last()), (Some(Order::Answer(Word::Status(502))), Some(&failed)));
+        assert_eq!(
+            (order, notices.last()),
+            (Some(TransferOrder::Answer(FinalResponse::Status(502))), Some(&failed))
+        );
     }
 }
 
 #[test]
 fn who_decides_for_all_is_asked_once_and_this_host_decides_alone_without_an_answer() {
-    let wanted = Input::Wanted { hello: false };
-    let asked = |inputs: &[Input]| after(Transfer::accepted(0), &[&[wanted, Input::Said], inputs].concat());
-    let choose = Some(Order::Choose);
-    let (order, notices) = asked(&[Input::Timer, Input::Said, Input::Timer]);
-    assert_eq!((order, notices), (choose, vec![Notice::DispatchAsked, Notice::Alone { silent: true }]));
-    for input in [Input::Unheard, Input::Denied(ErrorCode::Unknown)] {
+    let wanted = TransferInput::Wanted { hello: false };
+    let asked = |inputs: &[TransferInput]| {
+        after(Transfer::accepted(0), &[&[wanted, TransferInput::Answered], inputs].concat())
+    };
+    let choose = Some(TransferOrder::Choose);
+    let (order, notices) = asked(&[TransferInput::Timer, TransferInput::Answered, TransferInput::Timer]);
+    assert_eq!(
+        (order, notices),
+        (choose, vec![TransferEvent::DispatchRequested, TransferEvent::Alone { silent: true }])
+    );
+    for input in [TransferInput::Unheard, TransferInput::Denied(ErrorCode::Unknown)] {
         let (order, notices) = asked(&[input]);
-        assert_eq!((order, notices), (choose, vec![Notice::DispatchAsked, Notice::Alone { silent: false }]));
+        assert_eq!(
+            (order, notices),
+            (choose, vec![TransferEvent::DispatchRequested, TransferEvent::Alone { silent: false }])
+        );
     }
-    assert_eq!(asked(&[Input::Advised]), (choose, vec![Notice::DispatchAsked, Notice::Advised]));
-    for (advised, unbelieved) in [(true, None), (false, Some(&Notice::Unbelieved))] {
-        let (order, notices) = asked(&[Input::Advised, Input::Chosen { takes: true, advised }]);
-        assert_eq!((order, notices.get(2)), (Some(Order::Export), unbelieved));
+    assert_eq!(
+        asked(&[TransferInput::Advised]),
+        (choose, vec![TransferEvent::DispatchRequested, TransferEvent::Advised])
+    );
+    for (advised, unbelieved) in [(true, None), (false, Some(&TransferEvent::Unbelieved))] {
+        let (order, notices) =
+            asked(&[TransferInput::Advised, TransferInput::Chosen { takes: true, advised }]);
+        assert_eq!((order, notices.get(2)), (Some(TransferOrder::Export), unbelieved));
     }
-    let unadvised = [Input::Undispatched, CHOSEN];
-    assert_eq!(asked(&unadvised).1, [Notice::DispatchAsked], "nobody named one");
+    let unadvised = [TransferInput::Undispatched, CHOSEN];
+    assert_eq!(asked(&unadvised).1, [TransferEvent::DispatchRequested], "nobody named one");
 }
 
 #[test]
@@ -292,7 +357,7 @@ enum Parcel {
     Restored(Option<Result<(), ErrorCode>>),
     LetGo(Option<Result<TcpState, ErrorCode>>),
     /// To what was said of it being offered, or else released: an exchange hears no answers to another one.
-    Answer(Body, bool),
+    Answer(MessageBody, bool),
 }
 
 /// A connection, this host and its server, and a network that loses, doubles and delays.
@@ -300,9 +365,9 @@ struct World {
     now_ms: u64,
     dice: Dice,
     transfer: Transfer,
-    offered: Option<lccp::Transfer>,
+    offered: Option<lccp::TransferImage>,
     parcels: Vec<(u64, Parcel)>,
-    takings: Takings,
+    takings: IncomingHandoffs,
     releases: Releases,
     /// Until when the new server has no room.
     full_until_ms: u64,
@@ -310,13 +375,13 @@ struct World {
     here: bool,
     there: bool,
     before: bool,
-    settled: Vec<Outcome>,
+    settled: Vec<TransferOutcome>,
     /// In words, for who wants to know how it came so far.
     history: Vec<String>,
 }
 
 const GIVER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 2));
-const REST: Place = Place { rcv_nxt: 5, snd_nxt: 9 };
+const REST: ResumePoint = ResumePoint { rcv_nxt: 5, snd_nxt: 9 };
 
 fn socket() -> SocketId {
     SocketId::new("203.0.113.7:40000".parse().unwrap(), "192.0.2.100:80".parse().unwrap()).unwrap()
@@ -329,7 +394,7 @@ fn state(receive_len: u32) -> TcpState {
 impl World {
     fn new(moving: bool, dice: Vec<u8>) -> World {
         let mut dice = Dice(dice);
-        let mut takings = Takings::default();
+        let mut takings = IncomingHandoffs::default();
         takings.serve(BTreeSet::from([socket().server()]));
         World {
             now_ms: 0,
@@ -358,7 +423,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, body: Body, is_offered: bool) {
+    fn answer(&mut self, body: MessageBody, is_offered: bool) {
         self.send(|| Parcel::Answer(body.clone(), is_offered));
     }
 
@@ -379,26 +444,26 @@ impl World {
     }
 
     /// What a server does about a parcel; what this host hears of it.
-    fn arrive(&mut self, parcel: Parcel) -> Option<Input> {
+    fn arrive(&mut self, parcel: Parcel) -> Option<TransferInput> {
         match parcel {
             Parcel::Answer(_, is_offered) if is_offered != self.offered.is_some() => {}
-            Parcel::Answer(Body::HandoffAck { missing, .. }, _) => {
-                return Some(Input::Acknowledged { missing });
+            Parcel::Answer(MessageBody::HandoffAck { missing, .. }, _) => {
+                return Some(TransferInput::Acknowledged { missing });
             }
-            Parcel::Answer(Body::Released { .. }, _) => return Some(Input::Released),
-            Parcel::Answer(Body::Error { code, .. }, _) => return Some(Input::Denied(code)),
+            Parcel::Answer(MessageBody::Released { .. }, _) => return Some(TransferInput::Released),
+            Parcel::Answer(MessageBody::Error { code, .. }, _) => return Some(TransferInput::Denied(code)),
             Parcel::Answer(body, _) => panic!("{body:?}"),
             Parcel::Piece(_) if self.now_ms < self.full_until_ms => {
-                self.answer(Body::Error { socket: Some(socket()), code: ErrorCode::NoRoom }, true);
+                self.answer(MessageBody::Error { socket: Some(socket()), code: ErrorCode::NoRoom }, true);
             }
             Parcel::Piece(piece) => {
                 if self.dice.one_in(12) {
                     self.takings.serve(BTreeSet::new());
                 }
                 match self.takings.take(GIVER, socket(), piece, self.now_ms) {
-                    Took::Answer(body) => self.answer(body, true),
-                    Took::Wait => {}
-                    Took::Restore(_) => self.make_socket(),
+                    HandoffAction::Answer(body) => self.answer(body, true),
+                    HandoffAction::Wait => {}
+                    HandoffAction::Restore(_) => self.make_socket(),
                 }
             }
             Parcel::Restored(outcome) => {
@@ -406,16 +471,16 @@ impl World {
                 match outcome {
                     Some(Ok(())) => {
                         let missing = self.offered.as_ref().unwrap().queued_len();
-                        self.answer(Body::HandoffAck { socket: socket(), missing }, true);
+                        self.answer(MessageBody::HandoffAck { socket: socket(), missing }, true);
                     }
-                    Some(Err(code)) => self.answer(Body::Error { socket: Some(socket()), code }, true),
+                    Some(Err(code)) => self.answer(MessageBody::Error { socket: Some(socket()), code }, true),
                     None => {}
                 }
             }
             Parcel::Release => match self.releases.begin(GIVER, socket(), REST, self.now_ms) {
-                Letting::Answer(said) => self.say(said),
-                Letting::Wait => {}
-                Letting::LetGo => {
+                ReleaseAction::Answer(said) => self.say(said),
+                ReleaseAction::Wait => {}
+                ReleaseAction::LetGo => {
                     let said = match self.dice.below(5) {
                         _ if !self.before => Some(Err(ErrorCode::Unknown)),
                         0 => Some(Err(ErrorCode::Busy)),
@@ -438,8 +503,8 @@ impl World {
 
     fn say(&mut self, said: Result<TcpState, ErrorCode>) {
         let body = match said {
-            Ok(state) => Body::Released { socket: socket(), state },
-            Err(code) => Body::Error { socket: Some(socket()), code },
+            Ok(state) => MessageBody::Released { socket: socket(), state },
+            Err(code) => MessageBody::Error { socket: Some(socket()), code },
         };
         self.answer(body, false);
     }
@@ -457,7 +522,7 @@ impl World {
     }
 
     /// Whatever comes until the deadline, of which this host hears the first.
-    fn listen(&mut self) -> Input {
+    fn listen(&mut self) -> TransferInput {
         while let Some(parcel) = self.next(self.transfer.deadline_ms()) {
             if let Some(input) = self.arrive(parcel) {
                 return input;
@@ -467,79 +532,86 @@ impl World {
         self.late()
     }
 
-    fn late(&mut self) -> Input {
+    fn late(&mut self) -> TransferInput {
         self.now_ms = self.now_ms.max(self.transfer.deadline_ms());
-        Input::Timer
+        TransferInput::Timer
     }
 
-    fn carry_out(&mut self, order: Order) -> Input {
+    fn carry_out(&mut self, order: TransferOrder) -> TransferInput {
         if self.transfer.gives_way() && self.dice.one_in(10) {
-            return Input::Crowded;
+            return TransferInput::Crowded;
         }
         let is_sync = matches!(
             order,
-            Order::Export | Order::Restore | Order::Offer { .. } | Order::Release | Order::Listen
+            TransferOrder::Export
+                | TransferOrder::Restore
+                | TransferOrder::Offer { .. }
+                | TransferOrder::Release
+                | TransferOrder::Listen
         );
         if !is_sync && self.dice.one_in(12) {
             return self.late();
         }
         match order {
-            Order::Look => [Input::Leaves, Input::Leaves, Input::Stays][self.dice.below(3) as usize],
-            Order::TakePlace(_) => Input::Seated,
-            Order::Release => {
+            TransferOrder::Look => [TransferInput::Leaves, TransferInput::Leaves, TransferInput::Stays]
+                [self.dice.below(3) as usize],
+            TransferOrder::TakePlace(_) => TransferInput::Admitted,
+            TransferOrder::Release => {
                 self.send(|| Parcel::Release);
-                Input::Said
+                TransferInput::Answered
             }
-            Order::Listen => self.listen(),
-            Order::Read => match self.dice.below(8) {
-                0 => Input::Refused(Word::Status(400)),
-                1 => Input::Left,
-                _ => Input::Wanted { hello: self.dice.one_in(2) },
+            TransferOrder::Listen => self.listen(),
+            TransferOrder::Read => match self.dice.below(8) {
+                0 => TransferInput::Refused(FinalResponse::Status(400)),
+                1 => TransferInput::Left,
+                _ => TransferInput::Wanted { hello: self.dice.one_in(2) },
             },
-            Order::Dispatch => [Input::Undispatched, Input::Unheard][self.dice.below(2) as usize],
-            Order::Choose => match self.dice.below(8) {
-                0 => Input::Unserved,
-                die => Input::Chosen { takes: die > 1, advised: false },
+            TransferOrder::Dispatch => {
+                [TransferInput::Undispatched, TransferInput::Unheard][self.dice.below(2) as usize]
+            }
+            TransferOrder::Choose => match self.dice.below(8) {
+                0 => TransferInput::Unserved,
+                die => TransferInput::Chosen { takes: die > 1, advised: false },
             },
-            Order::Export => self.export(),
-            Order::Offer { missing } => {
+            TransferOrder::Export => self.export(),
+            TransferOrder::Offer { missing } => {
                 let pieces: Vec<Piece> = self.offered.as_ref().unwrap().pieces(missing).collect();
                 pieces.into_iter().for_each(|piece| self.send(|| Parcel::Piece(piece.clone())));
-                Input::Said
+                TransferInput::Answered
             }
-            Order::Commit { replayed } => {
+            TransferOrder::Commit { replayed } => {
                 let is_sent = !self.dice.one_in(4);
                 // What was let go before has no cookie, and its segments make no socket.
                 self.there |= is_sent && replayed && self.transfer.vouched;
-                Input::Committed(is_sent)
+                TransferInput::Committed(is_sent)
             }
-            Order::Restore => {
+            TransferOrder::Restore => {
                 assert!(!self.here);
                 self.here = !self.dice.one_in(6);
-                Input::Restored(self.here)
+                TransferInput::Restored(self.here)
             }
-            Order::Reach => {
+            TransferOrder::Reach => {
                 assert!(self.here);
-                Input::Reached(self.dice.one_in(2))
+                TransferInput::Reached(self.dice.one_in(2))
             }
-            Order::Answer(_) => {
+            TransferOrder::Answer(_) => {
                 assert!(self.here);
-                Input::Done
+                TransferInput::Done
             }
-            Order::Pass | Order::Return => Input::Done,
-            Order::Keep | Order::End => Input::Done,
+            TransferOrder::Pass | TransferOrder::Return => TransferInput::Done,
+            TransferOrder::Keep | TransferOrder::End => TransferInput::Done,
         }
     }
 
-    fn export(&mut self) -> Input {
+    fn export(&mut self) -> TransferInput {
         assert!(self.here);
         if self.dice.one_in(8) {
-            return Input::NotExported;
+            return TransferInput::NotExported;
         }
         self.here = false;
         let len = [1, 1_024, 3_000][self.dice.below(3) as usize];
-        self.offered = lccp::Transfer::new(state(len), b"", &vec![7; len as usize]);
-        Input::Exported { len: (!self.dice.one_in(6)).then_some(len) }
+        self.offered = lccp::TransferImage::new(state(len), b"", &vec![7; len as usize]);
+        TransferInput::Exported { len: (!self.dice.one_in(6)).then_some(len) }
     }
 
     fn check(&self) {
@@ -555,7 +627,7 @@ impl World {
             assert!(left_ms.is_some_and(|left_ms| left_ms <= PATIENCE_MS), "{order:?}: {left_ms:?}");
             let input = self.carry_out(order);
             self.history.push(format!("{:>6} {order:?}: {input:?}", self.now_ms));
-            if let Some(Notice::Settled { outcome, .. }) = self.transfer.handle(self.now_ms, input) {
+            if let Some(TransferEvent::Settled { outcome, .. }) = self.transfer.handle(self.now_ms, input) {
                 self.settled.push(outcome);
             }
             self.check();
@@ -574,43 +646,43 @@ impl World {
     }
 }
 
-fn any_input() -> impl Strategy<Value = Input> {
+fn any_input() -> impl Strategy<Value = TransferInput> {
     let code = prop_oneof![Just(ErrorCode::NoRoom), Just(ErrorCode::Busy), Just(ErrorCode::NotRestored)];
     let said = prop_oneof![
-        Just(Input::Said),
-        Just(Input::Unheard),
-        Just(Input::Undispatched),
-        Just(Input::Advised),
-        Just(Input::Released),
-        (0u32..4_000).prop_map(|missing| Input::Acknowledged { missing }),
-        code.prop_map(Input::Denied),
+        Just(TransferInput::Answered),
+        Just(TransferInput::Unheard),
+        Just(TransferInput::Undispatched),
+        Just(TransferInput::Advised),
+        Just(TransferInput::Released),
+        (0u32..4_000).prop_map(|missing| TransferInput::Acknowledged { missing }),
+        code.prop_map(TransferInput::Denied),
     ];
     let read = prop_oneof![
-        any::<bool>().prop_map(|hello| Input::Wanted { hello }),
-        Just(Input::Refused(Word::Http1Required)),
-        Just(Input::Left),
-        (any::<bool>(), any::<bool>()).prop_map(|(takes, advised)| Input::Chosen { takes, advised }),
-        Just(Input::Unserved),
+        any::<bool>().prop_map(|hello| TransferInput::Wanted { hello }),
+        Just(TransferInput::Refused(FinalResponse::Http1Required)),
+        Just(TransferInput::Left),
+        (any::<bool>(), any::<bool>()).prop_map(|(takes, advised)| TransferInput::Chosen { takes, advised }),
+        Just(TransferInput::Unserved),
     ];
     let done = prop_oneof![
-        prop::option::of(0u32..4_000).prop_map(|len| Input::Exported { len }),
-        Just(Input::NotExported),
-        any::<bool>().prop_map(Input::Committed),
-        any::<bool>().prop_map(Input::Restored),
-        any::<bool>().prop_map(Input::Reached),
-        Just(Input::Done),
-        Just(Input::Seated),
-        Just(Input::Stays),
-        Just(Input::Leaves),
+        prop::option::of(0u32..4_000).prop_map(|len| TransferInput::Exported { len }),
+        Just(TransferInput::NotExported),
+        any::<bool>().prop_map(TransferInput::Committed),
+        any::<bool>().prop_map(TransferInput::Restored),
+        any::<bool>().prop_map(TransferInput::Reached),
+        Just(TransferInput::Done),
+        Just(TransferInput::Admitted),
+        Just(TransferInput::Stays),
+        Just(TransferInput::Leaves),
     ];
-    prop_oneof![said, read, done, Just(Input::Timer), Just(Input::Crowded)]
+    prop_oneof![said, read, done, Just(TransferInput::Timer), Just(TransferInput::Crowded)]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn exactly_one_has_a_connection_whatever_the_network_does(
+    fn transfer_leaves_one_owner_under_any_loss(
         moving: bool, dice in prop::collection::vec(any::<u8>(), 60..400)
     ) {
         let mut world = World::new(moving, dice);
@@ -619,16 +691,16 @@ proptest! {
     }
 
     #[test]
-    fn whatever_comes_in_whatever_order_a_transfer_ends(
+    fn transfer_ends_for_any_order_of_inputs(
         moving: bool, inputs in prop::collection::vec((any_input(), 0u64..20_000), 0..120)
     ) {
         let mut transfer = if moving { Transfer::moving(0) } else { Transfer::accepted(0) };
         let (mut settled, mut now_ms) = (0, 0);
-        let timers = core::iter::repeat_n((Input::Timer, 1), ORDERS_MAX);
+        let timers = core::iter::repeat_n((TransferInput::Timer, 1), ORDERS_MAX);
         for (input, later_ms) in inputs.into_iter().chain(timers) {
             now_ms += later_ms;
             let notice = transfer.handle(now_ms, input);
-            settled += usize::from(matches!(notice, Some(Notice::Settled { .. })));
+            settled += usize::from(matches!(notice, Some(TransferEvent::Settled { .. })));
             prop_assert!(transfer.deadline_ms() <= now_ms + PATIENCE_MS);
         }
         prop_assert_eq!((transfer.order(), settled), (None, 1));

@@ -14,7 +14,7 @@ use super::*;
 use crate::path::seed::Seed;
 use crate::pool::policy;
 use crate::pool::report::Report;
-use crate::pool::shares::{Known, Share, shares};
+use crate::pool::shares::{MemberShare, PoolMember, shares};
 use crate::pool::signals::Signals;
 
 mod standards;
@@ -71,21 +71,21 @@ fn zone() -> Zone {
     zone
 }
 
-fn settings(draw: Draw, none_alive: NoneAlive) -> Settings {
-    Settings { name: name("www.example.com"), ttl_s: 5, top: 1, draw, none_alive }
+fn settings(draw: Selection, none_alive: EmptyPool) -> NameSettings {
+    NameSettings { name: name("www.example.com"), ttl_s: 5, top: 1, draw, empty_pool: none_alive }
 }
 
 fn address(text: &str, share: u16, lives: bool) -> Address {
-    Address { address: text.parse().unwrap(), share, lives, given: Arc::default() }
+    Address { address: text.parse().unwrap(), share, healthy: lives, given: Arc::default() }
 }
 
-fn names_with(balanced: Balanced) -> Names {
-    Names::new([Arc::new(zone())], vec![Arc::new(balanced)], KEY, "ns1")
+fn names_with(balanced: AddressPool) -> Catalog {
+    Catalog::new([Arc::new(zone())], vec![Arc::new(balanced)], KEY, "ns1")
 }
 
-fn names() -> Names {
+fn names() -> Catalog {
     let addresses = [address("192.0.2.11", 1, true), address("2001:db8::11", 1, true)];
-    names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, [0, 0]))
+    names_with(AddressPool::new(settings(Selection::RoundRobin, EmptyPool::All), &addresses, [0, 0]))
 }
 
 /// A query; with `options`, by EDNS.
@@ -101,12 +101,12 @@ fn query(owner: &str, rtype: u16, options: Option<&[u8]>) -> Vec<u8> {
     bytes
 }
 
-fn asked(bytes: &[u8], turn: u64) -> Asked<'_> {
+fn asked(bytes: &[u8], turn: u64) -> DnsRequest<'_> {
     let client = "203.0.113.7".parse().unwrap();
-    Asked { bytes, client, transport: Transport::Udp, now_s: 1_000_000, now_ms: 5_000, turn }
+    DnsRequest { bytes, client, transport: Transport::Udp, now_s: 1_000_000, now_ms: 5_000, turn }
 }
 
-fn answer(names: &Names, bytes: &[u8]) -> Vec<u8> {
+fn answer(names: &Catalog, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 65_535];
     let answered = names.answer(&asked(bytes, 0), None, &mut out).unwrap();
     out.truncate(answered.len);
@@ -156,7 +156,7 @@ fn questions_have_the_answers_that_the_standards_want() {
 }
 
 #[test]
-fn what_is_no_query_is_refused_or_not_answered() {
+fn non_query_is_refused_or_unanswered() {
     let names = names();
     let good = query("www.example.com", rtype::A, Some(&[]));
     let mut out = vec![0; 65_535];
@@ -188,7 +188,7 @@ fn what_is_no_query_is_refused_or_not_answered() {
 }
 
 #[test]
-fn what_clients_say_of_themselves_is_read_with_care() {
+fn malformed_edns_options_are_refused() {
     let names = names();
     let code = |options: &[u8]| answer(&names, &query("www.example.com", rtype::A, Some(options)))[3] & 15;
     let subnet = |bytes: &[u8]| [&[0, 8, 0, bytes.len() as u8], bytes].concat();
@@ -217,28 +217,29 @@ fn what_clients_say_of_themselves_is_read_with_care() {
 }
 
 #[test]
-fn who_is_dead_is_not_given_and_where_all_are_it_is_said() {
+fn dead_server_is_omitted_and_all_dead_follow_none_alive() {
     let dead = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, false)];
     let one_lives = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, true)];
-    let ask = |none_alive: NoneAlive, addresses: &[Address]| {
-        let names = names_with(Balanced::new(settings(Draw::Turn, none_alive), addresses, [0, 0]));
+    let ask = |none_alive: EmptyPool, addresses: &[Address]| {
+        let names =
+            names_with(AddressPool::new(settings(Selection::RoundRobin, none_alive), addresses, [0, 0]));
         let answers = (0..4).map(|_| read(&answer(&names, &query("www.example.com", rtype::A, None))));
         answers.map(|(code, _, _, addresses)| (code, addresses)).collect::<BTreeSet<_>>()
     };
     let given = |all: &[&str]| all.iter().map(|one| (0, vec![(*one).to_string()])).collect::<BTreeSet<_>>();
-    assert_eq!(ask(NoneAlive::All, &one_lives), given(&["192.0.2.12"]));
-    assert_eq!(ask(NoneAlive::All, &dead), given(&["192.0.2.11", "192.0.2.12"]));
-    assert_eq!(ask(NoneAlive::Fixed(vec!["192.0.2.99".parse().unwrap()]), &dead), given(&["192.0.2.99"]));
-    assert_eq!(ask(NoneAlive::Refuse, &dead), BTreeSet::from([(5, vec![])]));
-    assert_eq!(ask(NoneAlive::Refuse, &one_lives), given(&["192.0.2.12"]));
+    assert_eq!(ask(EmptyPool::All, &one_lives), given(&["192.0.2.12"]));
+    assert_eq!(ask(EmptyPool::All, &dead), given(&["192.0.2.11", "192.0.2.12"]));
+    assert_eq!(ask(EmptyPool::Fixed(vec!["192.0.2.99".parse().unwrap()]), &dead), given(&["192.0.2.99"]));
+    assert_eq!(ask(EmptyPool::Refuse, &dead), BTreeSet::from([(5, vec![])]));
+    assert_eq!(ask(EmptyPool::Refuse, &one_lives), given(&["192.0.2.12"]));
 }
 
 #[test]
 fn addresses_are_given_as_often_as_their_share_says() {
     let addresses =
         [address("192.0.2.11", 3, true), address("192.0.2.12", 1, true), address("192.0.2.13", 0, true)];
-    let count = |draw: Draw| {
-        let names = names_with(Balanced::new(settings(draw, NoneAlive::All), &addresses, [0, 0]));
+    let count = |draw: Selection| {
+        let names = names_with(AddressPool::new(settings(draw, EmptyPool::All), &addresses, [0, 0]));
         let before: Vec<u64> = addresses.iter().map(|one| one.given.load(Relaxed)).collect();
         let (bytes, mut out) = (query("www.example.com", rtype::A, None), vec![0; 512]);
         for turn in 0..4_000 {
@@ -247,12 +248,12 @@ fn addresses_are_given_as_often_as_their_share_says() {
         let given = addresses.iter().zip(before).map(|(one, before)| one.given.load(Relaxed) - before);
         given.collect::<Vec<_>>()
     };
-    assert_eq!(count(Draw::Turn), [3_000, 1_000, 0]);
-    assert_eq!(count(Draw::First), [4_000, 0, 0]);
-    let random = count(Draw::Random);
+    assert_eq!(count(Selection::RoundRobin), [3_000, 1_000, 0]);
+    assert_eq!(count(Selection::Failover), [4_000, 0, 0]);
+    let random = count(Selection::Random);
     // Twelve times the deviation of so many draws: the seed is fixed in any case.
     assert!((2_670..3_330).contains(&random[0]) && random[0] + random[1] == 4_000, "{random:?}");
-    let by_client = count(Draw::Client);
+    let by_client = count(Selection::SourceHash);
     assert!(by_client.contains(&4_000), "one network keeps to one server: {by_client:?}");
 }
 
@@ -260,9 +261,9 @@ fn addresses_are_given_as_often_as_their_share_says() {
 fn the_next_ones_stand_behind_the_first() {
     let all =
         [address("192.0.2.11", 9, true), address("192.0.2.12", 1, true), address("192.0.2.13", 1, true)];
-    for draw in [Draw::Turn, Draw::Random, Draw::Client, Draw::First] {
-        let wanted = Settings { top: 2, ..settings(draw, NoneAlive::All) };
-        let names = names_with(Balanced::new(wanted, &all, [0, 0]));
+    for draw in [Selection::RoundRobin, Selection::Random, Selection::SourceHash, Selection::Failover] {
+        let wanted = NameSettings { top: 2, ..settings(draw, EmptyPool::All) };
+        let names = names_with(AddressPool::new(wanted, &all, [0, 0]));
         for _ in 0..20 {
             let (_, _, _, addresses) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
             assert_eq!(addresses.iter().collect::<BTreeSet<_>>().len(), 2, "{draw:?} {addresses:?}");
@@ -271,10 +272,10 @@ fn the_next_ones_stand_behind_the_first() {
 }
 
 #[test]
-fn an_answer_tells_for_whom_it_holds() {
-    let scope = |draw: Draw| {
-        let names = names_with(Balanced::new(
-            settings(draw, NoneAlive::All),
+fn answer_states_client_subnet_scope() {
+    let scope = |draw: Selection| {
+        let names = names_with(AddressPool::new(
+            settings(draw, EmptyPool::All),
             &[address("192.0.2.11", 1, true)],
             [0, 0],
         ));
@@ -283,27 +284,27 @@ fn an_answer_tells_for_whom_it_holds() {
         let at = answer.windows(4).position(|window| window == [0, 8, 0, 7]).unwrap();
         (answer[at + 6], answer[at + 7])
     };
-    assert_eq!(scope(Draw::Client), (24, 24));
-    assert_eq!(scope(Draw::Random), (24, 0));
+    assert_eq!(scope(Selection::SourceHash), (24, 24));
+    assert_eq!(scope(Selection::Random), (24, 0));
 }
 
 #[test]
-fn a_network_gets_its_part_and_no_more_bytes_than_it_sent() {
+fn limited_network_gets_no_amplification() {
     let names = names();
     let mut allowance =
-        Allowance::new(Limit { per_second: 10, burst: 5, ..Limit::default() }, KEY, Arc::default());
+        RateBucket::new(Limit { per_second: 10, burst: 5, ..Limit::default() }, KEY, Arc::default());
     let bytes = query("www.example.com", rtype::A, Some(&[]));
     let mut out = vec![0; 1_232];
-    let mut ask = |asked: Asked<'_>| names.answer(&asked, Some(&mut allowance), &mut out).unwrap();
+    let mut ask = |asked: DnsRequest<'_>| names.answer(&asked, Some(&mut allowance), &mut out).unwrap();
     for turn in 0..20 {
         let answered = ask(asked(&bytes, turn));
         assert_eq!(answered.outcome.limited, turn >= 5, "{turn}");
         assert_eq!(answered.outcome.truncated, turn >= 5, "it may ask by TCP");
         assert!(!answered.outcome.limited || answered.len <= bytes.len());
     }
-    let elsewhere = Asked { client: "198.51.100.7".parse().unwrap(), ..asked(&bytes, 0) };
+    let elsewhere = DnsRequest { client: "198.51.100.7".parse().unwrap(), ..asked(&bytes, 0) };
     assert!(!ask(elsewhere).outcome.limited, "others have theirs");
-    let later = Asked { now_ms: 5_200, ..asked(&bytes, 0) };
+    let later = DnsRequest { now_ms: 5_200, ..asked(&bytes, 0) };
     assert_eq!([ask(later), ask(later), ask(later)].map(|done| done.outcome.limited), [false, false, true]);
 }
 
@@ -311,14 +312,14 @@ fn a_network_gets_its_part_and_no_more_bytes_than_it_sent() {
 fn networks_without_number_get_no_more_bytes_together_than_they_sent() {
     let names = names();
     let limit = Limit { per_second: 200, burst: 1_000, total_per_second: 50 };
-    let total: Arc<Total> = Arc::default();
+    let total: Arc<SharedBudget> = Arc::default();
     // Two threads, which count networks each for itself.
-    let mut allowances = [0, 1].map(|_| Allowance::new(limit, KEY, Arc::clone(&total)));
+    let mut allowances = [0, 1].map(|_| RateBucket::new(limit, KEY, Arc::clone(&total)));
     let bytes = query("www.example.com", rtype::A, Some(&[]));
     let (mut out, mut whole, mut told, mut beyond) = (vec![0; 1_232], 0, 0, 0);
     for turn in 0..10_000_u32 {
         let client = IpAddr::V4(Ipv4Addr::from_bits(turn << 8));
-        let asked = Asked { client, now_ms: 5_000 + turn / 10, ..asked(&bytes, turn.into()) };
+        let asked = DnsRequest { client, now_ms: 5_000 + turn / 10, ..asked(&bytes, turn.into()) };
         let answered = names.answer(&asked, allowances.get_mut(turn as usize % 2), &mut out);
         match answered {
             Some(answered) if !answered.outcome.limited => whole += 1,
@@ -334,15 +335,15 @@ fn networks_without_number_get_no_more_bytes_together_than_they_sent() {
 }
 
 #[test]
-fn who_has_shown_where_it_is_is_answered() {
+fn client_with_cookie_is_not_limited() {
     let names = names();
     let mut allowance =
-        Allowance::new(Limit { per_second: 1, burst: 1, ..Limit::default() }, KEY, Arc::default());
+        RateBucket::new(Limit { per_second: 1, burst: 1, ..Limit::default() }, KEY, Arc::default());
     let first = query("www.example.com", rtype::A, Some(&[0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]));
     let answer = answer(&names, &first);
     let at = answer.windows(4).position(|window| window == [0, 10, 0, 24]).unwrap();
     let cookie = answer[at..at + 28].to_vec();
-    let mut limited = |cookie: &[u8], change: fn(&mut Asked<'_>)| {
+    let mut limited = |cookie: &[u8], change: fn(&mut DnsRequest<'_>)| {
         let bytes = query("www.example.com", rtype::A, Some(cookie));
         let (mut asked, mut out) = (asked(&bytes, 0), vec![0; 1_232]);
         change(&mut asked);
@@ -431,15 +432,19 @@ fn binding(params: &[(u16, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn service_bindings_hint_at_who_is_given() {
+fn svcb_hints_match_selected_addresses() {
     let (one, two, six) = ("192.0.2.11", "192.0.2.12", "2001:db8::11");
-    let bound = |addresses: &[Address], none_alive: NoneAlive| {
+    let bound = |addresses: &[Address], none_alive: EmptyPool| {
         let mut zone = zone();
         let stale = binding(&[(1, b"\x02h2"), (4, &[192, 0, 2, 99]), (5, b"ech")]);
         zone.add(&name("www.example.com"), rtype::HTTPS, 300, stale);
-        let settings = Settings { top: 2, ..settings(Draw::Turn, none_alive) };
-        let names =
-            Names::new([Arc::new(zone)], vec![Arc::new(Balanced::new(settings, addresses, [0, 0]))], KEY, "");
+        let settings = NameSettings { top: 2, ..settings(Selection::RoundRobin, none_alive) };
+        let names = Catalog::new(
+            [Arc::new(zone)],
+            vec![Arc::new(AddressPool::new(settings, addresses, [0, 0]))],
+            KEY,
+            "",
+        );
         let said = answer(&names, &query("www.example.com", rtype::HTTPS, None));
         let given = addresses.iter().map(|one| one.given.load(Relaxed)).sum::<u64>();
         assert_eq!(given, 0, "a hint is no answer");
@@ -457,11 +462,11 @@ fn service_bindings_hint_at_who_is_given() {
         ),
         (vec![address(six, 1, true)], binding(&[(1, b"\x02h2"), (5, b"ech"), (6, &data(six))])),
     ] {
-        let said = bound(&addresses, NoneAlive::All);
+        let said = bound(&addresses, EmptyPool::All);
         let record = [&[0, 65, 0, 1, 0, 0, 0, 5][..], &(params.len() as u16).to_be_bytes(), &params].concat();
         assert!(said.ends_with(&record), "{said:?}");
     }
-    assert_eq!(bound(&[address(one, 1, false)], NoneAlive::Refuse)[3] & 15, 5);
+    assert_eq!(bound(&[address(one, 1, false)], EmptyPool::Refuse)[3] & 15, 5);
     let names = names();
     let none = read(&answer(&names, &query("www.example.com", rtype::HTTPS, None)));
     assert_eq!((none.0, none.2), (0, [0, 1, 0]), "without a record there is none");
@@ -472,7 +477,8 @@ fn service_bindings_hint_at_who_is_given() {
 fn turns_of_one_version_are_not_the_others() {
     let addresses =
         ["192.0.2.11", "192.0.2.12", "2001:db8::11", "2001:db8::12"].map(|text| address(text, 1, true));
-    let names = names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, [0, 0]));
+    let names =
+        names_with(AddressPool::new(settings(Selection::RoundRobin, EmptyPool::All), &addresses, [0, 0]));
     for _ in 0..10 {
         for rtype in [rtype::A, rtype::AAAA] {
             answer(&names, &query("www.example.com", rtype, None));
@@ -483,7 +489,7 @@ fn turns_of_one_version_are_not_the_others() {
 
 #[test]
 fn shares_fall_as_loads_rise() {
-    let delay = |us: Option<u64>| Known {
+    let delay = |us: Option<u64>| PoolMember {
         weight: 10,
         tenths: 10,
         signals: Signals { report: Report { delay_us: us, ..Report::default() }, ..Signals::default() },
@@ -493,9 +499,9 @@ fn shares_fall_as_loads_rise() {
     let shared: Vec<_> =
         shares(weighing, u64::MAX, &known).iter().map(|one| (one.share, one.is_known)).collect();
     assert_eq!(shared, [(1_000, true), (500, true), (500, false), (30, true)]);
-    let starting = Known { tenths: 3, ..delay(None) };
+    let starting = PoolMember { tenths: 3, ..delay(None) };
     assert_eq!(shares(None, 150, &[delay(None), starting]).map_shares(), [1_000, 300]);
-    let weights = [Known { weight: 7, ..delay(None) }, delay(None)];
+    let weights = [PoolMember { weight: 7, ..delay(None) }, delay(None)];
     assert_eq!(shares(None, 150, &weights).map_shares(), [7, 10]);
     let endless = [delay(Some(u64::MAX)), delay(Some(u64::MAX)), delay(Some(u64::MAX / 2))];
     assert_eq!(shares(weighing, u64::MAX, &endless).map_shares(), [499, 499, 1_000]);
@@ -503,8 +509,8 @@ fn shares_fall_as_loads_rise() {
 
 /// By what it reports, a server gains half again of its share at the most: of two, of four, and of two weights.
 #[test]
-fn a_report_gains_no_more_than_it_may() {
-    let uses = |weight, permille| Known {
+fn report_gain_is_capped() {
+    let uses = |weight, permille| PoolMember {
         weight,
         tenths: 10,
         signals: Signals {
@@ -513,12 +519,12 @@ fn a_report_gains_no_more_than_it_may() {
             ..Signals::default()
         },
     };
-    let of = |policy, gain, servers: &[Known]| {
+    let of = |policy, gain, servers: &[PoolMember]| {
         let shared = shares(policy::for_packets(policy).unwrap().weighing, gain, servers).map_shares();
         let all: u32 = shared.iter().copied().map(u32::from).sum();
         u32::from(shared[0]) * 1_000 / all
     };
-    let idle = |weight, others: &[u16]| -> Vec<Known> {
+    let idle = |weight, others: &[u16]| -> Vec<PoolMember> {
         core::iter::once(uses(weight, 0)).chain(others.iter().map(|weight| uses(*weight, 100_000))).collect()
     };
     for (weight, others, most) in
@@ -538,7 +544,7 @@ trait MapShares {
     fn map_shares(&self) -> Vec<u16>;
 }
 
-impl MapShares for Vec<Share> {
+impl MapShares for Vec<MemberShare> {
     fn map_shares(&self) -> Vec<u16> {
         self.iter().map(|one| one.share).collect()
     }
@@ -546,13 +552,13 @@ impl MapShares for Vec<Share> {
 
 proptest! {
     #[test]
-    fn whatever_comes_nothing_breaks(bytes in prop::collection::vec(any::<u8>(), 0..600), turn in any::<u64>()) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600), turn in any::<u64>()) {
         let mut out = vec![0; 65_535];
         let _ = names().answer(&asked(&bytes, turn), None, &mut out);
     }
 
     #[test]
-    fn a_query_changed_anywhere_breaks_nothing_and_its_answer_fits(
+    fn mutated_query_never_panics_and_answer_fits(
         at in 0usize..80, to in any::<u8>(), room in 12usize..1_300, transport in any::<bool>(),
     ) {
         let option = [0, 8, 0, 7, 0, 1, 24, 0, 203, 0, 113, 0, 10, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 3, 0, 0];
@@ -561,7 +567,7 @@ proptest! {
         bytes[at % len] = to;
         let transport = if transport { Transport::Tcp } else { Transport::Udp };
         let mut out = vec![0; room];
-        let answered = names().answer(&Asked { transport, ..asked(&bytes, 0) }, None, &mut out);
+        let answered = names().answer(&DnsRequest { transport, ..asked(&bytes, 0) }, None, &mut out);
         if let Some(answered) = answered {
             prop_assert!(answered.len <= room && out[2] & 0x80 != 0);
             prop_assert!(transport == Transport::Tcp || answered.len <= UDP_MAX);
@@ -569,10 +575,10 @@ proptest! {
     }
 
     #[test]
-    fn an_answer_says_all_or_that_something_is_missing(count in 1u8..120, len in 0u16..5_000) {
+    fn answer_is_complete_or_truncated(count in 1u8..120, len in 0u16..5_000) {
         let many: Vec<_> = (0..count).map(|last| (name("x.example.com"), rtype::A, 300, vec![192, 0, 2, last])).collect();
         let zone = Zone::new(name("example.com"), records(&[]).into_iter().chain(many)).unwrap();
-        let names = Names::new([Arc::new(zone)], Vec::new(), KEY, "");
+        let names = Catalog::new([Arc::new(zone)], Vec::new(), KEY, "");
         let mut bytes = query("x.example.com", rtype::A, Some(&[]));
         let at = bytes.len() - 8;
         bytes[at..at + 2].copy_from_slice(&len.to_be_bytes());
@@ -591,7 +597,8 @@ fn turns_go_on_when_servers_change() {
     let mut turn = [0, 0];
     let mut given = BTreeMap::new();
     for _ in 0..10 {
-        let names = names_with(Balanced::new(settings(Draw::Turn, NoneAlive::All), &addresses, turn));
+        let names =
+            names_with(AddressPool::new(settings(Selection::RoundRobin, EmptyPool::All), &addresses, turn));
         let (_, _, _, all) = read(&answer(&names, &query("www.example.com", rtype::A, None)));
         *given.entry(all).or_insert(0) += 1;
         turn = names.balanced().get(0).unwrap().turns();

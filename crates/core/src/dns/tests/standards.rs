@@ -26,10 +26,10 @@ fn a_chain_of_names_is_followed_to_its_end() {
             (name(&link(number)), rtype::CNAME, 300, target)
         });
         let zone = Zone::new(name("example.com"), records(&[]).into_iter().chain(links)).unwrap();
-        let names = Names::new([Arc::new(zone)], vec![], KEY, "");
+        let names = Catalog::new([Arc::new(zone)], vec![], KEY, "");
         let bytes = query("c0.example.com", rtype::A, None);
         let mut out = vec![0; 65_535];
-        let asked = Asked { transport: Transport::Tcp, ..asked(&bytes, 0) };
+        let asked = DnsRequest { transport: Transport::Tcp, ..asked(&bytes, 0) };
         let answered = names.answer(&asked, None, &mut out).unwrap();
         read(&out[..answered.len])
     };
@@ -39,7 +39,7 @@ fn a_chain_of_names_is_followed_to_its_end() {
 }
 
 #[test]
-fn a_circle_of_names_is_found_however_one_comes_to_it() {
+fn cname_loop_is_detected_from_any_entry() {
     for (before, around) in (0..6).flat_map(|before| (1..14).map(move |around| (before, around))) {
         let count = before + around;
         let links = (0..count).map(|number| {
@@ -48,9 +48,9 @@ fn a_circle_of_names_is_found_however_one_comes_to_it() {
             (name(&format!("c{number}.example.com")), rtype::CNAME, 300, target)
         });
         let zone = Zone::new(name("example.com"), records(&[]).into_iter().chain(links)).unwrap();
-        let names = Names::new([Arc::new(zone)], vec![], KEY, "");
+        let names = Catalog::new([Arc::new(zone)], vec![], KEY, "");
         let bytes = query("c0.example.com", rtype::A, None);
-        let asked = Asked { transport: Transport::Tcp, ..asked(&bytes, 0) };
+        let asked = DnsRequest { transport: Transport::Tcp, ..asked(&bytes, 0) };
         let outcome = names.answer(&asked, None, &mut vec![0; 65_535]).unwrap().outcome;
         assert_eq!(outcome.rcode, Rcode::ServFail, "{before} before {around}");
     }
@@ -70,7 +70,7 @@ fn names_that_stand_already_are_pointed_at() {
     let more = [(name("m.example.com"), rtype::MX, 300, mail), (name("s.example.com"), 33, 300, service)];
     let all = records(&[]).into_iter().chain(servers).chain(more);
     let zone = Zone::new(name("example.com"), all).unwrap();
-    let names = Names::new([Arc::new(zone)], vec![], KEY, "");
+    let names = Catalog::new([Arc::new(zone)], vec![], KEY, "");
     let referral = answer(&names, &query("www.sub.example.com", rtype::A, None));
     assert_eq!(read(&referral).2, [0, 6, 6]);
     // Head, question, the first server written out, five more by label and pointer, six addresses.
@@ -86,14 +86,14 @@ fn names_that_stand_already_are_pointed_at() {
 }
 
 #[test]
-fn what_a_client_sets_for_resolvers_does_not_come_back() {
+fn resolver_flags_of_query_are_not_echoed() {
     let mut bytes = query("www.example.com", rtype::A, None);
     bytes[3] |= 0x10 | 0x20;
     assert_eq!(answer(&names(), &bytes)[3] & 0x30, 0, "CD and AD (RFC 4035, section 3.1.6)");
 }
 
 #[test]
-fn an_error_has_edns_where_the_query_had_it() {
+fn error_answer_has_edns_like_its_query() {
     let names = names();
     let bad_option = query("www.example.com", rtype::A, Some(&[0, 8, 0, 9]));
     let bare = [0, 0, 41, 0x04, 0xd0, 0, 0, 0, 0, 0, 0];
@@ -139,10 +139,10 @@ fn a_signed_query_is_told_that_its_key_is_not_known() {
 #[test]
 fn a_whole_network_has_the_same_server_and_is_told_so() {
     let all: Vec<Address> = (1..=9).map(|last| address(&format!("192.0.2.{last}"), 1, true)).collect();
-    let names = names_with(Balanced::new(settings(Draw::Client, NoneAlive::All), &all, [0, 0]));
+    let names = names_with(AddressPool::new(settings(Selection::SourceHash, EmptyPool::All), &all, [0, 0]));
     let ask = |client: &str, option: &[u8]| {
         let bytes = query("www.example.com", rtype::A, Some(option));
-        let asked = Asked { client: client.parse().unwrap(), ..asked(&bytes, 0) };
+        let asked = DnsRequest { client: client.parse().unwrap(), ..asked(&bytes, 0) };
         let mut out = vec![0; 1_232];
         let answered = names.answer(&asked, None, &mut out).unwrap();
         out.truncate(answered.len);
@@ -175,7 +175,7 @@ fn a_server_s_address_may_stand_at_a_wildcard() {
         ("far.example.com", rtype::NS, "ns.example.org"),
     ];
     let zone = Zone::new(name("example.com"), records(&more)).unwrap();
-    let names = Names::new([Arc::new(zone)], vec![], KEY, "");
+    let names = Catalog::new([Arc::new(zone)], vec![], KEY, "");
     let referral = |text: &str| read(&answer(&names, &query(text, rtype::A, None)));
     assert_eq!(referral("www.sub.example.com"), (0, false, [0, 1, 1], vec!["192.0.2.66".into()]));
     assert_eq!(referral("www.far.example.com"), (0, false, [0, 1, 0], vec![]));
@@ -186,7 +186,7 @@ fn a_record_in_other_letters_is_the_same_record() {
     let mail = |text: &[u8]| (name("m.example.com"), rtype::MX, 300, [&[0, 10], text].concat());
     let more = [mail(UPPER), mail(name("www.example.com").as_wire()), mail(LOUD)];
     let zone = Zone::new(name("example.com"), records(&[]).into_iter().chain(more)).unwrap();
-    let names = Names::new([Arc::new(zone)], vec![], KEY, "");
+    let names = Catalog::new([Arc::new(zone)], vec![], KEY, "");
     let mx = answer(&names, &query("m.example.com", rtype::MX, None));
     assert_eq!(read(&mx).2, [2, 0, 0]);
     assert!(mx.windows(4).any(|part| part == b"\x03WWW"), "the first is kept");

@@ -13,10 +13,10 @@ use siphasher::sip::SipHasher13;
 
 use super::reach::Reach;
 use crate::net::http::{Url, host_of, normal_path};
-use crate::path::content::{Asked, Class, HashKey, Route, Routes};
+use crate::path::content::{HashKey, RequestClass, RequestKey, RoutePattern, Routes};
 use crate::path::seed::Seed;
 use crate::pool::policy::{Choice, Weighted, in_turn, maglev};
-use crate::pool::shares::{WHOLE, most_permille};
+use crate::pool::shares::{PERMILLE, most_permille};
 
 /// How many turns are looked at for another member than the first.
 const OTHERS: u64 = 16;
@@ -28,7 +28,7 @@ pub const PER_DISPATCH: u64 = 10_000;
 
 /// A member that may be chosen.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct MemberCandidate {
     /// Its number in the views of whoever made this.
     pub id: usize,
     /// Where clients are sent.
@@ -58,7 +58,7 @@ pub struct RouteTo {
 
 /// What a client wants.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct DispatchRequest<'a> {
     /// Who asks.
     pub client: IpAddr,
     /// The method, as written.
@@ -72,11 +72,11 @@ pub struct Wanted<'a> {
 /// All that a choice goes by.
 #[derive(Debug)]
 pub struct Dispatch {
-    candidates: Vec<Candidate>,
+    candidates: Vec<MemberCandidate>,
     /// What each was given since this was made.
     given: Vec<AtomicU64>,
     /// All of them; behind that those of routes.
-    sets: Vec<Set>,
+    sets: Vec<CandidateSet>,
     routes: Option<Routes>,
     choice: Choice,
     seed: Seed,
@@ -85,7 +85,7 @@ pub struct Dispatch {
 
 /// Candidates that a request may go to.
 #[derive(Debug)]
-struct Set {
+struct CandidateSet {
     /// Each as often as its share says.
     order: Vec<u16>,
     /// Those with a weight.
@@ -99,14 +99,14 @@ impl Dispatch {
     pub fn new(
         choice: Choice,
         gain_percent: u64,
-        candidates: Vec<Candidate>,
+        candidates: Vec<MemberCandidate>,
         routes: &[RouteTo],
         seed: Seed,
     ) -> Dispatch {
         let everyone: Vec<usize> = (0..candidates.len()).collect();
-        let numbered: Vec<Route> = (1..)
+        let numbered: Vec<RoutePattern> = (1..)
             .zip(routes)
-            .map(|(ring, RouteTo { route, .. })| Route {
+            .map(|(ring, RouteTo { route, .. })| RoutePattern {
                 host: route.host.clone(),
                 path: route.path.clone(),
                 methods: route.methods.clone(),
@@ -116,7 +116,9 @@ impl Dispatch {
         let members = core::iter::once(&everyone).chain(routes.iter().map(|route| &route.members));
         Dispatch {
             given: candidates.iter().map(|_| AtomicU64::new(0)).collect(),
-            sets: members.map(|members| Set::new(choice, gain_percent, &candidates, members)).collect(),
+            sets: members
+                .map(|members| CandidateSet::new(choice, gain_percent, &candidates, members))
+                .collect(),
             routes: (!numbered.is_empty()).then(|| Routes::compile(&numbered, 0, HashKey::new(seed))),
             candidates,
             choice,
@@ -136,7 +138,7 @@ impl Dispatch {
     }
 
     /// The member for a request, which is counted as given to it; `None` where none of those that it may go to lives.
-    pub fn choose(&self, wanted: &Wanted<'_>) -> Option<&Candidate> {
+    pub fn choose(&self, wanted: &DispatchRequest<'_>) -> Option<&MemberCandidate> {
         let at = self.pick(self.set(wanted)?, wanted.client)?;
         let (candidate, given) = self.candidates.get(at).zip(self.given.get(at))?;
         given.fetch_add(1, Relaxed);
@@ -144,37 +146,37 @@ impl Dispatch {
         Some(candidate)
     }
 
-    /// What each candidate was given since this was made, by [`Candidate::id`].
+    /// What each candidate was given since this was made, by [`MemberCandidate::id`].
     pub fn given(&self) -> impl Iterator<Item = (usize, u64)> {
         self.candidates.iter().zip(&self.given).map(|(candidate, given)| (candidate.id, given.load(Relaxed)))
     }
 
     /// Who may be chosen.
-    pub fn candidates(&self) -> &[Candidate] {
+    pub fn candidates(&self) -> &[MemberCandidate] {
         &self.candidates
     }
 
     /// The places of those that a request may go to, and the route that says so, counted from 0. Nothing is given.
-    pub fn may_have(&self, wanted: &Wanted<'_>) -> (Option<u16>, &[usize]) {
+    pub fn may_have(&self, wanted: &DispatchRequest<'_>) -> (Option<u16>, &[usize]) {
         let (route, set) = self.routed(wanted);
         (route, self.sets.get(usize::from(set)).map_or(&[], |set| &set.members))
     }
 
-    fn set(&self, wanted: &Wanted<'_>) -> Option<&Set> {
+    fn set(&self, wanted: &DispatchRequest<'_>) -> Option<&CandidateSet> {
         let set = if self.routes.is_some() { self.routed(wanted).1 } else { 0 };
         self.sets.get(usize::from(set))
     }
 
-    fn routed(&self, wanted: &Wanted<'_>) -> (Option<u16>, u16) {
+    fn routed(&self, wanted: &DispatchRequest<'_>) -> (Option<u16>, u16) {
         let Some(routes) = &self.routes else { return (None, 0) };
         let path = wanted.target.split(['?', '#']).next().unwrap_or_default();
         // What has no normal form is taken by no route that wants one.
         let (host, path) = (host_of(wanted.host).unwrap_or_default(), normal_path(path).unwrap_or_default());
-        let class = Class::of(wanted.method.as_bytes());
-        routes.find_all(&Asked { class, host: &host, path: &path, method: wanted.method.as_bytes() })
+        let class = RequestClass::of(wanted.method.as_bytes());
+        routes.find_all(&RequestKey { class, host: &host, path: &path, method: wanted.method.as_bytes() })
     }
 
-    fn pick(&self, set: &Set, client: IpAddr) -> Option<usize> {
+    fn pick(&self, set: &CandidateSet, client: IpAddr) -> Option<usize> {
         match self.choice {
             Choice::Turn => set.at(set.cursor.fetch_add(1, Relaxed)),
             Choice::Hash => set.at(self.hash_of(client)),
@@ -185,7 +187,7 @@ impl Dispatch {
     }
 
     /// Of two different members, drawn by their weights, the one that was given less.
-    fn lesser_of_two(&self, set: &Set) -> Option<usize> {
+    fn lesser_of_two(&self, set: &CandidateSet) -> Option<usize> {
         let (one, second) = (set.at(self.random())?, self.random());
         // Who has the other turns is spread evenly, so that another one is soon found.
         let others = (0..OTHERS).filter_map(|step| set.at(second.wrapping_add(step)));
@@ -227,8 +229,13 @@ impl Dispatch {
     }
 }
 
-impl Set {
-    fn new(choice: Choice, gain_percent: u64, candidates: &[Candidate], members: &[usize]) -> Set {
+impl CandidateSet {
+    fn new(
+        choice: Choice,
+        gain_percent: u64,
+        candidates: &[MemberCandidate],
+        members: &[usize],
+    ) -> CandidateSet {
         let found = || members.iter().filter_map(|at| Some((*at, candidates.get(*at)?)));
         let shares = shares(gain_percent, found().map(|(_, candidate)| candidate));
         let weighted: Vec<Weighted> = found()
@@ -244,7 +251,7 @@ impl Set {
         };
         let members = weighted.iter().filter(|member| member.weight > 0);
         let members: Vec<usize> = members.map(|member| usize::from(member.slot)).collect();
-        Set { order, members, cursor: AtomicU64::new(0) }
+        CandidateSet { order, members, cursor: AtomicU64::new(0) }
     }
 
     /// Where its turns are, in an order of another length.
@@ -262,12 +269,12 @@ impl Set {
 }
 
 /// The shares of candidates: their weights, or what their loads leave of them, in a finer measure of which the heaviest has a thousand at most.
-fn shares<'c>(gain_percent: u64, candidates: impl Iterator<Item = &'c Candidate> + Clone) -> Vec<u16> {
-    if candidates.clone().all(|candidate| candidate.permille >= WHOLE) {
+fn shares<'c>(gain_percent: u64, candidates: impl Iterator<Item = &'c MemberCandidate> + Clone) -> Vec<u16> {
+    if candidates.clone().all(|candidate| candidate.permille >= PERMILLE) {
         return candidates.map(|candidate| candidate.weight).collect();
     }
     let parts: Vec<(u16, u64)> =
-        candidates.map(|candidate| (candidate.weight, candidate.permille.min(WHOLE))).collect();
+        candidates.map(|candidate| (candidate.weight, candidate.permille.min(PERMILLE))).collect();
     let most = most_permille(&parts, gain_percent);
     let heaviest = parts.iter().map(|(weight, _)| u64::from(*weight)).max().unwrap_or(1).max(1);
     let share = |(weight, permille): (u16, u64)| {
@@ -297,14 +304,14 @@ mod tests {
 
     const CHOICES: [Choice; 5] = [Choice::Head, Choice::Two, Choice::Turn, Choice::Hash, Choice::Random];
 
-    fn candidates(described: &[(u16, u64)]) -> Vec<Candidate> {
-        let made = described.iter().enumerate().map(|(id, (weight, load))| Candidate {
+    fn candidates(described: &[(u16, u64)]) -> Vec<MemberCandidate> {
+        let made = described.iter().enumerate().map(|(id, (weight, load))| MemberCandidate {
             id,
             url: Arc::new(Url::parse(&format!("http://m{id}.example")).unwrap()),
             anonymous: false,
             reach: None,
             weight: *weight,
-            permille: WHOLE,
+            permille: PERMILLE,
             load: *load,
             dispatched: Arc::default(),
         });
@@ -315,8 +322,13 @@ mod tests {
         Dispatch::new(choice, 150, candidates(described), &[], Seed(7, 9))
     }
 
-    fn wanted(client: u32) -> Wanted<'static> {
-        Wanted { client: IpAddr::V4(client.into()), method: "GET", host: b"www.example.com", target: "/a?b" }
+    fn wanted(client: u32) -> DispatchRequest<'static> {
+        DispatchRequest {
+            client: IpAddr::V4(client.into()),
+            method: "GET",
+            host: b"www.example.com",
+            target: "/a?b",
+        }
     }
 
     /// How often each was chosen of so many times.
@@ -335,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_queue_gives_to_the_least_loaded_until_it_is_not() {
+    fn paper_queue_selects_least_loaded_member() {
         let dispatch = dispatch(Choice::Head, &[(1, 100_000), (1, 60_000), (1, 1_000_000)]);
         let first: Vec<usize> = (0..6).map(|client| dispatch.choose(&wanted(client)).unwrap().id).collect();
         assert_eq!(first, [1, 1, 1, 1, 0, 1]);
@@ -343,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn two_choices_even_out_what_members_were_given() {
+    fn two_choices_balance_dispatch_counts() {
         let equal = dispatch(Choice::Two, &[(1, 0), (1, 0), (1, 0)]);
         let shares_of_equals = shares(&equal, 3_000);
         assert!(shares_of_equals.iter().all(|share| (950..1_050).contains(share)), "{shares_of_equals:?}");
@@ -352,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_as_many_as_loads_leave_of_weights_and_within_what_they_may_gain() {
+    fn turns_follow_loads_within_gain_limit() {
         let of = |gain_percent, parts: &[(u16, u64)]| {
             let weights: Vec<(u16, u64)> = parts.iter().map(|(weight, _)| (*weight, 0)).collect();
             let mut candidates = candidates(&weights);
@@ -393,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_name_the_members_and_what_none_takes_goes_to_all() {
+    fn routed_request_goes_to_route_members_else_all() {
         let route = |path: &str, members: &[usize]| RouteTo {
             route: crate::farm::Route {
                 host: None,
@@ -406,15 +418,16 @@ mod tests {
         let routes = [route("/img/*", &[1]), route("/none/*", &[])];
         let candidates = candidates(&[(1, 0), (1, 0)]);
         let dispatch = Dispatch::new(Choice::Turn, 150, candidates, &routes, Seed(1, 2));
-        let to = |target| dispatch.choose(&Wanted { target, ..wanted(1) }).map(|candidate| candidate.id);
+        let to =
+            |target| dispatch.choose(&DispatchRequest { target, ..wanted(1) }).map(|candidate| candidate.id);
         assert!((0..4).all(|_| to("/img/a?b") == Some(1) && to("/x/../%69mg/a") == Some(1)));
         assert_eq!(to("/none/x"), None);
         assert_eq!([to("/"), to("/")], [Some(0), Some(1)]);
-        assert_eq!(dispatch.may_have(&Wanted { target: "/img/", ..wanted(1) }), (Some(0), &[1][..]));
+        assert_eq!(dispatch.may_have(&DispatchRequest { target: "/img/", ..wanted(1) }), (Some(0), &[1][..]));
     }
 
     #[test]
-    fn nobody_is_nobody() {
+    fn empty_group_chooses_no_member() {
         for choice in CHOICES {
             assert!(dispatch(choice, &[]).choose(&wanted(1)).is_none());
             assert!(dispatch(choice, &[(0, 0)]).choose(&wanted(1)).is_none());
@@ -423,7 +436,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_is_chosen_has_a_weight_and_is_counted_once(
+        fn chosen_member_has_weight_and_one_count(
             described in proptest::collection::vec((0u16..4, any::<u64>()), 1..20), choice in prop::sample::select(&CHOICES), client: u32
         ) {
             let dispatch = dispatch(choice, &described);

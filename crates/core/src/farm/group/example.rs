@@ -4,7 +4,7 @@ use alloc::vec;
 
 use super::model::{Group, Joining, LoadReading};
 use crate::farm::RouteList;
-use crate::net::http::Status;
+use crate::net::http::RedirectStatus;
 use crate::pool::policy::Consumer;
 use crate::pool::policy::score::GAIN_PERCENT;
 use crate::pool::{HealthCheck, HealthKind};
@@ -14,7 +14,7 @@ pub(crate) fn group() -> Group {
     Group {
         name: "shop".into(),
         addresses: vec!["192.0.2.120:80".parse().unwrap()],
-        status: Status::Found,
+        status: RedirectStatus::Found,
         policy: Consumer::Redirect.default_policy(),
         load: LoadReading::Paper,
         report_gain_percent: GAIN_PERCENT,

@@ -84,19 +84,19 @@ impl Joiner {
         let mut words = line.split_ascii_whitespace();
         let url = words.next().ok_or(JoinerError::Empty)?;
         let mut joiner = Joiner::new(member_url(url)?);
-        let mut said = (false, false, false);
+        let mut seen = (false, false, false);
         for word in words {
             match word.split_once('=').unwrap_or((word, "")) {
                 ("weight", value) => {
-                    once(&mut said.0)?;
+                    once(&mut seen.0)?;
                     joiner.weight = weight(value)?;
                 }
                 ("anonymous", "") if !word.contains('=') => {
-                    once(&mut said.1)?;
+                    once(&mut seen.1)?;
                     joiner.anonymous = true;
                 }
                 ("control", value) => {
-                    once(&mut said.2)?;
+                    once(&mut seen.2)?;
                     joiner.control = Some(Url::parse(value).map_err(JoinerError::Control)?);
                 }
                 ("path", value) => joiner.add_path(value)?,
@@ -143,8 +143,8 @@ fn weight(text: &str) -> Result<u16, JoinerError> {
     weight.ok_or(JoinerError::Weight)
 }
 
-fn once(said: &mut bool) -> Result<(), JoinerError> {
-    if core::mem::replace(said, true) { Err(JoinerError::Twice) } else { Ok(()) }
+fn once(seen: &mut bool) -> Result<(), JoinerError> {
+    if core::mem::replace(seen, true) { Err(JoinerError::Twice) } else { Ok(()) }
 }
 
 fn add<T: PartialEq>(list: &mut Vec<T>, one: T) -> Result<(), JoinerError> {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_from_what_is_malformed() {
+    fn impossible_values_differ_from_malformed_lines() {
         let cases = [
             ("", JoinerError::Empty),
             ("http://m1 http://m2", JoinerError::Unknown),
@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_written_the_same(line in "http://m[0-9]( weight=[0-9]{1,3}| anonymous| path=/[a-z*é]{0,5}| host=[a-z.*]{1,6}){0,4}|\\PC*") {
+        fn parsed_line_round_trips(line in "http://m[0-9]( weight=[0-9]{1,3}| anonymous| path=/[a-z*é]{0,5}| host=[a-z.*]{1,6}){0,4}|\\PC*") {
             if let Ok(joiner) = Joiner::parse(&line) {
                 prop_assert_eq!(Joiner::parse(&joiner.to_string()), Ok(joiner));
             }

@@ -11,9 +11,9 @@ const QUERIED_MS: u64 = 1_000;
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipOrder {
-    /// Ask the own server whether it answers at its URL, for [`Membership::probed`].
+    /// Ask the own server whether it answers at its URL, for [`GroupMembership::probed`].
     Probe,
-    /// Send GROUP-ADD, and what is answered to [`Membership::answered`].
+    /// Send GROUP-ADD, and what is answered to [`GroupMembership::answered`].
     Join,
     /// Send LOAD-INFORM likewise.
     Report {
@@ -62,7 +62,7 @@ impl fmt::Display for MembershipTrouble {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum JoinState {
     Idle,
     Probing,
     Joining,
@@ -71,9 +71,9 @@ enum Step {
 
 /// A member, or one that wants to be.
 #[derive(Clone, Debug)]
-pub struct Membership {
+pub struct GroupMembership {
     report_ms: u64,
-    step: Step,
+    step: JoinState,
     due_ms: u64,
     is_member: bool,
     /// Whether the director may know it: a message may have come there whose answer didn't come back.
@@ -84,15 +84,15 @@ pub struct Membership {
     polled_ms: Option<u64>,
     trouble: Option<MembershipTrouble>,
     /// What was last told of that.
-    told: Option<MembershipTrouble>,
+    reported_problem: Option<MembershipTrouble>,
 }
 
-impl Membership {
+impl GroupMembership {
     /// One that joins as soon as its server answers, and reports so often, in milliseconds.
-    pub fn new(now_ms: u64, report_ms: u64) -> Membership {
-        Membership {
+    pub fn new(now_ms: u64, report_ms: u64) -> GroupMembership {
+        GroupMembership {
             report_ms,
-            step: Step::Idle,
+            step: JoinState::Idle,
             due_ms: now_ms,
             is_member: false,
             may_be_known: false,
@@ -100,27 +100,27 @@ impl Membership {
             joined_ms: None,
             polled_ms: None,
             trouble: None,
-            told: None,
+            reported_problem: None,
         }
     }
 
     /// What is to be done now, if anything is.
     pub fn poll(&mut self, now_ms: u64) -> Option<MembershipOrder> {
-        if self.step != Step::Idle || now_ms < self.due_ms {
+        if self.step != JoinState::Idle || now_ms < self.due_ms {
             return None;
         }
-        (self.step, self.polled_ms) = (Step::Probing, Some(now_ms));
+        (self.step, self.polled_ms) = (JoinState::Probing, Some(now_ms));
         Some(MembershipOrder::Probe)
     }
 
-    /// When [`Membership::poll`] has something to do, in milliseconds.
+    /// When [`GroupMembership::poll`] has something to do, in milliseconds.
     pub fn poll_timeout(&self) -> u64 {
-        if self.step == Step::Idle { self.due_ms } else { u64::MAX }
+        if self.step == JoinState::Idle { self.due_ms } else { u64::MAX }
     }
 
     /// Its server has answered, or hasn't; and what is to be done then.
     pub fn probed(&mut self, now_ms: u64, works: bool) -> Option<MembershipOrder> {
-        if self.step != Step::Probing {
+        if self.step != JoinState::Probing {
             return None;
         }
         if works {
@@ -134,22 +134,22 @@ impl Membership {
     fn speak(&mut self) -> MembershipOrder {
         self.may_be_known = true;
         if self.is_member {
-            self.step = Step::Reporting;
+            self.step = JoinState::Reporting;
             MembershipOrder::Report { is_stamped: self.is_stamped }
         } else {
-            self.step = Step::Joining;
+            self.step = JoinState::Joining;
             MembershipOrder::Join
         }
     }
 
     fn rest(&mut self, now_ms: u64, for_ms: u64) {
-        (self.step, self.due_ms) = (Step::Idle, now_ms.saturating_add(for_ms));
+        (self.step, self.due_ms) = (JoinState::Idle, now_ms.saturating_add(for_ms));
     }
 
     /// The director has answered the last message, or hasn't; and what is to be done then. `draw` is any number: it spreads the messages of
     /// members that began at the same time.
     pub fn answered(&mut self, now_ms: u64, answer: DirectorAnswer, draw: u64) -> Option<MembershipOrder> {
-        let was = core::mem::replace(&mut self.step, Step::Idle);
+        let was = core::mem::replace(&mut self.step, JoinState::Idle);
         let is_good = matches!(answer, DirectorAnswer::Status(200..=299));
         self.trouble = match self.trouble {
             // The same trouble once more, by a director that is tired of it.
@@ -161,20 +161,20 @@ impl Membership {
             _ => (!is_good).then_some(MembershipTrouble::Director(answer)),
         };
         let order = match (was, answer) {
-            (Step::Joining, _) if is_good => {
+            (JoinState::Joining, _) if is_good => {
                 (self.is_member, self.is_stamped, self.joined_ms) = (true, true, Some(now_ms));
                 // A new member is chosen like others; with a report it is by what it can take.
                 Some(self.speak())
             }
             // A director that has forgotten it: it isn't refused, so it joins at once, but for one who forgets always.
-            (Step::Reporting, DirectorAnswer::Status(409)) => {
+            (JoinState::Reporting, DirectorAnswer::Status(409)) => {
                 self.is_member = false;
                 let joined_ms = self.joined_ms.unwrap_or_default();
                 let again = now_ms.saturating_sub(joined_ms) >= self.report_ms;
                 again.then(|| self.speak())
             }
             // Most likely a clock that was set: of a report without a time nobody can tell that.
-            (Step::Reporting, DirectorAnswer::Status(422)) => {
+            (JoinState::Reporting, DirectorAnswer::Status(422)) => {
                 self.is_stamped = false;
                 None
             }
@@ -215,8 +215,8 @@ impl Membership {
 
     /// What has changed of its trouble since this was last asked; nothing of what stays as it is.
     pub fn news(&mut self) -> Option<Option<MembershipTrouble>> {
-        let is_news = self.told != self.trouble;
-        self.told = self.trouble;
+        let is_news = self.reported_problem != self.trouble;
+        self.reported_problem = self.trouble;
         is_news.then_some(self.trouble)
     }
 }
@@ -234,8 +234,8 @@ mod tests {
     const REPORT: MembershipOrder = Report { is_stamped: true };
 
     /// One that has joined at 0 and reported.
-    fn member() -> Membership {
-        let mut member = Membership::new(0, 15_000);
+    fn member() -> GroupMembership {
+        let mut member = GroupMembership::new(0, 15_000);
         assert_eq!(member.poll(0), Some(Probe));
         assert_eq!(member.probed(0, true), Some(Join));
         assert_eq!(member.answered(0, Status(201), 0), Some(REPORT));
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_member_joins_when_its_server_answers_and_reports_at_once_and_then_in_intervals() {
-        let mut member = Membership::new(0, 15_000);
+        let mut member = GroupMembership::new(0, 15_000);
         assert_eq!((member.poll(0), member.poll(0)), (Some(Probe), None));
         assert_eq!((member.probed(5, false), member.poll_timeout()), (None, 1_005));
         assert_eq!(member.news(), Some(Some(MembershipTrouble::Server)));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_director_that_forgot_it_has_it_join_at_once_and_one_that_always_forgets_later() {
+    fn forgetful_director_makes_member_rejoin_with_backoff() {
         let mut member = member();
         assert_eq!((member.poll(20_000), member.probed(20_000, true)), (Some(Probe), Some(REPORT)));
         assert_eq!(member.answered(20_001, Status(409), 0), Some(Join));
@@ -284,14 +284,18 @@ mod tests {
 
     #[test]
     fn refusals_are_told_once_and_tried_again_after_an_interval() {
-        let mut member = Membership::new(0, 15_000);
+        let mut member = GroupMembership::new(0, 15_000);
         for (times, status) in [401, 401, 429, 403, 413, 503].into_iter().enumerate() {
             let now_ms = times as u64 * 20_000;
             assert_eq!((member.poll(now_ms), member.probed(now_ms, true)), (Some(Probe), Some(Join)));
             assert_eq!(member.answered(now_ms, Status(status), 1_500), None);
             assert_eq!(member.poll_timeout(), now_ms + 15_000);
-            let told = Some(Some(MembershipTrouble::Director(Status(status))));
-            assert_eq!(member.news(), if [1, 2].contains(&times) { None } else { told }, "{status}");
+            let reported_problem = Some(Some(MembershipTrouble::Director(Status(status))));
+            assert_eq!(
+                member.news(),
+                if [1, 2].contains(&times) { None } else { reported_problem },
+                "{status}"
+            );
         }
         assert_eq!((member.poll(200_000), member.probed(200_000, true)), (Some(Probe), Some(Join)));
         assert_eq!(member.answered(200_000, Nobody, 0), None);
@@ -299,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_clock_is_left_out_of_reports_until_it_joins_again() {
+    fn refused_timestamp_is_omitted_until_rejoin() {
         let mut member = member();
         assert_eq!((member.poll(20_000), member.probed(20_000, true)), (Some(Probe), Some(REPORT)));
         assert_eq!((member.answered(20_000, Status(422), 0), member.poll_timeout()), (None, 33_500));
@@ -335,7 +339,7 @@ mod tests {
             answers in proptest::collection::vec((prop_oneof![Just(None), (200u16..600).prop_map(Some)], any::<bool>(), any::<u64>()), 1..60),
             report_ms in 100u64..60_000,
         ) {
-            let mut member = Membership::new(0, report_ms);
+            let mut member = GroupMembership::new(0, report_ms);
             let mut sent = Vec::new();
             let mut now_ms = 0;
             for (answer, works, draw) in answers {

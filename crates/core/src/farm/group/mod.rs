@@ -12,13 +12,13 @@ mod model;
 mod reach;
 mod token_throttle;
 
-pub use dispatch::{Candidate, Dispatch, PER_DISPATCH, RouteTo, Wanted};
+pub use dispatch::{Dispatch, DispatchRequest, MemberCandidate, PER_DISPATCH, RouteTo};
 pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_url};
 pub use members::{
-    Joined, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent, MemberState, Members, Moment,
-    Order, Queried, ROUTES_MAX, Refused, Rules, thousandths,
+    ClockReading, GroupRules, JoinResult, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent,
+    MemberOrder, MemberRefusal, MemberSnapshot, Members, QueryResult, ROUTES_MAX, thousandths,
 };
-pub use membership::{DirectorAnswer, Membership, MembershipOrder, MembershipTrouble};
+pub use membership::{DirectorAnswer, GroupMembership, MembershipOrder, MembershipTrouble};
 pub use model::{Group, GroupMember, Joining, LoadReading};
-pub use reach::{Origin, Outside, Reach};
+pub use reach::{MessageOrigin, Reach, ReachError};
 pub use token_throttle::{RETRY_AFTER_S, TokenThrottle};

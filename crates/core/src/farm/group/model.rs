@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use crate::farm::RouteList;
-use crate::net::http::{Status, Url};
+use crate::net::http::{RedirectStatus, Url};
 use crate::net::prefix::Prefix;
 use crate::pool::policy::{Choice, Policy, Weighing};
 use crate::pool::{HealthCheck, Reporting};
@@ -18,7 +18,7 @@ pub struct Group {
     /// Where clients come to. At least one.
     pub addresses: Vec<SocketAddr>,
     /// By what clients are sent on.
-    pub status: Status,
+    pub status: RedirectStatus,
     /// The policy that chooses among its members: one that groups take.
     pub policy: &'static Policy,
     /// With [`Choice::Head`]: how reports of load are read.

@@ -21,7 +21,7 @@ pub struct Reach {
 
 /// Where a message of a member comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct MessageOrigin {
     /// The sender's address, if it is on the network.
     pub from: Option<IpAddr>,
     /// Hosts that its credential names; nobody's if it speaks for all.
@@ -30,7 +30,7 @@ pub struct Origin {
 
 /// Why no connection is opened to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Outside {
+pub enum ReachError {
     /// Nobody has it alone.
     #[error("{0} is no host's address")]
     NoHost(IpAddr),
@@ -50,7 +50,7 @@ pub enum Outside {
 
 impl Reach {
     /// That of a member which joined like this.
-    pub(super) fn new(group: &Group, origin: &Origin) -> Reach {
+    pub(super) fn new(group: &Group, origin: &MessageOrigin) -> Reach {
         let listed = || group.members.iter().map(|member| &member.url);
         Reach {
             allow: group.allow.clone(),
@@ -63,23 +63,23 @@ impl Reach {
     ///
     /// # Errors
     /// Why not.
-    pub fn permits(&self, host: &str, address: IpAddr) -> Result<(), Outside> {
+    pub fn permits(&self, host: &str, address: IpAddr) -> Result<(), ReachError> {
         let at = canonical(address);
         let is_broadcast = matches!(at, IpAddr::V4(v4) if v4.is_broadcast());
         if at.is_unspecified() || at.is_multicast() || is_broadcast {
-            return Err(Outside::NoHost(at));
+            return Err(ReachError::NoHost(at));
         }
         let covers = |prefix: &&Prefix| prefix.contains(at);
         if is_local(at) {
             // A network as wide as all addresses doesn't name them.
             let named = self.allow.iter().filter(covers).any(|prefix| is_local(prefix.address()));
-            return if named { Ok(()) } else { Err(Outside::Local(at)) };
+            return if named { Ok(()) } else { Err(ReachError::Local(at)) };
         }
         if self.allow.is_empty() {
             let known = self.addresses.contains(&at) || self.hosts.iter().any(|named| named == host);
-            return if known { Ok(()) } else { Err(Outside::Elsewhere(at)) };
+            return if known { Ok(()) } else { Err(ReachError::Elsewhere(at)) };
         }
-        self.allow.iter().any(|prefix| covers(&prefix)).then_some(()).ok_or(Outside::NotAllowed(at))
+        self.allow.iter().any(|prefix| covers(&prefix)).then_some(()).ok_or(ReachError::NotAllowed(at))
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_where_it_joined_from_or_where_it_was_named() {
+    fn member_address_is_its_source_or_allowed_name() {
         let reach = reach(&[]);
         for host in ["192.0.2.31", "any.example"] {
             assert_eq!(reach.permits(host, at("192.0.2.31")), Ok(()));
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(reach.permits("m1.example", at("198.51.100.1")), Ok(()));
         assert_eq!(reach.permits("m1.example", at("::ffff:192.0.2.31")), Ok(()));
         let elsewhere = at("198.51.100.1");
-        assert_eq!(reach.permits("any.example", elsewhere), Err(Outside::Elsewhere(elsewhere)));
+        assert_eq!(reach.permits("any.example", elsewhere), Err(ReachError::Elsewhere(elsewhere)));
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
         let reach = reach(&["198.51.100.0/24"]);
         assert_eq!(reach.permits("any.example", at("198.51.100.1")), Ok(()));
         for host in ["m1.example", "192.0.2.31"] {
-            assert_eq!(reach.permits(host, at("192.0.2.31")), Err(Outside::NotAllowed(at("192.0.2.31"))));
+            assert_eq!(reach.permits(host, at("192.0.2.31")), Err(ReachError::NotAllowed(at("192.0.2.31"))));
         }
     }
 
@@ -140,13 +140,13 @@ mod tests {
         for address in local.map(at) {
             for allow in [&[][..], &["0.0.0.0/0", "::/0"], &["192.0.2.0/24"]] {
                 let refused = reach(allow).permits("m1.example", address);
-                assert_eq!(refused, Err(Outside::Local(address.to_canonical())), "{allow:?}");
+                assert_eq!(refused, Err(ReachError::Local(address.to_canonical())), "{allow:?}");
             }
         }
         let named = reach(&["127.0.0.0/8", "fe80::/10"]);
         assert_eq!(named.permits("m1.example", at("127.0.0.1")), Ok(()));
         assert_eq!(named.permits("m1.example", at("fe80::1")), Ok(()));
-        assert_eq!(named.permits("m1.example", at("::1")), Err(Outside::Local(at("::1"))));
+        assert_eq!(named.permits("m1.example", at("::1")), Err(ReachError::Local(at("::1"))));
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
         for address in ["0.0.0.0", "::", "255.255.255.255", "224.0.0.1", "ff02::1", "::ffff:0.0.0.0"].map(at)
         {
             let refused = reach(&["0.0.0.0/0", "::/0"]).permits("m1.example", address);
-            assert_eq!(refused, Err(Outside::NoHost(address.to_canonical())));
+            assert_eq!(refused, Err(ReachError::NoHost(address.to_canonical())));
         }
     }
 }

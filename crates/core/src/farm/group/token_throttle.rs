@@ -24,14 +24,14 @@ const KNOWN_MAX: usize = 4_096;
 #[derive(Clone, Debug)]
 pub struct TokenThrottle {
     /// When a source has all of its tries again.
-    tries: Expiring<Source>,
+    tries: Expiring<ThrottleKey>,
     /// Until when an address is known.
     known: Expiring<IpAddr>,
 }
 
 /// Whose tries are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
+enum ThrottleKey {
     Network(IpAddr),
     /// One that is known by a token of its own, which may guess those of others.
     Address(IpAddr),
@@ -61,11 +61,11 @@ impl TokenThrottle {
         self.tries.set(source, whole_ms.saturating_add(TRY_MS));
     }
 
-    fn source(&self, now_ms: u64, client: IpAddr) -> Source {
+    fn source(&self, now_ms: u64, client: IpAddr) -> ThrottleKey {
         let address = client.to_canonical();
         match self.known.until_ms(&address) > now_ms {
-            true => Source::Address(address),
-            false => Source::Network(client_network(address)),
+            true => ThrottleKey::Address(address),
+            false => ThrottleKey::Network(client_network(address)),
         }
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     const A: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(203, 0, 113, 7));
-    const BESIDE_A: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(203, 0, 113, 8));
+    const SAME_NETWORK_AS_A: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(203, 0, 113, 8));
     const ELSEWHERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(198, 51, 100, 7));
 
     /// A client of the network with this number.
@@ -131,7 +131,7 @@ mod tests {
     fn after_ten_wrong_ones_a_network_has_one_look_up_a_second() {
         let mut throttle = TokenThrottle::default();
         assert_eq!(guess(&mut throttle, 5_000, A, 100), 10);
-        assert_eq!(guess(&mut throttle, 5_999, BESIDE_A, 100), 0, "the network is one");
+        assert_eq!(guess(&mut throttle, 5_999, SAME_NETWORK_AS_A, 100), 0, "the network is one");
         let each_second: usize = (6..106).map(|second| guess(&mut throttle, second * 1_000, A, 100)).sum();
         assert_eq!(each_second, 100);
         assert_eq!(guess(&mut throttle, 105_000, ELSEWHERE, 100), 10, "others have theirs");
@@ -141,17 +141,17 @@ mod tests {
     fn an_address_that_has_shown_a_right_token_is_not_counted_with_its_network() {
         let mut throttle = TokenThrottle::default();
         throttle.looked_up(1_000, A, true);
-        guess(&mut throttle, 2_000, BESIDE_A, 100);
-        assert!(!throttle.may_look_up(2_000, BESIDE_A) && throttle.may_look_up(2_000, A));
+        guess(&mut throttle, 2_000, SAME_NETWORK_AS_A, 100);
+        assert!(!throttle.may_look_up(2_000, SAME_NETWORK_AS_A) && throttle.may_look_up(2_000, A));
         // It doesn't guess without end, either.
         assert_eq!(guess(&mut throttle, 2_000, A, 100), 10);
         // Its hour ends.
-        guess(&mut throttle, KNOWN_MS + 1_000, BESIDE_A, 100);
+        guess(&mut throttle, KNOWN_MS + 1_000, SAME_NETWORK_AS_A, 100);
         assert!(!throttle.may_look_up(KNOWN_MS + 1_000, A));
     }
 
     #[test]
-    fn right_ones_use_up_nothing() {
+    fn correct_tokens_use_no_tries() {
         let mut throttle = TokenThrottle::default();
         for _ in 0..1_000 {
             assert!(throttle.may_look_up(7, A));

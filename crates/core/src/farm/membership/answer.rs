@@ -4,56 +4,56 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::FromBytes;
 
-use super::binding::Place;
+use super::binding::LinkAddress;
 use crate::net::neighbour::Advertisement;
 use crate::net::wire::{ARP_LEN, ARP_REPLY, Arp, ETHERNET_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV6, Ethernet};
 
 /// An answer by ARP or neighbour discovery: this place says that it has this address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct NeighbourReply {
     /// The MAC that has the address, and the interface it was heard on.
-    pub place: Place,
+    pub place: LinkAddress,
     /// The address.
     pub address: IpAddr,
 }
 
-impl Answer {
+impl NeighbourReply {
     /// Reads an untagged Ethernet frame; `None` if it is neither an ARP reply nor a neighbour advertisement.
     /// The error is what can be told of a malformed one: its Ethernet source.
-    pub fn read(ifindex: u32, frame: &[u8]) -> Result<Option<Answer>, Answer> {
+    pub fn read(ifindex: u32, frame: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let Some((header, body)) = frame.split_at_checked(ETHERNET_LEN) else {
             return Ok(None);
         };
         let Ok(header) = Ethernet::ref_from_bytes(header) else {
             return Ok(None);
         };
-        let from = Place { mac: header.src, ifindex };
+        let from = LinkAddress { mac: header.src, ifindex };
         match header.ethertype.get() {
-            ETHERTYPE_ARP => Answer::read_arp(from, body),
-            ETHERTYPE_IPV6 => Answer::read_advertisement(from, frame),
+            ETHERTYPE_ARP => NeighbourReply::read_arp(from, body),
+            ETHERTYPE_IPV6 => NeighbourReply::read_advertisement(from, frame),
             _ => Ok(None),
         }
     }
 
     /// The Ethernet source need not be the ARP sender: bonded interfaces and virtual routers differ
     /// there. The ARP sender is who frames must be sent to.
-    fn read_arp(from: Place, body: &[u8]) -> Result<Option<Answer>, Answer> {
-        let malformed = Answer { place: from, address: Ipv4Addr::UNSPECIFIED.into() };
+    fn read_arp(from: LinkAddress, body: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
+        let malformed = NeighbourReply { place: from, address: Ipv4Addr::UNSPECIFIED.into() };
         let arp = body.get(..ARP_LEN).and_then(|body| Arp::ref_from_bytes(body).ok()).ok_or(malformed)?;
         if !arp.is_ipv4_over_ethernet() {
             return Err(malformed);
         }
-        let place = Place { mac: arp.sender_mac, ..from };
-        let answer = Answer { place, address: Ipv4Addr::from_bits(arp.sender_ip.get()).into() };
+        let place = LinkAddress { mac: arp.sender_mac, ..from };
+        let answer = NeighbourReply { place, address: Ipv4Addr::from_bits(arp.sender_ip.get()).into() };
         Ok((arp.operation.get() == ARP_REPLY).then_some(answer))
     }
 
     /// Who was asked alone may answer without naming its MAC: frames reach it where the question did.
-    fn read_advertisement(from: Place, frame: &[u8]) -> Result<Option<Answer>, Answer> {
-        let malformed = Answer { place: from, address: Ipv6Addr::UNSPECIFIED.into() };
+    fn read_advertisement(from: LinkAddress, frame: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
+        let malformed = NeighbourReply { place: from, address: Ipv6Addr::UNSPECIFIED.into() };
         let found = Advertisement::read(frame).map_err(|_| malformed)?;
-        Ok(found.map(|found| Answer {
-            place: Place { mac: found.mac.unwrap_or(from.mac), ..from },
+        Ok(found.map(|found| NeighbourReply {
+            place: LinkAddress { mac: found.mac.unwrap_or(from.mac), ..from },
             address: found.target.into(),
         }))
     }

@@ -6,14 +6,14 @@ use crate::net::wire::Mac;
 
 /// A MAC on the LAN of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LinkAddress {
     /// The MAC.
     pub mac: Mac,
     /// The interface of this host that leads to it.
     pub ifindex: u32,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LinkAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on interface {}", self.mac, self.ifindex)
     }
@@ -22,20 +22,20 @@ impl fmt::Display for Place {
 /// Follows one holder over rounds of asking.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Binding {
-    place: Option<Place>,
+    place: Option<LinkAddress>,
     /// Whether it answered since the last round.
     answered: bool,
     /// Rounds in a row without an answer.
     silent_rounds: u32,
     /// Another place that says it is the holder, and whether it said so since the last round.
-    claim: Option<(Place, bool)>,
+    claim: Option<(LinkAddress, bool)>,
     /// The place can't be reached any more: its interface is gone.
     stranded: bool,
 }
 
 /// What an answer meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum BindingChange {
     /// The first: the holder is there.
     First,
     /// From the holder, as expected.
@@ -43,24 +43,24 @@ pub(super) enum Heard {
     /// From elsewhere, for the first time. At most once a round, however many claim it.
     Claim {
         /// Where the holder is.
-        from: Place,
+        from: LinkAddress,
     },
     /// From elsewhere, nothing new.
     OldClaim,
     /// From elsewhere, after the place where it was had gone.
     Landed {
         /// Where the holder was.
-        from: Place,
+        from: LinkAddress,
     },
 }
 
 impl Binding {
     /// A holder already known, with all rounds before it to answer.
-    pub(super) fn at(place: Place) -> Binding {
+    pub(super) fn at(place: LinkAddress) -> Binding {
         Binding { place: Some(place), answered: true, ..Binding::default() }
     }
 
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<LinkAddress> {
         self.place
     }
 
@@ -70,36 +70,36 @@ impl Binding {
     }
 
     /// Takes in an answer.
-    pub(super) fn heard(&mut self, place: Place) -> Heard {
+    pub(super) fn note_reply(&mut self, place: LinkAddress) -> BindingChange {
         match (self.place, &mut self.claim) {
             (None, _) => {
                 *self = Binding::at(place);
-                Heard::First
+                BindingChange::First
             }
             (Some(own), _) if own == place => {
                 self.answered = true;
                 self.silent_rounds = 0;
                 self.stranded = false;
-                Heard::Again
+                BindingChange::Again
             }
             (Some(from), _) if self.stranded => {
                 *self = Binding::at(place);
-                Heard::Landed { from }
+                BindingChange::Landed { from }
             }
             (Some(_), Some((claimed, recent))) => {
                 *recent |= *claimed == place;
-                Heard::OldClaim
+                BindingChange::OldClaim
             }
             (Some(from), claim @ None) => {
                 *claim = Some((place, true));
-                Heard::Claim { from }
+                BindingChange::Claim { from }
             }
         }
     }
 
     /// Ends a round. Once the holder has been silent for `rounds` of them, a claim made in the last one
     /// is followed; gives where the holder was and where it is now.
-    pub(super) fn end_round(&mut self, rounds: u32) -> Option<(Place, Place)> {
+    pub(super) fn end_round(&mut self, rounds: u32) -> Option<(LinkAddress, LinkAddress)> {
         let from = self.place?;
         self.silent_rounds = if self.answered { 0 } else { self.silent_rounds.saturating_add(1) };
         self.answered = false;
@@ -130,53 +130,53 @@ impl Binding {
 mod tests {
     use super::*;
 
-    const A: Place = Place { mac: Mac([2, 0, 0, 0, 0, 1]), ifindex: 1 };
-    const B: Place = Place { mac: Mac([2, 0, 0, 0, 0, 2]), ifindex: 1 };
+    const A: LinkAddress = LinkAddress { mac: Mac([2, 0, 0, 0, 0, 1]), ifindex: 1 };
+    const B: LinkAddress = LinkAddress { mac: Mac([2, 0, 0, 0, 0, 2]), ifindex: 1 };
 
     #[test]
     fn a_claim_is_followed_only_after_the_holder_was_silent() {
         let mut binding = Binding::default();
-        assert_eq!(binding.heard(A), Heard::First);
-        assert_eq!(binding.heard(B), Heard::Claim { from: A });
+        assert_eq!(binding.note_reply(A), BindingChange::First);
+        assert_eq!(binding.note_reply(B), BindingChange::Claim { from: A });
         for _ in 0..10 {
-            binding.heard(A);
-            assert_eq!(binding.heard(B), Heard::OldClaim);
+            binding.note_reply(A);
+            assert_eq!(binding.note_reply(B), BindingChange::OldClaim);
             assert_eq!(binding.end_round(2), None);
         }
-        binding.heard(B);
+        binding.note_reply(B);
         assert_eq!(binding.end_round(2), None);
-        binding.heard(B);
+        binding.note_reply(B);
         assert_eq!(binding.end_round(2), Some((A, B)));
         assert_eq!(binding.place(), Some(B));
     }
 
     #[test]
-    fn who_is_stranded_is_followed_at_once() {
+    fn server_on_removed_interface_is_followed_at_once() {
         let mut binding = Binding::at(A);
         binding.strand();
-        assert_eq!(binding.heard(B), Heard::Landed { from: A });
-        assert_eq!(binding.heard(A), Heard::Claim { from: B });
+        assert_eq!(binding.note_reply(B), BindingChange::Landed { from: A });
+        assert_eq!(binding.note_reply(A), BindingChange::Claim { from: B });
     }
 
     #[test]
     fn a_claim_not_repeated_is_forgotten() {
         let mut binding = Binding::at(A);
-        binding.heard(B);
+        binding.note_reply(B);
         for _ in 0..5 {
             assert_eq!(binding.end_round(2), None);
         }
         assert_eq!((binding.place(), binding.silent_rounds()), (Some(A), 4));
-        assert_eq!(binding.heard(A), Heard::Again);
+        assert_eq!(binding.note_reply(A), BindingChange::Again);
         assert_eq!(binding.silent_rounds(), 0);
     }
 
     #[test]
     fn many_claims_in_one_round_are_one() {
         let mut binding = Binding::at(A);
-        assert_eq!(binding.heard(B), Heard::Claim { from: A });
+        assert_eq!(binding.note_reply(B), BindingChange::Claim { from: A });
         for last in 3..100 {
-            let place = Place { mac: Mac([2, 0, 0, 0, 0, last]), ifindex: 1 };
-            assert_eq!(binding.heard(place), Heard::OldClaim);
+            let place = LinkAddress { mac: Mac([2, 0, 0, 0, 0, last]), ifindex: 1 };
+            assert_eq!(binding.note_reply(place), BindingChange::OldClaim);
         }
     }
 }

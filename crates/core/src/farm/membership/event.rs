@@ -4,28 +4,28 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 
-use super::answer::Answer;
-use super::binding::Place;
+use super::answer::NeighbourReply;
+use super::binding::LinkAddress;
 
 /// An event, and the service it is about; `None` if it is about the whole farm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct ServiceNotice {
     /// The service's name.
     pub service: Option<String>,
     /// What happened.
-    pub event: Event,
+    pub event: MembershipEvent,
 }
 
-/// What happened to a server, or to who would be one. All but [`Event::Moved`] and
-/// [`Event::Refused`] call for a new plan.
+/// What happened to a server, or to who would be one. All but [`MembershipEvent::Moved`] and
+/// [`MembershipEvent::Refused`] call for a new plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum MembershipEvent {
     /// A server answered for the first time, or the way to it became known.
     Joined {
         /// Its name.
         server: String,
         /// Where it answered.
-        place: Place,
+        place: LinkAddress,
     },
     /// A server has been silent for several rounds and takes no new sessions.
     Silent {
@@ -49,9 +49,9 @@ pub enum Event {
         /// Its name.
         server: String,
         /// Where it is.
-        from: Place,
+        from: LinkAddress,
         /// Where it is said to be.
-        to: Place,
+        to: LinkAddress,
     },
     /// The server had been silent at its old place for several rounds, and is now taken to be where
     /// its address is answered.
@@ -59,25 +59,25 @@ pub enum Event {
         /// Its name.
         server: String,
         /// Where it was.
-        from: Place,
+        from: LinkAddress,
         /// Where it is now.
-        to: Place,
+        to: LinkAddress,
     },
     /// The way to a server that is reached by routes now leads elsewhere.
     Rerouted {
         /// Its name.
         server: String,
         /// Where frames for it went.
-        from: Place,
+        from: LinkAddress,
         /// Where they go now.
-        to: Place,
+        to: LinkAddress,
     },
     /// An answer was refused; told once for each MAC and reason.
     Refused {
         /// The answer.
-        reply: Answer,
+        reply: NeighbourReply,
         /// Why.
-        refusal: Refusal,
+        refusal: ReplyRefusal,
     },
 }
 
@@ -96,7 +96,7 @@ pub enum Removal {
 
 /// Why an answer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum ReplyRefusal {
     /// The MAC is not on the `allow` list, or not the one the operator fixed.
     NotAllowed,
     /// The service has `servers_max` servers.
@@ -117,51 +117,51 @@ pub enum Refusal {
     Malformed,
 }
 
-impl Refusal {
+impl ReplyRefusal {
     /// Every reason.
-    pub const ALL: [Refusal; 9] = [
-        Refusal::NotAllowed,
-        Refusal::Full,
-        Refusal::ClaimsDirector,
-        Refusal::ClaimsRouter,
-        Refusal::IsRouter,
-        Refusal::MulticastMac,
-        Refusal::OwnMac,
-        Refusal::Announced,
-        Refusal::Malformed,
+    pub const ALL: [ReplyRefusal; 9] = [
+        ReplyRefusal::NotAllowed,
+        ReplyRefusal::Full,
+        ReplyRefusal::ClaimsDirector,
+        ReplyRefusal::ClaimsRouter,
+        ReplyRefusal::IsRouter,
+        ReplyRefusal::MulticastMac,
+        ReplyRefusal::OwnMac,
+        ReplyRefusal::Announced,
+        ReplyRefusal::Malformed,
     ];
 
     /// Its name in views and metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Refusal::NotAllowed => "not_allowed",
-            Refusal::Full => "full",
-            Refusal::ClaimsDirector => "claims_director",
-            Refusal::ClaimsRouter => "claims_router",
-            Refusal::IsRouter => "is_router",
-            Refusal::MulticastMac => "multicast_mac",
-            Refusal::OwnMac => "own_mac",
-            Refusal::Announced => "announced",
-            Refusal::Malformed => "malformed",
+            ReplyRefusal::NotAllowed => "not_allowed",
+            ReplyRefusal::Full => "full",
+            ReplyRefusal::ClaimsDirector => "claims_director",
+            ReplyRefusal::ClaimsRouter => "claims_router",
+            ReplyRefusal::IsRouter => "is_router",
+            ReplyRefusal::MulticastMac => "multicast_mac",
+            ReplyRefusal::OwnMac => "own_mac",
+            ReplyRefusal::Announced => "announced",
+            ReplyRefusal::Malformed => "malformed",
         }
     }
 }
 
-impl Event {
+impl MembershipEvent {
     /// Whether servers changed, so that a new plan is due.
     pub fn changes_servers(&self) -> bool {
-        !matches!(self, Event::Moved { .. } | Event::Refused { .. })
+        !matches!(self, MembershipEvent::Moved { .. } | MembershipEvent::Refused { .. })
     }
 }
 
-impl Notice {
+impl ServiceNotice {
     /// In words, where interfaces have the names that they have on this host.
-    pub fn told(&self, interface: impl Fn(u32) -> Option<String>) -> String {
-        let at = |place: &Place| match interface(place.ifindex) {
+    pub fn sentence(&self, interface: impl Fn(u32) -> Option<String>) -> String {
+        let at = |place: &LinkAddress| match interface(place.ifindex) {
             Some(name) => format!("{} on {name}", place.mac),
             None => place.to_string(),
         };
-        let event = Told { event: &self.event, at: &at };
+        let event = EventText { event: &self.event, at: &at };
         match &self.service {
             Some(service) => format!("service {service}: {event}"),
             None => event.to_string(),
@@ -169,47 +169,52 @@ impl Notice {
     }
 }
 
-impl fmt::Display for Notice {
+impl fmt::Display for ServiceNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.told(|_| None))
+        f.write_str(&self.sentence(|_| None))
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for MembershipEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Told { event: self, at: &Place::to_string }.fmt(f)
+        EventText { event: self, at: &LinkAddress::to_string }.fmt(f)
     }
 }
 
 /// An event, and how places are written.
-struct Told<'a> {
-    event: &'a Event,
-    at: &'a dyn Fn(&Place) -> String,
+struct EventText<'a> {
+    event: &'a MembershipEvent,
+    at: &'a dyn Fn(&LinkAddress) -> String,
 }
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for EventText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.at;
         match self.event {
-            Event::Joined { server, place } => write!(f, "server {server} joined at {}", at(place)),
-            Event::Silent { server } => {
+            MembershipEvent::Joined { server, place } => write!(f, "server {server} joined at {}", at(place)),
+            MembershipEvent::Silent { server } => {
                 write!(f, "server {server} does not answer any more; it gets no new sessions")
             }
-            Event::Returned { server } => write!(f, "server {server} answers again"),
-            Event::Removed { server, why } => write!(f, "server {server} removed: {why}"),
-            Event::Moved { server, from, to } => {
+            MembershipEvent::Returned { server } => write!(f, "server {server} answers again"),
+            MembershipEvent::Removed { server, why } => write!(f, "server {server} removed: {why}"),
+            MembershipEvent::Moved { server, from, to } => {
                 write!(f, "{} answers for server {server}, which is at {}; not followed", at(to), at(from))
             }
-            Event::Followed { server, from, to } => {
+            MembershipEvent::Followed { server, from, to } => {
                 write!(f, "server {server} moved from {}, where it is silent, to {}", at(from), at(to))
             }
-            Event::Rerouted { server, from, to } => {
+            MembershipEvent::Rerouted { server, from, to } => {
                 let (from, to) = (at(from), at(to));
                 write!(f, "the way to server {server} leads over {to} now, and no longer over {from}")
             }
-            Event::Refused { reply, refusal } => {
-                let asked = if reply.address.is_ipv4() { "ARP" } else { "neighbour discovery" };
-                write!(f, "{} answered {asked} for {}: refused, {refusal}", at(&reply.place), reply.address)
+            MembershipEvent::Refused { reply, refusal } => {
+                let protocol = if reply.address.is_ipv4() { "ARP" } else { "neighbour discovery" };
+                write!(
+                    f,
+                    "{} answered {protocol} for {}: refused, {refusal}",
+                    at(&reply.place),
+                    reply.address
+                )
             }
         }
     }
@@ -226,18 +231,18 @@ impl fmt::Display for Removal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ReplyRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refusal::NotAllowed => "its MAC is not allowed; add it to `allow` if it is a server",
-            Refusal::Full => "the service has as many servers as `servers_max` allows",
-            Refusal::ClaimsDirector => "that is the director's own address",
-            Refusal::ClaimsRouter => "that is a router's address, and the router has another MAC",
-            Refusal::IsRouter => "that MAC is a router's; switch off proxy ARP there",
-            Refusal::MulticastMac => "a group or zero MAC address names no server",
-            Refusal::OwnMac => "that MAC is the director's own",
-            Refusal::Announced => "the director announces that address; servers must keep silent for it",
-            Refusal::Malformed => "not a well-formed ARP reply or neighbour advertisement",
+            ReplyRefusal::NotAllowed => "its MAC is not allowed; add it to `allow` if it is a server",
+            ReplyRefusal::Full => "the service has as many servers as `servers_max` allows",
+            ReplyRefusal::ClaimsDirector => "that is the director's own address",
+            ReplyRefusal::ClaimsRouter => "that is a router's address, and the router has another MAC",
+            ReplyRefusal::IsRouter => "that MAC is a router's; switch off proxy ARP there",
+            ReplyRefusal::MulticastMac => "a group or zero MAC address names no server",
+            ReplyRefusal::OwnMac => "that MAC is the director's own",
+            ReplyRefusal::Announced => "the director announces that address; servers must keep silent for it",
+            ReplyRefusal::Malformed => "not a well-formed ARP reply or neighbour advertisement",
         })
     }
 }

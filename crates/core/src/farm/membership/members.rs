@@ -5,13 +5,13 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::answer::Answer;
-use super::binding::{Binding, Place};
-use super::event::{Event, Refusal, Removal};
+use super::answer::NeighbourReply;
+use super::binding::{Binding, LinkAddress};
+use super::event::{MembershipEvent, Removal, ReplyRefusal};
 use super::record::ServerRecord;
-use super::strangers::{Refused, Strangers};
-use super::surroundings::Surroundings;
-use super::{Known, Member, Source};
+use super::refusal_log::{RefusalCounts, RefusalLog};
+use super::surroundings::LocalNetwork;
+use super::{Member, RestoredServer, ServerOrigin};
 use crate::farm::{self, Allow};
 use crate::net::wire::Mac;
 use crate::path::tables::SERVICE_SERVERS_MAX;
@@ -28,21 +28,21 @@ pub(super) struct ServiceMembers {
     /// Who answers for the addresses on the `allow` list.
     allowed: BTreeMap<IpAddr, Binding>,
     /// Who answered for the service address before it was clear whether they are listed or allowed.
-    waiting: BTreeMap<Mac, Answer>,
-    strangers: Strangers,
-    rounds_asked: u32,
+    waiting: BTreeMap<Mac, NeighbourReply>,
+    strangers: RefusalLog,
+    rounds_sent: u32,
     next_round_ms: u64,
 }
 
 impl ServiceMembers {
-    pub(super) fn new(service: &farm::Service, around: &Surroundings, now_ms: u64) -> ServiceMembers {
+    pub(super) fn new(service: &farm::Service, around: &LocalNetwork, now_ms: u64) -> ServiceMembers {
         let mut members = ServiceMembers {
             service: service.clone(),
             records: BTreeMap::new(),
             allowed: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            strangers: Strangers::default(),
-            rounds_asked: 0,
+            strangers: RefusalLog::default(),
+            rounds_sent: 0,
             next_round_ms: now_ms,
         };
         members.configure(around, now_ms);
@@ -52,9 +52,9 @@ impl ServiceMembers {
     pub(super) fn reconfigure(
         &mut self,
         service: &farm::Service,
-        around: &Surroundings,
+        around: &LocalNetwork,
         now_ms: u64,
-    ) -> Vec<Event> {
+    ) -> Vec<MembershipEvent> {
         if self.service == *service {
             return Vec::new();
         }
@@ -63,7 +63,7 @@ impl ServiceMembers {
     }
 
     /// Makes the members what the service says, keeping whom it still has, and asks anew.
-    fn configure(&mut self, around: &Surroundings, now_ms: u64) -> Vec<Event> {
+    fn configure(&mut self, around: &LocalNetwork, now_ms: u64) -> Vec<MembershipEvent> {
         let mut old = core::mem::take(&mut self.records);
         for server in &self.service.servers {
             let known = old.remove(&server.name);
@@ -78,10 +78,10 @@ impl ServiceMembers {
         }
         let mut events = Vec::new();
         for (server, record) in old {
-            if record.source == Source::Discovered && self.discovers() {
+            if record.source == ServerOrigin::Discovered && self.discovers() {
                 self.records.insert(server, record);
             } else {
-                events.push(Event::Removed { server, why: Removal::Configuration });
+                events.push(MembershipEvent::Removed { server, why: Removal::Configuration });
             }
         }
         let mut known = core::mem::take(&mut self.allowed);
@@ -91,13 +91,13 @@ impl ServiceMembers {
         });
         self.allowed = addresses.map(|a| (a, known.remove(&a).unwrap_or_default())).collect();
         self.strangers.set_max(self.service.servers_max.saturating_mul(4));
-        self.ask_now(now_ms);
+        self.start_round(now_ms);
         events.extend(self.remove_who_is_not_allowed());
         events
     }
 
-    pub(super) fn resume(&mut self, known: &Known, around: &Surroundings, now_ms: u64) {
-        let Known { server: name, place, .. } = known;
+    pub(super) fn resume(&mut self, known: &RestoredServer, around: &LocalNetwork, now_ms: u64) {
+        let RestoredServer { server: name, place, .. } = known;
         let record = self.records.get_mut(name);
         // The way to a server on another network leads over a router.
         let misplaced =
@@ -112,17 +112,21 @@ impl ServiceMembers {
         }
     }
 
-    pub(super) fn surroundings_changed(&mut self, around: &Surroundings, now_ms: u64) -> Vec<Event> {
+    pub(super) fn surroundings_changed(
+        &mut self,
+        around: &LocalNetwork,
+        now_ms: u64,
+    ) -> Vec<MembershipEvent> {
         self.waiting.retain(|mac, _| !around.excludes(*mac));
         let events = self.records.values_mut().flat_map(|record| record.surroundings_changed(around, now_ms));
         let events = events.collect();
-        self.records.retain(|_, record| record.source == Source::Listed || !record.is_missing());
+        self.records.retain(|_, record| record.source == ServerOrigin::Listed || !record.is_missing());
         events
     }
 
     /// Begins anew with asking, as after a change of the director's interfaces.
-    pub(super) fn ask_now(&mut self, now_ms: u64) {
-        self.rounds_asked = 0;
+    pub(super) fn start_round(&mut self, now_ms: u64) {
+        self.rounds_sent = 0;
         self.next_round_ms = now_ms;
     }
 
@@ -138,18 +142,18 @@ impl ServiceMembers {
         self.service.addresses.iter().any(|service| service.ip() == address)
     }
 
-    /// Takes in an answer that [`Surroundings::judge`] found credible.
-    pub(super) fn heard(&mut self, now_ms: u64, reply: &Answer) -> Vec<Event> {
+    /// Takes in an answer that [`LocalNetwork::judge`] found credible.
+    pub(super) fn note_reply(&mut self, now_ms: u64, reply: &NeighbourReply) -> Vec<MembershipEvent> {
         let mut events = Vec::new();
         if let Some(binding) = self.allowed.get_mut(&reply.address) {
-            binding.heard(reply.place);
+            binding.note_reply(reply.place);
         }
-        let own: Vec<String> = self.names(|record| record.address_to_ask() == Some(reply.address));
+        let own: Vec<String> = self.names(|record| record.address_to_resolve() == Some(reply.address));
         for name in own {
-            events.extend(self.heard_listed(&name, reply, now_ms));
+            events.extend(self.note_listed(&name, reply, now_ms));
         }
         if self.has_address(reply.address) {
-            events.extend(self.heard_for_service(reply, now_ms));
+            events.extend(self.note_discovered(reply, now_ms));
         }
         if !self.waiting.is_empty() && !self.is_unresolved() {
             events.extend(self.admit_waiting(now_ms));
@@ -158,38 +162,38 @@ impl ServiceMembers {
     }
 
     /// Someone answers for a listed server's own address.
-    fn heard_listed(&mut self, name: &str, reply: &Answer, now_ms: u64) -> Vec<Event> {
+    fn note_listed(&mut self, name: &str, reply: &NeighbourReply, now_ms: u64) -> Vec<MembershipEvent> {
         let Some(record) = self.records.get_mut(name) else {
             return Vec::new();
         };
         if record.fixed.is_some_and(|fixed| fixed != reply.place.mac) {
-            return self.strangers.refuse(*reply, Refusal::NotAllowed).into_iter().collect();
+            return self.strangers.refuse(*reply, ReplyRefusal::NotAllowed).into_iter().collect();
         }
-        let mut events: Vec<Event> = record.heard(reply.place, now_ms).into_iter().collect();
+        let mut events: Vec<MembershipEvent> = record.note_reply(reply.place, now_ms).into_iter().collect();
         events.extend(self.merge(name));
         events
     }
 
     /// Someone answers for the service address (LSMAC, section 3.1).
-    fn heard_for_service(&mut self, reply: &Answer, now_ms: u64) -> Vec<Event> {
+    fn note_discovered(&mut self, reply: &NeighbourReply, now_ms: u64) -> Vec<MembershipEvent> {
         if !self.discovers() {
             // Where every host decides, each answers for its own addresses.
-            let stray = self.service.announce && !self.service.is_on_every_host();
-            return stray
-                .then(|| self.strangers.refuse(*reply, Refusal::Announced))
+            let conflicting = self.service.announce && !self.service.is_on_every_host();
+            return conflicting
+                .then(|| self.strangers.refuse(*reply, ReplyRefusal::Announced))
                 .flatten()
                 .into_iter()
                 .collect();
         }
-        let Place { mac, .. } = reply.place;
+        let LinkAddress { mac, .. } = reply.place;
         let known = self.names(|record| record.has_mac(mac));
         if !known.is_empty() {
-            let heard =
-                known.iter().filter_map(|name| self.records.get_mut(name)?.heard(reply.place, now_ms));
-            return heard.collect();
+            let same_reply =
+                known.iter().filter_map(|name| self.records.get_mut(name)?.note_reply(reply.place, now_ms));
+            return same_reply.collect();
         }
-        let room = self.waiting.len() < self.service.servers_max.saturating_mul(4);
-        if self.rounds_asked <= 1 && self.is_unresolved() && room {
+        let has_capacity = self.waiting.len() < self.service.servers_max.saturating_mul(4);
+        if self.rounds_sent <= 1 && self.is_unresolved() && has_capacity {
             self.waiting.insert(mac, *reply);
             return Vec::new();
         }
@@ -197,81 +201,82 @@ impl ServiceMembers {
     }
 
     /// Makes a server of who answered, if that is allowed.
-    fn admit(&mut self, reply: Answer, now_ms: u64) -> Option<Event> {
+    fn admit(&mut self, reply: NeighbourReply, now_ms: u64) -> Option<MembershipEvent> {
         let place = reply.place;
         if self.records.values().any(|record| record.has_mac(place.mac)) {
             return None;
         }
         if !self.is_allowed(place.mac) {
-            return self.strangers.refuse(reply, Refusal::NotAllowed);
+            return self.strangers.refuse(reply, ReplyRefusal::NotAllowed);
         }
         let mut record = ServerRecord::discovered(place, now_ms);
         if self.is_full() || self.records.contains_key(&record.name) {
-            return self.strangers.refuse(reply, Refusal::Full);
+            return self.strangers.refuse(reply, ReplyRefusal::Full);
         }
         self.strangers.forget(place.mac);
-        record.heard(place, now_ms);
-        let event = Event::Joined { server: record.name.clone(), place };
+        record.note_reply(place, now_ms);
+        let event = MembershipEvent::Joined { server: record.name.clone(), place };
         self.records.insert(record.name.clone(), record);
         Some(event)
     }
 
-    fn admit_waiting(&mut self, now_ms: u64) -> Vec<Event> {
+    fn admit_waiting(&mut self, now_ms: u64) -> Vec<MembershipEvent> {
         let waiting = core::mem::take(&mut self.waiting);
         waiting.into_values().filter_map(|reply| self.admit(reply, now_ms)).collect()
     }
 
     /// A discovered server whose MAC turns out to be a listed server's is that server.
-    fn merge(&mut self, listed: &str) -> Option<Event> {
+    fn merge(&mut self, listed: &str) -> Option<MembershipEvent> {
         let place = self.records.get(listed)?.place()?;
         let name = place.mac.to_string();
         let twin = self.records.get(&name)?;
-        if twin.source == Source::Listed {
+        if twin.source == ServerOrigin::Listed {
             return None;
         }
         self.records.remove(&name);
-        Some(Event::Removed { server: name, why: Removal::Listed(listed.into()) })
+        Some(MembershipEvent::Removed { server: name, why: Removal::Listed(listed.into()) })
     }
 
     pub(super) fn next_round_at(&self) -> Option<u64> {
         // Of servers that routes lead to nobody is asked for, however many there are.
-        let asks_for_listed = || {
-            !self.service.is_routed() && self.records.values().any(|record| record.address_to_ask().is_some())
+        let listed_unanswered = || {
+            !self.service.is_routed()
+                && self.records.values().any(|record| record.address_to_resolve().is_some())
         };
-        let asks = self.discovers() || asks_for_listed();
-        asks.then_some(self.next_round_ms)
+        let sends_round = self.discovers() || listed_unanswered();
+        sends_round.then_some(self.next_round_ms)
     }
 
     /// Ends the last round and begins another: adds the addresses to ask for.
-    pub(super) fn round(&mut self, now_ms: u64, asks: &mut BTreeSet<IpAddr>) -> Vec<Event> {
-        let events = if self.rounds_asked > 0 { self.end_round(now_ms) } else { Vec::new() };
-        self.rounds_asked = self.rounds_asked.saturating_add(1);
+    pub(super) fn round(&mut self, now_ms: u64, requests: &mut BTreeSet<IpAddr>) -> Vec<MembershipEvent> {
+        let events = if self.rounds_sent > 0 { self.end_round(now_ms) } else { Vec::new() };
+        self.rounds_sent = self.rounds_sent.saturating_add(1);
         let interval = self.service.discover_interval_ms;
-        let wait = if self.rounds_asked == 1 { interval.min(SECOND_ROUND_MS) } else { interval };
+        let wait = if self.rounds_sent == 1 { interval.min(SECOND_ROUND_MS) } else { interval };
         self.next_round_ms = now_ms.saturating_add(wait.max(1));
         if self.discovers() {
-            asks.extend(self.service.addresses.iter().map(|address| address.ip()));
+            requests.extend(self.service.addresses.iter().map(|address| address.ip()));
         }
-        asks.extend(self.records.values().filter_map(ServerRecord::address_to_ask));
-        asks.extend(self.allowed.keys());
+        requests.extend(self.records.values().filter_map(ServerRecord::address_to_resolve));
+        requests.extend(self.allowed.keys());
         events
     }
 
-    fn end_round(&mut self, now_ms: u64) -> Vec<Event> {
+    fn end_round(&mut self, now_ms: u64) -> Vec<MembershipEvent> {
         let rounds = self.service.discover_rounds.max(1);
         let mut events = self.admit_waiting(now_ms);
         for binding in self.allowed.values_mut() {
             binding.end_round(rounds);
         }
         events.extend(self.records.values_mut().filter_map(|record| record.end_round(rounds, now_ms)));
-        for name in self.names(|record| record.source == Source::Listed) {
+        for name in self.names(|record| record.source == ServerOrigin::Listed) {
             events.extend(self.merge(&name));
         }
         // When all are silent at once, it is more likely that the director cannot hear them.
         if !self.service.keep_last || self.records.values().any(ServerRecord::is_present) {
             for server in self.names(|record| record.is_gone(rounds)) {
                 self.records.remove(&server);
-                events.push(Event::Removed { server, why: Removal::Silent });
+                events.push(MembershipEvent::Removed { server, why: Removal::Silent });
             }
         }
         events.extend(self.remove_who_is_not_allowed());
@@ -280,17 +285,17 @@ impl ServiceMembers {
 
     /// Removes discovered servers that the `allow` list no longer names, once it is known whose MACs
     /// its addresses stand for.
-    fn remove_who_is_not_allowed(&mut self) -> Vec<Event> {
+    fn remove_who_is_not_allowed(&mut self) -> Vec<MembershipEvent> {
         if self.allowed.values().any(|binding| binding.place().is_none()) {
             return Vec::new();
         }
-        let discovered = |record: &ServerRecord| record.source == Source::Discovered;
+        let discovered = |record: &ServerRecord| record.source == ServerOrigin::Discovered;
         let barred = self.names(|record| {
             discovered(record) && !record.place().is_some_and(|place| self.is_allowed(place.mac))
         });
         let remove = |server: String| {
             self.records.remove(&server);
-            Event::Removed { server, why: Removal::Configuration }
+            MembershipEvent::Removed { server, why: Removal::Configuration }
         };
         barred.into_iter().map(remove).collect()
     }
@@ -303,7 +308,7 @@ impl ServiceMembers {
         self.records.get(server).map(ServerRecord::member)
     }
 
-    pub(super) fn refused(&self) -> Refused {
+    pub(super) fn refused(&self) -> RefusalCounts {
         self.strangers.refused()
     }
 

@@ -4,10 +4,10 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::binding::{Binding, Heard, Place};
-use super::event::{Event, Removal};
-use super::surroundings::{ServerRoute, Surroundings};
-use super::{Known, Member, Source};
+use super::binding::{Binding, BindingChange, LinkAddress};
+use super::event::{MembershipEvent, Removal};
+use super::surroundings::{LocalNetwork, ServerRoute};
+use super::{Member, RestoredServer, ServerOrigin};
 use crate::farm;
 use crate::net::wire::Mac;
 
@@ -17,7 +17,7 @@ pub(super) struct ServerRecord {
     pub(super) name: String,
     pub(super) address: Option<IpAddr>,
     pub(super) weight: u16,
-    pub(super) source: Source,
+    pub(super) source: ServerOrigin,
     pub(super) local: bool,
     /// The MAC that the operator fixed.
     pub(super) fixed: Option<Mac>,
@@ -34,14 +34,14 @@ impl ServerRecord {
     pub(super) fn listed(
         server: &farm::Server,
         routed: bool,
-        around: &Surroundings,
+        around: &LocalNetwork,
         now_ms: u64,
     ) -> ServerRecord {
         let mut record = ServerRecord {
             name: server.name.clone(),
             address: Some(server.address),
             weight: server.weight,
-            source: Source::Listed,
+            source: ServerOrigin::Listed,
             local: around.is_local(server.address),
             fixed: server.mac,
             draining: false,
@@ -55,12 +55,12 @@ impl ServerRecord {
         record
     }
 
-    pub(super) fn discovered(place: Place, now_ms: u64) -> ServerRecord {
+    pub(super) fn discovered(place: LinkAddress, now_ms: u64) -> ServerRecord {
         ServerRecord {
             name: place.mac.to_string(),
             address: None,
             weight: 1,
-            source: Source::Discovered,
+            source: ServerOrigin::Discovered,
             local: false,
             fixed: None,
             draining: false,
@@ -74,14 +74,14 @@ impl ServerRecord {
 
     /// Whether this is what the operator lists, weight aside.
     pub(super) fn is_listed_as(&self, server: &farm::Server, routed: bool) -> bool {
-        self.source == Source::Listed
+        self.source == ServerOrigin::Listed
             && self.address == Some(server.address)
             && self.fixed == server.mac
             && self.routed == routed
     }
 
     /// Where it is, if that is known and it isn't this host.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<LinkAddress> {
         if self.routed { self.hop.filter(|_| !self.local).map(|hop| hop.place) } else { self.binding.place() }
     }
 
@@ -92,7 +92,7 @@ impl ServerRecord {
     }
 
     /// The address that everyone must be asked for to find it.
-    pub(super) fn address_to_ask(&self) -> Option<IpAddr> {
+    pub(super) fn address_to_resolve(&self) -> Option<IpAddr> {
         self.address.filter(|_| !self.local && !self.routed)
     }
 
@@ -107,30 +107,30 @@ impl ServerRecord {
     }
 
     /// Takes in an answer in its name.
-    pub(super) fn heard(&mut self, place: Place, now_ms: u64) -> Option<Event> {
+    pub(super) fn note_reply(&mut self, place: LinkAddress, now_ms: u64) -> Option<MembershipEvent> {
         let server = self.name.clone();
-        match self.binding.heard(place) {
-            Heard::First => {
+        match self.binding.note_reply(place) {
+            BindingChange::First => {
                 self.last_seen_ms = Some(now_ms);
                 self.since_ms = now_ms;
-                Some(Event::Joined { server, place })
+                Some(MembershipEvent::Joined { server, place })
             }
-            Heard::Again => {
+            BindingChange::Again => {
                 self.last_seen_ms = Some(now_ms);
                 self.draining.then(|| {
                     self.draining = false;
                     self.since_ms = now_ms;
-                    Event::Returned { server }
+                    MembershipEvent::Returned { server }
                 })
             }
-            Heard::Landed { from } => {
+            BindingChange::Landed { from } => {
                 self.last_seen_ms = Some(now_ms);
                 self.since_ms = now_ms;
                 self.draining = false;
-                Some(Event::Followed { server, from, to: place })
+                Some(MembershipEvent::Followed { server, from, to: place })
             }
-            Heard::Claim { from } => Some(Event::Moved { server, from, to: place }),
-            Heard::OldClaim => None,
+            BindingChange::Claim { from } => Some(MembershipEvent::Moved { server, from, to: place }),
+            BindingChange::OldClaim => None,
         }
     }
 
@@ -138,27 +138,27 @@ impl ServerRecord {
     ///
     /// A server whose MAC the operator fixed may well not answer; health checks speak for it, as they do for
     /// one that is reached by routes.
-    pub(super) fn end_round(&mut self, rounds: u32, now_ms: u64) -> Option<Event> {
+    pub(super) fn end_round(&mut self, rounds: u32, now_ms: u64) -> Option<MembershipEvent> {
         if let Some((from, to)) = self.binding.end_round(rounds) {
             self.draining = false;
             self.since_ms = now_ms;
-            return Some(Event::Followed { server: self.name.clone(), from, to });
+            return Some(MembershipEvent::Followed { server: self.name.clone(), from, to });
         }
         let silent = self.fixed.is_none() && self.binding.silent_rounds() >= rounds;
         (silent && !self.draining).then(|| {
             self.draining = true;
             self.since_ms = now_ms;
-            Event::Silent { server: self.name.clone() }
+            MembershipEvent::Silent { server: self.name.clone() }
         })
     }
 
     /// Whether it was only ever heard, and has been silent for twice the rounds that drain it.
     pub(super) fn is_gone(&self, rounds: u32) -> bool {
-        self.source == Source::Discovered && self.binding.silent_rounds() >= rounds.saturating_mul(2)
+        self.source == ServerOrigin::Discovered && self.binding.silent_rounds() >= rounds.saturating_mul(2)
     }
 
     /// Places it where a running data plane has it.
-    pub(super) fn resume(&mut self, known: &Known) {
+    pub(super) fn resume(&mut self, known: &RestoredServer) {
         if !self.is_missing() || self.fixed.is_some_and(|fixed| fixed != known.place.mac) {
             return;
         }
@@ -175,7 +175,7 @@ impl ServerRecord {
     /// Follows the way to a server that is reached by routes. While its next hop is unresolved, the way known
     /// last is kept, with the sessions on it: the kernel asks again, and probes tell whether it works. So is the address of this
     /// host's that sessions have towards it, for as long as the host has that: another one is no reason to break them.
-    fn follow(&mut self, around: &Surroundings, now_ms: u64) -> Option<Event> {
+    fn follow(&mut self, around: &LocalNetwork, now_ms: u64) -> Option<MembershipEvent> {
         let mut hop = *around.hops.get(&self.address?)?;
         if let Some(before) = self.hop.filter(|before| before.place.ifindex == hop.place.ifindex)
             && around.is_local(before.own)
@@ -190,13 +190,17 @@ impl ServerRecord {
         self.since_ms = now_ms;
         let (server, place) = (self.name.clone(), hop.place);
         Some(match from {
-            None => Event::Joined { server, place },
-            Some(from) => Event::Rerouted { server, from, to: place },
+            None => MembershipEvent::Joined { server, place },
+            Some(from) => MembershipEvent::Rerouted { server, from, to: place },
         })
     }
 
     /// Forgets where it is, if that is where a server cannot be, and whether it is this host.
-    pub(super) fn surroundings_changed(&mut self, around: &Surroundings, now_ms: u64) -> Vec<Event> {
+    pub(super) fn surroundings_changed(
+        &mut self,
+        around: &LocalNetwork,
+        now_ms: u64,
+    ) -> Vec<MembershipEvent> {
         let mut events = Vec::new();
         let local = self.address.is_some_and(|address| around.is_local(address));
         if self.routed {
@@ -207,7 +211,7 @@ impl ServerRecord {
         if misplaced || local != self.local {
             if !local && !self.is_missing() {
                 let why = if misplaced { Removal::NotAServer } else { Removal::Configuration };
-                events.push(Event::Removed { server: self.name.clone(), why });
+                events.push(MembershipEvent::Removed { server: self.name.clone(), why });
             }
             self.local = local;
             self.draining = false;
@@ -224,12 +228,12 @@ impl ServerRecord {
     }
 
     /// A fixed MAC with one interface to reach it by needs nobody to be asked.
-    fn place_fixed(&mut self, around: &Surroundings) {
+    fn place_fixed(&mut self, around: &LocalNetwork) {
         let mut interfaces = around.interfaces.keys();
         if let (Some(mac), Some(&ifindex), None, true) =
             (self.fixed, interfaces.next(), interfaces.next(), self.is_missing() && !self.routed)
         {
-            self.binding = Binding::at(Place { mac, ifindex });
+            self.binding = Binding::at(LinkAddress { mac, ifindex });
         }
     }
 

@@ -4,14 +4,14 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::answer::Answer;
-use super::binding::Place;
-use super::event::Refusal;
+use super::answer::NeighbourReply;
+use super::binding::LinkAddress;
+use super::event::ReplyRefusal;
 use crate::net::wire::Mac;
 
 /// The director's own interfaces and addresses, and its routers.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Surroundings {
+pub struct LocalNetwork {
     /// The director's interfaces that lead to servers, by index, with their own MAC.
     pub interfaces: BTreeMap<u32, Mac>,
     /// The director's own addresses, on whatever interface.
@@ -27,7 +27,7 @@ pub struct Surroundings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerRoute {
     /// Where frames go: to the server itself, or to the gateway before it.
-    pub place: Place,
+    pub place: LinkAddress,
     /// The director's address towards the server.
     pub own: IpAddr,
     /// The director's address that servers accept tunnels from.
@@ -47,7 +47,7 @@ pub struct Router {
     pub mac: Option<Mac>,
 }
 
-impl Surroundings {
+impl LocalNetwork {
     /// Whether an answer for this address is worth judging.
     pub(super) fn is_concerned(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address) || self.routers.iter().any(|router| router.address == address)
@@ -65,21 +65,21 @@ impl Surroundings {
 
     /// Whether an answer may be believed. `service_address`: it is for a service's address, which the
     /// director may have too, being a server itself (LSMAC, section 4.2.4).
-    pub(super) fn judge(&self, reply: &Answer, service_address: bool) -> Result<(), Refusal> {
-        let Place { mac, .. } = reply.place;
+    pub(super) fn judge(&self, reply: &NeighbourReply, service_address: bool) -> Result<(), ReplyRefusal> {
+        let LinkAddress { mac, .. } = reply.place;
         let address = reply.address;
         let own_address = self.is_local(address) && !service_address;
         let router = self.routers.iter().find(|router| router.address == address);
         if !mac.is_unicast() {
-            Err(Refusal::MulticastMac)
+            Err(ReplyRefusal::MulticastMac)
         } else if self.is_own(mac) {
-            if self.is_local(address) { Ok(()) } else { Err(Refusal::OwnMac) }
+            if self.is_local(address) { Ok(()) } else { Err(ReplyRefusal::OwnMac) }
         } else if own_address {
-            Err(Refusal::ClaimsDirector)
+            Err(ReplyRefusal::ClaimsDirector)
         } else if let Some(Router { mac: router, .. }) = router {
-            if router.is_none_or(|router| router == mac) { Ok(()) } else { Err(Refusal::ClaimsRouter) }
+            if router.is_none_or(|router| router == mac) { Ok(()) } else { Err(ReplyRefusal::ClaimsRouter) }
         } else if self.is_router(mac) {
-            Err(Refusal::IsRouter)
+            Err(ReplyRefusal::IsRouter)
         } else {
             Ok(())
         }

@@ -25,12 +25,12 @@ fn own_address(host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, host))
 }
 
-fn place(last: u8) -> Place {
-    Place { mac: mac(last), ifindex: ETH }
+fn place(last: u8) -> LinkAddress {
+    LinkAddress { mac: mac(last), ifindex: ETH }
 }
 
-fn around() -> Surroundings {
-    Surroundings {
+fn around() -> LocalNetwork {
+    LocalNetwork {
         interfaces: [(ETH, mac(0xd1)), (OTHER_ETH, mac(0xd2))].into(),
         addresses: [DIRECTOR].into(),
         routers: vec![Router { address: ROUTER, mac: Some(mac(0xfe)) }],
@@ -72,19 +72,19 @@ impl Lan {
         lan
     }
 
-    fn reply(&mut self, place: Place, address: IpAddr) -> Vec<Event> {
+    fn reply(&mut self, place: LinkAddress, address: IpAddr) -> Vec<MembershipEvent> {
         self.now_ms += 1;
-        events(self.membership.answer(self.now_ms, Answer { place, address }))
+        events(self.membership.answer(self.now_ms, NeighbourReply { place, address }))
     }
 
     /// The next round, when it is due.
-    fn round(&mut self) -> Vec<Event> {
+    fn round(&mut self) -> Vec<MembershipEvent> {
         self.now_ms = self.membership.next_round_at().unwrap();
         events(self.membership.round(self.now_ms).notices)
     }
 
     /// Rounds in which these answer for the service address.
-    fn rounds(&mut self, count: u32, answering: &[u8]) -> Vec<Event> {
+    fn rounds(&mut self, count: u32, answering: &[u8]) -> Vec<MembershipEvent> {
         let mut events = vec![];
         for _ in 0..count {
             events.extend(self.round());
@@ -103,12 +103,12 @@ impl Lan {
         self.membership.members("web").into_iter().map(|member| member.name).collect()
     }
 
-    fn refused(&self, refusal: Refusal) -> u64 {
+    fn refused(&self, refusal: ReplyRefusal) -> u64 {
         self.membership.refused(Some("web")).count(refusal) + self.membership.refused(None).count(refusal)
     }
 }
 
-fn events(notices: Vec<Notice>) -> Vec<Event> {
+fn events(notices: Vec<ServiceNotice>) -> Vec<MembershipEvent> {
     notices.into_iter().map(|notice| notice.event).collect()
 }
 
@@ -116,23 +116,26 @@ fn name(host: u8) -> String {
     mac(host).to_string()
 }
 
-fn joined(host: u8) -> Event {
-    Event::Joined { server: name(host), place: place(host) }
+fn joined(host: u8) -> MembershipEvent {
+    MembershipEvent::Joined { server: name(host), place: place(host) }
 }
 
 #[test]
-fn the_director_asks_for_the_address_and_takes_who_answers() {
+fn discovery_adds_servers_that_answer_arp() {
     let mut membership = Membership::new(&[service()], around(), 70);
     assert_eq!(membership.next_round_at(), Some(70));
-    assert_eq!(membership.round(70), Round { asks: vec![VIP], notices: vec![] });
-    assert_eq!(membership.round(71), Round::default(), "not due yet");
+    assert_eq!(membership.round(70), DiscoveryRound { requests: vec![VIP], notices: vec![] });
+    assert_eq!(membership.round(71), DiscoveryRound::default(), "not due yet");
     let mut lan = Lan { membership, now_ms: 70 };
     assert_eq!(lan.reply(place(1), VIP), [joined(1)]);
     assert_eq!(lan.reply(place(2), VIP), [joined(2)]);
     assert_eq!(lan.reply(place(1), VIP), []);
     let member = lan.member(&name(1)).unwrap();
     assert_eq!((member.mac, member.ifindex, member.weight), (Some(mac(1)), Some(ETH), 1));
-    assert_eq!((member.source, member.draining, member.last_seen_ms), (Source::Discovered, false, Some(73)));
+    assert_eq!(
+        (member.source, member.draining, member.last_seen_ms),
+        (ServerOrigin::Discovered, false, Some(73))
+    );
 }
 
 #[test]
@@ -144,23 +147,23 @@ fn the_second_round_comes_soon_and_the_others_at_the_interval() {
 }
 
 #[test]
-fn who_is_silent_is_drained_then_removed_and_may_return() {
+fn silent_server_is_drained_removed_and_may_return() {
     let mut lan = Lan::new(service());
     lan.reply(place(1), VIP);
     lan.reply(place(2), VIP);
     assert_eq!(lan.rounds(ROUNDS, &[1]), []);
-    assert_eq!(lan.rounds(1, &[1]), [Event::Silent { server: name(2) }]);
+    assert_eq!(lan.rounds(1, &[1]), [MembershipEvent::Silent { server: name(2) }]);
     assert!(lan.member(&name(2)).unwrap().draining);
-    assert_eq!(lan.reply(place(2), VIP), [Event::Returned { server: name(2) }]);
+    assert_eq!(lan.reply(place(2), VIP), [MembershipEvent::Returned { server: name(2) }]);
     assert!(!lan.member(&name(2)).unwrap().draining);
-    let gone = Event::Removed { server: name(2), why: Removal::Silent };
-    assert_eq!(lan.rounds(2 * ROUNDS + 1, &[1]), [Event::Silent { server: name(2) }, gone]);
+    let gone = MembershipEvent::Removed { server: name(2), why: Removal::Silent };
+    assert_eq!(lan.rounds(2 * ROUNDS + 1, &[1]), [MembershipEvent::Silent { server: name(2) }, gone]);
     assert_eq!(lan.names(), [name(1)]);
     assert_eq!(lan.reply(place(2), VIP), [joined(2)]);
 }
 
 #[test]
-fn when_all_are_silent_at_once_none_is_removed() {
+fn simultaneous_silence_removes_no_server() {
     let mut lan = Lan::new(service());
     lan.reply(place(1), VIP);
     lan.rounds(20, &[]);
@@ -177,10 +180,10 @@ fn a_listed_server_is_found_by_its_own_address_and_never_removed() {
     let mut lan = Lan::new(Service { servers: vec![listed(11)], discover: None, ..service() });
     let unknown = lan.member("web11").unwrap();
     assert_eq!((unknown.mac, unknown.local), (None, false));
-    let joined = Event::Joined { server: "web11".into(), place: place(1) };
+    let joined = MembershipEvent::Joined { server: "web11".into(), place: place(1) };
     assert_eq!(lan.reply(place(1), own_address(11)), [joined]);
     assert_eq!(lan.reply(place(2), VIP), [], "nobody is discovered unless that is asked for");
-    assert_eq!(lan.rounds(20, &[]), [Event::Silent { server: "web11".into() }]);
+    assert_eq!(lan.rounds(20, &[]), [MembershipEvent::Silent { server: "web11".into() }]);
     let silent = lan.member("web11").unwrap();
     assert_eq!((silent.mac, silent.draining), (Some(mac(1)), true));
 }
@@ -189,13 +192,13 @@ fn a_listed_server_is_found_by_its_own_address_and_never_removed() {
 fn a_listed_server_that_answers_for_the_service_is_itself() {
     let servers = vec![listed(11), listed(12)];
     let mut lan = Lan::new(Service { servers, ..service() });
-    assert_eq!(lan.membership.clone().round(1_000).asks, [own_address(11), own_address(12), VIP]);
+    assert_eq!(lan.membership.clone().round(1_000).requests, [own_address(11), own_address(12), VIP]);
     // Whoever answers before the listed have said where they are may be one of them.
     assert_eq!(lan.reply(place(1), VIP), []);
     assert_eq!(lan.reply(place(3), VIP), []);
     lan.reply(place(1), own_address(11));
     let events = lan.reply(place(2), own_address(12));
-    assert_eq!(events, [Event::Joined { server: "web12".into(), place: place(2) }, joined(3)]);
+    assert_eq!(events, [MembershipEvent::Joined { server: "web12".into(), place: place(2) }, joined(3)]);
     assert_eq!(lan.names(), [name(3), "web11".into(), "web12".into()]);
     assert_eq!(lan.rounds(10, &[1, 2, 3]), [], "an answer for the service counts as one");
 }
@@ -205,8 +208,8 @@ fn a_listed_server_found_late_takes_over_its_discovered_self() {
     let mut lan = Lan::new(Service { servers: vec![listed(11)], ..service() });
     lan.reply(place(1), VIP);
     assert_eq!(lan.round(), [joined(1)]);
-    let merged = Event::Removed { server: name(1), why: Removal::Listed("web11".into()) };
-    let found = Event::Joined { server: "web11".into(), place: place(1) };
+    let merged = MembershipEvent::Removed { server: name(1), why: Removal::Listed("web11".into()) };
+    let found = MembershipEvent::Joined { server: "web11".into(), place: place(1) };
     assert_eq!(lan.reply(place(1), own_address(11)), [found, merged]);
     assert_eq!(lan.names(), ["web11"]);
 }
@@ -217,8 +220,8 @@ fn a_fixed_mac_needs_no_arp_and_takes_no_other() {
     let mut lan = Lan::new(Service { servers: vec![server], discover: None, ..service() });
     assert_eq!(lan.member("web11").unwrap().mac, None, "two interfaces: which one is not known");
     lan.reply(place(9), own_address(11));
-    assert_eq!(lan.refused(Refusal::NotAllowed), 1);
-    let one = Surroundings { interfaces: [(ETH, mac(0xd1))].into(), ..around() };
+    assert_eq!(lan.refused(ReplyRefusal::NotAllowed), 1);
+    let one = LocalNetwork { interfaces: [(ETH, mac(0xd1))].into(), ..around() };
     lan.membership.surroundings(one, lan.now_ms);
     assert_eq!(lan.member("web11").unwrap().ifindex, Some(ETH));
     assert_eq!(lan.rounds(20, &[]), []);
@@ -235,7 +238,7 @@ fn the_director_may_be_a_server_itself() {
     assert!(!lan.member("web2").unwrap().draining);
     // Having the service address too, it still hears others answer for it.
     let addresses = [DIRECTOR, VIP].into();
-    lan.membership.surroundings(Surroundings { addresses, ..around() }, lan.now_ms);
+    lan.membership.surroundings(LocalNetwork { addresses, ..around() }, lan.now_ms);
     assert_eq!(lan.reply(place(7), VIP), [joined(7)]);
 }
 
@@ -246,40 +249,40 @@ fn an_allow_list_of_macs_and_addresses() {
     for host in 1..=3 {
         assert_eq!(lan.reply(place(host), VIP), [], "who has {} is not known yet", own_address(12));
     }
-    let reply = Answer { place: place(3), address: VIP };
-    let refused = Event::Refused { reply, refusal: Refusal::NotAllowed };
+    let reply = NeighbourReply { place: place(3), address: VIP };
+    let refused = MembershipEvent::Refused { reply, refusal: ReplyRefusal::NotAllowed };
     assert_eq!(lan.reply(place(2), own_address(12)), [joined(1), joined(2), refused]);
     assert_eq!(lan.reply(place(3), VIP), [], "told once");
-    assert_eq!(lan.refused(Refusal::NotAllowed), 2);
+    assert_eq!(lan.refused(ReplyRefusal::NotAllowed), 2);
 }
 
 #[test]
-fn a_cap_on_servers_and_on_what_is_remembered_of_strangers() {
+fn servers_and_remembered_refusals_are_capped() {
     let mut lan = Lan::new(Service { servers_max: 2, ..service() });
     let mut told = 0;
     for host in 1..=100 {
         told += lan.reply(place(host), VIP).len();
     }
     assert_eq!(lan.names().len(), 2);
-    assert_eq!(lan.refused(Refusal::Full), 98);
+    assert_eq!(lan.refused(ReplyRefusal::Full), 98);
     assert_eq!(told, 2 + 4 * 2);
 }
 
 #[test]
-fn nobody_takes_the_place_of_director_or_router() {
+fn reply_with_director_or_router_mac_is_refused() {
     let mut lan = Lan::new(service());
     let cases = [
-        (place(5), DIRECTOR, Refusal::ClaimsDirector),
-        (place(5), ROUTER, Refusal::ClaimsRouter),
-        (place(0xfe), VIP, Refusal::IsRouter),
-        (place(0xd2), VIP, Refusal::OwnMac),
-        (Place { mac: Mac([3, 0, 0, 0, 0, 1]), ifindex: ETH }, VIP, Refusal::MulticastMac),
-        (Place { mac: Mac::BROADCAST, ifindex: ETH }, VIP, Refusal::MulticastMac),
-        (Place { mac: Mac([0; 6]), ifindex: ETH }, VIP, Refusal::MulticastMac),
+        (place(5), DIRECTOR, ReplyRefusal::ClaimsDirector),
+        (place(5), ROUTER, ReplyRefusal::ClaimsRouter),
+        (place(0xfe), VIP, ReplyRefusal::IsRouter),
+        (place(0xd2), VIP, ReplyRefusal::OwnMac),
+        (LinkAddress { mac: Mac([3, 0, 0, 0, 0, 1]), ifindex: ETH }, VIP, ReplyRefusal::MulticastMac),
+        (LinkAddress { mac: Mac::BROADCAST, ifindex: ETH }, VIP, ReplyRefusal::MulticastMac),
+        (LinkAddress { mac: Mac([0; 6]), ifindex: ETH }, VIP, ReplyRefusal::MulticastMac),
     ];
     for (place, address, refusal) in cases {
         let before = lan.refused(refusal);
-        let told = Event::Refused { reply: Answer { place, address }, refusal };
+        let told = MembershipEvent::Refused { reply: NeighbourReply { place, address }, refusal };
         assert_eq!(lan.reply(place, address), [told]);
         assert_eq!(lan.refused(refusal), before + 1);
     }
@@ -292,10 +295,10 @@ fn nobody_takes_the_place_of_director_or_router() {
 #[test]
 fn a_router_recognised_late_is_a_server_no_longer() {
     let mut lan = Lan::new(service());
-    lan.membership.surroundings(Surroundings { routers: vec![], ..around() }, 0);
+    lan.membership.surroundings(LocalNetwork { routers: vec![], ..around() }, 0);
     assert_eq!(lan.reply(place(0xfe), VIP), [joined(0xfe)]);
     let events = events(lan.membership.surroundings(around(), 9));
-    assert_eq!(events, [Event::Removed { server: name(0xfe), why: Removal::NotAServer }]);
+    assert_eq!(events, [MembershipEvent::Removed { server: name(0xfe), why: Removal::NotAServer }]);
     assert!(lan.names().is_empty());
 }
 
@@ -304,15 +307,15 @@ fn a_server_must_be_silent_for_an_announced_address() {
     let servers = vec![listed(11)];
     let mut lan = Lan::new(Service { servers, discover: None, announce: true, ..service() });
     lan.reply(place(1), VIP);
-    assert_eq!(lan.refused(Refusal::Announced), 1);
+    assert_eq!(lan.refused(ReplyRefusal::Announced), 1);
 }
 
 #[test]
-fn a_server_that_moves_is_followed_when_it_is_silent_at_the_old_place() {
+fn moved_server_is_followed_once_old_mac_is_silent() {
     let mut lan = Lan::new(Service { servers: vec![listed(11)], discover: None, ..service() });
     let web = || String::from("web11");
     lan.reply(place(1), own_address(11));
-    let moved = Event::Moved { server: web(), from: place(1), to: place(2) };
+    let moved = MembershipEvent::Moved { server: web(), from: place(1), to: place(2) };
     assert_eq!(lan.reply(place(2), own_address(11)), [moved]);
     for _ in 0..10 {
         assert_eq!(lan.round(), [], "both answer: the first stays");
@@ -324,16 +327,16 @@ fn a_server_that_moves_is_followed_when_it_is_silent_at_the_old_place() {
         events.extend(lan.round());
         events.extend(lan.reply(place(2), own_address(11)));
     }
-    assert_eq!(events, [Event::Followed { server: web(), from: place(1), to: place(2) }]);
+    assert_eq!(events, [MembershipEvent::Followed { server: web(), from: place(1), to: place(2) }]);
     assert_eq!(lan.member("web11").unwrap().mac, Some(mac(2)));
 }
 
 #[test]
-fn a_mac_belongs_to_the_interface_it_answered_on() {
+fn mac_is_bound_to_its_interface() {
     let mut lan = Lan::new(service());
     lan.reply(place(1), VIP);
-    let there = Place { mac: mac(1), ifindex: OTHER_ETH };
-    let moved = Event::Moved { server: name(1), from: place(1), to: there };
+    let there = LinkAddress { mac: mac(1), ifindex: OTHER_ETH };
+    let moved = MembershipEvent::Moved { server: name(1), from: place(1), to: there };
     assert_eq!(lan.reply(there, VIP), [moved]);
     assert_eq!(lan.member(&name(1)).unwrap().ifindex, Some(ETH));
     for _ in 0..=ROUNDS {
@@ -344,7 +347,7 @@ fn a_mac_belongs_to_the_interface_it_answered_on() {
 }
 
 #[test]
-fn a_reload_keeps_the_servers_it_still_has() {
+fn reload_keeps_remaining_servers() {
     let mut lan = Lan::new(Service { servers: vec![listed(11), listed(12)], ..service() });
     lan.reply(place(1), own_address(11));
     lan.reply(place(2), own_address(12));
@@ -353,7 +356,8 @@ fn a_reload_keeps_the_servers_it_still_has() {
     let mut next = Service { servers: vec![Server { weight: 5, ..listed(11) }], ..service() };
     next.allow = vec![Allow::Mac(mac(3))];
     let events = events(lan.membership.reconfigure(&[next.clone()], 9_000));
-    let removed = |server: &str| Event::Removed { server: server.into(), why: Removal::Configuration };
+    let removed =
+        |server: &str| MembershipEvent::Removed { server: server.into(), why: Removal::Configuration };
     assert_eq!(events, [removed("web12"), removed(&name(4))]);
     let kept = lan.member("web11").unwrap();
     assert_eq!((kept.mac, kept.weight), (Some(mac(1)), 5));
@@ -368,7 +372,7 @@ fn a_reload_keeps_the_servers_it_still_has() {
 fn a_restart_knows_the_servers_that_packets_go_to() {
     let service = Service { servers: vec![listed(11)], ..service() };
     let mut membership = Membership::new(&[service], around(), 0);
-    let known = |service: &str, server: &str, place| Known {
+    let known = |service: &str, server: &str, place| RestoredServer {
         service: service.into(),
         server: server.into(),
         place,
@@ -380,7 +384,7 @@ fn a_restart_knows_the_servers_that_packets_go_to() {
         ("web", "web12", place(3)),
         ("mail", "mail1", place(4)),
         ("web", &name(0xfe), place(0xfe)),
-        ("web", &name(5), Place { ifindex: 99, ..place(5) }),
+        ("web", &name(5), LinkAddress { ifindex: 99, ..place(5) }),
     ] {
         membership.resume(&known(service, server, place), 0);
     }
@@ -413,7 +417,7 @@ fn frames_are_read_and_malformed_ones_counted() {
     for bad in [&good[..41], &frame(ARP_REPLY, 8, mac(2), VIP)] {
         lan.membership.frame(1, ETH, bad);
     }
-    assert_eq!(lan.refused(Refusal::Malformed), 2);
+    assert_eq!(lan.refused(ReplyRefusal::Malformed), 2);
     assert_eq!(lan.names(), [name(1)]);
 }
 
@@ -423,24 +427,27 @@ const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x100);
 fn servers_of_an_ipv6_address_are_discovered_alike() {
     let addresses = vec![SocketAddr::new(VIP, 80), SocketAddr::new(VIP6.into(), 80)];
     let mut lan = Lan::new(Service { addresses, ..service() });
-    assert_eq!(lan.membership.clone().round(1_000).asks, [VIP, VIP6.into()]);
+    assert_eq!(lan.membership.clone().round(1_000).requests, [VIP, VIP6.into()]);
     assert_eq!(events(lan.membership.frame(1, ETH, &announcement(mac(1), VIP6))), [joined(1)]);
     assert_eq!(events(lan.membership.frame(2, ETH, &frame(ARP_REPLY, 6, mac(1), VIP))), [], "one server");
     assert!(lan.membership.frame(3, ETH, &solicitation(mac(2), Ipv6Addr::UNSPECIFIED, VIP6)).is_empty());
     let mut spoilt = announcement(mac(2), VIP6);
     spoilt[60] ^= 1;
     lan.membership.frame(4, ETH, &spoilt);
-    assert_eq!(lan.refused(Refusal::Malformed), 1);
+    assert_eq!(lan.refused(ReplyRefusal::Malformed), 1);
     let router = events(lan.membership.frame(5, ETH, &announcement(mac(0xfe), VIP6)));
-    assert!(matches!(router[..], [Event::Refused { refusal: Refusal::IsRouter, .. }]), "{router:?}");
+    assert!(
+        matches!(router[..], [MembershipEvent::Refused { refusal: ReplyRefusal::IsRouter, .. }]),
+        "{router:?}"
+    );
     assert_eq!(lan.names(), [name(1)]);
     assert_eq!(lan.rounds(ROUNDS, &[]), []);
-    assert_eq!(lan.rounds(1, &[]), [Event::Silent { server: name(1) }]);
+    assert_eq!(lan.rounds(1, &[]), [MembershipEvent::Silent { server: name(1) }]);
     assert_eq!(events(lan.membership.frame(lan.now_ms, ETH, &announcement(mac(1), VIP6))).len(), 1);
 }
 
 #[test]
-fn who_is_asked_alone_may_leave_out_its_mac() {
+fn unicast_solicitation_may_be_answered_without_mac() {
     let mut lan = Lan::new(Service { addresses: vec![SocketAddr::new(VIP6.into(), 80)], ..service() });
     // Type, code and checksum; solicited; to the director's own address. No option.
     let mut bare = announcement(mac(1), VIP6);
@@ -457,15 +464,15 @@ fn who_is_asked_alone_may_leave_out_its_mac() {
 
 #[test]
 fn notices_are_sentences() {
-    let reply = Answer { place: place(1), address: VIP };
-    let event = Event::Refused { reply, refusal: Refusal::Full };
-    let notice = Notice { service: Some("web".into()), event };
+    let reply = NeighbourReply { place: place(1), address: VIP };
+    let event = MembershipEvent::Refused { reply, refusal: ReplyRefusal::Full };
+    let notice = ServiceNotice { service: Some("web".into()), event };
     assert_eq!(
         notice.to_string(),
         "service web: 02:00:00:00:00:01 on interface 3 answered ARP for 192.0.2.100: refused, the service \
          has as many servers as `servers_max` allows"
     );
-    assert!(Refusal::ALL.iter().enumerate().all(|(at, refusal)| *refusal as usize == at));
+    assert!(ReplyRefusal::ALL.iter().enumerate().all(|(at, refusal)| *refusal as usize == at));
 }
 
 proptest! {
@@ -483,7 +490,7 @@ proptest! {
     ) {
         let servers = if listed_too { vec![listed(11)] } else { vec![] };
         let mut lan = Lan::new(Service { servers, servers_max: 4, allow: allow.clone(), ..service() });
-        let surroundings = Surroundings {
+        let surroundings = LocalNetwork {
             interfaces: [(ETH, mac(0)), (OTHER_ETH, mac(1))].into(),
             addresses: [DIRECTOR].into(),
             routers: vec![Router { address: ROUTER, mac: Some(mac(2)) }],
@@ -491,7 +498,7 @@ proptest! {
         };
         lan.membership.surroundings(surroundings.clone(), 0);
         for (host, address, ifindex, round) in heard {
-            lan.reply(Place { mac: mac(host), ifindex }, address);
+            lan.reply(LinkAddress { mac: mac(host), ifindex }, address);
             if round {
                 lan.round();
             }
@@ -499,7 +506,7 @@ proptest! {
             prop_assert!(members.len() <= 4);
             for member in &members {
                 let Some(at) = member.mac else {
-                    prop_assert_eq!(member.source, Source::Listed);
+                    prop_assert_eq!(member.source, ServerOrigin::Listed);
                     continue;
                 };
                 prop_assert!(!surroundings.excludes(at));
@@ -507,7 +514,7 @@ proptest! {
                 prop_assert_eq!(twins, 1, "one MAC, one server");
                 let by_mac = allow.is_empty() || allow.contains(&Allow::Mac(at));
                 let by_address = allow.contains(&Allow::Address(own_address(12)));
-                prop_assert!(member.source == Source::Listed || by_mac || by_address);
+                prop_assert!(member.source == ServerOrigin::Listed || by_mac || by_address);
             }
         }
     }

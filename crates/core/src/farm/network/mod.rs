@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::net::IpAddr;
 
-use crate::farm::membership::{Router, Surroundings};
+use crate::farm::membership::{LocalNetwork, Router};
 use crate::net::wire::Mac;
 
 /// What the kernel knew when it was asked.
@@ -113,13 +113,13 @@ impl Network {
     }
 
     /// What must not be taken for a server, for a director on these interfaces.
-    pub fn surroundings(&self, ifindexes: impl Iterator<Item = u32>) -> Surroundings {
+    pub fn surroundings(&self, ifindexes: impl Iterator<Item = u32>) -> LocalNetwork {
         let found = ifindexes.filter_map(|ifindex| Some((ifindex, self.interfaces.get(&ifindex)?.mac)));
-        Surroundings {
+        LocalNetwork {
             interfaces: found.collect(),
             addresses: self.addresses().collect::<BTreeSet<_>>(),
             routers: self.gateways.clone(),
-            ..Surroundings::default()
+            ..LocalNetwork::default()
         }
     }
 

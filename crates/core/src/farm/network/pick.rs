@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_leads_anywhere_all_are_tried() {
+    fn pick_without_routes_tries_all_interfaces() {
         assert_eq!(picked(&[], &[service("203.0.113.9", &[])]), Ok(vec![2, 3]));
         let nowhere = Network::default().pick_interfaces(&[], &[service("203.0.113.9", &[])]);
         assert!(matches!(nowhere, Err(PickError::NoInterface)));

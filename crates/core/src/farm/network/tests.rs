@@ -74,7 +74,7 @@ pub(crate) fn director() -> Network {
 }
 
 #[test]
-fn the_longest_prefix_leads_the_way_if_it_is_on_the_link() {
+fn longest_on_link_prefix_wins() {
     let network = director();
     assert_eq!(network.route_to(ip("192.0.2.11")), Some(2));
     assert_eq!(network.route_to(ip("198.51.100.11")), Some(3), "the lower priority");

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use crate::farm::membership::{Member, ServerRoute};
 use crate::farm::{self, PacketForm};
 use crate::net::Encapsulation;
-use crate::path::mark::Passed;
+use crate::path::mark::ForwardCount;
 use crate::path::tables::Forwarding;
 
 /// How packets get to a server, if its service's method can reach it.
@@ -35,20 +35,20 @@ pub(super) fn forwarding(service: &farm::Service, member: &Member) -> Option<For
 
 /// The way to another host that is a packet's last.
 pub(super) fn last(member: &Member) -> Option<Forwarding> {
-    tunnel(Encapsulation::Gue, None, member, Some(Passed::Twice))
+    tunnel(Encapsulation::Gue, None, member, Some(ForwardCount::Twice))
 }
 
 /// The way by a tunnel of the service's own kind. Of those only GUE has room for a mark.
 fn first(service: &farm::Service, member: &Member) -> Option<Forwarding> {
     let is_marked = service.is_on_every_host() && service.encapsulation == Encapsulation::Gue;
-    tunnel(service.encapsulation, service.tunnel_mtu, member, is_marked.then_some(Passed::Once))
+    tunnel(service.encapsulation, service.tunnel_mtu, member, is_marked.then_some(ForwardCount::Once))
 }
 
 fn tunnel(
     encapsulation: Encapsulation,
     mtu: Option<u16>,
     member: &Member,
-    mark: Option<Passed>,
+    mark: Option<ForwardCount>,
 ) -> Option<Forwarding> {
     let (to, hop) = member.address.zip(member.hop)?;
     let (from, mtu) = (hop.tunnel, mtu.unwrap_or(hop.mtu));

@@ -6,31 +6,32 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::rings::{self, Members};
+use super::rings::{self, RingPolicy};
 use super::{MemberState, PlannedService, Planner, ServiceState, digest, forwarding};
 use crate::farm::{self, RouteList};
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::Mac;
-use crate::path::content::{HashKey, Route, Routes};
+use crate::path::content::{HashKey, RoutePattern, Routes};
 use crate::path::cookie::mss_min;
 use crate::path::mark::PUNTED;
 use crate::path::rewrite::outer_len;
-use crate::path::tables::{Forwarding, Handoff, Later, NO_SERVER, ServerEntry};
+use crate::path::tables::{Forwarding, Handoff, NO_SERVER, RehandoffMode, ServerEntry};
 use crate::pool::policy::Weighted;
 
 /// The longest packet of a link that says nothing else.
 const MTU: u16 = 1500;
 
 /// How the connections of a service are accepted.
-pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: Places) -> Handoff {
+pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: HandoffSlots) -> Handoff {
     let header_len = if v6 { 40 } else { 20 } + TCP_LEN;
-    let room = |member: &MemberState| match forwarding::forwarding(state.service, &member.member)? {
+    let overhead = |member: &MemberState| match forwarding::forwarding(state.service, &member.member)? {
         Forwarding::Tunnel { encapsulation, to, mtu, mark, .. } => {
             Some(usize::from(mtu) - outer_len(encapsulation, to, mark.is_some()))
         }
         _ => member.member.hop.map(|hop| usize::from(hop.mtu)),
     };
-    let most = state.members.iter().filter_map(room).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));
+    let most =
+        state.members.iter().filter_map(overhead).min().unwrap_or(usize::from(MTU)).min(usize::from(MTU));
     Handoff {
         mss: (most.saturating_sub(header_len) as u16).max(mss_min(v6)),
         punt: own.punt,
@@ -41,7 +42,7 @@ pub(super) fn terms(state: &ServiceState<'_>, v6: bool, own: Places) -> Handoff 
 
 /// Slots of a service that stand for none of its servers; [`NO_SERVER`] for what there is not.
 #[derive(Clone, Copy)]
-pub(super) struct Places {
+pub(super) struct HandoffSlots {
     /// For this host's own process, which reads what is punted.
     punt: u16,
     /// For nobody.
@@ -50,7 +51,7 @@ pub(super) struct Places {
 
 /// What routes were compiled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Compiled {
+pub(super) struct CompiledRoutes {
     routes: RouteList,
     /// The ring of each set of servers; none if there was no room.
     rings: Vec<Option<u16>>,
@@ -62,25 +63,25 @@ impl Planner<'_> {
         &mut self,
         state: &ServiceState<'_>,
         number: u16,
-        members: &Members<'_>,
-    ) -> (Compiled, Places) {
+        members: &RingPolicy<'_>,
+    ) -> (CompiledRoutes, HandoffSlots) {
         let service = state.service;
         self.pool(service, number, |_| true);
         let sets = service.routes.sets().iter();
         let rings = sets.map(|names| self.set_of_servers(service, names, number, members)).collect();
-        let compiled = Compiled { routes: service.routes.clone(), rings };
+        let compiled = CompiledRoutes { routes: service.routes.clone(), rings };
         let routes = self.compile(number, &compiled);
         self.tables.routes.insert(number, routes);
         if !self.hosts.reads_punted {
-            return (compiled, Places { punt: NO_SERVER, held: NO_SERVER });
+            return (compiled, HandoffSlots { punt: NO_SERVER, held: NO_SERVER });
         }
         // No interface leads there: what is for it is kept back.
         let held = self.place(service, "held", false).unwrap_or(NO_SERVER);
-        (compiled, Places { punt: self.place(service, "punt", true).unwrap_or(NO_SERVER), held })
+        (compiled, HandoffSlots { punt: self.place(service, "punt", true).unwrap_or(NO_SERVER), held })
     }
 
     /// The routes, ready to be looked up. The same again is the same object: nothing is compiled or compared twice.
-    fn compile(&self, number: u16, compiled: &Compiled) -> Arc<Routes> {
+    fn compile(&self, number: u16, compiled: &CompiledRoutes) -> Arc<Routes> {
         let key = HashKey::new(self.hosts.seed);
         let known = self.previous.and_then(|previous| {
             let before = previous.services.get(&number)?.compiled.as_ref()?;
@@ -91,7 +92,7 @@ impl Planner<'_> {
             return Arc::clone(known);
         }
         let ring = |set: usize| compiled.rings.get(set).copied().flatten();
-        let routes = compiled.routes.with_sets().map(|(route, set)| Route {
+        let routes = compiled.routes.with_sets().map(|(route, set)| RoutePattern {
             host: route.host.clone(),
             path: route.path.clone(),
             methods: route.methods.clone(),
@@ -112,7 +113,7 @@ impl Planner<'_> {
         service: &farm::Service,
         names: &[String],
         number: u16,
-        of_service: &Members<'_>,
+        of_service: &RingPolicy<'_>,
     ) -> Option<u16> {
         let is_named = |server: &String| names.binary_search(server).is_ok();
         let of_set =
@@ -121,7 +122,7 @@ impl Planner<'_> {
         let shares: Vec<Weighted> = of_service.shares.iter().filter(of_set).copied().collect();
         let shares = if shares.iter().any(|one| one.weight > 0) { shares } else { members.clone() };
         let ring = self.slots.pool(number, names)?;
-        let among = Members { chosen: &members, shares: &shares, ..*of_service };
+        let among = RingPolicy { chosen: &members, shares: &shares, ..*of_service };
         self.tables.rings.insert(ring, rings::ring(self.previous, self.fills, ring, &among, None));
         let planned = PlannedService {
             name: service.name.clone(),
@@ -139,7 +140,7 @@ impl Planner<'_> {
 
     /// Notes that these servers of a service answer a ring's requests, where it matters on connections that are open.
     fn pool(&mut self, service: &farm::Service, ring: u16, is_one: impl Fn(&String) -> bool) {
-        if service.later_requests == Later::Stay {
+        if service.later_requests == RehandoffMode::Stay {
             return;
         }
         let named = self.plan.servers.iter().filter(|(_, name)| name.service == service.name);
@@ -163,7 +164,7 @@ impl Planner<'_> {
             forwarding: Forwarding::Link,
         };
         self.tables.servers.insert(slot, entry);
-        if service.later_requests != Later::Stay {
+        if service.later_requests != RehandoffMode::Stay {
             self.tables.pools.insert(slot, u64::MAX);
         }
         Some(slot)

@@ -3,10 +3,10 @@
 mod forwarding;
 mod handoff;
 mod rings;
-mod rising;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod weight_scale;
 
 pub use slots::{SERVICES_MAX, Slots};
 
@@ -19,23 +19,23 @@ use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher24;
 
-use handoff::Compiled;
-use rings::{Members, Standing};
-use rising::Scale;
+use handoff::CompiledRoutes;
+use rings::{OwnPlace, RingPolicy};
+use weight_scale::Scale;
 
 use crate::farm;
-use crate::farm::membership::{Known, Member, Place, ServerRoute};
+use crate::farm::membership::{LinkAddress, Member, RestoredServer, ServerRoute};
 use crate::net::wire::Mac;
 use crate::path::ports::HOLD_MS;
 use crate::path::seed::Seed;
 use crate::path::sessions::ticks;
 use crate::path::tables::{
-    BEHIND_MAX, Behind, Forwarding, IdleTicks, NO_SERVER, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip,
+    BEHIND_MAX, Forwarding, IdleTicks, NO_SERVER, ReplyOrigin, SERVICE_SERVERS_MAX, ServerEntry, Tables, Vip,
     VipKey,
 };
 use crate::pool::HealthKind;
 use crate::pool::health;
-use crate::pool::policy::{self, Fills, Packets, Weighted};
+use crate::pool::policy::{self, Fills, PacketPolicy, Weighted};
 
 /// The most VIPs of a farm: addresses, each with a port and a protocol.
 pub const VIPS_MAX: usize = 64;
@@ -55,7 +55,7 @@ pub struct MemberState {
     /// From [`crate::farm::membership`].
     pub member: Member,
     /// From [`crate::pool::health`].
-    pub health: health::Status,
+    pub health: health::HealthStatus,
     /// Whether the operator drains it.
     pub admin_draining: bool,
     /// Whether it wants no new sessions, by its own report.
@@ -92,16 +92,16 @@ impl MemberState {
 
     /// Whether it could take new sessions, if it wanted to.
     fn is_able(&self) -> bool {
-        self.health.state == health::State::Up && !self.member.draining
+        self.health.state == health::HealthState::Up && !self.member.draining
     }
 
     fn has_failed(&self) -> bool {
-        self.health.state == health::State::Down || self.member.draining
+        self.health.state == health::HealthState::Down || self.member.draining
     }
 
     /// Since when a server that once worked does not, in milliseconds.
     fn failed_since_ms(&self) -> Option<u64> {
-        let down = (self.health.state == health::State::Down).then_some(self.health.since_ms);
+        let down = (self.health.state == health::HealthState::Down).then_some(self.health.since_ms);
         let silent = self.member.draining.then_some(self.member.since_ms);
         let since_ms = [down, silent].into_iter().flatten().min();
         since_ms.filter(|_| self.health.was_up)
@@ -137,9 +137,9 @@ pub struct PlannedService {
     /// Whether all its servers failed at once, so that the ring keeps the last that worked.
     pub degraded: bool,
     /// This host among them, where every host decides.
-    standing: Option<Standing>,
+    standing: Option<OwnPlace>,
     /// What its routes come from, where connections are handed over.
-    compiled: Option<Compiled>,
+    compiled: Option<CompiledRoutes>,
 }
 
 /// A server's name and its service's.
@@ -243,7 +243,7 @@ pub fn plan(
 }
 
 /// Finds what no plan can be made of, before anything is numbered; gives how the services' policies are carried out.
-fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static Packets>, PlanError> {
+fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static PacketPolicy>, PlanError> {
     let mut policies = Vec::new();
     let mut names = BTreeSet::new();
     let mut vips: BTreeMap<VipKey, &str> = BTreeMap::new();
@@ -283,10 +283,10 @@ fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMa
 }
 
 /// Which servers of a running data plane are whose, for [`crate::farm::membership::Membership::resume`].
-pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
+pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<RestoredServer> {
     let mut known = Vec::new();
     for server in tables.servers.values().filter(|server| !server.local) {
-        let place = Place { mac: server.mac, ifindex: server.ifindex };
+        let place = LinkAddress { mac: server.mac, ifindex: server.ifindex };
         let hop = match server.forwarding {
             Forwarding::Link => None,
             Forwarding::Nat { own, mtu, .. } => {
@@ -300,7 +300,7 @@ pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<Known> {
         for service in services {
             let listed = service.servers.iter().map(|listed| &listed.name);
             let name = listed.chain([&mac]).find(|name| identity(&service.name, name) == server.identity);
-            known.extend(name.map(|name| Known {
+            known.extend(name.map(|name| RestoredServer {
                 service: service.name.clone(),
                 server: name.clone(),
                 place,
@@ -322,26 +322,26 @@ struct Planner<'a> {
 }
 
 /// A server that has its slot.
-struct Seated<'a> {
+struct WeightedServer<'a> {
     state: &'a MemberState,
-    seat: Weighted,
+    slot_weight: Weighted,
 }
 
 impl Planner<'_> {
-    fn service(&mut self, state: &ServiceState<'_>, number: u16, packets: &'static Packets) {
+    fn service(&mut self, state: &ServiceState<'_>, number: u16, packets: &'static PacketPolicy) {
         let service = state.service;
         let policy = service.policy;
-        let seated = self.seat_members(state);
-        let (chosen, degraded) = chosen(service, &seated);
+        let servers = self.assign_slots(state);
+        let (chosen, degraded) = chosen(service, &servers);
         for slot in chosen.iter().map(|member| member.slot) {
             if let Some(entry) = self.tables.servers.get_mut(&slot) {
                 // Servers that all failed at once are given the benefit of the doubt.
                 entry.up = true;
             }
         }
-        let shares = if packets.sharing.is_some() { shares(&seated, &chosen) } else { chosen.clone() };
-        let standing = self.standing(service, &seated);
-        let members = Members { policy, packets, chosen: &chosen, shares: &shares };
+        let shares = if packets.sharing.is_some() { shares(&servers, &chosen) } else { chosen.clone() };
+        let standing = self.standing(service, &servers);
+        let members = RingPolicy { policy, packets, chosen: &chosen, shares: &shares };
         let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
         self.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
@@ -359,7 +359,7 @@ impl Planner<'_> {
                 handoff: handoff.map(|own| handoff::terms(state, key.address.is_ipv6(), own)),
             };
             self.tables.vips.insert(key, vip);
-            self.stand_behind(vip.id, key, &seated);
+            self.stand_behind(vip.id, key, &servers);
         }
         let name = service.name.clone();
         let planned =
@@ -368,9 +368,9 @@ impl Planner<'_> {
     }
 
     /// Notes that packets from these servers' own endpoints may be answers of this VIP.
-    fn stand_behind(&mut self, vip: u16, key: VipKey, seated: &[Seated<'_>]) {
+    fn stand_behind(&mut self, vip: u16, key: VipKey, servers: &[WeightedServer<'_>]) {
         let tables = &mut self.tables;
-        for server in seated.iter().map(|seated| seated.seat.slot) {
+        for server in servers.iter().map(|servers| servers.slot_weight.slot) {
             let Some(&ServerEntry { forwarding: Forwarding::Nat { to, .. }, .. }) =
                 tables.servers.get(&server)
             else {
@@ -378,14 +378,14 @@ impl Planner<'_> {
             };
             let endpoint = VipKey { address: to.ip(), port: to.port(), protocol: key.protocol };
             let behind = tables.endpoints.entry(endpoint).or_default();
-            behind.push(Behind { vip, server });
+            behind.push(ReplyOrigin { vip, server });
             behind.sort_unstable();
         }
     }
 
     /// Gives every server that packets can be sent to its slot and entry, by slot.
-    fn seat_members<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<Seated<'a>> {
-        let (mut seated, scale) = (Vec::new(), Scale::of(&state.members));
+    fn assign_slots<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<WeightedServer<'a>> {
+        let (mut servers, scale) = (Vec::new(), Scale::of(&state.members));
         let all_refuse = !state.members.iter().any(|member| member.is_wanted() && member.is_working());
         for member in &state.members {
             let way =
@@ -397,8 +397,8 @@ impl Planner<'_> {
             let weight = scale.weight(member);
             let name = ServerName { service: state.service.name.clone(), server: server.clone() };
             let identity = identity(&name.service, server);
-            let room = seated.len() < SERVICE_SERVERS_MAX;
-            let Some(slot) = room.then(|| self.slots.server(identity)).flatten() else {
+            let has_capacity = servers.len() < SERVICE_SERVERS_MAX;
+            let Some(slot) = has_capacity.then(|| self.slots.server(identity)).flatten() else {
                 self.plan.left_out.push(name);
                 continue;
             };
@@ -408,10 +408,13 @@ impl Planner<'_> {
                 ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, forwarding: way };
             self.tables.servers.insert(slot, entry);
             self.plan.servers.insert(slot, name);
-            seated.push(Seated { state: member, seat: Weighted { slot, weight, seed: identity } });
+            servers.push(WeightedServer {
+                state: member,
+                slot_weight: Weighted { slot, weight, seed: identity },
+            });
         }
-        seated.sort_unstable_by_key(|seated| seated.seat.slot);
-        seated
+        servers.sort_unstable_by_key(|servers| servers.slot_weight.slot);
+        servers
     }
 
     /// Where a server's frames go, if that is known and an interface of ours leads there.
@@ -426,13 +429,13 @@ impl Planner<'_> {
 
     /// Where this host stands among the servers, if every host decides and this is one of them. Every other host
     /// gets an entry more: the way to it that is a packet's last. One whose daemon is silent may still serve what it has.
-    fn standing(&mut self, service: &farm::Service, seated: &[Seated<'_>]) -> Option<Standing> {
-        let own = seated.iter().find(|seated| seated.state.member.local);
-        let own = own.filter(|_| service.is_on_every_host())?.seat.slot;
+    fn standing(&mut self, service: &farm::Service, servers: &[WeightedServer<'_>]) -> Option<OwnPlace> {
+        let own = servers.iter().find(|servers| servers.state.member.local);
+        let own = own.filter(|_| service.is_on_every_host())?.slot_weight.slot;
         let mut last_ways = BTreeMap::new();
         // What was handed over is known by who handed it over: a ring that goes by hash names nobody.
-        let others = seated.iter().filter(|_| !service.method.hands_over());
-        for Seated { state: MemberState { member, .. }, seat } in others {
+        let others = servers.iter().filter(|_| !service.method.hands_over());
+        for WeightedServer { state: MemberState { member, .. }, slot_weight } in others {
             let way = forwarding::last(member).filter(|_| !member.local);
             let Some((way, (mac, ifindex))) = way.zip(self.destination(member)) else {
                 continue;
@@ -449,10 +452,10 @@ impl Planner<'_> {
                     forwarding: way,
                 };
                 self.tables.servers.insert(slot, entry);
-                last_ways.insert(seat.slot, slot);
+                last_ways.insert(slot_weight.slot, slot);
             }
         }
-        Some(Standing { own, last_ways })
+        Some(OwnPlace { own, last_ways })
     }
 
     /// Notes by which MACs other hosts are known that pass packets on by the link: those that they name, and those that the link does.
@@ -470,22 +473,22 @@ impl Planner<'_> {
 }
 
 /// Who is picked how often for what this host is asked for: by their shares, where there are any.
-fn shares(seated: &[Seated<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
-    let share = |slot| seated.iter().find(|seated| seated.seat.slot == slot)?.state.share;
+fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
+    let share = |slot| servers.iter().find(|servers| servers.slot_weight.slot == slot)?.state.share;
     let shares = chosen.iter().map(|one| Weighted { weight: share(one.slot).unwrap_or(one.weight), ..*one });
     let shares: Vec<Weighted> = shares.collect();
     if shares.iter().any(|one| one.weight > 0) { shares } else { chosen.to_vec() }
 }
 
 /// Who takes new sessions, and whether that is only because nobody works who doesn't refuse them.
-fn chosen(service: &farm::Service, seated: &[Seated<'_>]) -> (Vec<Weighted>, bool) {
-    let wanted = || seated.iter().filter(|seated| seated.state.is_wanted());
-    let working: Vec<Weighted> = wanted().filter(|s| s.state.is_working()).map(|s| s.seat).collect();
+fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) -> (Vec<Weighted>, bool) {
+    let wanted = || servers.iter().filter(|servers| servers.state.is_wanted());
+    let working: Vec<Weighted> = wanted().filter(|s| s.state.is_working()).map(|s| s.slot_weight).collect();
     if !working.is_empty() || !service.keep_last {
         return (working, false);
     }
     // Reports alone never empty a service. Who works and refuses is better than who has failed.
-    let refusing: Vec<Weighted> = wanted().filter(|s| s.state.is_able()).map(|s| s.seat).collect();
+    let refusing: Vec<Weighted> = wanted().filter(|s| s.state.is_able()).map(|s| s.slot_weight).collect();
     if !refusing.is_empty() {
         return (refusing, true);
     }
@@ -495,7 +498,7 @@ fn chosen(service: &farm::Service, seated: &[Seated<'_>]) -> (Vec<Weighted>, boo
     let from_ms = last_ms.unwrap_or(0).saturating_sub(time_to_notice_ms(service));
     let last_set: Vec<Weighted> = wanted()
         .filter(|s| s.state.failed_since_ms().is_some_and(|since_ms| since_ms >= from_ms))
-        .map(|s| s.seat)
+        .map(|s| s.slot_weight)
         .collect();
     let degraded = !last_set.is_empty();
     (last_set, degraded)
@@ -514,7 +517,7 @@ fn time_to_notice_ms(service: &farm::Service) -> u64 {
     probes_ms.max(service.discover_interval_ms.saturating_mul(2))
 }
 
-fn policy_of(service: &farm::Service) -> Result<&'static Packets, PlanError> {
+fn policy_of(service: &farm::Service) -> Result<&'static PacketPolicy, PlanError> {
     policy::for_packets(service.policy).ok_or_else(|| PlanError::UnknownPolicy {
         service: service.name.clone(),
         policy: service.policy.into(),

@@ -6,13 +6,13 @@ use core::hint::select_unpredictable;
 
 use super::Plan;
 use crate::path::tables::{NO_SERVER, Pick, Ring, SERVER_SLOTS, place};
-use crate::pool::policy::{Fills, Packets, Weighted, second_candidates};
+use crate::pool::policy::{Fills, PacketPolicy, Weighted, second_candidates};
 
 /// Who is picked from a ring.
-pub(super) struct Members<'a> {
+pub(super) struct RingPolicy<'a> {
     /// By the policy of this name.
     pub(super) policy: &'static str,
-    pub(super) packets: &'static Packets,
+    pub(super) packets: &'static PacketPolicy,
     /// With the weights that all hosts know.
     pub(super) chosen: &'a [Weighted],
     /// With their shares of what this host is asked for.
@@ -24,7 +24,7 @@ const KEPT: u16 = SERVER_SLOTS as u16;
 
 /// This host among the servers of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct OwnPlace {
     /// Its slot.
     pub(super) own: u16,
     /// The slots of other hosts that can be reached, each with that of the way there that is a packet's last.
@@ -36,8 +36,8 @@ pub(super) fn ring(
     previous: Option<&Plan>,
     fills: &mut Fills,
     number: u16,
-    members: &Members<'_>,
-    standing: Option<&Standing>,
+    members: &RingPolicy<'_>,
+    standing: Option<&OwnPlace>,
 ) -> Arc<Ring> {
     let known = previous.and_then(|previous| previous.tables.rings.get(&number));
     let before = previous
@@ -69,8 +69,8 @@ pub(super) fn ring(
 /// What this host's own table names another one for goes there: who passed it on has changed its table already. What
 /// it names this host for goes to whom it named before: that lasts until the slot's host changes again. Hosts
 /// that can't be reached are left out, since nobody can be sent to them, and their numbers may become others'.
-fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &Standing) -> Arc<[u16]> {
-    let Standing { own, last_ways } = standing;
+fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Arc<[u16]> {
+    let OwnPlace { own, last_ways } = standing;
     if last_ways.is_empty() {
         return Arc::default();
     }

@@ -1,9 +1,9 @@
 use super::*;
-use crate::farm::membership::Source;
+use crate::farm::membership::ServerOrigin;
 use crate::farm::{Discover, Method, Placement, Server, example};
 use crate::net::{Encapsulation, Protocol};
 use crate::path::tables::{Delta, HASH_SLOTS, Pick, Ring, SERVER_SLOTS, VIP_IDS};
-use crate::pool::WHOLE;
+use crate::pool::FULL_WEIGHT;
 use alloc::format;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -36,27 +36,27 @@ fn up(name: &str) -> MemberState {
             weight: 1,
             local: false,
             draining: false,
-            source: Source::Discovered,
+            source: ServerOrigin::Discovered,
             since_ms: 0,
             last_seen_ms: None,
         },
-        health: health::Status { state: health::State::Up, since_ms: 0, was_up: true },
+        health: health::HealthStatus { state: health::HealthState::Up, since_ms: 0, was_up: true },
         admin_draining: false,
         refuses: false,
         share: None,
-        tenths: WHOLE,
+        tenths: FULL_WEIGHT,
     }
 }
 
 fn down(name: &str, since_ms: u64) -> MemberState {
     let mut member = up(name);
-    member.health = health::Status { state: health::State::Down, since_ms, was_up: true };
+    member.health = health::HealthStatus { state: health::HealthState::Down, since_ms, was_up: true };
     member
 }
 
 fn unknown(name: &str) -> MemberState {
     let mut member = up(name);
-    member.health = health::Status { state: health::State::Unknown, since_ms: 0, was_up: false };
+    member.health = health::HealthStatus { state: health::HealthState::Unknown, since_ms: 0, was_up: false };
     member
 }
 
@@ -120,7 +120,7 @@ fn a_farm_becomes_tables() {
 }
 
 #[test]
-fn who_takes_no_new_sessions_keeps_the_old() {
+fn drained_server_keeps_its_sessions() {
     let plan = plan_one(vec![
         up("a"),
         down("b", 9),
@@ -168,7 +168,7 @@ fn servers_that_fail_at_once_stay_in_the_ring() {
 }
 
 #[test]
-fn the_last_set_leaves_out_who_is_drained_or_never_worked() {
+fn last_working_set_excludes_drained_and_never_up() {
     let plan = plan_one(vec![
         down("a", 100_000),
         change(down("b", 100_000), |b| b.admin_draining = true),
@@ -216,7 +216,7 @@ fn numbers_stay_through_changes_of_the_farm() {
 }
 
 #[test]
-fn a_slot_is_not_given_away_while_sessions_may_hold_it() {
+fn slot_is_not_reused_while_sessions_hold_it() {
     let web = service("web", 80);
     let mut slots = Slots::default();
     let mut previous: Option<Plan> = None;
@@ -286,7 +286,7 @@ fn a_restarted_control_plane_comes_to_the_tables_that_run() {
 }
 
 #[test]
-fn what_runs_is_adopted_with_care() {
+fn running_tables_are_adopted_if_consistent() {
     let mut running = Tables::clone(&plan_one(vec![up("a")]).tables);
     let entry = running.servers[&1];
     let key = |port| VipKey { address: [192, 0, 2, 9].into(), port, protocol: Protocol::Udp };
@@ -328,7 +328,7 @@ fn a_farm_with_too_many_servers_leaves_some_out() {
 }
 
 #[test]
-fn what_cannot_be_planned_changes_nothing() {
+fn failed_plan_changes_no_slots() {
     let mut slots = Slots::default();
     let mut refuse = |services: &[farm::Service]| {
         let states: Vec<ServiceState<'_>> =
@@ -349,11 +349,15 @@ fn what_cannot_be_planned_changes_nothing() {
 }
 
 fn any_member() -> impl Strategy<Value = MemberState> {
-    let state = prop::sample::select(vec![health::State::Unknown, health::State::Up, health::State::Down]);
+    let state = prop::sample::select(vec![
+        health::HealthState::Unknown,
+        health::HealthState::Up,
+        health::HealthState::Down,
+    ]);
     (state, 0u64..50_000, any::<bool>(), 0u16..4, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
         |(state, since_ms, was_up, weight, draining, admin_draining, found)| {
             change(up("a"), |m| {
-                m.health = health::Status { state, since_ms, was_up };
+                m.health = health::HealthStatus { state, since_ms, was_up };
                 m.member.weight = weight;
                 m.member.draining = draining;
                 m.admin_draining = admin_draining;

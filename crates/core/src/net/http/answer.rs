@@ -3,11 +3,11 @@
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 
-use super::Refusal;
+use super::HttpRefusal;
 
 /// By which status a client is sent elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum RedirectStatus {
     /// 302.
     Found,
     /// 303.
@@ -18,40 +18,45 @@ pub enum Status {
     Permanent,
 }
 
-impl Status {
+impl RedirectStatus {
     /// All of them.
-    pub const ALL: [Status; 4] = [Status::Found, Status::SeeOther, Status::Temporary, Status::Permanent];
+    pub const ALL: [RedirectStatus; 4] = [
+        RedirectStatus::Found,
+        RedirectStatus::SeeOther,
+        RedirectStatus::Temporary,
+        RedirectStatus::Permanent,
+    ];
 
     /// Its number.
     pub const fn code(self) -> u16 {
         match self {
-            Status::Found => 302,
-            Status::SeeOther => 303,
-            Status::Temporary => 307,
-            Status::Permanent => 308,
+            RedirectStatus::Found => 302,
+            RedirectStatus::SeeOther => 303,
+            RedirectStatus::Temporary => 307,
+            RedirectStatus::Permanent => 308,
         }
     }
 
     /// The one of this number.
-    pub fn of(code: u16) -> Option<Status> {
-        Status::ALL.into_iter().find(|status| status.code() == code)
+    pub fn of(code: u16) -> Option<RedirectStatus> {
+        RedirectStatus::ALL.into_iter().find(|status| status.code() == code)
     }
 
     /// The same for a request by this method: after 302 and 303 clients may ask with GET (RFC 9110, section 15.4), which would lose
     /// what they wanted to do.
     #[must_use]
-    pub fn keeping(self, method: &str) -> Status {
+    pub fn keeping(self, method: &str) -> RedirectStatus {
         match (self, method) {
-            (Status::Found | Status::SeeOther, "GET" | "HEAD") => self,
-            (Status::Found | Status::SeeOther, _) => Status::Temporary,
-            (Status::Temporary | Status::Permanent, _) => self,
+            (RedirectStatus::Found | RedirectStatus::SeeOther, "GET" | "HEAD") => self,
+            (RedirectStatus::Found | RedirectStatus::SeeOther, _) => RedirectStatus::Temporary,
+            (RedirectStatus::Temporary | RedirectStatus::Permanent, _) => self,
         }
     }
 }
 
 /// What an answer has around it.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
+pub struct ResponseFraming<'a> {
     /// The time, as HTTP writes it (RFC 9110, section 5.6.7).
     pub date: &'a str,
     /// Whether the body is left out, as HEAD wants it.
@@ -59,7 +64,7 @@ pub struct Frame<'a> {
     /// Whether the connection ends with this answer.
     pub closes: bool,
     /// Whether the client must be told that it doesn't, as HTTP/1.0 wants it.
-    pub says_kept: bool,
+    pub keep_alive_header: bool,
 }
 
 /// The reason phrase of a status.
@@ -97,7 +102,13 @@ const BODY_END: &str = "\">another address</a>.\n";
 
 /// Sends a client to a location. Bytes of it that no URL has are written as percent codes (RFC 3986, section 2.1), so that neither a
 /// line nor an attribute ends with them.
-pub fn redirect(out: &mut Vec<u8>, frame: &Frame<'_>, status: Status, base: &str, path: &str) {
+pub fn redirect(
+    out: &mut Vec<u8>,
+    frame: &ResponseFraming<'_>,
+    status: RedirectStatus,
+    base: &str,
+    path: &str,
+) {
     head(out, frame, status.code());
     put(out, "Content-Type: text/html\r\nCache-Control: no-store\r\nLocation: ");
     let from = out.len();
@@ -160,12 +171,18 @@ fn encode(out: &mut Vec<u8>, path: &str) {
 }
 
 /// Refuses a request.
-pub fn refuse(out: &mut Vec<u8>, frame: &Frame<'_>, refusal: Refusal) {
-    tell(out, frame, refusal.status(), &[], refusal.sentence());
+pub fn refuse(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, refusal: HttpRefusal) {
+    write_text(out, frame, refusal.status(), &[], refusal.sentence());
 }
 
 /// Answers with a sentence.
-pub fn tell(out: &mut Vec<u8>, frame: &Frame<'_>, status: u16, fields: &[(&str, &str)], sentence: &str) {
+pub fn write_text(
+    out: &mut Vec<u8>,
+    frame: &ResponseFraming<'_>,
+    status: u16,
+    fields: &[(&str, &str)],
+    sentence: &str,
+) {
     head(out, frame, status);
     put(out, "Content-Type: text/plain\r\nCache-Control: no-store\r\n");
     add(out, fields);
@@ -179,7 +196,7 @@ pub fn tell(out: &mut Vec<u8>, frame: &Frame<'_>, status: u16, fields: &[(&str, 
 }
 
 /// Answers with a status alone, which has no body (RFC 9110, section 15.3.5).
-pub fn without_body(out: &mut Vec<u8>, frame: &Frame<'_>, status: u16, fields: &[(&str, &str)]) {
+pub fn without_body(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, status: u16, fields: &[(&str, &str)]) {
     head(out, frame, status);
     add(out, fields);
     put(out, "\r\n");
@@ -194,7 +211,7 @@ fn add(out: &mut Vec<u8>, fields: &[(&str, &str)]) {
     }
 }
 
-fn head(out: &mut Vec<u8>, frame: &Frame<'_>, status: u16) {
+fn head(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, status: u16) {
     put(out, "HTTP/1.1 ");
     number(out, usize::from(status));
     out.push(b' ');
@@ -203,7 +220,7 @@ fn head(out: &mut Vec<u8>, frame: &Frame<'_>, status: u16) {
     put(out, frame.date);
     put(
         out,
-        match (frame.closes, frame.says_kept) {
+        match (frame.closes, frame.keep_alive_header) {
             (true, _) => "\r\nConnection: close\r\n",
             (false, true) => "\r\nConnection: keep-alive\r\n",
             (false, false) => "\r\n",
@@ -216,13 +233,13 @@ fn put(out: &mut Vec<u8>, text: &str) {
 }
 
 fn number(out: &mut Vec<u8>, number: usize) {
-    struct Into<'o>(&'o mut Vec<u8>);
-    impl Write for Into<'_> {
+    struct BodyWriter<'o>(&'o mut Vec<u8>);
+    impl Write for BodyWriter<'_> {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             self.0.extend_from_slice(text.as_bytes());
             Ok(())
         }
     }
     // Writing into memory does not fail.
-    let _ = write!(Into(out), "{number}");
+    let _ = write!(BodyWriter(out), "{number}");
 }

@@ -6,7 +6,7 @@ const TRAILERS_MAX: u32 = 16 * 1024;
 
 /// What the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     Size,
     /// Behind a size: white space and extensions, which nobody acts on.
     Extension,
@@ -24,7 +24,7 @@ enum State {
 /// How far a body in chunks was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chunks {
-    state: State,
+    state: ChunkState,
     /// Of the chunk: its size as far as it is known, then what is left of it.
     left: u64,
     digits: u32,
@@ -34,7 +34,7 @@ pub(super) struct Chunks {
 
 /// What bytes of a body come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ChunkSpan {
     /// All of them belong to it, and it goes on.
     All,
     /// It ends behind so many.
@@ -45,69 +45,76 @@ pub(super) enum Part {
 
 impl Chunks {
     pub(super) const fn new() -> Chunks {
-        Chunks { state: State::Size, left: 0, digits: 0, line: 0 }
+        Chunks { state: ChunkState::Size, left: 0, digits: 0, line: 0 }
     }
 
     /// Follows the next bytes.
-    pub(super) fn follow(&mut self, bytes: &[u8]) -> Part {
+    pub(super) fn follow(&mut self, bytes: &[u8]) -> ChunkSpan {
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
-            if self.state == State::Data {
+            if self.state == ChunkState::Data {
                 let there = (bytes.len() - at) as u64;
                 let skipped = self.left.min(there);
                 self.left -= skipped;
                 at += usize::try_from(skipped).unwrap_or(bytes.len());
                 if self.left == 0 {
-                    self.state = State::DataCr;
+                    self.state = ChunkState::DataCr;
                 }
                 continue;
             }
-            let is_end = self.state == State::LastLf && *byte == b'\n';
+            let is_end = self.state == ChunkState::LastLf && *byte == b'\n';
             match self.step(*byte) {
                 Some(state) => self.state = state,
-                None if is_end => return Part::Ends(at + 1),
-                None => return Part::Malformed(at),
+                None if is_end => return ChunkSpan::Ends(at + 1),
+                None => return ChunkSpan::Malformed(at),
             }
             at += 1;
         }
-        Part::All
+        ChunkSpan::All
     }
 
     /// What follows this byte; nothing where that can't be known. Strict about line ends, on which readers differ (section 2.2).
-    fn step(&mut self, byte: u8) -> Option<State> {
+    fn step(&mut self, byte: u8) -> Option<ChunkState> {
         self.line += 1;
-        let max =
-            if matches!(self.state, State::LineStart | State::Trailer) { TRAILERS_MAX } else { LINE_MAX };
+        let max = if matches!(self.state, ChunkState::LineStart | ChunkState::Trailer) {
+            TRAILERS_MAX
+        } else {
+            LINE_MAX
+        };
         if self.line > max {
             return None;
         }
         match (self.state, byte) {
-            (State::Size, _) if byte.is_ascii_hexdigit() => {
+            (ChunkState::Size, _) if byte.is_ascii_hexdigit() => {
                 let digit = char::from(byte).to_digit(16)?;
                 self.left = self.left.checked_mul(16)?.checked_add(digit.into())?;
                 self.digits += 1;
-                Some(State::Size)
+                Some(ChunkState::Size)
             }
-            (State::Size, b'\r') if self.digits > 0 => Some(State::SizeLf),
-            (State::Size, b';' | b' ' | b'\t') if self.digits > 0 => Some(State::Extension),
-            (State::Extension | State::Trailer, b'\r') => {
-                Some(if self.state == State::Trailer { State::TrailerLf } else { State::SizeLf })
+            (ChunkState::Size, b'\r') if self.digits > 0 => Some(ChunkState::SizeLf),
+            (ChunkState::Size, b';' | b' ' | b'\t') if self.digits > 0 => Some(ChunkState::Extension),
+            (ChunkState::Extension | ChunkState::Trailer, b'\r') => {
+                Some(if self.state == ChunkState::Trailer {
+                    ChunkState::TrailerLf
+                } else {
+                    ChunkState::SizeLf
+                })
             }
-            (State::Extension, b'\t' | b' '..=b'~' | 0x80..) => Some(State::Extension),
-            (State::SizeLf, b'\n') => {
+            (ChunkState::Extension, b'\t' | b' '..=b'~' | 0x80..) => Some(ChunkState::Extension),
+            (ChunkState::SizeLf, b'\n') => {
                 (self.line, self.digits) = (0, 0);
-                Some(if self.left == 0 { State::LineStart } else { State::Data })
+                Some(if self.left == 0 { ChunkState::LineStart } else { ChunkState::Data })
             }
-            (State::DataCr, b'\r') => Some(State::DataLf),
-            (State::DataLf, b'\n') => {
+            (ChunkState::DataCr, b'\r') => Some(ChunkState::DataLf),
+            (ChunkState::DataLf, b'\n') => {
                 self.line = 0;
-                Some(State::Size)
+                Some(ChunkState::Size)
             }
-            (State::LineStart, b'\r') => Some(State::LastLf),
-            (State::LineStart, b'!'..=b'~') | (State::Trailer, b'\t' | b' '..=b'~' | 0x80..) => {
-                Some(State::Trailer)
+            (ChunkState::LineStart, b'\r') => Some(ChunkState::LastLf),
+            (ChunkState::LineStart, b'!'..=b'~') | (ChunkState::Trailer, b'\t' | b' '..=b'~' | 0x80..) => {
+                Some(ChunkState::Trailer)
             }
-            (State::TrailerLf, b'\n') => Some(State::LineStart),
+            (ChunkState::TrailerLf, b'\n') => Some(ChunkState::LineStart),
             _ => None,
         }
     }

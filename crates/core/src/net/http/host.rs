@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::refusal::Refusal;
+use super::refusal::HttpRefusal;
 
 /// The longest host, in bytes: the longest name there is (RFC 1035, section 2.3.4).
 const HOST_MAX: usize = 255;
@@ -13,8 +13,8 @@ const HOST_MAX: usize = 255;
 ///
 /// # Errors
 /// When it is none.
-pub fn host_of(value: &[u8]) -> Result<Vec<u8>, Refusal> {
-    let text = core::str::from_utf8(value).map_err(|_| Refusal::Host)?.trim();
+pub fn host_of(value: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
+    let text = core::str::from_utf8(value).map_err(|_| HttpRefusal::Host)?.trim();
     // Whoever is named before the host is no part of it, and nobody should name them (RFC 9110, section 4.2.4).
     let host = match text.strip_prefix('[') {
         Some(rest) => rest
@@ -22,7 +22,7 @@ pub fn host_of(value: &[u8]) -> Result<Vec<u8>, Refusal> {
             .map(|(host, port)| (host, port.strip_prefix(':').or(port.is_empty().then_some("")))),
         None => Some(text.rsplit_once(':').map_or((text, Some("")), |(host, port)| (host, Some(port)))),
     };
-    let (host, port) = host.and_then(|(host, port)| Some((host, port?))).ok_or(Refusal::Host)?;
+    let (host, port) = host.and_then(|(host, port)| Some((host, port?))).ok_or(HttpRefusal::Host)?;
     let bracketed = text.starts_with('[');
     let fits = |byte: u8| match bracketed {
         true => byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'),
@@ -34,7 +34,7 @@ pub fn host_of(value: &[u8]) -> Result<Vec<u8>, Refusal> {
     match good && (!host.is_empty() || text.is_empty()) {
         true if bracketed => Ok(format!("[{host}]").into_bytes()),
         true => Ok(host.into_bytes()),
-        false => Err(Refusal::Host),
+        false => Err(HttpRefusal::Host),
     }
 }
 
@@ -42,7 +42,7 @@ pub fn host_of(value: &[u8]) -> Result<Vec<u8>, Refusal> {
 ///
 /// # Errors
 /// When it is none, or leads out of the root.
-pub fn normal_path(path: &str) -> Result<Vec<u8>, Refusal> {
+pub fn normal_path(path: &str) -> Result<Vec<u8>, HttpRefusal> {
     let decoded = decoded(path.as_bytes())?;
     let mut segments: Vec<&[u8]> = Vec::new();
     let mut ends_in_slash = true;
@@ -50,7 +50,7 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, Refusal> {
         ends_in_slash = matches!(segment, b"" | b"." | b"..");
         match segment {
             b"" | b"." => {}
-            b".." => drop(segments.pop().ok_or(Refusal::Target)?),
+            b".." => drop(segments.pop().ok_or(HttpRefusal::Target)?),
             other => segments.push(other),
         }
     }
@@ -63,20 +63,20 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, Refusal> {
 }
 
 /// What percent signs stand for. None stands alone, and none for a NUL.
-fn decoded(bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
+fn decoded(bytes: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let (mut decoded, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
     while let Some((first, after)) = rest.split_first() {
         let (byte, after) = match (first, after) {
             (b'%', [high, low, after @ ..]) => {
                 let byte = digit(high).zip(digit(low)).map(|(high, low)| high << 4 | low);
-                (byte.and_then(|byte| u8::try_from(byte).ok()).ok_or(Refusal::Target)?, after)
+                (byte.and_then(|byte| u8::try_from(byte).ok()).ok_or(HttpRefusal::Target)?, after)
             }
-            (b'%', _) => return Err(Refusal::Target),
+            (b'%', _) => return Err(HttpRefusal::Target),
             (byte, after) => (*byte, after),
         };
         if byte == 0 {
-            return Err(Refusal::Target);
+            return Err(HttpRefusal::Target);
         }
         decoded.push(byte);
         rest = after;

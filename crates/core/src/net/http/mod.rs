@@ -12,10 +12,10 @@ mod send_timeout;
 mod tests;
 mod url;
 
-pub use answer::{Frame, Status, redirect, refuse, tell, without_body};
+pub use answer::{RedirectStatus, ResponseFraming, redirect, refuse, without_body, write_text};
 pub use host::{host_of, normal_path};
-pub use refusal::Refusal;
-pub use request::{Body, HEAD_MAX, HEADERS_MAX, Reading, Request, read, read_within};
-pub use requests::{Passed, Requests};
+pub use refusal::HttpRefusal;
+pub use request::{BodyFraming, HEAD_MAX, HEADERS_MAX, HeadParse, Request, read, read_within};
+pub use requests::{RequestProgress, Requests};
 pub use send_timeout::SendTimeout;
 pub use url::{URL_MAX, Url, UrlError};

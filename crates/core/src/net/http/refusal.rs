@@ -2,7 +2,7 @@
 
 /// Why a request is not acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum HttpRefusal {
     /// No HTTP/1.
     Malformed,
     /// The target has no path.
@@ -23,61 +23,61 @@ pub enum Refusal {
     Late,
 }
 
-impl Refusal {
+impl HttpRefusal {
     /// All of them.
-    pub const ALL: [Refusal; 9] = [
-        Refusal::Malformed,
-        Refusal::Target,
-        Refusal::Host,
-        Refusal::Misdirected,
-        Refusal::Length,
-        Refusal::Encoding,
-        Refusal::TooLarge,
-        Refusal::Version,
-        Refusal::Late,
+    pub const ALL: [HttpRefusal; 9] = [
+        HttpRefusal::Malformed,
+        HttpRefusal::Target,
+        HttpRefusal::Host,
+        HttpRefusal::Misdirected,
+        HttpRefusal::Length,
+        HttpRefusal::Encoding,
+        HttpRefusal::TooLarge,
+        HttpRefusal::Version,
+        HttpRefusal::Late,
     ];
 
     /// Its name in views and metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Refusal::Malformed => "malformed",
-            Refusal::Target => "bad_target",
-            Refusal::Host => "bad_host",
-            Refusal::Misdirected => "misdirected",
-            Refusal::Length => "bad_length",
-            Refusal::Encoding => "bad_encoding",
-            Refusal::TooLarge => "head_too_large",
-            Refusal::Version => "bad_version",
-            Refusal::Late => "late",
+            HttpRefusal::Malformed => "malformed",
+            HttpRefusal::Target => "bad_target",
+            HttpRefusal::Host => "bad_host",
+            HttpRefusal::Misdirected => "misdirected",
+            HttpRefusal::Length => "bad_length",
+            HttpRefusal::Encoding => "bad_encoding",
+            HttpRefusal::TooLarge => "head_too_large",
+            HttpRefusal::Version => "bad_version",
+            HttpRefusal::Late => "late",
         }
     }
 
     /// The status that says so.
     pub const fn status(self) -> u16 {
         match self {
-            Refusal::Malformed | Refusal::Target | Refusal::Host | Refusal::Length => 400,
-            Refusal::Late => 408,
-            Refusal::Misdirected => 421,
-            Refusal::TooLarge => 431,
-            Refusal::Encoding => 501,
-            Refusal::Version => 505,
+            HttpRefusal::Malformed | HttpRefusal::Target | HttpRefusal::Host | HttpRefusal::Length => 400,
+            HttpRefusal::Late => 408,
+            HttpRefusal::Misdirected => 421,
+            HttpRefusal::TooLarge => 431,
+            HttpRefusal::Encoding => 501,
+            HttpRefusal::Version => 505,
         }
     }
 
     /// A sentence for whoever sent it.
     pub const fn sentence(self) -> &'static str {
         match self {
-            Refusal::Malformed => "This is no request of HTTP/1.",
-            Refusal::Target => {
+            HttpRefusal::Malformed => "This is no request of HTTP/1.",
+            HttpRefusal::Target => {
                 "The request's target is neither a path nor an http URL with one, or leads out of the root."
             }
-            Refusal::Host => "A request needs one Host line that names a host.",
-            Refusal::Misdirected => "The request's target and its Host line name different hosts.",
-            Refusal::Length => "The length of the request's body is not said in exactly one way.",
-            Refusal::Encoding => "A request's body may be chunked; other encodings are not read here.",
-            Refusal::TooLarge => "The request's head is longer than 16 KiB, or has more than 128 lines.",
-            Refusal::Version => "HTTP/1.0 and HTTP/1.1 are spoken here.",
-            Refusal::Late => "The request took too long.",
+            HttpRefusal::Host => "A request needs one Host line that names a host.",
+            HttpRefusal::Misdirected => "The request's target and its Host line name different hosts.",
+            HttpRefusal::Length => "The length of the request's body is not said in exactly one way.",
+            HttpRefusal::Encoding => "A request's body may be chunked; other encodings are not read here.",
+            HttpRefusal::TooLarge => "The request's head is longer than 16 KiB, or has more than 128 lines.",
+            HttpRefusal::Version => "HTTP/1.0 and HTTP/1.1 are spoken here.",
+            HttpRefusal::Late => "The request took too long.",
         }
     }
 }

@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 
 use super::host::{host_of, normal_path};
-use super::refusal::Refusal;
+use super::refusal::HttpRefusal;
 
 /// The longest head that is read, in bytes.
 pub const HEAD_MAX: usize = 16 * 1024;
@@ -26,7 +26,7 @@ pub struct Request<'b> {
     /// Whether more requests may follow on the connection.
     pub keeps_alive: bool,
     /// What follows the head.
-    pub body: Body,
+    pub body: BodyFraming,
     /// Whether the client waits before it sends the body (RFC 9110, section 10.1.1).
     pub waits: bool,
     /// What it shows for itself, as written.
@@ -37,7 +37,7 @@ pub struct Request<'b> {
 
 /// What follows a head (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum BodyFraming {
     /// So many bytes; mostly none.
     Length(u64),
     /// Pieces that say their lengths.
@@ -46,38 +46,38 @@ pub enum Body {
 
 /// What has come so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading<'b> {
+pub enum HeadParse<'b> {
     /// A whole head.
     Request(Request<'b>),
     /// A part of one.
     Incomplete,
     /// Something else.
-    Refused(Refusal),
+    Refused(HttpRefusal),
 }
 
 /// Reads a head of at most [`HEAD_MAX`] bytes from the beginning of `bytes`.
-pub fn read(bytes: &[u8]) -> Reading<'_> {
+pub fn read(bytes: &[u8]) -> HeadParse<'_> {
     read_within(bytes, HEAD_MAX)
 }
 
 /// The same for heads of up to `max` bytes. Each of the product's doors reads by this, so that none takes what another refuses.
-pub fn read_within(bytes: &[u8], max: usize) -> Reading<'_> {
+pub fn read_within(bytes: &[u8], max: usize) -> HeadParse<'_> {
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
     match parsed.parse_with_uninit_headers(bytes, &mut lines) {
-        Ok(httparse::Status::Complete(len)) if len > max => Reading::Refused(Refusal::TooLarge),
+        Ok(httparse::Status::Complete(len)) if len > max => HeadParse::Refused(HttpRefusal::TooLarge),
         Ok(httparse::Status::Complete(len)) => {
             match has_bare_line_feed(bytes.get(..len).unwrap_or_default()) {
-                true => Reading::Refused(Refusal::Malformed),
-                false => request(&parsed, len).map_or_else(Reading::Refused, Reading::Request),
+                true => HeadParse::Refused(HttpRefusal::Malformed),
+                false => request(&parsed, len).map_or_else(HeadParse::Refused, HeadParse::Request),
             }
         }
-        Ok(httparse::Status::Partial) if bytes.len() < max => Reading::Incomplete,
+        Ok(httparse::Status::Partial) if bytes.len() < max => HeadParse::Incomplete,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            Reading::Refused(Refusal::TooLarge)
+            HeadParse::Refused(HttpRefusal::TooLarge)
         }
-        Err(httparse::Error::Version) if has_other_version(bytes) => Reading::Refused(Refusal::Version),
-        Err(_) => Reading::Refused(Refusal::Malformed),
+        Err(httparse::Error::Version) if has_other_version(bytes) => HeadParse::Refused(HttpRefusal::Version),
+        Err(_) => HeadParse::Refused(HttpRefusal::Malformed),
     }
 }
 
@@ -100,14 +100,14 @@ fn has_bare_line_feed(head: &[u8]) -> bool {
     head.iter().any(|byte| core::mem::replace(&mut before, *byte) != b'\r' && *byte == b'\n')
 }
 
-fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request<'b>, Refusal> {
-    let method = parsed.method.ok_or(Refusal::Malformed)?;
+fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request<'b>, HttpRefusal> {
+    let method = parsed.method.ok_or(HttpRefusal::Malformed)?;
     let is_old = parsed.version == Some(0);
-    let lines = Lines::read(parsed.headers, is_old)?;
-    let (authority, target) = target(method, parsed.path.ok_or(Refusal::Malformed)?)?;
+    let lines = HeaderFields::read(parsed.headers, is_old)?;
+    let (authority, target) = target(method, parsed.path.ok_or(HttpRefusal::Malformed)?)?;
     // RFC 9112, section 3.2.2: the target's host counts, whatever the line says; yet there must be one.
     let host = match (authority, lines.host) {
-        (_, None) if !is_old => return Err(Refusal::Host),
+        (_, None) if !is_old => return Err(HttpRefusal::Host),
         (Some(authority), _) => authority.as_bytes(),
         (None, named) => named.unwrap_or_default(),
     };
@@ -115,7 +115,7 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
         host_of(host)?;
     }
     if authority.is_some() && host.is_empty() {
-        return Err(Refusal::Target);
+        return Err(HttpRefusal::Target);
     }
     if let (Some(authority), Some(named)) = (authority, lines.host) {
         agree(authority.as_bytes(), named)?;
@@ -138,11 +138,11 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
 /// 3.2.2).
 ///
 /// # Errors
-/// [`Refusal::Misdirected`] where it isn't, [`Refusal::Host`] where one is none.
-fn agree(authority: &[u8], named: &[u8]) -> Result<(), Refusal> {
+/// [`HttpRefusal::Misdirected`] where it isn't, [`HttpRefusal::Host`] where one is none.
+fn agree(authority: &[u8], named: &[u8]) -> Result<(), HttpRefusal> {
     match host_of(authority)? == host_of(named)? {
         true => Ok(()),
-        false => Err(Refusal::Misdirected),
+        false => Err(HttpRefusal::Misdirected),
     }
 }
 
@@ -150,8 +150,8 @@ fn agree(authority: &[u8], named: &[u8]) -> Result<(), Refusal> {
 /// 5.2.4). Backslashes separate segments for some servers, and so they do here.
 ///
 /// # Errors
-/// [`Refusal::Target`] where it leads out of the root, or isn't encoded as a path is.
-fn stays_inside(target: &str) -> Result<(), Refusal> {
+/// [`HttpRefusal::Target`] where it leads out of the root, or isn't encoded as a path is.
+fn stays_inside(target: &str) -> Result<(), HttpRefusal> {
     let path = target.split(['?', '#']).next().unwrap_or_default();
     if !path.contains('%') && !path.contains("..") {
         return Ok(());
@@ -176,7 +176,7 @@ fn is_plain(host: &[u8]) -> bool {
 
 /// The lines that matter.
 #[derive(Default)]
-struct Lines<'b> {
+struct HeaderFields<'b> {
     host: Option<&'b [u8]>,
     close: bool,
     keep_alive: bool,
@@ -186,9 +186,9 @@ struct Lines<'b> {
     authorization: Option<&'b [u8]>,
 }
 
-impl<'b> Lines<'b> {
-    fn read(headers: &[httparse::Header<'b>], is_old: bool) -> Result<Lines<'b>, Refusal> {
-        let mut lines = Lines::default();
+impl<'b> HeaderFields<'b> {
+    fn read(headers: &[httparse::Header<'b>], is_old: bool) -> Result<HeaderFields<'b>, HttpRefusal> {
+        let mut lines = HeaderFields::default();
         for header in headers {
             let (name, value) = (header.name, header.value);
             let is = |other: &str| name.eq_ignore_ascii_case(other);
@@ -205,9 +205,9 @@ impl<'b> Lines<'b> {
         Ok(lines)
     }
 
-    fn host(&mut self, value: &'b [u8]) -> Result<(), Refusal> {
+    fn host(&mut self, value: &'b [u8]) -> Result<(), HttpRefusal> {
         match self.host.replace(value) {
-            Some(_) => Err(Refusal::Host),
+            Some(_) => Err(HttpRefusal::Host),
             None => Ok(()),
         }
     }
@@ -219,55 +219,55 @@ impl<'b> Lines<'b> {
         }
     }
 
-    fn length(&mut self, value: &[u8]) -> Result<(), Refusal> {
+    fn length(&mut self, value: &[u8]) -> Result<(), HttpRefusal> {
         let digits = core::str::from_utf8(value).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
-        let length = digits.and_then(|digits| digits.parse().ok()).ok_or(Refusal::Length)?;
+        let length = digits.and_then(|digits| digits.parse().ok()).ok_or(HttpRefusal::Length)?;
         match self.length.replace(length) {
-            Some(_) => Err(Refusal::Length),
+            Some(_) => Err(HttpRefusal::Length),
             None => Ok(()),
         }
     }
 
-    fn encoding(&mut self, value: &[u8], is_old: bool) -> Result<(), Refusal> {
+    fn encoding(&mut self, value: &[u8], is_old: bool) -> Result<(), HttpRefusal> {
         if is_old || core::mem::replace(&mut self.chunked, true) {
-            return Err(Refusal::Length);
+            return Err(HttpRefusal::Length);
         }
         // RFC 9112, section 6.3: where the last coding isn't chunked, nobody knows where the body ends. Section 7.1: it is applied once.
         let is_chunked = |coding: &&[u8]| coding.eq_ignore_ascii_case(b"chunked");
         let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).rev();
         if !codings.next().is_some_and(|last| is_chunked(&last)) {
-            return Err(Refusal::Length);
+            return Err(HttpRefusal::Length);
         }
         let (others, again) =
             codings.fold((0, false), |(others, again), c| (others + 1, again || is_chunked(&c)));
         match (others, again) {
             (0, _) => Ok(()),
-            (_, true) => Err(Refusal::Length),
-            (_, false) => Err(Refusal::Encoding),
+            (_, true) => Err(HttpRefusal::Length),
+            (_, false) => Err(HttpRefusal::Encoding),
         }
     }
 
-    fn body(&self) -> Result<Body, Refusal> {
+    fn body(&self) -> Result<BodyFraming, HttpRefusal> {
         match (self.chunked, self.length) {
-            (true, Some(_)) => Err(Refusal::Length),
-            (true, None) => Ok(Body::Chunked),
-            (false, length) => Ok(Body::Length(length.unwrap_or_default())),
+            (true, Some(_)) => Err(HttpRefusal::Length),
+            (true, None) => Ok(BodyFraming::Chunked),
+            (false, length) => Ok(BodyFraming::Length(length.unwrap_or_default())),
         }
     }
 }
 
 /// The host of a target, where it names one, and its path and query.
-fn target<'t>(method: &str, target: &'t str) -> Result<(Option<&'t str>, &'t str), Refusal> {
+fn target<'t>(method: &str, target: &'t str) -> Result<(Option<&'t str>, &'t str), HttpRefusal> {
     if target == "*" && METHODS_OF_PATHS.contains(&method) {
-        return Err(Refusal::Target);
+        return Err(HttpRefusal::Target);
     }
     if target.starts_with('/') || target == "*" {
         return Ok((None, target));
     }
-    let (scheme, rest) = target.split_once("://").ok_or(Refusal::Target)?;
+    let (scheme, rest) = target.split_once("://").ok_or(HttpRefusal::Target)?;
     // RFC 9112, section 3.2.2; the scheme in any case (RFC 3986, section 3.1)
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
-        return Err(Refusal::Target);
+        return Err(HttpRefusal::Target);
     }
     let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     Ok((Some(authority), if rest.is_empty() { "/" } else { rest }))

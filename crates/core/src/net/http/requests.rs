@@ -1,11 +1,11 @@
 //! The requests of one connection, one after another: each head is read, each body followed to its end.
 
-use super::chunks::{Chunks, Part};
-use super::{Body, Reading, Refusal, read};
+use super::chunks::{ChunkSpan, Chunks};
+use super::{BodyFraming, HeadParse, HttpRefusal, read};
 
 /// Where the next byte of a connection belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum StreamPosition {
     /// To a head.
     Head,
     /// To a body of which so many bytes are left,
@@ -13,71 +13,71 @@ enum Place {
     /// or one in chunks.
     Chunked(Chunks),
     /// Nobody knows: the connection can't go on.
-    Lost(Option<Refusal>),
+    Lost(Option<HttpRefusal>),
 }
 
 /// What becomes of bytes that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passed {
+pub enum RequestProgress {
     /// So many of them, at least one, may be acted on: a whole head, or some of a body.
     Bytes(usize),
     /// More has to come before any may be.
     Incomplete,
     /// None of them ever, nor what follows: the next request is refused for this, or the last one's body is malformed.
-    End(Option<Refusal>),
+    End(Option<HttpRefusal>),
 }
 
 /// Follows the requests of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requests {
-    place: Place,
+    place: StreamPosition,
 }
 
 impl Default for Requests {
     fn default() -> Requests {
-        Requests { place: Place::Head }
+        Requests { place: StreamPosition::Head }
     }
 }
 
 impl Requests {
     /// Says how many of the next bytes may be acted on; these are then taken for passed.
-    pub fn pass(&mut self, bytes: &[u8]) -> Passed {
+    pub fn pass(&mut self, bytes: &[u8]) -> RequestProgress {
         match &mut self.place {
-            Place::Lost(refusal) => Passed::End(*refusal),
-            _ if bytes.is_empty() => Passed::Incomplete,
-            Place::Head => match read(bytes) {
-                Reading::Request(request) => {
+            StreamPosition::Lost(refusal) => RequestProgress::End(*refusal),
+            _ if bytes.is_empty() => RequestProgress::Incomplete,
+            StreamPosition::Head => match read(bytes) {
+                HeadParse::Request(request) => {
                     self.place = match request.body {
-                        Body::Length(0) => Place::Head,
-                        Body::Length(length) => Place::Length(length),
-                        Body::Chunked => Place::Chunked(Chunks::new()),
+                        BodyFraming::Length(0) => StreamPosition::Head,
+                        BodyFraming::Length(length) => StreamPosition::Length(length),
+                        BodyFraming::Chunked => StreamPosition::Chunked(Chunks::new()),
                     };
-                    Passed::Bytes(request.len)
+                    RequestProgress::Bytes(request.len)
                 }
-                Reading::Incomplete => Passed::Incomplete,
-                Reading::Refused(refusal) => {
-                    self.place = Place::Lost(Some(refusal));
-                    Passed::End(Some(refusal))
+                HeadParse::Incomplete => RequestProgress::Incomplete,
+                HeadParse::Refused(refusal) => {
+                    self.place = StreamPosition::Lost(Some(refusal));
+                    RequestProgress::End(Some(refusal))
                 }
             },
-            Place::Length(left) => {
+            StreamPosition::Length(left) => {
                 let len = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
                 *left -= len as u64;
                 if *left == 0 {
-                    self.place = Place::Head;
+                    self.place = StreamPosition::Head;
                 }
-                Passed::Bytes(len)
+                RequestProgress::Bytes(len)
             }
-            Place::Chunked(chunks) => match chunks.follow(bytes) {
-                Part::All => Passed::Bytes(bytes.len()),
-                Part::Ends(len) => {
-                    self.place = Place::Head;
-                    Passed::Bytes(len)
+            StreamPosition::Chunked(chunks) => match chunks.follow(bytes) {
+                ChunkSpan::All => RequestProgress::Bytes(bytes.len()),
+                ChunkSpan::Ends(len) => {
+                    self.place = StreamPosition::Head;
+                    RequestProgress::Bytes(len)
                 }
                 // Who reads the body finds the fault in its last byte.
-                Part::Malformed(at) => {
-                    self.place = Place::Lost(None);
-                    Passed::Bytes(at + 1)
+                ChunkSpan::Malformed(at) => {
+                    self.place = StreamPosition::Lost(None);
+                    RequestProgress::Bytes(at + 1)
                 }
             },
         }
@@ -97,14 +97,14 @@ mod tests {
     const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 
     /// What is passed of bytes that come in pieces of so many, and how it ends.
-    fn passed(text: &str, piece: usize) -> (String, Passed) {
+    fn passed(text: &str, piece: usize) -> (String, RequestProgress) {
         let (mut requests, mut bytes, mut out) = (Requests::default(), Vec::new(), Vec::new());
-        let mut last = Passed::Incomplete;
+        let mut last = RequestProgress::Incomplete;
         for piece in text.as_bytes().chunks(piece) {
             bytes.extend_from_slice(piece);
             loop {
                 last = requests.pass(&bytes);
-                let Passed::Bytes(len) = last else { break };
+                let RequestProgress::Bytes(len) = last else { break };
                 out.extend(bytes.drain(..len));
             }
         }
@@ -112,19 +112,23 @@ mod tests {
     }
 
     #[test]
-    fn each_request_of_a_connection_is_read_alike_however_it_is_cut() {
+    fn requests_parse_the_same_for_any_segmentation() {
         let length = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nGET / \n\n\n\n";
         let chunks = "5\r\nGET /\r\n0A ;x=y\r\n\n\n\n\n\n\n\n\n\n\n\r\n0\r\nA: b\r\n\r\n";
         let good = format!("{GET}{length}{CHUNKED}{chunks}{CHUNKED}0\r\n\r\n{GET}");
         for piece in [1, 2, 3, 7, good.len()] {
-            assert_eq!(passed(&good, piece), (good.clone(), Passed::Incomplete), "{piece}");
+            assert_eq!(passed(&good, piece), (good.clone(), RequestProgress::Incomplete), "{piece}");
             let bad = format!("{good}GET / HTTP/1.1\nHost: a\r\n\r\n");
-            assert_eq!(passed(&bad, piece), (good.clone(), Passed::End(Some(Refusal::Malformed))), "{piece}");
+            assert_eq!(
+                passed(&bad, piece),
+                (good.clone(), RequestProgress::End(Some(HttpRefusal::Malformed))),
+                "{piece}"
+            );
         }
     }
 
     #[test]
-    fn behind_a_malformed_body_nothing_is_a_request() {
+    fn malformed_body_ends_request_parsing() {
         for body in [
             "x\r\n",
             "\r\n",
@@ -139,10 +143,10 @@ mod tests {
         ] {
             let text = format!("{CHUNKED}{body}{GET}");
             let (out, end) = passed(&text, text.len());
-            assert_eq!(end, Passed::End(None), "{body:?}");
+            assert_eq!(end, RequestProgress::End(None), "{body:?}");
             assert!(out.starts_with(CHUNKED) && !out.contains("GET"), "{out:?}");
         }
         let long = format!("{CHUNKED}1;{}", "x".repeat(9_000));
-        assert_eq!(passed(&long, 1_000).1, Passed::End(None));
+        assert_eq!(passed(&long, 1_000).1, RequestProgress::End(None));
     }
 }

@@ -8,21 +8,21 @@ use super::*;
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-fn frame() -> Frame<'static> {
-    Frame { date: DATE, is_head: false, closes: false, says_kept: false }
+fn frame() -> ResponseFraming<'static> {
+    ResponseFraming { date: DATE, is_head: false, closes: false, keep_alive_header: false }
 }
 
 fn one(text: &str) -> Request<'_> {
     match read(text.as_bytes()) {
-        Reading::Request(request) => request,
+        HeadParse::Request(request) => request,
         other => panic!("{text:?}: {other:?}"),
     }
 }
 
-impl Reading<'_> {
-    fn refused(self) -> Option<Refusal> {
+impl HeadParse<'_> {
+    fn refused(self) -> Option<HttpRefusal> {
         match self {
-            Reading::Refused(refusal) => Some(refusal),
+            HeadParse::Refused(refusal) => Some(refusal),
             _ => None,
         }
     }
@@ -34,9 +34,9 @@ fn heads_are_read() {
     let request = one(text);
     assert_eq!((request.method, request.target, request.host), ("GET", "/a?b=c", &b"www.example.com:80"[..]));
     assert!(request.keeps_alive && !request.is_old && !request.waits);
-    assert_eq!((request.body, request.len), (Body::Length(0), text.len() - 4));
+    assert_eq!((request.body, request.len), (BodyFraming::Length(0), text.len() - 4));
     for end in 0..text.len() - 4 {
-        assert_eq!(read(&text.as_bytes()[..end]), Reading::Incomplete, "{end}");
+        assert_eq!(read(&text.as_bytes()[..end]), HeadParse::Incomplete, "{end}");
     }
 }
 
@@ -62,20 +62,20 @@ fn targets_that_lead_out_of_the_root_are_refused() {
         "/%zz",
     ];
     for target in outside {
-        assert_eq!(reading(target), Some(Refusal::Target), "{target}");
+        assert_eq!(reading(target), Some(HttpRefusal::Target), "{target}");
     }
 }
 
 #[test]
 fn heads_that_two_readers_would_take_differently_are_refused() {
     let refused = |text: &str| read(text.as_bytes()).refused();
-    assert_eq!(refused("GET / HTTP/1.1\nHost: a\n\n"), Some(Refusal::Malformed));
-    assert_eq!(refused("GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n"), Some(Refusal::Malformed));
-    assert_eq!(refused("GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n"), Some(Refusal::Misdirected));
+    assert_eq!(refused("GET / HTTP/1.1\nHost: a\n\n"), Some(HttpRefusal::Malformed));
+    assert_eq!(refused("GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n"), Some(HttpRefusal::Malformed));
+    assert_eq!(refused("GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n"), Some(HttpRefusal::Misdirected));
 }
 
 #[test]
-fn connections_are_kept_as_the_version_has_it() {
+fn keep_alive_follows_http_version() {
     let kept = |version: &str, line: &str| {
         one(&format!("GET / HTTP/{version}\r\nHost: a\r\n{line}\r\n")).keeps_alive
     };
@@ -101,7 +101,7 @@ fn targets_and_hosts_of_every_form_are_read() {
 }
 
 #[test]
-fn what_is_wrong_has_a_status() {
+fn malformed_requests_map_to_statuses() {
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(HEAD_MAX));
     let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "A: b\r\n".repeat(HEADERS_MAX));
     let post = |lines: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
@@ -132,14 +132,14 @@ fn what_is_wrong_has_a_status() {
     ];
     for (text, status) in cases {
         let read = read(text.as_bytes());
-        let Reading::Refused(refusal) = read else { panic!("{:?}: {read:?}", &text[..text.len().min(60)]) };
+        let HeadParse::Refused(refusal) = read else { panic!("{:?}: {read:?}", &text[..text.len().min(60)]) };
         assert_eq!(refusal.status(), status, "{:?}", &text[..text.len().min(60)]);
     }
 }
 
 fn redirected(path: &str) -> String {
     let mut out = Vec::new();
-    redirect(&mut out, &frame(), Status::Found, "http://m1.example:8080", path);
+    redirect(&mut out, &frame(), RedirectStatus::Found, "http://m1.example:8080", path);
     String::from_utf8(out).unwrap()
 }
 
@@ -180,22 +180,22 @@ fn a_location_is_always_the_members() {
 
 #[test]
 fn only_get_and_head_may_become_get() {
-    for status in Status::ALL {
-        assert_eq!(Status::of(status.code()), Some(status));
+    for status in RedirectStatus::ALL {
+        assert_eq!(RedirectStatus::of(status.code()), Some(status));
         assert_eq!((status.keeping("GET"), status.keeping("HEAD")), (status, status));
-        let kept = if status.code() < 307 { Status::Temporary } else { status };
+        let kept = if status.code() < 307 { RedirectStatus::Temporary } else { status };
         for method in ["POST", "PUT", "get", "OPTIONS"] {
             assert_eq!(status.keeping(method), kept);
         }
     }
-    assert_eq!(Status::of(301), None);
+    assert_eq!(RedirectStatus::of(301), None);
 }
 
 #[test]
 fn every_refusal_can_be_said() {
-    for refusal in Refusal::ALL {
+    for refusal in HttpRefusal::ALL {
         let mut out = Vec::new();
-        refuse(&mut out, &Frame { closes: true, ..frame() }, refusal);
+        refuse(&mut out, &ResponseFraming { closes: true, ..frame() }, refusal);
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with(&format!("HTTP/1.1 {} ", refusal.status())), "{text}");
         assert!(!text.contains(" Answer\r\n") && text.contains("\r\nConnection: close\r\n"), "{text}");
@@ -215,9 +215,9 @@ fn length(answer: &[u8], is_head: bool) -> (u16, usize) {
 
 proptest! {
     #[test]
-    fn whatever_is_asked_the_answer_is_one_answer(path in "\\PC*|(/|\\\\|%|\r|\n|[&<>\"'a-z])*", is_head: bool) {
+    fn any_request_gets_exactly_one_answer(path in "\\PC*|(/|\\\\|%|\r|\n|[&<>\"'a-z])*", is_head: bool) {
         let mut out = Vec::new();
-        redirect(&mut out, &Frame { is_head, ..frame() }, Status::Found, "http://m1", &path);
+        redirect(&mut out, &ResponseFraming { is_head, ..frame() }, RedirectStatus::Found, "http://m1", &path);
         prop_assert_eq!(length(&out, is_head), (302, out.len()));
         let text = String::from_utf8(out).unwrap();
         let to = location(&text);
@@ -230,7 +230,7 @@ proptest! {
 
     #[test]
     fn no_bytes_are_too_odd_to_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        if let Reading::Request(request) = read(&bytes) {
+        if let HeadParse::Request(request) = read(&bytes) {
             prop_assert!(request.len <= bytes.len());
         }
     }
@@ -242,8 +242,8 @@ proptest! {
         let text = format!("{method} {path} HTTP/1.1\r\nHost: a.example\r\nContent-Length: {length}\r\n\r\n");
         let request = one(&text);
         prop_assert_eq!((request.method, request.target), (&method[..], &path[..]));
-        prop_assert_eq!((request.body, request.len), (Body::Length(length), text.len()));
-        prop_assert_eq!(read(&text.as_bytes()[..cut.min(text.len() - 1)]), Reading::Incomplete);
+        prop_assert_eq!((request.body, request.len), (BodyFraming::Length(length), text.len()));
+        prop_assert_eq!(read(&text.as_bytes()[..cut.min(text.len() - 1)]), HeadParse::Incomplete);
     }
 
     #[test]

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_servers_is_refused() {
+    fn non_server_url_is_refused() {
         use UrlError::{Characters, Credentials, Host, Query, Scheme};
         let cases = [
             ("m1.example", Scheme),

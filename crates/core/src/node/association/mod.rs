@@ -12,15 +12,15 @@ mod refusal;
 mod tests;
 mod window;
 
-pub(super) use refusal::Tally;
-pub use refusal::{Counters, Refusal};
+pub(super) use refusal::SenderCounts;
+pub use refusal::{MessageCounters, Refusal};
 
 use alloc::collections::VecDeque;
 
 use zerocopy::byteorder::network_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use window::{REACH_MAX, Window};
+use window::{REACH_MAX, ReplayWindow};
 
 /// The most messages whose time of sending is remembered. Silence is a few intervals, and in one of them there are at most
 /// four hurried reports and four answers; older ones have their echo refused.
@@ -75,7 +75,7 @@ pub(super) enum Delivery {
 
 /// Whether a message makes acquaintance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Greeting {
+pub(super) enum Handshake {
     /// It says who its sender is, and may be written to nobody who is known yet.
     Hello,
     /// It answers one.
@@ -86,16 +86,16 @@ pub(super) enum Greeting {
 
 /// An authentic message, as far as it is judged by.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
+pub(super) struct ReceivedMessage {
     pub(super) numbers: Numbers,
     /// The receiver's life that it was written to, and a number of that which its sender had heard.
     pub(super) echo: Numbers,
-    pub(super) greeting: Greeting,
+    pub(super) handshake: Handshake,
 }
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Judgement {
+pub(super) enum MessageVerdict {
     /// To be believed.
     Good {
         /// The first of its incarnation.
@@ -113,7 +113,7 @@ pub(super) enum Judgement {
 #[derive(Clone, Copy, Debug)]
 struct Life {
     incarnation: u64,
-    window: Window,
+    window: ReplayWindow,
     /// When it was first heard.
     first_ms: u64,
     /// When it was last heard.
@@ -145,12 +145,12 @@ pub(super) struct Association {
     life: Option<Life>,
     /// Another one that said hello.
     caller: Option<Life>,
-    heard_ms: Option<u64>,
+    received_ms: Option<u64>,
     alive: bool,
     alive_until_ms: u64,
     /// Why nothing of it is understood.
     trouble: Option<Refusal>,
-    tally: Tally,
+    tally: SenderCounts,
 }
 
 impl Association {
@@ -166,11 +166,11 @@ impl Association {
             sent: VecDeque::new(),
             life: None,
             caller: None,
-            heard_ms: None,
+            received_ms: None,
             alive: false,
             alive_until_ms: 0,
             trouble: None,
-            tally: Tally::default(),
+            tally: SenderCounts::default(),
         }
     }
 
@@ -180,37 +180,37 @@ impl Association {
     }
 
     /// Judges an authentic message, and remembers its numbers.
-    pub(super) fn judge(&mut self, now_ms: u64, heard: Heard) -> Judgement {
-        let first = match self.weigh(now_ms, heard) {
+    pub(super) fn judge(&mut self, now_ms: u64, message: ReceivedMessage) -> MessageVerdict {
+        let first = match self.weigh(now_ms, message) {
             Ok(first) => first,
             Err(judgement) => {
-                self.tally.counters.hellos += u64::from(judgement == Judgement::Hello);
+                self.tally.counters.hellos += u64::from(judgement == MessageVerdict::Hello);
                 return judgement;
             }
         };
         let revived = !self.alive;
         if first || revived {
-            self.tally.forget_told();
+            self.tally.reset_logged();
         }
         self.tally.counters.accepted += 1;
-        self.heard_ms = Some(now_ms);
+        self.received_ms = Some(now_ms);
         self.trouble = None;
         self.presume(now_ms);
-        Judgement::Good { first, revived }
+        MessageVerdict::Good { first, revived }
     }
 
     /// Whether a message that is to be believed is the first of its life; else what it is.
-    fn weigh(&mut self, now_ms: u64, heard: Heard) -> Result<bool, Judgement> {
-        let Heard { numbers, echo, greeting } = heard;
-        let refused = |refusal| Err(Judgement::Refused(refusal));
+    fn weigh(&mut self, now_ms: u64, message: ReceivedMessage) -> Result<bool, MessageVerdict> {
+        let ReceivedMessage { numbers, echo, handshake } = message;
+        let refused = |refusal| Err(MessageVerdict::Refused(refusal));
         let for_us = echo.incarnation == self.own;
         let same = |life: &Life| life.incarnation == numbers.incarnation;
         let known = self.life.filter(same);
         let first = known.is_none();
-        if !for_us && greeting != Greeting::Hello {
+        if !for_us && handshake != Handshake::Hello {
             return refused(Refusal::Former);
         }
-        if first && for_us && greeting == Greeting::None {
+        if first && for_us && handshake == Handshake::None {
             return refused(Refusal::Unknown);
         }
         if first && for_us && !(self.settled + 1..=self.sequence).contains(&echo.sequence) {
@@ -218,7 +218,7 @@ impl Association {
         }
         let new = Life {
             incarnation: numbers.incarnation,
-            window: Window::default(),
+            window: ReplayWindow::default(),
             first_ms: now_ms,
             last_ms: 0,
         };
@@ -241,11 +241,12 @@ impl Association {
         }
         *(if first { &mut self.caller } else { &mut self.life }) = Some(life);
         // Both went on for so long that neither is the other's former life.
-        let both = self.alive && self.heard_ms.is_some_and(|at_ms| at_ms > life.first_ms + self.silence_ms);
+        let both =
+            self.alive && self.received_ms.is_some_and(|at_ms| at_ms > life.first_ms + self.silence_ms);
         match for_us {
             true => refused(Refusal::Stale),
             false if both && first => refused(Refusal::Namesake),
-            false => Err(Judgement::Hello),
+            false => Err(MessageVerdict::Hello),
         }
     }
 
@@ -313,13 +314,13 @@ impl Association {
     }
 
     /// What was counted.
-    pub(super) fn counters(&self) -> &Counters {
+    pub(super) fn counters(&self) -> &MessageCounters {
         &self.tally.counters
     }
 
     /// When the node was last believed.
-    pub(super) fn heard_ms(&self) -> Option<u64> {
-        self.heard_ms
+    pub(super) fn received_ms(&self) -> Option<u64> {
+        self.received_ms
     }
 
     /// Whether it has not fallen silent, as far as [`Association::expire`] was told.

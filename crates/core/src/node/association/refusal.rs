@@ -135,7 +135,7 @@ impl fmt::Display for Refusal {
 
 /// What has been counted of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct MessageCounters {
     /// Sent.
     pub sent: u64,
     /// Of nodes that were heard by them: authentic, and in the order that the protocol wants.
@@ -145,7 +145,7 @@ pub struct Counters {
     refused: [u64; Refusal::NAMES.len()],
 }
 
-impl Counters {
+impl MessageCounters {
     /// How many were refused for this reason.
     pub fn refused(&self, refusal: Refusal) -> u64 {
         self.refused.get(refusal.index()).copied().unwrap_or_default()
@@ -163,7 +163,7 @@ impl Counters {
     }
 
     /// Adds those of somebody else.
-    pub fn add(&mut self, other: &Counters) {
+    pub fn add(&mut self, other: &MessageCounters) {
         self.sent += other.sent;
         self.accepted += other.accepted;
         self.hellos += other.hellos;
@@ -173,13 +173,13 @@ impl Counters {
 
 /// What is counted of a sender, and which reasons to refuse it were told already.
 #[derive(Clone, Debug, Default)]
-pub(in crate::node) struct Tally {
-    pub(in crate::node) counters: Counters,
+pub(in crate::node) struct SenderCounts {
+    pub(in crate::node) counters: MessageCounters,
     /// Bit `i`: that of this index.
     told: u16,
 }
 
-impl Tally {
+impl SenderCounts {
     /// Counts a refusal. Gives whether it is to be told: each is, once.
     pub(in crate::node) fn refuse(&mut self, refusal: Refusal) -> bool {
         let index = refusal.index();
@@ -192,7 +192,7 @@ impl Tally {
     }
 
     /// Has all reasons told once more.
-    pub(in crate::node) fn forget_told(&mut self) {
+    pub(in crate::node) fn reset_logged(&mut self) {
         self.told = 0;
     }
 }
@@ -203,21 +203,21 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn what_is_counted_has_its_name_and_is_told_once() {
-        let mut tally = Tally::default();
+    fn refusal_has_name_and_is_reported_once() {
+        let mut tally = SenderCounts::default();
         let version = Refusal::Version { theirs: 2, ours: 1 };
         let told = [version, Refusal::Forged, version].map(|refusal| tally.refuse(refusal));
         assert_eq!(told, [true, true, false]);
         let mut twice = tally.counters;
-        twice.add(&Counters { sent: 5, ..tally.counters });
+        twice.add(&MessageCounters { sent: 5, ..tally.counters });
         let named: std::vec::Vec<_> = twice.named(&["version", "key"]).collect();
         assert_eq!(named, [("sent", 5), ("accepted", 0), ("hellos", 0), ("key", 0), ("version", 4)]);
-        tally.forget_told();
+        tally.reset_logged();
         assert!(tally.refuse(version));
     }
 
     #[test]
-    fn who_is_to_be_upgraded_and_which_clock_is_wrong_is_said() {
+    fn refusal_names_older_version_and_wrong_clock() {
         let said = |refusal: Refusal| refusal.to_string();
         assert!(said(Refusal::Version { theirs: 1, ours: 2 }).ends_with("upgrade it"));
         assert!(said(Refusal::Version { theirs: 3, ours: 2 }).ends_with("upgrade this node"));

@@ -15,7 +15,7 @@ struct Mail {
     /// Of which life its sender is, counted over both nodes.
     life: u64,
     sent_ms: u64,
-    heard: Heard,
+    heard: ReceivedMessage,
 }
 
 struct Node {
@@ -45,13 +45,13 @@ impl Pair {
     }
 
     /// What it says: a report of its own accord, a greeting, or something that takes acquaintance for granted.
-    fn write(&mut self, from: usize, greeting: Greeting, echo: Numbers) -> Mail {
+    fn write(&mut self, from: usize, greeting: Handshake, echo: Numbers) -> Mail {
         let node = &mut self.nodes[from];
         let numbers = match self.delivery {
             Delivery::Latest => node.association.next_at(self.now_ms + node.ahead_ms),
             Delivery::Each => node.association.next(),
         };
-        let heard = Heard { numbers, echo, greeting };
+        let heard = ReceivedMessage { numbers, echo, handshake: greeting };
         let mail = Mail { from, life: node.life, sent_ms: self.now_ms, heard };
         self.recorded.push(mail);
         mail
@@ -67,41 +67,41 @@ impl Pair {
             }
         };
         let greets = greets || self.delivery == Delivery::Latest;
-        self.write(from, if greets { Greeting::Hello } else { Greeting::None }, echo)
+        self.write(from, if greets { Handshake::Hello } else { Handshake::None }, echo)
     }
 
     /// Delivers a message, whoever had it until now; what is answered.
     fn deliver(&mut self, mail: Mail) -> Option<Mail> {
         let to = 1 - mail.from;
-        let Heard { numbers, greeting, .. } = mail.heard;
+        let ReceivedMessage { numbers, handshake: greeting, .. } = mail.heard;
         let node = &mut self.nodes[to];
         let now_ms = self.now_ms + node.ahead_ms;
         let acquaints = match node.association.judge(now_ms, mail.heard) {
-            Judgement::Good { first, .. } => {
+            MessageVerdict::Good { first, .. } => {
                 self.check(mail, first);
-                let answers = greeting == Greeting::Hello;
+                let answers = greeting == Handshake::Hello;
                 return match self.delivery {
-                    Delivery::Latest => first.then(|| self.write(to, Greeting::Hello, numbers)),
-                    Delivery::Each => answers.then(|| self.write(to, Greeting::Ack, numbers)),
+                    Delivery::Latest => first.then(|| self.write(to, Handshake::Hello, numbers)),
+                    Delivery::Each => answers.then(|| self.write(to, Handshake::Ack, numbers)),
                 };
             }
-            Judgement::Hello => true,
-            Judgement::Refused(refusal) => {
+            MessageVerdict::Hello => true,
+            MessageVerdict::Refused(refusal) => {
                 node.association.refuse(refusal);
                 matches!(refusal, Refusal::Stale | Refusal::Former | Refusal::Unknown)
             }
         };
-        acquaints.then(|| self.write(to, Greeting::Hello, numbers))
+        acquaints.then(|| self.write(to, Handshake::Hello, numbers))
     }
 
     /// What is believed was never believed before, was not written for a former life of the receiver, is of no life that
     /// ended before the last believed one, and where it matters no older than a silence.
     fn check(&mut self, mail: Mail, first: bool) {
         let node = &mut self.nodes[1 - mail.from];
-        let (sent_ms, Heard { numbers, echo, greeting }) = (mail.sent_ms, mail.heard);
+        let (sent_ms, ReceivedMessage { numbers, echo, handshake: greeting }) = (mail.sent_ms, mail.heard);
         assert!(node.believed.insert((mail.life, numbers.sequence)), "{mail:?} is believed twice");
         assert!(
-            echo.incarnation == node.association.own || greeting == Greeting::Hello && !first,
+            echo.incarnation == node.association.own || greeting == Handshake::Hello && !first,
             "{mail:?}"
         );
         assert!(sent_ms >= node.started_ms || !first, "{mail:?} was written before this node's start");
@@ -219,9 +219,13 @@ fn two_that_go_on_under_one_name_are_told_apart_and_one_is_believed() {
             pair.talk(said);
             let said = pair.say(1, true);
             pair.talk(said);
-            let heard = Heard { numbers: twin.next(), echo: Numbers::default(), greeting: Greeting::Hello };
+            let heard = ReceivedMessage {
+                numbers: twin.next(),
+                echo: Numbers::default(),
+                handshake: Handshake::Hello,
+            };
             let now_ms = pair.now_ms + pair.nodes[1].ahead_ms;
-            if let Judgement::Refused(refusal) = pair.nodes[1].association.judge(now_ms, heard) {
+            if let MessageVerdict::Refused(refusal) = pair.nodes[1].association.judge(now_ms, heard) {
                 pair.nodes[1].association.refuse(refusal);
             }
             pair.wait(500);
@@ -233,7 +237,7 @@ fn two_that_go_on_under_one_name_are_told_apart_and_one_is_believed() {
 
 /// A node that was left out of a file for a while may remember what was said before.
 #[test]
-fn a_node_that_comes_back_into_the_file_is_spoken_to_where_it_was_left() {
+fn node_restored_to_file_keeps_its_association() {
     for delivery in BOTH {
         let mut pair = acquainted(delivery);
         for _ in 0..200 {
@@ -257,7 +261,7 @@ fn a_node_that_comes_back_into_the_file_is_spoken_to_where_it_was_left() {
 }
 
 #[test]
-fn a_reason_is_told_once_until_the_node_is_heard_anew_and_lasts_until_it_is_understood() {
+fn refusal_is_reported_once_and_kept_until_valid_message() {
     let mut pair = acquainted(Delivery::Each);
     let (key, version) = (Refusal::Key { ahead_h: 24 }, Refusal::Version { theirs: 2, ours: 1 });
     let one = &mut pair.nodes[0].association;
@@ -313,7 +317,7 @@ proptest! {
 
     /// [`Pair::check`] looks at everything that is believed.
     #[test]
-    fn whatever_is_lost_kept_and_played_back_nothing_old_is_believed_and_nodes_find_each_other(
+    fn replayed_messages_are_refused_and_nodes_reassociate(
         each: bool, events in prop::collection::vec(event(), 0..80),
     ) {
         let mut pair = Pair::new(if each { Delivery::Each } else { Delivery::Latest });

@@ -6,13 +6,13 @@ pub(super) const REACH_MAX: u64 = u64::BITS as u64;
 /// A replay window, as that of RFC 4303, section 3.4.3: numbers may come in another order than they were sent, within so
 /// many of the highest as the receiver likes; each counts once. None was heard at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Window {
+pub(super) struct ReplayWindow {
     highest: u64,
     /// Bit `i`: `highest - i` was heard.
-    heard: u64,
+    received: u64,
 }
 
-impl Window {
+impl ReplayWindow {
     /// The highest number that was heard.
     pub(super) fn highest(&self) -> u64 {
         self.highest
@@ -25,14 +25,14 @@ impl Window {
             return false;
         }
         if let Some(ahead) = number.checked_sub(self.highest).filter(|ahead| *ahead > 0) {
-            self.heard = if ahead < REACH_MAX { self.heard << ahead } else { 0 } | 1;
+            self.received = if ahead < REACH_MAX { self.received << ahead } else { 0 } | 1;
             self.highest = number;
             return true;
         }
         let behind = self.highest - number;
         let bit = if behind < reach.min(REACH_MAX) { 1 << behind } else { return false };
-        let news = self.heard & bit == 0;
-        self.heard |= bit;
+        let news = self.received & bit == 0;
+        self.received |= bit;
         news
     }
 }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn numbers_in_another_order_count_once() {
-        let mut window = Window::default();
+        let mut window = ReplayWindow::default();
         let mut take = |number| window.take(number, REACH_MAX);
         let taken = [5, 3, 5, 4, 3, 70, 6, 7, 7, 5, 0].map(&mut take);
         assert_eq!(taken, [true, true, false, true, false, true, false, true, false, false, false]);
@@ -55,10 +55,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_takes_what_a_set_would(
+        fn replay_window_accepts_like_a_set(
             numbers in prop::collection::vec(1u64..300, 0..400), reach in prop::sample::select(std::vec![1, 2, 63, 64]),
         ) {
-            let (mut window, mut set) = (Window::default(), BTreeSet::new());
+            let (mut window, mut set) = (ReplayWindow::default(), BTreeSet::new());
             for number in numbers {
                 let late = set.last().is_some_and(|highest| number + reach <= *highest);
                 prop_assert_eq!(window.take(number, reach), !late && set.insert(number));

@@ -15,7 +15,7 @@ const STAMP_MAX: f64 = 1e11;
 
 /// What somebody says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Message {
+pub enum GroupMessage {
     /// These join.
     Add(Vec<Joiner>),
     /// These leave.
@@ -30,7 +30,7 @@ pub enum Message {
 
 /// Why a body is none of its verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum MessageError {
     /// Too long.
     #[error("a message has at most 64 KB")]
     TooLong,
@@ -39,7 +39,7 @@ pub enum Malformed {
     Text,
     /// Nobody is named.
     #[error("the body is empty: write a member's URL, or several, one a line")]
-    Nobody,
+    NoMember,
     /// A line that doesn't describe a member.
     #[error("line {line}: {why}")]
     Line {
@@ -68,38 +68,41 @@ pub enum Malformed {
     Url(UrlError),
 }
 
-impl Malformed {
+impl MessageError {
     /// The status by which it is answered: 422 where the shape is right, and a value in it can't be.
     pub fn status(self) -> u16 {
         match self {
-            Malformed::TooLong => 413,
-            Malformed::Text | Malformed::Nobody | Malformed::Exit { .. } | Malformed::Inform => 400,
-            Malformed::Line { why, .. } if !why.is_value() => 400,
-            Malformed::Line { .. } | Malformed::Load | Malformed::Time | Malformed::Url(_) => 422,
+            MessageError::TooLong => 413,
+            MessageError::Text
+            | MessageError::NoMember
+            | MessageError::Exit { .. }
+            | MessageError::Inform => 400,
+            MessageError::Line { why, .. } if !why.is_value() => 400,
+            MessageError::Line { .. } | MessageError::Load | MessageError::Time | MessageError::Url(_) => 422,
         }
     }
 }
 
-impl Message {
+impl GroupMessage {
     /// Reads the body of a message. Lines end with LF or CR LF; empty ones say nothing.
     ///
     /// # Errors
     /// The first that is wrong with it.
-    pub fn read(verb: Verb, body: &[u8]) -> Result<Message, Malformed> {
+    pub fn read(verb: Verb, body: &[u8]) -> Result<GroupMessage, MessageError> {
         if body.len() > BODY_MAX {
-            return Err(Malformed::TooLong);
+            return Err(MessageError::TooLong);
         }
-        let text = core::str::from_utf8(body).map_err(|_| Malformed::Text)?;
+        let text = core::str::from_utf8(body).map_err(|_| MessageError::Text)?;
         match verb {
             Verb::Add => {
-                let line = |(line, text)| Joiner::parse(text).map_err(|why| Malformed::Line { line, why });
-                some(lines(text).map(line).collect::<Result<_, _>>()?).map(Message::Add)
+                let line = |(line, text)| Joiner::parse(text).map_err(|why| MessageError::Line { line, why });
+                some(lines(text).map(line).collect::<Result<_, _>>()?).map(GroupMessage::Add)
             }
-            Verb::Exit => some(lines(text).map(leaving).collect::<Result<_, _>>()?).map(Message::Exit),
-            Verb::Inform => report(text).map(Message::Inform),
+            Verb::Exit => some(lines(text).map(leaving).collect::<Result<_, _>>()?).map(GroupMessage::Exit),
+            Verb::Inform => report(text).map(GroupMessage::Inform),
             // These have no body; what comes with them is nobody's business.
-            Verb::Query => Ok(Message::Query),
-            Verb::LoadQuery => Ok(Message::LoadQuery),
+            Verb::Query => Ok(GroupMessage::Query),
+            Verb::LoadQuery => Ok(GroupMessage::LoadQuery),
         }
     }
 }
@@ -109,41 +112,41 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty())
 }
 
-fn some<T>(list: Vec<T>) -> Result<Vec<T>, Malformed> {
-    if list.is_empty() { Err(Malformed::Nobody) } else { Ok(list) }
+fn some<T>(list: Vec<T>) -> Result<Vec<T>, MessageError> {
+    if list.is_empty() { Err(MessageError::NoMember) } else { Ok(list) }
 }
 
-fn leaving((line, text): (usize, &str)) -> Result<Url, Malformed> {
+fn leaving((line, text): (usize, &str)) -> Result<Url, MessageError> {
     let mut words = text.split_ascii_whitespace();
     let (url, None) = (words.next().unwrap_or_default(), words.next()) else {
-        return Err(Malformed::Exit { line });
+        return Err(MessageError::Exit { line });
     };
-    member_url(url).map_err(|why| Malformed::Line { line, why })
+    member_url(url).map_err(|why| MessageError::Line { line, why })
 }
 
 /// Reads `LOAD [UNIX-TIME] [URL]`.
-fn report(text: &str) -> Result<LoadInform, Malformed> {
+fn report(text: &str) -> Result<LoadInform, MessageError> {
     let mut words = text.split_ascii_whitespace().peekable();
-    let load: f64 = words.next().and_then(|word| word.parse().ok()).ok_or(Malformed::Inform)?;
+    let load: f64 = words.next().and_then(|word| word.parse().ok()).ok_or(MessageError::Inform)?;
     let time = words.next_if(|word| !word.contains("://"));
     let url = words.next_if(|word| word.contains("://"));
     if words.next().is_some() {
-        return Err(Malformed::Inform);
+        return Err(MessageError::Inform);
     }
     if !load.is_finite() || !(0.0..=f64::from(LOAD_MAX)).contains(&load) {
-        return Err(Malformed::Load);
+        return Err(MessageError::Load);
     }
     Ok(LoadInform {
         load,
         stamp_ms: time.map(stamp_ms).transpose()?,
-        url: url.map(Url::parse).transpose().map_err(Malformed::Url)?,
+        url: url.map(Url::parse).transpose().map_err(MessageError::Url)?,
     })
 }
 
-fn stamp_ms(word: &str) -> Result<u64, Malformed> {
-    let seconds: f64 = word.parse().map_err(|_| Malformed::Inform)?;
+fn stamp_ms(word: &str) -> Result<u64, MessageError> {
+    let seconds: f64 = word.parse().map_err(|_| MessageError::Inform)?;
     if !seconds.is_finite() || !(0.0..STAMP_MAX).contains(&seconds) {
-        return Err(Malformed::Time);
+        return Err(MessageError::Time);
     }
     // Between 0 and 10^14.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]

@@ -5,7 +5,7 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-pub use message::{BODY_MAX, Malformed, Message, write_inform, write_joiners};
+pub use message::{BODY_MAX, GroupMessage, MessageError, write_inform, write_joiners};
 
 /// A method of the group protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

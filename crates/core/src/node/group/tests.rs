@@ -21,15 +21,15 @@ fn verbs_are_called_as_in_the_paper() {
 #[test]
 fn members_join_and_leave_by_lines() {
     let body = b"http://m1:8080 weight=2\r\n\r\n  http://m2 anonymous path=/a path=/b \n";
-    let Ok(Message::Add(joiners)) = Message::read(Verb::Add, body) else { panic!() };
+    let Ok(GroupMessage::Add(joiners)) = GroupMessage::read(Verb::Add, body) else { panic!() };
     assert_eq!(write_joiners(&joiners), "http://m1:8080 weight=2\nhttp://m2 anonymous path=/a path=/b\n");
-    let exit = Message::read(Verb::Exit, b"http://m1:8080/\nHTTP://m2");
-    assert_eq!(exit, Ok(Message::Exit(vec![url("http://m1:8080"), url("http://m2")])));
-    assert_eq!(Message::read(Verb::Query, b"anything"), Ok(Message::Query));
+    let exit = GroupMessage::read(Verb::Exit, b"http://m1:8080/\nHTTP://m2");
+    assert_eq!(exit, Ok(GroupMessage::Exit(vec![url("http://m1:8080"), url("http://m2")])));
+    assert_eq!(GroupMessage::read(Verb::Query, b"anything"), Ok(GroupMessage::Query));
 }
 
 #[test]
-fn reports_say_a_load_and_perhaps_when_and_whose() {
+fn load_inform_parses_load_time_and_url() {
     let report = |load, stamp_ms, of: Option<&str>| LoadInform { load, stamp_ms, url: of.map(url) };
     let cases = [
         ("93", report(93.0, None, None)),
@@ -41,57 +41,61 @@ fn reports_say_a_load_and_perhaps_when_and_whose() {
         ("12 http://m1", report(12.0, None, Some("http://m1"))),
     ];
     for (body, wanted) in cases {
-        assert_eq!(Message::read(Verb::Inform, body.as_bytes()), Ok(Message::Inform(wanted)), "{body:?}");
+        assert_eq!(
+            GroupMessage::read(Verb::Inform, body.as_bytes()),
+            Ok(GroupMessage::Inform(wanted)),
+            "{body:?}"
+        );
     }
 }
 
 #[test]
 fn each_bad_body_has_its_status_and_its_sentence() {
-    let line = |line, why| Malformed::Line { line, why };
-    let cases: [(Verb, &[u8], Malformed, u16); 18] = [
-        (Verb::Add, b"", Malformed::Nobody, 400),
-        (Verb::Exit, b"\r\n\n", Malformed::Nobody, 400),
-        (Verb::Add, b"\xff", Malformed::Text, 400),
+    let line = |line, why| MessageError::Line { line, why };
+    let cases: [(Verb, &[u8], MessageError, u16); 18] = [
+        (Verb::Add, b"", MessageError::NoMember, 400),
+        (Verb::Exit, b"\r\n\n", MessageError::NoMember, 400),
+        (Verb::Add, b"\xff", MessageError::Text, 400),
         (Verb::Add, b"http://m1\nhttp://m2 what", line(2, JoinerError::Unknown), 400),
         (Verb::Add, b"http://m1\nftp://m2", line(2, JoinerError::Url(UrlError::Scheme)), 422),
         (Verb::Add, b"http://me:x@m1", line(1, JoinerError::Url(UrlError::Credentials)), 422),
         (Verb::Add, b"http://m1/\x01", line(1, JoinerError::Url(UrlError::Characters)), 422),
         (Verb::Add, b"http://m1 weight=many", line(1, JoinerError::Weight), 422),
-        (Verb::Exit, b"http://m1 now", Malformed::Exit { line: 1 }, 400),
+        (Verb::Exit, b"http://m1 now", MessageError::Exit { line: 1 }, 400),
         (Verb::Exit, b"m1", line(1, JoinerError::NoUrl), 400),
-        (Verb::Inform, b"", Malformed::Inform, 400),
-        (Verb::Inform, b"much", Malformed::Inform, 400),
-        (Verb::Inform, b"1 2 3", Malformed::Inform, 400),
-        (Verb::Inform, b"1 2 ftp://m1", Malformed::Url(UrlError::Scheme), 422),
-        (Verb::Inform, b"NaN", Malformed::Load, 422),
-        (Verb::Inform, b"-1", Malformed::Load, 422),
-        (Verb::Inform, b"1e300", Malformed::Load, 422),
-        (Verb::Inform, b"1 -5", Malformed::Time, 422),
+        (Verb::Inform, b"", MessageError::Inform, 400),
+        (Verb::Inform, b"much", MessageError::Inform, 400),
+        (Verb::Inform, b"1 2 3", MessageError::Inform, 400),
+        (Verb::Inform, b"1 2 ftp://m1", MessageError::Url(UrlError::Scheme), 422),
+        (Verb::Inform, b"NaN", MessageError::Load, 422),
+        (Verb::Inform, b"-1", MessageError::Load, 422),
+        (Verb::Inform, b"1e300", MessageError::Load, 422),
+        (Verb::Inform, b"1 -5", MessageError::Time, 422),
     ];
     for (verb, body, error, status) in cases {
-        assert_eq!(Message::read(verb, body), Err(error), "{body:?}");
+        assert_eq!(GroupMessage::read(verb, body), Err(error), "{body:?}");
         assert_eq!(error.status(), status, "{error}");
         assert!(error.to_string().lines().count() == 1 && error.to_string().len() > 20);
     }
     let long = vec![b'\n'; BODY_MAX + 1];
-    assert_eq!(Message::read(Verb::Add, &long).map_err(Malformed::status), Err(413));
+    assert_eq!(GroupMessage::read(Verb::Add, &long).map_err(MessageError::status), Err(413));
 }
 
 proptest! {
     #[test]
     fn no_body_is_too_odd(verb in 0usize..5, body: Vec<u8>) {
-        let _ = Message::read(Verb::ALL[verb], &body);
+        let _ = GroupMessage::read(Verb::ALL[verb], &body);
     }
 
     #[test]
-    fn what_is_written_is_read(load in 0.0..1e9, stamp_ms in proptest::option::of(0u64..90_000_000_000_000), has_url: bool, lines in 1usize..5) {
+    fn messages_round_trip(load in 0.0..1e9, stamp_ms in proptest::option::of(0u64..90_000_000_000_000), has_url: bool, lines in 1usize..5) {
         let report = LoadInform { load, stamp_ms, url: has_url.then(|| url("https://m1/x")) };
-        let read = Message::read(Verb::Inform, write_inform(&report).as_bytes());
-        let Ok(Message::Inform(read)) = read else { panic!("{read:?}") };
+        let read = GroupMessage::read(Verb::Inform, write_inform(&report).as_bytes());
+        let Ok(GroupMessage::Inform(read)) = read else { panic!("{read:?}") };
         prop_assert_eq!((read.load, read.url), (report.load, report.url));
         let off = read.stamp_ms.unwrap_or_default().abs_diff(stamp_ms.unwrap_or_default());
         prop_assert!(read.stamp_ms.is_some() == stamp_ms.is_some() && off <= 1);
         let joiners = vec![Joiner::new(url("http://m1")); lines];
-        prop_assert_eq!(Message::read(Verb::Add, write_joiners(&joiners).as_bytes()), Ok(Message::Add(joiners)));
+        prop_assert_eq!(GroupMessage::read(Verb::Add, write_joiners(&joiners).as_bytes()), Ok(GroupMessage::Add(joiners)));
     }
 }

@@ -92,18 +92,18 @@ impl ErrorCode {
 
 /// What a client asked for, as it sent it. All empty where that is not known; a TLS hello has a host alone.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Content {
+pub struct ClientRequest {
     host: Vec<u8>,
     method: Vec<u8>,
     path: Vec<u8>,
 }
 
-impl Content {
+impl ClientRequest {
     /// `None` if it doesn't fit: host and method 255 bytes each, all together [`CONTENT_MAX`].
-    pub fn new(host: &[u8], method: &[u8], path: &[u8]) -> Option<Content> {
+    pub fn new(host: &[u8], method: &[u8], path: &[u8]) -> Option<ClientRequest> {
         let fits = host.len().max(method.len()) <= usize::from(u8::MAX)
             && host.len().saturating_add(method.len()).saturating_add(path.len()) <= CONTENT_MAX;
-        fits.then(|| Content { host: host.into(), method: method.into(), path: path.into() })
+        fits.then(|| ClientRequest { host: host.into(), method: method.into(), path: path.into() })
     }
 
     /// The host.
@@ -126,16 +126,16 @@ impl Content {
         (self.host.len() as u32) << 24 | (self.method.len() as u32) << 16 | self.path.len() as u32
     }
 
-    fn read(lengths: u32, bytes: &[u8]) -> Option<Content> {
+    fn read(lengths: u32, bytes: &[u8]) -> Option<ClientRequest> {
         let (host, rest) = bytes.split_at_checked((lengths >> 24) as usize)?;
         let (method, path) = rest.split_at_checked((lengths >> 16 & 0xff) as usize)?;
-        Content::new(host, method, path)
+        ClientRequest::new(host, method, path)
     }
 }
 
 /// What a message says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum MessageBody {
     /// "I am there; do you know me?" For the agent.
     Init {
         /// What the sender has.
@@ -151,7 +151,7 @@ pub enum Body {
         /// Which connection.
         socket: SocketId,
         /// What the client wants.
-        content: Content,
+        content: ClientRequest,
     },
     /// This one.
     DispatchReply {
@@ -235,7 +235,7 @@ mod command {
 }
 
 /// A body, as the header's fields have it.
-pub(super) struct Fields {
+pub(super) struct BodyFields {
     pub(super) command: u32,
     pub(super) data: u32,
     pub(super) socket: Option<SocketId>,
@@ -253,26 +253,26 @@ struct ServerBytes {
     reserved: [u8; 32],
 }
 
-impl Body {
+impl MessageBody {
     /// The connection that it is about.
     pub fn socket(&self) -> Option<SocketId> {
         match self {
-            Body::Init { .. } | Body::InitAck { .. } => None,
-            Body::DispatchRequest { socket, .. }
-            | Body::DispatchReply { socket, .. }
-            | Body::Handoff { socket, .. }
-            | Body::HandoffAck { socket, .. }
-            | Body::Forward { socket, .. }
-            | Body::ForwardAck { socket }
-            | Body::Close { socket }
-            | Body::Release { socket, .. }
-            | Body::Released { socket, .. } => Some(*socket),
-            Body::Error { socket, .. } => *socket,
+            MessageBody::Init { .. } | MessageBody::InitAck { .. } => None,
+            MessageBody::DispatchRequest { socket, .. }
+            | MessageBody::DispatchReply { socket, .. }
+            | MessageBody::Handoff { socket, .. }
+            | MessageBody::HandoffAck { socket, .. }
+            | MessageBody::Forward { socket, .. }
+            | MessageBody::ForwardAck { socket }
+            | MessageBody::Close { socket }
+            | MessageBody::Release { socket, .. }
+            | MessageBody::Released { socket, .. } => Some(*socket),
+            MessageBody::Error { socket, .. } => *socket,
         }
     }
 
-    pub(super) fn fields(&self) -> Fields {
-        let fields = Fields {
+    pub(super) fn fields(&self) -> BodyFields {
+        let fields = BodyFields {
             command: 0,
             data: 0,
             socket: self.socket(),
@@ -280,77 +280,83 @@ impl Body {
             payload: Vec::new(),
         };
         match self {
-            Body::Init { components } => Fields { command: command::INIT, data: components.0, ..fields },
-            Body::InitAck { components } => {
-                Fields { command: command::INIT_ACK, data: components.0, ..fields }
+            MessageBody::Init { components } => {
+                BodyFields { command: command::INIT, data: components.0, ..fields }
             }
-            Body::DispatchRequest { content, .. } => {
+            MessageBody::InitAck { components } => {
+                BodyFields { command: command::INIT_ACK, data: components.0, ..fields }
+            }
+            MessageBody::DispatchRequest { content, .. } => {
                 let payload = [&content.host[..], &content.method, &content.path].concat();
-                Fields { command: command::DISPATCH_REQUEST, data: content.lengths(), payload, ..fields }
+                BodyFields { command: command::DISPATCH_REQUEST, data: content.lengths(), payload, ..fields }
             }
-            Body::DispatchReply { route, server, .. } => {
+            MessageBody::DispatchReply { route, server, .. } => {
                 let (data, subject) = (u32::from(*route), server_bytes(*server));
-                Fields { command: command::DISPATCH_REPLY, data, subject, ..fields }
+                BodyFields { command: command::DISPATCH_REPLY, data, subject, ..fields }
             }
-            Body::Handoff { piece, .. } => {
+            MessageBody::Handoff { piece, .. } => {
                 let (subject, payload) = (piece.state().bytes(), piece.bytes().into());
-                Fields { command: command::HANDOFF, data: piece.offset(), subject, payload, ..fields }
+                BodyFields { command: command::HANDOFF, data: piece.offset(), subject, payload, ..fields }
             }
-            Body::HandoffAck { missing, .. } => {
-                Fields { command: command::HANDOFF_ACK, data: *missing, ..fields }
+            MessageBody::HandoffAck { missing, .. } => {
+                BodyFields { command: command::HANDOFF_ACK, data: *missing, ..fields }
             }
-            Body::Forward { server, .. } => {
-                Fields { command: command::FORWARD, subject: server_bytes(*server), ..fields }
+            MessageBody::Forward { server, .. } => {
+                BodyFields { command: command::FORWARD, subject: server_bytes(*server), ..fields }
             }
-            Body::ForwardAck { .. } => Fields { command: command::FORWARD_ACK, ..fields },
-            Body::Close { .. } => Fields { command: command::CLOSE, ..fields },
-            Body::Release { rcv_nxt, snd_nxt, .. } => {
+            MessageBody::ForwardAck { .. } => BodyFields { command: command::FORWARD_ACK, ..fields },
+            MessageBody::Close { .. } => BodyFields { command: command::CLOSE, ..fields },
+            MessageBody::Release { rcv_nxt, snd_nxt, .. } => {
                 let (rcv_nxt, snd_nxt) = (*rcv_nxt, *snd_nxt);
                 let state = TcpState { rcv_nxt, snd_una: snd_nxt, snd_nxt, ..TcpState::default() };
-                Fields { command: command::RELEASE, subject: state.bytes(), ..fields }
+                BodyFields { command: command::RELEASE, subject: state.bytes(), ..fields }
             }
-            Body::Released { state, .. } => {
-                Fields { command: command::RELEASED, subject: state.bytes(), ..fields }
+            MessageBody::Released { state, .. } => {
+                BodyFields { command: command::RELEASED, subject: state.bytes(), ..fields }
             }
-            Body::Error { code, .. } => Fields { command: command::ERROR, data: *code as u32, ..fields },
+            MessageBody::Error { code, .. } => {
+                BodyFields { command: command::ERROR, data: *code as u32, ..fields }
+            }
         }
     }
 }
 
-impl Fields {
+impl BodyFields {
     /// What they say. That nothing else stands there is for [`super::wire`] to see.
-    pub(super) fn body(&self) -> Option<Body> {
+    pub(super) fn body(&self) -> Option<MessageBody> {
         let components = Components::of_bits(self.data);
         Some(match self.command {
-            command::INIT => Body::Init { components },
-            command::INIT_ACK => Body::InitAck { components },
-            command::DISPATCH_REQUEST => Body::DispatchRequest {
+            command::INIT => MessageBody::Init { components },
+            command::INIT_ACK => MessageBody::InitAck { components },
+            command::DISPATCH_REQUEST => MessageBody::DispatchRequest {
                 socket: self.socket?,
-                content: Content::read(self.data, &self.payload)?,
+                content: ClientRequest::read(self.data, &self.payload)?,
             },
-            command::DISPATCH_REPLY => Body::DispatchReply {
+            command::DISPATCH_REPLY => MessageBody::DispatchReply {
                 socket: self.socket?,
                 route: self.data as u16,
                 server: server(self.subject)?,
             },
-            command::HANDOFF => Body::Handoff {
+            command::HANDOFF => MessageBody::Handoff {
                 socket: self.socket?,
                 piece: Piece::new(TcpState::of_bytes(self.subject), self.data, &self.payload)?,
             },
-            command::HANDOFF_ACK => Body::HandoffAck { socket: self.socket?, missing: self.data },
-            command::FORWARD => Body::Forward { socket: self.socket?, server: server(self.subject)? },
-            command::FORWARD_ACK => Body::ForwardAck { socket: self.socket? },
-            command::CLOSE => Body::Close { socket: self.socket? },
+            command::HANDOFF_ACK => MessageBody::HandoffAck { socket: self.socket?, missing: self.data },
+            command::FORWARD => MessageBody::Forward { socket: self.socket?, server: server(self.subject)? },
+            command::FORWARD_ACK => MessageBody::ForwardAck { socket: self.socket? },
+            command::CLOSE => MessageBody::Close { socket: self.socket? },
             command::RELEASE => {
                 let TcpState { rcv_nxt, snd_nxt, .. } = TcpState::of_bytes(self.subject);
-                Body::Release { socket: self.socket?, rcv_nxt, snd_nxt }
+                MessageBody::Release { socket: self.socket?, rcv_nxt, snd_nxt }
             }
             command::RELEASED => {
                 let state = TcpState::of_bytes(self.subject);
                 let rests = state.is_sound() && state.queued_len() == 0;
-                Body::Released { socket: self.socket.filter(|_| rests)?, state }
+                MessageBody::Released { socket: self.socket.filter(|_| rests)?, state }
             }
-            command::ERROR => Body::Error { socket: self.socket, code: ErrorCode::of_number(self.data)? },
+            command::ERROR => {
+                MessageBody::Error { socket: self.socket, code: ErrorCode::of_number(self.data)? }
+            }
             _ => return None,
         })
     }

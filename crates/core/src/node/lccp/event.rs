@@ -8,7 +8,7 @@ use crate::node::association::Refusal;
 
 /// Something that the operator may want to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum LccpEvent {
     /// Another node is known.
     Met {
         /// Its address.
@@ -25,7 +25,7 @@ pub enum Notice {
         peer: IpAddr,
     },
     /// It is heard again, and is the same as before.
-    Heard {
+    Answers {
         /// Its address.
         peer: IpAddr,
     },
@@ -38,15 +38,15 @@ pub enum Notice {
     },
 }
 
-impl Notice {
+impl LccpEvent {
     /// The node that it is about.
     pub fn peer(&self) -> IpAddr {
         match self {
-            Notice::Met { peer }
-            | Notice::Restarted { peer }
-            | Notice::Silent { peer }
-            | Notice::Heard { peer }
-            | Notice::Refused { peer, .. } => *peer,
+            LccpEvent::Met { peer }
+            | LccpEvent::Restarted { peer }
+            | LccpEvent::Silent { peer }
+            | LccpEvent::Answers { peer }
+            | LccpEvent::Refused { peer, .. } => *peer,
         }
     }
 }
@@ -77,18 +77,18 @@ impl From<ReadError> for Refusal {
     }
 }
 
-impl fmt::Display for Notice {
+impl fmt::Display for LccpEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Notice::Met { peer } => write!(f, "node {peer} is known"),
-            Notice::Restarted { peer } => {
+            LccpEvent::Met { peer } => write!(f, "node {peer} is known"),
+            LccpEvent::Restarted { peer } => {
                 write!(f, "node {peer} has started anew; what it had been asked is asked again")
             }
-            Notice::Silent { peer } => {
+            LccpEvent::Silent { peer } => {
                 write!(f, "node {peer} is not heard any more; it is asked for nothing until it is")
             }
-            Notice::Heard { peer } => write!(f, "node {peer} is heard again"),
-            Notice::Refused { peer, refusal } => write!(f, "a control message from {peer}: {refusal}"),
+            LccpEvent::Answers { peer } => write!(f, "node {peer} is heard again"),
+            LccpEvent::Refused { peer, refusal } => write!(f, "a control message from {peer}: {refusal}"),
         }
     }
 }

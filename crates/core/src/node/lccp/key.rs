@@ -10,20 +10,20 @@ pub const EPOCH_S: u64 = 3_600;
 /// The two keys that are believed: that of this hour and that of the hour before. Which of them is written with
 /// changes half an hour later than they do, so that hosts whose clocks differ by as much have the same ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
+pub struct HourlyKeys {
     secret: Secret,
     /// The epoch of each key, which is its number in messages.
     live: [(u32, Key); 2],
     write: usize,
 }
 
-impl Keys {
+impl HourlyKeys {
     /// The keys at this time of day, in seconds since 1970.
-    pub fn at(secret: &Secret, unix_s: u64) -> Keys {
+    pub fn at(secret: &Secret, unix_s: u64) -> HourlyKeys {
         let epoch = unix_s / EPOCH_S;
         let early = unix_s % EPOCH_S < EPOCH_S / 2;
         let key = |epoch: u64| (epoch as u32, key(secret, epoch as u32));
-        Keys {
+        HourlyKeys {
             secret: secret.clone(),
             live: [key(epoch.saturating_sub(1)), key(epoch)],
             write: usize::from(!early),
@@ -55,18 +55,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_whose_clocks_differ_by_half_an_hour_read_each_other() {
+    fn half_hour_clock_skew_still_authenticates() {
         let secret = Secret::new([3; 32]);
         let base = 500_000 * EPOCH_S;
         for at_s in (base..base + 2 * EPOCH_S).step_by(300) {
-            let keys = Keys::at(&secret, at_s);
+            let keys = HourlyKeys::at(&secret, at_s);
             let (number, key) = keys.own();
             for other_s in [at_s - 1_800, at_s - 1, at_s, at_s + 900, at_s + 1_800] {
-                assert_eq!(Keys::at(&secret, other_s).of(number), (*key, None), "{at_s} {other_s}");
+                assert_eq!(HourlyKeys::at(&secret, other_s).of(number), (*key, None), "{at_s} {other_s}");
             }
-            let (same, ahead_h) = Keys::at(&secret, at_s + 2 * EPOCH_S).of(number);
+            let (same, ahead_h) = HourlyKeys::at(&secret, at_s + 2 * EPOCH_S).of(number);
             assert_eq!((same, ahead_h), (*key, Some(-2)), "old keys die");
-            let (same, ahead_h) = Keys::at(&secret, at_s - 24 * EPOCH_S).of(number);
+            let (same, ahead_h) = HourlyKeys::at(&secret, at_s - 24 * EPOCH_S).of(number);
             assert_eq!((same, ahead_h), (*key, Some(24)), "and those of tomorrow aren't born");
         }
     }
@@ -75,11 +75,14 @@ mod tests {
     fn every_time_of_day_has_keys() {
         let secret = Secret::new([3; 32]);
         let base = 500_000 * EPOCH_S;
-        assert_eq!(Keys::at(&secret, base + 1_800).own().0, 500_000);
-        assert_eq!(Keys::at(&secret, base).own().0, 499_999);
-        assert_eq!(Keys::at(&secret, 0).own().0, 0);
-        assert_ne!(Keys::at(&Secret::new([4; 32]), base).own().1, Keys::at(&secret, base).own().1);
-        let wrong = Keys::at(&secret, u64::MAX);
+        assert_eq!(HourlyKeys::at(&secret, base + 1_800).own().0, 500_000);
+        assert_eq!(HourlyKeys::at(&secret, base).own().0, 499_999);
+        assert_eq!(HourlyKeys::at(&secret, 0).own().0, 0);
+        assert_ne!(
+            HourlyKeys::at(&Secret::new([4; 32]), base).own().1,
+            HourlyKeys::at(&secret, base).own().1
+        );
+        let wrong = HourlyKeys::at(&secret, u64::MAX);
         assert!(
             wrong.of(wrong.own().0).1.is_none() && wrong.of(500_000).1.is_some(),
             "no clock is too wrong"

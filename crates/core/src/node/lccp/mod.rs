@@ -6,31 +6,31 @@
 //! The header is the paper's; around it stands what the paper lacks: a tag, by which no stranger can take a connection
 //! away, and numbers, by which nobody can do so with what was said before (`docs/lccp.md`).
 //!
-//! [`wire`] is the format, [`Session`] what is shared with one other node, [`Transfer`] and [`Assembly`] cut what
-//! a socket has not delivered yet into messages and put it together again. [`Takings`] is what a node takes, [`Releases`] what it lets go.
+//! [`wire`] is the format, [`LccpSession`] what is shared with one other node, [`TransferImage`] and [`Assembly`] cut what
+//! a socket has not delivered yet into messages and put it together again. [`IncomingHandoffs`] is what a node takes, [`Releases`] what it lets go.
 
 mod body;
 mod event;
 mod handoff;
+mod incoming;
 mod key;
 mod releases;
 mod session;
 mod socket;
-mod takings;
 #[cfg(test)]
 mod tests;
 mod transfer;
 pub mod wire;
 
-pub use body::{Body, CONTENT_MAX, Components, Content, ErrorCode, Receptor};
-pub use event::{Notice, REFUSALS};
+pub use body::{CONTENT_MAX, ClientRequest, Components, ErrorCode, MessageBody, Receptor};
+pub use event::{LccpEvent, REFUSALS};
 pub use handoff::{QUEUE_MAX, Scales, TcpState, TcpWindow};
-pub use key::{EPOCH_S, Keys};
-pub use releases::{Letting, Place, Releases};
-pub use session::{Own, Received, SILENCE_MS, Session};
+pub use incoming::{HandoffAction, IncomingHandoffs};
+pub use key::{EPOCH_S, HourlyKeys};
+pub use releases::{ReleaseAction, Releases, ResumePoint};
+pub use session::{LccpSession, LocalNode, MessageEffect, SILENCE_MS};
 pub use socket::SocketId;
-pub use takings::{Takings, Took};
-pub use transfer::{Assembly, CHUNK_LEN, Handed, Piece, Transfer};
+pub use transfer::{Assembly, CHUNK_LEN, Piece, ReceivedConnection, TransferImage};
 
 /// The IP protocol number: for experiments, so not in anybody's way by default (RFC 3692, section 2.1).
 pub const PROTOCOL: u8 = 253;

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 
-use super::takings::MEMORY_MS;
+use super::incoming::MEMORY_MS;
 use super::{ErrorCode, SocketId, TcpState};
 
 /// How often a connection may be at work at the same place. The client's segment comes again after a fifth of a second, and each
@@ -15,7 +15,7 @@ const RELEASES_MAX: usize = 65_536;
 
 /// Where a client's next segment begins, and what it acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ResumePoint {
     /// Its sequence number.
     pub rcv_nxt: u32,
     /// Its acknowledgment.
@@ -31,7 +31,7 @@ pub struct Releases {
 /// One of them.
 #[derive(Debug)]
 struct Released {
-    place: Place,
+    place: ResumePoint,
     /// What was answered; nothing while it is being let go.
     answer: Option<Result<TcpState, ErrorCode>>,
     /// How often it was asked for in vain.
@@ -41,7 +41,7 @@ struct Released {
 
 /// What is to be done about a question.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Letting {
+pub enum ReleaseAction {
     /// Say this.
     Answer(Result<TcpState, ErrorCode>),
     /// Let it go, and say by [`Releases::end`] what came of that.
@@ -52,23 +52,29 @@ pub enum Letting {
 
 impl Releases {
     /// A node wants a connection that is to rest at this place.
-    pub fn begin(&mut self, node: IpAddr, socket: SocketId, place: Place, now_ms: u64) -> Letting {
+    pub fn begin(
+        &mut self,
+        node: IpAddr,
+        socket: SocketId,
+        place: ResumePoint,
+        now_ms: u64,
+    ) -> ReleaseAction {
         let key = (node, socket);
         let known = self.by_connection.get(&key).filter(|released| released.place == place);
         let busy = known.map_or(0, |released| released.busy);
         match known {
-            Some(Released { answer: None, .. }) => return Letting::Wait,
+            Some(Released { answer: None, .. }) => return ReleaseAction::Wait,
             // What was at work may rest by now.
-            Some(Released { answer: Some(said), .. }) if *said != Err(ErrorCode::Busy) => {
-                return Letting::Answer(*said);
+            Some(Released { answer: Some(answer), .. }) if *answer != Err(ErrorCode::Busy) => {
+                return ReleaseAction::Answer(*answer);
             }
             _ if self.by_connection.len() >= RELEASES_MAX && !self.by_connection.contains_key(&key) => {
-                return Letting::Answer(Err(ErrorCode::NoRoom));
+                return ReleaseAction::Answer(Err(ErrorCode::NoRoom));
             }
             _ => {}
         }
         self.by_connection.insert(key, Released { place, answer: None, busy, since_ms: now_ms });
-        Letting::LetGo
+        ReleaseAction::LetGo
     }
 
     /// Notes what came of it, and says what there is to say; `None` is asked again. What never comes to rest is not waited
@@ -77,19 +83,19 @@ impl Releases {
         &mut self,
         node: IpAddr,
         socket: SocketId,
-        place: Place,
-        said: Option<Result<TcpState, ErrorCode>>,
+        place: ResumePoint,
+        answer: Option<Result<TcpState, ErrorCode>>,
     ) -> Option<Result<TcpState, ErrorCode>> {
         let key = (node, socket);
         let released = self.by_connection.get_mut(&key).filter(|released| released.place == place)?;
-        let Some(said) = said else {
+        let Some(answer) = answer else {
             self.by_connection.remove(&key);
             return None;
         };
-        released.busy += u32::from(said == Err(ErrorCode::Busy));
-        let said = if released.busy > BUSY_MAX { Err(ErrorCode::NotRestored) } else { said };
-        released.answer = Some(said);
-        Some(said)
+        released.busy += u32::from(answer == Err(ErrorCode::Busy));
+        let answer = if released.busy > BUSY_MAX { Err(ErrorCode::NotRestored) } else { answer };
+        released.answer = Some(answer);
+        Some(answer)
     }
 
     /// Forgets what nobody asks for again.
@@ -103,7 +109,7 @@ mod tests {
     use super::*;
 
     const NODE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 2));
-    const PLACE: Place = Place { rcv_nxt: 5, snd_nxt: 9 };
+    const PLACE: ResumePoint = ResumePoint { rcv_nxt: 5, snd_nxt: 9 };
     const RESTS: Result<TcpState, ErrorCode> = Ok(TcpState {
         snd_una: 9,
         snd_nxt: 9,
@@ -130,31 +136,31 @@ mod tests {
     #[test]
     fn a_connection_is_let_go_once() {
         let mut releases = Releases::default();
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), Letting::LetGo);
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 20), Letting::Wait);
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 20), ReleaseAction::Wait);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), Some(RESTS));
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 60), Letting::Answer(RESTS));
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 60), ReleaseAction::Answer(RESTS));
         // The next one between the same ends is another.
-        let elsewhere = Place { rcv_nxt: 6, ..PLACE };
-        assert_eq!(releases.begin(NODE, socket(), elsewhere, 60), Letting::LetGo);
+        let elsewhere = ResumePoint { rcv_nxt: 6, ..PLACE };
+        assert_eq!(releases.begin(NODE, socket(), elsewhere, 60), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), PLACE, Some(RESTS)), None, "of the one before");
         releases.forget_old(60 + MEMORY_MS);
         assert!(releases.by_connection.is_empty());
     }
 
     #[test]
-    fn what_is_at_work_is_asked_for_again_and_not_for_ever() {
+    fn busy_release_is_retried_a_bounded_number_of_times() {
         let (mut releases, busy) = (Releases::default(), Some(Err(ErrorCode::Busy)));
         for _ in 0..BUSY_MAX {
-            assert_eq!(releases.begin(NODE, socket(), PLACE, 0), Letting::LetGo);
+            assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
             assert_eq!(releases.end(NODE, socket(), PLACE, busy), busy);
         }
-        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), Letting::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), PLACE, 0), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), PLACE, busy), Some(Err(ErrorCode::NotRestored)));
         // Where it can't be told, it is as if nobody had asked.
-        let place = Place { rcv_nxt: 7, ..PLACE };
-        assert_eq!(releases.begin(NODE, socket(), place, 0), Letting::LetGo);
+        let place = ResumePoint { rcv_nxt: 7, ..PLACE };
+        assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::LetGo);
         assert_eq!(releases.end(NODE, socket(), place, None), None);
-        assert_eq!(releases.begin(NODE, socket(), place, 0), Letting::LetGo);
+        assert_eq!(releases.begin(NODE, socket(), place, 0), ReleaseAction::LetGo);
     }
 }

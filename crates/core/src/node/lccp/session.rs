@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::body::{Body, Components, Receptor};
-use super::event::Notice;
-use super::key::Keys;
-use super::wire::{Addresses, Message};
+use super::body::{Components, MessageBody, Receptor};
+use super::event::LccpEvent;
+use super::key::HourlyKeys;
+use super::wire::{Addresses, LccpMessage};
 use crate::node::association::{
-    Association, Counters, Delivery, Greeting, Heard, Judgement, Numbers, Refusal,
+    Association, Delivery, Handshake, MessageCounters, MessageVerdict, Numbers, ReceivedMessage, Refusal,
 };
 
 /// A node that isn't heard for so long is asked for nothing, in milliseconds. Several greetings.
@@ -16,7 +16,7 @@ pub const SILENCE_MS: u64 = 3_000;
 
 /// What a node knows of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Own {
+pub struct LocalNode {
     /// The address that it sends from and is sent to.
     pub address: IpAddr,
     /// Random for each start, not 0.
@@ -27,40 +27,40 @@ pub struct Own {
 
 /// What came of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Received {
+pub struct MessageEffect {
     /// The message, if it is to be acted on.
-    pub message: Option<Message>,
+    pub message: Option<LccpMessage>,
     /// Bytes to send back to the node, not longer than what was received.
     pub answer: Option<Vec<u8>>,
     /// Something for the log.
-    pub notice: Option<Notice>,
+    pub notice: Option<LccpEvent>,
 }
 
 /// What is shared with one other node.
 #[derive(Clone, Debug)]
-pub struct Session {
-    own: Own,
+pub struct LccpSession {
+    own: LocalNode,
     peer: IpAddr,
     association: Association,
     /// What the other node has; known as soon as it is.
     components: Option<Components>,
 }
 
-impl Session {
+impl LccpSession {
     /// With a node that was never heard. Counts on from `after`, which is 0 unless there was another session with it since this
-    /// node's start: then [`Session::sequence`] of that.
-    pub fn new(own: Own, peer: IpAddr, after: u64) -> Session {
+    /// node's start: then [`LccpSession::sequence`] of that.
+    pub fn new(own: LocalNode, peer: IpAddr, after: u64) -> LccpSession {
         let association = Association::new(Delivery::Each, own.incarnation, SILENCE_MS, after);
-        Session { own, peer, association, components: None }
+        LccpSession { own, peer, association, components: None }
     }
 
-    /// Whether the other node is known, so that there is somebody to [`Session::send`] to.
+    /// Whether the other node is known, so that there is somebody to [`LccpSession::send`] to.
     pub fn is_known(&self) -> bool {
         self.association.believed().is_some()
     }
 
     /// Whether it has been heard lately.
-    pub fn is_heard(&self, now_ms: u64) -> bool {
+    pub fn is_alive(&self, now_ms: u64) -> bool {
         self.association.alive_until_ms().is_some_and(|until_ms| now_ms < until_ms)
     }
 
@@ -70,7 +70,7 @@ impl Session {
     }
 
     /// What was counted.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &MessageCounters {
         self.association.counters()
     }
 
@@ -85,17 +85,22 @@ impl Session {
     }
 
     /// Draws the conclusion from silence; gives it once.
-    pub fn expire(&mut self, now_ms: u64) -> Option<Notice> {
-        self.association.expire(now_ms).then_some(Notice::Silent { peer: self.peer })
+    pub fn expire(&mut self, now_ms: u64) -> Option<LccpEvent> {
+        self.association.expire(now_ms).then_some(LccpEvent::Silent { peer: self.peer })
     }
 
     /// A greeting: to be sent until the node is known, and again when it has stopped to answer.
-    pub fn init(&mut self, keys: &Keys) -> Vec<u8> {
+    pub fn init(&mut self, keys: &HourlyKeys) -> Vec<u8> {
         self.send_init(keys, Numbers::default())
     }
 
     /// A message that answers none; its bytes and its number, which answers will have. `None` until the node is known.
-    pub fn send(&mut self, keys: &Keys, receptor: Receptor, body: Body) -> Option<(u64, Vec<u8>)> {
+    pub fn send(
+        &mut self,
+        keys: &HourlyKeys,
+        receptor: Receptor,
+        body: MessageBody,
+    ) -> Option<(u64, Vec<u8>)> {
         let echo = Numbers { incarnation: self.association.believed()?, sequence: 0 };
         let bytes = self.write(keys, echo, receptor, body);
         Some((self.sequence(), bytes))
@@ -104,85 +109,88 @@ impl Session {
     /// An answer to this message. `None` if its sender has started anew since.
     pub fn answer(
         &mut self,
-        keys: &Keys,
-        heard: &Message,
+        keys: &HourlyKeys,
+        message: &LccpMessage,
         receptor: Receptor,
-        body: Body,
+        body: MessageBody,
     ) -> Option<Vec<u8>> {
-        let same = self.association.believed() == Some(heard.numbers.incarnation);
-        same.then(|| self.write(keys, heard.numbers, receptor, body))
+        let same = self.association.believed() == Some(message.numbers.incarnation);
+        same.then(|| self.write(keys, message.numbers, receptor, body))
     }
 
     /// Takes in what stood behind the IP header of a packet from this node's address to the own one.
-    pub fn receive(&mut self, now_ms: u64, keys: &Keys, bytes: &[u8]) -> Received {
+    pub fn receive(&mut self, now_ms: u64, keys: &HourlyKeys, bytes: &[u8]) -> MessageEffect {
         let addresses = Addresses { source: self.peer, destination: self.own.address };
-        let heard = match Message::read(bytes, addresses, keys) {
-            Ok(heard) => heard,
+        let message = match LccpMessage::read(bytes, addresses, keys) {
+            Ok(message) => message,
             Err(error) => return self.refuse(error.into()),
         };
-        let Message { numbers, echo, .. } = heard;
+        let LccpMessage { numbers, echo, .. } = message;
         let known = self.is_known();
-        match self.association.judge(now_ms, Heard { numbers, echo, greeting: greeting(&heard.body) }) {
-            Judgement::Hello => {
-                Received { answer: Some(self.send_init(keys, numbers)), ..Received::default() }
+        match self
+            .association
+            .judge(now_ms, ReceivedMessage { numbers, echo, handshake: handshake_of(&message.body) })
+        {
+            MessageVerdict::Hello => {
+                MessageEffect { answer: Some(self.send_init(keys, numbers)), ..MessageEffect::default() }
             }
-            Judgement::Refused(refusal) => {
+            MessageVerdict::Refused(refusal) => {
                 // one of the two doesn't know that the other started anew
-                let asks = matches!(refusal, Refusal::Former | Refusal::Unknown | Refusal::Stale);
-                let answer = asks.then(|| self.send_init(keys, numbers));
-                Received { answer, ..self.refuse(refusal) }
+                let needs_handshake = matches!(refusal, Refusal::Former | Refusal::Unknown | Refusal::Stale);
+                let answer = needs_handshake.then(|| self.send_init(keys, numbers));
+                MessageEffect { answer, ..self.refuse(refusal) }
             }
-            Judgement::Good { .. } if !self.own.components.contains(heard.receptor) => {
+            MessageVerdict::Good { .. } if !self.own.components.contains(message.receptor) => {
                 self.refuse(Refusal::Receptor)
             }
-            Judgement::Good { first, revived } => {
+            MessageVerdict::Good { first, revived } => {
                 let peer = self.peer;
                 let notice = match (first, known) {
-                    (true, false) => Some(Notice::Met { peer }),
-                    (true, true) => Some(Notice::Restarted { peer }),
-                    (false, _) => revived.then_some(Notice::Heard { peer }),
+                    (true, false) => Some(LccpEvent::Met { peer }),
+                    (true, true) => Some(LccpEvent::Restarted { peer }),
+                    (false, _) => revived.then_some(LccpEvent::Answers { peer }),
                 };
-                Received { notice, ..self.believe(keys, heard) }
+                MessageEffect { notice, ..self.believe(keys, message) }
             }
         }
     }
 
     /// Hands on what is believed; a greeting is answered here.
-    fn believe(&mut self, keys: &Keys, heard: Message) -> Received {
-        let (Body::Init { components } | Body::InitAck { components }) = heard.body else {
-            return Received { message: Some(heard), ..Received::default() };
+    fn believe(&mut self, keys: &HourlyKeys, message: LccpMessage) -> MessageEffect {
+        let (MessageBody::Init { components } | MessageBody::InitAck { components }) = message.body else {
+            return MessageEffect { message: Some(message), ..MessageEffect::default() };
         };
         self.components = Some(components);
-        let answers = matches!(heard.body, Body::Init { .. });
-        let body = Body::InitAck { components: self.own.components };
-        let answer = answers.then(|| self.write(keys, heard.numbers, Receptor::Agent, body));
-        Received { answer, ..Received::default() }
+        let answers = matches!(message.body, MessageBody::Init { .. });
+        let body = MessageBody::InitAck { components: self.own.components };
+        let answer = answers.then(|| self.write(keys, message.numbers, Receptor::Agent, body));
+        MessageEffect { answer, ..MessageEffect::default() }
     }
 
     /// Says who this node is, and wants to know who the other one is.
-    fn send_init(&mut self, keys: &Keys, echo: Numbers) -> Vec<u8> {
+    fn send_init(&mut self, keys: &HourlyKeys, echo: Numbers) -> Vec<u8> {
         let components = self.own.components;
-        self.write(keys, echo, Receptor::Agent, Body::Init { components })
+        self.write(keys, echo, Receptor::Agent, MessageBody::Init { components })
     }
 
-    fn write(&mut self, keys: &Keys, echo: Numbers, receptor: Receptor, body: Body) -> Vec<u8> {
+    fn write(&mut self, keys: &HourlyKeys, echo: Numbers, receptor: Receptor, body: MessageBody) -> Vec<u8> {
         let numbers = self.association.next();
         let addresses = Addresses { source: self.own.address, destination: self.peer };
-        Message { numbers, echo, receptor, body }.write(addresses, keys)
+        LccpMessage { numbers, echo, receptor, body }.write(addresses, keys)
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> Received {
+    fn refuse(&mut self, refusal: Refusal) -> MessageEffect {
         self.association.suspect(refusal);
         let news = self.association.refuse(refusal);
-        let notice = news.then_some(Notice::Refused { peer: self.peer, refusal });
-        Received { notice, ..Received::default() }
+        let notice = news.then_some(LccpEvent::Refused { peer: self.peer, refusal });
+        MessageEffect { notice, ..MessageEffect::default() }
     }
 }
 
-fn greeting(body: &Body) -> Greeting {
+fn handshake_of(body: &MessageBody) -> Handshake {
     match body {
-        Body::Init { .. } => Greeting::Hello,
-        Body::InitAck { .. } => Greeting::Ack,
-        _ => Greeting::None,
+        MessageBody::Init { .. } => Handshake::Hello,
+        MessageBody::InitAck { .. } => Handshake::Ack,
+        _ => Handshake::None,
     }
 }

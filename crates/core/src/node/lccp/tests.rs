@@ -10,7 +10,7 @@ mod transfer;
 use core::net::IpAddr;
 use std::vec::Vec;
 
-use super::wire::{Addresses, Message};
+use super::wire::{Addresses, LccpMessage};
 use super::*;
 use crate::node::association::Numbers;
 use crate::node::secret::Secret;
@@ -22,8 +22,8 @@ fn secret() -> Secret {
     Secret::new(core::array::from_fn(|i| i as u8))
 }
 
-fn keys() -> Keys {
-    Keys::at(&secret(), NOW_S)
+fn keys() -> HourlyKeys {
+    HourlyKeys::at(&secret(), NOW_S)
 }
 
 fn address(last: u8) -> IpAddr {
@@ -69,8 +69,8 @@ fn at_rest() -> TcpState {
     TcpState { rcv_nxt: 5_000, receive_len: 0, ..state() }
 }
 
-fn message(receptor: Receptor, body: Body) -> Message {
-    Message {
+fn message(receptor: Receptor, body: MessageBody) -> LccpMessage {
+    LccpMessage {
         numbers: Numbers { incarnation: 0x1111_2222_3333_4444, sequence: 7 },
         echo: Numbers { incarnation: 0x5555_6666_7777_8888, sequence: 0 },
         receptor,
@@ -79,25 +79,27 @@ fn message(receptor: Receptor, body: Body) -> Message {
 }
 
 /// A message of every command, for connections of this family.
-fn samples(ipv6: bool) -> Vec<Message> {
+fn samples(ipv6: bool) -> Vec<LccpMessage> {
     let socket = socket(ipv6);
     let server = if ipv6 { "[2001:db8:2::5]:8443" } else { "192.0.2.21:80" }.parse().unwrap();
     let components = Components::new(&[Receptor::Distributor, Receptor::Forwarder]);
-    let content = Content::new(b"www.example.com", b"GET", b"/img/a.png").unwrap();
-    let piece = Transfer::new(state(), b"", b"GET / HTTP/1.0\r\n\r\n").unwrap().pieces(0).next().unwrap();
-    let error = |socket| message(Receptor::Distributor, Body::Error { socket, code: ErrorCode::NoRoom });
+    let content = ClientRequest::new(b"www.example.com", b"GET", b"/img/a.png").unwrap();
+    let piece =
+        TransferImage::new(state(), b"", b"GET / HTTP/1.0\r\n\r\n").unwrap().pieces(0).next().unwrap();
+    let error =
+        |socket| message(Receptor::Distributor, MessageBody::Error { socket, code: ErrorCode::NoRoom });
     [
-        message(Receptor::Agent, Body::Init { components }),
-        message(Receptor::Agent, Body::InitAck { components }),
-        message(Receptor::Dispatcher, Body::DispatchRequest { socket, content }),
-        message(Receptor::Distributor, Body::DispatchReply { socket, route: 3, server }),
-        message(Receptor::Distributor, Body::Handoff { socket, piece }),
-        message(Receptor::Distributor, Body::HandoffAck { socket, missing: 18 }),
-        message(Receptor::Forwarder, Body::Forward { socket, server }),
-        message(Receptor::Distributor, Body::ForwardAck { socket }),
-        message(Receptor::Forwarder, Body::Close { socket }),
-        message(Receptor::Distributor, Body::Release { socket, rcv_nxt: 5_000, snd_nxt: 1_000 }),
-        message(Receptor::Distributor, Body::Released { socket, state: at_rest() }),
+        message(Receptor::Agent, MessageBody::Init { components }),
+        message(Receptor::Agent, MessageBody::InitAck { components }),
+        message(Receptor::Dispatcher, MessageBody::DispatchRequest { socket, content }),
+        message(Receptor::Distributor, MessageBody::DispatchReply { socket, route: 3, server }),
+        message(Receptor::Distributor, MessageBody::Handoff { socket, piece }),
+        message(Receptor::Distributor, MessageBody::HandoffAck { socket, missing: 18 }),
+        message(Receptor::Forwarder, MessageBody::Forward { socket, server }),
+        message(Receptor::Distributor, MessageBody::ForwardAck { socket }),
+        message(Receptor::Forwarder, MessageBody::Close { socket }),
+        message(Receptor::Distributor, MessageBody::Release { socket, rcv_nxt: 5_000, snd_nxt: 1_000 }),
+        message(Receptor::Distributor, MessageBody::Released { socket, state: at_rest() }),
         error(Some(socket)),
         error(None),
     ]

@@ -46,19 +46,19 @@ impl Piece {
 
 /// A connection to be given away.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct TransferImage {
     state: TcpState,
     queues: Vec<u8>,
 }
 
-impl Transfer {
+impl TransferImage {
     /// The state has the lengths of the queues. `None` if they are others, or no connection is in that state.
-    pub fn new(state: TcpState, send: &[u8], receive: &[u8]) -> Option<Transfer> {
+    pub fn new(state: TcpState, send: &[u8], receive: &[u8]) -> Option<TransferImage> {
         let lengths = (send.len(), receive.len()) == (state.send_len as usize, state.receive_len as usize);
-        (lengths && state.is_sound()).then(|| Transfer { state, queues: [send, receive].concat() })
+        (lengths && state.is_sound()).then(|| TransferImage { state, queues: [send, receive].concat() })
     }
 
-    /// The pieces from the first byte that is missing on ([`super::Body::HandoffAck`]); from 0, all of them.
+    /// The pieces from the first byte that is missing on ([`super::MessageBody::HandoffAck`]); from 0, all of them.
     pub fn pieces(&self, missing: u32) -> impl Iterator<Item = Piece> {
         let first = missing - missing % CHUNK_LEN;
         // without queues there is a piece all the same
@@ -79,7 +79,7 @@ impl Transfer {
 
 /// A connection that was given here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Handed {
+pub struct ReceivedConnection {
     /// Its state.
     pub state: TcpState,
     /// What the client has not acknowledged.
@@ -116,18 +116,18 @@ impl Assembly {
         same
     }
 
-    /// The first byte of the queues that has not come, for [`super::Body::HandoffAck`]; their length if all has.
+    /// The first byte of the queues that has not come, for [`super::MessageBody::HandoffAck`]; their length if all has.
     pub fn missing(&self) -> u32 {
         self.missing
     }
 
     /// The connection, if all of it has come.
-    pub fn handed(&self) -> Option<Handed> {
+    pub fn handed(&self) -> Option<ReceivedConnection> {
         if self.missing < self.state.queued_len() {
             return None;
         }
         let mut send: Vec<u8> = self.pieces.values().flatten().copied().collect();
         let receive = send.split_off((self.state.send_len as usize).min(send.len()));
-        Some(Handed { state: self.state, send, receive })
+        Some(ReceivedConnection { state: self.state, send, receive })
     }
 }

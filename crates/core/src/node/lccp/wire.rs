@@ -9,9 +9,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::body::{Body, CONTENT_MAX, Fields, Receptor, mapped};
+use super::body::{BodyFields, CONTENT_MAX, MessageBody, Receptor, mapped};
 use super::handoff::STATE_LEN;
-use super::key::Keys;
+use super::key::HourlyKeys;
 use super::socket::SocketId;
 use super::transfer::CHUNK_LEN;
 use crate::node::association::{Numbers, NumbersBytes};
@@ -22,7 +22,7 @@ pub const MAGIC: [u8; 4] = *b"LCCP";
 /// The version written here.
 pub const VERSION: u8 = 1;
 /// Length of the shortest message, in bytes.
-pub const LEN_MIN: usize = size_of::<Prefix>() + size_of::<Header>() + TAG_LEN;
+pub const LEN_MIN: usize = size_of::<LccpPrefix>() + size_of::<LccpHeader>() + TAG_LEN;
 /// Length of the longest.
 pub const LEN_MAX: usize = LEN_MIN + PAYLOAD_MAX;
 
@@ -30,15 +30,15 @@ const PAYLOAD_MAX: usize = if CONTENT_MAX > CHUNK_LEN as usize { CONTENT_MAX } e
 // No message is ever a fragment: it fits the least MTU of IPv6 behind its header (RFC 8200, sections 3 and 5).
 const _: () = assert!(LEN_MAX <= 1_280 - 40);
 // The paper's Receptor, Command, Data, Socket ID and Handoff Information.
-const _: () = assert!(size_of::<Information>() == 90 && size_of::<Header>() == 3 * 4 + 12 + 90);
+const _: () = assert!(size_of::<Information>() == 90 && size_of::<LccpHeader>() == 3 * 4 + 12 + 90);
 
-/// In [`Prefix::flags`]: the connection is one of IPv6.
+/// In [`LccpPrefix::flags`]: the connection is one of IPv6.
 const FLAG_IPV6: u8 = 1;
 
 /// What all versions share.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Prefix {
+struct LccpPrefix {
     magic: [u8; 4],
     version: u8,
     flags: u8,
@@ -50,7 +50,7 @@ struct Prefix {
 /// The paper's header.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Header {
+struct LccpHeader {
     receptor: U32,
     command: U32,
     data: U32,
@@ -82,7 +82,7 @@ pub struct Addresses {
 
 /// A message whose tag is right, or one to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct LccpMessage {
     /// Its own numbers.
     pub numbers: Numbers,
     /// The receiver's incarnation that it was written to, and the number of the message that it answers; 0 if none.
@@ -90,7 +90,7 @@ pub struct Message {
     /// The component that it is for.
     pub receptor: Receptor,
     /// What it says.
-    pub body: Body,
+    pub body: MessageBody,
 }
 
 /// Why bytes are no message.
@@ -113,9 +113,9 @@ pub enum ReadError {
     Version(u8),
 }
 
-impl Message {
+impl LccpMessage {
     /// The bytes to send, behind the IP header.
-    pub fn write(&self, addresses: Addresses, keys: &Keys) -> Vec<u8> {
+    pub fn write(&self, addresses: Addresses, keys: &HourlyKeys) -> Vec<u8> {
         let (number, key) = keys.own();
         seal(self.unsealed(number), addresses, key)
     }
@@ -124,9 +124,9 @@ impl Message {
     ///
     /// # Errors
     /// [`ReadError::Malformed`] also for what is authentic, but not exactly what would have been written.
-    pub fn read(bytes: &[u8], addresses: Addresses, keys: &Keys) -> Result<Message, ReadError> {
+    pub fn read(bytes: &[u8], addresses: Addresses, keys: &HourlyKeys) -> Result<LccpMessage, ReadError> {
         let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
-        let (prefix, rest) = Prefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
+        let (prefix, rest) = LccpPrefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
         if prefix.magic != MAGIC || usize::from(prefix.length.get()) != bytes.len() {
             return Err(ReadError::Malformed);
         }
@@ -140,14 +140,14 @@ impl Message {
         if prefix.version != VERSION {
             return Err(ReadError::Version(prefix.version));
         }
-        let (header, payload) = Header::ref_from_prefix(rest).map_err(|_| ReadError::Malformed)?;
-        let message = Message::of(prefix, header, payload).ok_or(ReadError::Malformed)?;
+        let (header, payload) = LccpHeader::ref_from_prefix(rest).map_err(|_| ReadError::Malformed)?;
+        let message = LccpMessage::of(prefix, header, payload).ok_or(ReadError::Malformed)?;
         // one way to say a thing: what is reserved is zero, and nothing stands where nothing belongs
         if message.unsealed(prefix.key.get()) == signed { Ok(message) } else { Err(ReadError::Malformed) }
     }
 
-    fn of(prefix: &Prefix, header: &Header, payload: &[u8]) -> Option<Message> {
-        let fields = Fields {
+    fn of(prefix: &LccpPrefix, header: &LccpHeader, payload: &[u8]) -> Option<LccpMessage> {
+        let fields = BodyFields {
             command: header.command.get(),
             data: header.data.get(),
             socket: header.socket(prefix.flags & FLAG_IPV6 != 0),
@@ -155,8 +155,8 @@ impl Message {
             payload: payload.into(),
         };
         let (body, receptor) = (fields.body()?, Receptor::of_number(header.receptor.get())?);
-        let first = matches!(body, Body::Init { .. } | Body::InitAck { .. });
-        (!first || receptor == Receptor::Agent).then_some(Message {
+        let first = matches!(body, MessageBody::Init { .. } | MessageBody::InitAck { .. });
+        (!first || receptor == Receptor::Agent).then_some(LccpMessage {
             numbers: prefix.numbers.numbers(),
             echo: prefix.numbers.echo(),
             receptor,
@@ -169,7 +169,7 @@ impl Message {
         let fields = self.body.fields();
         let ipv6 = fields.socket.is_some_and(|socket| socket.client().is_ipv6());
         let length = LEN_MIN + fields.payload.len();
-        let prefix = Prefix {
+        let prefix = LccpPrefix {
             magic: MAGIC,
             version: VERSION,
             flags: if ipv6 { FLAG_IPV6 } else { 0 },
@@ -179,7 +179,7 @@ impl Message {
         };
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(prefix.as_bytes());
-        bytes.extend_from_slice(Header::of(self.receptor, &fields).as_bytes());
+        bytes.extend_from_slice(LccpHeader::of(self.receptor, &fields).as_bytes());
         bytes.extend_from_slice(&fields.payload);
         bytes
     }
@@ -196,9 +196,9 @@ fn pseudo_header(addresses: Addresses) -> [u8; 32] {
     zerocopy::transmute!(both)
 }
 
-impl Header {
-    fn of(receptor: Receptor, fields: &Fields) -> Header {
-        let mut header = Header {
+impl LccpHeader {
+    fn of(receptor: Receptor, fields: &BodyFields) -> LccpHeader {
+        let mut header = LccpHeader {
             receptor: U32::new(receptor as u32),
             command: fields.command.into(),
             data: fields.data.into(),

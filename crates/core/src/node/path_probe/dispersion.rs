@@ -21,7 +21,7 @@ const BURST_PERCENT: u128 = 110;
 
 /// A packet of a train, as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct ProbeArrival {
     /// Its place in the train.
     pub index: u8,
     /// When it was sent, by the sender's clock.
@@ -34,7 +34,7 @@ pub struct Arrival {
 ///
 /// Of the gaps between neighbours those count that are alike and take up most of the train's time: what a shaper lets pass at once, from tokens that were saved
 /// up, takes no time; and what came between two packets makes single gaps longer.
-pub fn bottleneck_bps(train: &[Arrival]) -> Option<u64> {
+pub fn bottleneck_bps(train: &[ProbeArrival]) -> Option<u64> {
     let mut gaps: Vec<u64> =
         neighbours(train).map(|(one, next)| next.arrived_ns.saturating_sub(one.arrived_ns)).collect();
     if gaps.len() < GAPS_MIN {
@@ -54,7 +54,7 @@ pub fn bottleneck_bps(train: &[Arrival]) -> Option<u64> {
 }
 
 /// Packets that came one after the other, with none between them missing.
-fn neighbours(train: &[Arrival]) -> impl Iterator<Item = (&Arrival, &Arrival)> {
+fn neighbours(train: &[ProbeArrival]) -> impl Iterator<Item = (&ProbeArrival, &ProbeArrival)> {
     train.iter().zip(train.iter().skip(1)).filter(|(one, next)| next.index == one.index.wrapping_add(1))
 }
 
@@ -64,7 +64,7 @@ fn rate(packets: u64, time_ns: u64) -> Option<u64> {
 
 /// What others leave of a link of `bottleneck_bps`, by a train of so many packets that was sent `gap_ns` apart, a little faster than the link. `None` where
 /// too much of the train is missing, or its sender was late.
-pub fn available_bps(train: &[Arrival], packets: u8, gap_ns: u32, bottleneck_bps: u64) -> Option<u64> {
+pub fn available_bps(train: &[ProbeArrival], packets: u8, gap_ns: u32, bottleneck_bps: u64) -> Option<u64> {
     let (first, last) = (train.first()?, train.last()?);
     let lost = usize::from(packets).saturating_sub(train.len());
     let between = u64::from(last.index.checked_sub(first.index).filter(|between| *between > 0)?);
@@ -83,7 +83,7 @@ pub fn available_bps(train: &[Arrival], packets: u8, gap_ns: u32, bottleneck_bps
 
 /// Whether a paced train came out so much more slowly than it was sent that others would have had to send more than a link of this rate carries: then the
 /// rate is none of the link's, but of what a token bucket let pass at once, and nothing is known of either.
-pub fn is_burst(train: &[Arrival], bottleneck_bps: u64) -> bool {
+pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     let (Some(first), Some(last)) = (train.first(), train.last()) else { return false };
     let sent_ns = last.sent_ns.saturating_sub(first.sent_ns);
     let arrived_ns = last.arrived_ns.saturating_sub(first.arrived_ns);
@@ -94,8 +94,8 @@ pub fn is_burst(train: &[Arrival], bottleneck_bps: u64) -> bool {
 
 /// What cprobe calls available: trains of echoes, of each the bits by the time from the first to the last; the mean of all but the fastest and the slowest. That is the rate
 /// at which a train comes out (Dovrolis, Ramanathan and Moore 2001), between what is available and what the link carries, and neither.
-pub fn echoes_available_bps(trains: &[Vec<Arrival>]) -> Option<u64> {
-    let of = |train: &Vec<Arrival>| {
+pub fn echoes_available_bps(trains: &[Vec<ProbeArrival>]) -> Option<u64> {
+    let of = |train: &Vec<ProbeArrival>| {
         let time_ns = train.last()?.arrived_ns.checked_sub(train.first()?.arrived_ns)?;
         rate(train.len() as u64 - 1, time_ns)
     };
@@ -125,7 +125,7 @@ mod tests {
             Link { bps, burst_bits: PACKET_BITS, others_bps: 0 }
         }
 
-        fn carry(&self, sent_ns: &[u64]) -> Vec<Arrival> {
+        fn carry(&self, sent_ns: &[u64]) -> Vec<ProbeArrival> {
             let others_gap = (OTHERS_BITS * 1_000_000_000).checked_div(self.others_bps);
             let end = sent_ns.last().copied().unwrap_or_default();
             let others = others_gap
@@ -149,7 +149,7 @@ mod tests {
                 free_ns = last_ns + 1_000;
                 if let Some(index) = ours {
                     let sent_ns = sent_ns[usize::from(index)];
-                    out.push(Arrival { index, sent_ns, arrived_ns: free_ns });
+                    out.push(ProbeArrival { index, sent_ns, arrived_ns: free_ns });
                 }
             }
             out
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_leave_is_available() {
+    fn available_bandwidth_excludes_cross_traffic() {
         for bps in [4_000_000, 40_000_000] {
             for others_percent in [0, 25, 50, 75] {
                 let link = Link { others_bps: bps * others_percent / 100, ..Link::of(bps) };
@@ -212,18 +212,18 @@ mod tests {
     }
 
     #[test]
-    fn trains_of_which_too_little_came_say_nothing() {
+    fn trains_with_too_few_packets_give_no_estimate() {
         let link = Link::of(4_000_000);
         let train = link.carry(&at_once());
         assert_eq!(bottleneck_bps(&train[..GAPS_MIN]), None);
         assert_eq!(bottleneck_bps(&[]), None);
-        let holes: Vec<Arrival> = train.iter().copied().filter(|one| one.index % 2 == 0).collect();
+        let holes: Vec<ProbeArrival> = train.iter().copied().filter(|one| one.index % 2 == 0).collect();
         assert_eq!(bottleneck_bps(&holes), None, "no two neighbours");
-        let lost: Vec<Arrival> = train.iter().copied().filter(|one| one.index != 7).collect();
+        let lost: Vec<ProbeArrival> = train.iter().copied().filter(|one| one.index != 7).collect();
         assert!(is_near(bottleneck_bps(&lost), 4_000_000, 10), "one is lost");
         let gap_ns = paced_gap_ns(4_000_000);
         let train = link.carry(&paced(gap_ns));
-        let of = |train: &[Arrival]| available_bps(train, PACED, gap_ns, 4_000_000);
+        let of = |train: &[ProbeArrival]| available_bps(train, PACED, gap_ns, 4_000_000);
         assert!(of(&train).is_some() && of(&train[..train.len() - 2]).is_some());
         assert_eq!(of(&train[..train.len() - 3]), None);
         assert_eq!((of(&[]), of(&train[..1])), (None, None));

@@ -2,15 +2,15 @@
 //! they arrive.
 //!
 //! The direction is that of answers. Nobody is sent a train who has not the farm's key, and has shown that he is where he says: a director asks
-//! ([`Message::Request`]), the agent answers with a number that only it can make for that address ([`Message::Challenge`]) and that is no longer than the question, and
-//! a train goes only to who sends that number back ([`Message::Go`]). The agent keeps nothing until then. What a listener on the way
-//! records and sends again brings a challenge and no train, since each number is good for one train of each [`Step`].
+//! ([`ProbeMessage::Request`]), the agent answers with a number that only it can make for that address ([`ProbeMessage::Challenge`]) and that is no longer than the question, and
+//! a train goes only to who sends that number back ([`ProbeMessage::Go`]). The agent keeps nothing until then. What a listener on the way
+//! records and sends again brings a challenge and no train, since each number is good for one train of each [`TrainKind`].
 
 mod dispersion;
 mod trains;
 
-pub use dispersion::{Arrival, available_bps, bottleneck_bps, echoes_available_bps, is_burst};
-pub use trains::{Refused, Responder, Response, Train};
+pub use dispersion::{ProbeArrival, available_bps, bottleneck_bps, echoes_available_bps, is_burst};
+pub use trains::{ProbeRefusal, ProbeResponder, ProbeResponse, Train};
 
 use alloc::vec::Vec;
 
@@ -37,30 +37,30 @@ const CONTEXT: &[u8] = b"evener path probe";
 
 /// Which train of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum TrainKind {
     /// All at once: how far its packets are apart when they arrive is what the narrowest link takes for one.
     AtOnce,
     /// One packet after the other, a little faster than that.
     Paced,
 }
 
-impl Step {
+impl TrainKind {
     fn number(self) -> u8 {
         match self {
-            Step::AtOnce => 0,
-            Step::Paced => 1,
+            TrainKind::AtOnce => 0,
+            TrainKind::Paced => 1,
         }
     }
 
-    fn of(number: u8) -> Option<Step> {
-        [Step::AtOnce, Step::Paced].into_iter().find(|step| step.number() == number)
+    fn of(number: u8) -> Option<TrainKind> {
+        [TrainKind::AtOnce, TrainKind::Paced].into_iter().find(|step| step.number() == number)
     }
 
     /// How many packets it has.
     pub fn packets(self) -> u8 {
         match self {
-            Step::AtOnce => AT_ONCE,
-            Step::Paced => PACED,
+            TrainKind::AtOnce => AT_ONCE,
+            TrainKind::Paced => PACED,
         }
     }
 }
@@ -70,7 +70,7 @@ pub type Nonce = [u8; NONCE_LEN];
 
 /// What is said of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum ProbeMessage {
     /// A director would like one.
     Request(Nonce),
     /// The agent would have it say that it is where it seems to be.
@@ -87,7 +87,7 @@ pub enum Message {
         /// The agent's.
         challenge: Nonce,
         /// Which train.
-        step: Step,
+        step: TrainKind,
         /// The time between two packets, in nanoseconds.
         gap_ns: u32,
     },
@@ -98,22 +98,22 @@ pub fn key(secret: &Secret) -> Key {
     Key(secret.derive("evener path probe 1"))
 }
 
-impl Message {
+impl ProbeMessage {
     /// As bytes, with their tag. A request is as long as what is answered to it.
     pub fn seal(&self, key: &Key) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         match self {
-            Message::Request(request) => {
+            ProbeMessage::Request(request) => {
                 bytes.push(1);
                 bytes.extend(request);
                 bytes.extend([0; NONCE_LEN]);
             }
-            Message::Challenge { request, challenge } => {
+            ProbeMessage::Challenge { request, challenge } => {
                 bytes.push(2);
                 bytes.extend(request);
                 bytes.extend(challenge);
             }
-            Message::Go { request, challenge, step, gap_ns } => {
+            ProbeMessage::Go { request, challenge, step, gap_ns } => {
                 bytes.push(3);
                 bytes.extend(request);
                 bytes.extend(challenge);
@@ -125,18 +125,18 @@ impl Message {
     }
 
     /// Reads one; nothing unless it is whole, of this version and of somebody with the key.
-    pub fn open(key: &Key, bytes: &[u8]) -> Option<Message> {
+    pub fn open(key: &Key, bytes: &[u8]) -> Option<ProbeMessage> {
         let (bytes, _) = split_tag(bytes).filter(|(bytes, tag)| key.has_sealed(CONTEXT, bytes, tag))?;
         let (kind, rest) = bytes.strip_prefix(&MAGIC)?.split_first()?;
         let (request, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
         let (challenge, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
         let (request, challenge) = (*request, *challenge);
         match (kind, rest) {
-            (1, []) => Some(Message::Request(request)),
-            (2, []) => Some(Message::Challenge { request, challenge }),
+            (1, []) => Some(ProbeMessage::Request(request)),
+            (2, []) => Some(ProbeMessage::Challenge { request, challenge }),
             (3, [step, gap @ ..]) => {
                 let gap_ns = u32::from_be_bytes(gap.try_into().ok()?);
-                Some(Message::Go { request, challenge, step: Step::of(*step)?, gap_ns })
+                Some(ProbeMessage::Go { request, challenge, step: TrainKind::of(*step)?, gap_ns })
             }
             _ => None,
         }
@@ -145,18 +145,18 @@ impl Message {
 
 /// A packet of a train. It has no tag: whoever knows its number sees the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct TrainPacket {
     /// The agent's number of the probe.
     pub challenge: Nonce,
     /// Of which train it is.
-    pub step: Step,
+    pub step: TrainKind,
     /// Its place in the train, from 0.
     pub index: u8,
     /// When it was sent, by the agent's own clock in nanoseconds.
     pub sent_ns: u64,
 }
 
-impl Packet {
+impl TrainPacket {
     /// Its payload, [`PACKET_LEN`] bytes.
     pub fn write(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -169,12 +169,12 @@ impl Packet {
     }
 
     /// Reads one.
-    pub fn read(bytes: &[u8]) -> Option<Packet> {
+    pub fn read(bytes: &[u8]) -> Option<TrainPacket> {
         let rest = bytes.strip_prefix(&MAGIC)?.strip_prefix(&[4])?;
         let (challenge, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
         let [step, index, rest @ ..] = rest else { return None };
         let sent_ns = u64::from_be_bytes(*rest.first_chunk()?);
-        Some(Packet { challenge: *challenge, step: Step::of(*step)?, index: *index, sent_ns })
+        Some(TrainPacket { challenge: *challenge, step: TrainKind::of(*step)?, index: *index, sent_ns })
     }
 }
 
@@ -182,7 +182,7 @@ impl Packet {
 pub const TRAIN_NS_MAX: u64 = 2_000_000_000;
 
 /// Whether a train that goes at this rate is sent in time.
-pub fn is_in_time(step: Step, gap_ns: u32) -> bool {
+pub fn is_in_time(step: TrainKind, gap_ns: u32) -> bool {
     u64::from(step.packets()) * u64::from(gap_ns) <= TRAIN_NS_MAX
 }
 
@@ -201,32 +201,36 @@ mod tests {
         let (key, other) = (self::key(&Secret::new([1; 32])), self::key(&Secret::new([2; 32])));
         let (request, challenge) = ([7; NONCE_LEN], [9; NONCE_LEN]);
         for message in [
-            Message::Request(request),
-            Message::Challenge { request, challenge },
-            Message::Go { request, challenge, step: Step::Paced, gap_ns: 2_856_000 },
+            ProbeMessage::Request(request),
+            ProbeMessage::Challenge { request, challenge },
+            ProbeMessage::Go { request, challenge, step: TrainKind::Paced, gap_ns: 2_856_000 },
         ] {
             let bytes = message.seal(&key);
-            assert_eq!(Message::open(&key, &bytes), Some(message));
-            assert_eq!(Message::open(&other, &bytes), None);
+            assert_eq!(ProbeMessage::open(&key, &bytes), Some(message));
+            assert_eq!(ProbeMessage::open(&other, &bytes), None);
             for at in 0..bytes.len() {
                 let mut changed = bytes.clone();
                 changed[at] ^= 1;
-                assert_eq!(Message::open(&key, &changed), None, "{message:?} at {at}");
-                assert_eq!(Message::open(&key, &bytes[..at]), None, "{message:?} cut at {at}");
+                assert_eq!(ProbeMessage::open(&key, &changed), None, "{message:?} at {at}");
+                assert_eq!(ProbeMessage::open(&key, &bytes[..at]), None, "{message:?} cut at {at}");
             }
         }
-        let challenge = Message::Challenge { request, challenge }.seal(&key);
-        assert_eq!(challenge.len(), Message::Request(request).seal(&key).len(), "no amplification");
+        let challenge = ProbeMessage::Challenge { request, challenge }.seal(&key);
+        assert_eq!(challenge.len(), ProbeMessage::Request(request).seal(&key).len(), "no amplification");
     }
 
     #[test]
     fn packets_are_read_back() {
-        let packet =
-            Packet { challenge: [3; NONCE_LEN], step: Step::AtOnce, index: 15, sent_ns: u64::MAX - 1 };
+        let packet = TrainPacket {
+            challenge: [3; NONCE_LEN],
+            step: TrainKind::AtOnce,
+            index: 15,
+            sent_ns: u64::MAX - 1,
+        };
         let bytes = packet.write();
-        assert_eq!((bytes.len(), Packet::read(&bytes)), (PACKET_LEN, Some(packet)));
-        assert_eq!(Packet::read(&bytes[..20]), None);
-        assert_eq!(Packet::read(&[]), None);
+        assert_eq!((bytes.len(), TrainPacket::read(&bytes)), (PACKET_LEN, Some(packet)));
+        assert_eq!(TrainPacket::read(&bytes[..20]), None);
+        assert_eq!(TrainPacket::read(&[]), None);
     }
 
     #[test]

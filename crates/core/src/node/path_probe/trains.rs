@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Message, NONCE_LEN, Nonce, Step, is_in_time};
+use super::{NONCE_LEN, Nonce, ProbeMessage, TrainKind, is_in_time};
 use crate::node::secret::Key;
 
 /// A challenge is good for one to two of these, in milliseconds.
@@ -19,14 +19,14 @@ pub struct Train {
     /// The agent's number of the probe.
     pub challenge: Nonce,
     /// Which train.
-    pub step: Step,
+    pub step: TrainKind,
     /// The time between two packets, in nanoseconds.
     pub gap_ns: u32,
 }
 
 /// Why a message is not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum ProbeRefusal {
     /// Nothing is answered: it is of nobody who may ask, or makes no sense.
     Silent,
     /// A train is on its way, or was a moment ago.
@@ -35,21 +35,21 @@ pub enum Refused {
 
 /// An agent that is asked for probes.
 #[derive(Debug)]
-pub struct Responder {
+pub struct ProbeResponder {
     key: Key,
     /// Its own, which nobody else has: by it challenges are made, and known again.
     own: Key,
     /// Trains that were sent, the last one first.
-    sent: VecDeque<(Nonce, Step)>,
+    sent: VecDeque<(Nonce, TrainKind)>,
     /// The probe whose train was sent last, and when the next one may be, in milliseconds.
     last: Option<Nonce>,
     free_ms: u64,
 }
 
-impl Responder {
+impl ProbeResponder {
     /// With the farm's key of probes, and a random one of its own.
-    pub fn new(key: Key, own: Key) -> Responder {
-        Responder { key, own, sent: VecDeque::new(), last: None, free_ms: 0 }
+    pub fn new(key: Key, own: Key) -> ProbeResponder {
+        ProbeResponder { key, own, sent: VecDeque::new(), last: None, free_ms: 0 }
     }
 
     /// A message from there: what to answer, or the train to send. `is_director` says who may ask.
@@ -62,35 +62,35 @@ impl Responder {
         from: SocketAddr,
         bytes: &[u8],
         is_director: impl Fn(IpAddr) -> bool,
-    ) -> Result<Response, Refused> {
+    ) -> Result<ProbeResponse, ProbeRefusal> {
         // Before anything is reckoned.
         if !is_director(from.ip().to_canonical()) {
-            return Err(Refused::Silent);
+            return Err(ProbeRefusal::Silent);
         }
-        match Message::open(&self.key, bytes).ok_or(Refused::Silent)? {
-            Message::Request(request) => {
+        match ProbeMessage::open(&self.key, bytes).ok_or(ProbeRefusal::Silent)? {
+            ProbeMessage::Request(request) => {
                 let challenge = self.challenge(request, from, now_ms / SLOT_MS);
-                Ok(Response::Answer(Message::Challenge { request, challenge }))
+                Ok(ProbeResponse::Answer(ProbeMessage::Challenge { request, challenge }))
             }
-            Message::Go { request, challenge, step, gap_ns } => {
+            ProbeMessage::Go { request, challenge, step, gap_ns } => {
                 let slot = now_ms / SLOT_MS;
                 let is_own = [slot, slot.wrapping_sub(1)]
                     .iter()
                     .any(|slot| self.challenge(request, from, *slot) == challenge);
                 if !is_own || self.sent.contains(&(challenge, step)) || !is_in_time(step, gap_ns) {
-                    return Err(Refused::Silent);
+                    return Err(ProbeRefusal::Silent);
                 }
                 if now_ms < self.free_ms && self.last != Some(challenge) {
-                    return Err(Refused::Busy);
+                    return Err(ProbeRefusal::Busy);
                 }
                 self.sent.push_front((challenge, step));
                 self.sent.truncate(REMEMBERED);
                 self.last = Some(challenge);
                 let train_ms = u64::from(step.packets()) * u64::from(gap_ns) / 1_000_000;
                 self.free_ms = now_ms.saturating_add(train_ms).saturating_add(PAUSE_MS);
-                Ok(Response::Train(Train { challenge, step, gap_ns }))
+                Ok(ProbeResponse::Train(Train { challenge, step, gap_ns }))
             }
-            Message::Challenge { .. } => Err(Refused::Silent),
+            ProbeMessage::Challenge { .. } => Err(ProbeRefusal::Silent),
         }
     }
 
@@ -113,9 +113,9 @@ impl Responder {
 
 /// What an agent does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Response {
+pub enum ProbeResponse {
     /// It sends this back.
-    Answer(Message),
+    Answer(ProbeMessage),
     /// It sends this train there.
     Train(Train),
 }
@@ -134,23 +134,30 @@ mod tests {
 
     struct Farm {
         key: Key,
-        responder: Responder,
+        responder: ProbeResponder,
     }
 
     impl Farm {
         fn new() -> Farm {
             let key = key(&Secret::new([1; 32]));
-            Farm { key, responder: Responder::new(key, Key([9; 32])) }
+            Farm { key, responder: ProbeResponder::new(key, Key([9; 32])) }
         }
 
-        fn receive(&mut self, now_ms: u64, from: SocketAddr, message: Message) -> Result<Response, Refused> {
+        fn receive(
+            &mut self,
+            now_ms: u64,
+            from: SocketAddr,
+            message: ProbeMessage,
+        ) -> Result<ProbeResponse, ProbeRefusal> {
             let bytes = message.seal(&self.key);
             self.responder.receive(now_ms, from, &bytes, |address| address == director().ip())
         }
 
         fn challenge(&mut self, now_ms: u64, request: Nonce) -> Nonce {
-            match self.receive(now_ms, director(), Message::Request(request)) {
-                Ok(Response::Answer(Message::Challenge { request: of, challenge })) if of == request => {
+            match self.receive(now_ms, director(), ProbeMessage::Request(request)) {
+                Ok(ProbeResponse::Answer(ProbeMessage::Challenge { request: of, challenge }))
+                    if of == request =>
+                {
                     challenge
                 }
                 other => panic!("{other:?}"),
@@ -162,48 +169,62 @@ mod tests {
             now_ms: u64,
             from: SocketAddr,
             challenge: Nonce,
-            step: Step,
-        ) -> Result<Response, Refused> {
-            self.receive(now_ms, from, Message::Go { request: REQUEST, challenge, step, gap_ns: 1_000_000 })
+            step: TrainKind,
+        ) -> Result<ProbeResponse, ProbeRefusal> {
+            self.receive(
+                now_ms,
+                from,
+                ProbeMessage::Go { request: REQUEST, challenge, step, gap_ns: 1_000_000 },
+            )
         }
     }
 
     #[test]
-    fn a_director_that_shows_where_it_is_gets_each_train_once() {
+    fn verified_director_gets_each_train_once() {
         let mut farm = Farm::new();
         let challenge = farm.challenge(1_000, REQUEST);
-        for step in [Step::AtOnce, Step::Paced] {
+        for step in [TrainKind::AtOnce, TrainKind::Paced] {
             let train = Train { challenge, step, gap_ns: 1_000_000 };
-            assert_eq!(farm.go(1_100, director(), challenge, step), Ok(Response::Train(train)));
-            assert_eq!(farm.go(1_100, director(), challenge, step), Err(Refused::Silent), "again");
+            assert_eq!(farm.go(1_100, director(), challenge, step), Ok(ProbeResponse::Train(train)));
+            assert_eq!(farm.go(1_100, director(), challenge, step), Err(ProbeRefusal::Silent), "again");
         }
         let other = farm.challenge(1_200, [6; NONCE_LEN]);
         assert_ne!(other, challenge);
-        let go = Message::Go { request: [6; NONCE_LEN], challenge: other, step: Step::AtOnce, gap_ns: 0 };
-        assert_eq!(farm.receive(1_200, director(), go), Err(Refused::Busy));
+        let go = ProbeMessage::Go {
+            request: [6; NONCE_LEN],
+            challenge: other,
+            step: TrainKind::AtOnce,
+            gap_ns: 0,
+        };
+        assert_eq!(farm.receive(1_200, director(), go), Err(ProbeRefusal::Busy));
         assert!(farm.receive(1_400, director(), go).is_ok());
     }
 
     #[test]
-    fn who_is_elsewhere_late_or_a_stranger_gets_no_train() {
+    fn unverified_or_late_director_gets_no_train() {
         let mut farm = Farm::new();
         let challenge = farm.challenge(1_000, REQUEST);
         let elsewhere = ([192, 0, 2, 2], 5_001).into();
-        assert_eq!(farm.go(1_100, elsewhere, challenge, Step::AtOnce), Err(Refused::Silent));
-        assert_eq!(farm.go(4_000, director(), challenge, Step::AtOnce), Err(Refused::Silent), "late");
-        assert_eq!(farm.go(1_100, director(), [0; NONCE_LEN], Step::AtOnce), Err(Refused::Silent));
+        assert_eq!(farm.go(1_100, elsewhere, challenge, TrainKind::AtOnce), Err(ProbeRefusal::Silent));
+        assert_eq!(
+            farm.go(4_000, director(), challenge, TrainKind::AtOnce),
+            Err(ProbeRefusal::Silent),
+            "late"
+        );
+        assert_eq!(farm.go(1_100, director(), [0; NONCE_LEN], TrainKind::AtOnce), Err(ProbeRefusal::Silent));
         let stranger = ([192, 0, 2, 66], 5_000).into();
-        assert_eq!(farm.receive(1_100, stranger, Message::Request(REQUEST)), Err(Refused::Silent));
-        let forged = Message::Request(REQUEST).seal(&Key([0; 32]));
+        assert_eq!(farm.receive(1_100, stranger, ProbeMessage::Request(REQUEST)), Err(ProbeRefusal::Silent));
+        let forged = ProbeMessage::Request(REQUEST).seal(&Key([0; 32]));
         let refused = farm.responder.receive(1_100, director(), &forged, |_| true);
-        assert_eq!(refused, Err(Refused::Silent));
+        assert_eq!(refused, Err(ProbeRefusal::Silent));
         // Its own challenge, sent back, is none for it.
-        let own = Message::Challenge { request: REQUEST, challenge };
-        assert_eq!(farm.receive(1_100, director(), own), Err(Refused::Silent));
-        let long = Message::Go { request: REQUEST, challenge, step: Step::Paced, gap_ns: 80_000_000 };
-        assert_eq!(farm.receive(1_100, director(), long), Err(Refused::Silent), "more than two seconds");
+        let own = ProbeMessage::Challenge { request: REQUEST, challenge };
+        assert_eq!(farm.receive(1_100, director(), own), Err(ProbeRefusal::Silent));
+        let long =
+            ProbeMessage::Go { request: REQUEST, challenge, step: TrainKind::Paced, gap_ns: 80_000_000 };
+        assert_eq!(farm.receive(1_100, director(), long), Err(ProbeRefusal::Silent), "more than two seconds");
         assert!(
-            farm.go(1_100, director(), challenge, Step::AtOnce).is_ok(),
+            farm.go(1_100, director(), challenge, TrainKind::AtOnce).is_ok(),
             "and nothing of that is in the way"
         );
     }

@@ -8,9 +8,9 @@ use crate::node::association::Refusal;
 
 /// Something that the operator may want to know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum PeerEvent {
     /// A host is heard, for the first time or again.
-    Heard {
+    Answers {
         /// Its name.
         host: String,
     },
@@ -88,38 +88,38 @@ pub const REFUSALS: [&str; 10] = [
     Refusal::Generation.name(),
 ];
 
-impl fmt::Display for Notice {
+impl fmt::Display for PeerEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Notice::Heard { host } => write!(f, "host {host} is heard"),
-            Notice::Silent { host } => write!(f, "host {host} is not heard any more; it counts as down"),
-            Notice::Left { host } => write!(f, "host {host} takes no part now; it gets no new sessions"),
-            Notice::Returned { host } => write!(f, "host {host} takes part again"),
-            Notice::Rejoins => {
+            PeerEvent::Answers { host } => write!(f, "host {host} is heard"),
+            PeerEvent::Silent { host } => write!(f, "host {host} is not heard any more; it counts as down"),
+            PeerEvent::Left { host } => write!(f, "host {host} takes no part now; it gets no new sessions"),
+            PeerEvent::Returned { host } => write!(f, "host {host} takes part again"),
+            PeerEvent::Rejoins => {
                 f.write_str("this host was alone, and finds others that are together; it takes part once it has heard them")
             }
-            Notice::Differs { host, generation } => write!(
+            PeerEvent::Differs { host, generation } => write!(
                 f,
                 "host {host} runs another configuration (generation {generation:016x}): what it says of load and \
                  health is ignored until the files agree"
             ),
-            Notice::Agrees { host } => write!(f, "host {host} runs the same configuration again"),
-            Notice::Refused { host: Some(host), refusal } => write!(f, "host {host}: {refusal}"),
-            Notice::Refused { host: None, refusal } => write!(f, "a datagram from a host: {refusal}"),
-            Notice::Claimed { address } => write!(f, "this host owns {address} now"),
-            Notice::Released { address, to: Some(to) } => {
+            PeerEvent::Agrees { host } => write!(f, "host {host} runs the same configuration again"),
+            PeerEvent::Refused { host: Some(host), refusal } => write!(f, "host {host}: {refusal}"),
+            PeerEvent::Refused { host: None, refusal } => write!(f, "a datagram from a host: {refusal}"),
+            PeerEvent::Claimed { address } => write!(f, "this host owns {address} now"),
+            PeerEvent::Released { address, to: Some(to) } => {
                 write!(f, "this host leaves {address} to host {to}")
             }
-            Notice::Released { address, to: None } => {
+            PeerEvent::Released { address, to: None } => {
                 write!(f, "this host does not own {address} any more")
             }
-            Notice::PutOff { address } => {
+            PeerEvent::PutOff { address } => {
                 write!(
                     f,
                     "{address} is this host's to own, but somebody else answers for it; asked again later"
                 )
             }
-            Notice::ClaimedTwice { address } => write!(
+            PeerEvent::ClaimedTwice { address } => write!(
                 f,
                 "somebody else answers for {address}, which this host owns; only one may: look for the address on \
                  other hosts' interfaces, and for hosts with another configuration"

@@ -4,8 +4,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use super::event::Notice;
-use super::link::Link;
+use super::event::PeerEvent;
+use super::link::PeerState;
 use crate::net::wire::Mac;
 use crate::node::association::Refusal;
 use crate::node::secret::Key;
@@ -15,7 +15,7 @@ pub const BITS: usize = 64;
 
 /// What a host knows of the farm from its configuration.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PeerSettings {
     /// This host's name.
     pub name: String,
     /// All hosts, this one included.
@@ -54,7 +54,7 @@ pub struct Publishable {
 
 /// What this host tells of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Own {
+pub struct OwnStatus {
     /// Sessions being served here.
     pub load: u32,
     /// Bit `i`: its server of service `i` is healthy.
@@ -95,17 +95,17 @@ pub struct KnownHost {
     /// The addresses it says it owns.
     pub owned: Vec<IpAddr>,
     /// When it was last heard, in milliseconds.
-    pub heard_ms: Option<u64>,
+    pub received_ms: Option<u64>,
     /// When `alive` last changed, in milliseconds.
     pub since_ms: u64,
 }
 
 impl KnownHost {
     /// Another host, seen from one of this generation.
-    pub(super) fn of(link: &Link, generation: u64) -> KnownHost {
+    pub(super) fn of(link: &PeerState, generation: u64) -> KnownHost {
         let believed = link.content.is_some();
         let content = link.content.clone().unwrap_or_default();
-        let heard_ms = link.association.heard_ms();
+        let received_ms = link.association.received_ms();
         KnownHost {
             name: link.name.clone(),
             address: link.address,
@@ -116,11 +116,11 @@ impl KnownHost {
             up: content.up,
             draining: content.draining,
             load: content.load,
-            generation_differs: heard_ms.is_some() && !link.agrees(generation),
+            generation_differs: received_ms.is_some() && !link.agrees(generation),
             refused: link.association.trouble(),
             macs: link.macs.clone(),
             owned: content.owned.into_iter().collect(),
-            heard_ms,
+            received_ms,
             since_ms: link.since_ms,
         }
     }
@@ -128,9 +128,9 @@ impl KnownHost {
 
 /// What a datagram led to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Received {
+pub struct DatagramEffect {
     /// For the log.
-    pub notices: Vec<Notice>,
+    pub notices: Vec<PeerEvent>,
     /// To be sent to this host now.
     pub answer: Option<(IpAddr, Vec<u8>)>,
     /// Whether [`super::Peers::hosts`], loads and times aside, or [`super::Peers::owned`] changed.
@@ -143,11 +143,11 @@ pub struct Tick {
     /// To be sent to these hosts.
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
     /// Addresses to ask everyone for, by ARP or neighbour solicitation; answers go to [`super::Peers::answered`].
-    pub asks: Vec<IpAddr>,
+    pub probes: Vec<IpAddr>,
     /// Addresses that are owned here, to be announced to everyone.
     pub claimed: Vec<IpAddr>,
     /// For the log.
-    pub notices: Vec<Notice>,
-    /// As [`Received::changed`].
+    pub notices: Vec<PeerEvent>,
+    /// As [`DatagramEffect::changed`].
     pub changed: bool,
 }

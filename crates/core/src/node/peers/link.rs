@@ -10,7 +10,7 @@ use crate::node::association::Association;
 
 /// What a host last said that was to be believed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(super) struct Content {
+pub(super) struct LastReport {
     pub(super) ready: bool,
     pub(super) load: u32,
     pub(super) up: u64,
@@ -20,29 +20,29 @@ pub(super) struct Content {
 
 /// Another host.
 #[derive(Clone, Debug)]
-pub(super) struct Link {
+pub(super) struct PeerState {
     pub(super) name: String,
     pub(super) address: IpAddr,
     pub(super) association: Association,
     answered_ms: Option<u64>,
     /// When it began to be alive, or ended.
     pub(super) since_ms: u64,
-    /// Since when it is present: see [`Link::is_present`].
+    /// Since when it is present: see [`PeerState::is_present`].
     pub(super) present_since_ms: Option<u64>,
-    pub(super) content: Option<Content>,
+    pub(super) content: Option<LastReport>,
     pub(super) macs: Vec<Mac>,
     /// The configuration of its last report; `None` after one of another version.
     pub(super) generation: Option<u64>,
     /// Since when that is another than this host's.
     pub(super) differs_since_ms: Option<u64>,
-    pub(super) told_differs: bool,
+    pub(super) reported_difference: bool,
     /// Whether it took part no longer, by its own word.
     pub(super) left: bool,
 }
 
-impl Link {
-    pub(super) fn new(name: &str, address: IpAddr, association: Association, now_ms: u64) -> Link {
-        Link {
+impl PeerState {
+    pub(super) fn new(name: &str, address: IpAddr, association: Association, now_ms: u64) -> PeerState {
+        PeerState {
             name: name.into(),
             address,
             association,
@@ -53,7 +53,7 @@ impl Link {
             macs: Vec::new(),
             generation: None,
             differs_since_ms: None,
-            told_differs: false,
+            reported_difference: false,
             left: false,
         }
     }
@@ -78,7 +78,7 @@ impl Link {
         self.content.as_ref().is_some_and(|content| content.ready)
     }
 
-    /// Keeps [`Link::present_since_ms`] true to its name.
+    /// Keeps [`PeerState::present_since_ms`] true to its name.
     pub(super) fn note_presence(&mut self, now_ms: u64) {
         self.present_since_ms = if self.is_present() { self.present_since_ms.or(Some(now_ms)) } else { None };
     }

@@ -6,7 +6,7 @@
 //! counters. Clocks are not compared, so they may be wrong or jump.
 //!
 //! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to ask for or to announce and
-//! [`Notice`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
+//! [`PeerEvent`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
 
 mod event;
 mod host;
@@ -16,8 +16,8 @@ mod owner;
 mod tests;
 pub mod wire;
 
-pub use event::{Notice, REFUSALS};
-pub use host::{BITS, HostSetting, KnownHost, Own, Publishable, Received, Settings, Tick};
+pub use event::{PeerEvent, REFUSALS};
+pub use host::{BITS, DatagramEffect, HostSetting, KnownHost, OwnStatus, PeerSettings, Publishable, Tick};
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -27,11 +27,12 @@ use core::net::IpAddr;
 use siphasher::sip::SipHasher24;
 
 use super::association::{
-    Association, Counters, Delivery, Greeting, Heard, Judgement, Numbers, Refusal, Tally,
+    Association, Delivery, Handshake, MessageCounters, MessageVerdict, Numbers, ReceivedMessage, Refusal,
+    SenderCounts,
 };
-use link::{Content, Link};
-use owner::{Answered, Candidate, Owner};
-use wire::{Body, Datagram, ReadError, Report, VERSION};
+use link::{LastReport, PeerState};
+use owner::{AddressOwnership, ConflictOutcome, HostCandidate};
+use wire::{Body, Datagram, HostReport, ReadError, VERSION};
 
 /// What the key of datagrams is derived by: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener peers";
@@ -39,7 +40,7 @@ pub const LABEL: &str = "evener peers";
 /// This host's view of all of them.
 #[derive(Clone, Debug)]
 pub struct Peers {
-    settings: Settings,
+    settings: PeerSettings,
     incarnation: u64,
     /// The last sequence to any host that is none any more: it may come back, and remember.
     left_at: u64,
@@ -49,12 +50,12 @@ pub struct Peers {
     /// Whether tables are on their way.
     waits: bool,
     left: bool,
-    own: Own,
+    own: OwnStatus,
     /// The other hosts, by digest of their names.
-    links: BTreeMap<u64, Link>,
-    owner: Owner,
+    links: BTreeMap<u64, PeerState>,
+    owner: AddressOwnership,
     /// Of datagrams that are from no host that is known for certain, and of hosts that are gone.
-    others: Tally,
+    others: SenderCounts,
     claims: u64,
     claimed_twice: u64,
     sent_ms: Option<u64>,
@@ -71,7 +72,7 @@ pub(crate) fn digest(host: &str) -> u64 {
 
 impl Peers {
     /// A host that has heard of nobody yet. `incarnation` is random for each start.
-    pub fn new(settings: Settings, incarnation: u64, now_ms: u64) -> Peers {
+    pub fn new(settings: PeerSettings, incarnation: u64, now_ms: u64) -> Peers {
         let ready_at_ms = now_ms.saturating_add(settings.silence_ms);
         let mut peers = Peers {
             settings,
@@ -82,10 +83,10 @@ impl Peers {
             ready: false,
             waits: false,
             left: false,
-            own: Own::default(),
+            own: OwnStatus::default(),
             links: BTreeMap::new(),
-            owner: Owner::default(),
-            others: Tally::default(),
+            owner: AddressOwnership::default(),
+            others: SenderCounts::default(),
             claims: 0,
             claimed_twice: 0,
             sent_ms: None,
@@ -99,7 +100,7 @@ impl Peers {
 
     /// Goes on with other settings after a reload. What hosts that stay last said of services and addresses that
     /// stay is kept. [`Peers::set_own`] is due afterwards.
-    pub fn reconfigure(&mut self, settings: Settings, now_ms: u64) -> Vec<Notice> {
+    pub fn reconfigure(&mut self, settings: PeerSettings, now_ms: u64) -> Vec<PeerEvent> {
         let old = core::mem::replace(&mut self.settings, settings);
         let moved = |bits| renumber(bits, &old.services, &self.settings.services);
         self.own.up = moved(self.own.up);
@@ -110,11 +111,11 @@ impl Peers {
                 content.draining = moved(content.draining);
             }
         }
-        self.others.forget_told();
+        self.others.reset_logged();
         self.arrange_links(now_ms);
         self.hurry();
         let lost = self.owner.reconfigure(publishable(&self.settings));
-        lost.into_iter().map(|address| Notice::Released { address, to: None }).collect()
+        lost.into_iter().map(|address| PeerEvent::Released { address, to: None }).collect()
     }
 
     /// After a restart of the daemon over a data plane that ran on: these hosts count as alive and as taking
@@ -129,7 +130,7 @@ impl Peers {
         self.ready_at_ms = now_ms;
         for (name, up) in hosts_up {
             if let Some(link) = self.links.get_mut(&digest(name)) {
-                link.content = Some(Content { ready: true, up, ..Content::default() });
+                link.content = Some(LastReport { ready: true, up, ..LastReport::default() });
                 link.association.presume(now_ms);
                 link.since_ms = now_ms;
                 link.note_presence(now_ms);
@@ -142,7 +143,7 @@ impl Peers {
     }
 
     /// What is to be told of this host from now on. All but the load is told soon.
-    pub fn set_own(&mut self, own: Own) {
+    pub fn set_own(&mut self, own: OwnStatus) {
         self.own.load = own.load;
         if self.own != own {
             self.own = own;
@@ -156,54 +157,56 @@ impl Peers {
     }
 
     /// Takes in a datagram, from whomever it came.
-    pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> Received {
+    pub fn receive(&mut self, now_ms: u64, bytes: &[u8]) -> DatagramEffect {
         self.wake(now_ms);
-        let heard = match Datagram::read(bytes, &self.settings.key) {
-            Ok(heard) => heard,
+        let datagram = match Datagram::read(bytes, &self.settings.key) {
+            Ok(datagram) => datagram,
             Err(ReadError::Malformed) => return self.refuse(None, Refusal::Malformed),
             Err(ReadError::Forged { claimed }) => return self.refuse_forged(claimed),
         };
         let own = digest(&self.settings.name);
-        if heard.sender == own {
-            let mirrored = heard.numbers.incarnation == self.incarnation;
+        if datagram.sender == own {
+            let mirrored = datagram.numbers.incarnation == self.incarnation;
             return self.refuse(None, if mirrored { Refusal::Replayed } else { Refusal::Namesake });
         }
-        let Some(link) = self.links.get_mut(&heard.sender) else {
+        let Some(link) = self.links.get_mut(&datagram.sender) else {
             return self.refuse(None, Refusal::Stranger);
         };
-        if heard.receiver != own {
-            return self.refuse(Some(heard.sender), Refusal::Misdirected);
+        if datagram.receiver != own {
+            return self.refuse(Some(datagram.sender), Refusal::Misdirected);
         }
-        let mut received = Received::default();
+        let mut received = DatagramEffect::default();
         let before = KnownHost::of(link, self.settings.generation);
         // every datagram says who its sender is
-        let Datagram { numbers, echo, .. } = heard;
-        let answers = match link.association.judge(now_ms, Heard { numbers, echo, greeting: Greeting::Hello })
+        let Datagram { numbers, echo, .. } = datagram;
+        let answers = match link
+            .association
+            .judge(now_ms, ReceivedMessage { numbers, echo, handshake: Handshake::Hello })
         {
-            Judgement::Refused(Refusal::Stale) => {
+            MessageVerdict::Refused(Refusal::Stale) => {
                 // whoever could not be heard for a while begins so
                 link.association.refuse(Refusal::Stale);
                 true
             }
-            Judgement::Refused(refusal) => return self.refuse(Some(heard.sender), refusal),
-            Judgement::Hello => {
-                if let (None, Body::Report(report)) = (link.association.heard_ms(), &heard.body) {
+            MessageVerdict::Refused(refusal) => return self.refuse(Some(datagram.sender), refusal),
+            MessageVerdict::Hello => {
+                if let (None, Body::Report(report)) = (link.association.received_ms(), &datagram.body) {
                     received.changed = link.macs != report.macs;
                     link.macs = report.macs.clone();
                 }
                 true
             }
-            Judgement::Good { first, revived } => {
+            MessageVerdict::Good { first, revived } => {
                 if revived {
                     link.since_ms = now_ms;
-                    received.notices.push(Notice::Heard { host: link.name.clone() });
+                    received.notices.push(PeerEvent::Answers { host: link.name.clone() });
                 }
                 if first {
                     self.owner.begins_anew(&link.name);
                 }
                 // one that was away was no company
-                self.rejoin(now_ms, &heard, revived.then_some(heard.sender), &mut received);
-                self.believe(now_ms, &heard, &before, &mut received);
+                self.rejoin(now_ms, &datagram, revived.then_some(datagram.sender), &mut received);
+                self.believe(now_ms, &datagram, &before, &mut received);
                 received.changed |= self.settle_ready(now_ms);
                 self.release(now_ms, &mut received.notices, &mut received.changed);
                 // so that it knows at once that it is heard
@@ -211,7 +214,7 @@ impl Peers {
             }
         };
         if answers {
-            received.answer = self.answer(now_ms, &heard);
+            received.answer = self.answer(now_ms, &datagram);
         }
         received
     }
@@ -224,7 +227,7 @@ impl Peers {
             if link.association.expire(now_ms) {
                 tick.changed = true;
                 link.since_ms = now_ms;
-                tick.notices.push(Notice::Silent { host: link.name.clone() });
+                tick.notices.push(PeerEvent::Silent { host: link.name.clone() });
             }
             link.note_presence(now_ms);
         }
@@ -258,13 +261,15 @@ impl Peers {
     }
 
     /// Somebody else answers ARP or neighbour discovery for a service address.
-    pub fn answered(&mut self, now_ms: u64, address: IpAddr) -> Vec<Notice> {
+    pub fn answered(&mut self, now_ms: u64, address: IpAddr) -> Vec<PeerEvent> {
         match self.owner.answered(address, now_ms.saturating_add(self.settings.silence_ms)) {
-            Answered::Nothing => Vec::new(),
-            Answered::PutOff { news } => news.then_some(Notice::PutOff { address }).into_iter().collect(),
-            Answered::Twice { news } => {
+            ConflictOutcome::Nothing => Vec::new(),
+            ConflictOutcome::PutOff { news } => {
+                news.then_some(PeerEvent::PutOff { address }).into_iter().collect()
+            }
+            ConflictOutcome::Twice { news } => {
                 self.claimed_twice += 1;
-                news.then_some(Notice::ClaimedTwice { address }).into_iter().collect()
+                news.then_some(PeerEvent::ClaimedTwice { address }).into_iter().collect()
             }
         }
     }
@@ -297,7 +302,7 @@ impl Peers {
     }
 
     /// What has been counted of datagrams since the start.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> MessageCounters {
         let mut all = self.others.counters;
         self.links.values().for_each(|link| all.add(link.association.counters()));
         all
@@ -325,7 +330,7 @@ impl Peers {
             refused: None,
             macs: self.own.macs.clone(),
             owned: self.owned().iter().copied().collect(),
-            heard_ms: None,
+            received_ms: None,
             since_ms: self.started_ms,
         }
     }
@@ -343,14 +348,14 @@ impl Peers {
                 let silence_ms = self.settings.silence_ms;
                 let association =
                     Association::new(Delivery::Latest, self.incarnation, silence_ms, self.left_at);
-                Link::new(&host.name, host.address, association, now_ms)
+                PeerState::new(&host.name, host.address, association, now_ms)
             });
             link.address = host.address;
             link.differs_since_ms = None;
             link.association.set_silence(self.settings.silence_ms);
             self.links.insert(digest, link);
         }
-        for Link { association, .. } in old.values() {
+        for PeerState { association, .. } in old.values() {
             self.left_at = self.left_at.max(association.sequence());
             self.others.counters.add(association.counters());
         }
@@ -380,22 +385,22 @@ impl Peers {
     }
 
     /// Counts a refusal, and tells it the first time.
-    fn refuse(&mut self, sender: Option<u64>, refusal: Refusal) -> Received {
+    fn refuse(&mut self, sender: Option<u64>, refusal: Refusal) -> DatagramEffect {
         let (host, news, changed) = match sender.and_then(|sender| self.links.get_mut(&sender)) {
-            Some(Link { name, association, .. }) => {
+            Some(PeerState { name, association, .. }) => {
                 (Some(name.clone()), association.refuse(refusal), association.suspect(refusal))
             }
             None => (None, self.others.refuse(refusal), false),
         };
-        let notice = news.then_some(Notice::Refused { host, refusal });
-        Received { notices: notice.into_iter().collect(), answer: None, changed }
+        let notice = news.then_some(PeerEvent::Refused { host, refusal });
+        DatagramEffect { notices: notice.into_iter().collect(), answer: None, changed }
     }
 
     /// The same of a wrong tag. The host that it is said to be from may be the one with another secret.
-    fn refuse_forged(&mut self, claimed: u64) -> Received {
+    fn refuse_forged(&mut self, claimed: u64) -> DatagramEffect {
         let link = self.links.get_mut(&claimed);
         let changed = link.is_some_and(|link| link.association.suspect(Refusal::Forged));
-        Received { changed, ..self.refuse(None, Refusal::Forged) }
+        DatagramEffect { changed, ..self.refuse(None, Refusal::Forged) }
     }
 
     /// Whether others take part, as far as this host knows, besides one of them.
@@ -406,31 +411,43 @@ impl Peers {
 
     /// A host that was alone, cut off or with another file than the rest, knows a ring of its own: once it finds others
     /// that are together it goes by theirs first, as one that has just started.
-    fn rejoin(&mut self, now_ms: u64, heard: &Datagram, was_away: Option<u64>, received: &mut Received) {
-        let Body::Report(report) = &heard.body else { return };
+    fn rejoin(
+        &mut self,
+        now_ms: u64,
+        datagram: &Datagram,
+        was_away: Option<u64>,
+        received: &mut DatagramEffect,
+    ) {
+        let Body::Report(report) = &datagram.body else { return };
         let finds = report.ready && report.accompanied && report.generation == self.settings.generation;
         if self.ready && finds && !self.is_accompanied_but_for(was_away) {
             self.ready = false;
             self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
             received.changed = true;
-            received.notices.push(Notice::Rejoins);
+            received.notices.push(PeerEvent::Rejoins);
             self.owner.forget_claims();
             self.hurry();
         }
     }
 
     /// Takes in a datagram that was judged good.
-    fn believe(&mut self, now_ms: u64, heard: &Datagram, before: &KnownHost, received: &mut Received) {
-        let Some(link) = self.links.get_mut(&heard.sender) else { return };
+    fn believe(
+        &mut self,
+        now_ms: u64,
+        datagram: &Datagram,
+        before: &KnownHost,
+        received: &mut DatagramEffect,
+    ) {
+        let Some(link) = self.links.get_mut(&datagram.sender) else { return };
         let host = link.name.clone();
-        match &heard.body {
+        match &datagram.body {
             Body::Report(report) => {
                 link.macs = report.macs.clone();
                 link.generation = Some(report.generation);
                 if report.generation == self.settings.generation {
                     link.differs_since_ms = None;
-                    if core::mem::take(&mut link.told_differs) {
-                        received.notices.push(Notice::Agrees { host: host.clone() });
+                    if core::mem::take(&mut link.reported_difference) {
+                        received.notices.push(PeerEvent::Agrees { host: host.clone() });
                     }
                     let left = link.is_ready() && !report.ready;
                     link.left |= left;
@@ -440,15 +457,15 @@ impl Peers {
                         self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
                     }
                     link.content = Some(content(report, publishable(&self.settings)));
-                    let back = returned.then(|| Notice::Returned { host: host.clone() });
-                    received.notices.extend(left.then_some(Notice::Left { host }).or(back));
+                    let back = returned.then(|| PeerEvent::Returned { host: host.clone() });
+                    received.notices.extend(left.then_some(PeerEvent::Left { host }).or(back));
                 } else {
                     link.association.refuse(Refusal::Generation);
                     let since_ms = *link.differs_since_ms.get_or_insert(now_ms);
                     // reloads of all hosts are never quite at one time
                     let long = now_ms >= since_ms + self.settings.silence_ms;
-                    if long && !core::mem::replace(&mut link.told_differs, true) {
-                        received.notices.push(Notice::Differs { host, generation: report.generation });
+                    if long && !core::mem::replace(&mut link.reported_difference, true) {
+                        received.notices.push(PeerEvent::Differs { host, generation: report.generation });
                     }
                 }
             }
@@ -457,17 +474,17 @@ impl Peers {
                 let refusal = Refusal::Version { theirs: *version, ours: VERSION };
                 link.association.suspect(refusal);
                 if link.association.refuse(refusal) {
-                    received.notices.push(Notice::Refused { host: Some(host), refusal });
+                    received.notices.push(PeerEvent::Refused { host: Some(host), refusal });
                 }
             }
         }
         link.note_presence(now_ms);
         let after = KnownHost::of(link, self.settings.generation);
-        let KnownHost { load, heard_ms, since_ms, .. } = *before;
-        received.changed |= KnownHost { load, heard_ms, since_ms, ..after } != *before;
+        let KnownHost { load, received_ms, since_ms, .. } = *before;
+        received.changed |= KnownHost { load, received_ms, since_ms, ..after } != *before;
     }
 
-    fn release(&mut self, now_ms: u64, notices: &mut Vec<Notice>, changed: &mut bool) {
+    fn release(&mut self, now_ms: u64, notices: &mut Vec<PeerEvent>, changed: &mut bool) {
         let silence_ms = self.settings.silence_ms;
         let hosts = candidates(&self.settings, &self.links, self.ready.then_some(self.started_ms));
         let released = self.owner.release(now_ms, publishable(&self.settings), &hosts, silence_ms);
@@ -475,7 +492,8 @@ impl Peers {
             *changed = true;
             self.hurry();
         }
-        notices.extend(released.into_iter().map(|(address, to)| Notice::Released { address, to: Some(to) }));
+        notices
+            .extend(released.into_iter().map(|(address, to)| PeerEvent::Released { address, to: Some(to) }));
     }
 
     fn claim(&mut self, now_ms: u64, tick: &mut Tick) {
@@ -489,8 +507,8 @@ impl Peers {
             self.hurry();
         }
         self.claims += step.gained.len() as u64;
-        tick.notices.extend(step.gained.into_iter().map(|address| Notice::Claimed { address }));
-        tick.asks = step.asks;
+        tick.notices.extend(step.gained.into_iter().map(|address| PeerEvent::Claimed { address }));
+        tick.probes = step.probes;
         tick.claimed = step.claimed;
     }
 
@@ -504,10 +522,10 @@ impl Peers {
     }
 
     /// An answer that echoes what was heard; not many a second.
-    fn answer(&mut self, now_ms: u64, heard: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
+    fn answer(&mut self, now_ms: u64, datagram: &Datagram) -> Option<(IpAddr, Vec<u8>)> {
         let pause_ms = self.settings.interval_ms / 4;
-        let may = self.links.get_mut(&heard.sender).is_some_and(|link| link.may_answer(now_ms, pause_ms));
-        may.then(|| self.datagram(now_ms, heard.sender, heard.numbers))?
+        let may = self.links.get_mut(&datagram.sender).is_some_and(|link| link.may_answer(now_ms, pause_ms));
+        may.then(|| self.datagram(now_ms, datagram.sender, datagram.numbers))?
     }
 
     fn datagram(&mut self, now_ms: u64, to: u64, echo: Numbers) -> Option<(IpAddr, Vec<u8>)> {
@@ -523,9 +541,9 @@ impl Peers {
         Some((link.address, datagram.write(&self.settings.key)))
     }
 
-    fn report(&self, to: u64) -> Report {
+    fn report(&self, to: u64) -> HostReport {
         let owned = (0..).zip(self.addresses()).filter(|(_, one)| self.owned().contains(&one.address));
-        Report {
+        HostReport {
             generation: self.settings.generation,
             load: self.own.load,
             ready: self.ready,
@@ -538,24 +556,24 @@ impl Peers {
     }
 }
 
-fn publishable(settings: &Settings) -> &[Publishable] {
+fn publishable(settings: &PeerSettings) -> &[Publishable] {
     settings.addresses.get(..BITS).unwrap_or(&settings.addresses)
 }
 
 /// All hosts as possible owners; this one since when it takes part.
 fn candidates<'a>(
-    settings: &'a Settings,
-    links: &'a BTreeMap<u64, Link>,
+    settings: &'a PeerSettings,
+    links: &'a BTreeMap<u64, PeerState>,
     own_since_ms: Option<u64>,
-) -> Vec<Candidate<'a>> {
-    let own = Candidate {
+) -> Vec<HostCandidate<'a>> {
+    let own = HostCandidate {
         name: &settings.name,
         own: true,
         is_alive: true,
         present_since_ms: own_since_ms,
         claims: None,
     };
-    let others = links.values().map(|link| Candidate {
+    let others = links.values().map(|link| HostCandidate {
         name: &link.name,
         own: false,
         is_alive: link.association.is_alive() && !link.left,
@@ -569,9 +587,9 @@ fn candidates<'a>(
     core::iter::once(own).chain(others).collect()
 }
 
-fn content(report: &Report, addresses: &[Publishable]) -> Content {
+fn content(report: &HostReport, addresses: &[Publishable]) -> LastReport {
     let owned = (0..).zip(addresses).filter(|(at, _)| report.owned & (1 << at) != 0);
-    Content {
+    LastReport {
         ready: report.ready,
         load: report.load,
         up: report.up,

@@ -16,13 +16,13 @@ use super::{Publishable, digest};
 
 /// Time for an answer before an address is asked for again, or claimed, in milliseconds. RFC 5227 waits longer
 /// because it asks strangers; here it is a second look behind the hosts' own reports.
-const ASK_MS: u64 = 300;
+const PROBE_INTERVAL_MS: u64 = 300;
 /// How often an address is asked for before it is claimed.
-const ASKS: u8 = 2;
+const PROBE_COUNT: u8 = 2;
 
 /// A host as a possible owner.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Candidate<'a> {
+pub(super) struct HostCandidate<'a> {
     pub(super) name: &'a str,
     /// Whether it is this host.
     pub(super) own: bool,
@@ -34,7 +34,7 @@ pub(super) struct Candidate<'a> {
     pub(super) claims: Option<&'a BTreeSet<IpAddr>>,
 }
 
-impl Candidate<'_> {
+impl HostCandidate<'_> {
     fn claims(&self, address: IpAddr) -> bool {
         self.claims.is_some_and(|claims| claims.contains(&address))
     }
@@ -42,33 +42,33 @@ impl Candidate<'_> {
 
 /// How far this host is with an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ClaimStage {
     /// Not its own; not claimed before `until_ms`.
     Idle { until_ms: u64 },
     /// Asked for `times` times, last at `at_ms`.
-    Asking { at_ms: u64, times: u8 },
+    Probing { at_ms: u64, times: u8 },
     /// Its own.
-    Owned(Owned),
+    Owned(OwnedAddress),
 }
 
 /// What is to be remembered of an address that is owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-struct Owned {
+struct OwnedAddress {
     /// To be announced.
     announce: bool,
     /// Another host says that it owns it too, and will have announced it.
     rival: bool,
     /// The operator was told that somebody else answers for it.
-    told: bool,
+    reported: bool,
 }
 
-const IDLE: Stage = Stage::Idle { until_ms: 0 };
+const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
 
 /// What is to be done.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Step {
+pub(super) struct OwnershipActions {
     /// To ask everyone for.
-    pub(super) asks: Vec<IpAddr>,
+    pub(super) probes: Vec<IpAddr>,
     /// To announce.
     pub(super) claimed: Vec<IpAddr>,
     /// Of those, the newly owned.
@@ -77,7 +77,7 @@ pub(super) struct Step {
 
 /// What another answer for an address means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answered {
+pub(super) enum ConflictOutcome {
     Nothing,
     /// Of an address that is claimed just now. Whether that is `news`.
     PutOff {
@@ -91,8 +91,8 @@ pub(super) enum Answered {
 
 /// The addresses that hosts publish, from this host's point of view.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Owner {
-    stages: BTreeMap<IpAddr, Stage>,
+pub(super) struct AddressOwnership {
+    stages: BTreeMap<IpAddr, ClaimStage>,
     owned: BTreeSet<IpAddr>,
     /// To be claimed, but for who else answers.
     put_off: BTreeSet<IpAddr>,
@@ -100,7 +100,7 @@ pub(super) struct Owner {
     present: BTreeMap<String, bool>,
 }
 
-impl Owner {
+impl AddressOwnership {
     pub(super) fn owned(&self) -> &BTreeSet<IpAddr> {
         &self.owned
     }
@@ -121,12 +121,13 @@ impl Owner {
     /// Owns this already, from before a restart; it is announced again.
     pub(super) fn resume(&mut self, address: IpAddr) {
         self.owned.insert(address);
-        self.stages.insert(address, Stage::Owned(Owned { announce: true, ..Owned::default() }));
+        self.stages
+            .insert(address, ClaimStage::Owned(OwnedAddress { announce: true, ..OwnedAddress::default() }));
     }
 
     /// Begins claims anew, if at all.
     pub(super) fn forget_claims(&mut self) {
-        self.stages.retain(|_, stage| matches!(stage, Stage::Owned(_)));
+        self.stages.retain(|_, stage| matches!(stage, ClaimStage::Owned(_)));
     }
 
     /// Owns nothing any more.
@@ -136,21 +137,23 @@ impl Owner {
     }
 
     /// Somebody else answers for the address.
-    pub(super) fn answered(&mut self, address: IpAddr, retry_at_ms: u64) -> Answered {
+    pub(super) fn answered(&mut self, address: IpAddr, retry_at_ms: u64) -> ConflictOutcome {
         match self.stages.get_mut(&address) {
-            Some(Stage::Owned(owned)) => Answered::Twice { news: !core::mem::replace(&mut owned.told, true) },
-            Some(stage @ Stage::Asking { .. }) => {
-                *stage = Stage::Idle { until_ms: retry_at_ms };
-                Answered::PutOff { news: self.put_off.insert(address) }
+            Some(ClaimStage::Owned(owned)) => {
+                ConflictOutcome::Twice { news: !core::mem::replace(&mut owned.reported, true) }
             }
-            _ => Answered::Nothing,
+            Some(stage @ ClaimStage::Probing { .. }) => {
+                *stage = ClaimStage::Idle { until_ms: retry_at_ms };
+                ConflictOutcome::PutOff { news: self.put_off.insert(address) }
+            }
+            _ => ConflictOutcome::Nothing,
         }
     }
 
     /// When a claim in progress goes on.
     pub(super) fn next_at(&self) -> Option<u64> {
-        let due = |stage: &Stage| match stage {
-            Stage::Asking { at_ms, .. } => Some(at_ms + ASK_MS),
+        let due = |stage: &ClaimStage| match stage {
+            ClaimStage::Probing { at_ms, .. } => Some(at_ms + PROBE_INTERVAL_MS),
             _ => None,
         };
         self.stages.values().filter_map(due).min()
@@ -161,13 +164,13 @@ impl Owner {
         &mut self,
         now_ms: u64,
         addresses: &[Publishable],
-        hosts: &[Candidate<'_>],
+        hosts: &[HostCandidate<'_>],
         silence_ms: u64,
     ) -> Vec<(IpAddr, String)> {
         let mut released = Vec::new();
         let returned = self.returned(hosts);
         for one in addresses {
-            let Some(Stage::Owned(owned)) = self.stages.get_mut(&one.address) else { continue };
+            let Some(ClaimStage::Owned(owned)) = self.stages.get_mut(&one.address) else { continue };
             // Two that claim an address see each other: all but the best of them let go, at once.
             let claimants = hosts.iter().filter(|host| host.own || host.claims(one.address));
             let best = best(one, claimants);
@@ -199,7 +202,7 @@ impl Owner {
 
     /// Whether another host may have announced what is owned here, unknown to this one: it was not there the last time, or nothing that
     /// it says of addresses was believed, and that has just come to its end.
-    fn returned(&mut self, hosts: &[Candidate<'_>]) -> bool {
+    fn returned(&mut self, hosts: &[HostCandidate<'_>]) -> bool {
         let others = hosts.iter().filter(|host| !host.own && host.is_alive);
         let present = others.map(|host| (host.name.into(), host.claims.is_some())).collect();
         let before = core::mem::replace(&mut self.present, present);
@@ -217,12 +220,12 @@ impl Owner {
         &mut self,
         now_ms: u64,
         addresses: &[Publishable],
-        hosts: &[Candidate<'_>],
-    ) -> Step {
-        let mut step = Step::default();
+        hosts: &[HostCandidate<'_>],
+    ) -> OwnershipActions {
+        let mut step = OwnershipActions::default();
         for one in addresses {
             let stage = self.stages.entry(one.address).or_insert(IDLE);
-            if let Stage::Owned(owned) = stage {
+            if let ClaimStage::Owned(owned) = stage {
                 if core::mem::take(&mut owned.announce) {
                     step.claimed.push(one.address);
                 }
@@ -235,15 +238,15 @@ impl Owner {
                 continue;
             }
             let times = match *stage {
-                Stage::Idle { until_ms } if now_ms >= until_ms => 0,
-                Stage::Asking { at_ms, times } if now_ms >= at_ms + ASK_MS => times,
+                ClaimStage::Idle { until_ms } if now_ms >= until_ms => 0,
+                ClaimStage::Probing { at_ms, times } if now_ms >= at_ms + PROBE_INTERVAL_MS => times,
                 _ => continue,
             };
-            if times < ASKS {
-                *stage = Stage::Asking { at_ms: now_ms, times: times + 1 };
-                step.asks.push(one.address);
+            if times < PROBE_COUNT {
+                *stage = ClaimStage::Probing { at_ms: now_ms, times: times + 1 };
+                step.probes.push(one.address);
             } else {
-                *stage = Stage::Owned(Owned::default());
+                *stage = ClaimStage::Owned(OwnedAddress::default());
                 self.owned.insert(one.address);
                 self.put_off.remove(&one.address);
                 step.claimed.push(one.address);
@@ -255,15 +258,15 @@ impl Owner {
 }
 
 /// Who is to own an address, of those that are there.
-fn rightful<'a>(address: &Publishable, hosts: &'a [Candidate<'a>]) -> Option<&'a Candidate<'a>> {
+fn rightful<'a>(address: &Publishable, hosts: &'a [HostCandidate<'a>]) -> Option<&'a HostCandidate<'a>> {
     best(address, hosts.iter())
 }
 
 /// The best owner of these, of those that are there: the publisher, else by weight.
 fn best<'a>(
     address: &Publishable,
-    hosts: impl Iterator<Item = &'a Candidate<'a>>,
-) -> Option<&'a Candidate<'a>> {
+    hosts: impl Iterator<Item = &'a HostCandidate<'a>>,
+) -> Option<&'a HostCandidate<'a>> {
     let present = hosts.filter(|host| host.present_since_ms.is_some());
     present.max_by_key(|host| rank(address, host.name))
 }
@@ -291,66 +294,66 @@ mod tests {
         Publishable { address: [192, 0, 2, 100].into(), publisher: publisher.map(String::from) }
     }
 
-    fn host(name: &str, own: bool) -> Candidate<'_> {
-        Candidate { name, own, is_alive: true, present_since_ms: Some(0), claims: None }
+    fn host(name: &str, own: bool) -> HostCandidate<'_> {
+        HostCandidate { name, own, is_alive: true, present_since_ms: Some(0), claims: None }
     }
 
     /// Steps until the address is claimed or nothing more is asked.
-    fn claim(owner: &mut Owner, one: &Publishable, hosts: &[Candidate<'_>]) -> usize {
-        let mut asks = 0;
+    fn claim(owner: &mut AddressOwnership, one: &Publishable, hosts: &[HostCandidate<'_>]) -> usize {
+        let mut probes = 0;
         for now_ms in (0..2_000).step_by(100) {
             let step = owner.advance(now_ms, core::slice::from_ref(one), hosts);
-            asks += step.asks.len();
+            probes += step.probes.len();
         }
-        asks
+        probes
     }
 
     #[test]
     fn an_address_is_asked_for_twice_and_then_claimed() {
-        let (one, mut owner) = (address(Some("a")), Owner::default());
+        let (one, mut owner) = (address(Some("a")), AddressOwnership::default());
         assert_eq!(claim(&mut owner, &one, &[host("a", true), host("b", false)]), 2);
         assert!(owner.owned().contains(&one.address));
-        let mut other = Owner::default();
+        let mut other = AddressOwnership::default();
         assert_eq!(claim(&mut other, &one, &[host("a", false), host("b", true)]), 0, "not the publisher");
     }
 
     #[test]
-    fn what_another_host_says_it_owns_is_left_to_it() {
+    fn address_owned_by_other_host_is_not_claimed() {
         let one = address(Some("a"));
         let claims = BTreeSet::from([one.address]);
-        let b = Candidate { claims: Some(&claims), ..host("b", false) };
-        let mut owner = Owner::default();
+        let b = HostCandidate { claims: Some(&claims), ..host("b", false) };
+        let mut owner = AddressOwnership::default();
         assert_eq!(claim(&mut owner, &one, &[host("a", true), b]), 0);
-        assert_eq!(claim(&mut owner, &one, &[host("a", true), Candidate { claims: None, ..b }]), 2);
+        assert_eq!(claim(&mut owner, &one, &[host("a", true), HostCandidate { claims: None, ..b }]), 2);
     }
 
     #[test]
     fn an_answer_puts_a_claim_off() {
-        let (one, mut owner) = (address(None), Owner::default());
+        let (one, mut owner) = (address(None), AddressOwnership::default());
         let hosts = [host("a", true)];
         let list = core::slice::from_ref(&one);
-        assert_eq!(owner.advance(0, list, &hosts).asks, [one.address]);
-        assert_eq!(owner.next_at(), Some(ASK_MS));
-        assert_eq!(owner.answered(one.address, 3_000), Answered::PutOff { news: true });
-        assert_eq!(owner.answered(one.address, 3_000), Answered::Nothing);
-        assert!(owner.advance(2_999, list, &hosts).asks.is_empty());
-        assert_eq!(owner.advance(3_000, list, &hosts).asks, [one.address]);
-        assert!(owner.advance(3_299, list, &hosts).asks.is_empty());
-        assert_eq!(owner.advance(3_300, list, &hosts).asks, [one.address]);
+        assert_eq!(owner.advance(0, list, &hosts).probes, [one.address]);
+        assert_eq!(owner.next_at(), Some(PROBE_INTERVAL_MS));
+        assert_eq!(owner.answered(one.address, 3_000), ConflictOutcome::PutOff { news: true });
+        assert_eq!(owner.answered(one.address, 3_000), ConflictOutcome::Nothing);
+        assert!(owner.advance(2_999, list, &hosts).probes.is_empty());
+        assert_eq!(owner.advance(3_000, list, &hosts).probes, [one.address]);
+        assert!(owner.advance(3_299, list, &hosts).probes.is_empty());
+        assert_eq!(owner.advance(3_300, list, &hosts).probes, [one.address]);
         assert_eq!(owner.advance(3_600, list, &hosts).gained, [one.address]);
-        assert_eq!(owner.answered(one.address, 9_000), Answered::Twice { news: true });
-        assert_eq!(owner.answered(one.address, 9_000), Answered::Twice { news: false });
+        assert_eq!(owner.answered(one.address, 9_000), ConflictOutcome::Twice { news: true });
+        assert_eq!(owner.answered(one.address, 9_000), ConflictOutcome::Twice { news: false });
     }
 
     #[test]
-    fn an_address_is_given_back_gently_or_at_once_when_the_rightful_owner_claims_it() {
+    fn address_is_released_gently_or_at_once_on_owner_claim() {
         let one = address(Some("a"));
         let list = core::slice::from_ref(&one);
         let (claims, nothing) = (BTreeSet::from([one.address]), BTreeSet::new());
         let at = |now_ms, since, claims| {
-            let mut owner = Owner::default();
+            let mut owner = AddressOwnership::default();
             owner.resume(one.address);
-            let a = Candidate { present_since_ms: since, claims, ..host("a", false) };
+            let a = HostCandidate { present_since_ms: since, claims, ..host("a", false) };
             owner.release(now_ms, list, &[a, host("b", true)], SILENCE_MS).len()
         };
         assert_eq!(at(9_000, Some(6_001), Some(&nothing)), 0);
@@ -361,24 +364,24 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_claim_an_address_one_keeps_it_and_announces_it_again() {
+    fn address_conflict_leaves_one_owner_that_reannounces() {
         for publisher in [None, Some("a"), Some("b"), Some("c")] {
             let one = address(publisher);
             let list = core::slice::from_ref(&one);
             let claims = BTreeSet::from([one.address]);
-            let mut owners = [Owner::default(), Owner::default()];
+            let mut owners = [AddressOwnership::default(), AddressOwnership::default()];
             let mut kept = 0;
             for (at, owner) in owners.iter_mut().enumerate() {
                 owner.resume(one.address);
                 let hosts = ["a", "b"].map(|name| {
                     let own = (name == "a") == (at == 0);
-                    Candidate { claims: (!own).then_some(&claims), ..host(name, own) }
+                    HostCandidate { claims: (!own).then_some(&claims), ..host(name, own) }
                 });
                 assert_eq!(owner.advance(0, list, &hosts).claimed.len(), 1, "announced after a restart");
                 owner.release(1, list, &hosts, SILENCE_MS);
                 if owner.owned().contains(&one.address) {
                     kept += 1;
-                    let alone = hosts.map(|host| Candidate { claims: None, ..host });
+                    let alone = hosts.map(|host| HostCandidate { claims: None, ..host });
                     assert!(owner.advance(2, list, &alone).claimed.is_empty());
                     owner.release(3, list, &alone, SILENCE_MS);
                     assert_eq!(owner.advance(4, list, &alone).claimed, [one.address]);
@@ -389,38 +392,38 @@ mod tests {
     }
 
     #[test]
-    fn what_a_returned_host_may_have_owned_is_announced_again() {
+    fn addresses_of_returned_host_are_reannounced() {
         let one = address(Some("a"));
         let list = core::slice::from_ref(&one);
-        let mut owner = Owner::default();
+        let mut owner = AddressOwnership::default();
         owner.resume(one.address);
         let (here, away) =
-            (host("b", false), Candidate { is_alive: false, present_since_ms: None, ..host("b", false) });
+            (host("b", false), HostCandidate { is_alive: false, present_since_ms: None, ..host("b", false) });
         let mut announced = |now_ms, b| {
             let hosts = [host("a", true), b];
             owner.release(now_ms, list, &hosts, SILENCE_MS);
             owner.advance(now_ms, list, &hosts).claimed.len()
         };
         let nothing = BTreeSet::new();
-        let believed = Candidate { claims: Some(&nothing), ..here };
+        let believed = HostCandidate { claims: Some(&nothing), ..here };
         let seen = [believed, believed, away, away, believed, believed].map(|b| announced(0, b));
         assert_eq!(seen, [1, 0, 0, 0, 1, 0]);
         // Of one with another file nobody knows what it owned.
         let seen = [away, here, here, believed, here, here, away, away].map(|b| announced(0, b));
         assert_eq!(seen, [0, 1, 0, 1, 0, 0, 1, 0]);
         // Nor of one that has had another file since it began, and never took part here.
-        let other = Candidate { present_since_ms: None, ..here };
+        let other = HostCandidate { present_since_ms: None, ..here };
         let seen = [other, other, away, away].map(|b| announced(0, b));
         assert_eq!(seen, [1, 0, 1, 0]);
     }
 
     #[test]
-    fn what_a_host_may_have_owned_before_it_began_anew_is_announced_again() {
+    fn addresses_of_restarted_host_are_reannounced() {
         let (one, nothing) = (address(Some("a")), BTreeSet::new());
         let list = core::slice::from_ref(&one);
-        let mut owner = Owner::default();
+        let mut owner = AddressOwnership::default();
         owner.resume(one.address);
-        let hosts = [host("a", true), Candidate { claims: Some(&nothing), ..host("b", false) }];
+        let hosts = [host("a", true), HostCandidate { claims: Some(&nothing), ..host("b", false) }];
         let mut announced = |begins_anew| {
             if begins_anew {
                 owner.begins_anew("b");
@@ -434,7 +437,7 @@ mod tests {
     #[test]
     fn the_weights_share_addresses_out_and_only_a_lost_hosts_addresses_move() {
         let names: Vec<String> = (0..5).map(|i| format!("web{i}")).collect();
-        let hosts: Vec<Candidate<'_>> = names.iter().map(|name| host(name, false)).collect();
+        let hosts: Vec<HostCandidate<'_>> = names.iter().map(|name| host(name, false)).collect();
         let mut had = BTreeMap::<&str, usize>::new();
         for last in 0..200 {
             let one = Publishable { address: [192, 0, 2, last].into(), publisher: None };

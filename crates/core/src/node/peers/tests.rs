@@ -18,7 +18,7 @@ fn address(last: u8) -> IpAddr {
 }
 
 /// The settings of host `name` of these; `web1` publishes .101 and so on, and .100 is anybody's.
-fn settings(name: &str, hosts: &[&str]) -> Settings {
+fn settings(name: &str, hosts: &[&str]) -> PeerSettings {
     let hosts: Vec<HostSetting> = (1..)
         .zip(hosts)
         .map(|(last, name)| HostSetting { name: name.to_string(), address: [10, 0, 0, last].into() })
@@ -28,7 +28,7 @@ fn settings(name: &str, hosts: &[&str]) -> Settings {
         .map(|(last, host)| Publishable { address: address(last), publisher: Some(host.name.clone()) });
     let mut addresses: Vec<Publishable> = published.collect();
     addresses.push(Publishable { address: address(100), publisher: None });
-    Settings {
+    PeerSettings {
         name: name.to_string(),
         hosts,
         services: vec!["web".to_string(), "dns".to_string()],
@@ -86,18 +86,21 @@ fn two_hosts_know_each_other_after_three_datagrams() {
 }
 
 #[test]
-fn what_a_host_says_of_itself_arrives_and_is_told_soon() {
+fn host_report_arrives_and_changes_are_sent_early() {
     let (mut a, mut b) = acquainted(0);
     let macs = vec![Mac([2, 0, 0, 0, 0, 1])];
     tick(&mut a, 500);
     assert_eq!(a.send_at_ms, 1_000);
-    a.set_own(Own { load: 5, up: 1, draining: 2, macs: macs.clone() });
+    a.set_own(OwnStatus { load: 5, up: 1, draining: 2, macs: macs.clone() });
     assert_eq!(a.send_at_ms, 625);
     pass(&mut b, 625);
     assert!(b.receive(625, &tick(&mut a, 625)).changed);
     let seen = other(&b);
-    assert_eq!((seen.load, seen.up, seen.draining, &seen.macs, seen.heard_ms), (5, 1, 2, &macs, Some(625)));
-    a.set_own(Own { load: 6, up: 1, draining: 2, macs });
+    assert_eq!(
+        (seen.load, seen.up, seen.draining, &seen.macs, seen.received_ms),
+        (5, 1, 2, &macs, Some(625))
+    );
+    a.set_own(OwnStatus { load: 6, up: 1, draining: 2, macs });
     assert_eq!(a.send_at_ms, 1_125);
     assert!(!b.receive(1_125, &tick(&mut a, 1_125)).changed, "a load calls for nothing");
     assert_eq!(other(&b).load, 6);
@@ -110,13 +113,13 @@ fn silence_counts_as_down_and_is_told_once() {
         assert!(!a.tick(now_ms).changed || other(&a).alive);
     }
     let tick = a.tick(SILENCE_MS);
-    assert_eq!(tick.notices, [Notice::Silent { host: "web2".to_string() }]);
+    assert_eq!(tick.notices, [PeerEvent::Silent { host: "web2".to_string() }]);
     assert!(tick.changed && !other(&a).alive);
-    assert!(a.tick(SILENCE_MS + 500).notices.iter().all(|n| !matches!(n, Notice::Silent { .. })));
+    assert!(a.tick(SILENCE_MS + 500).notices.iter().all(|n| !matches!(n, PeerEvent::Silent { .. })));
 }
 
 #[test]
-fn a_replayed_a_late_and_a_misdirected_datagram_change_nothing() {
+fn replayed_late_or_misdirected_datagram_is_ignored() {
     let (mut a, mut b) = acquainted(0);
     let old = tick(&mut b, 500);
     let new = tick(&mut b, 1_000);
@@ -191,7 +194,7 @@ fn a_second_host_of_the_same_name_is_told_of_and_ignored() {
         assert!(other(&a).alive && other(&b).alive);
     }
     assert!(a.counters().refused(Refusal::Namesake) > 10);
-    let told = notices.iter().filter(|n| matches!(n, Notice::Refused { refusal: Refusal::Namesake, .. }));
+    let told = notices.iter().filter(|n| matches!(n, PeerEvent::Refused { refusal: Refusal::Namesake, .. }));
     assert!(told.count() <= 1);
     // when the first is gone, the other one is who it says
     for now_ms in (20_000..24_000).step_by(500) {
@@ -202,7 +205,7 @@ fn a_second_host_of_the_same_name_is_told_of_and_ignored() {
     }
     assert!(other(&a).alive);
     let received = b.receive(24_000, &tick(&mut twin, 24_000));
-    assert!(matches!(&received.notices[..], [Notice::Refused { host: None, refusal: Refusal::Namesake }]));
+    assert!(matches!(&received.notices[..], [PeerEvent::Refused { host: None, refusal: Refusal::Namesake }]));
 }
 
 #[test]
@@ -229,10 +232,10 @@ fn strangers_and_forgers_are_counted_and_told_once() {
 #[test]
 fn another_configuration_counts_as_alive_and_no_more_until_files_agree() {
     let (mut a, mut b) = acquainted(0);
-    b.set_own(Own { load: 7, up: 3, ..Own::default() });
+    b.set_own(OwnStatus { load: 7, up: 3, ..OwnStatus::default() });
     a.receive(500, &tick(&mut b, 500));
-    b.reconfigure(Settings { generation: 2, ..settings("web2", &TWO) }, 600);
-    b.set_own(Own { load: 99, up: 0, draining: 3, macs: vec![Mac([2; 6])] });
+    b.reconfigure(PeerSettings { generation: 2, ..settings("web2", &TWO) }, 600);
+    b.set_own(OwnStatus { load: 99, up: 0, draining: 3, macs: vec![Mac([2; 6])] });
     let mut notices = Vec::new();
     for now_ms in (1_000..10_000).step_by(500) {
         b.receive(now_ms, &tick(&mut a, now_ms));
@@ -242,19 +245,19 @@ fn another_configuration_counts_as_alive_and_no_more_until_files_agree() {
     assert!(seen.alive && seen.generation_differs && seen.ready);
     assert_eq!((seen.load, seen.up, seen.draining, seen.macs), (7, 3, 0, vec![Mac([2; 6])]));
     assert!(a.counters().refused(Refusal::Generation) > 10);
-    assert_eq!(notices, [Notice::Differs { host: "web2".to_string(), generation: 2 }]);
+    assert_eq!(notices, [PeerEvent::Differs { host: "web2".to_string(), generation: 2 }]);
     assert!(notices[0].to_string().starts_with("host web2 runs another configuration (generation 00"));
 
-    a.reconfigure(Settings { generation: 2, ..settings("web1", &TWO) }, 10_000);
+    a.reconfigure(PeerSettings { generation: 2, ..settings("web1", &TWO) }, 10_000);
     let agrees = a.receive(10_000, &tick(&mut b, 10_000)).notices;
-    assert_eq!(agrees, [Notice::Agrees { host: "web2".to_string() }]);
+    assert_eq!(agrees, [PeerEvent::Agrees { host: "web2".to_string() }]);
     assert_eq!((other(&a).load, other(&a).draining), (99, 3));
 }
 
 #[test]
 fn another_version_counts_as_alive_and_its_body_is_not_read() {
     let (mut a, mut b) = acquainted(0);
-    b.set_own(Own { up: 3, ..Own::default() });
+    b.set_own(OwnStatus { up: 3, ..OwnStatus::default() });
     a.receive(500, &tick(&mut b, 500));
     b.receive(500, &tick(&mut a, 500));
     let mut foreign = |b: &mut Peers, now_ms, version| {
@@ -268,8 +271,8 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
         said.len() == 1 && said[0].starts_with(names) && said[0].ends_with("upgrade this node"),
         "{said:?}"
     );
-    assert!(received.changed && foreign(&mut b, 3_300, 2) == Received::default(), "told once");
-    assert!(!a.tick(3_500).notices.contains(&Notice::Silent { host: "web2".to_string() }));
+    assert!(received.changed && foreign(&mut b, 3_300, 2) == DatagramEffect::default(), "told once");
+    assert!(!a.tick(3_500).notices.contains(&PeerEvent::Silent { host: "web2".to_string() }));
     assert!(other(&a).alive && other(&a).up == 3 && other(&a).generation_differs);
     let version = Refusal::Version { theirs: 2, ours: VERSION };
     assert_eq!((a.counters().refused(version), other(&a).refused), (2, Some(version)));
@@ -294,16 +297,16 @@ fn why_a_host_is_not_heard_is_known_as_far_as_can_be_told() {
 }
 
 #[test]
-fn a_reload_keeps_what_is_known_under_the_services_new_places() {
+fn reload_keeps_reports_under_new_service_numbers() {
     let (mut a, mut b) = acquainted(0);
-    b.set_own(Own { up: 0b10, draining: 0b01, ..Own::default() });
+    b.set_own(OwnStatus { up: 0b10, draining: 0b01, ..OwnStatus::default() });
     a.receive(500, &tick(&mut b, 500));
     let mut new = settings("web1", &TWO);
     new.services = ["dns", "new", "web"].map(ToString::to_string).to_vec();
     new.addresses.retain(|one| one.address != address(101));
     a.owner.resume(address(101));
     let lost = a.reconfigure(new, 600);
-    assert_eq!(lost, [Notice::Released { address: address(101), to: None }]);
+    assert_eq!(lost, [PeerEvent::Released { address: address(101), to: None }]);
     assert_eq!((other(&a).up, other(&a).draining), (0b001, 0b100));
     a.reconfigure(settings("web1", &["web1"]), 700);
     assert_eq!(a.hosts().len(), 1);
@@ -320,7 +323,7 @@ fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
     a.resume(0, [("web2", 3), ("gone", 1)].into_iter(), &BTreeSet::from([address(101), address(7)]));
     assert_eq!(a.owned(), &BTreeSet::from([address(101)]));
     let (own, seen) = (a.hosts().remove(0), other(&a));
-    assert!(own.ready && seen.alive && seen.ready && seen.heard_ms.is_none());
+    assert!(own.ready && seen.alive && seen.ready && seen.received_ms.is_none());
     assert_eq!(seen.up, 3);
     assert_eq!(
         a.tick(0).claimed,
@@ -333,7 +336,7 @@ fn a_resumed_host_takes_part_at_once_and_counts_on_the_others_for_a_while() {
 
 /// As while its programs are loaded: what others have said meanwhile still waits.
 #[test]
-fn a_host_that_stood_still_hears_the_others_before_it_concludes_anything() {
+fn paused_host_receives_reports_before_timing_out_peers() {
     let (mut a, mut b) = acquainted(0);
     pass(&mut b, 4 * SILENCE_MS);
     let late_ms = b.next_at();
@@ -374,11 +377,11 @@ fn a_host_takes_part_once_the_ring_of_the_others_is_in_force() {
 }
 
 #[test]
-fn who_left_and_comes_back_is_told_of() {
+fn returning_host_is_reported() {
     let (mut a, mut b) = acquainted(0);
     a.receive(500, &tick(&mut b, 500));
     let (_, end) = b.leave(600).remove(0);
-    assert_eq!(a.receive(600, &end).notices, [Notice::Left { host: "web2".to_string() }]);
+    assert_eq!(a.receive(600, &end).notices, [PeerEvent::Left { host: "web2".to_string() }]);
     // It starts anew before anybody has missed it.
     let mut b = host("web2", 33, 700);
     let mut notices = Vec::new();
@@ -396,22 +399,22 @@ fn who_left_and_comes_back_is_told_of() {
             }
         }
     }
-    let back = |notice: &&Notice| matches!(notice, Notice::Returned { host } if host == "web2");
+    let back = |notice: &&PeerEvent| matches!(notice, PeerEvent::Returned { host } if host == "web2");
     assert_eq!(notices.iter().filter(back).count(), 1, "{notices:?}");
 }
 
 #[test]
-fn who_leaves_is_followed_at_once() {
+fn leaving_host_takes_effect_at_once() {
     let (mut a, mut b) = acquainted(0);
     a.receive(500, &tick(&mut b, 500));
     let (_, end) = b.leave(600).remove(0);
     let received = a.receive(600, &end);
     assert!(received.changed);
-    assert_eq!(received.notices, [Notice::Left { host: "web2".to_string() }]);
+    assert_eq!(received.notices, [PeerEvent::Left { host: "web2".to_string() }]);
     let mut claimed = Vec::new();
     for now_ms in (600..1_600).step_by(100) {
         claimed.extend(a.tick(now_ms).claimed);
-        assert!(b.tick(now_ms).asks.is_empty(), "it wants nothing any more");
+        assert!(b.tick(now_ms).probes.is_empty(), "it wants nothing any more");
     }
     assert_eq!(claimed.into_iter().collect::<BTreeSet<_>>().len(), 3);
     assert_eq!(a.owned().len(), 3);

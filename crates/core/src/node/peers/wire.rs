@@ -17,20 +17,20 @@ pub const MAGIC: [u8; 4] = *b"EVNR";
 /// The version written here; see [`Body::Foreign`].
 pub const VERSION: u8 = 1;
 /// Length of a datagram of [`VERSION`], in bytes.
-pub const LEN: usize = size_of::<Prefix>() + size_of::<Fields>() + TAG_LEN;
+pub const LEN: usize = size_of::<DatagramPrefix>() + size_of::<ReportFields>() + TAG_LEN;
 /// The most MACs that a host tells of.
 pub const MACS_MAX: usize = 8;
 
 /// The only kind of datagram so far.
 const KIND_REPORT: u8 = 1;
-/// In [`Fields::flags`]: the host takes part.
+/// In [`ReportFields::flags`]: the host takes part.
 const FLAG_READY: u8 = 1;
 const FLAG_ACCOMPANIED: u8 = 2;
 
 /// What all versions share.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Prefix {
+struct DatagramPrefix {
     magic: [u8; 4],
     version: u8,
     kind: u8,
@@ -43,7 +43,7 @@ struct Prefix {
 /// What this version says after the prefix.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Fields {
+struct ReportFields {
     generation: U64,
     load: U32,
     flags: u8,
@@ -74,7 +74,7 @@ pub struct Datagram {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Of [`VERSION`].
-    Report(Report),
+    Report(HostReport),
     /// Of another version: the sender lives, no more is known.
     Foreign {
         /// Which one.
@@ -84,7 +84,7 @@ pub enum Body {
 
 /// What a host says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Report {
+pub struct HostReport {
     /// Digest of its configuration. What follows means something only to hosts that have the same.
     pub generation: u64,
     /// Sessions being served there.
@@ -121,12 +121,12 @@ impl Datagram {
     /// The bytes to send. MACs beyond [`MACS_MAX`] are left out; what is of another version has no body.
     pub fn write(&self, key: &Key) -> Vec<u8> {
         let (version, fields) = match &self.body {
-            Body::Report(report) => (VERSION, Some(Fields::of(report))),
+            Body::Report(report) => (VERSION, Some(ReportFields::of(report))),
             Body::Foreign { version } => (*version, None),
         };
         let body = fields.as_ref().map(IntoBytes::as_bytes).unwrap_or_default();
-        let length = size_of::<Prefix>() + body.len() + TAG_LEN;
-        let prefix = Prefix {
+        let length = size_of::<DatagramPrefix>() + body.len() + TAG_LEN;
+        let prefix = DatagramPrefix {
             magic: MAGIC,
             version,
             kind: KIND_REPORT,
@@ -147,7 +147,7 @@ impl Datagram {
     /// [`ReadError::Malformed`] also for what is authentic but breaks the rules of its version.
     pub fn read(bytes: &[u8], key: &Key) -> Result<Datagram, ReadError> {
         let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
-        let (prefix, body) = Prefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
+        let (prefix, body) = DatagramPrefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
         if prefix.magic != MAGIC || usize::from(prefix.length.get()) != bytes.len() {
             return Err(ReadError::Malformed);
         }
@@ -157,7 +157,7 @@ impl Datagram {
         let body = match prefix.version {
             VERSION if prefix.kind != KIND_REPORT => return Err(ReadError::Malformed),
             VERSION => {
-                Body::Report(Fields::ref_from_bytes(body).map_err(|_| ReadError::Malformed)?.report()?)
+                Body::Report(ReportFields::ref_from_bytes(body).map_err(|_| ReadError::Malformed)?.report()?)
             }
             version => Body::Foreign { version },
         };
@@ -171,13 +171,13 @@ impl Datagram {
     }
 }
 
-impl Fields {
-    fn of(report: &Report) -> Fields {
+impl ReportFields {
+    fn of(report: &HostReport) -> ReportFields {
         let mut macs = [Mac::default(); MACS_MAX];
         for (place, mac) in macs.iter_mut().zip(&report.macs) {
             *place = *mac;
         }
-        Fields {
+        ReportFields {
             generation: report.generation.into(),
             load: report.load.into(),
             flags: if report.ready { FLAG_READY } else { 0 }
@@ -191,9 +191,9 @@ impl Fields {
         }
     }
 
-    fn report(&self) -> Result<Report, ReadError> {
+    fn report(&self) -> Result<HostReport, ReadError> {
         let macs = self.macs.get(..usize::from(self.macs_len)).ok_or(ReadError::Malformed)?;
-        Ok(Report {
+        Ok(HostReport {
             generation: self.generation.get(),
             load: self.load.get(),
             ready: self.flags & FLAG_READY != 0,
@@ -216,7 +216,7 @@ mod tests {
 
     fn sample() -> Datagram {
         let macs = (1..=3).map(|last| Mac([2, 0, 0, 0, 0, last])).collect();
-        let body = Report {
+        let body = HostReport {
             generation: 5,
             load: 77,
             ready: true,
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn the_layout_is_the_documented_one() {
         let bytes = sample().write(&KEY);
-        assert_eq!((size_of::<Prefix>(), bytes.len(), LEN), (56, 160, 160));
+        assert_eq!((size_of::<DatagramPrefix>(), bytes.len(), LEN), (56, 160, 160));
         assert_eq!(bytes[..8], *b"EVNR\x01\x01\x00\xa0");
         assert_eq!(bytes[64..70], [0, 0, 0, 77, 1, 3]);
         assert_eq!(bytes[79], 0b101);
@@ -282,13 +282,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn datagrams_round_trip(
             numbers in any::<[u64; 6]>(), bits in any::<[u64; 4]>(), load: u32, (ready, accompanied) in any::<(bool, bool)>(),
             macs in prop::collection::vec(any::<[u8; 6]>(), 0..12),
         ) {
             let macs: Vec<Mac> = macs.into_iter().map(Mac).filter(|mac| mac.is_unicast()).collect();
             let [generation, up, draining, owned] = bits;
-            let mut report = Report { generation, load, ready, accompanied, up, draining, owned, macs };
+            let mut report = HostReport { generation, load, ready, accompanied, up, draining, owned, macs };
             let mut datagram = Datagram {
                 sender: numbers[0],
                 receiver: numbers[1],

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn multipliers_are_in_range_whatever_the_seed() {
+    fn multipliers_are_in_range_for_any_seed() {
         let p = u64::from(PRIME);
         for seed in [0, 1, 2, p - 4, p - 3, p - 2, p - 1, p, p + 1, u64::MAX] {
             let HashKey([first, second]) = HashKey::new(Seed(seed, !seed));

@@ -2,27 +2,27 @@
 //!
 //! Stricter than servers are: where two of them could disagree about the path or the host, it is odd.
 
-use super::{Asked, Class, HOST_MAX, METHOD_MAX, Why, is_name_byte, is_v6_byte};
+use super::{HOST_MAX, METHOD_MAX, PuntReason, RequestClass, RequestKey, is_name_byte, is_v6_byte};
 
 const VERSION: &[u8] = b"HTTP/1.";
-/// A header's name as [`Head::name`] has it.
+/// A header's name as [`HeadParser::name`] has it.
 const HOST: u64 = u32::from_be_bytes(*b"host") as u64;
 
 /// Reads a head of at most `limit` bytes, its blank line included.
-pub(super) fn read(payload: &[u8], limit: usize) -> Result<Asked<'_>, Why> {
-    let mut head = Head::new();
+pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntReason> {
+    let mut head = HeadParser::new();
     for (at, byte) in payload.iter().copied().take(limit).enumerate() {
-        head.state = head.step(at, byte).ok_or(Why::Odd)?;
-        if head.state == State::Done {
-            return Ok(head.asked(payload));
+        head.state = head.step(at, byte).ok_or(PuntReason::Odd)?;
+        if head.state == HeadState::Done {
+            return Ok(head.key(payload));
         }
     }
-    Err(if payload.len() < limit { Why::Incomplete } else { Why::Odd })
+    Err(if payload.len() < limit { PuntReason::Incomplete } else { PuntReason::Odd })
 }
 
 /// What the next byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum HeadState {
     Method,
     /// The target's first byte.
     Target,
@@ -51,7 +51,7 @@ enum State {
 
 /// What a path's last segment is, as far as it has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Segment {
+enum PathSegment {
     Empty,
     Dot,
     Dots,
@@ -59,12 +59,12 @@ enum Segment {
 }
 
 /// What was seen so far. Places are offsets from the first byte.
-struct Head {
-    state: State,
+struct HeadParser {
+    state: HeadState,
     /// Where the method ends; the path begins behind the space that follows.
     method_end: usize,
     path_end: usize,
-    segment: Segment,
+    segment: PathSegment,
     /// Bytes of [`VERSION`] that were met.
     version: usize,
     /// HTTP/1.0, which needs no host (RFC 9112, section 3.2).
@@ -78,13 +78,13 @@ struct Head {
     dot: bool,
 }
 
-impl Head {
-    fn new() -> Head {
-        Head {
-            state: State::Method,
+impl HeadParser {
+    fn new() -> HeadParser {
+        HeadParser {
+            state: HeadState::Method,
             method_end: 0,
             path_end: 0,
-            segment: Segment::Empty,
+            segment: PathSegment::Empty,
             version: 0,
             old: false,
             name: 0,
@@ -94,11 +94,11 @@ impl Head {
         }
     }
 
-    fn asked<'a>(&self, payload: &'a [u8]) -> Asked<'a> {
+    fn key<'a>(&self, payload: &'a [u8]) -> RequestKey<'a> {
         let part = |from, to| payload.get(from..to).unwrap_or_default();
         let method = part(0, self.method_end);
-        Asked {
-            class: Class::of(method),
+        RequestKey {
+            class: RequestClass::of(method),
             host: part(self.host, self.host_end),
             path: part(self.method_end + 1, self.path_end),
             method,
@@ -106,38 +106,42 @@ impl Head {
     }
 
     /// What follows this byte, or nothing if it makes the head odd.
-    fn step(&mut self, at: usize, byte: u8) -> Option<State> {
+    fn step(&mut self, at: usize, byte: u8) -> Option<HeadState> {
         match self.state {
-            State::Method | State::Target | State::Query | State::Version => self.request_line(at, byte),
-            State::Path => self.path(at, byte),
-            State::Cr => (byte == b'\r').then_some(State::Lf),
-            State::Lf => (byte == b'\n').then_some(State::LineStart),
-            State::LineStart | State::Name | State::Value => self.header(byte),
-            State::BeforeHost | State::HostName | State::HostV6 => self.host(at, byte),
-            State::AfterV6 | State::Colon | State::Port | State::AfterHost => self.after_host(byte),
-            State::LastLf => (byte == b'\n').then_some(State::Done),
-            State::Done => None,
+            HeadState::Method | HeadState::Target | HeadState::Query | HeadState::Version => {
+                self.request_line(at, byte)
+            }
+            HeadState::Path => self.path(at, byte),
+            HeadState::Cr => (byte == b'\r').then_some(HeadState::Lf),
+            HeadState::Lf => (byte == b'\n').then_some(HeadState::LineStart),
+            HeadState::LineStart | HeadState::Name | HeadState::Value => self.header(byte),
+            HeadState::BeforeHost | HeadState::HostName | HeadState::HostV6 => self.host(at, byte),
+            HeadState::AfterV6 | HeadState::Colon | HeadState::Port | HeadState::AfterHost => {
+                self.after_host(byte)
+            }
+            HeadState::LastLf => (byte == b'\n').then_some(HeadState::Done),
+            HeadState::Done => None,
         }
     }
 
-    fn request_line(&mut self, at: usize, byte: u8) -> Option<State> {
+    fn request_line(&mut self, at: usize, byte: u8) -> Option<HeadState> {
         match (self.state, byte) {
-            (State::Method, b'A'..=b'Z') if at < METHOD_MAX => Some(State::Method),
-            (State::Method, b' ') if at > 0 => {
+            (HeadState::Method, b'A'..=b'Z') if at < METHOD_MAX => Some(HeadState::Method),
+            (HeadState::Method, b' ') if at > 0 => {
                 self.method_end = at;
-                Some(State::Target)
+                Some(HeadState::Target)
             }
             // only the origin form (RFC 9112, section 3.2.1): others name a host of their own, or none
-            (State::Target, b'/') => Some(State::Path),
-            (State::Query, b' ') => Some(State::Version),
-            (State::Query, 0x21..=0x7e) => Some(State::Query),
-            (State::Version, b'0' | b'1') if self.version == VERSION.len() => {
+            (HeadState::Target, b'/') => Some(HeadState::Path),
+            (HeadState::Query, b' ') => Some(HeadState::Version),
+            (HeadState::Query, 0x21..=0x7e) => Some(HeadState::Query),
+            (HeadState::Version, b'0' | b'1') if self.version == VERSION.len() => {
                 self.old = byte == b'0';
-                Some(State::Cr)
+                Some(HeadState::Cr)
             }
-            (State::Version, _) if VERSION.get(self.version) == Some(&byte) => {
+            (HeadState::Version, _) if VERSION.get(self.version) == Some(&byte) => {
                 self.version += 1;
-                Some(State::Version)
+                Some(HeadState::Version)
             }
             _ => None,
         }
@@ -145,82 +149,84 @@ impl Head {
 
     /// A path that is normal already, so that whoever normalises it gets the same one (RFC 3986, section 6.2.2):
     /// nothing encoded, no dot segments, no empty ones. Some servers take `#` for the path's end.
-    fn path(&mut self, at: usize, byte: u8) -> Option<State> {
-        let dotted = matches!(self.segment, Segment::Dot | Segment::Dots);
+    fn path(&mut self, at: usize, byte: u8) -> Option<HeadState> {
+        let dotted = matches!(self.segment, PathSegment::Dot | PathSegment::Dots);
         match byte {
             b'?' | b' ' if !dotted => {
                 self.path_end = at;
-                return Some(if byte == b'?' { State::Query } else { State::Version });
+                return Some(if byte == b'?' { HeadState::Query } else { HeadState::Version });
             }
-            b'/' if self.segment == Segment::Named => self.segment = Segment::Empty,
+            b'/' if self.segment == PathSegment::Named => self.segment = PathSegment::Empty,
             b'.' => {
                 self.segment = match self.segment {
-                    Segment::Empty => Segment::Dot,
-                    Segment::Dot => Segment::Dots,
-                    Segment::Dots | Segment::Named => Segment::Named,
+                    PathSegment::Empty => PathSegment::Dot,
+                    PathSegment::Dot => PathSegment::Dots,
+                    PathSegment::Dots | PathSegment::Named => PathSegment::Named,
                 }
             }
             b'/' | b'?' | b'%' | b'#' => return None,
-            0x21..=0x7e => self.segment = Segment::Named,
+            0x21..=0x7e => self.segment = PathSegment::Named,
             _ => return None,
         }
-        Some(State::Path)
+        Some(HeadState::Path)
     }
 
     /// The blank line, a header's name, or a value that doesn't matter.
-    fn header(&mut self, byte: u8) -> Option<State> {
+    fn header(&mut self, byte: u8) -> Option<HeadState> {
         match (self.state, byte) {
-            (State::LineStart, b'\r') => (self.old || self.host_end > 0).then_some(State::LastLf),
-            (State::LineStart, b':') => None,
-            (State::Name, b':') if self.name == HOST => (self.host_end == 0).then_some(State::BeforeHost),
-            (State::Name, b':') => Some(State::Value),
-            // neither a space before the colon nor a folded line (RFC 9112, section 5): servers differ on them
-            (State::LineStart | State::Name, 0x21..=0x7e) => {
-                let before = if self.state == State::Name { self.name << 8 } else { 0 };
-                self.name = before | u64::from(byte | 0x20);
-                Some(State::Name)
+            (HeadState::LineStart, b'\r') => (self.old || self.host_end > 0).then_some(HeadState::LastLf),
+            (HeadState::LineStart, b':') => None,
+            (HeadState::Name, b':') if self.name == HOST => {
+                (self.host_end == 0).then_some(HeadState::BeforeHost)
             }
-            (State::Value, b'\r') => Some(State::Lf),
-            (State::Value, b'\t' | 0x20..=0x7e | 0x80..) => Some(State::Value),
+            (HeadState::Name, b':') => Some(HeadState::Value),
+            // neither a space before the colon nor a folded line (RFC 9112, section 5): servers differ on them
+            (HeadState::LineStart | HeadState::Name, 0x21..=0x7e) => {
+                let before = if self.state == HeadState::Name { self.name << 8 } else { 0 };
+                self.name = before | u64::from(byte | 0x20);
+                Some(HeadState::Name)
+            }
+            (HeadState::Value, b'\r') => Some(HeadState::Lf),
+            (HeadState::Value, b'\t' | 0x20..=0x7e | 0x80..) => Some(HeadState::Value),
             _ => None,
         }
     }
 
-    fn host(&mut self, at: usize, byte: u8) -> Option<State> {
+    fn host(&mut self, at: usize, byte: u8) -> Option<HeadState> {
         match (self.state, byte) {
-            (State::BeforeHost, b' ' | b'\t') => return Some(State::BeforeHost),
-            (State::BeforeHost, b'[') => {
+            (HeadState::BeforeHost, b' ' | b'\t') => return Some(HeadState::BeforeHost),
+            (HeadState::BeforeHost, b'[') => {
                 self.host = at;
-                return Some(State::HostV6);
+                return Some(HeadState::HostV6);
             }
-            (State::BeforeHost, _) if is_name_byte(byte) => self.host = at,
-            (State::HostName, _) if is_name_byte(byte) => {}
-            (State::HostName, _) if !self.dot => {
+            (HeadState::BeforeHost, _) if is_name_byte(byte) => self.host = at,
+            (HeadState::HostName, _) if is_name_byte(byte) => {}
+            (HeadState::HostName, _) if !self.dot => {
                 self.host_end = at;
                 return self.after_host(byte);
             }
-            (State::HostV6, b']') if at > self.host + 1 => {
+            (HeadState::HostV6, b']') if at > self.host + 1 => {
                 self.host_end = at + 1;
-                return (at - self.host < HOST_MAX).then_some(State::AfterV6);
+                return (at - self.host < HOST_MAX).then_some(HeadState::AfterV6);
             }
-            (State::HostV6, _) if is_v6_byte(byte) => {
-                return (at - self.host < HOST_MAX).then_some(State::HostV6);
+            (HeadState::HostV6, _) if is_v6_byte(byte) => {
+                return (at - self.host < HOST_MAX).then_some(HeadState::HostV6);
             }
             _ => return None,
         }
         // "example.com." is another spelling of "example.com"
         self.dot = byte == b'.';
-        (at - self.host < HOST_MAX).then_some(State::HostName)
+        (at - self.host < HOST_MAX).then_some(HeadState::HostName)
     }
 
     /// A port, and white space at the end. At `HostName` it is the byte that ends the name.
-    fn after_host(&mut self, byte: u8) -> Option<State> {
+    fn after_host(&mut self, byte: u8) -> Option<HeadState> {
         match (self.state, byte) {
-            (State::HostName | State::AfterV6, b':') => Some(State::Colon),
-            (State::Colon | State::Port, b'0'..=b'9') => Some(State::Port),
-            (State::Colon, _) => None,
-            (_, b' ' | b'\t') => Some(State::AfterHost),
-            (_, b'\r') => Some(State::Lf),
+            (HeadState::HostName | HeadState::AfterV6, b':') => Some(HeadState::Colon),
+            (HeadState::Colon | HeadState::Port, b'0'..=b'9') => Some(HeadState::Port),
+            (HeadState::Colon, _) => None,
+            (_, b' ' | b'\t') => Some(HeadState::AfterHost),
+            (_, b'\r') => Some(HeadState::Lf),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-use super::{Asked, Class, HOST_MAX, Why, is_name_byte};
+use super::{HOST_MAX, PuntReason, RequestClass, RequestKey, is_name_byte};
 
 /// A record of the handshake (RFC 8446, section 5.1).
 pub(super) const HANDSHAKE: u8 = 0x16;
@@ -27,7 +27,7 @@ const SERVER_NAME: usize = 0;
 const HOST_NAME: u8 = 0;
 
 /// Reads a hello that is whole in one record of at most `limit` bytes. A name comes without a path and a method.
-pub(super) fn read(payload: &[u8], limit: usize) -> Result<Asked<'_>, Why> {
+pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntReason> {
     let mut hello = message(payload, limit)?;
     hello.take(VERSION_AND_RANDOM)?;
     let session_id = hello.u8()?;
@@ -39,11 +39,11 @@ pub(super) fn read(payload: &[u8], limit: usize) -> Result<Asked<'_>, Why> {
     hello.take(compression.into())?;
     // until TLS 1.2 a hello could do without extensions (RFC 5246, section 7.4.1.2)
     let host = if hello.is_over() { &[] } else { extensions(&mut hello)? };
-    Ok(Asked { class: Class::Hello, host, path: &[], method: &[] })
+    Ok(RequestKey { class: RequestClass::Hello, host, path: &[], method: &[] })
 }
 
 /// The inside of the message that the record is to hold, the whole of it and nothing else.
-fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, Why> {
+fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, PuntReason> {
     let mut cursor = Cursor { payload, at: 0, end: RECORD_HEADER };
     odd_unless(cursor.u8()? == HANDSHAKE)?;
     odd_unless(cursor.u8()? == MAJOR)?;
@@ -51,15 +51,15 @@ fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, Why> {
     cursor.u8()?;
     let record_len = cursor.u16()?;
     if (1..MESSAGE_HEADER).contains(&record_len) {
-        return Err(Why::Split);
+        return Err(PuntReason::Split);
     }
     cursor.end = RECORD_HEADER + record_len;
     odd_unless(cursor.end <= limit.min(HELLO_MAX))?;
     odd_unless(cursor.u8()? == CLIENT_HELLO)?;
     let len = usize::from(cursor.u8()?) << 16 | cursor.u16()?;
     match (cursor.at + len).cmp(&cursor.end) {
-        Ordering::Greater => Err(Why::Split),
-        Ordering::Less => Err(Why::Odd),
+        Ordering::Greater => Err(PuntReason::Split),
+        Ordering::Less => Err(PuntReason::Odd),
         Ordering::Equal => Ok(cursor),
     }
 }
@@ -68,12 +68,12 @@ fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, Why> {
 ///
 /// # Errors
 /// Why there is none: it isn't whole yet, or odd.
-pub fn joined(payload: &[u8]) -> Result<Vec<u8>, Why> {
+pub fn joined(payload: &[u8]) -> Result<Vec<u8>, PuntReason> {
     let (mut message, mut rest) = (Vec::new(), payload);
     loop {
         odd_unless(rest.first().is_none_or(|kind| *kind == HANDSHAKE))?;
         odd_unless(rest.get(1).is_none_or(|major| *major == MAJOR))?;
-        let (header, behind) = rest.split_first_chunk::<RECORD_HEADER>().ok_or(Why::Incomplete)?;
+        let (header, behind) = rest.split_first_chunk::<RECORD_HEADER>().ok_or(PuntReason::Incomplete)?;
         let record_len = usize::from(u16::from_be_bytes([header[3], header[4]]));
         odd_unless((1..=RECORD_MAX).contains(&record_len))?;
         message.extend_from_slice(behind.get(..record_len).unwrap_or(behind));
@@ -85,12 +85,12 @@ pub fn joined(payload: &[u8]) -> Result<Vec<u8>, Why> {
                 return Ok([&[HANDSHAKE, MAJOR, 1, high, low][..], &message].concat());
             }
         }
-        rest = behind.get(record_len..).ok_or(Why::Incomplete)?;
+        rest = behind.get(record_len..).ok_or(PuntReason::Incomplete)?;
     }
 }
 
 /// The server's name among all extensions, which fill the rest; empty if it is none of them.
-fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], Why> {
+fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], PuntReason> {
     let len = hello.u16()?;
     odd_unless(hello.at + len == hello.end)?;
     let mut host = None;
@@ -107,7 +107,7 @@ fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], Why> {
 }
 
 /// The one name of the list that the extension of `len` bytes is.
-fn server_name<'a>(hello: &mut Cursor<'a>, len: usize) -> Result<&'a [u8], Why> {
+fn server_name<'a>(hello: &mut Cursor<'a>, len: usize) -> Result<&'a [u8], PuntReason> {
     let end = hello.at + len;
     odd_unless(hello.u16()? + 2 == len)?;
     odd_unless(hello.u8()? == HOST_NAME)?;
@@ -119,8 +119,8 @@ fn server_name<'a>(hello: &mut Cursor<'a>, len: usize) -> Result<&'a [u8], Why> 
     Ok(name)
 }
 
-fn odd_unless(good: bool) -> Result<(), Why> {
-    if good { Ok(()) } else { Err(Why::Odd) }
+fn odd_unless(good: bool) -> Result<(), PuntReason> {
+    if good { Ok(()) } else { Err(PuntReason::Odd) }
 }
 
 /// Bytes up to an end that they claim themselves and that may not have come yet.
@@ -131,20 +131,20 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Why> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], PuntReason> {
         let end = self.at + len;
         odd_unless(end <= self.end)?;
-        let bytes = self.payload.get(self.at..end).ok_or(Why::Incomplete)?;
+        let bytes = self.payload.get(self.at..end).ok_or(PuntReason::Incomplete)?;
         self.at = end;
         Ok(bytes)
     }
 
-    fn u8(&mut self) -> Result<u8, Why> {
+    fn u8(&mut self) -> Result<u8, PuntReason> {
         let bytes = self.take(1)?;
-        bytes.first().copied().ok_or(Why::Incomplete)
+        bytes.first().copied().ok_or(PuntReason::Incomplete)
     }
 
-    fn u16(&mut self) -> Result<usize, Why> {
+    fn u16(&mut self) -> Result<usize, PuntReason> {
         let (high, low) = (self.u8()?, self.u8()?);
         Ok(u16::from_be_bytes([high, low]).into())
     }

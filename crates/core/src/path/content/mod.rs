@@ -18,7 +18,7 @@ mod tests;
 pub use hash::{ANY, EXACT, HashKey, PART, PRESENT, PRIME, RouteKey};
 pub use hello::{HELLO_MAX, joined};
 pub use pattern::{HostPattern, PathPattern, PatternError};
-pub use routes::{Found, NO_ROUTE, ROUTES_MAX, Route, RouteEntry, Routes};
+pub use routes::{NO_ROUTE, ROUTES_MAX, RouteEntry, RouteMatch, RoutePattern, Routes};
 
 /// Bytes of a request's head or of a hello that are looked at. A longer one is asked about.
 pub const READ_MAX: usize = 2_048;
@@ -32,13 +32,13 @@ pub const PATH_DEPTH_MAX: usize = 16;
 pub const METHOD_MAX: usize = 16;
 /// Bytes that are looked at for where a later request begins.
 pub const LATER_MAX: usize = 256;
-/// Places in a [`RouteEntry`]: one for each [`Class`], and one to spare.
+/// Places in a [`RouteEntry`]: one for each [`RequestClass`], and one to spare.
 pub const CLASSES: usize = 8;
 
 /// The methods that routes tell apart without asking, and hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Class {
+pub enum RequestClass {
     /// `GET`.
     Get = 0,
     /// `HEAD`.
@@ -55,29 +55,36 @@ pub enum Class {
     Hello = 6,
 }
 
-impl Class {
+impl RequestClass {
     /// All of them.
-    pub const ALL: [Class; 7] =
-        [Class::Get, Class::Head, Class::Post, Class::Put, Class::Delete, Class::Other, Class::Hello];
+    pub const ALL: [RequestClass; 7] = [
+        RequestClass::Get,
+        RequestClass::Head,
+        RequestClass::Post,
+        RequestClass::Put,
+        RequestClass::Delete,
+        RequestClass::Other,
+        RequestClass::Hello,
+    ];
 
     /// That of a method, whose case counts (RFC 9110, section 9.1).
-    pub fn of(method: &[u8]) -> Class {
+    pub fn of(method: &[u8]) -> RequestClass {
         match method {
-            b"GET" => Class::Get,
-            b"HEAD" => Class::Head,
-            b"POST" => Class::Post,
-            b"PUT" => Class::Put,
-            b"DELETE" => Class::Delete,
-            _ => Class::Other,
+            b"GET" => RequestClass::Get,
+            b"HEAD" => RequestClass::Head,
+            b"POST" => RequestClass::Post,
+            b"PUT" => RequestClass::Put,
+            b"DELETE" => RequestClass::Delete,
+            _ => RequestClass::Other,
         }
     }
 }
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct RequestKey<'a> {
     /// Its method's class.
-    pub class: Class,
+    pub class: RequestClass,
     /// The host as it was sent, in whatever case, without the port. Empty if none was named.
     pub host: &'a [u8],
     /// The path, without a query. Empty for a hello.
@@ -88,16 +95,16 @@ pub struct Asked<'a> {
 
 /// What the first bytes of a connection say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading<'a> {
+pub enum ContentParse<'a> {
     /// A request or hello that leaves no doubt.
-    Asked(Asked<'a>),
+    Request(RequestKey<'a>),
     /// One that isn't decided here.
-    Ask(Why),
+    Punt(PuntReason),
 }
 
 /// Why something isn't decided here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum PuntReason {
     /// Nothing is wrong with it; more bytes may complete it.
     Incomplete,
     /// Malformed, ambiguous, too long or of no known kind. Whatever follows, it stays so.
@@ -141,19 +148,19 @@ fn may_be_line(line: &[u8], target: usize) -> bool {
 }
 
 /// Reads the first bytes that a client sends, as the data plane does. What follows the head or the hello doesn't count.
-pub fn read(payload: &[u8]) -> Reading<'_> {
+pub fn read(payload: &[u8]) -> ContentParse<'_> {
     read_within(payload, READ_MAX)
 }
 
 /// The same for heads and hellos of up to `limit` bytes: for application space, where there is room for them. No hello
 /// is longer than [`HELLO_MAX`].
-pub fn read_within(payload: &[u8], limit: usize) -> Reading<'_> {
+pub fn read_within(payload: &[u8], limit: usize) -> ContentParse<'_> {
     let read = match payload.first() {
-        None => Err(Why::Incomplete),
+        None => Err(PuntReason::Incomplete),
         Some(&hello::HANDSHAKE) => hello::read(payload, limit),
         Some(_) => head::read(payload, limit),
     };
-    read.map_or_else(Reading::Ask, Reading::Asked)
+    read.map_or_else(ContentParse::Punt, ContentParse::Request)
 }
 
 /// What a host's name is made of: the letters, digits and hyphens of RFC 1123, section 2.1, and what is found besides.

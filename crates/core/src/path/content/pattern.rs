@@ -7,11 +7,11 @@ use super::{HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, is_name_byte, i
 
 /// Hosts: `img.example.com`, or `*.example.com` for all that end so, with one label more or with several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostPattern(Host);
+pub struct HostPattern(HostMatch);
 
 /// In lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Host {
+enum HostMatch {
     Exact(String),
     /// With the dot that it begins with.
     End(String),
@@ -19,10 +19,10 @@ enum Host {
 
 /// Paths: `/exact`, `/prefix/*`, or any text with `*` for some bytes or none, slashes included, and `?` for one byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathPattern(Path);
+pub struct PathPattern(PathMatch);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Path {
+enum PathMatch {
     Exact(String),
     /// With the slash that it ends in.
     Beginning(String),
@@ -31,7 +31,7 @@ enum Path {
 
 /// The one text of a pattern that is looked up by its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Simple<'a> {
+pub(super) enum LiteralPattern<'a> {
     Exact(&'a str),
     Part(&'a str),
 }
@@ -92,7 +92,7 @@ impl HostPattern {
             };
             return match address.chars().find(|char| !is_ascii(*char, is_v6_byte)) {
                 None if address.is_empty() => Err(PatternError::HostMissing),
-                None => Ok(HostPattern(Host::Exact(text.to_ascii_lowercase()))),
+                None => Ok(HostPattern(HostMatch::Exact(text.to_ascii_lowercase()))),
                 Some(char) => Err(PatternError::HostByte(char)),
             };
         }
@@ -111,16 +111,16 @@ impl HostPattern {
         }
         let text = text.to_ascii_lowercase();
         Ok(HostPattern(match text.strip_prefix('*') {
-            Some(end) if wild => Host::End(end.to_string()),
-            _ => Host::Exact(text),
+            Some(end) if wild => HostMatch::End(end.to_string()),
+            _ => HostMatch::Exact(text),
         }))
     }
 
     /// Whether a host is meant, in whatever case.
     pub fn matches(&self, host: &[u8]) -> bool {
         match &self.0 {
-            Host::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
-            Host::End(end) => host
+            HostMatch::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
+            HostMatch::End(end) => host
                 .len()
                 .checked_sub(end.len())
                 .filter(|at| *at > 0)
@@ -130,10 +130,10 @@ impl HostPattern {
     }
 
     /// What it is looked up by, unless it is too long for that.
-    pub(super) fn simple(&self) -> Option<Simple<'_>> {
+    pub(super) fn simple(&self) -> Option<LiteralPattern<'_>> {
         match &self.0 {
-            Host::Exact(name) => Some(Simple::Exact(name)),
-            Host::End(end) => (count(end, b'.') <= HOST_LABELS_MAX).then_some(Simple::Part(end)),
+            HostMatch::Exact(name) => Some(LiteralPattern::Exact(name)),
+            HostMatch::End(end) => (count(end, b'.') <= HOST_LABELS_MAX).then_some(LiteralPattern::Part(end)),
         }
     }
 }
@@ -159,30 +159,30 @@ impl PathPattern {
         let wild = |text: &str| text.contains(['*', '?']);
         Ok(PathPattern(match text.strip_suffix('*') {
             Some(beginning) if beginning.ends_with('/') && !wild(beginning) => {
-                Path::Beginning(beginning.to_string())
+                PathMatch::Beginning(beginning.to_string())
             }
-            _ if wild(text) => Path::Glob(text.to_string()),
-            _ => Path::Exact(text.to_string()),
+            _ if wild(text) => PathMatch::Glob(text.to_string()),
+            _ => PathMatch::Exact(text.to_string()),
         }))
     }
 
     /// Whether a path without its query is meant.
     pub fn matches(&self, path: &[u8]) -> bool {
         match &self.0 {
-            Path::Exact(whole) => path == whole.as_bytes(),
-            Path::Beginning(beginning) => path.starts_with(beginning.as_bytes()),
-            Path::Glob(glob) => globs(glob.as_bytes(), path),
+            PathMatch::Exact(whole) => path == whole.as_bytes(),
+            PathMatch::Beginning(beginning) => path.starts_with(beginning.as_bytes()),
+            PathMatch::Glob(glob) => globs(glob.as_bytes(), path),
         }
     }
 
     /// What it is looked up by, if it is no glob and not too deep for that.
-    pub(super) fn simple(&self) -> Option<Simple<'_>> {
+    pub(super) fn simple(&self) -> Option<LiteralPattern<'_>> {
         match &self.0 {
-            Path::Exact(whole) => Some(Simple::Exact(whole)),
-            Path::Beginning(beginning) => {
-                (count(beginning, b'/') <= PATH_DEPTH_MAX).then_some(Simple::Part(beginning))
+            PathMatch::Exact(whole) => Some(LiteralPattern::Exact(whole)),
+            PathMatch::Beginning(beginning) => {
+                (count(beginning, b'/') <= PATH_DEPTH_MAX).then_some(LiteralPattern::Part(beginning))
             }
-            Path::Glob(_) => None,
+            PathMatch::Glob(_) => None,
         }
     }
 }
@@ -190,8 +190,8 @@ impl PathPattern {
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Host::Exact(name) => f.write_str(name),
-            Host::End(end) => write!(f, "*{end}"),
+            HostMatch::Exact(name) => f.write_str(name),
+            HostMatch::End(end) => write!(f, "*{end}"),
         }
     }
 }
@@ -199,8 +199,8 @@ impl fmt::Display for HostPattern {
 impl fmt::Display for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Path::Exact(text) | Path::Glob(text) => f.write_str(text),
-            Path::Beginning(beginning) => write!(f, "{beginning}*"),
+            PathMatch::Exact(text) | PathMatch::Glob(text) => f.write_str(text),
+            PathMatch::Beginning(beginning) => write!(f, "{beginning}*"),
         }
     }
 }

@@ -9,10 +9,10 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::pattern::Simple;
+use super::pattern::LiteralPattern;
 use super::{
-    ANY, Asked, CLASSES, Class, EXACT, HOST_LABELS_MAX, HashKey, HostPattern, PART, PATH_DEPTH_MAX, PRESENT,
-    PathPattern, RouteKey,
+    ANY, CLASSES, EXACT, HOST_LABELS_MAX, HashKey, HostPattern, PART, PATH_DEPTH_MAX, PRESENT, PathPattern,
+    RequestClass, RequestKey, RouteKey,
 };
 
 /// In place of a route's number: none.
@@ -22,7 +22,7 @@ pub const ROUTES_MAX: usize = NO_ROUTE as usize;
 
 /// A route as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct RoutePattern {
     /// The hosts that it takes; all if there is none.
     pub host: Option<HostPattern>,
     /// The paths that it takes; all if there is none.
@@ -33,46 +33,49 @@ pub struct Route {
     pub ring: u16,
 }
 
-impl Route {
+impl RoutePattern {
     /// Whether it takes a request. A hello says neither path nor method, so only routes that want neither take one.
-    pub fn takes(&self, asked: &Asked<'_>) -> bool {
-        let host = self.host.as_ref().is_none_or(|host| host.matches(asked.host));
-        let hello = asked.class == Class::Hello;
-        let path = self.path.as_ref().is_none_or(|path| !hello && path.matches(asked.path));
-        let named = |method: &String| !hello && method.as_bytes() == asked.method;
+    pub fn takes(&self, key: &RequestKey<'_>) -> bool {
+        let host = self.host.as_ref().is_none_or(|host| host.matches(key.host));
+        let hello = key.class == RequestClass::Hello;
+        let path = self.path.as_ref().is_none_or(|path| !hello && path.matches(key.path));
+        let named = |method: &String| !hello && method.as_bytes() == key.method;
         host && path && (self.methods.is_empty() || self.methods.iter().any(named))
     }
 
     /// Its one key, if it is simple.
     fn key(&self, key: HashKey) -> Option<RouteKey> {
-        if self.methods.iter().any(|method| Class::of(method.as_bytes()) == Class::Other) {
+        if self.methods.iter().any(|method| RequestClass::of(method.as_bytes()) == RequestClass::Other) {
             return None;
         }
         let host = match self.host.as_ref().map(HostPattern::simple) {
             None => ANY,
-            Some(Some(Simple::Exact(host))) => key.host(host.as_bytes()) | EXACT,
-            Some(Some(Simple::Part(end))) => key.host(end.as_bytes()) | PART,
+            Some(Some(LiteralPattern::Exact(host))) => key.host(host.as_bytes()) | EXACT,
+            Some(Some(LiteralPattern::Part(end))) => key.host(end.as_bytes()) | PART,
             Some(None) => return None,
         };
         let path = match self.path.as_ref().map(PathPattern::simple) {
             None => ANY,
-            Some(Some(Simple::Exact(path))) => key.path(path.as_bytes()) | EXACT,
-            Some(Some(Simple::Part(beginning))) => key.path(beginning.as_bytes()) | PART,
+            Some(Some(LiteralPattern::Exact(path))) => key.path(path.as_bytes()) | EXACT,
+            Some(Some(LiteralPattern::Part(beginning))) => key.path(beginning.as_bytes()) | PART,
             Some(None) => return None,
         };
         Some(RouteKey { host, path })
     }
 
     /// The classes that it takes, if it is simple.
-    fn classes(&self) -> impl Iterator<Item = Class> {
-        Class::ALL.into_iter().filter(|class| match class {
-            Class::Hello => self.path.is_none() && self.methods.is_empty(),
-            _ => self.methods.is_empty() || self.methods.iter().any(|m| Class::of(m.as_bytes()) == *class),
+    fn classes(&self) -> impl Iterator<Item = RequestClass> {
+        RequestClass::ALL.into_iter().filter(|class| match class {
+            RequestClass::Hello => self.path.is_none() && self.methods.is_empty(),
+            _ => {
+                self.methods.is_empty()
+                    || self.methods.iter().any(|m| RequestClass::of(m.as_bytes()) == *class)
+            }
         })
     }
 }
 
-/// For each [`Class`], the first route of a key that takes it. All that there is to know: of two routes with
+/// For each [`RequestClass`], the first route of a key that takes it. All that there is to know: of two routes with
 /// one key and one class the second never wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
@@ -86,22 +89,22 @@ impl RouteEntry {
     const NONE: RouteEntry = RouteEntry { route: [NO_ROUTE; CLASSES], ring: [0; CLASSES] };
 
     /// Routes come in their order, so that who is there stays.
-    fn add(&mut self, class: Class, route: u16, ring: u16) {
+    fn add(&mut self, class: RequestClass, route: u16, ring: u16) {
         let places = (self.route.get_mut(class as usize), self.ring.get_mut(class as usize));
         if let (Some(first @ &mut NO_ROUTE), Some(its_ring)) = places {
             (*first, *its_ring) = (route, ring);
         }
     }
 
-    fn first(&self, class: Class) -> Choice {
+    fn first(&self, class: RequestClass) -> RouteRing {
         let of = |places: &[u16; CLASSES]| places.get(class as usize).copied();
-        Choice { route: of(&self.route).unwrap_or(NO_ROUTE), ring: of(&self.ring).unwrap_or_default() }
+        RouteRing { route: of(&self.route).unwrap_or(NO_ROUTE), ring: of(&self.ring).unwrap_or_default() }
     }
 }
 
 /// Where a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum RouteMatch {
     /// To a server of this ring.
     Ring {
         /// The route's number, or [`NO_ROUTE`]: none takes it, and the ring is the service's own.
@@ -110,12 +113,12 @@ pub enum Found {
         ring: u16,
     },
     /// A complex route might be the first that takes it.
-    Ask,
+    Punt,
 }
 
 /// A route's number and its ring.
 #[derive(Clone, Copy)]
-struct Choice {
+struct RouteRing {
     route: u16,
     ring: u16,
 }
@@ -132,7 +135,7 @@ pub struct Routes {
     pub complex_from: u16,
     /// The ring of what no route takes.
     pub default_ring: u16,
-    complex: Vec<(u16, Route)>,
+    complex: Vec<(u16, RoutePattern)>,
 }
 
 impl Routes {
@@ -141,7 +144,7 @@ impl Routes {
     /// # Panics
     ///
     /// With more than [`ROUTES_MAX`] routes, which a configuration can't have.
-    pub fn compile(routes: &[Route], default_ring: u16, key: HashKey) -> Routes {
+    pub fn compile(routes: &[RoutePattern], default_ring: u16, key: HashKey) -> Routes {
         assert!(routes.len() <= ROUTES_MAX, "{} routes can't be numbered", routes.len());
         let mut compiled = Routes {
             key,
@@ -162,7 +165,7 @@ impl Routes {
         compiled
     }
 
-    fn add(&mut self, at: RouteKey, number: u16, route: &Route) {
+    fn add(&mut self, at: RouteKey, number: u16, route: &RoutePattern) {
         for key in [at, RouteKey { path: PRESENT, ..at }] {
             let entry = self.entries.entry(key).or_insert(RouteEntry::NONE);
             route.classes().for_each(|class| entry.add(class, number, route.ring));
@@ -170,44 +173,44 @@ impl Routes {
     }
 
     /// Where a request goes, as the kernel finds it.
-    pub fn find(&self, asked: &Asked<'_>) -> Found {
-        let Choice { route, ring } = self.first(asked);
+    pub fn find(&self, key: &RequestKey<'_>) -> RouteMatch {
+        let RouteRing { route, ring } = self.first(key);
         // a complex route before it may want the request as well; NO_ROUTE is behind all of them
-        if route <= self.complex_from { Found::Ring { route, ring } } else { Found::Ask }
+        if route <= self.complex_from { RouteMatch::Ring { route, ring } } else { RouteMatch::Punt }
     }
 
     /// Where a request goes, complex routes included: the route, if one takes it, and the ring. For requests that
     /// application space has normalised: the host without its port and a dot at the end, the path decoded and without
     /// dot segments.
-    pub fn find_all(&self, asked: &Asked<'_>) -> (Option<u16>, u16) {
-        let Choice { route, ring } = self.first(asked);
+    pub fn find_all(&self, key: &RequestKey<'_>) -> (Option<u16>, u16) {
+        let RouteRing { route, ring } = self.first(key);
         let mut before = self.complex.iter().take_while(|(number, _)| *number < route);
-        match before.find(|(_, complex)| complex.takes(asked)) {
+        match before.find(|(_, complex)| complex.takes(key)) {
             Some((number, complex)) => (Some(*number), complex.ring),
             None => ((route != NO_ROUTE).then_some(route), ring),
         }
     }
 
     /// The first simple route.
-    fn first(&self, asked: &Asked<'_>) -> Choice {
-        let paths = Paths::new(self.key, asked.path);
-        let mut first = Choice { route: NO_ROUTE, ring: self.default_ring };
-        self.of_host(ANY, asked.class, &paths, &mut first);
+    fn first(&self, key: &RequestKey<'_>) -> RouteRing {
+        let paths = PathKeys::new(self.key, key.path);
+        let mut first = RouteRing { route: NO_ROUTE, ring: self.default_ring };
+        self.of_host(ANY, key.class, &paths, &mut first);
         let (mut hash, mut labels) = (0, 0);
-        for (at, byte) in asked.host.iter().enumerate().rev() {
+        for (at, byte) in key.host.iter().enumerate().rev() {
             hash = self.key.step(hash, byte.to_ascii_lowercase());
             // "*.example.com" wants something before the dot
             if *byte == b'.' && at > 0 && labels < HOST_LABELS_MAX {
                 labels += 1;
-                self.of_host(hash | PART, asked.class, &paths, &mut first);
+                self.of_host(hash | PART, key.class, &paths, &mut first);
             }
         }
-        self.of_host(hash | EXACT, asked.class, &paths, &mut first);
+        self.of_host(hash | EXACT, key.class, &paths, &mut first);
         first
     }
 
     /// The same among the routes with one host pattern, if any of them is before `first`.
-    fn of_host(&self, host: u64, class: Class, paths: &Paths, first: &mut Choice) {
+    fn of_host(&self, host: u64, class: RequestClass, paths: &PathKeys, first: &mut RouteRing) {
         let at = |path| self.entries.get(&RouteKey { host, path }).map(|entry| entry.first(class));
         if at(PRESENT).is_none_or(|best| best.route >= first.route) {
             return;
@@ -222,15 +225,15 @@ impl Routes {
 }
 
 /// All that a path is looked up by.
-struct Paths {
+struct PathKeys {
     whole: u64,
     beginnings: [u64; PATH_DEPTH_MAX],
     depth: usize,
 }
 
-impl Paths {
-    fn new(key: HashKey, path: &[u8]) -> Paths {
-        let mut paths = Paths { whole: 0, beginnings: [0; PATH_DEPTH_MAX], depth: 0 };
+impl PathKeys {
+    fn new(key: HashKey, path: &[u8]) -> PathKeys {
+        let mut paths = PathKeys { whole: 0, beginnings: [0; PATH_DEPTH_MAX], depth: 0 };
         for byte in path {
             paths.whole = key.step(paths.whole, *byte);
             if *byte == b'/'

@@ -3,54 +3,54 @@
 
 use super::deliver::{fit, untag};
 use super::flow::Flow;
-use super::follow::{Side, follow, takes};
-use super::{Decision, Knowledge, Reason, Verdict, has_bad_flags, track};
+use super::follow::{PacketSide, follow, takes};
+use super::{Decision, DecisionContext, Reason, Verdict, has_bad_flags, track};
 use crate::net::packet::Packet;
 use crate::path::parse::{Layers, Segment};
-use crate::path::ports::{Holder, Near};
+use crate::path::ports::{Holder, LinkLocalPeer};
 use crate::path::rewrite::{self, Translation};
 use crate::path::routes::FibResult;
-use crate::path::sessions::{Found, SessionKey};
-use crate::path::tables::{Behind, Forwarding, Vip, VipKey};
+use crate::path::sessions::{FoundSession, SessionKey};
+use crate::path::tables::{Forwarding, ReplyOrigin, Vip, VipKey};
 use core::net::{IpAddr, SocketAddr};
 
 /// The session that an answer belongs to.
-pub(super) struct Owner<'a> {
+pub(super) struct ReplySession<'a> {
     pub(super) server: u16,
     pub(super) key: SessionKey,
-    pub(super) session: Found<'a>,
+    pub(super) session: FoundSession<'a>,
     /// The port that stands for the client, and its place.
-    pub(super) port: Option<(u16, Found<'a>)>,
+    pub(super) port: Option<(u16, FoundSession<'a>)>,
     pub(super) service: VipKey,
     pub(super) vip: &'a Vip,
     /// The director's own address towards the server.
     pub(super) own: IpAddr,
-    pub(super) toward: Toward,
+    pub(super) toward: ClientPath,
 }
 
 /// Where a client is to be found.
 #[derive(Clone, Copy)]
-pub(super) enum Toward {
+pub(super) enum ClientPath {
     /// Where the host's routes say.
     Routes,
     /// Where its own packets came from.
-    Near(Near),
+    Near(LinkLocalPeer),
     /// At a link-local address on the link that the answer came by.
     Link(u32),
 }
 
-impl Toward {
+impl ClientPath {
     /// The way of an answer to a client that a port stands for, or to an address that the server itself knows.
-    pub(super) fn client(known: &Knowledge<'_>, client: IpAddr, holder: Option<Holder>) -> Toward {
+    pub(super) fn client(known: &DecisionContext<'_>, client: IpAddr, holder: Option<Holder>) -> ClientPath {
         match holder.and_then(|holder| holder.near) {
-            Some(near) => Toward::Near(near),
-            None if super::is_link_local(client) => Toward::Link(known.ingress),
-            None => Toward::Routes,
+            Some(near) => ClientPath::Near(near),
+            None if super::is_link_local(client) => ClientPath::Link(known.ingress),
+            None => ClientPath::Routes,
         }
     }
 }
 
-impl Owner<'_> {
+impl ReplySession<'_> {
     /// What a packet's ends become on its way back to the client.
     pub(super) fn ends(&self) -> Translation {
         Translation {
@@ -65,18 +65,22 @@ impl Owner<'_> {
 /// Finds the session of what goes from a server's endpoint to `to`: a client, or where the director speaks
 /// for one. `takes` is whether a session is the one, of those with these ends.
 pub(super) fn owner<'a>(
-    known: &Knowledge<'a>,
+    known: &DecisionContext<'a>,
     endpoint: &VipKey,
     to: SocketAddr,
-    takes: impl Fn(Found<'a>) -> bool,
-) -> Option<Owner<'a>> {
+    takes: impl Fn(FoundSession<'a>) -> bool,
+) -> Option<ReplySession<'a>> {
     let behind = known.tables.endpoints.get(endpoint)?;
     behind.iter().filter_map(|behind| owned_by(known, *behind, to)).find(|owner| takes(owner.session))
 }
 
-fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option<Owner<'a>> {
-    let Knowledge { tables, memory, now, .. } = *known;
-    let Behind { vip, server } = behind;
+fn owned_by<'a>(
+    known: &DecisionContext<'a>,
+    behind: ReplyOrigin,
+    to: SocketAddr,
+) -> Option<ReplySession<'a>> {
+    let DecisionContext { tables, memory, now, .. } = *known;
+    let ReplyOrigin { vip, server } = behind;
     let Forwarding::Nat { own, source_nat, .. } = tables.servers.get(&server)?.forwarding else {
         return None;
     };
@@ -90,7 +94,7 @@ fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option
     };
     let session = memory.sessions.find(key, key.hash(memory.seed), now)?;
     let (service, vip) = tables.vip_by_id(vip)?;
-    (session.value.server() == server).then_some(Owner {
+    (session.value.server() == server).then_some(ReplySession {
         server,
         key,
         session,
@@ -98,12 +102,12 @@ fn owned_by<'a>(known: &Knowledge<'a>, behind: Behind, to: SocketAddr) -> Option
         service: *service,
         vip,
         own,
-        toward: Toward::client(known, key.client, holder),
+        toward: ClientPath::client(known, key.client, holder),
     })
 }
 
 /// A packet that is for no service: it may be from a server.
-pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment) -> Decision {
+pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, segment: &Segment) -> Decision {
     let Segment { at, protocol, .. } = *segment;
     let endpoint = VipKey { address: at.src, port: segment.src_port, protocol };
     let takes = |session| takes(known, segment, session);
@@ -114,7 +118,7 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &S
         return Decision::drop(Reason::BadFlags);
     }
     let flow = Flow::of(owner.key, known, segment, owner.vip);
-    let value = follow(known.memory, &flow, Side::Server, owner.session);
+    let value = follow(known.memory, &flow, PacketSide::Server, owner.session);
     if let Some((_, found)) = owner.port.filter(|(_, found)| flow.is_stale(found.value, value)) {
         known.memory.ports.keep(found, value);
     }
@@ -130,18 +134,18 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &S
 /// Sends a packet on, rewritten: from the service's address `ends.0` to the client's. What is too long for the way is
 /// answered in the name of `own`. Of link-local addresses the kernel's look-up of routes tells nothing (`bpf_ipv6_fib_lookup`).
 pub(super) fn send(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     at: &Layers,
     ends: (IpAddr, IpAddr),
-    toward: Toward,
+    toward: ClientPath,
     own: IpAddr,
     rewrite: impl FnOnce(&mut Packet<'_>),
 ) -> Decision {
     let hop = match toward {
-        Toward::Routes => known.memory.routes.hop(packet.ingress, ends.0, ends.1),
-        Toward::Near(near) => hop_to(known, near),
-        Toward::Link(_) => FibResult::ByHost,
+        ClientPath::Routes => known.memory.routes.hop(packet.ingress, ends.0, ends.1),
+        ClientPath::Near(near) => hop_to(known, near),
+        ClientPath::Link(_) => FibResult::ByHost,
     };
     let most = match hop {
         FibResult::Neighbour { mtu, .. } => usize::from(mtu),
@@ -156,12 +160,12 @@ pub(super) fn send(
         FibResult::Neighbour { ifindex, src, dst, .. } => {
             rewrite::decrement_ttl(packet.frame_mut(), at);
             // Such a client's packets came without a tag, whatever the server's have.
-            untag(packet, at, if matches!(toward, Toward::Near(_)) { NO_INTERFACE } else { ifindex });
+            untag(packet, at, if matches!(toward, ClientPath::Near(_)) { NO_INTERFACE } else { ifindex });
             packet.readdress(src, dst);
             Decision::of(Verdict::Forward { ifindex }, Reason::Answered)
         }
         _ => {
-            let link = if let Toward::Link(link) = toward { Some(link) } else { None };
+            let link = if let ClientPath::Link(link) = toward { Some(link) } else { None };
             Decision { link, ..Decision::pass(Reason::ByHost) }
         }
     }
@@ -170,7 +174,7 @@ pub(super) fn send(
 /// No interface has this number.
 const NO_INTERFACE: u32 = 0;
 
-fn hop_to(known: &Knowledge<'_>, Near { link, mac }: Near) -> FibResult {
+fn hop_to(known: &DecisionContext<'_>, LinkLocalPeer { link, mac }: LinkLocalPeer) -> FibResult {
     match (known.tables.interfaces.get(&link), known.memory.routes.mtu(link)) {
         (Some(&src), Some(mtu)) => FibResult::Neighbour { ifindex: link, src, dst: mac, mtu },
         _ => FibResult::None,

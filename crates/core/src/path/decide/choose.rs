@@ -1,41 +1,43 @@
 //! Which server a client's packet goes to: its session's, a new one's, or the hash's (LSMAC, section 3.1).
 
 use super::flow::Flow;
-use super::follow::{Side, first_mark, follow, has_ended};
+use super::follow::{PacketSide, first_mark, follow, has_ended};
 use super::{Memory, Reason};
 use crate::path::arrival::Arrival;
 use crate::path::select::{by_hash, by_previous, select};
-use crate::path::sessions::{Found, SessionKey, State, Value};
+use crate::path::sessions::{FoundSession, SessionKey, State, Value};
 use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
 
 /// What was chosen.
-pub(super) struct Choice {
+pub(super) struct Selected {
     pub(super) server: u16,
     pub(super) new_session: bool,
-    pub(super) beside: Option<Reason>,
+    pub(super) also_counted: Option<Reason>,
     /// The session as it now is; `None` if there is none.
     pub(super) session: Option<Value>,
 }
 
-impl Choice {
-    fn unnoted(server: u16, new_session: bool, beside: Option<Reason>) -> Choice {
-        Choice { server, new_session, beside, session: None }
+impl Selected {
+    fn unnoted(server: u16, new_session: bool, also_counted: Option<Reason>) -> Selected {
+        Selected { server, new_session, also_counted, session: None }
     }
 }
 
-pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> Choice {
+pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> Selected {
     let found = memory.sessions.find(flow.key, flow.hash, flow.now);
     match found {
         Some(found)
-            if heeds(flow.arrival, flow.vip, found.value) && !chooses_anew(tables, flow, found.value) =>
+            if session_applies(flow.arrival, flow.vip, found.value)
+                && !chooses_anew(tables, flow, found.value) =>
         {
             let server = tables.servers.get(&found.value.server());
             let session = Some(follow(memory, flow, client_side(server), found));
-            Choice { server: found.value.server(), new_session: false, beside: None, session }
+            Selected { server: found.value.server(), new_session: false, also_counted: None, session }
         }
         _ if !flow.opens() => {
-            let (server, beside) = unknown(tables, memory, flow.vip, flow.key, flow.arrival);
-            Choice::unnoted(server, false, beside)
+            let (server, also_counted) =
+                select_without_session(tables, memory, flow.vip, flow.key, flow.arrival);
+            Selected::unnoted(server, false, also_counted)
         }
         _ => open(tables, memory, flow, found),
     }
@@ -43,7 +45,7 @@ pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> C
 
 /// Whether a session says where a packet goes. Who passed the packet on means this host, and knows better than what
 /// was noted here of another one.
-pub(super) fn heeds(arrival: Arrival, vip: &Vip, session: Value) -> bool {
+pub(super) fn session_applies(arrival: Arrival, vip: &Vip, session: Value) -> bool {
     arrival == Arrival::Direct || session.server() == vip.own
 }
 
@@ -52,7 +54,7 @@ pub(super) fn heeds(arrival: Arrival, vip: &Vip, session: Value) -> bool {
 /// It is the one that the hash table names. Where that is this host itself, which knows nothing of the flow either, or
 /// another host has gone by that already, the flow may be older than the last change of hosts: it gets a second chance
 /// with the host that the hash table named before, and that one keeps it.
-pub(super) fn unknown(
+pub(super) fn select_without_session(
     tables: &Tables,
     memory: &Memory<'_>,
     vip: &Vip,
@@ -80,8 +82,8 @@ pub(super) fn unknown(
 }
 
 /// A client's packet, and whether its server's answers come by here.
-pub(super) fn client_side(server: Option<&ServerEntry>) -> Side {
-    Side::Client {
+pub(super) fn client_side(server: Option<&ServerEntry>) -> PacketSide {
+    PacketSide::Client {
         sees_answers: server.is_some_and(|server| matches!(server.forwarding, Forwarding::Nat { .. })),
     }
 }
@@ -108,21 +110,21 @@ pub(super) fn chooses_anew(tables: &Tables, flow: &Flow<'_>, value: Value) -> bo
 /// write such a frame; a connection that is open goes on as before.
 fn stands(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
     let is_open = value.state().is_assured() || value.state().is_ending() && !has_ended(value);
-    is_open && !heeds(flow.arrival, flow.vip, value) && tables.servers.contains_key(&value.server())
+    is_open && !session_applies(flow.arrival, flow.vip, value) && tables.servers.contains_key(&value.server())
 }
 
 /// Begins a session, in the place of `found` if there was one.
-fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Found<'_>>) -> Choice {
+fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<FoundSession<'_>>) -> Selected {
     let ring_hash = flow.key.ring_hash(memory.ring_seed);
     let server = match flow.arrival {
         Arrival::Direct => select(tables, memory.counts, flow.vip.service, flow.vip.pick, ring_hash),
         Arrival::Passed | Arrival::PassedTwice => flow.vip.own,
     };
     if server == NO_SERVER {
-        return Choice::unnoted(server, false, None);
+        return Selected::unnoted(server, false, None);
     }
     if found.is_some_and(|found| stands(tables, flow, found.value)) {
-        return Choice::unnoted(server, false, None);
+        return Selected::unnoted(server, false, None);
     }
     let state = if flow.udp { State::UdpNew } else { State::New };
     let value = flow.value(server, state).with_mark(first_mark(flow));
@@ -131,16 +133,16 @@ fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Fou
         Some(found) => (!memory.sessions.change(found, value)).then_some(Reason::NoSession),
         // What is passed on goes by the hash, packet by packet (Distributed Packet Rewriting, section 3). Only an
         // old session must not stand against that, so it is changed above.
-        None if flow.vip.stateless && server != flow.vip.own => return Choice::unnoted(server, true, None),
+        None if flow.vip.stateless && server != flow.vip.own => return Selected::unnoted(server, true, None),
         None => memory.sessions.insert(flow.key, flow.hash, value, flow.now).err().map(|_| Reason::TableFull),
     };
     match unnoted {
-        None => Choice { server, new_session: true, beside: None, session: Some(value) },
+        None => Selected { server, new_session: true, also_counted: None, session: Some(value) },
         // What the flow's next packets will find as well.
-        beside if flow.arrival != Arrival::Direct => Choice::unnoted(server, true, beside),
-        beside => {
+        also_counted if flow.arrival != Arrival::Direct => Selected::unnoted(server, true, also_counted),
+        also_counted => {
             let ring = tables.rings.get(&flow.vip.service);
-            Choice::unnoted(ring.map_or(NO_SERVER, |ring| by_hash(ring, ring_hash)), true, beside)
+            Selected::unnoted(ring.map_or(NO_SERVER, |ring| by_hash(ring, ring_hash)), true, also_counted)
         }
     }
 }

@@ -1,8 +1,8 @@
 //! How a packet gets to its server, whichever way that is reached.
 
-use super::choose::Choice;
+use super::choose::Selected;
 use super::flow::Flow;
-use super::{Knowledge, Reason, Verdict};
+use super::{DecisionContext, Reason, Verdict};
 use crate::net::packet::Packet;
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::protocol;
@@ -17,7 +17,7 @@ use crate::path::tables::{Forwarding, ServerEntry};
 
 /// What of a packet's session matters on the way, and how often it was passed on before.
 #[derive(Clone, Copy)]
-pub(super) struct Route {
+pub(super) struct DeliveryContext {
     /// Spreads tunnels.
     pub(super) hash: FlowHash,
     /// The port that stands for the client, or 0.
@@ -28,11 +28,11 @@ pub(super) struct Route {
 /// Sends a packet to a server. Whatever chose that one, a packet goes no further than its arrival allows: it is
 /// served here then, and never goes in circles.
 pub(super) fn deliver(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     at: &Layers,
     server: &ServerEntry,
-    route: &Route,
+    route: &DeliveryContext,
 ) -> (Verdict, Reason) {
     if server.local || !route.arrival.may_go_to(server) {
         if server.is_punt() {
@@ -56,7 +56,7 @@ pub(super) fn deliver(
 }
 
 /// Sends the error that a client's packet has become to the client, where the host's routes say.
-fn error_by_route(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers) -> Verdict {
+fn error_by_route(known: &DecisionContext<'_>, packet: &mut Packet<'_>, at: &Layers) -> Verdict {
     let hop = match super::is_link_local(at.src) {
         true => FibResult::ByHost,
         false => known.memory.routes.hop(packet.ingress, at.dst, at.src),
@@ -74,20 +74,20 @@ fn error_by_route(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers) -
 
 /// Makes of a packet what its server's way asks for, but for the MAC addresses; else what becomes of it.
 fn prepare(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     at: &Layers,
     server: &ServerEntry,
-    route: &Route,
+    route: &DeliveryContext,
 ) -> Result<(), (Verdict, Reason)> {
     match server.forwarding {
         Forwarding::Link => {}
         Forwarding::Tunnel { encapsulation, from, to, mtu, mark } => {
             let outer_len = outer_len(encapsulation, to, mark.is_some());
             fit(packet, at, usize::from(mtu).saturating_sub(outer_len), at.dst)?;
-            let no_room = Err((Verdict::Drop, Reason::NoRoom));
+            let too_small = Err((Verdict::Drop, Reason::NoRoom));
             if !packet.has_room(at.l3, outer_len, link_len(packet, at, server.ifindex)) {
-                return no_room;
+                return too_small;
             }
             rewrite::decrement_ttl(packet.frame_mut(), at);
             // The new link header is without tags where they don't belong.
@@ -95,7 +95,7 @@ fn prepare(
             let tunnel = Tunnel { encapsulation, from, to, mark };
             return match encapsulate(packet, at, tunnel, route.hash, server.ifindex) {
                 true => Ok(()),
-                false => no_room,
+                false => too_small,
             };
         }
         Forwarding::Nat { to, own, source_nat, mtu } => {
@@ -164,17 +164,17 @@ fn longest(packet: &Packet<'_>, at: &Layers) -> usize {
 /// # Errors
 /// Why the packet can't go on: it has no session, or there is no port for one.
 pub(super) fn hidden_port(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     at: &Layers,
     flow: &Flow<'_>,
-    choice: &Choice,
+    choice: &Selected,
     server: &ServerEntry,
 ) -> Result<u16, Reason> {
     let Forwarding::Nat { source_nat, .. } = server.forwarding else {
         return Ok(0);
     };
     // What no session is known of couldn't be answered either.
-    let session = choice.session.ok_or(choice.beside.unwrap_or(Reason::NoSession))?;
+    let session = choice.session.ok_or(choice.also_counted.unwrap_or(Reason::NoSession))?;
     let near = known.near(at)?;
     if !source_nat {
         // The server answers on its own link.

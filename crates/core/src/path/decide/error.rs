@@ -1,19 +1,19 @@
 //! ICMP errors go to whoever sent the packet that they are about (RFC 792; RFC 4443; RFC 5508, section 4.2).
 
 use super::answer::{self, owner};
-use super::choose::{heeds, unknown};
-use super::deliver::{Route, deliver, fit, untag};
-use super::{Decision, Knowledge, Reason, Verdict};
+use super::choose::{select_without_session, session_applies};
+use super::deliver::{DeliveryContext, deliver, fit, untag};
+use super::{Decision, DecisionContext, Reason, Verdict};
 use crate::net::packet::Packet;
 use crate::path::arrival::Arrival;
 use crate::path::parse::{IcmpError, Layers};
-use crate::path::ports::{Holder, Near};
+use crate::path::ports::{Holder, LinkLocalPeer};
 use crate::path::rewrite::{self, Translation};
 use crate::path::sessions::SessionKey;
 use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Vip, VipKey};
 use core::net::SocketAddr;
 
-pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
+pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
     if known.tables.has_address(error.at.dst) {
         let sender = VipKey { address: error.quoted.src, port: error.src_port, protocol: error.protocol };
         let vip = known.tables.vips.get(&sender).filter(|_| error.quoted.src == error.at.dst);
@@ -26,13 +26,13 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &Icm
 }
 
 /// About what a server sent to a client.
-fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, vip: &Vip) -> Decision {
+fn to_server(known: &DecisionContext<'_>, packet: &mut Packet<'_>, error: &IcmpError, vip: &Vip) -> Decision {
     let key = SessionKey { client: error.quoted.dst, port: error.dst_port, vip: vip.id };
     let hash = key.hash(known.memory.seed);
     let arrival = known.arrival(vip);
     let found = known.memory.sessions.find(key, hash, known.now);
-    let noted = found.map(|found| found.value).filter(|session| heeds(arrival, vip, *session));
-    let (slot, beside) = match noted {
+    let noted = found.map(|found| found.value).filter(|session| session_applies(arrival, vip, *session));
+    let (slot, also_counted) = match noted {
         Some(session) => (session.server(), None),
         None if vip.own == NO_SERVER => return Decision::drop(Reason::IcmpUnknown),
         // Only who noted a connection that was handed over knows whose it is; who passed the error on did.
@@ -41,7 +41,7 @@ fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, 
         }
         None if vip.handoff.is_some() => (vip.own, None),
         // Another host may have noted it, or none: it goes where the flow's packets go.
-        None => unknown(known.tables, known.memory, vip, key, arrival),
+        None => select_without_session(known.tables, known.memory, vip, key, arrival),
     };
     let Some(server) = known.tables.servers.get(&slot) else {
         return Decision::drop(Reason::IcmpUnknown);
@@ -51,18 +51,18 @@ fn to_server(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError, 
             Some(decision) => return decision,
             None => return Decision::drop(Reason::IcmpUnknown),
         },
-        _ => deliver(known, packet, &error.at, server, &Route { hash, port: 0, arrival }),
+        _ => deliver(known, packet, &error.at, server, &DeliveryContext { hash, port: 0, arrival }),
     };
     let reason = match reason {
         Reason::Forwarded | Reason::Local => Reason::IcmpForwarded,
         other => other,
     };
-    Decision { beside, ..Decision::of(verdict, reason) }
+    Decision { also_counted, ..Decision::of(verdict, reason) }
 }
 
 /// The error as a server must see it that knows itself by another address.
 fn translated(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     error: &IcmpError,
     (slot, server): (u16, &ServerEntry),
@@ -101,12 +101,12 @@ fn translated(
 
 /// Where the client is that an error is about: if it has a link-local address, nobody else can have sent that. `None` if
 /// that is nowhere.
-fn near(known: &Knowledge<'_>, error: &IcmpError) -> Option<Option<Near>> {
+fn near(known: &DecisionContext<'_>, error: &IcmpError) -> Option<Option<LinkLocalPeer>> {
     known.near(&Layers { src: error.quoted.dst, ..error.at }).ok()
 }
 
 /// About what a client sent to a server, by the server or by a router on the way to it.
-fn to_client(known: &Knowledge<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
+fn to_client(known: &DecisionContext<'_>, packet: &mut Packet<'_>, error: &IcmpError) -> Decision {
     let endpoint = VipKey { address: error.quoted.dst, port: error.dst_port, protocol: error.protocol };
     let from = SocketAddr::new(error.quoted.src, error.src_port);
     let Some(owner) = owner(known, &endpoint, from, |_| true) else {

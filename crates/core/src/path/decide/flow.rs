@@ -1,6 +1,6 @@
 //! A packet of a session, and what its session's value is worth beside the one that is noted.
 
-use super::Knowledge;
+use super::DecisionContext;
 use crate::net::Protocol;
 use crate::net::wire::{TCP_ACK, TCP_SYN};
 use crate::path::arrival::Arrival;
@@ -29,12 +29,12 @@ pub(super) struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    pub(super) fn new(known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
+    pub(super) fn new(known: &DecisionContext<'_>, segment: &Segment, vip: &'a Vip) -> Self {
         let key = SessionKey { client: segment.at.src, port: segment.src_port, vip: vip.id };
         Flow::of(key, known, segment, vip)
     }
 
-    pub(super) fn of(key: SessionKey, known: &Knowledge<'_>, segment: &Segment, vip: &'a Vip) -> Self {
+    pub(super) fn of(key: SessionKey, known: &DecisionContext<'_>, segment: &Segment, vip: &'a Vip) -> Self {
         let (hash, arrival) = (key.hash(known.memory.seed), known.arrival(vip));
         let udp = segment.protocol == Protocol::Udp;
         let &Segment { flags, sequence, acknowledgment, .. } = segment;

@@ -19,10 +19,10 @@
 //! to hold places and ports for as long as clients do that were served.
 
 use super::flow::{Flow, NEAR, NEAR_MASK, PLAUSIBLE, has_moved_on};
-use super::{Knowledge, Memory};
+use super::{DecisionContext, Memory};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::path::parse::Segment;
-use crate::path::sessions::{Found, State, Value};
+use crate::path::sessions::{FoundSession, State, Value};
 
 /// How long a UDP flow must have lasted when its client sends again, in units of [`time_mark`], the first of which may have just
 /// ended: two seconds, as conntrack has it of streams.
@@ -46,7 +46,7 @@ const fn time_mark(now: u32) -> u16 {
 
 /// Who sent a packet, and what more is seen of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum PacketSide {
     /// The client; whether answers come by here too.
     Client {
         /// Else they go straight to the client.
@@ -74,7 +74,7 @@ pub(super) fn has_ended(value: Value) -> bool {
 /// acknowledges what the client has last sent: the client's ACK may be lost behind the director, or put off by the server
 /// (`TCP_DEFER_ACCEPT`). Any other answers a SYN that the client has sent to the server itself. Of a session that was about to
 /// end it is the end: the server has given these ends to another connection (RFC 9293, section 3.6.1).
-pub(super) fn takes(known: &Knowledge<'_>, segment: &Segment, session: Found<'_>) -> bool {
+pub(super) fn takes(known: &DecisionContext<'_>, segment: &Segment, session: FoundSession<'_>) -> bool {
     const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
     let value = session.value;
     let takes = segment.flags & CONTROL != TCP_SYN | TCP_ACK
@@ -92,7 +92,7 @@ pub(super) fn takes(known: &Knowledge<'_>, segment: &Segment, session: Found<'_>
 
 /// What becomes of a session with a packet.
 #[derive(Clone, Copy)]
-struct Step {
+struct SessionUpdate {
     state: State,
     mark: u16,
     /// Whether it lives at least as long as before.
@@ -100,7 +100,12 @@ struct Step {
 }
 
 /// Keeps a session alive and moves its state on.
-pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, side: Side, found: Found<'_>) -> Value {
+pub(super) fn follow(
+    memory: &Memory<'_>,
+    flow: &Flow<'_>,
+    side: PacketSide,
+    found: FoundSession<'_>,
+) -> Value {
     let Some(value) = next(flow, side, found.value) else { return found.value };
     if flow.is_stale(found.value, value) {
         memory.sessions.change(found, value);
@@ -109,10 +114,10 @@ pub(super) fn follow(memory: &Memory<'_>, flow: &Flow<'_>, side: Side, found: Fo
 }
 
 /// What a session is with this packet; `None` where it changes nothing.
-pub(super) fn next(flow: &Flow<'_>, side: Side, was: Value) -> Option<Value> {
+pub(super) fn next(flow: &Flow<'_>, side: PacketSide, was: Value) -> Option<Value> {
     let step = match side {
-        Side::Client { sees_answers } => of_client(flow, was, sees_answers),
-        Side::Server => of_server(flow, was),
+        PacketSide::Client { sees_answers } => of_client(flow, was, sees_answers),
+        PacketSide::Server => of_server(flow, was),
     }?;
     let next = flow.value(was.server(), step.state).with_mark(step.mark);
     let gained = next.expires().wrapping_sub(was.expires()) as i32;
@@ -120,37 +125,37 @@ pub(super) fn next(flow: &Flow<'_>, side: Side, was: Value) -> Option<Value> {
 }
 
 /// `None` where a packet changes nothing.
-fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<Step> {
+fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionUpdate> {
     let has = |flag| flow.flags & flag != 0;
     let (state, mark) = (was.state(), was.mark());
-    let to = |state| Some(Step { state, mark, lasts: false });
+    let to = |state| Some(SessionUpdate { state, mark, lasts: false });
     let near = if flow.keeps_mark() { mark } else { near_mark(flow.sequence) };
     let is_near = flow.keeps_mark() || fits_mark(flow.sequence, mark);
     let ended = |plausible: bool| {
         let mark = if plausible && !flow.keeps_mark() { near | PLAUSIBLE } else { near };
-        Some(Step { state: State::HalfClosed, mark, lasts: !plausible })
+        Some(SessionUpdate { state: State::HalfClosed, mark, lasts: !plausible })
     };
     match state {
-        State::New if flow.opens() => Some(Step { state, mark: near, lasts: false }),
+        State::New if flow.opens() => Some(SessionUpdate { state, mark: near, lasts: false }),
         State::New if has(TCP_RST) && is_near && !sees_answers => ended(true),
         State::New | State::Answered if has(TCP_RST) => None,
         State::New | State::Answered if answers(flow, was, sees_answers) => match has(TCP_FIN) {
             true => ended(true),
-            false => Some(Step { state: State::Established, mark: near, lasts: false }),
+            false => Some(SessionUpdate { state: State::Established, mark: near, lasts: false }),
         },
         State::Established if has(TCP_FIN | TCP_RST) => ended(is_near),
         // What a stranger writes here must not make his end plausible.
-        State::Established if is_near => Some(Step { state, mark: near, lasts: false }),
+        State::Established if is_near => Some(SessionUpdate { state, mark: near, lasts: false }),
         State::HalfClosed if has(TCP_SYN) => None,
-        State::HalfClosed if is_near => Some(Step { state, mark, lasts: true }),
+        State::HalfClosed if is_near => Some(SessionUpdate { state, mark, lasts: true }),
         // A segment that was late, or was sent again although it had come.
         State::HalfClosed if mark & PLAUSIBLE != 0 && is_behind(flow.sequence, mark) => {
-            Some(Step { state, mark, lasts: true })
+            Some(SessionUpdate { state, mark, lasts: true })
         }
         // The plausible one stands.
         State::HalfClosed if has(TCP_FIN | TCP_RST) && mark & PLAUSIBLE != 0 => None,
         State::HalfClosed if has(TCP_FIN | TCP_RST) => ended(false),
-        State::HalfClosed => Some(Step { state: State::Established, mark: near, lasts: true }),
+        State::HalfClosed => Some(SessionUpdate { state: State::Established, mark: near, lasts: true }),
         State::ServerClosed | State::Closing if has(TCP_RST) => None,
         State::ServerClosed if has(TCP_FIN) => to(State::Closing),
         State::UdpNew if !sees_answers && has_lasted(flow, mark) => to(State::Udp),
@@ -160,21 +165,23 @@ fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<Step> {
 }
 
 /// The same for a packet of the server's.
-fn of_server(flow: &Flow<'_>, was: Value) -> Option<Step> {
+fn of_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
     let has = |flag| flow.flags & flag != 0;
     let (state, mark) = (was.state(), was.mark());
-    let to = |state| Some(Step { state, mark, lasts: false });
+    let to = |state| Some(SessionUpdate { state, mark, lasts: false });
     match state {
         State::UdpNew => to(State::UdpAnswered),
         State::Closing => to(state),
         // An RST to who has not answered ends nothing that was assured, so its place and port stay anybody's.
         State::New | State::Answered => match flow.flags & (TCP_SYN | TCP_ACK) == TCP_SYN | TCP_ACK {
-            true => Some(Step { state: State::Answered, mark: exact_mark(flow.sequence), lasts: false }),
+            true => {
+                Some(SessionUpdate { state: State::Answered, mark: exact_mark(flow.sequence), lasts: false })
+            }
             false => None,
         },
         _ if has(TCP_RST) => to(State::Closing),
         State::HalfClosed if has(TCP_FIN) => to(State::Closing),
-        State::HalfClosed => Some(Step { state, mark, lasts: true }),
+        State::HalfClosed => Some(SessionUpdate { state, mark, lasts: true }),
         State::Established if has(TCP_FIN) => to(State::ServerClosed),
         same => to(same),
     }

@@ -1,8 +1,8 @@
 //! Fragments go where the first one went (RFC 791, section 3.2; RFC 8200, section 4.5).
 
-use super::answer::{self, Toward};
-use super::deliver::{Route, deliver};
-use super::{Decision, Knowledge, Reason, track};
+use super::answer::{self, ClientPath};
+use super::deliver::{DeliveryContext, deliver};
+use super::{Decision, DecisionContext, Reason, track};
 use crate::net::packet::Packet;
 use crate::path::parse::Layers;
 use crate::path::rewrite::{self, Translation};
@@ -10,7 +10,7 @@ use crate::path::sessions::FlowHash;
 use crate::path::tables::{Forwarding, NO_SERVER};
 
 /// A fragment other than the first.
-pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers) -> Decision {
+pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, at: &Layers) -> Decision {
     let tables = known.tables;
     let Some(fragment) = at.fragment else {
         return Decision::pass(Reason::NotService);
@@ -32,17 +32,17 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>, at: &Layers
     };
     if !track.answer {
         // Its ports are with the first; of a tunnel's paths any will do.
-        let route = Route { hash: FlowHash(0), port: track.port, arrival: known.arrival(vip) };
+        let route = DeliveryContext { hash: FlowHash(0), port: track.port, arrival: known.arrival(vip) };
         let (verdict, reason) = deliver(known, packet, at, server, &route);
         let given = matches!(reason, Reason::Forwarded | Reason::Local);
         let server = if given { track.server } else { NO_SERVER };
         return Decision { server, ..Decision::of(verdict, reason) };
     }
     let client = match track.port {
-        0 => Some((at.dst, Toward::client(known, at.dst, None))),
+        0 => Some((at.dst, ClientPath::client(known, at.dst, None))),
         port => known.memory.ports.holder(track.server, port, known.now).map(|(holder, _)| {
             let client = holder.session.client;
-            (client, Toward::client(known, client, Some(holder)))
+            (client, ClientPath::client(known, client, Some(holder)))
         }),
     };
     let (Some((client, toward)), Forwarding::Nat { own, .. }) = (client, server.forwarding) else {

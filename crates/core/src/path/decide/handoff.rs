@@ -2,28 +2,28 @@
 //! what it wants: the first segment with data goes on unchanged, and the server makes a socket of it
 //! (LCCP, section 3.1; here without a word to the server).
 
-use super::choose::Choice;
+use super::choose::Selected;
 use super::flow::Flow;
-use super::follow::{Side, follow};
-use super::{Begun, Decision, Knowledge, Memory, Reason, Verdict, carry};
+use super::follow::{PacketSide, follow};
+use super::{Decision, DecisionContext, Memory, NewConnection, Reason, Verdict, carry};
 use crate::net::checksum;
 use crate::net::packet::{Checksum, Packet};
 use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG, protocol};
 use crate::path::arrival::Arrival;
-use crate::path::content::{Found, NO_ROUTE, Reading, later_request, read};
-use crate::path::cookie::{Cookie, DOUBTED, FIRST, FourTuple, REPLAYED, Said, Terms, mark_of};
+use crate::path::content::{ContentParse, NO_ROUTE, RouteMatch, later_request, read};
+use crate::path::cookie::{Cookie, DOUBTED, EchoedNumbers, FIRST, FourTuple, REPLAYED, SynOptions, mark_of};
 use crate::path::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::path::rewrite;
 use crate::path::select::select;
 use crate::path::sessions::{self, State};
-use crate::path::tables::{Handoff, Later, NO_SERVER, ServerEntry, Tables, VipKey};
+use crate::path::tables::{Handoff, NO_SERVER, RehandoffMode, ServerEntry, Tables, VipKey};
 
 /// A client's packet, whose server answers it without this host.
-const UNANSWERED: Side = Side::Client { sees_answers: false };
+const UNANSWERED: PacketSide = PacketSide::Client { sees_answers: false };
 
 /// A TCP packet for a service whose connections are handed over.
 pub(super) fn decide(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
@@ -35,7 +35,7 @@ pub(super) fn decide(
     }
     let found = known.memory.sessions.find(flow.key, flow.hash, flow.now);
     if flow.arrival != Arrival::Direct {
-        return take(known, packet, segment, flow, found);
+        return accept_forwarded(known, packet, segment, flow, found);
     }
     if flow.opens() {
         if let Some(found) = found {
@@ -50,59 +50,57 @@ pub(super) fn decide(
     let is_at_work = alive.is_some_and(|alive| !alive.value.state().is_ending());
     let names = mark_of(segment.acknowledgment.wrapping_sub(1));
     let proof = match alive.map(|alive| alive.value.mark()) {
-        Some(mark) if mark & DOUBTED == 0 || mark & !DOUBTED == names => Proof::Missing,
+        Some(mark) if mark & DOUBTED == 0 || mark & !DOUBTED == names => HandshakeProof::Missing,
         _ => prove(known, packet, segment, flow, is_at_work),
     };
     match proof {
-        Proof::First(mark) => return begin(known, packet, segment, flow, found, mark),
+        HandshakeProof::First(mark) => return begin(known, packet, segment, flow, found, mark),
         // Who has begun to end a connection says no more on it: this is for another.
-        Proof::Unchecked if !is_at_work => {
-            return stray(known, packet, segment, flow, Reason::CookieUnchecked);
+        HandshakeProof::Unchecked if !is_at_work => {
+            return unmatched_segment(known, packet, segment, flow, Reason::CookieUnchecked);
         }
-        Proof::Unchecked | Proof::Missing => {}
+        HandshakeProof::Unchecked | HandshakeProof::Missing => {}
     }
     match alive {
         // For the server that the connection will have: whoever moves it decides this again.
-        Some(alive)
-            if known.tables.servers.get(&alive.value.server()).is_some_and(ServerEntry::is_nobody) =>
-        {
+        Some(alive) if known.tables.servers.get(&alive.value.server()).is_some_and(ServerEntry::is_down) => {
             Decision::hold(packet, Reason::KeptBack, Reason::KeptBack)
         }
         Some(alive) => {
             // What was asked about is sent once more as the first segment, when the connection moves or by the client.
-            let is_elsewhere = handoff.later != Later::Stay
+            let is_elsewhere = handoff.later != RehandoffMode::Stay
                 && !answers(known, packet, segment, flow, alive.value.server())
                 && answered(known, packet, segment, REPLAYED).is_none();
             match handoff.later {
-                Later::Close if is_elsewhere => return close(known, packet, segment, flow, alive),
-                Later::Rehandoff if is_elsewhere => {
+                RehandoffMode::Close if is_elsewhere => return close(known, packet, segment, flow, alive),
+                RehandoffMode::Rehandoff if is_elsewhere => {
                     return set_aside(known, packet, flow, alive, handoff.held);
                 }
                 _ => {}
             }
             go_on(known, packet, segment, flow, alive)
         }
-        None => stray(known, packet, segment, flow, Reason::CookieBad),
+        None => unmatched_segment(known, packet, segment, flow, Reason::CookieBad),
     }
 }
 
 /// To the server that the connection has.
 fn go_on(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    found: sessions::Found<'_>,
+    found: sessions::FoundSession<'_>,
 ) -> Decision {
     let (server, session) = (found.value.server(), Some(follow(known.memory, flow, UNANSWERED, found)));
-    let choice = Choice { server, new_session: false, beside: None, session };
+    let choice = Selected { server, new_session: false, also_counted: None, session };
     carry(known, packet, segment, flow, &choice)
 }
 
 /// Whether a server answers what a segment of its connection may ask for. What doesn't begin like a request is part of one,
 /// or nobody's to read; of one that can't be read here nothing is known.
 fn answers(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
@@ -115,21 +113,21 @@ fn answers(
     }
     let Some(wants) = later_request(TcpHeader::payload(packet.frame(), &segment.at)) else { return true };
     let found = match (read(wants), known.tables.routes.get(&flow.vip.service)) {
-        (Reading::Asked(asked), Some(routes)) => routes.find(&asked),
-        _ => Found::Ask,
+        (ContentParse::Request(key), Some(routes)) => routes.find(&key),
+        _ => RouteMatch::Punt,
     };
     match found {
-        Found::Ring { ring, .. } => known.tables.answers(server, ring),
-        Found::Ask => false,
+        RouteMatch::Ring { ring, .. } => known.tables.answers(server, ring),
+        RouteMatch::Punt => false,
     }
 }
 
 /// Gives a later request to who moves its connection, and keeps back what follows.
 fn set_aside(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &Packet<'_>,
     flow: &Flow<'_>,
-    found: sessions::Found<'_>,
+    found: sessions::FoundSession<'_>,
     held: u16,
 ) -> Decision {
     let decision = Decision::hold(packet, Reason::Moves, Reason::Moves);
@@ -146,7 +144,7 @@ fn set_aside(
 }
 
 /// Ends the connection of a client's segment that was held because of [`Reason::Moves`], where it can't be moved: as one of
-/// a service with [`Later::Close`]. The packet becomes the client's reset.
+/// a service with [`RehandoffMode::Close`]. The packet becomes the client's reset.
 pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
         Some(found) => close(known, packet, segment, flow, found),
@@ -158,7 +156,7 @@ pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u
 pub fn stay(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
         Some(found) => go_on(known, packet, segment, flow, found),
-        None => stray(known, packet, segment, flow, Reason::CookieBad),
+        None => unmatched_segment(known, packet, segment, flow, Reason::CookieBad),
     })
 }
 
@@ -169,11 +167,11 @@ fn look_again(
     packet: &mut Packet<'_>,
     now: u32,
     then: impl FnOnce(
-        &Knowledge<'_>,
+        &DecisionContext<'_>,
         &mut Packet<'_>,
         &Segment,
         &Flow<'_>,
-        Option<sessions::Found<'_>>,
+        Option<sessions::FoundSession<'_>>,
     ) -> Decision,
 ) -> Decision {
     let own = tables.interfaces.get(&packet.ingress).copied();
@@ -184,7 +182,7 @@ fn look_again(
     let Some(vip) = tables.vips.get(&key).filter(|vip| vip.handoff.is_some()) else {
         return Decision::drop(Reason::Moves);
     };
-    let known = Knowledge::of(tables, memory, packet, now);
+    let known = DecisionContext::of(tables, memory, packet, now);
     let flow = Flow::new(&known, &segment, vip);
     let found = memory.sessions.find(flow.key, flow.hash, now);
     then(&known, packet, &segment, &flow, found)
@@ -193,29 +191,29 @@ fn look_again(
 /// Ends a connection whose client wants what its server has not. The client asks again by another connection, as it must
 /// wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out by itself.
 fn close(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    found: sessions::Found<'_>,
+    found: sessions::FoundSession<'_>,
 ) -> Decision {
     let value = flow.value(found.value.server(), State::Closing).with_mark(found.value.mark());
     known.memory.sessions.change(found, value);
-    Decision { beside: Some(Reason::Elsewhere), ..reset(packet, segment) }
+    Decision { also_counted: Some(Reason::Elsewhere), ..reset(packet, segment) }
 }
 
 /// A segment that another host has passed on: who greeted the client has decided, and it is served here. A first one is
 /// noted, so that this host knows the connection as its own: for its load, and where its packets come straight to it.
-fn take(
-    known: &Knowledge<'_>,
+fn accept_forwarded(
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    found: Option<sessions::Found<'_>>,
+    found: Option<sessions::FoundSession<'_>>,
 ) -> Decision {
     let own = flow.vip.own;
     let sessions = &known.memory.sessions;
-    let mut choice = Choice { server: own, new_session: false, beside: None, session: None };
+    let mut choice = Selected { server: own, new_session: false, also_counted: None, session: None };
     let noted = found.filter(|found| found.value.server() == own);
     // What closes may be an old connection of the same port: no SYN would tell.
     let is_open = noted.is_some_and(|noted| !noted.value.state().is_ending());
@@ -226,7 +224,7 @@ fn take(
     if let Some(mark) = first {
         let value = flow.value(own, State::Established).with_mark(mark);
         choice.new_session = true;
-        choice.beside = match found {
+        choice.also_counted = match found {
             Some(found) => (!sessions.change(found, value)).then_some(Reason::NoSession),
             None => sessions.insert(flow.key, flow.hash, value, flow.now).err().map(|_| Reason::TableFull),
         };
@@ -238,7 +236,7 @@ fn take(
 
 /// Answers a SYN. Nothing is remembered but what the client will send back.
 fn answer_syn(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
     handoff: &Handoff,
@@ -248,7 +246,7 @@ fn answer_syn(
     let Some(header) = header.filter(|_| is_plain(segment)) else {
         return Decision::drop(Reason::BadLength);
     };
-    let terms = Terms::offered(segment.at.dst.is_ipv6(), &header.options);
+    let terms = SynOptions::offered(segment.at.dst.is_ipv6(), &header.options);
     let keys = known.memory.cookies.at(known.now);
     let make = |terms| keys.make(&FourTuple::of(segment), header.sequence, terms);
     // A connection is told from the one before between the same ends by its cookie's mark.
@@ -258,7 +256,7 @@ fn answer_syn(
         return Decision::drop(Reason::NoServer);
     };
     let ingress = packet.ingress;
-    rewrite::greeting(packet, &segment.at, &header, &rewrite::Greeting { cookie, mss: handoff.mss });
+    rewrite::write_syn_ack(packet, &segment.at, &header, &rewrite::SynAck { cookie, mss: handoff.mss });
     Decision::of(Verdict::Forward { ifindex: ingress }, Reason::CookieSent)
 }
 
@@ -270,7 +268,7 @@ fn is_plain(segment: &Segment) -> bool {
 }
 
 /// Whether a segment proves its client's handshake.
-enum Proof {
+enum HandshakeProof {
     /// It doesn't.
     Missing,
     /// It is the first after the cookie with this mark.
@@ -282,36 +280,36 @@ enum Proof {
 /// Looks whether a segment that belongs to no session, or maybe to another than the one that is known, is the first after a
 /// cookie. Without data it would gain nothing by being taken for it, so that is no guess.
 fn prove(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
     is_at_work: bool,
-) -> Proof {
-    let Some(header) = header_of_answer(packet, segment) else { return Proof::Missing };
+) -> HandshakeProof {
+    let Some(header) = header_of_answer(packet, segment) else { return HandshakeProof::Missing };
     let (guesses, vip) = (known.memory.guesses, flow.vip.id);
-    let says_something = !TcpHeader::payload(packet.frame(), &segment.at).is_empty();
-    let is_guess = says_something && header.options.timestamp.is_none();
+    let has_payload = !TcpHeader::payload(packet.frame(), &segment.at).is_empty();
+    let is_guess = has_payload && header.options.timestamp.is_none();
     if is_guess && !guesses.may_try(vip, known.now, is_at_work) {
         if !is_at_work {
             guesses.count_unchecked(vip);
         }
-        return Proof::Unchecked;
+        return HandshakeProof::Unchecked;
     }
     if let Some(mark) = mark_by(known, segment, &header, FIRST) {
-        return Proof::First(mark);
+        return HandshakeProof::First(mark);
     }
     if is_guess {
         guesses.failed(vip, known.now);
     }
-    if says_something && !is_at_work {
+    if has_payload && !is_at_work {
         guesses.count_bad(vip);
     }
-    Proof::Missing
+    HandshakeProof::Missing
 }
 
 /// The mark of the cookie that a segment is the first after, or is said in the first's place so much later; if it is.
-fn answered(known: &Knowledge<'_>, packet: &Packet<'_>, segment: &Segment, late: u32) -> Option<u16> {
+fn answered(known: &DecisionContext<'_>, packet: &Packet<'_>, segment: &Segment, late: u32) -> Option<u16> {
     mark_by(known, segment, &header_of_answer(packet, segment)?, late)
 }
 
@@ -321,9 +319,9 @@ fn header_of_answer(packet: &Packet<'_>, segment: &Segment) -> Option<TcpHeader>
     TcpHeader::read(packet.frame(), &segment.at).filter(|_| may)
 }
 
-fn mark_by(known: &Knowledge<'_>, segment: &Segment, header: &TcpHeader, late: u32) -> Option<u16> {
+fn mark_by(known: &DecisionContext<'_>, segment: &Segment, header: &TcpHeader, late: u32) -> Option<u16> {
     let keys = known.memory.cookies.at(known.now);
-    keys.check(&FourTuple::of(segment), &Said::by(header), late)?;
+    keys.check(&FourTuple::of(segment), &EchoedNumbers::by(header), late)?;
     Some(mark_of(header.acknowledgment.wrapping_sub(1)))
 }
 
@@ -337,11 +335,11 @@ fn is_sound(packet: &Packet<'_>, segment: &Segment) -> bool {
 
 /// Gives a connection whose cookie came back to a server, if the client says what it wants.
 fn begin(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    found: Option<sessions::Found<'_>>,
+    found: Option<sessions::FoundSession<'_>>,
     mark: u16,
 ) -> Decision {
     let wants = TcpHeader::payload(packet.frame(), &segment.at);
@@ -356,48 +354,52 @@ fn begin(
     if !is_sound(packet, segment) {
         return Decision::drop(Reason::BadChecksum);
     }
-    let (begun, beside) = choose(known, flow, wants);
-    let server = begun.server;
-    let by_nobody = |decision| Decision { begun: Some(Begun::BY_NOBODY), ..decision };
+    let (connection, also_counted) = choose(known, flow, wants);
+    let server = connection.server;
+    let without_server =
+        |decision| Decision { new_connection: Some(NewConnection::NO_SERVER_CHOSEN), ..decision };
     if server == NO_SERVER {
-        return by_nobody(Decision::drop(Reason::NoServer));
+        return without_server(Decision::drop(Reason::NoServer));
     }
     let value = flow.value(server, State::Established).with_mark(mark);
     let sessions = &known.memory.sessions;
     match found {
         // Changed by another CPU meanwhile: the client's segment comes again.
         Some(found) if !sessions.change(found, value) => {
-            return by_nobody(Decision::drop(Reason::NoSession));
+            return without_server(Decision::drop(Reason::NoSession));
         }
         Some(_) => {}
         // The next segment would find nobody.
         None if sessions.insert(flow.key, flow.hash, value, flow.now).is_err() => {
-            return by_nobody(Decision { beside: Some(Reason::TableFull), ..reset(packet, segment) });
+            return without_server(Decision {
+                also_counted: Some(Reason::TableFull),
+                ..reset(packet, segment)
+            });
         }
         None => {}
     }
-    let choice = Choice { server, new_session: true, beside, session: Some(value) };
-    Decision { begun: Some(begun), ..carry(known, packet, segment, flow, &choice) }
+    let choice = Selected { server, new_session: true, also_counted, session: Some(value) };
+    Decision { new_connection: Some(connection), ..carry(known, packet, segment, flow, &choice) }
 }
 
 /// The server for what a client wants, or this host's own process where that isn't plain, or nobody serves it.
-fn choose(known: &Knowledge<'_>, flow: &Flow<'_>, wants: &[u8]) -> (Begun, Option<Reason>) {
-    let Knowledge { tables, memory, .. } = known;
+fn choose(known: &DecisionContext<'_>, flow: &Flow<'_>, wants: &[u8]) -> (NewConnection, Option<Reason>) {
+    let DecisionContext { tables, memory, .. } = known;
     let routes = tables.routes.get(&flow.vip.service);
     let chosen = match (read(wants), routes) {
-        (Reading::Asked(asked), Some(routes)) => match routes.find(&asked) {
-            Found::Ring { route, ring } => {
+        (ContentParse::Request(key), Some(routes)) => match routes.find(&key) {
+            RouteMatch::Ring { route, ring } => {
                 let hash = flow.key.ring_hash(memory.ring_seed);
                 let server = select(tables, memory.counts, ring, flow.vip.pick, hash);
-                Begun { server, route: (route != NO_ROUTE).then_some(route) }
+                NewConnection { server, route: (route != NO_ROUTE).then_some(route) }
             }
-            Found::Ask => Begun::BY_NOBODY,
+            RouteMatch::Punt => NewConnection::NO_SERVER_CHOSEN,
         },
-        _ => Begun::BY_NOBODY,
+        _ => NewConnection::NO_SERVER_CHOSEN,
     };
     match flow.vip.handoff {
         Some(handoff) if chosen.server == NO_SERVER => {
-            (Begun { server: handoff.punt, route: None }, Some(Reason::Punted))
+            (NewConnection { server: handoff.punt, route: None }, Some(Reason::Punted))
         }
         _ => (chosen, None),
     }
@@ -405,8 +407,8 @@ fn choose(known: &Knowledge<'_>, flow: &Flow<'_>, wants: &[u8]) -> (Begun, Optio
 
 /// A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does. Only
 /// then is its sender told.
-fn stray(
-    known: &Knowledge<'_>,
+fn unmatched_segment(
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,

@@ -1,6 +1,6 @@
 //! One packet, one verdict: the specification that every engine carries out.
 //!
-//! Most packets go the short way (`short`). [`decide_long`] tells packets apart. What clients send goes to servers ([`choose`] and [`deliver`]), what servers
+//! Most packets take the fast path ([`fast_path`]). [`slow_path`] tells the others apart. What clients send goes to servers ([`choose`] and [`deliver`]), what servers
 //! answer through the director goes back to clients ([`answer`]); fragments and ICMP errors follow the
 //! packets that they belong to ([`fragment`], [`error`]).
 
@@ -8,11 +8,11 @@ mod answer;
 mod choose;
 mod deliver;
 mod error;
+mod fast_path;
 mod flow;
 mod follow;
 mod fragment;
 mod handoff;
-mod short;
 mod track;
 
 pub use crate::path::reason::Reason;
@@ -27,7 +27,7 @@ use crate::path::guesses::Guesses;
 use crate::path::lease::Lease;
 use crate::path::mark::SharedMarker;
 use crate::path::parse::{Layers, Parsed, Segment, odd_reason, parse};
-use crate::path::ports::{self, Near, Ports};
+use crate::path::ports::{self, LinkLocalPeer, Ports};
 use crate::path::rewrite;
 use crate::path::routes::Routes;
 use crate::path::seed::Seed;
@@ -35,9 +35,9 @@ use crate::path::select::Counts;
 use crate::path::sessions::Sessions;
 use crate::path::tables::{NO_SERVER, Tables, Vip, VipKey};
 use crate::path::unmatched::Unmatched;
-use choose::{Choice, choose};
+use choose::{Selected, choose};
 use core::net::IpAddr;
-use deliver::{Route, deliver};
+use deliver::{DeliveryContext, deliver};
 use flow::Flow;
 
 /// What an engine must do with a frame.
@@ -102,24 +102,24 @@ pub struct Decision {
     /// Whether a server was chosen anew.
     pub new_session: bool,
     /// [`Reason::TableFull`], [`Reason::NoSession`] or [`Reason::SecondChance`], counted beside `reason`.
-    pub beside: Option<Reason>,
+    pub also_counted: Option<Reason>,
     /// Of a packet with which a client said what it wants: who was to have the connection. Nothing is counted by it.
-    pub begun: Option<Begun>,
+    pub new_connection: Option<NewConnection>,
     /// With [`Reason::ByHost`], to a link-local address: the interface that leads to it.
     pub link: Option<u32>,
 }
 
 /// Who was given a connection for what its client said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begun {
+pub struct NewConnection {
     /// The server or punt slot that has the connection from now on, or [`NO_SERVER`].
     pub server: u16,
     /// The number of the route that chose it; `None` where none did.
     pub route: Option<u16>,
 }
 
-impl Begun {
-    const BY_NOBODY: Begun = Begun { server: NO_SERVER, route: None };
+impl NewConnection {
+    const NO_SERVER_CHOSEN: NewConnection = NewConnection { server: NO_SERVER, route: None };
 }
 
 impl Decision {
@@ -129,8 +129,8 @@ impl Decision {
             reason,
             server: NO_SERVER,
             new_session: false,
-            beside: None,
-            begun: None,
+            also_counted: None,
+            new_connection: None,
             link: None,
         }
     }
@@ -151,7 +151,7 @@ impl Decision {
 
 /// Everything that a decision goes by.
 #[derive(Clone, Copy)]
-struct Knowledge<'a> {
+struct DecisionContext<'a> {
     tables: &'a Tables,
     memory: &'a Memory<'a>,
     /// The frame's source, which says how it came: [`Arrival::of`].
@@ -161,11 +161,11 @@ struct Knowledge<'a> {
     now: u32,
 }
 
-impl<'a> Knowledge<'a> {
+impl<'a> DecisionContext<'a> {
     /// What a packet's decision at tick `now` goes by.
     fn of(tables: &'a Tables, memory: &'a Memory<'a>, packet: &Packet<'_>, now: u32) -> Self {
         let source = packet.frame().get(6..).and_then(|rest| rest.first_chunk()).copied().map(Mac);
-        Knowledge { tables, memory, source: source.unwrap_or_default(), ingress: packet.ingress, now }
+        DecisionContext { tables, memory, source: source.unwrap_or_default(), ingress: packet.ingress, now }
     }
 
     /// Where the sender of this packet is, if it has a link-local address.
@@ -173,14 +173,14 @@ impl<'a> Knowledge<'a> {
     /// # Errors
     /// [`Reason::LinkLocal`] if nothing that is sent to it would find it: frames go out as the interface has them, without
     /// tags.
-    fn near(&self, at: &Layers) -> Result<Option<Near>, Reason> {
+    fn near(&self, at: &Layers) -> Result<Option<LinkLocalPeer>, Reason> {
         if !is_link_local(at.src) {
             return Ok(None);
         }
         if !ports::is_near(at.src) || at.l3 != ETHERNET_LEN {
             return Err(Reason::LinkLocal);
         }
-        Ok(Some(Near { link: self.ingress, mac: self.source }))
+        Ok(Some(LinkLocalPeer { link: self.ingress, mac: self.source }))
     }
 
     fn arrival(&self, vip: &Vip) -> Arrival {
@@ -193,16 +193,16 @@ impl<'a> Knowledge<'a> {
     }
 }
 
-/// Decides a packet at tick `now`, and rewrites it accordingly: the short way where that will do.
+/// Decides a packet at tick `now`, and rewrites it accordingly: on the fast path where that will do.
 pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
-    let known = Knowledge::of(tables, memory, packet, now);
-    short::decide(&known, packet).unwrap_or_else(|| decide_long(tables, memory, packet, now))
+    let known = DecisionContext::of(tables, memory, packet, now);
+    fast_path::decide(&known, packet).unwrap_or_else(|| slow_path(tables, memory, packet, now))
 }
 
-/// The same the long way, which any packet can go.
-pub fn decide_long(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
+/// The same on the slow path, which any packet can go.
+pub fn slow_path(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     let own = tables.interfaces.get(&packet.ingress).copied();
-    let known = Knowledge::of(tables, memory, packet, now);
+    let known = DecisionContext::of(tables, memory, packet, now);
     let answered = |reason| Decision::of(Verdict::Forward { ifindex: packet.ingress }, reason);
     match parse(packet.frame(), own) {
         Parsed::Pass(reason) => Decision::pass(reason),
@@ -258,7 +258,12 @@ fn has_bad_flags(segment: &Segment) -> bool {
 }
 
 /// A packet from a client.
-fn decide_segment(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment, vip: &Vip) -> Decision {
+fn decide_segment(
+    known: &DecisionContext<'_>,
+    packet: &mut Packet<'_>,
+    segment: &Segment,
+    vip: &Vip,
+) -> Decision {
     if has_bad_flags(segment) {
         return Decision::drop(Reason::BadFlags);
     }
@@ -272,11 +277,11 @@ fn decide_segment(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segm
 
 /// Takes a client's packet to the server that was chosen.
 fn carry(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
     segment: &Segment,
     flow: &Flow<'_>,
-    choice: &Choice,
+    choice: &Selected,
 ) -> Decision {
     let Some(server) = known.tables.servers.get(&choice.server) else {
         return Decision::drop(Reason::NoServer);
@@ -288,18 +293,18 @@ fn carry(
     if let Err(reason) = track::note(known, &segment.at, choice.server, flow.vip.id, port, false) {
         return Decision::drop(reason);
     }
-    let route = Route { hash: flow.hash, port, arrival: flow.arrival };
+    let route = DeliveryContext { hash: flow.hash, port, arrival: flow.arrival };
     let (verdict, reason) = deliver(known, packet, &segment.at, server, &route);
     if !matches!(reason, Reason::Forwarded | Reason::Local) {
-        return Decision { beside: choice.beside, ..Decision::of(verdict, reason) };
+        return Decision { also_counted: choice.also_counted, ..Decision::of(verdict, reason) };
     }
     Decision {
         verdict,
         reason,
         server: choice.server,
         new_session: choice.new_session,
-        beside: choice.beside,
-        begun: None,
+        also_counted: choice.also_counted,
+        new_connection: None,
         link: None,
     }
 }

@@ -1,6 +1,6 @@
 //! The memory of first fragments.
 
-use super::{Knowledge, Reason};
+use super::{DecisionContext, Reason};
 use crate::path::fragments::{FragmentKey, LIFETIME_MS, Track};
 use crate::path::parse::Layers;
 use crate::path::sessions::ticks;
@@ -10,7 +10,7 @@ use crate::path::sessions::ticks;
 /// # Errors
 /// Another first fragment of the same packet was seen, and says otherwise: one would be written over the other.
 pub(super) fn note(
-    known: &Knowledge<'_>,
+    known: &DecisionContext<'_>,
     at: &Layers,
     server: u16,
     vip: u16,
@@ -38,7 +38,7 @@ pub(super) fn key(at: &Layers, id: u32) -> FragmentKey {
 }
 
 /// The first one's decision, while it is remembered.
-pub(super) fn find(known: &Knowledge<'_>, key: &FragmentKey) -> Option<Track> {
+pub(super) fn find(known: &DecisionContext<'_>, key: &FragmentKey) -> Option<Track> {
     let track = known.memory.fragments.find(key)?;
     // What nobody put out may be met again for five seconds each 52 days, when ticks have wrapped: of that one fragment is
     // lost, as networks lose them.

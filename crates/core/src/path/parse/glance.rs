@@ -12,7 +12,7 @@ use crate::net::wire::{
 
 /// The two ends of an IP packet and the little more that tells one from another. It need not be well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Glance {
+pub struct PacketEndpoints {
     /// Where it is from; port 0 where it has none, or where it isn't to be seen: in a later fragment, behind IPv6
     /// extension headers.
     pub src: SocketAddr,
@@ -26,9 +26,9 @@ pub struct Glance {
     pub len: u16,
 }
 
-impl Glance {
+impl PacketEndpoints {
     /// `None` where a frame isn't of IP, or ends within the IP header.
-    pub fn of(frame: &[u8]) -> Option<Glance> {
+    pub fn of(frame: &[u8]) -> Option<PacketEndpoints> {
         let (ethernet, _) = Ethernet::ref_from_prefix(frame).ok()?;
         let (l3, ethertype) = behind_tags(frame, ethernet.ethertype.get())?;
         let packet = frame.get(l3..)?;
@@ -53,7 +53,7 @@ impl Glance {
         };
         let (ports, tcp_flags) = transport(protocol, behind.unwrap_or_default()).unwrap_or_default();
         let len = u16::try_from(len).unwrap_or(u16::MAX);
-        Some(Glance {
+        Some(PacketEndpoints {
             src: SocketAddr::new(src, ports[0]),
             dst: SocketAddr::new(dst, ports[1]),
             protocol,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn seen(frame: &[u8]) -> Option<(u16, u16, u8, u8, u16)> {
-        let Glance { src, dst, protocol, tcp_flags, len } = Glance::of(frame)?;
+        let PacketEndpoints { src, dst, protocol, tcp_flags, len } = PacketEndpoints::of(frame)?;
         Some((src.port(), dst.port(), protocol, tcp_flags, len))
     }
 
@@ -106,7 +106,7 @@ mod tests {
     fn ports_and_flags_of_whole_headers() {
         let frame = v4(0x45, [0x40, 0], 6, &[TCP]);
         assert_eq!(seen(&frame), Some((40_000, 80, 6, 0x12, 99)));
-        let ends = Glance::of(&frame).map(|glance| (glance.src.ip(), glance.dst.ip()));
+        let ends = PacketEndpoints::of(&frame).map(|glance| (glance.src.ip(), glance.dst.ip()));
         assert_eq!(ends, Some(([203, 0, 113, 7].into(), [192, 0, 2, 100].into())));
         assert_eq!(
             seen(&v4(0x46, [0, 0], 6, &[&[0; 4], TCP])),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_what_is_not_ip() {
+    fn non_ip_frame_has_no_endpoints() {
         let frame = v4(0x45, [0, 0], 6, &[TCP]);
         assert!((0..34).all(|len| seen(&frame[..len]).is_none()));
         assert!(seen(&frame[..34]).is_some());

@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 
 use super::{Fragment, Layers, Parsed, icmp, parse_transport};
 use crate::net::Protocol;
-use crate::net::ip::{Fault, IPV4_LEN, IPV6_LEN, Upper, is_martian, walk};
+use crate::net::ip::{Fault, IPV4_LEN, IPV6_LEN, UpperLayer, is_martian, walk};
 use crate::net::wire::{IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Ipv4, Ipv6, Mac, protocol};
 use crate::path::reason::Reason;
 
@@ -76,7 +76,7 @@ pub(super) fn parse_v6(frame: &[u8], l3: usize, from: Mac) -> Parsed {
         Err(Fault::Extensions) => return odd(Reason::ExtensionHeaders),
         Err(Fault::Length) => return odd(Reason::BadLength),
     };
-    let Upper { protocol, offset, fragment } = upper;
+    let UpperLayer { protocol, offset, fragment } = upper;
     let transport = Protocol::of_number(protocol);
     // Options may stand at the beginning of what was cut (RFC 8200, section 4.5).
     let later = fragment.is_some() && protocol == protocol::DESTINATION_OPTIONS;

@@ -9,7 +9,7 @@ mod ip;
 mod tcp;
 
 pub use crate::net::ip::Fragment;
-pub use glance::Glance;
+pub use glance::PacketEndpoints;
 pub use tcp::TcpHeader;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

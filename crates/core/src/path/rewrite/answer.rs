@@ -30,11 +30,11 @@ pub fn arp_answer(packet: &mut Packet<'_>, l3: usize, own: Mac) {
     ethernet.dst = arp.sender_mac;
     ethernet.src = own;
     arp.operation.set(ARP_REPLY);
-    let asked = arp.target_ip;
+    let target_ip = arp.target_ip;
     arp.target_mac = arp.sender_mac;
     arp.target_ip = arp.sender_ip;
     arp.sender_mac = own;
-    arp.sender_ip = asked;
+    arp.sender_ip = target_ip;
 }
 
 /// Turns a neighbour solicitation into the advertisement that answers it: `own` has the target (RFC 4861,
@@ -47,7 +47,7 @@ pub fn neighbour_answer(
     sender: Ipv6Addr,
     own: Mac,
 ) -> bool {
-    let Ok((&Ethernet { src: asker, .. }, _)) = Ethernet::ref_from_prefix(packet.frame()) else {
+    let Ok((&Ethernet { src: source, .. }, _)) = Ethernet::ref_from_prefix(packet.frame()) else {
         return false;
     };
     // A question without the option that names the asker's MAC is shorter than the answer.
@@ -81,7 +81,7 @@ pub fn neighbour_answer(
         rest[..40].copy_from_slice(ip.as_bytes());
         rest[40..].copy_from_slice(&body);
     }
-    let to = if probe { Mac([0x33, 0x33, 0, 0, 0, 1]) } else { asker };
+    let to = if probe { Mac([0x33, 0x33, 0, 0, 0, 1]) } else { source };
     packet.readdress(own, to);
     true
 }

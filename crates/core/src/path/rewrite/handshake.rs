@@ -18,7 +18,7 @@ const OPTIONS_MAX: usize = 20;
 
 /// How a SYN is answered.
 #[derive(Clone, Copy, Debug)]
-pub struct Greeting {
+pub struct SynAck {
     /// The initial sequence number, and the clock for timestamps.
     pub cookie: Cookie,
     /// The largest segment to offer.
@@ -27,12 +27,12 @@ pub struct Greeting {
 
 /// Turns a whole SYN without anything between its headers into the SYN-ACK that answers it. It offers a subset of what
 /// the SYN does, so it is no longer.
-pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting: &Greeting) {
-    let mut options = Options::default();
+pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_ack: &SynAck) {
+    let mut options = SynAckOptions::default();
     let offered = syn.options;
     let scaling = offered.scale_with_sack().is_some();
     if offered.mss.is_some() {
-        let [high, low] = greeting.mss.to_be_bytes();
+        let [high, low] = syn_ack.mss.to_be_bytes();
         options.push(&[option::MSS, 4, high, low]);
     }
     let nothing = [option::NOTHING, option::NOTHING];
@@ -40,7 +40,7 @@ pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting:
     if let Some(theirs) = offered.timestamp {
         options.push(&sack);
         options.push(&[option::TIMESTAMP, 10]);
-        options.push(&greeting.cookie.clock.to_be_bytes());
+        options.push(&syn_ack.cookie.clock.to_be_bytes());
         options.push(&theirs.to_be_bytes());
     } else if scaling {
         options.push(&nothing);
@@ -49,35 +49,36 @@ pub fn greeting(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, greeting:
     if scaling {
         options.push(&[option::NOTHING, option::WINDOW_SCALE, 3, RCV_WSCALE]);
     }
-    let said = Said {
-        sequence: greeting.cookie.number,
+    let fields = TcpFields {
+        sequence: syn_ack.cookie.number,
         acknowledgment: syn.sequence.wrapping_add(1),
         flags: TCP_SYN | TCP_ACK,
         window: WINDOW,
     };
-    answer(packet, at, &said, options.bytes());
+    answer(packet, at, &fields, options.bytes());
 }
 
 /// Turns a packet into the reset that answers it (RFC 9293, section 3.5.2).
 pub fn reset(packet: &mut Packet<'_>, at: &Layers, to: &TcpHeader) {
-    let said = if to.flags & TCP_ACK != 0 {
-        Said { sequence: to.acknowledgment, acknowledgment: 0, flags: TCP_RST, window: 0 }
+    let fields = if to.flags & TCP_ACK != 0 {
+        TcpFields { sequence: to.acknowledgment, acknowledgment: 0, flags: TCP_RST, window: 0 }
     } else {
         // FIN takes a number of its own; a SYN is never answered so.
-        let said = TcpHeader::payload(packet.frame(), at).len() as u32 + u32::from(to.flags & TCP_FIN != 0);
-        let acknowledgment = to.sequence.wrapping_add(said);
-        Said { sequence: 0, acknowledgment, flags: TCP_RST | TCP_ACK, window: 0 }
+        let payload_len =
+            TcpHeader::payload(packet.frame(), at).len() as u32 + u32::from(to.flags & TCP_FIN != 0);
+        let acknowledgment = to.sequence.wrapping_add(payload_len);
+        TcpFields { sequence: 0, acknowledgment, flags: TCP_RST | TCP_ACK, window: 0 }
     };
-    answer(packet, at, &said, &[]);
+    answer(packet, at, &fields, &[]);
 }
 
 #[derive(Default)]
-struct Options {
+struct SynAckOptions {
     bytes: [u8; OPTIONS_MAX],
     len: usize,
 }
 
-impl Options {
+impl SynAckOptions {
     fn push(&mut self, more: &[u8]) {
         if let Some(place) = self.bytes.get_mut(self.len..self.len + more.len()) {
             place.copy_from_slice(more);
@@ -91,7 +92,7 @@ impl Options {
 }
 
 /// A header's own words.
-struct Said {
+struct TcpFields {
     sequence: u32,
     acknowledgment: u32,
     flags: u8,
@@ -99,7 +100,7 @@ struct Said {
 }
 
 /// Writes an answer in the place of a packet, to whence it came.
-fn answer(packet: &mut Packet<'_>, at: &Layers, said: &Said, options: &[u8]) {
+fn answer(packet: &mut Packet<'_>, at: &Layers, tcp: &TcpFields, options: &[u8]) {
     let v6 = at.dst.is_ipv6();
     let tcp_len = TCP_LEN + options.len();
     let len = at.l4 - at.l3 + tcp_len;
@@ -132,11 +133,11 @@ fn answer(packet: &mut Packet<'_>, at: &Layers, said: &Said, options: &[u8]) {
     let header = Tcp {
         src_port: U16::from_bytes(src_port),
         dst_port: U16::from_bytes(dst_port),
-        seq: U32::new(said.sequence),
-        ack: U32::new(said.acknowledgment),
+        seq: U32::new(tcp.sequence),
+        ack: U32::new(tcp.acknowledgment),
         data_offset: (tcp_len as u8 / 4) << 4,
-        flags: said.flags,
-        window: U16::new(said.window),
+        flags: tcp.flags,
+        window: U16::new(tcp.window),
         checksum: U16::new(0),
         urgent: U16::new(0),
     };

@@ -9,11 +9,11 @@ mod tunnel;
 
 use answer::send_back;
 pub use answer::{QUOTE_LEN, arp_answer, echo_answer, neighbour_answer, too_big};
-pub use handshake::{Greeting, greeting, reset};
+pub use handshake::{SynAck, reset, write_syn_ack};
 pub use nat::{Translation, translate, translate_error};
 pub use tunnel::{Tunnel, encapsulate, outer_len};
 
-use crate::net::checksum::Change;
+use crate::net::checksum::ChecksumDelta;
 use crate::net::packet::Packet;
 use crate::net::wire::{ETHERNET_LEN, Octets};
 use crate::path::parse::Layers;
@@ -22,19 +22,19 @@ use crate::path::parse::Layers;
 const TTL: u8 = 64;
 
 /// Overwrites bytes and says how the sum over them changed.
-fn put(frame: &mut [u8], at: usize, new: &[u8]) -> Change {
+fn put(frame: &mut [u8], at: usize, new: &[u8]) -> ChecksumDelta {
     match frame.get_mut(at..at + new.len()) {
         Some(place) => {
-            let change = Change::of(place, new);
+            let change = ChecksumDelta::of(place, new);
             place.copy_from_slice(new);
             change
         }
-        None => Change::default(),
+        None => ChecksumDelta::default(),
     }
 }
 
 /// Applies a change to the checksum at `at`.
-fn fix(frame: &mut [u8], at: usize, change: Change) {
+fn fix(frame: &mut [u8], at: usize, change: ChecksumDelta) {
     if let Some(place) = frame.get_mut(at..at + 2) {
         let checksum = change.applied(u16::from_be_bytes([place[0], place[1]]));
         place.copy_from_slice(&checksum.to_be_bytes());
@@ -42,14 +42,14 @@ fn fix(frame: &mut [u8], at: usize, change: Change) {
 }
 
 /// Where a version's header has its addresses and its time to live.
-struct Fields {
+struct HeaderOffsets {
     src: usize,
     dst: usize,
     ttl: usize,
 }
 
-const fn fields(v6: bool) -> Fields {
-    if v6 { Fields { src: 8, dst: 24, ttl: 7 } } else { Fields { src: 12, dst: 16, ttl: 8 } }
+const fn fields(v6: bool) -> HeaderOffsets {
+    if v6 { HeaderOffsets { src: 8, dst: 24, ttl: 7 } } else { HeaderOffsets { src: 12, dst: 16, ttl: 8 } }
 }
 
 /// The time to live, or hop limit.

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use super::{Octets, fields, fix, put};
-use crate::net::checksum::Change;
+use crate::net::checksum::ChecksumDelta;
 use crate::net::packet::{Checksum, Packet};
 use crate::net::wire::protocol;
 use crate::path::parse::{IcmpError, Layers};
@@ -79,10 +79,10 @@ fn quoted_checksum(frame: &[u8], quoted: &Layers) -> Option<[u8; 2]> {
 }
 
 /// Writes the addresses; the change is what a pseudo-header sees of it.
-fn put_addresses(frame: &mut [u8], at: &Layers, ends: &Translation) -> Change {
+fn put_addresses(frame: &mut [u8], at: &Layers, ends: &Translation) -> ChecksumDelta {
     let v6 = at.dst.is_ipv6();
     let places = fields(v6);
-    let mut change = Change::default();
+    let mut change = ChecksumDelta::default();
     for (place, address) in [(places.src, ends.src), (places.dst, ends.dst)] {
         if let Some(address) = address.filter(|address| address.is_ipv6() == v6) {
             change = change.with(put(frame, at.l3 + place, Octets::of(address).bytes()));
@@ -94,8 +94,8 @@ fn put_addresses(frame: &mut [u8], at: &Layers, ends: &Translation) -> Change {
     change
 }
 
-fn put_ports(frame: &mut [u8], at: &Layers, ends: &Translation) -> Change {
-    let mut change = Change::default();
+fn put_ports(frame: &mut [u8], at: &Layers, ends: &Translation) -> ChecksumDelta {
+    let mut change = ChecksumDelta::default();
     for (place, port) in [(0, ends.src_port), (2, ends.dst_port)] {
         if let Some(port) = port {
             change = change.with(put(frame, at.l4 + place, &port.to_be_bytes()));

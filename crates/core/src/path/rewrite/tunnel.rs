@@ -10,7 +10,7 @@ use crate::net::Encapsulation;
 use crate::net::checksum;
 use crate::net::packet::Packet;
 use crate::net::wire::{GUE_PORT, IPV4_DONT_FRAGMENT, Ipv4, Ipv6, Udp, protocol};
-use crate::path::mark::{self, MARK_LEN, Marker, Passed};
+use crate::path::mark::{self, ForwardCount, MARK_LEN, Marker};
 use crate::path::parse::Layers;
 use crate::path::sessions::FlowHash;
 
@@ -27,7 +27,7 @@ pub struct Tunnel {
     /// The outer destination, of the same family.
     pub to: IpAddr,
     /// As in [`crate::path::tables::Forwarding::Tunnel`], and what marks are written with.
-    pub mark: Option<(Passed, Marker)>,
+    pub mark: Option<(ForwardCount, Marker)>,
 }
 
 /// Bytes that go before a packet on its way to `to`.

@@ -8,7 +8,7 @@ use super::atomic::{AtomicU64, Ordering::SeqCst};
 /// Buckets in use of a table that was just made.
 pub const FIRST_BUCKETS: usize = 2_048;
 /// All buckets: a whole table's extent, before and now.
-pub const WHOLE: u64 = u64::MAX;
+pub const ALL_BUCKETS: u64 = u64::MAX;
 
 /// The word that says it, which the kernel's programs read too: below, the bits of a bucket's number that count now; above, those that did before.
 /// While the two differ, sessions are on their way from where they stood to where they are to stand.
@@ -17,24 +17,24 @@ pub struct Extent<'a>(pub Option<&'a AtomicU64>);
 
 /// Both parts of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Masks {
+pub(super) struct BucketMasks {
     pub(super) now: u32,
     pub(super) before: u32,
 }
 
-impl Masks {
+impl BucketMasks {
     pub(super) const fn is_moving(self) -> bool {
         self.now != self.before
     }
 }
 
 impl Extent<'_> {
-    pub(super) fn masks(self) -> Masks {
-        let word = self.0.map_or(WHOLE, |word| word.load(SeqCst));
-        Masks { now: word as u32, before: (word >> 32) as u32 }
+    pub(super) fn masks(self) -> BucketMasks {
+        let word = self.0.map_or(ALL_BUCKETS, |word| word.load(SeqCst));
+        BucketMasks { now: word as u32, before: (word >> 32) as u32 }
     }
 
-    pub(super) fn set(self, masks: Masks) {
+    pub(super) fn set(self, masks: BucketMasks) {
         if let Some(word) = self.0 {
             word.store(u64::from(masks.before) << 32 | u64::from(masks.now), SeqCst);
         }

@@ -29,10 +29,10 @@ mod shares;
 mod table;
 mod value;
 
-pub use extent::{Extent, FIRST_BUCKETS, WHOLE, extent_for};
-pub use resize::{Fitting, Step, buckets_in_use_for};
+pub use extent::{ALL_BUCKETS, Extent, FIRST_BUCKETS, extent_for};
+pub use resize::{Fitting, ResizeStep, buckets_in_use_for};
 pub use shares::{SHARE_WORDS, Shares};
-pub use table::{Bucket, Found, Table, Words};
+pub use table::{Bucket, FoundSession, Table, Words};
 pub use value::{Class, LIFE_MAX, State, Value};
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -311,7 +311,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// Finds a live session; `hash` is the key's own.
-    pub fn find(&self, key: SessionKey, hash: FlowHash, now: u32) -> Option<Found<'a>> {
+    pub fn find(&self, key: SessionKey, hash: FlowHash, now: u32) -> Option<FoundSession<'a>> {
         let found = match key.client {
             IpAddr::V4(client) => self.four.find(&SessionKey::word(client, key.port, key.vip), hash, now),
             IpAddr::V6(_) => self.six.find(&key.words(), hash, now),
@@ -334,7 +334,7 @@ impl<'a> Sessions<'a> {
     }
 
     /// Changes a session found, unless another CPU was faster; then its change stands.
-    pub fn change(&self, found: Found<'a>, to: Value) -> bool {
+    pub fn change(&self, found: FoundSession<'a>, to: Value) -> bool {
         self.four.change(found, to)
     }
 

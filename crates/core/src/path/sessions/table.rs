@@ -42,7 +42,7 @@ impl<const N: usize> Default for Bucket<N> {
 
 /// A session found, with its place, so that it can be changed.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+pub struct FoundSession<'a> {
     place: &'a AtomicU64,
     vip: u16,
     /// What was found.
@@ -111,7 +111,7 @@ impl<'a, const N: usize> Table<'a, N> {
     }
 
     /// Finds a live session, and the number of its slot.
-    pub fn find(&self, key: &Words<N>, hash: FlowHash, now: u32) -> Option<(usize, Found<'a>)> {
+    pub fn find(&self, key: &Words<N>, hash: FlowHash, now: u32) -> Option<(usize, FoundSession<'a>)> {
         let mut masks = self.extent.masks();
         // Again only if the extent has changed meanwhile, which it does some times a second at the most.
         loop {
@@ -135,23 +135,23 @@ impl<'a, const N: usize> Table<'a, N> {
         key: &Words<N>,
         hash: FlowHash,
         now: u32,
-    ) -> Option<(usize, Found<'a>)> {
+    ) -> Option<(usize, FoundSession<'a>)> {
         // A key is noted again only where it has expired, and there in the same place or before it, as one goes round from
         // its home: in each bucket the first is the one.
         self.pair(hash, mask)?.into_iter().find_map(|number| {
             let (at, slot) = self.buckets[number].round(hash.home()).find(|(_, slot)| slot.has(key))?;
             let (found, value) = slot.read();
             let is_it = found == *key && value.is_live(now);
-            let found = Found { place: &slot.value, vip: vip_of(key), value };
+            let found = FoundSession { place: &slot.value, vip: vip_of(key), value };
             is_it.then_some((number * BUCKET_SESSIONS + at, found))
         })
     }
 
     /// What stands in a slot, if it is live.
-    pub fn at(&self, number: usize, now: u32) -> Option<(Words<N>, Found<'a>)> {
+    pub fn at(&self, number: usize, now: u32) -> Option<(Words<N>, FoundSession<'a>)> {
         let slot = self.buckets.get(number / BUCKET_SESSIONS)?.0.get(number % BUCKET_SESSIONS)?;
         let (key, value) = slot.read();
-        value.is_live(now).then_some((key, Found { place: &slot.value, vip: vip_of(&key), value }))
+        value.is_live(now).then_some((key, FoundSession { place: &slot.value, vip: vip_of(&key), value }))
     }
 
     /// Notes a new session: in its first bucket, which look-ups read first, until that is half full; then in
@@ -198,8 +198,8 @@ impl<'a, const N: usize> Table<'a, N> {
 
     /// A session's two buckets in the order in which it is to take a place there.
     pub(super) fn order(&self, [first, second]: [usize; 2], now: u32) -> [usize; 2] {
-        let (room1, room2) = (self.buckets[first].room(now), self.buckets[second].room(now));
-        let crowded = room1 < BUCKET_SESSIONS / 2 && room2 > room1;
+        let (vacant1, vacant2) = (self.buckets[first].vacant(now), self.buckets[second].vacant(now));
+        let crowded = vacant1 < BUCKET_SESSIONS / 2 && vacant2 > vacant1;
         if crowded { [second, first] } else { [first, second] }
     }
 
@@ -276,7 +276,7 @@ impl<'a, const N: usize> Table<'a, N> {
     }
 
     /// Changes a session found, unless another CPU was faster; then its change stands.
-    pub fn change(&self, found: Found<'a>, to: Value) -> bool {
+    pub fn change(&self, found: FoundSession<'a>, to: Value) -> bool {
         let changed = found.place.compare_exchange(found.value.0, to.0, Release, Relaxed).is_ok();
         if changed {
             self.counted.change(found.vip, found.value, to);
@@ -345,7 +345,7 @@ impl<const N: usize> Bucket<N> {
         self.0.iter().enumerate().cycle().skip(home).take(BUCKET_SESSIONS)
     }
 
-    fn room(&self, now: u32) -> usize {
+    fn vacant(&self, now: u32) -> usize {
         self.0.iter().filter(|slot| Value(slot.value.load(Acquire)).is_vacant(now)).count()
     }
 }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_is_read_as_it_was_written() {
+    fn every_state_round_trips() {
         for state in State::ALL {
             assert_eq!(Value::new(1, state, 5).state(), state);
             assert!(Value::new(1, state, 5).is_live(4) && !Value::new(1, state, 5).is_live(5));
@@ -233,7 +233,7 @@ mod tests {
 
     /// Half the range would be 26 days, after which what nobody swept came back to life.
     #[test]
-    fn what_expired_weeks_ago_is_not_live_again() {
+    fn long_expired_session_stays_expired_after_wrap() {
         let value = Value::new(1, State::Established, 1_000);
         let days = |days: u64| 1_000u32.wrapping_add(((days * 86_400_000_000_000) >> 20) as u32);
         for day in [1, 7, 25, 26, 27, 30, 38] {

@@ -24,7 +24,7 @@ pub enum Consumer {
 }
 
 /// A row of the table.
-struct Row {
+struct ConsumerRow {
     /// What it is called in what people read.
     called: &'static str,
     /// What it can know of servers.
@@ -38,30 +38,30 @@ impl Consumer {
     pub const ALL: [Consumer; 4] =
         [Consumer::Director, Consumer::EveryHost, Consumer::Redirect, Consumer::Names];
 
-    fn row(self) -> Row {
+    fn row(self) -> ConsumerRow {
         match self {
             // All methods have sessions, of UDP too, and none of them needs to see what servers answer for these.
-            Consumer::Director => Row {
+            Consumer::Director => ConsumerRow {
                 called: "a director",
                 signals: &[Signal::Active, Signal::Latency, Signal::Load],
                 default: &POWER_OF_TWO,
             },
             // Hosts tell each other their sessions, and ask nobody. Whoever takes over the address of a host that is gone finds the servers of
             // that one's connections by the hash alone: nobody else knows its sessions.
-            Consumer::EveryHost => Row {
+            Consumer::EveryHost => ConsumerRow {
                 called: "a host of placement \"every-host\"",
                 signals: &[Signal::Active, Signal::Reported],
                 default: &HASH,
             },
             // Clients are seen no more once they are sent on.
-            Consumer::Redirect => Row {
+            Consumer::Redirect => ConsumerRow {
                 called: "method \"redirect\"",
                 signals: &[Signal::Latency, Signal::Load],
                 default: &LEAST_LOAD,
             },
             // Every answer another draw: clients share resolvers, whose turns would not be theirs.
             Consumer::Names => {
-                Row { called: "a name", signals: &[Signal::Latency, Signal::Load], default: &RANDOM }
+                ConsumerRow { called: "a name", signals: &[Signal::Latency, Signal::Load], default: &RANDOM }
             }
         }
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_is_taken_somewhere_and_wherever_it_has_a_column() {
+    fn every_policy_has_a_consumer_and_matching_columns() {
         for policy in POLICIES {
             assert!(
                 Consumer::ALL.iter().any(|one| one.policies().any(|taken| taken == *policy)),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_no_sessions_takes_no_policy_by_them() {
+    fn consumer_without_sessions_has_no_session_policy() {
         assert_eq!(Consumer::Names.lacks(&POWER_OF_TWO), Some(Signal::Active));
         assert_eq!(Consumer::Redirect.lacks(&POWER_OF_TWO), None, "it counts what it gave");
         for consumer in [Consumer::Redirect, Consumer::Names] {

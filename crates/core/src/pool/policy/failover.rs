@@ -1,6 +1,6 @@
 //! Failover: all clients to one server, and to the next when that one is gone.
 
-use super::{Draw, Names, Policy};
+use super::{NamePolicy, Policy, Selection};
 
 /// The first that lives: in the order of the file, or of ranks that are read.
 pub static FAILOVER: Policy = Policy {
@@ -9,5 +9,5 @@ pub static FAILOVER: Policy = Policy {
     needs: &[],
     packets: None,
     redirect: None,
-    names: Some(Names { draw: Draw::First, weighing: None }),
+    names: Some(NamePolicy { draw: Selection::Failover, weighing: None }),
 };

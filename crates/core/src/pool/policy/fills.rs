@@ -14,13 +14,13 @@ const KEPT: usize = 128;
 /// Hash tables by their members; those that were asked for last.
 #[derive(Clone, Debug)]
 pub struct Fills {
-    tables: BTreeMap<(Members, Vec<u16>), Kept>,
+    tables: BTreeMap<(WeightedPlaces, Vec<u16>), CachedTable>,
     kept: usize,
-    asked: u64,
+    used: u64,
 }
 
 /// What the members' places come from, and their weights in lowest terms. With their slots it is all that a table depends on.
-type Members = Vec<(u64, u16)>;
+type WeightedPlaces = Vec<(u64, u16)>;
 
 impl Default for Fills {
     fn default() -> Fills {
@@ -29,16 +29,16 @@ impl Default for Fills {
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct CachedTable {
     table: Arc<[u16]>,
     /// When it was asked for last, counted in questions.
-    asked: u64,
+    used: u64,
 }
 
 impl Fills {
     /// Keeps so many tables, of 128 KiB each.
     pub const fn keeping(kept: usize) -> Fills {
-        Fills { tables: BTreeMap::new(), kept, asked: 0 }
+        Fills { tables: BTreeMap::new(), kept, used: 0 }
     }
 
     /// The table of [`HASH_SLOTS`] entries that [`maglev`] makes of these members.
@@ -46,11 +46,11 @@ impl Fills {
         let mut members: Vec<Weighted> = members.iter().copied().filter(|one| one.weight > 0).collect();
         members.sort_unstable_by_key(|one| (one.seed, one.slot));
         let divisor = members.iter().fold(0, |divisor, one| gcd(divisor, one.weight)).max(1);
-        let of: Members = members.iter().map(|one| (one.seed, one.weight / divisor)).collect();
+        let of: WeightedPlaces = members.iter().map(|one| (one.seed, one.weight / divisor)).collect();
         let key = (of, members.iter().map(|one| one.slot).collect());
-        self.asked += 1;
+        self.used += 1;
         if let Some(kept) = self.tables.get_mut(&key) {
-            kept.asked = self.asked;
+            kept.used = self.used;
             return Arc::clone(&kept.table);
         }
         let table: Arc<[u16]> = match self.twin(&key.0) {
@@ -58,17 +58,17 @@ impl Fills {
             None => maglev(&members, HASH_SLOTS).into(),
         };
         if self.tables.len() >= self.kept {
-            let oldest = self.tables.iter().min_by_key(|(_, kept)| kept.asked);
+            let oldest = self.tables.iter().min_by_key(|(_, kept)| kept.used);
             if let Some(oldest) = oldest.map(|(members, _)| members.clone()) {
                 self.tables.remove(&oldest);
             }
         }
-        self.tables.insert(key, Kept { table: Arc::clone(&table), asked: self.asked });
+        self.tables.insert(key, CachedTable { table: Arc::clone(&table), used: self.used });
         table
     }
 
     /// A table of the same members by other slots.
-    fn twin(&self, of: &Members) -> Option<(&[u16], &[u16])> {
+    fn twin(&self, of: &WeightedPlaces) -> Option<(&[u16], &[u16])> {
         let mut from = self.tables.range((of.clone(), Vec::new())..);
         from.next()
             .filter(|((members, _), _)| members == of)
@@ -105,7 +105,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn what_is_kept_is_what_would_be_filled(
+        fn cached_table_equals_new_table(
             sets in prop::collection::vec((prop::collection::vec(0_u16..4, 0..4), 1_u16..20), 1..8)
         ) {
             let mut fills = Fills::keeping(3);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_longest_goes_first() {
+    fn least_recently_used_table_is_evicted() {
         let mut fills = Fills::keeping(3);
         for first in [0, 1, 2, 0, 3] {
             fills.table(&members(&[1], first));

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use siphasher::sip::SipHasher24;
 
-use super::{Choice, Draw, Names, Packets, Policy, Redirect, Weighted};
+use super::{Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, Selection, Weighted};
 use crate::path::tables::Pick;
 
 /// How often another slot is drawn for a slot's second candidate before the next one that names another server is taken:
@@ -19,9 +19,9 @@ pub(super) static HASH: Policy = Policy {
     about: "the server that the flow's hash names (Maglev); the same on every director and after any restart",
     needs: &[],
     // There is no order: `maglev` makes the table that is drawn from.
-    packets: Some(Packets { pick: Pick::Hash, order: |_| Vec::new(), weighing: None, sharing: None }),
-    redirect: Some(Redirect { choice: Choice::Hash, weighing: None }),
-    names: Some(Names { draw: Draw::Client, weighing: None }),
+    packets: Some(PacketPolicy { pick: Pick::Hash, order: |_| Vec::new(), weighing: None, sharing: None }),
+    redirect: Some(RedirectPolicy { choice: Choice::Hash, weighing: None }),
+    names: Some(NamePolicy { draw: Selection::SourceHash, weighing: None }),
 };
 
 /// Fills a hash table of `slots` entries, a prime, with server slots in proportion to weight.
@@ -33,7 +33,7 @@ pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
     let mut members: Vec<Weighted> = members.iter().copied().filter(|m| m.weight > 0).collect();
     members.sort_unstable_by_key(|m| (m.seed, m.slot));
     let heaviest = members.iter().map(|m| u32::from(m.weight)).max().unwrap_or(0);
-    let mut walks: Vec<Walk> = members.iter().map(|m| Walk::new(m, heaviest, slots)).collect();
+    let mut walks: Vec<SlotWalk> = members.iter().map(|m| SlotWalk::new(m, heaviest, slots)).collect();
     let mut table = alloc::vec![0; if walks.is_empty() { 0 } else { slots }];
     // Most probes late in the fill meet taken slots. A bit each keeps these in the first-level cache.
     let mut taken = alloc::vec![0u64; table.len().div_ceil(64)];
@@ -87,21 +87,21 @@ fn mixed(number: u64) -> u64 {
 }
 
 /// A member's own order of preference among all slots, walked from `at` by `stride`.
-struct Walk {
+struct SlotWalk {
     at: usize,
     stride: usize,
     weight: u32,
     credit: u32,
 }
 
-impl Walk {
-    fn new(member: &Weighted, heaviest: u32, slots: usize) -> Walk {
+impl SlotWalk {
+    fn new(member: &Weighted, heaviest: u32, slots: usize) -> SlotWalk {
         // A fixed key: every director of a farm must come to the same table.
         let digest =
             SipHasher24::new_with_keys(0x6576_656e_6572, 0x6d61_676c_6576).hash(&member.seed.to_le_bytes());
         let (low, high) = (digest as u32 as usize, (digest >> 32) as usize);
         let weight = u32::from(member.weight);
-        Walk {
+        SlotWalk {
             at: low % slots,
             stride: high % (slots.max(2) - 1) + 1,
             weight,
@@ -160,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gives_no_table() {
+    fn empty_members_give_no_table() {
         assert!(maglev(&[], HASH_SLOTS).is_empty());
         assert!(maglev(&members(&[0, 0], 0), HASH_SLOTS).is_empty());
     }
 
     #[test]
-    fn one_server_has_it_all() {
+    fn single_server_fills_the_table() {
         assert!(maglev(&members(&[7], 0), HASH_SLOTS).iter().all(|&slot| slot == 1));
     }
 

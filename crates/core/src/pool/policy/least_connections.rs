@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Packets, Policy, Weighted};
+use super::{PacketPolicy, Policy, Weighted};
 use crate::path::tables::{ORDER_MAX, Pick};
 use crate::pool::signals::Signal;
 
@@ -11,7 +11,7 @@ pub(super) static LEAST_CONNECTIONS: Policy = Policy {
     name: "least-connections",
     about: "the server with the fewest active sessions for its weight; for sessions of uneven length",
     needs: &[Signal::Active],
-    packets: Some(Packets { pick: Pick::Least, order: each_once, weighing: None, sharing: None }),
+    packets: Some(PacketPolicy { pick: Pick::Least, order: each_once, weighing: None, sharing: None }),
     redirect: None,
     names: None,
 };

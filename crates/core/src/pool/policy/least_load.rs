@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 
 use super::two::by_load;
-use super::{Choice, Policy, Redirect, Weighing};
+use super::{Choice, Policy, RedirectPolicy, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
 /// One process that runs, in thousandths of the paper's unit.
@@ -12,11 +12,11 @@ const FLOOR: u64 = 10_000;
 
 /// Of two servers the one with less reported load times sessions. A group's members report by themselves.
 pub(super) static LEAST_LOAD: Policy = Policy {
-    redirect: Some(Redirect { choice: Choice::Head, weighing: None }),
+    redirect: Some(RedirectPolicy { choice: Choice::Head, weighing: None }),
     ..by_load(
         "least-load",
         "of two servers that the flow's hash names, the one with less reported load, requests in a second and run queue, for its sessions",
-        &Weighing { needs: &[Signal::Load], load, said, complete: None },
+        &Weighing { needs: &[Signal::Load], load, describe, complete: None },
     )
 };
 
@@ -24,6 +24,6 @@ fn load(signals: &Signals) -> Option<u64> {
     signals.report.load_milli.map(|load_milli| load_milli.max(FLOOR))
 }
 
-fn said(signals: &Signals) -> Option<String> {
+fn describe(signals: &Signals) -> Option<String> {
     signals.report.load_milli.map(|milli| format!("reported load {:.1}", milli as f64 / 1e3))
 }

@@ -28,7 +28,10 @@ pub use failover::FAILOVER;
 pub use fills::Fills;
 pub use hash::{maglev, second_candidates};
 pub use round_robin::in_turn;
-pub use row::{Choice, Draw, Names, Packets, Policy, Redirect, SHARE_MAX, Sharing, Weighing, Weighted};
+pub use row::{
+    Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, SHARE_MAX, Selection, Sharing, Weighing,
+    Weighted,
+};
 
 /// Every policy, in the order in which people read of them. [`Consumer`] says who takes which.
 pub static POLICIES: &[&Policy] = &[
@@ -51,7 +54,7 @@ pub fn by_name(name: &str) -> Option<&'static Policy> {
 }
 
 /// How the policy of this name is carried out for packets, if it is.
-pub fn for_packets(name: &str) -> Option<&'static Packets> {
+pub fn for_packets(name: &str) -> Option<&'static PacketPolicy> {
     by_name(name)?.packets.as_ref()
 }
 
@@ -87,7 +90,7 @@ mod tests {
     /// The load of a server by a policy, and the same in words.
     fn weighed(policy: &str, signals: Signals) -> (Option<u64>, Option<String>) {
         let weighing = for_packets(policy).unwrap().weighing.unwrap();
-        ((weighing.load)(&signals), (weighing.said)(&signals))
+        ((weighing.load)(&signals), (weighing.describe)(&signals))
     }
 
     #[test]

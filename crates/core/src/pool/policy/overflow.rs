@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Packets, Policy, SHARE_MAX, Sharing, in_turn};
+use super::{PacketPolicy, Policy, SHARE_MAX, Sharing, in_turn};
 use crate::path::tables::Pick;
 use crate::pool::signals::{Candidate, Signal};
 
@@ -24,11 +24,11 @@ pub(super) static OVERFLOW: Policy = Policy {
     name: "overflow",
     about: "a host keeps what comes to it, and passes on only while it is loaded above the average; with every-host",
     needs: &[Signal::Reported],
-    packets: Some(Packets {
+    packets: Some(PacketPolicy {
         pick: Pick::Cursor,
         order: in_turn,
         weighing: None,
-        sharing: Some(|| Box::<Balance>::default()),
+        sharing: Some(|| Box::<OverflowState>::default()),
     }),
     redirect: None,
     names: None,
@@ -36,19 +36,19 @@ pub(super) static OVERFLOW: Policy = Policy {
 
 /// Whether this host is loaded above the average. Remembers what it came to last, so that it doesn't waver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-struct Balance {
+struct OverflowState {
     above: bool,
 }
 
 /// Load and weight of all hosts together.
 #[derive(Clone, Copy)]
-struct Total {
+struct FarmTotals {
     load: u128,
     weight: u128,
 }
 
-impl Balance {
-    fn is_now_above(self, own: &Candidate, total: Total) -> bool {
+impl OverflowState {
+    fn is_now_above(self, own: &Candidate, total: FarmTotals) -> bool {
         // both sides times both weights, so that nothing is rounded
         let load = load(own) * total.weight;
         let average = total.load * u128::from(own.weight);
@@ -60,12 +60,12 @@ impl Balance {
     }
 }
 
-impl Sharing for Balance {
+impl Sharing for OverflowState {
     /// A host that isn't loaded above the average takes all itself, another one gives all to those below the average, by their
     /// weight and how far they are below.
     fn share_out(&mut self, hosts: &[Candidate]) -> Vec<u16> {
         let counted = hosts.iter().filter(|host| host.weight > 0);
-        let total = counted.fold(Total { load: 0, weight: 0 }, |sum, host| Total {
+        let total = counted.fold(FarmTotals { load: 0, weight: 0 }, |sum, host| FarmTotals {
             load: sum.load + load(host),
             weight: sum.weight + u128::from(host.weight),
         });
@@ -74,8 +74,8 @@ impl Sharing for Balance {
         if own.is_some() && !self.above {
             return hosts.iter().map(|host| if host.own { SHARE_MAX } else { 0 }).collect();
         }
-        let below: Vec<u128> = hosts.iter().map(|host| total.room(host)).collect();
-        if below.iter().any(|room| *room > 0) {
+        let below: Vec<u128> = hosts.iter().map(|host| total.spare(host)).collect();
+        if below.iter().any(|spare| *spare > 0) {
             return scaled(&below);
         }
         // A host that serves nothing itself, before others that are all as loaded as they should be.
@@ -92,9 +92,9 @@ fn load(host: &Candidate) -> u128 {
     host.signals.reported.unwrap_or_default().into()
 }
 
-impl Total {
+impl FarmTotals {
     /// How far a host is below the average, as sessions times the total weight; 0 if it isn't.
-    fn room(self, host: &Candidate) -> u128 {
+    fn spare(self, host: &Candidate) -> u128 {
         (self.load * u128::from(host.weight)).saturating_sub(load(host) * self.weight)
     }
 }
@@ -118,14 +118,14 @@ mod tests {
     }
 
     /// This host's share first, then the others'.
-    fn shares(balance: &mut Balance, own: Candidate, others: &[Candidate]) -> Vec<u16> {
+    fn shares(balance: &mut OverflowState, own: Candidate, others: &[Candidate]) -> Vec<u16> {
         let own = Candidate { own: true, ..own };
         balance.share_out(&[&[own], others].concat())
     }
 
     #[test]
-    fn a_host_keeps_its_sessions_until_it_is_well_above_the_average() {
-        let mut balance = Balance::default();
+    fn host_overflows_only_well_above_average() {
+        let mut balance = OverflowState::default();
         let others = [host(1, 100), host(1, 100)];
         assert_eq!(shares(&mut balance, host(1, 100), &others), [1000, 0, 0]);
         assert_eq!(shares(&mut balance, host(1, 140), &others), [1000, 0, 0], "140 is 1.24 of 113");
@@ -139,7 +139,7 @@ mod tests {
     fn a_host_passes_sessions_on_from_a_quarter_above_the_average_and_two_sessions() {
         let is_above = |above, own, others: &[u32]| {
             let others: Vec<Candidate> = others.iter().map(|load| host(1, *load)).collect();
-            let mut balance = Balance { above };
+            let mut balance = OverflowState { above };
             shares(&mut balance, host(1, own), &others)[0] == 0
         };
         assert!(!is_above(false, 125, &[75, 100]), "a quarter above, and no more");
@@ -148,14 +148,14 @@ mod tests {
         assert!(is_above(true, 105, &[95, 100]) && !is_above(true, 104, &[96, 100]));
         assert!(!is_above(true, 0, &[0, 0]), "nobody has anything to do");
         // A host of twice the weight has twice the load to keep.
-        let mut balance = Balance::default();
+        let mut balance = OverflowState::default();
         assert_eq!(shares(&mut balance, host(2, 200), &[host(1, 100)]), [1000, 0]);
         assert_eq!(shares(&mut balance, host(2, 300), &[host(1, 30)]), [0, 1000]);
     }
 
     #[test]
     fn shares_go_by_weight_and_by_how_far_a_host_is_below() {
-        let mut balance = Balance::default();
+        let mut balance = OverflowState::default();
         // 600 sessions on a weight of 6: 100 each
         let others = [host(2, 100), host(1, 50), host(2, 250)];
         assert_eq!(shares(&mut balance, host(1, 200), &others), [0, 1000, 500, 0]);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_pure_rewriter_passes_everything_on() {
-        let mut balance = Balance::default();
+        let mut balance = OverflowState::default();
         assert_eq!(shares(&mut balance, host(0, 7), &[host(2, 0), host(1, 0)]), [0, 1000, 500]);
         assert_eq!(shares(&mut balance, host(0, 7), &[host(1, 30), host(1, 10)]), [0, 0, 1000]);
         assert_eq!(shares(&mut balance, host(0, 7), &[]), [0]);
@@ -175,7 +175,7 @@ mod tests {
     /// round late.
     #[test]
     fn one_host_that_gets_all_arrivals_shares_them_out() {
-        let mut balance = Balance::default();
+        let mut balance = OverflowState::default();
         let (mut loads, mut known, mut sums) = ([0u32; 3], [0u32; 3], [0u64; 3]);
         for round in 0..2_000 {
             let shares = shares(&mut balance, host(1, known[0]), &[host(1, known[1]), host(1, known[2])]);
@@ -204,8 +204,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn somebody_is_always_chosen_and_nobody_twice_differently(hosts in hosts(), above: bool) {
-            let mut balance = Balance { above };
+        fn overflow_always_chooses_one_host_consistently(hosts in hosts(), above: bool) {
+            let mut balance = OverflowState { above };
             let first = shares(&mut balance, hosts[0], &hosts[1..]);
             prop_assert_eq!(first.len(), hosts.len());
             prop_assert!(first.iter().all(|&share| share <= SHARE_MAX));
@@ -218,8 +218,8 @@ mod tests {
         }
 
         #[test]
-        fn who_is_above_gives_to_those_below_alone(hosts in hosts()) {
-            let mut balance = Balance::default();
+        fn overloaded_host_gives_only_to_underloaded(hosts in hosts()) {
+            let mut balance = OverflowState::default();
             let shares = shares(&mut balance, hosts[0], &hosts[1..]);
             let sum: u128 = hosts.iter().filter(|h| h.weight > 0).map(load).sum();
             let weight: u128 = hosts.iter().map(|h| u128::from(h.weight)).sum();

@@ -14,13 +14,13 @@ const FLOOR: u64 = 1_000;
 pub(super) static PEAK_EWMA: Policy = by_load(
     "peak-ewma",
     "of two servers that the flow's hash names, the one with less latency (of its probes) for its sessions; for servers that slow down",
-    &Weighing { needs: &[Signal::Latency], load, said, complete: None },
+    &Weighing { needs: &[Signal::Latency], load, describe, complete: None },
 );
 
 fn load(signals: &Signals) -> Option<u64> {
     signals.latency_us.map(|latency_us| latency_us.max(FLOOR))
 }
 
-fn said(signals: &Signals) -> Option<String> {
+fn describe(signals: &Signals) -> Option<String> {
     signals.latency_us.map(|us| format!("latency {:.1} ms", us as f64 / 1e3))
 }

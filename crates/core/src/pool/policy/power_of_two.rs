@@ -4,7 +4,7 @@
 //! however many there are, and each flow's two are the same on every director and after any restart.
 
 use super::two::TWO;
-use super::{Choice, Policy, Redirect};
+use super::{Choice, Policy, RedirectPolicy};
 use crate::pool::signals::Signal;
 
 /// The one of two servers with fewer active sessions for its weight. A group, which sees none, counts whom it sent where.
@@ -13,6 +13,6 @@ pub(super) static POWER_OF_TWO: Policy = Policy {
     about: "of two servers that the flow's hash names, the one with fewer active sessions for its weight; for any number of servers",
     needs: &[Signal::Active],
     packets: Some(TWO),
-    redirect: Some(Redirect { choice: Choice::Two, weighing: None }),
+    redirect: Some(RedirectPolicy { choice: Choice::Two, weighing: None }),
     names: None,
 };

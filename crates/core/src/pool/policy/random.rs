@@ -1,6 +1,6 @@
 //! A server at random, as often as its share says: the next choice owes nothing to the last.
 
-use super::{Choice, Draw, Names, Policy, Redirect};
+use super::{Choice, NamePolicy, Policy, RedirectPolicy, Selection};
 
 /// Any server, drawn anew for each client.
 pub(super) static RANDOM: Policy = Policy {
@@ -8,6 +8,6 @@ pub(super) static RANDOM: Policy = Policy {
     about: "anyone, as often as their weight says; for clients that share resolvers",
     needs: &[],
     packets: None,
-    redirect: Some(Redirect { choice: Choice::Random, weighing: None }),
-    names: Some(Names { draw: Draw::Random, weighing: None }),
+    redirect: Some(RedirectPolicy { choice: Choice::Random, weighing: None }),
+    names: Some(NamePolicy { draw: Selection::Random, weighing: None }),
 };

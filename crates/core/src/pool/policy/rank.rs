@@ -9,7 +9,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::{Draw, Names, Policy, Weighing};
+use super::{NamePolicy, Policy, Selection, Weighing};
 use crate::pool::signals::{Signal, Signals};
 
 /// The policy whose servers are ranked.
@@ -21,7 +21,7 @@ const REPLY_BYTES: u64 = 19_773;
 const FLOOR_US: u64 = 10_000;
 
 /// By how long a client waits for a reply of middling length.
-pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, said, complete: None };
+pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, describe, complete: None };
 
 /// The row that stands in for the table's where a name ranks as the paper does: the one server that is best by equation 2.6, of which this
 /// is one part in the weight.
@@ -31,12 +31,12 @@ pub static PAPER: Policy = Policy {
     needs: &[Signal::Load],
     packets: None,
     redirect: None,
-    names: Some(Names {
-        draw: Draw::First,
+    names: Some(NamePolicy {
+        draw: Selection::Failover,
         weighing: Some(&Weighing {
             needs: &[Signal::Load],
             load: inverse_weight,
-            said: said_in_paper,
+            describe: describe_paper,
             complete: Some(complete),
         }),
     }),
@@ -72,22 +72,22 @@ fn inverse_weight(signals: &Signals) -> Option<u64> {
     Some(u64::try_from(inverse).unwrap_or(u64::MAX).max(1))
 }
 
-fn said(signals: &Signals) -> Option<String> {
-    said_with(signals, signals.report.available_bps.is_none().then_some("taken for free"))
+fn describe(signals: &Signals) -> Option<String> {
+    describe_with(signals, signals.report.available_bps.is_none().then_some("taken for free"))
 }
 
-fn said_in_paper(signals: &Signals) -> Option<String> {
+fn describe_paper(signals: &Signals) -> Option<String> {
     let is_unknown = signals.report.available_bps.is_none() || signals.report.bottleneck_bps.is_none();
-    said_with(signals, is_unknown.then_some("taken for the largest"))
+    describe_with(signals, is_unknown.then_some("taken for the largest"))
 }
 
 /// The delay, and the path or that it is unknown and what it counts as then.
-fn said_with(signals: &Signals, unknown: Option<&str>) -> Option<String> {
+fn describe_with(signals: &Signals, unknown: Option<&str>) -> Option<String> {
     let delay = format!("reported delay {:.2} s", signals.report.delay_us? as f64 / 1e6);
     let free = signals.report.available_bps.map(|bps| format!("{:.2} Mbit/s free", bps as f64 / 1e6));
     let unknown = unknown.map(|counts_as| format!("path unknown: {counts_as}"));
-    let said: Vec<String> = [Some(delay), free, unknown].into_iter().flatten().collect();
-    Some(said.join(", "))
+    let parts: Vec<String> = [Some(delay), free, unknown].into_iter().flatten().collect();
+    Some(parts.join(", "))
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
 
     /// A weight of (1 + 100e6 + 60e6) / (3 * 10000) = 5333.3; and 4e6 / 10000 = 400 of 4 Mbit/s.
     #[test]
-    fn the_paper_has_it_so() {
+    fn rank_matches_paper_example() {
         let weight = |delay_us, bottleneck, available| {
             let inverse = inverse_weight(&signals(delay_us, Some(bottleneck), Some(available))).unwrap();
             1e12 / inverse as f64
@@ -152,10 +152,10 @@ mod tests {
 
     #[test]
     fn an_unknown_path_is_named_in_words() {
-        let said = |available| said_in_paper(&signals(0, available, available)).unwrap();
-        assert_eq!(said(None), "reported delay 0.00 s, path unknown: taken for the largest");
-        assert_eq!(said(Some(4_000_000)), "reported delay 0.00 s, 4.00 Mbit/s free");
-        let free = super::said(&signals(0, None, None)).unwrap();
+        let describe = |available| describe_paper(&signals(0, available, available)).unwrap();
+        assert_eq!(describe(None), "reported delay 0.00 s, path unknown: taken for the largest");
+        assert_eq!(describe(Some(4_000_000)), "reported delay 0.00 s, 4.00 Mbit/s free");
+        let free = super::describe(&signals(0, None, None)).unwrap();
         assert_eq!(free, "reported delay 0.00 s, path unknown: taken for free");
     }
 
@@ -174,7 +174,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_gains_by_more_delay_or_less_bandwidth(
+        fn rank_never_improves_with_worse_path(
             delay in 0..=DELAY_MAX, more in 0..=DELAY_MAX, free in 0..=BANDWIDTH_MAX, less in 0..=BANDWIDTH_MAX
         ) {
             for load in [wait_us, inverse_weight] {

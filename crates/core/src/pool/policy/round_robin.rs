@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Choice, Draw, Names, Packets, Policy, Redirect, Weighted};
+use super::{Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, Selection, Weighted};
 use crate::path::tables::{ORDER_MAX, Pick};
 
 /// Servers in turn, as often as their weight says.
@@ -11,9 +11,9 @@ pub(super) static ROUND_ROBIN: Policy = Policy {
     name: "round-robin",
     about: "servers in turn, as often as their weight says, turns spread evenly; for requests of like cost",
     needs: &[],
-    packets: Some(Packets { pick: Pick::Cursor, order: in_turn, weighing: None, sharing: None }),
-    redirect: Some(Redirect { choice: Choice::Turn, weighing: None }),
-    names: Some(Names { draw: Draw::Turn, weighing: None }),
+    packets: Some(PacketPolicy { pick: Pick::Cursor, order: in_turn, weighing: None, sharing: None }),
+    redirect: Some(RedirectPolicy { choice: Choice::Turn, weighing: None }),
+    names: Some(NamePolicy { draw: Selection::RoundRobin, weighing: None }),
 };
 
 /// One lap of turns, as slots: no more than [`ORDER_MAX`].
@@ -32,8 +32,8 @@ fn turns(members: &[Weighted]) -> Vec<usize> {
         return weights;
     }
     // One entry is set aside for each member, so that rounding up to 1 never overflows the lap.
-    let room = ORDER_MAX - members.len();
-    weights.iter().map(|weight| (weight * room / lap).max(1)).collect()
+    let spare = ORDER_MAX - members.len();
+    weights.iter().map(|weight| (weight * spare / lap).max(1)).collect()
 }
 
 /// Lays out one lap: at each step everyone gains its own number of turns, the richest is chosen and
@@ -94,14 +94,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_and_weight_zero() {
+    fn round_robin_of_no_members_or_zero_weight_is_empty() {
         assert!(order(&[]).is_empty());
         assert!(order(&[0, 0]).is_empty());
         assert_eq!(order(&[0, 3]), [2]);
     }
 
     #[test]
-    fn a_lap_too_long_is_scaled_down_and_leaves_nobody_out() {
+    fn long_round_is_scaled_down_and_keeps_every_member() {
         let mut weights = std::vec![65_535; 255];
         weights.push(1);
         let order = order(&weights);

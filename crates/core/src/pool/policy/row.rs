@@ -20,11 +20,11 @@ pub struct Policy {
     /// The signals of servers that it goes by, where packets are sent on.
     pub needs: &'static [Signal],
     /// Of a director and of each host where every host decides, for packets and connections.
-    pub packets: Option<Packets>,
+    pub packets: Option<PacketPolicy>,
     /// Of a group.
-    pub redirect: Option<Redirect>,
+    pub redirect: Option<RedirectPolicy>,
     /// Of a name.
-    pub names: Option<Names>,
+    pub names: Option<NamePolicy>,
 }
 
 /// Its own row alone.
@@ -44,7 +44,7 @@ impl fmt::Debug for Policy {
 
 /// How tables are laid out for the data plane: when the farm changes, not when a packet comes.
 #[derive(Clone, Copy)]
-pub struct Packets {
+pub struct PacketPolicy {
     /// How the data plane draws from the tables.
     pub pick: Pick,
     /// The ring to draw from in order, as slots; at most [`crate::path::tables::ORDER_MAX`]. Members of
@@ -52,13 +52,13 @@ pub struct Packets {
     pub order: fn(&[Weighted]) -> Vec<u16>,
     /// By what [`Pick::Two`] weighs servers' sessions ([`score`](super::score)), if the policy goes by load.
     pub weighing: Option<&'static Weighing>,
-    /// By what shares [`Packets::order`] goes instead of weights, if it goes by what is known of servers. Of each service anew.
+    /// By what shares [`PacketPolicy::order`] goes instead of weights, if it goes by what is known of servers. Of each service anew.
     pub sharing: Option<fn() -> Box<dyn Sharing>>,
 }
 
 /// How a group chooses the member that a client is sent to.
 #[derive(Clone, Copy)]
-pub struct Redirect {
+pub struct RedirectPolicy {
     /// How one is picked.
     pub choice: Choice,
     /// By what members have fewer turns, if the policy goes by what they answer or how soon they do.
@@ -82,24 +82,24 @@ pub enum Choice {
 
 /// How a name chooses the address that a client is given.
 #[derive(Clone, Copy)]
-pub struct Names {
+pub struct NamePolicy {
     /// How the one is drawn that comes first in an answer.
-    pub draw: Draw,
+    pub draw: Selection,
     /// By what shares are made or servers ranked, if the policy goes by load.
     pub weighing: Option<&'static Weighing>,
 }
 
 /// How the address is drawn that comes first. Behind it are those whose turn would be next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw {
+pub enum Selection {
     /// Servers in turn, as often as their share says.
-    Turn,
+    RoundRobin,
     /// Anyone, as often as their share says.
     Random,
     /// By the client's network, the same whoever answers.
-    Client,
+    SourceHash,
     /// The first in order that lives.
-    First,
+    Failover,
 }
 
 /// How a server's load is made of what is known of it.
@@ -110,7 +110,7 @@ pub struct Weighing {
     /// The load by what is known of a server, larger than 0 and comparable with other servers' of its service; `None` where a signal is missing.
     pub load: fn(&Signals) -> Option<u64>,
     /// The same in words.
-    pub said: fn(&Signals) -> Option<String>,
+    pub describe: fn(&Signals) -> Option<String>,
     /// Fills in signals that some servers of a name lack, by those that the others have; `None` where each is weighed alone.
     pub complete: Option<fn(&mut [Signals])>,
 }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_draws_no_more_than_it_may_gain() {
+    fn score_gain_is_capped() {
         let even = |loads: &[u64]| gains(&loads.iter().map(|load| (1, *load)).collect::<Vec<_>>(), 150);
         assert_eq!(even(&[0, 9, 9, 9]), [127, 255, 255, 255], "half of what would double its share");
         assert_eq!(
@@ -125,14 +125,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn somebody_is_always_best(loads in prop::collection::vec(prop::option::of(any::<u64>()), 1..20)) {
+        fn some_score_is_always_lowest(loads in prop::collection::vec(prop::option::of(any::<u64>()), 1..20)) {
             let scores = scores(&loads);
             prop_assert_eq!(scores.len(), loads.len());
             prop_assert!(scores.contains(&0));
         }
 
         #[test]
-        fn a_load_is_between_what_it_was_and_what_it_is(was: u64, now: u64, after_ms: u64) {
+        fn smoothed_load_lies_between_old_and_new(was: u64, now: u64, after_ms: u64) {
             let mut load = Smoothed::new(was, 0);
             load.follow(now, after_ms);
             prop_assert!(load.load() >= now && load.load() <= was.max(now));

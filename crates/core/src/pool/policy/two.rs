@@ -3,12 +3,12 @@
 
 use alloc::vec::Vec;
 
-use super::{Choice, Draw, Names, Packets, Policy, Redirect, Weighing};
+use super::{Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, Selection, Weighing};
 use crate::path::tables::Pick;
 
 /// Of two servers that the flow's hash names, the one with less to do. They stand in the hash table and beside it: there is no order.
-pub(super) const TWO: Packets =
-    Packets { pick: Pick::Two, order: |_| Vec::new(), weighing: None, sharing: None };
+pub(super) const TWO: PacketPolicy =
+    PacketPolicy { pick: Pick::Two, order: |_| Vec::new(), weighing: None, sharing: None };
 
 /// A policy by load: of two servers the one with less load times sessions. Groups and names, which see no sessions, give a
 /// server less the more load it has.
@@ -17,8 +17,8 @@ pub(super) const fn by_load(name: &'static str, about: &'static str, weighing: &
         name,
         about,
         needs: weighing.needs,
-        packets: Some(Packets { weighing: Some(weighing), ..TWO }),
-        redirect: Some(Redirect { choice: Choice::Turn, weighing: Some(weighing) }),
-        names: Some(Names { draw: Draw::Random, weighing: Some(weighing) }),
+        packets: Some(PacketPolicy { weighing: Some(weighing), ..TWO }),
+        redirect: Some(RedirectPolicy { choice: Choice::Turn, weighing: Some(weighing) }),
+        names: Some(NamePolicy { draw: Selection::Random, weighing: Some(weighing) }),
     }
 }

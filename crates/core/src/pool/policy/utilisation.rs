@@ -14,7 +14,7 @@ const FLOOR: u64 = 100;
 pub(super) static UTILISATION: Policy = by_load(
     "utilisation",
     "of two servers that the flow's hash names, the one with less reported utilisation for its sessions; for servers with other work, too",
-    &Weighing { needs: &[Signal::Load], load, said, complete: None },
+    &Weighing { needs: &[Signal::Load], load, describe, complete: None },
 );
 
 fn load(signals: &Signals) -> Option<u64> {
@@ -25,7 +25,7 @@ fn load(signals: &Signals) -> Option<u64> {
     Some(load + failing.map_or(0, |(errors, requests)| load.saturating_mul(errors.min(requests)) / requests))
 }
 
-fn said(signals: &Signals) -> Option<String> {
+fn describe(signals: &Signals) -> Option<String> {
     signals.report.utilisation_permille.map(|permille| format!("reported {:.2}", permille as f64 / 1e3))
 }
 

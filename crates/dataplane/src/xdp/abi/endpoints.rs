@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use evener_core::path::tables::{self, Behind, VipKey};
+use evener_core::path::tables::{self, ReplyOrigin, VipKey};
 
 use super::{bytes, c, from_bytes, h, ip, ip_of, protocol_of, vip_bits};
 
@@ -48,7 +48,7 @@ pub(in crate::xdp) fn endpoint_key_of(key: &[u8]) -> Option<VipKey> {
 }
 
 /// Value of `endpoints`; what exceeds [`tables::BEHIND_MAX`] is left out.
-pub(in crate::xdp) fn endpoint(behind: &[Behind]) -> [u8; ENDPOINT_LEN] {
+pub(in crate::xdp) fn endpoint(behind: &[ReplyOrigin]) -> [u8; ENDPOINT_LEN] {
     let mut value = c::endpoint { count: 0, behind: [c::behind { vip: 0, server: 0 }; tables::BEHIND_MAX] };
     for (place, behind) in value.behind.iter_mut().zip(behind) {
         *place = c::behind { vip: behind.vip, server: behind.server };
@@ -66,10 +66,10 @@ fn hint_place(key: &VipKey) -> usize {
 pub(in crate::xdp) const RETURN_WORDS: usize = h::RETURN_PLACES as usize * size_of::<c::hint>() / 8;
 
 /// All of `returns`. Of endpoints that share a place the last one has it, and of IPv6 none is there.
-pub(in crate::xdp) fn hints(endpoints: &BTreeMap<VipKey, Vec<Behind>>) -> Vec<u64> {
+pub(in crate::xdp) fn hints(endpoints: &BTreeMap<VipKey, Vec<ReplyOrigin>>) -> Vec<u64> {
     let mut hints = vec![c::hint { vip: 0, server: 0 }; h::RETURN_PLACES as usize];
     for (key, behind) in endpoints.iter().filter(|(key, _)| key.address.is_ipv4()) {
-        if let [Behind { vip, server }] = **behind {
+        if let [ReplyOrigin { vip, server }] = **behind {
             hints[hint_place(key)] = c::hint { vip, server };
         }
     }
@@ -78,8 +78,8 @@ pub(in crate::xdp) fn hints(endpoints: &BTreeMap<VipKey, Vec<Behind>>) -> Vec<u6
 }
 
 /// Reads back what [`endpoint`] wrote.
-pub(in crate::xdp) fn endpoint_of(value: &[u8]) -> Option<Vec<Behind>> {
+pub(in crate::xdp) fn endpoint_of(value: &[u8]) -> Option<Vec<ReplyOrigin>> {
     let value: c::endpoint = from_bytes(value)?;
     let all = value.behind.iter().take(value.count as usize);
-    Some(all.map(|behind| Behind { vip: behind.vip, server: behind.server }).collect())
+    Some(all.map(|behind| ReplyOrigin { vip: behind.vip, server: behind.server }).collect())
 }

@@ -6,7 +6,9 @@ use evener_core::path::content::NO_ROUTE;
 use evener_core::path::decide::Reason;
 
 use super::{c, from_bytes, h, ip, ip_of, words};
-use crate::events::{CLIENTS_MAX, ConnectionEvent, Event, HEAD_MAX, PacketEvent, Told, Watch};
+use crate::events::{
+    CLIENTS_MAX, ConnectionEvent, HEAD_MAX, PacketEvent, TraceEvent, TraceFilter, TracedVerdict,
+};
 
 pub(in crate::xdp) const WATCH_WORDS: usize = size_of::<c::watch>() / 8;
 /// Where in it the count of lost events is.
@@ -18,10 +20,10 @@ pub(in crate::xdp) const WATCH_CLIENTS: u64 = h::WATCH_CLIENTS;
 
 const EVENT_CONNECTION: u8 = h::EVENT_CONNECTION as u8;
 const EVENT_PACKET: u8 = h::EVENT_PACKET as u8;
-const TOLD_FORWARD: u8 = h::TOLD_FORWARD as u8;
-const TOLD_PASS: u8 = h::TOLD_PASS as u8;
-const TOLD_DROP: u8 = h::TOLD_DROP as u8;
-const TOLD_HOLD: u8 = h::TOLD_HOLD as u8;
+const TRACED_FORWARD: u8 = h::TRACED_FORWARD as u8;
+const TRACED_PASS: u8 = h::TRACED_PASS as u8;
+const TRACED_DROP: u8 = h::TRACED_DROP as u8;
+const TRACED_HOLD: u8 = h::TRACED_HOLD as u8;
 
 // Where C and this side differ, the build ends here.
 const _: () = {
@@ -32,7 +34,7 @@ const _: () = {
 };
 
 /// What is to be told; the count of lost events isn't part of it.
-pub(in crate::xdp) fn watch(watch: &Watch) -> [u64; WATCH_WORDS] {
+pub(in crate::xdp) fn watch(watch: &TraceFilter) -> [u64; WATCH_WORDS] {
     let what = |is: bool, what: u64| if is { what } else { 0 };
     let mapped = |address: &IpAddr| match address {
         IpAddr::V4(address) => ip(address.to_ipv6_mapped().into()),
@@ -48,7 +50,7 @@ pub(in crate::xdp) fn watch(watch: &Watch) -> [u64; WATCH_WORDS] {
 }
 
 /// What `events` brought; `None` for what this version doesn't know.
-pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
+pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
     // The end of the head is missing where nothing stands.
     let mut whole = [0; EVENT_LEN];
     whole.get_mut(..record.len())?.copy_from_slice(record);
@@ -56,23 +58,23 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
     let end = |address, port| SocketAddr::new(ip_of(address, event.v6 != 0), u16::from_be(port));
     let (src, dst) = (end(event.src, event.src_port), end(event.dst, event.dst_port));
     let reason = *Reason::ALL.get(usize::from(event.reason))?;
-    let beside = match event.beside {
+    let also_counted = match event.also_counted {
         0 => None,
-        beside => Some(*Reason::ALL.get(usize::from(beside))?),
+        also_counted => Some(*Reason::ALL.get(usize::from(also_counted))?),
     };
     match event.kind {
-        EVENT_CONNECTION => Some(Event::Connection(ConnectionEvent {
+        EVENT_CONNECTION => Some(TraceEvent::Connection(ConnectionEvent {
             at_ns: event.at_ns,
-            took_ns: event.took_ns,
+            latency_ns: event.took_ns,
             client: src,
             service: dst,
             server: event.server,
             reason,
-            beside,
+            also_counted,
             route: (event.route != NO_ROUTE).then_some(event.route),
             head: event.head.get(..usize::from(event.head_len))?.to_vec(),
         })),
-        EVENT_PACKET => Some(Event::Packet(PacketEvent {
+        EVENT_PACKET => Some(TraceEvent::Packet(PacketEvent {
             at_ns: event.at_ns,
             src,
             dst,
@@ -80,14 +82,14 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<Event> {
             tcp_flags: event.flags,
             len: event.len,
             verdict: match event.verdict {
-                TOLD_FORWARD => Told::Forward,
-                TOLD_PASS => Told::Pass,
-                TOLD_HOLD => Told::Hold,
-                TOLD_DROP => Told::Drop,
+                TRACED_FORWARD => TracedVerdict::Forward,
+                TRACED_PASS => TracedVerdict::Pass,
+                TRACED_HOLD => TracedVerdict::Hold,
+                TRACED_DROP => TracedVerdict::Drop,
                 _ => return None,
             },
             reason,
-            beside,
+            also_counted,
             server: event.server,
         })),
         _ => None,

@@ -1,10 +1,12 @@
 //! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what routes are found by.
 
-use evener_core::path::content::{CLASSES, Class, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX};
+use evener_core::path::content::{
+    CLASSES, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, RequestClass,
+};
 use evener_core::path::content::{LATER_MAX, METHOD_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
 use evener_core::path::cookie;
 use evener_core::path::mark;
-use evener_core::path::tables::{Handoff, Later};
+use evener_core::path::tables::{Handoff, RehandoffMode};
 
 use super::{bytes, c, from_bytes, from_words, h, words};
 
@@ -12,23 +14,23 @@ pub(in crate::xdp) const HANDOFF_WORDS: usize = size_of::<c::handoff>() / 8;
 const ROUTE_KEY_LEN: usize = size_of::<c::route_key>();
 const ROUTE_ENTRY_LEN: usize = size_of::<c::route_entry>();
 
-const fn number_of_class(class: Class) -> u64 {
+const fn number_of_class(class: RequestClass) -> u64 {
     match class {
-        Class::Get => h::CLASS_GET,
-        Class::Head => h::CLASS_HEAD,
-        Class::Post => h::CLASS_POST,
-        Class::Put => h::CLASS_PUT,
-        Class::Delete => h::CLASS_DELETE,
-        Class::Other => h::CLASS_OTHER,
-        Class::Hello => h::CLASS_HELLO,
+        RequestClass::Get => h::CLASS_GET,
+        RequestClass::Head => h::CLASS_HEAD,
+        RequestClass::Post => h::CLASS_POST,
+        RequestClass::Put => h::CLASS_PUT,
+        RequestClass::Delete => h::CLASS_DELETE,
+        RequestClass::Other => h::CLASS_OTHER,
+        RequestClass::Hello => h::CLASS_HELLO,
     }
 }
 
-const fn number_of_later(later: Later) -> u16 {
+const fn number_of_later(later: RehandoffMode) -> u16 {
     let number = match later {
-        Later::Stay => h::LATER_STAY,
-        Later::Close => h::LATER_CLOSE,
-        Later::Rehandoff => h::LATER_REHANDOFF,
+        RehandoffMode::Stay => h::LATER_STAY,
+        RehandoffMode::Close => h::LATER_CLOSE,
+        RehandoffMode::Rehandoff => h::LATER_REHANDOFF,
     };
     number as u16
 }
@@ -38,8 +40,8 @@ const _: () = {
     assert!(HANDOFF_WORDS * 8 == size_of::<c::handoff>() && ROUTE_KEY_LEN == 24);
     assert!(ROUTE_ENTRY_LEN == 4 * CLASSES && h::CLASSES == CLASSES as u64);
     let mut class = 0;
-    while class < Class::ALL.len() {
-        assert!(number_of_class(Class::ALL[class]) == Class::ALL[class] as u64);
+    while class < RequestClass::ALL.len() {
+        assert!(number_of_class(RequestClass::ALL[class]) == RequestClass::ALL[class] as u64);
         class += 1;
     }
     assert!(h::READ_MAX == READ_MAX as u64 && h::LATER_LOOKED_MAX == LATER_MAX as u64);
@@ -51,7 +53,7 @@ const _: () = {
 
 /// What a VIP's connections are handed off by besides [`Handoff`], as long as it is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::xdp) struct InForce {
+pub(in crate::xdp) struct HandoffKeys {
     /// Of the service's routes in the map.
     pub(in crate::xdp) generation: u32,
     /// Bit by bit which half of each ring.
@@ -62,7 +64,7 @@ pub(in crate::xdp) struct InForce {
 pub(in crate::xdp) fn handoff(
     handoff: &Handoff,
     routes: Option<&Routes>,
-    in_force: InForce,
+    in_force: HandoffKeys,
 ) -> [u64; HANDOFF_WORDS] {
     words(&c::handoff {
         ring_halves: in_force.ring_halves,
@@ -78,10 +80,10 @@ pub(in crate::xdp) fn handoff(
 }
 
 /// Reads back what [`handoff`] wrote; `None` where there is nothing.
-pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, InForce)> {
+pub(in crate::xdp) fn handoff_of(place: &[u64]) -> Option<(Handoff, HandoffKeys)> {
     let place: c::handoff = from_words(place)?;
-    let in_force = InForce { generation: place.generation, ring_halves: place.ring_halves };
-    let all = [Later::Stay, Later::Close, Later::Rehandoff];
+    let in_force = HandoffKeys { generation: place.generation, ring_halves: place.ring_halves };
+    let all = [RehandoffMode::Stay, RehandoffMode::Close, RehandoffMode::Rehandoff];
     let later = all.into_iter().find(|later| number_of_later(*later) == place.later).unwrap_or_default();
     let handoff = Handoff { mss: place.mss, punt: place.punt, held: place.held, later };
     (place.mss != 0).then_some((handoff, in_force))

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use evener_core::path::content::RouteKey;
-use evener_core::path::mark::Passed;
-use evener_core::path::tables::{Behind, Handoff, Later};
+use evener_core::path::mark::ForwardCount;
+use evener_core::path::tables::{Handoff, RehandoffMode, ReplyOrigin};
 
 use super::*;
 
@@ -19,8 +19,8 @@ fn servers_are_read_back_as_they_were_written() {
         nat(six, six),
         tunnel(Encapsulation::Ipip, four, four, None),
         tunnel(Encapsulation::Gue, six, six, None),
-        tunnel(Encapsulation::Gue, six, six, Some(Passed::Once)),
-        tunnel(Encapsulation::Gue, four, four, Some(Passed::Twice)),
+        tunnel(Encapsulation::Gue, six, six, Some(ForwardCount::Once)),
+        tunnel(Encapsulation::Gue, four, four, Some(ForwardCount::Twice)),
     ] {
         let entry = ServerEntry {
             identity: 7,
@@ -73,14 +73,14 @@ fn vips_and_endpoints_are_read_back_as_they_were_written() {
         (mac_of(mac_bits(mac)), mac_of(mac_bits(Mac::default())), mac_of(0)),
         (Some(mac), Some(Mac::default()), None)
     );
-    let behind = vec![Behind { vip: 1, server: 2 }, Behind { vip: 3, server: 4 }];
+    let behind = vec![ReplyOrigin { vip: 1, server: 2 }, ReplyOrigin { vip: 3, server: 4 }];
     assert_eq!(endpoint_of(&endpoint(&behind)), Some(behind));
 }
 
 #[test]
-fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
-    let in_force = InForce { generation: 77, ring_halves: 1 << 63 | 1 };
-    for later in [Later::Stay, Later::Close, Later::Rehandoff] {
+fn handoff_entry_round_trips() {
+    let in_force = HandoffKeys { generation: 77, ring_halves: 1 << 63 | 1 };
+    for later in [RehandoffMode::Stay, RehandoffMode::Close, RehandoffMode::Rehandoff] {
         let terms = Handoff { mss: 1460, punt: 4095, held: 4094, later };
         let words = handoff(&terms, None, in_force);
         assert_eq!(handoff_of(&words), Some((terms, in_force)));
@@ -92,7 +92,7 @@ fn how_connections_are_handed_off_is_read_back_as_it_was_written() {
 }
 
 #[test]
-fn a_held_frame_is_read_as_the_other_side_wrote_it() {
+fn punted_frame_matches_c_layout() {
     let mut held = c::held {
         ifindex: 3,
         len: 4,
@@ -102,7 +102,7 @@ fn a_held_frame_is_read_as_the_other_side_wrote_it() {
     };
     held.frame[..5].copy_from_slice(&[1, 2, 3, 4, 5]);
     let record: [u8; size_of::<c::held>()] = bytes(&held);
-    let expected = Held { ifindex: 3, reason: Reason::Moves, server: 9, frame: &[1, 2, 3, 4] };
+    let expected = PuntedFrame { ifindex: 3, reason: Reason::Moves, server: 9, frame: &[1, 2, 3, 4] };
     assert_eq!(held_of(&record), Some(expected));
     assert_eq!(held_of(&record[..15]), None, "it has an end");
     assert_eq!(held_of(&record[..11]), None);

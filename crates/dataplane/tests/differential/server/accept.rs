@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use evener_core::path::cookie::{FourTuple, Keys, REPLAYED, Schedule, Terms};
+use evener_core::path::cookie::{FourTuple, Keys, REPLAYED, Schedule, SynOptions};
 use evener_core::path::mark::PUNTED;
-use evener_core::server::{Arrived, CLEARING_NS, Clearing, Host, Outcome, Reason, Socket, Tables};
+use evener_core::server::{Arrived, CLEARING_NS, ClearedConnection, Host, Outcome, Reason, Socket, Tables};
 use evener_dataplane::now_ticks;
 use evener_dataplane::server::Hook;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -161,7 +161,7 @@ impl Plan {
         let mut options = self.options.clone();
         let acknowledgment = match self.acknowledges {
             Acknowledges::Cookie(mss, scale, age) => {
-                let terms = Terms::new(self.v6, Some(mss), scale);
+                let terms = SynOptions::new(self.v6, Some(mss), scale);
                 let cookie = keys_of(64 * age).make(&ends, sequence.wrapping_sub(1), terms).unwrap();
                 if let [1, 1, 8, 10, _, _, _, _, echo @ ..] = &mut options[..] {
                     echo.copy_from_slice(&cookie.clock.wrapping_add(self.late).to_be_bytes());
@@ -223,7 +223,7 @@ impl Cleared {
         let keys: Vec<_> = self.0.keys().collect();
         prop_assert_eq!(keys.len(), 1);
         for is_in in [false, true] {
-            let mut clearing = Clearing { until_ns: u64::MAX, is_in };
+            let mut clearing = ClearedConnection { until_ns: u64::MAX, is_in };
             let value = [clearing.until_ns.to_ne_bytes(), u64::from(is_in).to_ne_bytes()].concat();
             self.0.update(&keys[0], &value, MapFlags::ANY).unwrap();
             let Some(ran) = c.run(Hook::Accept, frame)? else { return Ok(()) };

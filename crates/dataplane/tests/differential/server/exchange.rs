@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use evener_core::path::cookie::FourTuple;
-use evener_core::server::{Arrived, Exchange, Leaving, Outcome, Reason, Said, Tables, Turn};
+use evener_core::server::{Arrived, Exchange, ExchangeSpan, Leaving, Outcome, Payload, Reason, Tables};
 use evener_dataplane::server::Hook;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use proptest::prelude::*;
@@ -35,11 +35,11 @@ impl Turns {
     }
 
     fn set(&self, ends: &FourTuple, exchange: &Exchange) {
-        let turn = |turn: Turn| (u64::from(turn.begin) << 32 | u64::from(turn.end)).to_ne_bytes();
+        let turn = |turn: ExchangeSpan| (u64::from(turn.begin) << 32 | u64::from(turn.end)).to_ne_bytes();
         let flags = [exchange.sent, exchange.chunked.into(), exchange.plain.into(), exchange.ahead]
             .map(u32::to_ne_bytes);
         let tail = exchange.tail.to_ne_bytes();
-        let value = [&turn(exchange.asked)[..], &turn(exchange.answered), &tail, &flags.concat()].concat();
+        let value = [&turn(exchange.request)[..], &turn(exchange.answered), &tail, &flags.concat()].concat();
         self.0.update(&Turns::key(ends), &value, MapFlags::ANY).unwrap();
     }
 
@@ -47,9 +47,9 @@ impl Turns {
         let value = self.0.lookup(&Turns::key(ends), MapFlags::ANY).unwrap().unwrap();
         let word = |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().unwrap());
         let half = |at: usize| u32::from_ne_bytes(value[at..at + 4].try_into().unwrap());
-        let turn = |word: u64| Turn { begin: (word >> 32) as u32, end: word as u32 };
+        let turn = |word: u64| ExchangeSpan { begin: (word >> 32) as u32, end: word as u32 };
         Exchange {
-            asked: turn(word(0)),
+            request: turn(word(0)),
             answered: turn(word(8)),
             tail: word(16),
             sent: half(24),
@@ -262,7 +262,7 @@ struct Story<'a> {
 impl Story<'_> {
     fn begin(&mut self, request: &[u8]) {
         let (sequence, acknowledgment) = BEGIN;
-        self.known = Exchange::begin(&Said { sequence, acknowledgment, urgent: false, data: request });
+        self.known = Exchange::begin(&Payload { sequence, acknowledgment, urgent: false, data: request });
         self.turns.set(&self.ends, &self.known);
         self.next = (sequence.wrapping_add(request.len() as u32), acknowledgment);
     }
@@ -301,7 +301,7 @@ impl Story<'_> {
         let what = match (before.plain, self.known) {
             (false, _) => "in doubt",
             (true, Exchange { plain: false, .. }) => "into doubt",
-            (_, now) if now.asked != before.asked => "asked",
+            (_, now) if now.request != before.request => "asked",
             (_, now) if now.answered != before.answered && now.ahead != before.ahead => "overtaken",
             (_, now) if now.answered != before.answered && now.chunked => "chunks",
             (_, now) if now.answered != before.answered => "answered",
@@ -341,7 +341,7 @@ fn turns_are_followed_alike() {
     let config = Config { cases: 3_000, failure_persistence: None, ..Config::default() };
     let outcome = TestRunner::new(config).run(&story, |(v6, request, steps)| {
         let ends = FourTuple { client: client(v6, 20_000), service: service(v6, PLAIN) };
-        let known = Exchange::begin(&Said { sequence: 0, acknowledgment: 0, urgent: false, data: &[] });
+        let known = Exchange::begin(&Payload { sequence: 0, acknowledgment: 0, urgent: false, data: &[] });
         let (c, tables, sockets, turns, met) = (&c, &tables, &sockets, &turns, &met);
         let mut story = Story { c, tables, sockets, turns, ends, known, next: BEGIN, met };
         story.begin(&request);

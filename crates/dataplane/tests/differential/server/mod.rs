@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use evener_dataplane::server::{self, Hook, Places, Reason, Server, ServerError, Tables};
+use evener_dataplane::server::{self, AttachPoints, Hook, ProgramError, Reason, ServerPrograms, Tables};
 use proptest::test_runner::TestCaseError;
 
 /// How often each reason was counted.
@@ -19,7 +19,7 @@ pub type Counts = BTreeMap<Reason, u64>;
 
 /// The C, with maps of its own.
 pub struct Programs {
-    pub server: Server,
+    pub server: ServerPrograms,
     pub dir: PathBuf,
     counted: RefCell<Counts>,
 }
@@ -42,8 +42,8 @@ impl Programs {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("test-server-{}-{number}", std::process::id());
         let dir = server::directory().unwrap().with_file_name(name);
-        let mut server = Server::start(dir.clone()).unwrap();
-        server.apply(tables, &Places::default()).unwrap();
+        let mut server = ServerPrograms::start(dir.clone()).unwrap();
+        server.apply(tables, &AttachPoints::default()).unwrap();
         let counted = RefCell::new(server.counters().unwrap());
         Some(Programs { server, dir, counted })
     }
@@ -64,7 +64,7 @@ impl Programs {
     pub fn run(&self, hook: Hook, frame: &[u8]) -> Result<Option<Ran>, TestCaseError> {
         let is_tc = !matches!(hook, Hook::Native | Hook::Generic);
         let (goes_on, after) = match self.server.test_run(hook, frame) {
-            Err(ServerError::Io { source, .. })
+            Err(ProgramError::Io { source, .. })
                 if is_tc && frame.len() < 54 && source.raw_os_error() == Some(libc::EINVAL) =>
             {
                 return Ok(None);

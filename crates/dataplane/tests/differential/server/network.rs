@@ -11,7 +11,7 @@ use evener_core::net::wire::protocol;
 use evener_core::path::cookie::{FourTuple, Keys};
 use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
-use evener_core::server::{Expectation, Host, Made, Offer, Old, Socket, Tables, Terms};
+use evener_core::server::{Expectation, Host, Made, Offer, OldConnection, Socket, Tables, Terms};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::repair::{self, Saved, Window};
 use nix::sched::{CloneFlags, unshare};
@@ -128,7 +128,7 @@ pub struct Sockets {
 }
 
 fn saved(client: SocketAddr, service: SocketAddr, unacked: usize) -> Saved {
-    let terms = repair::Terms { mss: 1400, window_scales: Some((7, 7)), sack: true, timestamp: None };
+    let terms = repair::AgreedOptions { mss: 1400, window_scales: Some((7, 7)), sack: true, timestamp: None };
     Saved {
         client,
         service,
@@ -167,7 +167,7 @@ impl Sockets {
         let ends = FourTuple { client: client(v6, port), service: service(v6, PLAIN) };
         let saved = saved(ends.client, ends.service, WRITTEN as usize);
         self._connections.push(repair::restore(&saved).unwrap());
-        let old = Old { next: saved.receive_next, timestamp: 0 };
+        let old = OldConnection { next: saved.receive_next, timestamp: 0 };
         let first = saved.send_next - WRITTEN;
         self.known.push((ends, Socket::Connection { first, written: saved.send_next, old }));
     }
@@ -203,7 +203,7 @@ impl Sockets {
         drop(client);
         wait_for("time-wait", &ends);
         // Its FIN has a number of its own.
-        let old = Old { next: ours.receive_next + 1, timestamp: 0 };
+        let old = OldConnection { next: ours.receive_next + 1, timestamp: 0 };
         self.known.push((ends, Socket::TimeWait(old)));
     }
 

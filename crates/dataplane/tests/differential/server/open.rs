@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use evener_core::net::Protocol;
 use evener_core::net::packet::Packet;
 use evener_core::net::wire::{GUE_PORT, Mac};
-use evener_core::path::mark::{GUE_LAST, MARK_LEN, Marker, Passed, TunnelAddresses};
+use evener_core::path::mark::{ForwardCount, GUE_LAST, MARK_LEN, Marker, TunnelAddresses};
 use evener_core::path::mark::{PASSED, PASSED_TWICE, PUNTED};
 use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
@@ -96,7 +96,7 @@ struct Outer {
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     generation: u32,
-    passed: Passed,
+    passed: ForwardCount,
     fault: Fault,
 }
 
@@ -201,7 +201,7 @@ fn mark() -> impl Strategy<Value = Option<Mark>> {
         1 => prop::sample::select(vec![Fault::Passed, Fault::Key, Fault::Client, Fault::From]),
         1 => (0u8..5).prop_map(Fault::Words),
     ];
-    let passed = prop_oneof![Just(Passed::Once), Just(Passed::Twice)];
+    let passed = prop_oneof![Just(ForwardCount::Once), Just(ForwardCount::Twice)];
     let mark = (any::<u32>(), passed, fault).prop_map(|(generation, passed, fault)| Mark {
         generation,
         passed,

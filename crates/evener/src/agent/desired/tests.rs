@@ -41,15 +41,20 @@ fn network() -> Network {
     }
 }
 
-fn asked(text: &str, identity: &Identity) -> Result<DesiredState, String> {
+fn asked(text: &str, identity: &AgentIdentity) -> Result<DesiredState, String> {
     let config = config::parse(text, "test").map_err(|problems| problems.render(false))?;
     let network = network();
     let roles = roles(&config, identity, &network)?;
-    desired(&roles, &config.farm.directors, &network, &Host { software: [2].into(), ..Host::default() })
+    desired(
+        &roles,
+        &config.farm.directors,
+        &network,
+        &HostFacts { software: [2].into(), ..HostFacts::default() },
+    )
 }
 
 #[test]
-fn who_is_told_to_clients_has_nothing_to_do_but_tell_its_load() {
+fn server_of_dns_name_only_reports_load() {
     let name = |server: &str| {
         format!(
             "[dns]\nlisten = \"192.0.2.53:53\"\nzone = [{{ name = \"example.com\" }}]\n[[dns.name]]\n\
@@ -57,12 +62,14 @@ fn who_is_told_to_clients_has_nothing_to_do_but_tell_its_load() {
         )
     };
     for server in ["10.0.0.11", "[2001:db8::11]:8080"] {
-        assert!(asked(&name(server), &Identity::default()).unwrap().addresses.is_empty());
+        assert!(asked(&name(server), &AgentIdentity::default()).unwrap().addresses.is_empty());
     }
     assert!(
-        asked(&name("10.0.0.12"), &Identity::default()).unwrap_err().contains("none of the file's servers")
+        asked(&name("10.0.0.12"), &AgentIdentity::default())
+            .unwrap_err()
+            .contains("none of the file's servers")
     );
-    let by_name = Identity { host: Some("web1".to_owned()), ..Identity::default() };
+    let by_name = AgentIdentity { host: Some("web1".to_owned()), ..AgentIdentity::default() };
     assert!(asked(&name("10.0.0.12"), &by_name).is_ok());
 }
 
@@ -79,27 +86,27 @@ fn placed(desired: &DesiredState) -> Vec<String> {
 
 #[test]
 fn a_host_finds_itself_by_its_addresses_or_its_name() {
-    let nobody = Identity::default();
+    let nobody = AgentIdentity::default();
     assert_eq!(placed(&asked(&service("", "10.0.0.11"), &nobody).unwrap()).len(), 2);
     let error = asked(&service("", "10.0.0.12"), &nobody).unwrap_err();
     assert!(error.contains("10.0.0.11, 2001:db8::11, 10.0.1.11"), "{error}");
-    let named = |name: &str| Identity { host: Some(name.to_owned()), ..Identity::default() };
+    let named = |name: &str| AgentIdentity { host: Some(name.to_owned()), ..AgentIdentity::default() };
     assert_eq!(placed(&asked(&service("", "10.0.0.12"), &named("web1")).unwrap()).len(), 2);
     assert!(asked(&service("", "10.0.0.11"), &named("web2")).unwrap_err().contains("\"web2\""));
-    let serves = |name: &str| Identity { services: vec![name.to_owned()], ..Identity::default() };
+    let serves = |name: &str| AgentIdentity { services: vec![name.to_owned()], ..AgentIdentity::default() };
     assert!(asked(&service("", "10.0.0.11"), &serves("web")).unwrap_err().contains("discover"));
     assert!(asked(&service("", "10.0.0.11"), &serves("wbe")).unwrap_err().contains("\"wbe\""));
 }
 
 #[test]
 fn listed_servers_are_silent_and_discovered_ones_answer() {
-    let silent = asked(&service("", "10.0.0.11"), &Identity::default()).unwrap();
+    let silent = asked(&service("", "10.0.0.11"), &AgentIdentity::default()).unwrap();
     assert_eq!(placed(&silent), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
     assert_eq!(silent.settings["ipv4/conf/all/arp_ignore"].value, 1);
     assert_eq!(silent.settings["ipv4/conf/all/arp_announce"].right, [2]);
     assert_eq!(silent.programs, None);
     let discovered = "[[service]]\nname = \"any\"\naddresses = [\"192.0.2.101:80\", \"[2001:db8::101]:80\"]\ndiscover = \"arp\"\n";
-    let serves = Identity { services: vec!["any".into()], ..Identity::default() };
+    let serves = AgentIdentity { services: vec!["any".into()], ..AgentIdentity::default() };
     let answering = asked(discovered, &serves).unwrap();
     assert_eq!(placed(&answering), ["eth0 2001:db8::101", "lo 192.0.2.101"]);
     assert_eq!(answering.settings["ipv4/conf/all/arp_ignore"].value, 0);
@@ -114,7 +121,7 @@ fn listed_servers_are_silent_and_discovered_ones_answer() {
 
 #[test]
 fn tunnels_are_opened_where_directors_are() {
-    let nobody = Identity::default();
+    let nobody = AgentIdentity::default();
     let keys = "method = \"tunnel\"\nencapsulation = \"gue\"\nmtu = 1400";
     assert!(asked(&service(keys, "10.0.0.11"), &nobody).unwrap_err().contains("directors"));
     // one on the link, one behind the default route
@@ -135,24 +142,24 @@ fn tunnels_are_opened_where_directors_are() {
 fn connections_are_taken_by_every_link_and_by_loopback() {
     let farm = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
     let text = format!("{farm}{}", service("method = \"handoff\"", "10.0.0.11"));
-    let desired = asked(&text, &Identity::default()).unwrap();
+    let desired = asked(&text, &AgentIdentity::default()).unwrap();
     let (tables, places) = desired.programs.unwrap();
     assert_eq!((places.accept, places.answers), (BTreeSet::from([1, 2, 3]), BTreeSet::from([2, 3])));
     assert!(places.tunnels.is_empty());
     let offers: BTreeSet<_> = tables.services.values().map(|offer| (offer.listener, offer.mss)).collect();
     assert_eq!(offers, BTreeSet::from([(Some(80), None)]));
-    assert_eq!(desired.settings["ipv4/conf/lo/rp_filter"], Setting { right: &[0, 2], value: 2 });
+    assert_eq!(desired.settings["ipv4/conf/lo/rp_filter"], SysctlSetting { right: &[0, 2], value: 2 });
     // where they are only read, none are taken so
     let config = config::parse(&text, "test").unwrap();
     let listeners = BTreeMap::from([(ip("192.0.2.100"), 1_000), (ip("2001:db8:1::100"), 1_001)]);
     let roles = resident_roles(&config, &network(), &listeners);
-    let reading = super::desired(&roles, &[], &network(), &Host::default()).unwrap();
+    let reading = super::desired(&roles, &[], &network(), &HostFacts::default()).unwrap();
     assert_eq!(reading.programs.unwrap().1.accept, BTreeSet::from([2, 3]));
     assert!(!reading.settings.contains_key("ipv4/conf/lo/rp_filter"));
 }
 
 #[test]
-fn where_every_host_decides_it_accepts_and_is_asked() {
+fn every_host_agent_accepts_and_has_punt_listener() {
     let secret = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
     let text = |keys: &str, server: &str| {
         format!("{secret}{}", service(&format!("method = \"handoff\"\n{keys}"), server))
@@ -163,7 +170,7 @@ fn where_every_host_decides_it_accepts_and_is_asked() {
         let network = network();
         let listeners = [("192.0.2.100", 4001), ("2001:db8:1::100", 4002)].map(|(at, port)| (ip(at), port));
         let roles = resident_roles(&config, &network, &listeners.into());
-        let host = Host { hook: Some(hook), ..Host::default() };
+        let host = HostFacts { hook: Some(hook), ..HostFacts::default() };
         let sources: Vec<_> = config.tunnel_sources().into_iter().collect();
         desired(&roles, &sources, &network, &host).unwrap()
     };
@@ -197,8 +204,8 @@ fn where_every_host_decides_it_accepts_and_is_asked() {
 }
 
 #[test]
-fn nat_asks_for_nothing() {
+fn nat_server_needs_no_settings() {
     let text = "[[service]]\nname = \"web\"\naddress = \"192.0.2.100:80\"\nmethod = \"nat\"\n\
                 [[service.server]]\nname = \"web1\"\naddress = \"10.0.0.11:8080\"\n";
-    assert_eq!(asked(text, &Identity::default()).unwrap(), DesiredState::default());
+    assert_eq!(asked(text, &AgentIdentity::default()).unwrap(), DesiredState::default());
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use evener_core::net::http::{Frame, Reading, Refusal, read_within, refuse};
+use evener_core::net::http::{HeadParse, HttpRefusal, ResponseFraming, read_within, refuse};
 use evener_core::net::prefix::Prefix;
 use serde_json::json;
 use socket2::Type;
@@ -15,13 +15,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::Again;
+use super::RetryDelay;
 use super::measure::Load;
-use super::queries::Queries;
+use super::queries::QueryAccess;
 use crate::agent::listening::bind;
 use crate::config::AgentListen;
 use crate::runtime::accept::accept;
-use crate::runtime::seats::{Seat, Seats};
+use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
 /// Connections at a time: of the file's directors, and of all others. Whoever comes when all are taken gets that of the source that holds most.
 const AT_ONCE: usize = 64;
@@ -35,14 +35,14 @@ pub(super) const QUESTION_MAX: usize = 8 * 1024;
 const BACKLOG: i32 = 1_024;
 
 /// Where it is answered, and whom.
-pub(super) struct Door {
+pub(super) struct ListenSettings {
     pub(super) listen: AgentListen,
     /// They have places that nobody else takes.
     pub(super) directors: Arc<BTreeSet<IpAddr>>,
     /// Who may ask; `None`: whoever reaches it.
     pub(super) permitted: Option<Permitted>,
     /// Directors of groups may ask as well, for one thing alone.
-    pub(super) queries: Arc<Queries>,
+    pub(super) queries: Arc<QueryAccess>,
     /// Has what there is to send looked at again.
     pub(super) refresh: Refresh,
 }
@@ -67,14 +67,14 @@ impl Permitted {
 }
 
 /// Who asks.
-pub(super) struct Asker {
+pub(super) struct ReportClient {
     client: IpAddr,
     /// Whether it may ask for anything; if not, it is a director that may say that it wants a report.
     is_permitted: bool,
-    queries: Arc<Queries>,
+    queries: Arc<QueryAccess>,
 }
 
-impl Door {
+impl ListenSettings {
     fn permits(&self, client: IpAddr) -> bool {
         self.permitted.as_ref().is_none_or(|permitted| permitted.has(client))
     }
@@ -96,11 +96,14 @@ async fn renew(refresh: &Refresh) {
 
 /// Listens, and answers who may ask, for as long as it lives. What can't be listened on is tried again. Who may not has its connection
 /// closed at once, and takes no place of others.
-pub(super) async fn serve<F>(door: Door, load: watch::Receiver<Load>, answer: fn(TcpStream, Load, Asker) -> F)
-where
+pub(super) async fn serve<F>(
+    door: ListenSettings,
+    load: watch::Receiver<Load>,
+    answer: fn(TcpStream, Load, ReportClient) -> F,
+) where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
-    let mut again = Again::default();
+    let mut again = RetryDelay::default();
     let listener = loop {
         match door.bind() {
             Ok(listener) => break listener,
@@ -111,37 +114,42 @@ where
             }
         }
     };
-    let (of_directors, of_others) = (Seats::new(AT_ONCE), Seats::new(AT_ONCE));
+    let (of_directors, of_others) = (ConnectionLimit::new(AT_ONCE), ConnectionLimit::new(AT_ONCE));
     let next = || async {
         let (stream, client) = loop {
             let (stream, client) = listener.accept().await?;
-            if door.permits(client.ip()) || door.queries.may_ask(client.ip()) {
+            if door.permits(client.ip()) || door.queries.is_allowed(client.ip()) {
                 break (stream, client);
             }
         };
         let is_director = door.directors.contains(&client.ip().to_canonical());
-        let seats = if is_director { &of_directors } else { &of_others };
+        let limit = if is_director { &of_directors } else { &of_others };
         let queries = Arc::clone(&door.queries);
-        let asker = Asker { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
-        Ok((stream, asker, seats.take(client.ip()).await))
+        let requester =
+            ReportClient { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
+        Ok((stream, requester, limit.take(client.ip()).await))
     };
-    let serve = |(stream, asker, mut seat): (TcpStream, Asker, Seat)| {
+    let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
         let (load, refresh) = (load.clone(), door.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
             // Whoever measures may be waiting for a status page; then what was measured last will do.
             let _ = tokio::time::timeout(FRESH_TIMEOUT, renew(&refresh)).await;
             let now = load.borrow().clone();
-            answer(stream, now, asker).await
+            answer(stream, now, requester).await
         });
         // Whoever asks badly or slowly has no answer.
-        async move { drop(seat.unless_needed(answering).await) }
+        async move { drop(slot.unless_needed(answering).await) }
     };
     accept(next, serve).await;
 }
 
 /// HAProxy asks by connecting.
-pub(super) async fn agent_check(mut stream: TcpStream, load: Load, asker: Asker) -> io::Result<()> {
-    if !asker.is_permitted {
+pub(super) async fn agent_check(
+    mut stream: TcpStream,
+    load: Load,
+    requester: ReportClient,
+) -> io::Result<()> {
+    if !requester.is_permitted {
         return Ok(());
     }
     let line = load.percent().map_or_else(|| "up\n".to_owned(), |percent| format!("up {percent}%\n"));
@@ -150,17 +158,17 @@ pub(super) async fn agent_check(mut stream: TcpStream, load: Load, asker: Asker)
 }
 
 /// Others ask by HTTP.
-pub(super) async fn http(mut stream: TcpStream, load: Load, asker: Asker) -> io::Result<()> {
+pub(super) async fn http(mut stream: TcpStream, load: Load, requester: ReportClient) -> io::Result<()> {
     let mut question = Vec::new();
     let mut buffer = [0; 2048];
     let answer = loop {
         let len = stream.read(&mut buffer).await?;
         question.extend_from_slice(buffer.get(..len).unwrap_or_default());
-        if let Some(answer) = answer(&question, &load, &asker) {
+        if let Some(answer) = answer(&question, &load, &requester) {
             break answer;
         }
         if len == 0 {
-            break refusal(Refusal::Malformed);
+            break refusal(HttpRefusal::Malformed);
         }
     };
     stream.write_all(answer.as_bytes()).await?;
@@ -168,24 +176,28 @@ pub(super) async fn http(mut stream: TcpStream, load: Load, asker: Asker) -> io:
 }
 
 /// The answer to a question; nothing until it has come whole.
-fn answer(question: &[u8], load: &Load, asker: &Asker) -> Option<String> {
+fn answer(question: &[u8], load: &Load, requester: &ReportClient) -> Option<String> {
     match read_within(question, QUESTION_MAX) {
-        Reading::Request(request) => {
-            let other = || match asker.is_permitted {
+        HeadParse::Request(request) => {
+            let other = || match requester.is_permitted {
                 true => response(request.method, request.target, load),
                 false => head("403 Forbidden", "text/plain", "", 0),
             };
-            Some(asker.queries.answer(request.method, asker.client).unwrap_or_else(other))
+            Some(requester.queries.answer(request.method, requester.client).unwrap_or_else(other))
         }
-        Reading::Refused(why) => Some(refusal(why)),
-        Reading::Incomplete => None,
+        HeadParse::Refused(why) => Some(refusal(why)),
+        HeadParse::Incomplete => None,
     }
 }
 
-pub(super) fn refusal(why: Refusal) -> String {
+pub(super) fn refusal(why: HttpRefusal) -> String {
     let mut out = Vec::new();
     let date = httpdate::fmt_http_date(SystemTime::now());
-    refuse(&mut out, &Frame { date: &date, is_head: false, closes: true, says_kept: false }, why);
+    refuse(
+        &mut out,
+        &ResponseFraming { date: &date, is_head: false, closes: true, keep_alive_header: false },
+        why,
+    );
     String::from_utf8_lossy(&out).into_owned()
 }
 
@@ -289,12 +301,12 @@ mod tests {
     #[test]
     fn questions_are_judged_as_at_every_door() {
         for vector in vectors() {
-            let asker = Asker {
+            let requester = ReportClient {
                 client: [127, 0, 0, 1].into(),
                 is_permitted: true,
-                queries: Arc::new(Queries::new()),
+                queries: Arc::new(QueryAccess::new()),
             };
-            let answer = answer(&vector.bytes, &load(), &asker).unwrap();
+            let answer = answer(&vector.bytes, &load(), &requester).unwrap();
             let status: u16 = answer[9..12].parse().unwrap();
             match vector.expected {
                 Expected::Accepted { .. } => {
@@ -333,18 +345,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_director_of_the_file_has_a_place_whoever_else_comes() {
+    async fn configured_director_always_gets_a_connection() {
         // A port that was free a moment ago.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (told, load) = watch::channel(Load::default());
+        let (sender, load) = watch::channel(Load::default());
         let director = [127, 0, 0, 9];
         let directors = Arc::new(BTreeSet::from([IpAddr::from(Ipv4Addr::from(director))]));
         let server = tokio::spawn(serve(
-            Door {
+            ListenSettings {
                 listen: AgentListen::At(free),
                 directors,
                 permitted: None,
-                queries: Arc::new(Queries::new()),
+                queries: Arc::new(QueryAccess::new()),
                 refresh: mpsc::channel(1).0,
             },
             load,
@@ -357,7 +369,7 @@ mod tests {
         }
         assert!(is_done);
         server.abort();
-        drop(told);
+        drop(sender);
     }
 
     #[test]
@@ -386,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_left_out() {
+    fn unknown_load_values_are_omitted() {
         let answer = response("GET", "/v1/load?x", &load());
         assert!(answer.contains("endpoint-load-metrics: TEXT cpu_utilization=0.2500\r\n"), "{answer}");
         assert!(answer.contains("\"memory\":null"), "{answer}");
@@ -399,9 +411,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_director_reads_is_what_is_said() {
-        let said = json!(load()).to_string();
-        let report = crate::io::report::load(said.as_bytes()).unwrap();
+    fn director_parses_agent_report() {
+        let json_text = json!(load()).to_string();
+        let report = crate::io::report::load(json_text.as_bytes()).unwrap();
         assert_eq!((report.utilisation_permille, report.bytes_to_send), (Some(250), Some(10)));
         assert_eq!((report.available_bps, report.bottleneck_bps), (Some(4_000_000), None));
     }

@@ -12,11 +12,11 @@ const KEPT: Duration = Duration::from_secs(60);
 /// Rates of the last minute, in bytes a second.
 #[derive(Debug, Default)]
 pub(super) struct Bandwidth {
-    looks: VecDeque<Look>,
+    looks: VecDeque<BandwidthSample>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct BandwidthSample {
     at: Duration,
     middle: u64,
     fastest: u64,
@@ -24,7 +24,7 @@ struct Look {
 
 /// In bits a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Paths {
+pub(super) struct PathBandwidth {
     /// What one of the clients is sent at a time: the middle of them, in the middle of the time.
     pub(super) available: u64,
     /// What the fastest of them is sent. A quarter of the looks may be wrong: acknowledgments that come in a bunch make a path look faster.
@@ -36,7 +36,7 @@ impl Bandwidth {
     pub(super) fn look(&mut self, mut rates: Vec<u64>, at: Duration) {
         rates.sort_unstable();
         if let (Some(middle), Some(fastest)) = (rates.get(rates.len() / 2), rates.last()) {
-            self.looks.push_back(Look { at, middle: *middle, fastest: *fastest });
+            self.looks.push_back(BandwidthSample { at, middle: *middle, fastest: *fastest });
         }
         while self.looks.front().is_some_and(|look| at.saturating_sub(look.at) > KEPT) {
             self.looks.pop_front();
@@ -44,8 +44,8 @@ impl Bandwidth {
     }
 
     /// What is known of them, if anything was sent lately.
-    pub(super) fn paths(&self) -> Option<Paths> {
-        let sorted = |of: fn(&Look) -> u64| {
+    pub(super) fn paths(&self) -> Option<PathBandwidth> {
+        let sorted = |of: fn(&BandwidthSample) -> u64| {
             let mut rates: Vec<u64> = self.looks.iter().map(of).collect();
             rates.sort_unstable();
             rates
@@ -54,7 +54,10 @@ impl Bandwidth {
         let last = self.looks.len().checked_sub(1)?;
         let available = *sorted(|look| look.middle).get(last / 2)?;
         let bottleneck = *sorted(|look| look.fastest).get(last * 3 / 4)?;
-        Some(Paths { available: available.saturating_mul(8), bottleneck: bottleneck.saturating_mul(8) })
+        Some(PathBandwidth {
+            available: available.saturating_mul(8),
+            bottleneck: bottleneck.saturating_mul(8),
+        })
     }
 }
 
@@ -63,7 +66,7 @@ impl Bandwidth {
 mod tests {
     use super::*;
 
-    fn known(looks: &[&[u64]]) -> Option<Paths> {
+    fn known(looks: &[&[u64]]) -> Option<PathBandwidth> {
         let mut bandwidth = Bandwidth::default();
         for (at, rates) in (0..).zip(looks) {
             bandwidth.look(rates.to_vec(), Duration::from_secs(at));
@@ -74,19 +77,22 @@ mod tests {
     #[test]
     fn the_middle_of_clients_and_the_fastest() {
         assert_eq!(known(&[&[], &[]]), None);
-        assert_eq!(known(&[&[500]]), Some(Paths { available: 4_000, bottleneck: 4_000 }));
-        assert_eq!(known(&[&[900, 100, 200]]), Some(Paths { available: 1_600, bottleneck: 7_200 }));
+        assert_eq!(known(&[&[500]]), Some(PathBandwidth { available: 4_000, bottleneck: 4_000 }));
+        assert_eq!(known(&[&[900, 100, 200]]), Some(PathBandwidth { available: 1_600, bottleneck: 7_200 }));
     }
 
     #[test]
-    fn a_look_that_is_far_off_means_nothing() {
-        assert_eq!(known(&[&[9_000], &[476]]), Some(Paths { available: 8 * 476, bottleneck: 8 * 476 }));
+    fn outlying_bandwidth_sample_is_ignored() {
+        assert_eq!(
+            known(&[&[9_000], &[476]]),
+            Some(PathBandwidth { available: 8 * 476, bottleneck: 8 * 476 })
+        );
         let looks: [&[u64]; 6] = [&[478], &[474], &[9_000], &[476], &[3], &[475]];
-        assert_eq!(known(&looks), Some(Paths { available: 8 * 475, bottleneck: 8 * 476 }));
+        assert_eq!(known(&looks), Some(PathBandwidth { available: 8 * 475, bottleneck: 8 * 476 }));
     }
 
     #[test]
-    fn what_is_old_is_forgotten() {
+    fn old_bandwidth_samples_expire() {
         let mut bandwidth = Bandwidth::default();
         bandwidth.look(vec![1_000], Duration::ZERO);
         bandwidth.look(vec![], Duration::from_secs(60));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::DelayKind;
 use crate::io::diag::{OpenConnection, Sending};
-use crate::runtime::shares::{Source, source};
+use crate::runtime::slots_by_source::{ClientSource, source};
 
 /// What was carried counts for so long: bursts and pauses of a second or two are no other speed.
 const SPEED_KEPT: Duration = Duration::from_secs(15);
@@ -22,18 +22,18 @@ pub(super) struct Delay {
     kind: DelayKind,
     /// Of one request that this program made, in bytes a second: what is gone by until clients have shown more.
     pub(super) first_speed: Option<f64>,
-    last: Option<Look>,
+    last: Option<DelaySample>,
     /// What was carried in a second, lately.
-    speeds: VecDeque<Carried>,
+    speeds: VecDeque<SendSample>,
     /// How fast the link and the paths of clients are, as was seen when they had more to carry than they could.
     speed: Option<f64>,
     /// What clients took in a second, between the last two looks.
-    rates: BTreeMap<Source, f64>,
+    rates: BTreeMap<ClientSource, f64>,
 }
 
 /// One look.
 #[derive(Debug)]
-struct Look {
+struct DelaySample {
     at: Duration,
     sent: u64,
     in_flight: u64,
@@ -44,7 +44,7 @@ struct Look {
 
 /// The bytes that went between two looks.
 #[derive(Debug)]
-struct Carried {
+struct SendSample {
     at: Duration,
     /// In bytes a second.
     speed: f64,
@@ -69,8 +69,13 @@ impl Delay {
         let Some(sent) = sent else { return };
         let acknowledged = sending.open.iter().map(|one| ((one.client, one.server), one.acknowledged));
         let is_busy = sending.open.iter().any(|one| one.left().0 > 0);
-        let look =
-            Look { at, sent, in_flight: sending.in_flight, is_busy, acknowledged: acknowledged.collect() };
+        let look = DelaySample {
+            at,
+            sent,
+            in_flight: sending.in_flight,
+            is_busy,
+            acknowledged: acknowledged.collect(),
+        };
         if let Some(last) = self.last.replace(look) {
             self.carry(&last, sent, sending.in_flight, is_busy, at);
             self.rates = rates(&sending.open, &last, at.saturating_sub(last.at).as_secs_f64());
@@ -87,12 +92,12 @@ impl Delay {
 
     /// Notes what clients have taken since the last look: what was sent, less what is on its way now and wasn't then. Bytes that went while there was
     /// nothing more to send tell only that the link is no slower.
-    fn carry(&mut self, last: &Look, sent: u64, in_flight: u64, is_busy: bool, at: Duration) {
+    fn carry(&mut self, last: &DelaySample, sent: u64, in_flight: u64, is_busy: bool, at: Duration) {
         let seconds = at.saturating_sub(last.at).as_secs_f64();
         let carried = sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
         if carried > 0 && seconds > 0.0 {
             let speed = carried as f64 / seconds;
-            self.speeds.push_back(Carried { at, speed, is_busy: is_busy && last.is_busy });
+            self.speeds.push_back(SendSample { at, speed, is_busy: is_busy && last.is_busy });
         }
         while self.speeds.front().is_some_and(|one| at.saturating_sub(one.at) > SPEED_KEPT) {
             self.speeds.pop_front();
@@ -117,16 +122,17 @@ impl Delay {
     /// The sum of what is left, in bytes; of a client no more than it takes in some times of the client in the middle. Who has come since the last look
     /// is done soon, as far as anybody knows.
     fn bounded(&self, open: &[OpenConnection]) -> f64 {
-        let mut left: BTreeMap<Source, f64> = BTreeMap::new();
+        let mut left: BTreeMap<ClientSource, f64> = BTreeMap::new();
         for one in open {
             *left.entry(source(one.client.ip())).or_default() += one.left().0 as f64;
         }
-        let rate = |client: &Source| self.rates.get(client).copied();
-        let time = |(client, left): (&Source, &f64)| rate(client).map_or(SOON, |rate| left / rate.max(1.0));
+        let rate = |client: &ClientSource| self.rates.get(client).copied();
+        let time =
+            |(client, left): (&ClientSource, &f64)| rate(client).map_or(SOON, |rate| left / rate.max(1.0));
         let mut times: Vec<f64> = left.iter().map(time).collect();
         times.sort_unstable_by(f64::total_cmp);
         let most = SLOWEST * times.get(times.len() / 2).copied().unwrap_or_default();
-        let counts = |(client, left): (&Source, &f64)| match rate(client).filter(|_| times.len() > 1) {
+        let counts = |(client, left): (&ClientSource, &f64)| match rate(client).filter(|_| times.len() > 1) {
             Some(rate) => left.min(most * rate),
             None => *left,
         };
@@ -149,7 +155,7 @@ impl Delay {
 }
 
 /// How fast clients take what they are sent, in bytes a second, of those who were there at the last look.
-fn rates(open: &[OpenConnection], last: &Look, seconds: f64) -> BTreeMap<Source, f64> {
+fn rates(open: &[OpenConnection], last: &DelaySample, seconds: f64) -> BTreeMap<ClientSource, f64> {
     let mut rates = BTreeMap::new();
     for one in open {
         let before = last.acknowledged.get(&(one.client, one.server));
@@ -164,8 +170,8 @@ fn rates(open: &[OpenConnection], last: &Look, seconds: f64) -> BTreeMap<Source,
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use evener_core::server::{Answer, Pending};
-    use evener_dataplane::pending::Followed;
+    use evener_core::server::{Pending, ResponseProgress};
+    use evener_dataplane::pending::TrackedRequest;
 
     use super::*;
 
@@ -173,14 +179,14 @@ mod tests {
 
     /// A download of this client that has taken so much of so much, since so many seconds.
     fn download(client: u8, taken: u64, length: u64, since_seconds: u64) -> OpenConnection {
-        let pending = Pending { answer: Answer::Known, end: length, ..Pending::unknown() };
+        let pending = Pending { answer: ResponseProgress::Known, end: length, ..Pending::unknown() };
         OpenConnection {
             client: ([192, 0, 2, client], 1_000).into(),
             server: ([192, 0, 2, 200], 80).into(),
             queued: 0,
             acknowledged: taken,
             rate: None,
-            request: Some(Followed {
+            request: Some(TrackedRequest {
                 pending,
                 since_ns: 100_000_000_000 - since_seconds * 1_000_000_000,
                 line: Vec::new(),
@@ -201,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn corrected_is_what_is_left_by_what_was_carried() {
+    fn corrected_delay_is_bytes_left_by_measured_rate() {
         let mut delay = Delay::new(DelayKind::Corrected);
         assert_eq!(look(&mut delay, &of(vec![]), 0, 0), Some(0.0));
         let first = of(vec![download(1, 0, 10 * MIB, 0), download(2, 0, 10 * MIB, 0)]);
@@ -223,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_while_there_is_no_more_to_send_makes_no_link_slower() {
+    fn idle_sending_does_not_lower_measured_rate() {
         let mut delay = Delay::new(DelayKind::Corrected);
         for at in 0..4 {
             look(&mut delay, &of(vec![download(1, at * MIB, 10 * MIB, at)]), at * MIB, at);
@@ -245,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn first_speed_counts_until_something_was_carried() {
+    fn first_speed_applies_until_first_measurement() {
         let mut delay = Delay::new(DelayKind::Corrected);
         delay.first_speed = Some(MIB as f64);
         let first = of(vec![download(1, 0, 10 * MIB, 0)]);
@@ -267,9 +273,9 @@ mod tests {
         let mut alone = Delay::new(DelayKind::Corrected);
         with_slow(&mut alone, 0, 0);
         let honest = with_slow(&mut alone, 1, 0).unwrap();
-        let mut beside = Delay::new(DelayKind::Corrected);
-        with_slow(&mut beside, 0, 500);
-        let attacked = with_slow(&mut beside, 1, 500).unwrap();
+        let mut parallel = Delay::new(DelayKind::Corrected);
+        with_slow(&mut parallel, 0, 500);
+        let attacked = with_slow(&mut parallel, 1, 500).unwrap();
         assert!(attacked < 1.6 * honest, "{attacked} and {honest}");
     }
 
@@ -281,9 +287,9 @@ mod tests {
         let two = of(vec![download(1, MIB, 11 * MIB, 1), download(2, MIB, 11 * MIB, 1)]);
         assert_eq!(look(&mut delay, &two, 0, 1), Some(20.0), "as if one did the work of both");
         assert_eq!(look(&mut delay, &of(vec![]), 0, 2), Some(0.0));
-        let begun = of(vec![download(1, 0, 10 * MIB, 0)]);
-        assert_eq!(look(&mut delay, &begun, 0, 3), None);
+        let started = of(vec![download(1, 0, 10 * MIB, 0)]);
+        assert_eq!(look(&mut delay, &started, 0, 3), None);
         delay.first_speed = Some(2.0 * MIB as f64);
-        assert_eq!(look(&mut delay, &begun, 0, 4), Some(5.0));
+        assert_eq!(look(&mut delay, &started, 0, 4), Some(5.0));
     }
 }

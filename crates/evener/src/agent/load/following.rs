@@ -5,26 +5,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use evener_dataplane::pending::Following;
+use evener_dataplane::pending::PendingPrograms;
 
 /// Follows requests, over reloads too: what is known of those under way stays.
-pub(super) struct Followed {
-    following: Option<Arc<Following>>,
+pub(super) struct RequestTracker {
+    following: Option<Arc<PendingPrograms>>,
     /// Has the number of the kernel's map.
     path: PathBuf,
 }
 
-impl Followed {
-    pub(super) fn new(directory: &Path) -> Followed {
-        Followed { following: None, path: path(directory) }
+impl RequestTracker {
+    pub(super) fn new(directory: &Path) -> RequestTracker {
+        RequestTracker { following: None, path: path(directory) }
     }
 
     /// Follows requests to these ports from now on. Where the kernel doesn't let it, what it holds in its queues is a lower bound.
-    pub(super) fn follow(&mut self, ports: &BTreeSet<u16>) -> Option<Arc<Following>> {
+    pub(super) fn follow(&mut self, ports: &BTreeSet<u16>) -> Option<Arc<PendingPrograms>> {
         let done = match &self.following {
             Some(following) => following.follow(ports),
             None if ports.is_empty() => return None,
-            None => Following::start(ports).map(|following| self.following = Some(Arc::new(following))),
+            None => PendingPrograms::start(ports).map(|following| self.following = Some(Arc::new(following))),
         };
         if let Err(error) = done {
             tracing::warn!("{error}: bytes to send are what the kernel's queues hold, a lower bound");
@@ -34,7 +34,7 @@ impl Followed {
     }
 
     fn show(&self) {
-        let number = self.following.as_deref().and_then(Following::number);
+        let number = self.following.as_deref().and_then(PendingPrograms::number);
         let new = self.path.with_extension("requests.new");
         let written = fs::write(&new, number.map(|number| number.to_string()).unwrap_or_default());
         if let Err(error) = written.and_then(|()| fs::rename(&new, &self.path)) {
@@ -43,7 +43,7 @@ impl Followed {
     }
 }
 
-impl Drop for Followed {
+impl Drop for RequestTracker {
     fn drop(&mut self) {
         // Where there is none, none is shown.
         let _ = fs::remove_file(&self.path);

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use evener_core::net::http::Url;
-use evener_dataplane::pending::Following;
+use evener_dataplane::pending::PendingPrograms;
 use nix::time::{ClockId, clock_gettime};
 
-use super::bandwidth::{Bandwidth, Paths};
+use super::bandwidth::{Bandwidth, PathBandwidth};
 use super::delay::Delay;
-use super::measure::{Reading, ToSend};
+use super::measure::{HostCounters, ToSend};
 use super::running::Processes;
 use crate::io::diag::{self, Sending};
 use crate::io::message::{exchange, target};
@@ -38,10 +38,10 @@ pub(in crate::agent) fn count_own_request() {
 pub(super) struct Sockets {
     processes: Processes,
     /// Whether it was told that they can't be read.
-    is_told: bool,
+    was_logged: bool,
     ports: BTreeSet<u16>,
     /// By whom requests to these ports are followed, where the kernel lets it.
-    following: Option<Arc<Following>>,
+    following: Option<Arc<PendingPrograms>>,
     last: Option<ToSend>,
     bandwidth: Bandwidth,
     pub(super) delay: Delay,
@@ -52,14 +52,14 @@ pub(super) struct Sockets {
 impl Sockets {
     pub(super) fn new(
         ports: BTreeSet<u16>,
-        following: Option<Arc<Following>>,
+        following: Option<Arc<PendingPrograms>>,
         processes: Processes,
         delay: Delay,
     ) -> Sockets {
         let now = Instant::now();
         Sockets {
             processes,
-            is_told: false,
+            was_logged: false,
             ports,
             following,
             last: None,
@@ -73,18 +73,18 @@ impl Sockets {
     /// Processes that run or wait to. Where a control group can't be read, the machine's are better than none.
     fn running(&mut self, of_machine: Option<u64>) -> Option<u64> {
         let found = self.processes.running(of_machine);
-        if found.is_none() && !self.is_told {
+        if found.is_none() && !self.was_logged {
             tracing::warn!("{} can't be read: the load has all processes of the machine", self.processes);
-            self.is_told = true;
+            self.was_logged = true;
         }
         found.or(of_machine)
     }
 
     /// What connections have to send, and what their paths carry; `sent` counts the bytes that the host has sent.
-    fn read(&mut self, sent: Option<u64>) -> (Option<ToSend>, Option<Paths>) {
+    fn read(&mut self, sent: Option<u64>) -> (Option<ToSend>, Option<PathBandwidth>) {
         if let Some(sending) = self.look() {
             let at = self.began.elapsed();
-            let sent = self.following.as_deref().map(Following::sent).or(sent);
+            let sent = self.following.as_deref().map(PendingPrograms::sent).or(sent);
             self.delay.look(&sending, sent, at);
             self.take(&sending);
             self.bandwidth.look(sending.rates.into_values().collect(), at);
@@ -102,7 +102,7 @@ impl Sockets {
 
     fn take(&mut self, sending: &Sending) {
         let delay_seconds = self.delay.seconds(sending, monotonic_ns());
-        let unfollowed = self.following.as_deref().map(Following::unfollowed);
+        let unfollowed = self.following.as_deref().map(PendingPrograms::unfollowed);
         self.last = Some(ToSend { delay_seconds, unfollowed, ..to_send(sending) });
     }
 
@@ -113,10 +113,11 @@ impl Sockets {
             return None;
         }
         let before = processor_time();
-        let sending = diag::sending(&self.ports, self.following.as_deref().and_then(Following::requests));
+        let sending =
+            diag::sending(&self.ports, self.following.as_deref().and_then(PendingPrograms::requests));
         // Not what passed meanwhile: on a busy server that is mostly others' time.
-        let took = processor_time().saturating_sub(before);
-        self.due = began + (took * SHARE_OF_TIME).min(RAREST);
+        let elapsed = processor_time().saturating_sub(before);
+        self.due = began + (elapsed * SHARE_OF_TIME).min(RAREST);
         if let Err(error) = &sending {
             tracing::debug!(%error, "the kernel doesn't tell of sockets");
             self.last = None;
@@ -152,12 +153,12 @@ fn processor_time() -> Duration {
 }
 
 /// All that can be read now.
-pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> Reading {
+pub(super) fn read(sockets: &mut Sockets, requests: Option<u64>) -> HostCounters {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let stat = text("/proc/stat");
     let running = sockets.running(running(&stat));
     let (sockets, paths) = sockets.read(sent(&text("/proc/net/netstat"), &text("/proc/net/snmp6")));
-    Reading {
+    HostCounters {
         running,
         busy: busy(&stat),
         memory: memory(&text("/proc/meminfo")),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::bandwidth::Paths;
+use super::bandwidth::PathBandwidth;
 
 /// Chance ups and downs of this many seconds are smoothed away.
 const SMOOTHS_SECONDS: f64 = 5.0;
@@ -13,7 +13,7 @@ const REQUESTS_MAX: f64 = 1e8;
 
 /// What a host has counted, as it is at one moment. What can't be read isn't there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Reading {
+pub(super) struct HostCounters {
     /// Processes that run or wait to, without the one that reads.
     pub(super) running: Option<u64>,
     /// Processors' time that was spent on anything, and all of it.
@@ -23,7 +23,7 @@ pub(super) struct Reading {
     /// What connections of services have to send.
     pub(super) sockets: Option<ToSend>,
     /// What paths to clients carry.
-    pub(super) paths: Option<Paths>,
+    pub(super) paths: Option<PathBandwidth>,
     /// Requests that its server program has answered.
     pub(super) requests: Option<u64>,
     /// What of that are this program's own.
@@ -79,7 +79,7 @@ pub(in crate::agent) struct Load {
 /// Makes loads of readings.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    last: Option<(Reading, Duration)>,
+    last: Option<(HostCounters, Duration)>,
     run_queue: Option<f64>,
     cpu: Option<f64>,
     requests: Option<f64>,
@@ -89,8 +89,8 @@ pub(super) struct Meter {
 
 impl Meter {
     /// The load by one more reading, so long after the meter began.
-    pub(super) fn measure(&mut self, now: Reading, at: Duration) -> Load {
-        let (last, last_at) = self.last.replace((now, at)).unwrap_or((Reading::default(), at));
+    pub(super) fn measure(&mut self, now: HostCounters, at: Duration) -> Load {
+        let (last, last_at) = self.last.replace((now, at)).unwrap_or((HostCounters::default(), at));
         let seconds = at.saturating_sub(last_at).as_secs_f64();
         let busy = now.busy.zip(last.busy).and_then(|((busy, all), (busy_before, all_before))| {
             let (busy, all) = (busy.checked_sub(busy_before)?, all.checked_sub(all_before)?);
@@ -126,7 +126,7 @@ impl Meter {
     }
 
     /// Requests of clients in a second. A page whose count falls, or rises by what no server answers, says nothing this time.
-    fn request_rate(&self, now: &Reading, last: &Reading, seconds: f64) -> Option<f64> {
+    fn request_rate(&self, now: &HostCounters, last: &HostCounters, seconds: f64) -> Option<f64> {
         let grown = now.requests?.checked_sub(last.requests?)?;
         let own = now.own_requests.saturating_sub(last.own_requests);
         let rate = grown.saturating_sub(own) as f64 / seconds - self.probes_per_second;
@@ -168,8 +168,8 @@ fn smooth(smoothed: &mut Option<f64>, now: Option<f64>, seconds: f64) {
 mod tests {
     use super::*;
 
-    fn reading(at: u64) -> Reading {
-        Reading {
+    fn reading(at: u64) -> HostCounters {
+        HostCounters {
             running: Some(2),
             busy: Some((at * 30, at * 100)),
             memory: Some((250, 1_000)),
@@ -181,7 +181,7 @@ mod tests {
                 delay_seconds: Some(2.0),
                 unfollowed: None,
             }),
-            paths: Some(Paths { available: 4_000_000, bottleneck: 9_000_000 }),
+            paths: Some(PathBandwidth { available: 4_000_000, bottleneck: 9_000_000 }),
             requests: Some(at * 5),
             own_requests: 0,
         }
@@ -207,9 +207,9 @@ mod tests {
     #[test]
     fn chance_is_smoothed_away() {
         let mut meter = Meter::default();
-        meter.measure(Reading { running: Some(0), ..Reading::default() }, Duration::ZERO);
+        meter.measure(HostCounters { running: Some(0), ..HostCounters::default() }, Duration::ZERO);
         let mut after = |seconds| {
-            let now = Reading { running: Some(10), ..Reading::default() };
+            let now = HostCounters { running: Some(10), ..HostCounters::default() };
             meter.measure(now, Duration::from_secs(seconds)).run_queue.unwrap()
         };
         assert!((after(1) - 1.81).abs() < 0.01);
@@ -220,11 +220,11 @@ mod tests {
     #[test]
     fn questions_of_agents_and_directors_are_no_clients_requests() {
         let mut meter = Meter::without_probes(0.5);
-        let of = |requests, own_requests| Reading {
+        let of = |requests, own_requests| HostCounters {
             running: Some(0),
             requests: Some(requests),
             own_requests,
-            ..Reading::default()
+            ..HostCounters::default()
         };
         meter.measure(of(0, 0), Duration::ZERO);
         let mut rate = |requests, own_requests, seconds| {
@@ -238,15 +238,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cant_be_is_unknown() {
+    fn impossible_counters_give_unknown_load() {
         let mut meter = Meter::default();
-        assert_eq!(meter.measure(Reading::default(), Duration::ZERO), Load::default());
+        assert_eq!(meter.measure(HostCounters::default(), Duration::ZERO), Load::default());
         meter.measure(reading(9), Duration::from_secs(1));
-        let begun_anew = meter.measure(reading(1), Duration::from_secs(2));
-        assert_eq!((begun_anew.requests_per_second, begun_anew.cpu), (None, None));
+        let after_reset = meter.measure(reading(1), Duration::from_secs(2));
+        assert_eq!((after_reset.requests_per_second, after_reset.cpu), (None, None));
         let idle = ToSend { delay_seconds: Some(0.0), ..ToSend::default() };
-        let mut load =
-            meter.measure(Reading { sockets: Some(idle), ..Reading::default() }, Duration::from_secs(3));
+        let mut load = meter
+            .measure(HostCounters { sockets: Some(idle), ..HostCounters::default() }, Duration::from_secs(3));
         assert_eq!((load.delay_seconds, load.bytes_source), (Some(0.0), Some("lower_bound")));
         load.set_to_send(None);
         assert_eq!((load.delay_seconds, load.bytes_to_send), (None, None));

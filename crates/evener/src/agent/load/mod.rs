@@ -17,23 +17,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evener_core::node::secret::Key;
-use evener_dataplane::pending::Following;
+use evener_dataplane::pending::PendingPrograms;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::member::Wanted;
+use super::member::MembershipConfig;
 use super::path_probe;
 use crate::config::{AgentConfig, Config};
 use crate::io::network::Network;
-use answers::{Door, Permitted};
+use answers::{ListenSettings, Permitted};
 use delay::Delay;
 use first_speed::FirstRequest;
-use following::Followed;
+use following::RequestTracker;
 pub(super) use following::number_of;
 use measure::Meter;
 pub(super) use measure::{Load, source_of};
-use queries::Queries;
+use queries::QueryAccess;
 use running::Processes;
 
 /// A listener that can't be had is tried again after this time at most.
@@ -43,9 +43,9 @@ const SOON: Duration = Duration::from_millis(20);
 
 /// The times between attempts to listen.
 #[derive(Default)]
-pub(super) struct Again(Duration);
+pub(super) struct RetryDelay(Duration);
 
-impl Again {
+impl RetryDelay {
     /// Waits for the next attempt, twice as long each time; true where it takes so long that it is to be told.
     pub(super) async fn wait(&mut self) -> bool {
         self.0 = (self.0 * 2).clamp(SOON, AGAIN);
@@ -55,20 +55,20 @@ impl Again {
 }
 
 /// Measures and answers for as long as it lives.
-pub(super) struct Telling {
-    settings: Settings,
+pub(super) struct LoadExporter {
+    settings: LoadSettings,
     /// What was measured last.
     load: Arc<watch::Sender<Load>>,
     /// Directors that ask for reports.
-    queries: Arc<Queries>,
+    queries: Arc<QueryAccess>,
     /// By whom requests are followed, over reloads too.
-    followed: Followed,
+    followed: RequestTracker,
     tasks: JoinSet<()>,
 }
 
 /// All that it goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Settings {
+struct LoadSettings {
     config: AgentConfig,
     /// Where clients' requests come.
     ports: BTreeSet<u16>,
@@ -95,24 +95,24 @@ pub(super) fn ports(config: &Config) -> BTreeSet<u16> {
 }
 
 /// What an agent knows when it begins to measure, or goes on by another file.
-pub(super) struct Known<'a> {
+pub(super) struct LoadContext<'a> {
     pub(super) config: &'a Config,
     pub(super) network: &'a Network,
-    pub(super) memberships: &'a [Wanted],
+    pub(super) memberships: &'a [MembershipConfig],
     /// By which directors are believed that probe the path from here.
     pub(super) path_key: Option<Key>,
 }
 
-impl Settings {
-    fn of(known: &Known<'_>) -> Settings {
-        let Known { config, network, memberships, path_key } = *known;
-        Settings {
+impl LoadSettings {
+    fn of(known: &LoadContext<'_>) -> LoadSettings {
+        let LoadContext { config, network, memberships, path_key } = *known;
+        LoadSettings {
             config: config.agent.clone(),
             ports: ports(config),
             directors: Arc::new(config.director_addresses()),
             askers: config.farm.directors.iter().copied().collect(),
             is_member: !memberships.is_empty(),
-            probes_milli: memberships.iter().map(Wanted::probes_milli).sum(),
+            probes_milli: memberships.iter().map(MembershipConfig::probes_milli).sum(),
             first_requests: first_speed::first_requests(config, network),
             path_key,
         }
@@ -124,24 +124,24 @@ impl Settings {
     }
 }
 
-impl Telling {
+impl LoadExporter {
     /// Begins, by this file. `directory` is where `evener requests` looks.
-    pub(super) fn start(known: &Known<'_>, directory: &Path) -> Telling {
-        let settings = Settings::of(known);
-        let mut telling = Telling {
+    pub(super) fn start(known: &LoadContext<'_>, directory: &Path) -> LoadExporter {
+        let settings = LoadSettings::of(known);
+        let mut exporter = LoadExporter {
             settings: settings.clone(),
             load: Arc::new(watch::channel(Load::default()).0),
-            queries: Arc::new(Queries::new()),
-            followed: Followed::new(directory),
+            queries: Arc::new(QueryAccess::new()),
+            followed: RequestTracker::new(directory),
             tasks: JoinSet::new(),
         };
-        telling.begin(settings);
-        telling
+        exporter.begin(settings);
+        exporter
     }
 
     /// Goes on by another file; begins anew if it says anything else.
-    pub(super) fn follow(&mut self, known: &Known<'_>) {
-        let settings = Settings::of(known);
+    pub(super) fn follow(&mut self, known: &LoadContext<'_>) {
+        let settings = LoadSettings::of(known);
         if settings != self.settings {
             self.begin(settings);
         }
@@ -153,15 +153,15 @@ impl Telling {
     }
 
     /// By whom reports are asked for.
-    pub(super) fn queries(&self) -> &Arc<Queries> {
+    pub(super) fn queries(&self) -> &Arc<QueryAccess> {
         &self.queries
     }
 
-    fn begin(&mut self, settings: Settings) {
+    fn begin(&mut self, settings: LoadSettings) {
         let mut tasks = JoinSet::new();
         let (listen, check_listen) = (settings.config.listen, settings.config.check_listen);
         let (refresh, refreshes) = mpsc::channel(1);
-        let door = |listen| Door {
+        let door = |listen| ListenSettings {
             listen,
             refresh: refresh.clone(),
             directors: Arc::clone(&settings.directors),
@@ -189,9 +189,9 @@ impl Telling {
 }
 
 async fn measure(
-    settings: Settings,
-    told: Arc<watch::Sender<Load>>,
-    following: Option<Arc<Following>>,
+    settings: LoadSettings,
+    load: Arc<watch::Sender<Load>>,
+    following: Option<Arc<PendingPrograms>>,
     mut refreshes: mpsc::Receiver<oneshot::Sender<()>>,
 ) {
     let mut meter = Meter::without_probes(settings.probes_milli as f64 / 1e3);
@@ -210,11 +210,11 @@ async fn measure(
                     None => None,
                 };
                 let reading = host::read(&mut sockets, requests);
-                told.send_replace(meter.measure(reading, began.elapsed()));
+                load.send_replace(meter.measure(reading, began.elapsed()));
             }
             Some(done) = refreshes.recv() => {
                 let now = sockets.refresh();
-                told.send_modify(|load| load.set_to_send(now));
+                load.send_modify(|load| load.set_to_send(now));
                 // Who has given up meanwhile needs no answer.
                 let _ = done.send(());
             }

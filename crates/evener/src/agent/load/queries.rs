@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use evener_core::net::http::{Reading, Refusal, read_within};
+use evener_core::net::http::{HeadParse, HttpRefusal, read_within};
 use evener_core::node::group::Verb;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use super::Again;
+use super::RetryDelay;
 use super::answers::{QUESTION_MAX, head, refusal};
 use crate::runtime::accept::accept;
-use crate::runtime::seats::Seats;
+use crate::runtime::connection_limit::ConnectionLimit;
 
 /// Connections at a time; whoever comes when all are taken gets that of the source that holds most.
 const AT_ONCE: usize = 16;
@@ -26,17 +26,21 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who may ask, and that somebody has.
 #[derive(Debug)]
-pub(in crate::agent) struct Queries {
+pub(in crate::agent) struct QueryAccess {
     /// Of each group, by its number, its directors' addresses.
     directors: Mutex<BTreeMap<usize, BTreeSet<IpAddr>>>,
-    asked: watch::Sender<()>,
+    query_signal: watch::Sender<()>,
     /// Sockets that are open for that alone.
     open: Mutex<BTreeSet<SocketAddr>>,
 }
 
-impl Queries {
-    pub(in crate::agent) fn new() -> Queries {
-        Queries { directors: Mutex::default(), asked: watch::channel(()).0, open: Mutex::default() }
+impl QueryAccess {
+    pub(in crate::agent) fn new() -> QueryAccess {
+        QueryAccess {
+            directors: Mutex::default(),
+            query_signal: watch::channel(()).0,
+            open: Mutex::default(),
+        }
     }
 
     /// These may ask for a group from now on, and no others.
@@ -61,7 +65,7 @@ impl Queries {
     }
 
     /// Whether somebody may ask.
-    pub(super) fn may_ask(&self, client: IpAddr) -> bool {
+    pub(super) fn is_allowed(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
         let all = self.directors.lock().unwrap_or_else(PoisonError::into_inner);
         all.values().any(|directors| directors.contains(&client))
@@ -69,7 +73,7 @@ impl Queries {
 
     /// Changes when somebody asks.
     pub(in crate::agent) fn watch(&self) -> watch::Receiver<()> {
-        self.asked.subscribe()
+        self.query_signal.subscribe()
     }
 
     /// The answer to a question of this method, if it is one of these.
@@ -77,17 +81,17 @@ impl Queries {
         if Verb::of(method) != Some(Verb::LoadQuery) {
             return None;
         }
-        if !self.may_ask(client) {
+        if !self.is_allowed(client) {
             return Some(head("403 Forbidden", "text/plain", "", 0));
         }
-        self.asked.send_replace(());
+        self.query_signal.send_replace(());
         Some("HTTP/1.1 204 No Content\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n".to_owned())
     }
 }
 
 /// Answers those alone who may ask, and this question alone, at an address, for as long as it lives.
-pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<Queries>, tls: Option<TlsAcceptor>) {
-    let mut again = Again::default();
+pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, tls: Option<TlsAcceptor>) {
+    let mut again = RetryDelay::default();
     let listener = loop {
         match TcpListener::bind(at).await {
             Ok(listener) => break listener,
@@ -98,17 +102,17 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<Queries>, tls: 
             }
         }
     };
-    let seats = Seats::new(AT_ONCE);
+    let limit = ConnectionLimit::new(AT_ONCE);
     let next = || async {
         let (stream, client) = loop {
             let (stream, client) = listener.accept().await?;
-            if queries.may_ask(client.ip()) {
+            if queries.is_allowed(client.ip()) {
                 break (stream, client.ip());
             }
         };
-        Ok((stream, client, seats.take(client).await))
+        Ok((stream, client, limit.take(client).await))
     };
-    accept(next, |(stream, client, mut seat)| {
+    accept(next, |(stream, client, mut slot)| {
         let (queries, tls) = (Arc::clone(&queries), tls.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
             match tls {
@@ -117,7 +121,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<Queries>, tls: 
             }
         });
         // Whoever asks badly or slowly has no answer.
-        async move { drop(seat.unless_needed(answering).await) }
+        async move { drop(slot.unless_needed(answering).await) }
     })
     .await;
 }
@@ -125,7 +129,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<Queries>, tls: 
 async fn talk(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     client: IpAddr,
-    queries: &Queries,
+    queries: &QueryAccess,
 ) -> io::Result<()> {
     let mut question = Vec::new();
     let mut buffer = [0; 2048];
@@ -133,13 +137,13 @@ async fn talk(
         let len = stream.read(&mut buffer).await?;
         question.extend_from_slice(buffer.get(..len).unwrap_or_default());
         match read_within(&question, QUESTION_MAX) {
-            Reading::Request(request) => {
+            HeadParse::Request(request) => {
                 let other = || head("405 Method Not Allowed", "text/plain", "Allow: LOAD-QUERY\r\n", 0);
                 break queries.answer(request.method, client).unwrap_or_else(other);
             }
-            Reading::Refused(why) => break refusal(why),
-            Reading::Incomplete if len == 0 => break refusal(Refusal::Malformed),
-            Reading::Incomplete => {}
+            HeadParse::Refused(why) => break refusal(why),
+            HeadParse::Incomplete if len == 0 => break refusal(HttpRefusal::Malformed),
+            HeadParse::Incomplete => {}
         }
     };
     stream.write_all(answer.as_bytes()).await?;
@@ -156,13 +160,13 @@ mod tests {
 
     const DIRECTOR: [u8; 4] = [192, 0, 2, 2];
 
-    fn queries() -> Queries {
-        let queries = Queries::new();
+    fn queries() -> QueryAccess {
+        let queries = QueryAccess::new();
         queries.permit(0, BTreeSet::from([DIRECTOR.into()]));
         queries
     }
 
-    async fn asked(queries: &Queries, from: [u8; 4], question: &[u8]) -> u16 {
+    async fn status_of(queries: &QueryAccess, from: [u8; 4], question: &[u8]) -> u16 {
         let (mut client, server) = duplex(64 * 1024);
         client.write_all(question).await.unwrap();
         client.shutdown().await.unwrap();
@@ -173,24 +177,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_director_asks_and_nobody_else() {
+    async fn only_directors_may_query() {
         let queries = queries();
         let watch = queries.watch();
         let question = b"LOAD-QUERY / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
-        assert_eq!(asked(&queries, [192, 0, 2, 3], question).await, 403);
-        assert_eq!(asked(&queries, DIRECTOR, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await, 405);
-        assert_eq!(asked(&queries, DIRECTOR, b"load-query / HTTP/1.1\r\nHost: a\r\n\r\n").await, 405);
+        assert_eq!(status_of(&queries, [192, 0, 2, 3], question).await, 403);
+        assert_eq!(status_of(&queries, DIRECTOR, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await, 405);
+        assert_eq!(status_of(&queries, DIRECTOR, b"load-query / HTTP/1.1\r\nHost: a\r\n\r\n").await, 405);
         assert!(!watch.has_changed().unwrap());
-        assert_eq!(asked(&queries, DIRECTOR, question).await, 204);
+        assert_eq!(status_of(&queries, DIRECTOR, question).await, 204);
         assert!(watch.has_changed().unwrap());
         queries.forget(0);
-        assert!(!queries.may_ask(DIRECTOR.into()));
+        assert!(!queries.is_allowed(DIRECTOR.into()));
     }
 
     #[tokio::test]
     async fn questions_are_judged_as_at_every_door() {
         for vector in vectors() {
-            let status = asked(&queries(), DIRECTOR, &vector.bytes).await;
+            let status = status_of(&queries(), DIRECTOR, &vector.bytes).await;
             match vector.expected {
                 Expected::Accepted { .. } => assert_eq!(status, 405, "{}", vector.text),
                 Expected::Refused { status: expected, .. } => assert_eq!(status, expected, "{}", vector.text),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_is_what_proc_says_and_a_group_that_is_not_there_is_unknown() {
+    fn running_processes_match_proc_and_missing_cgroup_is_unknown() {
         assert_eq!(Processes::Machine.running(Some(7)), Some(7));
         assert_eq!(Processes::of(Some(Path::new("no-such.slice"))).running(Some(7)), None);
     }

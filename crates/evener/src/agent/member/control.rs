@@ -7,16 +7,16 @@ use evener_core::net::http::Url;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-use super::wanted::Wanted;
-use crate::agent::load::queries::{Queries, serve};
+use super::wanted::MembershipConfig;
+use crate::agent::load::queries::{QueryAccess, serve};
 use crate::config::{AgentListen, LOAD_PORT, Tls};
 use crate::runtime::tls::{self, TlsError};
 
 /// Such a place.
-pub(super) struct Control {
+pub(super) struct ControlAddress {
     /// As the file names it.
     named: Option<Url>,
-    queries: Arc<Queries>,
+    queries: Arc<QueryAccess>,
     /// Where the agent answers anyway.
     listen: Option<AgentListen>,
     /// The member's certificate, which it shows here.
@@ -25,13 +25,13 @@ pub(super) struct Control {
     open: Option<(SocketAddr, JoinHandle<()>)>,
 }
 
-impl Control {
+impl ControlAddress {
     /// None is open yet.
-    pub(super) fn new(wanted: &Wanted, queries: Arc<Queries>) -> Control {
+    pub(super) fn new(wanted: &MembershipConfig, queries: Arc<QueryAccess>) -> ControlAddress {
         let named = wanted.settings.control.clone();
         let is_plain = named.as_ref().is_some_and(|url| !url.is_secure());
         let tls = wanted.settings.tls.clone().filter(|_| !is_plain);
-        Control { named, queries, listen: wanted.listen, tls, open: None }
+        ControlAddress { named, queries, listen: wanted.listen, tls, open: None }
     }
 
     /// Listens where it is asked by a director that reaches this host at an address, and says where that is.
@@ -72,7 +72,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlAddress {
     fn drop(&mut self) {
         self.close();
     }

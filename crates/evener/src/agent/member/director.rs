@@ -25,22 +25,22 @@ const READ: u64 = 16 * 1024;
 const SENTENCE_MAX: usize = 200;
 
 /// Where a director is, and by which of its addresses this host reaches it.
-pub(super) struct Located {
+pub(super) struct DirectorAddress {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) own: IpAddr,
 }
 
 /// The director.
-pub(super) struct Director {
+pub(super) struct DirectorClient {
     group: Url,
     /// Who has signed its certificate, and that which the member shows.
     ca: Option<PathBuf>,
     own: Option<Tls>,
 }
 
-impl Director {
-    pub(super) fn new(group: Url, ca: Option<PathBuf>, own: Option<Tls>) -> Director {
-        Director { group, ca, own }
+impl DirectorClient {
+    pub(super) fn new(group: Url, ca: Option<PathBuf>, own: Option<Tls>) -> DirectorClient {
+        DirectorClient { group, ca, own }
     }
 
     /// The files as they are now: certificates are renewed.
@@ -56,7 +56,7 @@ impl Director {
     ///
     /// # Errors
     /// In a sentence.
-    pub(super) async fn locate(&self) -> Result<Located, String> {
+    pub(super) async fn locate(&self) -> Result<DirectorAddress, String> {
         let (host, port) = (self.group.host(), self.group.port());
         let addresses: Vec<SocketAddr> = match self.group.address() {
             Some(address) => vec![SocketAddr::new(address, port)],
@@ -68,7 +68,7 @@ impl Director {
         };
         let own = addresses.iter().find_map(|to| own_address(*to).ok());
         let own = own.ok_or_else(|| format!("there is no way to {host}"))?;
-        Ok(Located { addresses, own })
+        Ok(DirectorAddress { addresses, own })
     }
 
     /// Sends a message. What comes back is a status, and the first line of what the director says to it.

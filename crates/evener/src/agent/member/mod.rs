@@ -1,4 +1,4 @@
-//! The host's part in server groups: core's [`Membership`] says what is due, and it is carried out here.
+//! The host's part in server groups: core's [`GroupMembership`] says what is due, and it is carried out here.
 
 mod control;
 mod director;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evener_core::farm::group::{
-    DirectorAnswer, Joiner, LoadInform, Membership, MembershipOrder, MembershipTrouble,
+    DirectorAnswer, GroupMembership, Joiner, LoadInform, MembershipOrder, MembershipTrouble,
 };
 use evener_core::net::http::Url;
 use evener_core::node::group::{Verb, write_inform, write_joiners};
@@ -21,16 +21,16 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::load::host::count_own_request;
-use super::load::queries::Queries;
-use super::load::{Load, Telling};
+use super::load::queries::QueryAccess;
+use super::load::{Load, LoadExporter};
 use crate::io::member_probe::probe_member;
 use crate::runtime::member_token;
 use crate::runtime::secret::random;
-use control::Control;
-use director::Director;
-use shown::Shown;
-pub(super) use shown::{ShownMembership, read as read_shown};
-pub(super) use wanted::{Wanted, wanted};
+use control::ControlAddress;
+use director::DirectorClient;
+use shown::MembershipViews;
+pub(super) use shown::{MembershipView, read as read_shown};
+pub(super) use wanted::{MembershipConfig, wanted};
 
 /// Leaving takes no longer than this, also where the director doesn't answer.
 const LEAVING: Duration = Duration::from_secs(4);
@@ -39,13 +39,13 @@ const MEASURING: Duration = Duration::from_secs(3);
 
 /// All groups that this host is a member of, or wants to be.
 pub(super) struct Memberships {
-    running: Vec<Running>,
-    shown: Arc<Shown>,
+    running: Vec<MemberHandle>,
+    shown: Arc<MembershipViews>,
     next_number: usize,
 }
 
-struct Running {
-    wanted: Wanted,
+struct MemberHandle {
+    wanted: MembershipConfig,
     /// Ends it: whether the group is told.
     end: oneshot::Sender<bool>,
     task: JoinHandle<()>,
@@ -54,11 +54,11 @@ struct Running {
 impl Memberships {
     /// None yet. What becomes of them is written down in a folder.
     pub(super) fn new(directory: &Path) -> Memberships {
-        Memberships { running: Vec::new(), shown: Arc::new(Shown::new(directory)), next_number: 0 }
+        Memberships { running: Vec::new(), shown: Arc::new(MembershipViews::new(directory)), next_number: 0 }
     }
 
     /// Joins these from now on, and leaves all others. Those that are the same go on.
-    pub(super) fn follow(&mut self, wanted: Vec<Wanted>, telling: &Telling) {
+    pub(super) fn follow(&mut self, wanted: Vec<MembershipConfig>, exporter: &LoadExporter) {
         let mut before = std::mem::take(&mut self.running);
         for one in wanted {
             if let Some(at) = before.iter().position(|known| known.wanted == one && !known.task.is_finished())
@@ -71,9 +71,9 @@ impl Memberships {
                 let _ = before.swap_remove(at).end.send(false);
             }
             let (end, ended) = oneshot::channel();
-            let member = Member::new(&one, self.next_number, telling, &self.shown);
+            let member = MemberTask::new(&one, self.next_number, exporter, &self.shown);
             let task = tokio::spawn(member.run(ended));
-            self.running.push(Running { wanted: one, end, task });
+            self.running.push(MemberHandle { wanted: one, end, task });
             self.next_number += 1;
         }
         // They end by themselves, as soon as their groups know.
@@ -84,7 +84,7 @@ impl Memberships {
 
     /// Ends all of them. Their groups are told unless the host keeps what it is.
     pub(super) async fn end(self, keep: bool) {
-        let ending = self.running.into_iter().map(|Running { end, task, .. }| {
+        let ending = self.running.into_iter().map(|MemberHandle { end, task, .. }| {
             let _ = end.send(!keep);
             task
         });
@@ -96,43 +96,48 @@ impl Memberships {
 }
 
 /// One of them.
-struct Member {
-    wanted: Wanted,
+struct MemberTask {
+    wanted: MembershipConfig,
     number: usize,
-    membership: Membership,
-    director: Director,
-    control: Control,
+    membership: GroupMembership,
+    director: DirectorClient,
+    control: ControlAddress,
     load: watch::Receiver<Load>,
-    queries: Arc<Queries>,
-    shown: Arc<Shown>,
+    queries: Arc<QueryAccess>,
+    shown: Arc<MembershipViews>,
     began: Instant,
     /// The URL that it joined by.
     url: Option<Url>,
     /// When the last report was made, in milliseconds since 1970: no later one says less.
     stamp_ms: u64,
-    is_rate_told: bool,
+    is_rate_logged: bool,
     /// Reports without a rate, though a page is to tell it.
     without_rate: u32,
     /// What the director said to the last message.
     sentence: String,
 }
 
-impl Member {
-    fn new(wanted: &Wanted, number: usize, telling: &Telling, shown: &Arc<Shown>) -> Member {
+impl MemberTask {
+    fn new(
+        wanted: &MembershipConfig,
+        number: usize,
+        exporter: &LoadExporter,
+        shown: &Arc<MembershipViews>,
+    ) -> MemberTask {
         let (ca, own) = (wanted.settings.ca.clone(), wanted.settings.tls.clone());
-        Member {
+        MemberTask {
             wanted: wanted.clone(),
             number,
-            membership: Membership::new(0, wanted.settings.report_ms),
-            director: Director::new(wanted.group.clone(), ca, own),
-            control: Control::new(wanted, Arc::clone(telling.queries())),
-            load: telling.load(),
-            queries: Arc::clone(telling.queries()),
+            membership: GroupMembership::new(0, wanted.settings.report_ms),
+            director: DirectorClient::new(wanted.group.clone(), ca, own),
+            control: ControlAddress::new(wanted, Arc::clone(exporter.queries())),
+            load: exporter.load(),
+            queries: Arc::clone(exporter.queries()),
             shown: Arc::clone(shown),
             began: Instant::now(),
             url: wanted.url.clone(),
             stamp_ms: 0,
-            is_rate_told: false,
+            is_rate_logged: false,
             without_rate: 0,
             sentence: String::new(),
         }
@@ -144,14 +149,14 @@ impl Member {
 
     /// Goes on until it is to end.
     async fn run(mut self, mut ended: oneshot::Receiver<bool>) {
-        let mut asked = self.queries.watch();
+        let mut query_watch = self.queries.watch();
         self.show();
         let leaves = loop {
             let due = self.began + Duration::from_millis(self.membership.poll_timeout().min(86_400_000));
             tokio::select! {
                 // Whoever started it is gone: nobody is there to be told.
                 leaves = &mut ended => break leaves.unwrap_or(false),
-                Ok(()) = asked.changed() => {
+                Ok(()) = query_watch.changed() => {
                     let now_ms = self.now_ms();
                     self.membership.queried(now_ms);
                 }
@@ -181,7 +186,7 @@ impl Member {
         let mut order = self.membership.probed(self.now_ms(), works);
         while let Some(one) = order {
             let was_member = self.membership.is_member();
-            let (answer, said) = match one {
+            let (answer, reason) = match one {
                 MembershipOrder::Probe => break,
                 MembershipOrder::Join => self.join().await,
                 MembershipOrder::Report { is_stamped } => self.report(is_stamped).await,
@@ -193,15 +198,15 @@ impl Member {
             if !was_member && self.membership.is_member() {
                 tracing::info!("{}: joined", self.wanted.name());
             }
-            self.sentence = said;
+            self.sentence = reason;
         }
         let news = self.membership.news();
-        self.tell(news);
+        self.log_trouble(news);
         self.show();
     }
 
     /// Says what has changed, once.
-    fn tell(&self, news: Option<Option<MembershipTrouble>>) {
+    fn log_trouble(&self, news: Option<Option<MembershipTrouble>>) {
         match news {
             None => {}
             Some(None) => tracing::info!("{}: it is a member, and reports", self.wanted.name()),
@@ -223,7 +228,7 @@ impl Member {
 
     fn show(&self) {
         let member = self.membership.is_member();
-        let shown = ShownMembership {
+        let shown = MembershipView {
             group: self.wanted.group.to_string(),
             url: self.url.as_ref().map(Url::to_string),
             member,
@@ -291,7 +296,7 @@ impl Member {
             Ok(Ok(load)) => load.clone(),
             _ => return (DirectorAnswer::Unsent, "this host's load can't be measured".to_owned()),
         };
-        self.tell_rate(load.requests_per_second.is_some());
+        self.log_rate(load.requests_per_second.is_some());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(now.as_millis()).unwrap_or_default();
         // A clock that was set back: reports go on where the last one was.
@@ -306,11 +311,11 @@ impl Member {
     }
 
     /// Says once where r is left out of loads.
-    fn tell_rate(&mut self, is_known: bool) {
+    fn log_rate(&mut self, is_known: bool) {
         self.without_rate = if is_known { 0 } else { self.without_rate.saturating_add(1) };
         // Of the first report there is nothing to compare with.
         let is_unknown = self.without_rate > if self.wanted.has_status_url { 2 } else { 0 };
-        if is_unknown && !std::mem::replace(&mut self.is_rate_told, true) {
+        if is_unknown && !std::mem::replace(&mut self.is_rate_logged, true) {
             tracing::info!(
                 "{}: no page tells how many requests its server answers ([agent] status_url), so its load is 10 m alone, processes that run",
                 self.wanted.name()
@@ -320,12 +325,12 @@ impl Member {
 
     async fn leave(&mut self) {
         let Some(url) = self.url.clone() else { return };
-        let (answer, said) = self.send(Verb::Exit, &format!("{url}\n")).await;
+        let (answer, reason) = self.send(Verb::Exit, &format!("{url}\n")).await;
         match answer {
             DirectorAnswer::Status(200..=299) => tracing::info!("{}: left", self.wanted.name()),
             // It never knew it, or no more.
             DirectorAnswer::Status(404) => {}
-            _ => tracing::warn!("{}: its director was not told that it leaves: {said}", self.wanted.name()),
+            _ => tracing::warn!("{}: its director was not told that it leaves: {reason}", self.wanted.name()),
         }
     }
 

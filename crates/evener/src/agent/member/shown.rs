@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// One group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::agent) struct ShownMembership {
+pub(in crate::agent) struct MembershipView {
     /// Where its director is.
     pub(in crate::agent) group: String,
     /// The member, as far as it is known yet.
@@ -23,17 +23,17 @@ pub(in crate::agent) struct ShownMembership {
 }
 
 /// All of them, by number.
-pub(in crate::agent) struct Shown {
+pub(in crate::agent) struct MembershipViews {
     path: PathBuf,
-    all: Mutex<BTreeMap<usize, ShownMembership>>,
+    all: Mutex<BTreeMap<usize, MembershipView>>,
 }
 
-impl Shown {
-    pub(super) fn new(directory: &Path) -> Shown {
-        Shown { path: path(directory), all: Mutex::default() }
+impl MembershipViews {
+    pub(super) fn new(directory: &Path) -> MembershipViews {
+        MembershipViews { path: path(directory), all: Mutex::default() }
     }
 
-    pub(super) fn set(&self, number: usize, shown: ShownMembership) {
+    pub(super) fn set(&self, number: usize, shown: MembershipView) {
         self.change(|all| all.insert(number, shown.clone()) != Some(shown));
     }
 
@@ -41,13 +41,13 @@ impl Shown {
         self.change(|all| all.remove(&number).is_some());
     }
 
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, ShownMembership>) -> bool) {
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, MembershipView>) -> bool) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if !change(&mut all) {
             return;
         }
         let new = self.path.with_extension("members.new");
-        let list: Vec<&ShownMembership> = all.values().collect();
+        let list: Vec<&MembershipView> = all.values().collect();
         let written = serde_json::to_vec(&list).map_err(std::io::Error::other);
         let written =
             written.and_then(|bytes| fs::write(&new, bytes)).and_then(|()| fs::rename(&new, &self.path));
@@ -67,7 +67,7 @@ fn path(directory: &Path) -> PathBuf {
 }
 
 /// Those of the agent that runs.
-pub(in crate::agent) fn read(directory: &Path) -> Vec<ShownMembership> {
+pub(in crate::agent) fn read(directory: &Path) -> Vec<MembershipView> {
     let bytes = fs::read(path(directory)).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()
 }

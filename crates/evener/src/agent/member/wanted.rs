@@ -7,7 +7,7 @@ use evener_core::farm::group::{Group, GroupMember};
 use evener_core::net::http::Url;
 use evener_core::pool::{HealthCheck, HealthKind};
 
-use crate::agent::desired::Identity;
+use crate::agent::desired::AgentIdentity;
 use crate::config::{AgentListen, Config, GroupService, MemberConfig};
 use crate::io::network::Network;
 
@@ -17,7 +17,7 @@ const TIMEOUT_MS: u64 = 2_000;
 
 /// A group that this host is to be a member of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::agent) struct Wanted {
+pub(in crate::agent) struct MembershipConfig {
     /// Where the director is.
     pub(super) group: Url,
     /// Where clients find the server; `None`: at the address by which the group is reached.
@@ -36,9 +36,9 @@ pub(in crate::agent) struct Wanted {
     pub(super) directors: Vec<IpAddr>,
 }
 
-impl Wanted {
+impl MembershipConfig {
     /// Whether it is the same member of the same group, however it is that.
-    pub(super) fn is_same_member(&self, other: &Wanted) -> bool {
+    pub(super) fn is_same_member(&self, other: &MembershipConfig) -> bool {
         (&self.group, &self.url) == (&other.group, &other.url)
     }
 
@@ -58,10 +58,14 @@ impl Wanted {
 }
 
 /// All of them: the group that `[agent.member]` names, and those services of the file that list this host, and may be joined.
-pub(in crate::agent) fn wanted(config: &Config, identity: &Identity, network: &Network) -> Vec<Wanted> {
+pub(in crate::agent) fn wanted(
+    config: &Config,
+    identity: &AgentIdentity,
+    network: &Network,
+) -> Vec<MembershipConfig> {
     let settings = &config.agent.member;
     let directors = config.farm.directors.clone();
-    let named = settings.group.as_ref().map(|group| Wanted {
+    let named = settings.group.as_ref().map(|group| MembershipConfig {
         group: group.clone(),
         url: settings.url.clone(),
         token_file: settings.token_file.clone(),
@@ -84,7 +88,7 @@ pub(in crate::agent) fn wanted(config: &Config, identity: &Identity, network: &N
         let group = group_url(service, &directors)?;
         let (Group { health, .. }, token_file) = (&*service.group, &service.token_file);
         let own = settings.token_file.clone().or_else(|| token_file.clone());
-        Some(Wanted {
+        Some(MembershipConfig {
             group,
             url: Some(member.url.clone()),
             token_file: own,
@@ -103,7 +107,7 @@ pub(in crate::agent) fn wanted(config: &Config, identity: &Identity, network: &N
             directors: directors.clone(),
         })
     });
-    let mut all: Vec<Wanted> = named.into_iter().collect();
+    let mut all: Vec<MembershipConfig> = named.into_iter().collect();
     for one in listed {
         // The same group twice: the file's own section says more.
         if !all.iter().any(|known| (&known.group, &known.url) == (&one.group, &one.url)) {

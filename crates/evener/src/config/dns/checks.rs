@@ -7,22 +7,22 @@ use evener_core::dns::Name;
 use evener_core::pool::signals::Signals;
 
 use super::files::NamesFile;
-use super::name::Placed;
-use super::{Followed, ZoneConfig, signals};
-use crate::config::Origin;
+use super::name::NameEntry;
+use super::{ServiceReference, ZoneConfig, signals};
+use crate::config::SourceText;
 use crate::config::problems::{Problem, Span, line_and_column};
 use crate::config::section::Section;
 use crate::runtime::spelling::meant;
 
 /// The files of names: the one of the section, and others by number.
-pub(super) struct Files<'a, 'd> {
+pub(super) struct NameFiles<'a, 'd> {
     pub(super) section: &'a Section<'d>,
-    pub(super) origin: Origin<'a>,
+    pub(super) origin: SourceText<'a>,
     pub(super) others: &'a [NamesFile],
 }
 
-impl Files<'_, '_> {
-    fn problem(&self, placed: &Placed, problem: Problem) {
+impl NameFiles<'_, '_> {
+    fn problem(&self, placed: &NameEntry, problem: Problem) {
         match placed.file.and_then(|number| self.others.get(number)) {
             Some(file) => file.sink.push(problem),
             None => self.section.problem(problem),
@@ -30,7 +30,12 @@ impl Files<'_, '_> {
     }
 
     /// Notes a problem of `placed` that another place explains.
-    fn problem_beside(&self, placed: &Placed, problem: Problem, other: (Option<usize>, &Span, &'static str)) {
+    fn problem_with_other(
+        &self,
+        placed: &NameEntry,
+        problem: Problem,
+        other: (Option<usize>, &Span, &'static str),
+    ) {
         let (file, span, label) = other;
         if file == placed.file {
             return self.problem(placed, problem.also(span.clone(), label));
@@ -47,26 +52,26 @@ impl Files<'_, '_> {
 
 /// Each name is in a zone, once, is no service's, and has services that there are.
 pub(super) fn check(
-    files: &Files<'_, '_>,
+    files: &NameFiles<'_, '_>,
     zones: &[(ZoneConfig, Span)],
-    names: &[Placed],
-    services: &[Followed<'_>],
+    names: &[NameEntry],
+    services: &[ServiceReference<'_>],
 ) {
     let zones: BTreeSet<&[u8]> = zones.iter().map(|(zone, _)| zone.name.as_wire()).collect();
-    let by_name: BTreeMap<&str, &Followed<'_>> =
+    let by_name: BTreeMap<&str, &ServiceReference<'_>> =
         services.iter().map(|followed| (followed.name, followed)).collect();
     // Names are read without regard to case, and a service's name needn't be one.
     let like_names =
         services.iter().filter_map(|followed| Some((Name::parse(followed.name).ok()?, followed)));
-    let like_names: BTreeMap<Name, &Followed<'_>> = like_names.collect();
-    let mut seen: BTreeMap<&Name, &Placed> = BTreeMap::new();
-    let mut written: BTreeMap<&PathBuf, (&Placed, Span)> = BTreeMap::new();
+    let like_names: BTreeMap<Name, &ServiceReference<'_>> = like_names.collect();
+    let mut seen: BTreeMap<&Name, &NameEntry> = BTreeMap::new();
+    let mut written: BTreeMap<&PathBuf, (&NameEntry, Span)> = BTreeMap::new();
     for placed in names {
         for file in &placed.files {
             if let Some((first, span)) = written.get(file.get_ref()) {
                 let message = format!("{} is written twice", file.get_ref().display());
                 let problem = Problem::new(file.span(), message, "give each file a name of its own");
-                files.problem_beside(placed, problem, (first.file, span, "first here"));
+                files.problem_with_other(placed, problem, (first.file, span, "first here"));
             } else {
                 written.insert(file.get_ref(), (placed, file.span()));
             }
@@ -75,7 +80,7 @@ pub(super) fn check(
         if let Some(first) = seen.get(name) {
             let help = "name all its services in one [[dns.name]]";
             let problem = Problem::new(span.clone(), format!("{name} is balanced twice"), help);
-            files.problem_beside(placed, problem, (first.file, &first.name, "first here"));
+            files.problem_with_other(placed, problem, (first.file, &first.name, "first here"));
         } else {
             seen.insert(name, placed);
         }
@@ -89,13 +94,17 @@ pub(super) fn check(
             let message =
                 format!("{name} is the name of a service too, and `evener drain` couldn't tell them apart");
             let problem = Problem::new(span.clone(), message, "give the service another name");
-            files.problem_beside(placed, problem, (None, &service.span, "the service"));
+            files.problem_with_other(placed, problem, (None, &service.span, "the service"));
         }
         check_services(files, placed, &by_name);
     }
 }
 
-fn check_services(files: &Files<'_, '_>, placed: &Placed, services: &BTreeMap<&str, &Followed<'_>>) {
+fn check_services(
+    files: &NameFiles<'_, '_>,
+    placed: &NameEntry,
+    services: &BTreeMap<&str, &ServiceReference<'_>>,
+) {
     for service in &placed.services {
         if let Some(followed) = services.get(service.get_ref().as_str()) {
             let who = format!("nobody asks those of service {:?}", followed.name);
@@ -113,7 +122,7 @@ fn check_services(files: &Files<'_, '_>, placed: &Placed, services: &BTreeMap<&s
 }
 
 /// Complains of a policy that goes by what nobody will know.
-fn can_weigh(files: &Files<'_, '_>, placed: &Placed, known: &Signals, who: &str, add: &str) {
+fn can_weigh(files: &NameFiles<'_, '_>, placed: &NameEntry, known: &Signals, who: &str, add: &str) {
     let policy = placed.config.name.policy;
     let Some(weighing) = placed.config.name.weighing() else { return };
     if let (None, Some(span)) = ((weighing.load)(known), placed.policy.clone()) {

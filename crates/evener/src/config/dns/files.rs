@@ -7,8 +7,8 @@ use glob::{MatchOptions, Pattern};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::name::{self, Placed, Shared};
-use crate::config::problems::{Problem, Sink, Span};
+use super::name::{self, NameEntry, SettingsInterner};
+use crate::config::problems::{Problem, ProblemSink, Span};
 use crate::config::section::{Complaint, Section};
 use crate::config::{defaults, syntax, values};
 use crate::runtime::files;
@@ -21,7 +21,7 @@ pub(in crate::config) struct NamesFile {
     /// As problems name it.
     pub(in crate::config) name: String,
     pub(in crate::config) text: String,
-    pub(in crate::config) sink: Sink,
+    pub(in crate::config) sink: ProblemSink,
 }
 
 /// Reads the files that the section names, relative to `folder`, in the order in which they are named and by name where several fit.
@@ -29,8 +29,8 @@ pub(in crate::config) struct NamesFile {
 pub(super) fn read(
     section: &mut Section<'_>,
     folder: Option<&Path>,
-    all: &mut Shared,
-) -> (Vec<NamesFile>, Vec<Placed>) {
+    all: &mut SettingsInterner,
+) -> (Vec<NamesFile>, Vec<NameEntry>) {
     let (mut files, mut names) = (Vec::new(), Vec::new());
     let patterns = section.one_or_list("names_from", pattern);
     let Some(folder) = folder else { return (files, names) };
@@ -42,7 +42,8 @@ pub(super) fn read(
             }
             match text(&path) {
                 Ok(text) => {
-                    let file = NamesFile { name: path.display().to_string(), text, sink: Sink::default() };
+                    let file =
+                        NamesFile { name: path.display().to_string(), text, sink: ProblemSink::default() };
                     names.extend(names_of(&file, files.len(), all));
                     files.push(file);
                 }
@@ -112,7 +113,7 @@ fn text(path: &Path) -> Result<String, String> {
 }
 
 /// The names of a file, which is the one of this number.
-fn names_of(file: &NamesFile, number: usize, all: &mut Shared) -> Vec<Placed> {
+fn names_of(file: &NamesFile, number: usize, all: &mut SettingsInterner) -> Vec<NameEntry> {
     let (document, errors) = DeTable::parse_recoverable(&file.text);
     if let Err(problem) = syntax::note(&file.text, &errors, &file.sink) {
         file.sink.push(problem);
@@ -120,9 +121,9 @@ fn names_of(file: &NamesFile, number: usize, all: &mut Shared) -> Vec<Placed> {
     }
     let read = |section: &mut Section<'_>| name::read(section, Some(number), all);
     let names = Section::root(document.get_ref(), &file.sink, |root| {
-        root.say_of_others(OTHERS);
+        root.set_unknown_key_help(OTHERS);
         root.section("dns", |dns| {
-            dns.say_of_others(OTHERS);
+            dns.set_unknown_key_help(OTHERS);
             dns.sections("name", read)
         })
     });

@@ -18,16 +18,16 @@ use evener_core::pool::signals::{Signal, Signals};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use checks::Files;
+use checks::NameFiles;
 pub(super) use files::NamesFile;
 pub use name::NameConfig;
-use name::{Placed, Shared};
+use name::{NameEntry, SettingsInterner};
 
-use super::Origin;
-use super::once::Once;
+use super::SourceText;
+use super::once::FirstSeen;
 use super::problems::{Problem, Span};
 use super::section::{Complaint, Section};
-use super::unwritten::Unwritten;
+use super::unwritten::DefaultedPolicies;
 use super::{addresses, defaults, values};
 
 /// What is answered by DNS.
@@ -74,7 +74,7 @@ pub struct ZoneConfig {
 }
 
 /// A service that names may be for.
-pub(super) struct Followed<'a> {
+pub(super) struct ServiceReference<'a> {
     name: &'a str,
     /// Where it stands.
     span: Span,
@@ -82,23 +82,23 @@ pub(super) struct Followed<'a> {
     signals: Signals,
 }
 
-impl<'a> Followed<'a> {
-    pub(super) fn service(service: &'a Service, span: Span) -> Followed<'a> {
+impl<'a> ServiceReference<'a> {
+    pub(super) fn service(service: &'a Service, span: Span) -> ServiceReference<'a> {
         let latency = service.placement.consumer().knows(Signal::Latency);
-        Followed { name: &service.name, span, signals: signals(latency, service.report.as_ref()) }
+        ServiceReference { name: &service.name, span, signals: signals(latency, service.report.as_ref()) }
     }
 
     /// Members tell their load in one number.
-    pub(super) fn group(group: &'a Group, span: Span) -> Followed<'a> {
+    pub(super) fn group(group: &'a Group, span: Span) -> ServiceReference<'a> {
         let report = Report { load_milli: Some(1), ..Report::default() };
-        Followed { name: &group.name, span, signals: Signals { report, ..signals(true, None) } }
+        ServiceReference { name: &group.name, span, signals: Signals { report, ..signals(true, None) } }
     }
 }
 
 /// What may be known of servers that are probed, and asked like this for their load.
 fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
-    let tells = report.is_some_and(|report| report.kind.tells_load());
-    let some = tells.then_some(1);
+    let reports_load = report.is_some_and(|report| report.kind.reports_load());
+    let some = reports_load.then_some(1);
     Signals {
         latency_us: latency.then_some(1),
         report: Report { utilisation_permille: some, load_milli: some, delay_us: some, ..Report::default() },
@@ -112,12 +112,12 @@ const NSID_MAX: usize = 64;
 /// Reads the section, and the files that it has names from. `services` are those of the file; names without a policy are noted as such.
 pub(super) fn read(
     section: &mut Section<'_>,
-    services: &[Followed<'_>],
-    origin: Origin<'_>,
-    unwritten: &mut Unwritten,
+    services: &[ServiceReference<'_>],
+    origin: SourceText<'_>,
+    unwritten: &mut DefaultedPolicies,
 ) -> (DnsConfig, Vec<NamesFile>) {
     let listen = section.one_or_list("listen", listen);
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for address in &listen {
         let message = format!("{} is listed twice", address.get_ref());
         once.first(section, *address.get_ref(), address.span(), message, "list it once");
@@ -133,18 +133,18 @@ pub(super) fn read(
         section.problem(Problem::new(nsid.span(), "`nsid` is too long", help));
     }
     let mut zones: Vec<(ZoneConfig, Span)> = Vec::new();
-    let mut once = Once::new();
+    let mut once = FirstSeen::new();
     for (zone, span) in section.sections("zone", zone).into_iter().flatten() {
         let message = format!("two zones are called {}", zone.name);
         once.first(section, zone.name.clone(), span.clone(), message, "give each a name of its own");
         zones.push((zone, span));
     }
-    let mut all = Shared::default();
+    let mut all = SettingsInterner::default();
     let read = |section: &mut Section<'_>| name::read(section, None, &mut all);
-    let mut names: Vec<Placed> = section.sections("name", read).into_iter().flatten().collect();
+    let mut names: Vec<NameEntry> = section.sections("name", read).into_iter().flatten().collect();
     let (others, more) = files::read(section, origin.folder, &mut all);
     names.extend(more);
-    checks::check(&Files { section, origin, others: &others }, &zones, &names, services);
+    checks::check(&NameFiles { section, origin, others: &others }, &zones, &names, services);
     if !zones.is_empty() && !section.has("listen") {
         let help = "add listen = [\"192.0.2.53:53\"], an address of this host";
         section.missing("listen", "nobody can ask: there is no address", help);

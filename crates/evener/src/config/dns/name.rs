@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evener_core::dns::{
-    AddressesOf, BalancedName, Draw, NoneAlive, OwnServer, PathMode, PathProbing, Period, ServerList,
-    Settings,
+    AddressesFrom, BalancedName, EmptyPool, NameSettings, OwnServer, PathMode, PathProbing, Period,
+    Selection, ServerList,
 };
 use evener_core::farm::Placement;
 use evener_core::net::Protocol;
@@ -20,7 +20,7 @@ use toml::de::DeValue;
 
 use super::domain;
 use super::period::period;
-use crate::config::once::Once;
+use crate::config::once::FirstSeen;
 use crate::config::problems::{Problem, Span};
 use crate::config::section::{Complaint, Section};
 use crate::config::{addresses, defaults, health, report, values};
@@ -43,7 +43,7 @@ pub struct NameConfig {
 const PATH_MODES: [(&str, PathMode); 2] = [("udp", PathMode::Udp), ("paper", PathMode::Paper)];
 
 /// A name, and where in the file it, its policy and the services that it names stand.
-pub(super) struct Placed {
+pub(super) struct NameEntry {
     pub(super) config: NameConfig,
     /// The number of its file among those of `names_from`.
     pub(super) file: Option<usize>,
@@ -56,10 +56,10 @@ pub(super) struct Placed {
 
 /// Settings of servers, each once: most of many names have the same.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct SettingsInterner {
     healths: HashSet<Arc<HealthCheck>>,
     reports: HashSet<Arc<Reporting>>,
-    settings: HashSet<Arc<pool::Settings>>,
+    settings: HashSet<Arc<pool::PoolSettings>>,
 }
 
 /// The one of these that is equal, which it becomes where there is none.
@@ -92,7 +92,11 @@ fn written(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
 }
 
 /// Reads a name of the file of this number.
-pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Shared) -> Option<Placed> {
+pub(super) fn read(
+    section: &mut Section<'_>,
+    file: Option<usize>,
+    all: &mut SettingsInterner,
+) -> Option<NameEntry> {
     let name = section.get("name", domain);
     let services = section.one_or_list("services", values::name);
     let by = section.or("answer", values::choice(&[("servers", false), ("addresses", true)], &[]), false);
@@ -109,7 +113,7 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
     let gdnsd_file = section.get("gdnsd_file", written);
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
     let top = section.or("top", values::count(1..=16), 1);
-    let none_alive = section.or("none_alive", none_alive, NoneAlive::All);
+    let none_alive = section.or("none_alive", none_alive, EmptyPool::All);
     let alpn = section.one_or_list("alpn", protocol);
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let servers = servers(section);
@@ -131,23 +135,23 @@ pub(super) fn read(section: &mut Section<'_>, file: Option<usize>, all: &mut Sha
         }
         _ => {}
     }
-    let draw = policy.names.map_or(Draw::Random, |by| by.draw);
-    let settings = Settings { name: name.get_ref().clone(), ttl_s, top, draw, none_alive };
+    let draw = policy.names.map_or(Selection::Random, |by| by.draw);
+    let settings = NameSettings { name: name.get_ref().clone(), ttl_s, top, draw, empty_pool: none_alive };
     let from = match services.is_empty() {
         false => {
             let names = services.iter().map(|name| name.get_ref().clone()).collect();
-            AddressesOf::Services { names, own: by }
+            AddressesFrom::Services { names, own: by }
         }
-        true => AddressesOf::Servers(ServerList {
+        true => AddressesFrom::Servers(ServerList {
             servers: servers.into(),
             settings: {
                 let check = shared(&mut all.healths, health);
                 let report = report.map(|report| shared(&mut all.reports, report));
-                shared(&mut all.settings, pool::Settings { check, report, slow_start_ms })
+                shared(&mut all.settings, pool::PoolSettings { check, report, slow_start_ms })
             },
         }),
     };
-    Some(Placed {
+    Some(NameEntry {
         file,
         files: rank_file.iter().chain(&gdnsd_file).cloned().collect(),
         config: NameConfig {
@@ -181,7 +185,7 @@ fn ranking(
     let is_paper = section.or("rank", values::choice(&[("corrected", false), ("paper", true)], &[]), false);
     let period = section.or("period", period, Period::always(0));
     if let Some(span) =
-        section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Draw::First))
+        section.key_span("rank_from").filter(|_| policy.names.is_none_or(|by| by.draw != Selection::Failover))
     {
         let message = format!("`rank_from` says who is given first, and so does policy \"{}\"", policy.name);
         section.problem(Problem::new(span, message, "remove one of the two, or write policy = \"failover\""));
@@ -219,14 +223,14 @@ fn path_probing(section: &mut Section<'_>, policy: &Policy) -> Option<PathProbin
     interval.map(|interval| PathProbing { mode, interval_ms: interval.into_inner() })
 }
 
-fn none_alive(value: &DeValue<'_>) -> Result<NoneAlive, Complaint> {
+fn none_alive(value: &DeValue<'_>) -> Result<EmptyPool, Complaint> {
     let help = "write \"all\", \"refuse\", or an address such as \"192.0.2.99\"";
     let fixed = |text: &str| text.parse::<IpAddr>().ok();
     match value {
-        DeValue::String(word) if word == "all" => Ok(NoneAlive::All),
-        DeValue::String(word) if word == "refuse" => Ok(NoneAlive::Refuse),
+        DeValue::String(word) if word == "all" => Ok(EmptyPool::All),
+        DeValue::String(word) if word == "refuse" => Ok(EmptyPool::Refuse),
         DeValue::String(text) => match fixed(text) {
-            Some(address) => Ok(NoneAlive::Fixed(vec![address])),
+            Some(address) => Ok(EmptyPool::Fixed(vec![address])),
             None => Complaint::new(format!("is neither a word nor an address: {text:?}"), help),
         },
         DeValue::Array(entries) => {
@@ -239,7 +243,7 @@ fn none_alive(value: &DeValue<'_>) -> Result<NoneAlive, Complaint> {
                 .collect();
             found.filter(|all| !all.is_empty()).map_or_else(
                 || Complaint::new("has something else than addresses", help),
-                |all| Ok(NoneAlive::Fixed(all)),
+                |all| Ok(EmptyPool::Fixed(all)),
             )
         }
         other => Complaint::wrong_type(other, "text", help),
@@ -248,7 +252,7 @@ fn none_alive(value: &DeValue<'_>) -> Result<NoneAlive, Complaint> {
 
 /// Servers by their addresses alone, and those with more to say of them.
 fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
-    let mut names = Once::new();
+    let mut names = FirstSeen::new();
     let mut servers = Vec::new();
     for address in section.one_or_list("servers", addresses::server_address) {
         servers.extend(server(section, &mut names, None, &address, defaults::WEIGHT));
@@ -270,7 +274,7 @@ fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
 
 fn server(
     section: &Section<'_>,
-    names: &mut Once<String>,
+    names: &mut FirstSeen<String>,
     name: Option<Spanned<String>>,
     address: &Spanned<(IpAddr, Option<u16>)>,
     weight: u16,

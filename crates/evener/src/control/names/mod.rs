@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evener_core::director::{Input, NameFact, NameOrder, Snapshot};
-use evener_core::dns::{self, Balanced, BalancedName, PathMode, PathOrder};
+use evener_core::dns::{self, AddressPool, BalancedName, PathMode, PathOrder};
 use evener_core::node::secret::Key;
 use evener_core::path::seed::Seed;
 use evener_dataplane::heap;
@@ -13,15 +13,15 @@ use tokio::sync::mpsc;
 mod own;
 mod rank_files;
 
-use own::{Question, Questions};
+use own::{ServerQueries, ServerQuery};
 use rank_files::RankFiles;
 
 use super::reading::{DnsFileError, DnsFiles};
 use crate::agent::path_probe;
 use crate::config::{Config, DnsConfig, NameConfig};
 use crate::io::path_probe as probes;
-use crate::names::{Answering, Counts, NamesError, Opened, Servers};
-use crate::runtime::secret::ReadError;
+use crate::names::{BoundSockets, DnsServers, NamesError, QueryContext, QueryCounts};
+use crate::runtime::secret::SecretFileError;
 use crate::runtime::{files, reader};
 
 /// A file with more is none of ranks.
@@ -38,19 +38,19 @@ pub(super) enum OpenError {
     File(#[from] DnsFileError),
     /// There is no secret, by which agents believe who probes paths.
     #[error(transparent)]
-    Secret(#[from] ReadError),
+    Secret(#[from] SecretFileError),
 }
 
 /// What a file's names need, before anybody answers by it.
 pub(super) struct OpenedNames {
     dns: DnsConfig,
-    sockets: Opened,
+    sockets: BoundSockets,
     files: DnsFiles,
     path_key: Option<Key>,
 }
 
 /// All that names are answered with.
-pub(super) struct Names {
+pub(super) struct NameControl {
     /// As the file in force has them, by whose order they have their numbers.
     names: Vec<Arc<NameConfig>>,
     nsid: String,
@@ -59,27 +59,27 @@ pub(super) struct Names {
     path_key: Option<Key>,
     /// Of a file that isn't in force yet.
     next: Option<OpenedNames>,
-    questions: Questions,
-    servers: Servers,
-    answering: Arc<Answering>,
+    questions: ServerQueries,
+    servers: DnsServers,
+    answering: Arc<QueryContext>,
     key: Seed,
     facts: mpsc::Sender<Input>,
     files: RankFiles,
 }
 
-impl Names {
+impl NameControl {
     /// For no names yet. `key` is a secret for the draws of answers.
-    pub(super) fn new(key: Seed, facts: mpsc::Sender<Input>) -> Names {
-        let nobody = dns::Names::new([], [], key, "");
-        let answering = Arc::new(Answering::new(nobody, key, Arc::default()));
-        Names {
+    pub(super) fn new(key: Seed, facts: mpsc::Sender<Input>) -> NameControl {
+        let empty = dns::Catalog::new([], [], key, "");
+        let answering = Arc::new(QueryContext::new(empty, key, Arc::default()));
+        NameControl {
             names: Vec::new(),
             nsid: String::new(),
             read: DnsFiles::default(),
             path_key: None,
             next: None,
-            questions: Questions::new(facts.clone()),
-            servers: Servers::new(Arc::clone(&answering)),
+            questions: ServerQueries::new(facts.clone()),
+            servers: DnsServers::new(Arc::clone(&answering)),
             answering,
             key,
             facts,
@@ -88,7 +88,7 @@ impl Names {
     }
 
     /// Counters of queries.
-    pub(super) fn counts(&self) -> Arc<Counts> {
+    pub(super) fn counts(&self) -> Arc<QueryCounts> {
         Arc::clone(&self.answering.counts)
     }
 
@@ -118,8 +118,8 @@ impl Names {
     pub(super) fn execute(&mut self, order: NameOrder, snapshot: &Snapshot) {
         match order {
             NameOrder::Reloaded => self.follow(),
-            NameOrder::Probe(name, server) => self.questions.ask(name, server, Question::Probe),
-            NameOrder::Ask(name, server) => self.questions.ask(name, server, Question::Load),
+            NameOrder::Probe(name, server) => self.questions.enqueue(name, server, ServerQuery::Probe),
+            NameOrder::QueryLoad(name, server) => self.questions.enqueue(name, server, ServerQuery::Load),
             NameOrder::ReadRanks(name, number) => self.read_ranks(name, number),
             NameOrder::ProbePath(order) => self.probe_path(order),
             NameOrder::AnswerAll(balanced) => self.answer_all(balanced, snapshot),
@@ -148,10 +148,10 @@ impl Names {
         (self.names, self.nsid) = (dns.names, dns.nsid);
     }
 
-    fn answer_all(&mut self, balanced: Vec<Arc<Balanced>>, snapshot: &Snapshot) {
+    fn answer_all(&mut self, balanced: Vec<Arc<AddressPool>>, snapshot: &Snapshot) {
         (0..balanced.len()).for_each(|number| self.write_ranks(number, snapshot));
         let zones = self.read.zones.iter().cloned();
-        let names = dns::Names::new(zones, balanced, self.key, &self.nsid);
+        let names = dns::Catalog::new(zones, balanced, self.key, &self.nsid);
         self.answering.names.store(Arc::new(names.with_cookie_secrets(&self.read.cookie_secrets)));
         heap::give_back();
     }

@@ -15,48 +15,48 @@ use tokio::sync::mpsc;
 
 use crate::io::probe::probe;
 use crate::io::report;
-use crate::runtime::descriptors::Room;
+use crate::runtime::descriptors::ClientLimits;
 
 /// Questions to servers: those that are under way, and those that wait. Each takes a descriptor and some memory, and the first round asks
 /// all servers.
-pub(super) struct Questions {
+pub(super) struct ServerQueries {
     /// So many are under way at a time; unknown while nobody was asked.
-    room: OnceCell<usize>,
+    limit: OnceCell<usize>,
     under_way: usize,
-    waiting: VecDeque<(Arc<BalancedName>, usize, Question)>,
+    waiting: VecDeque<(Arc<BalancedName>, usize, ServerQuery)>,
     facts: mpsc::Sender<Input>,
 }
 
 /// A question to a server.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Question {
+pub(super) enum ServerQuery {
     Probe,
     Load,
 }
 
-impl Questions {
-    pub(super) fn new(facts: mpsc::Sender<Input>) -> Questions {
-        Questions { room: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), facts }
+impl ServerQueries {
+    pub(super) fn new(facts: mpsc::Sender<Input>) -> ServerQueries {
+        ServerQueries { limit: OnceCell::new(), under_way: 0, waiting: VecDeque::new(), facts }
     }
 
     /// Asks a server as soon as there is room.
-    pub(super) fn ask(&mut self, name: Arc<BalancedName>, server: usize, question: Question) {
+    pub(super) fn enqueue(&mut self, name: Arc<BalancedName>, server: usize, question: ServerQuery) {
         self.waiting.push_back((name, server, question));
-        self.ask_waiting();
+        self.start_waiting();
     }
 
     /// A question is through.
     pub(super) fn ended(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
-        self.ask_waiting();
+        self.start_waiting();
     }
 
-    fn ask_waiting(&mut self) {
-        let room = *self.room.get_or_init(|| Room::make().asked);
-        while self.under_way < room {
+    fn start_waiting(&mut self) {
+        let limit = *self.limit.get_or_init(|| ClientLimits::make().queries);
+        while self.under_way < limit {
             let Some((name, server, question)) = self.waiting.pop_front() else {
                 // The first round may have been long.
-                self.waiting.shrink_to(room);
+                self.waiting.shrink_to(limit);
                 return;
             };
             self.under_way += 1;
@@ -70,17 +70,17 @@ impl Questions {
     }
 }
 
-async fn answer(name: &BalancedName, server: usize, question: Question) -> Fact {
+async fn answer(name: &BalancedName, server: usize, question: ServerQuery) -> Fact {
     let found = name.list().and_then(|list| Some((list, list.servers.get(server)?)));
     match question {
-        Question::Probe => Fact::Probed(match found {
+        ServerQuery::Probe => Fact::Probed(match found {
             Some((list, server)) => probe_server(server, &list.settings.check).await,
             None => Err(Failure::NotProbed("it is no server any more".to_owned())),
         }),
-        Question::Load => Fact::Reported(match found {
+        ServerQuery::Load => Fact::Reported(match found {
             Some((list, server)) => match list.settings.report.as_deref() {
                 Some(settings) => {
-                    report::ask(SocketAddr::new(server.address.ip(), settings.port), settings).await
+                    report::fetch(SocketAddr::new(server.address.ip(), settings.port), settings).await
                 }
                 None => Err(BadReport::Silent),
             },

@@ -5,17 +5,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::node::lccp::wire::Message;
-use evener_core::node::lccp::{Body, Content, ErrorCode, Receptor, SocketId};
+use evener_core::node::lccp::wire::LccpMessage;
+use evener_core::node::lccp::{ClientRequest, ErrorCode, MessageBody, Receptor, SocketId};
 use tokio::sync::oneshot;
 
-use super::{AddressPair, Shared, Speaker};
-use crate::events::Event;
-use crate::handoff::{Asking, FourTuple, Question, Wanted};
+use super::{AddressPair, LccpNode, LccpState};
+use crate::events::DaemonEvent;
+use crate::handoff::{ControlLink, ControlQuery, FourTuple, NormalizedRequest};
 
 /// What a dispatcher is to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Dispatcher {
+pub(super) struct DispatcherState {
     /// Where it is; `None` if there is none, or if this node is the one.
     pub(super) at: Option<IpAddr>,
     /// Whether it left a question without an answer since it gave one.
@@ -24,58 +24,62 @@ pub(super) struct Dispatcher {
     pub(super) alone: bool,
 }
 
-impl Speaker {
+impl LccpNode {
     /// Whom to ask which server is to have a connection; `None` where no other node decides.
     pub(crate) fn dispatcher_elsewhere(&self) -> Option<IpAddr> {
         self.0.talk().dispatcher.at
     }
 
     /// Tells the dispatcher which connections of those that it has decided are over. What gets lost it forgets by itself, later.
-    pub(crate) fn tell_over(&self, over: &[FourTuple]) {
+    pub(crate) fn announce_ended(&self, over: &[FourTuple]) {
         let Some(dispatcher) = self.0.talk().dispatcher.at else { return };
         for socket in over.iter().filter_map(|ends| SocketId::new(ends.client, ends.service)) {
-            self.0.say(dispatcher, Receptor::Forwarder, Body::Close { socket });
+            self.0.send(dispatcher, Receptor::Forwarder, MessageBody::Close { socket });
         }
     }
 
     /// The dispatcher, and whether it decides; nothing without one.
     pub(crate) fn dispatcher(&self) -> Option<(IpAddr, bool)> {
-        let Dispatcher { at, unanswered, .. } = self.0.talk().dispatcher;
+        let DispatcherState { at, unanswered, .. } = self.0.talk().dispatcher;
         at.map(|at| (at, !unanswered && self.0.speaks(at, Receptor::Dispatcher)))
     }
 
     /// Notes whether the dispatcher has answered. Said once for each time that it is gone: it was `asked` then, or isn't heard at all.
-    pub(crate) fn dispatcher_answers(&self, dispatcher: IpAddr, answers: bool, asked: bool) {
+    pub(crate) fn dispatcher_answers(&self, dispatcher: IpAddr, answers: bool, requested: bool) {
         let known = &mut self.0.talk().dispatcher;
-        known.unanswered = !answers && (known.unanswered || asked);
+        known.unanswered = !answers && (known.unanswered || requested);
         if std::mem::replace(&mut known.alone, !answers) == answers {
-            self.tell_of_dispatcher(dispatcher, answers);
+            self.publish_dispatcher(dispatcher, answers);
         }
     }
 
     /// Only who has a control loop to ask has a dispatcher, too.
-    fn tell_of_dispatcher(&self, address: IpAddr, decides: bool) {
-        if let Some(asking) = &self.0.asking {
-            asking.tell_of(Event::Dispatcher { address, decides });
+    fn publish_dispatcher(&self, address: IpAddr, decides: bool) {
+        if let Some(control) = &self.0.control {
+            control.publish(DaemonEvent::Dispatcher { address, decides });
         }
     }
 }
 
-impl Shared {
+impl LccpState {
     /// Has the control loop say what a node asks; without an answer there is no server. Where nobody listens, or there is too much to
     /// be asked, nothing is said.
-    fn consult<F>(self: &Arc<Self>, way: AddressPair, heard: Message, ask: impl FnOnce(Asking) -> F)
-    where
-        F: Future<Output = Option<Body>> + Send + 'static,
+    fn consult<F>(
+        self: &Arc<Self>,
+        way: AddressPair,
+        message: LccpMessage,
+        query: impl FnOnce(ControlLink) -> F,
+    ) where
+        F: Future<Output = Option<MessageBody>> + Send + 'static,
     {
-        let Some(asking) = self.asking.clone() else { return };
+        let Some(control) = self.control.clone() else { return };
         let Ok(turn) = Arc::clone(&self.consulted).try_acquire_owned() else { return };
-        let (socket, said) = (heard.body.socket(), ask(asking));
+        let (socket, reply) = (message.body.socket(), query(control));
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let body = said.await.unwrap_or(Body::Error { socket, code: ErrorCode::NoServer });
+            let body = reply.await.unwrap_or(MessageBody::Error { socket, code: ErrorCode::NoServer });
             shared.counts.decided.fetch_add(1, Relaxed);
-            shared.answer(way, &heard, Receptor::Distributor, body);
+            shared.answer(way, &message, Receptor::Distributor, body);
             drop(turn);
         });
     }
@@ -84,14 +88,14 @@ impl Shared {
     pub(super) fn decide(
         self: &Arc<Self>,
         way: AddressPair,
-        heard: Message,
+        message: LccpMessage,
         socket: SocketId,
-        content: &Content,
+        content: &ClientRequest,
     ) {
-        let wanted = Wanted::told(content);
-        self.consult(way, heard, |asking| async move {
-            let (route, server) = asking.decide(ends(socket), &wanted).await?;
-            Some(Body::DispatchReply { socket, route: route.unwrap_or(u16::MAX), server })
+        let wanted = NormalizedRequest::from_peer(content);
+        self.consult(way, message, |control| async move {
+            let (route, server) = control.decide(ends(socket), &wanted).await?;
+            Some(MessageBody::DispatchReply { socket, route: route.unwrap_or(u16::MAX), server })
         });
     }
 
@@ -99,21 +103,21 @@ impl Shared {
     pub(super) fn forward(
         self: &Arc<Self>,
         way: AddressPair,
-        heard: Message,
+        message: LccpMessage,
         socket: SocketId,
         server: SocketAddr,
     ) {
-        self.consult(way, heard, |asking| async move {
-            let (answer, said) = oneshot::channel();
-            asking.ask(Question::Forward { ends: ends(socket), server, answer }).await;
-            said.await.ok().flatten().map(|()| Body::ForwardAck { socket })
+        self.consult(way, message, |control| async move {
+            let (answer, reply) = oneshot::channel();
+            control.send(ControlQuery::Forward { ends: ends(socket), server, answer }).await;
+            reply.await.ok().flatten().map(|()| MessageBody::ForwardAck { socket })
         });
     }
 
     /// Notes that a connection is over.
     pub(super) fn close(&self, socket: SocketId) {
-        if let Some(asking) = &self.asking {
-            asking.tell(Question::Close { ends: ends(socket) });
+        if let Some(control) = &self.control {
+            control.try_send(ControlQuery::Close { ends: ends(socket) });
         }
     }
 }

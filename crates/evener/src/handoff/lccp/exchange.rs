@@ -5,74 +5,79 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use evener_core::director::transfer::Notice;
-use evener_core::node::lccp::{Body, Receptor, SocketId};
+use evener_core::director::transfer::TransferEvent;
+use evener_core::node::lccp::{MessageBody, Receptor, SocketId};
 use tokio::sync::mpsc;
 
-use super::{ANSWERS, Shared, Speaker, Waiting};
+use super::{ANSWERS, LccpNode, LccpState, OpenExchange};
 use crate::handoff::FourTuple;
 
 /// What one node is told of one connection. Its answers are heard until this is dropped.
-pub(crate) struct Exchange {
-    shared: Arc<Shared>,
+pub(crate) struct PeerExchange {
+    shared: Arc<LccpState>,
     node: IpAddr,
     receptor: Receptor,
     socket: SocketId,
     /// By this it is known which of several about one connection it is: the next may begin before it has ended.
-    sender: mpsc::Sender<Body>,
-    answers: mpsc::Receiver<Body>,
+    sender: mpsc::Sender<MessageBody>,
+    answers: mpsc::Receiver<MessageBody>,
 }
 
-impl Speaker {
+impl LccpNode {
     /// Begins to speak with a node about a connection; `None` if it isn't heard, or has no such component.
-    pub(crate) fn exchange(&self, node: IpAddr, receptor: Receptor, ends: &FourTuple) -> Option<Exchange> {
+    pub(crate) fn exchange(
+        &self,
+        node: IpAddr,
+        receptor: Receptor,
+        ends: &FourTuple,
+    ) -> Option<PeerExchange> {
         let socket = SocketId::new(ends.client, ends.service)?;
         if !self.0.speaks(node, receptor) {
             return None;
         }
         let (sender, answers) = mpsc::channel(ANSWERS);
-        let waiting = Waiting { since: None, answers: sender.clone() };
+        let waiting = OpenExchange { since: None, answers: sender.clone() };
         self.0.talk().waiting.insert((node, socket), waiting);
-        Some(Exchange { shared: Arc::clone(&self.0), node, receptor, socket, sender, answers })
+        Some(PeerExchange { shared: Arc::clone(&self.0), node, receptor, socket, sender, answers })
     }
 
     /// Counts what came of one.
-    pub(crate) fn count(&self, notice: Notice) {
+    pub(crate) fn count(&self, notice: TransferEvent) {
         let counts = &self.0.counts;
         let count = match notice {
-            Notice::ReleaseAsked => &counts.release_asked,
-            Notice::Released => &counts.released,
-            Notice::Busy => &counts.release_busy,
-            Notice::DispatchAsked => &counts.asked,
-            Notice::Advised => &counts.answered,
-            Notice::Alone { .. } => &counts.alone,
-            Notice::Unbelieved => &counts.unbelieved,
-            Notice::Taken => &counts.given,
-            Notice::NotTaken => &counts.not_restored,
-            Notice::Unanswered => &counts.unanswered,
-            Notice::Settled { .. } => return,
+            TransferEvent::ReleaseRequested => &counts.release_requested,
+            TransferEvent::Released => &counts.released,
+            TransferEvent::Busy => &counts.release_busy,
+            TransferEvent::DispatchRequested => &counts.requested,
+            TransferEvent::Advised => &counts.answered,
+            TransferEvent::Alone { .. } => &counts.alone,
+            TransferEvent::Unbelieved => &counts.unbelieved,
+            TransferEvent::Taken => &counts.given,
+            TransferEvent::NotTaken => &counts.not_restored,
+            TransferEvent::Unanswered => &counts.unanswered,
+            TransferEvent::Settled { .. } => return,
         };
         count.fetch_add(1, Relaxed);
     }
 }
 
-impl Exchange {
+impl PeerExchange {
     /// Which connection it is about.
     pub(crate) fn socket(&self) -> SocketId {
         self.socket
     }
 
     /// Tells the node something.
-    pub(crate) fn say(&self, body: Body) {
-        self.shared.say(self.node, self.receptor, body);
+    pub(crate) fn send(&self, body: MessageBody) {
+        self.shared.send(self.node, self.receptor, body);
     }
 
     /// What the node answers next; nothing for ever, if it doesn't.
-    pub(crate) async fn answer(&mut self) -> Body {
+    pub(crate) async fn answer(&mut self) -> MessageBody {
         match self.answers.recv().await {
             Some(body) => {
                 if self.receptor == Receptor::Dispatcher {
-                    Speaker(Arc::clone(&self.shared)).dispatcher_answers(self.node, true, true);
+                    LccpNode(Arc::clone(&self.shared)).dispatcher_answers(self.node, true, true);
                 }
                 body
             }
@@ -82,7 +87,7 @@ impl Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for PeerExchange {
     fn drop(&mut self) {
         let (waiting, key) = (&mut self.shared.talk().waiting, (self.node, self.socket));
         if waiting.get(&key).is_some_and(|waiting| waiting.answers.same_channel(&self.sender)) {

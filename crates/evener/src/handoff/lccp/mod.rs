@@ -18,28 +18,29 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evener_core::node::association::{Counters, Refusal};
-use evener_core::node::lccp::wire::Message;
+use evener_core::node::association::{MessageCounters, Refusal};
+use evener_core::node::lccp::wire::LccpMessage;
 use evener_core::node::lccp::{
-    Body, Components, Keys, Notice, Own, Place, REFUSALS, Receptor, Session, SocketId,
+    Components, HourlyKeys, LccpEvent, LccpSession, LocalNode, MessageBody, REFUSALS, Receptor, ResumePoint,
+    SocketId,
 };
 use evener_core::node::secret::Secret;
 use evener_dataplane::server::Connections;
 use tokio::sync::{Semaphore, mpsc};
 
-use dispatch::Dispatcher;
-pub(crate) use exchange::Exchange;
-pub(crate) use nodes::Part;
-use take::Taker;
+use dispatch::DispatcherState;
+pub(crate) use exchange::PeerExchange;
+pub(crate) use nodes::NodeRole;
+use take::HandoffReceiver;
 
 use crate::config::Config;
-use crate::events::{self, Event};
-use crate::handoff::Asking;
+use crate::events::{self, DaemonEvent};
+use crate::handoff::ControlLink;
 use crate::io::network::Network;
-use crate::io::raw::Listener;
+use crate::io::raw::RawReceiver;
 
 /// Nodes greet each other so often: who restarts is known again within it, and who is gone is noticed soon.
-const GREETING: Duration = Duration::from_secs(1);
+const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// Answers that wait for who asked.
 const ANSWERS: usize = 64;
 /// Questions of other nodes that the control loop is asked at a time; further ones come again.
@@ -47,26 +48,26 @@ const CONSULTED_MAX: usize = 1_024;
 
 /// This node. Clones are the same one.
 #[derive(Clone)]
-pub(crate) struct Speaker(Arc<Shared>);
+pub(crate) struct LccpNode(Arc<LccpState>);
 
 /// What all its tasks share.
-struct Shared {
-    part: Part,
+struct LccpState {
+    part: NodeRole,
     secret: Secret,
     incarnation: u64,
     components: Components,
-    talk: Mutex<Talk>,
-    taker: Option<Taker>,
+    talk: Mutex<LccpTask>,
+    taker: Option<HandoffReceiver>,
     /// The way to the control loop, which has the tables; none on servers.
-    asking: Option<Asking>,
+    control: Option<ControlLink>,
     /// Bounds what other nodes ask for at a time.
     consulted: Arc<Semaphore>,
-    counts: Counts,
+    counts: HandoffCounts,
 }
 
 /// What was done by messages.
 #[derive(Default)]
-struct Counts {
+struct HandoffCounts {
     /// Connections that a server has taken, and said so.
     given: AtomicU64,
     /// That it can't have.
@@ -78,7 +79,7 @@ struct Counts {
     /// That couldn't be.
     not_taken: AtomicU64,
     /// That a server was asked to let go.
-    release_asked: AtomicU64,
+    release_requested: AtomicU64,
     /// That it let go.
     released: AtomicU64,
     /// That were at work there, and are asked for again.
@@ -86,7 +87,7 @@ struct Counts {
     /// That were let go here.
     let_go: AtomicU64,
     /// Questions to the dispatcher.
-    asked: AtomicU64,
+    requested: AtomicU64,
     /// That it answered by a server.
     answered: AtomicU64,
     /// By a server that is none by the own tables.
@@ -98,77 +99,77 @@ struct Counts {
 }
 
 /// What is said and heard.
-struct Talk {
-    keys: Keys,
+struct LccpTask {
+    keys: HourlyKeys,
     /// The nodes, and the own address that each is spoken to from.
     nodes: BTreeMap<IpAddr, Option<IpAddr>>,
-    dispatcher: Dispatcher,
-    listeners: BTreeMap<IpAddr, Listener>,
+    dispatcher: DispatcherState,
+    listeners: BTreeMap<IpAddr, RawReceiver>,
     /// By node and own address; there are none with others.
-    sessions: BTreeMap<(IpAddr, IpAddr), Session>,
+    sessions: BTreeMap<(IpAddr, IpAddr), LccpSession>,
     /// Who waits for an answer of a node about a connection.
-    waiting: BTreeMap<(IpAddr, SocketId), Waiting>,
+    waiting: BTreeMap<(IpAddr, SocketId), OpenExchange>,
     /// Counts of sessions that are gone, and the last number in any of them: the other nodes may remember.
-    past: Counters,
+    past: MessageCounters,
     past_sequence: u64,
     /// Why messages aren't heard, which is said once.
     trouble: Option<String>,
 }
 
-struct Waiting {
+struct OpenExchange {
     /// The number of the first message that asked: what answers an earlier one is about an earlier connection.
     since: Option<u64>,
-    answers: mpsc::Sender<Body>,
+    answers: mpsc::Sender<MessageBody>,
 }
 
-impl Speaker {
-    /// Begins to speak, to nobody yet: see [`Speaker::follow`].
+impl LccpNode {
+    /// Begins to speak, to nobody yet: see [`LccpNode::follow`].
     ///
     /// # Errors
     /// Without random numbers.
     pub(crate) fn start(
         secret: Secret,
-        part: Part,
+        part: NodeRole,
         network: &Network,
-        asking: Option<Asking>,
-    ) -> io::Result<Speaker> {
+        control: Option<ControlLink>,
+    ) -> io::Result<LccpNode> {
         let mut incarnation = [0; 8];
         crate::runtime::secret::random(&mut incarnation)?;
-        let taker = (part != Part::Director).then(|| Taker::open(network)).and_then(|taker| {
+        let taker = (part != NodeRole::Director).then(|| HandoffReceiver::open(network)).and_then(|taker| {
             let cannot = |error| tracing::warn!(%error, "open connections are taken without an answer to who gives them");
             taker.map_err(cannot).ok()
         });
         let components = match part {
-            Part::Director | Part::Host => {
+            NodeRole::Director | NodeRole::Host => {
                 Components::new(&[Receptor::Distributor, Receptor::Dispatcher, Receptor::Forwarder])
             }
-            Part::Server if taker.is_some() => Components::new(&[Receptor::Distributor]),
-            Part::Server => Components::new(&[]),
+            NodeRole::Server if taker.is_some() => Components::new(&[Receptor::Distributor]),
+            NodeRole::Server => Components::new(&[]),
         };
-        let talk = Talk {
-            keys: Keys::at(&secret, unix_s()),
+        let talk = LccpTask {
+            keys: HourlyKeys::at(&secret, unix_s()),
             nodes: BTreeMap::new(),
-            dispatcher: Dispatcher::default(),
+            dispatcher: DispatcherState::default(),
             listeners: BTreeMap::new(),
             sessions: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            past: Counters::default(),
+            past: MessageCounters::default(),
             past_sequence: 0,
             trouble: None,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LccpState {
             part,
             secret,
             incarnation: u64::from_ne_bytes(incarnation),
             components,
             talk: Mutex::new(talk),
             taker,
-            asking,
+            control,
             consulted: Arc::new(Semaphore::new(CONSULTED_MAX)),
-            counts: Counts::default(),
+            counts: HandoffCounts::default(),
         });
         tokio::spawn(send_inits(Arc::downgrade(&shared)));
-        Ok(Speaker(shared))
+        Ok(LccpNode(shared))
     }
 
     /// Whether it has this secret.
@@ -195,7 +196,7 @@ impl Speaker {
         talk.nodes = nodes;
         let other = config.farm.dispatcher.filter(|address| !network.is_local(*address));
         if other != talk.dispatcher.at {
-            talk.dispatcher = Dispatcher { at: other, ..Dispatcher::default() };
+            talk.dispatcher = DispatcherState { at: other, ..DispatcherState::default() };
         }
         talk.listeners.retain(|address, _| own.contains(address));
         let mut trouble = None;
@@ -225,11 +226,11 @@ impl Speaker {
             ("unanswered", &counts.unanswered),
             ("taken", &counts.taken),
             ("not_taken", &counts.not_taken),
-            ("release_asked", &counts.release_asked),
+            ("release_asked", &counts.release_requested),
             ("released", &counts.released),
             ("release_busy", &counts.release_busy),
             ("let_go", &counts.let_go),
-            ("dispatch_asked", &counts.asked),
+            ("dispatch_asked", &counts.requested),
             ("dispatch_answered", &counts.answered),
             ("dispatch_unbelieved", &counts.unbelieved),
             ("dispatch_alone", &counts.alone),
@@ -251,7 +252,7 @@ impl Speaker {
     pub(crate) fn nodes(&self) -> BTreeMap<String, String> {
         let talk = self.0.talk();
         let state = |node: &IpAddr| match talk.towards(*node) {
-            Some(session) if session.is_heard(now_ms()) => "known",
+            Some(session) if session.is_alive(now_ms()) => "known",
             Some(session) if session.is_known() => "silent",
             _ => "unknown",
         };
@@ -266,8 +267,8 @@ impl Speaker {
     }
 }
 
-impl Shared {
-    fn talk(&self) -> MutexGuard<'_, Talk> {
+impl LccpState {
+    fn talk(&self) -> MutexGuard<'_, LccpTask> {
         // Nothing is half done in there that another could not go on with.
         self.talk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -275,20 +276,20 @@ impl Shared {
     /// Whether a node is heard and has a component.
     fn speaks(&self, node: IpAddr, receptor: Receptor) -> bool {
         let talk = self.talk();
-        let session = talk.towards(node).filter(|session| session.is_heard(now_ms()));
-        session.and_then(Session::components).is_some_and(|all| all.contains(receptor))
+        let session = talk.towards(node).filter(|session| session.is_alive(now_ms()));
+        session.and_then(LccpSession::components).is_some_and(|all| all.contains(receptor))
     }
 
     /// Says something to a node that is known.
-    fn say(&self, node: IpAddr, receptor: Receptor, body: Body) {
+    fn send(&self, node: IpAddr, receptor: Receptor, body: MessageBody) {
         let mut talk = self.talk();
-        let Talk { keys, nodes, listeners, sessions, waiting, .. } = &mut *talk;
+        let LccpTask { keys, nodes, listeners, sessions, waiting, .. } = &mut *talk;
         let own = nodes.get(&node).copied().flatten();
         let Some(own) = own else { return };
-        let asks = body.socket().map(|socket| (node, socket));
-        let said = sessions.get_mut(&(node, own)).and_then(|session| session.send(keys, receptor, body));
-        let Some((sequence, message)) = said else { return };
-        if let Some(waiting) = asks.and_then(|asks| waiting.get_mut(&asks)) {
+        let exchange_key = body.socket().map(|socket| (node, socket));
+        let bytes = sessions.get_mut(&(node, own)).and_then(|session| session.send(keys, receptor, body));
+        let Some((sequence, message)) = bytes else { return };
+        if let Some(waiting) = exchange_key.and_then(|exchange_key| waiting.get_mut(&exchange_key)) {
             waiting.since.get_or_insert(sequence);
         }
         if let Some(listener) = listeners.get(&own) {
@@ -297,50 +298,50 @@ impl Shared {
     }
 
     /// Answers a message.
-    fn answer(&self, way: AddressPair, heard: &Message, receptor: Receptor, body: Body) {
+    fn answer(&self, way: AddressPair, message: &LccpMessage, receptor: Receptor, body: MessageBody) {
         let mut talk = self.talk();
-        let Talk { keys, listeners, sessions, .. } = &mut *talk;
+        let LccpTask { keys, listeners, sessions, .. } = &mut *talk;
         let session = sessions.get_mut(&(way.node, way.own));
-        let message = session.and_then(|session| session.answer(keys, heard, receptor, body));
+        let message = session.and_then(|session| session.answer(keys, message, receptor, body));
         if let Some((message, listener)) = message.zip(listeners.get(&way.own)) {
             listener.send(way.node, &message);
         }
     }
 
     /// Takes in what stood behind the IP header of a packet from a node.
-    fn hear(self: &Arc<Self>, way: AddressPair, bytes: &[u8]) {
-        let Some(heard) = self.believe(way, bytes) else { return };
-        match (heard.receptor, &heard.body) {
-            (Receptor::Distributor, Body::Handoff { socket, piece }) => {
+    fn receive(self: &Arc<Self>, way: AddressPair, bytes: &[u8]) {
+        let Some(message) = self.believe(way, bytes) else { return };
+        match (message.receptor, &message.body) {
+            (Receptor::Distributor, MessageBody::Handoff { socket, piece }) => {
                 let (socket, piece) = (*socket, piece.clone());
-                self.take(way, heard, socket, piece);
+                self.take(way, message, socket, piece);
             }
-            (Receptor::Distributor, Body::Release { socket, rcv_nxt, snd_nxt }) => {
-                let place = Place { rcv_nxt: *rcv_nxt, snd_nxt: *snd_nxt };
+            (Receptor::Distributor, MessageBody::Release { socket, rcv_nxt, snd_nxt }) => {
+                let place = ResumePoint { rcv_nxt: *rcv_nxt, snd_nxt: *snd_nxt };
                 let socket = *socket;
-                self.release(way, heard, socket, place);
+                self.release(way, message, socket, place);
             }
-            (Receptor::Dispatcher, Body::DispatchRequest { socket, content }) => {
+            (Receptor::Dispatcher, MessageBody::DispatchRequest { socket, content }) => {
                 let (socket, content) = (*socket, content.clone());
-                self.decide(way, heard, socket, &content);
+                self.decide(way, message, socket, &content);
             }
-            (Receptor::Forwarder, Body::Forward { socket, server }) => {
+            (Receptor::Forwarder, MessageBody::Forward { socket, server }) => {
                 let (socket, server) = (*socket, *server);
-                self.forward(way, heard, socket, server);
+                self.forward(way, message, socket, server);
             }
-            (Receptor::Forwarder, Body::Close { socket }) => self.close(*socket),
+            (Receptor::Forwarder, MessageBody::Close { socket }) => self.close(*socket),
             (
                 Receptor::Distributor,
-                Body::HandoffAck { socket, .. }
-                | Body::DispatchReply { socket, .. }
-                | Body::Released { socket, .. }
-                | Body::Error { socket: Some(socket), .. },
+                MessageBody::HandoffAck { socket, .. }
+                | MessageBody::DispatchReply { socket, .. }
+                | MessageBody::Released { socket, .. }
+                | MessageBody::Error { socket: Some(socket), .. },
             ) => {
                 let talk = self.talk();
                 let waiting = talk.waiting.get(&(way.node, *socket));
                 // What nobody waits for any more came late, or twice.
-                if let Some(waiting) = waiting.filter(|waiting| waiting.is_for(&heard)) {
-                    let _ = waiting.answers.try_send(heard.body);
+                if let Some(waiting) = waiting.filter(|waiting| waiting.is_for(&message)) {
+                    let _ = waiting.answers.try_send(message.body);
                 }
             }
             (receptor, body) => {
@@ -350,34 +351,34 @@ impl Shared {
     }
 
     /// Judges a message, and answers greetings; the message, if it is to be acted on.
-    fn believe(&self, way: AddressPair, bytes: &[u8]) -> Option<Message> {
+    fn believe(&self, way: AddressPair, bytes: &[u8]) -> Option<LccpMessage> {
         let AddressPair { node, own } = way;
         let mut talk = self.talk();
         if !talk.nodes.contains_key(&node) {
             return None;
         }
-        let Talk { keys, listeners, sessions, past_sequence, .. } = &mut *talk;
+        let LccpTask { keys, listeners, sessions, past_sequence, .. } = &mut *talk;
         let session = sessions.entry((node, own)).or_insert_with(|| self.stranger(way, *past_sequence));
         let received = session.receive(now_ms(), keys, bytes);
         if let Some((answer, listener)) = received.answer.zip(listeners.get(&own)) {
             listener.send(node, &answer);
         }
         drop(talk);
-        received.notice.into_iter().for_each(|notice| self.tell(notice));
+        received.notice.into_iter().for_each(|notice| self.publish(notice));
         received.message
     }
 
     /// Counts on from where an earlier session with this node may have ended.
-    fn stranger(&self, way: AddressPair, after: u64) -> Session {
-        let own = Own { address: way.own, incarnation: self.incarnation, components: self.components };
-        Session::new(own, way.node, after)
+    fn stranger(&self, way: AddressPair, after: u64) -> LccpSession {
+        let own = LocalNode { address: way.own, incarnation: self.incarnation, components: self.components };
+        LccpSession::new(own, way.node, after)
     }
 
     /// Where there is a control loop, whoever listens to its events hears of nodes, too.
-    fn tell(&self, notice: Notice) {
-        let event = Event::Node(notice);
-        match &self.asking {
-            Some(asking) => asking.tell_of(event),
+    fn publish(&self, notice: LccpEvent) {
+        let event = DaemonEvent::Node(notice);
+        match &self.control {
+            Some(control) => control.publish(event),
             None => events::log::write(&event),
         }
     }
@@ -385,9 +386,9 @@ impl Shared {
     /// Greets all nodes: those that don't know this one's life, and those that may have ended.
     fn send_inits(&self) {
         let mut talk = self.talk();
-        let Talk { keys, nodes, listeners, sessions, past_sequence, .. } = &mut *talk;
-        *keys = Keys::at(&self.secret, unix_s());
-        let silent: Vec<Notice> =
+        let LccpTask { keys, nodes, listeners, sessions, past_sequence, .. } = &mut *talk;
+        *keys = HourlyKeys::at(&self.secret, unix_s());
+        let silent: Vec<LccpEvent> =
             sessions.values_mut().filter_map(|session| session.expire(now_ms())).collect();
         for (node, own) in nodes.iter().filter_map(|(node, own)| Some((*node, (*own)?))) {
             let Some(listener) = listeners.get(&own) else { continue };
@@ -395,22 +396,22 @@ impl Shared {
             listener.send(node, &sessions.entry((node, own)).or_insert_with(new).init(keys));
         }
         drop(talk);
-        silent.into_iter().for_each(|notice| self.tell(notice));
+        silent.into_iter().for_each(|notice| self.publish(notice));
         if let Some(taker) = &self.taker {
             taker.forget_old(now_ms());
         }
     }
 }
 
-impl Talk {
+impl LccpTask {
     /// The session that is spoken in with a node.
-    fn towards(&self, node: IpAddr) -> Option<&Session> {
+    fn towards(&self, node: IpAddr) -> Option<&LccpSession> {
         self.sessions.get(&(node, self.nodes.get(&node).copied().flatten()?))
     }
 
     /// Drops the sessions with those who are no nodes any more, and at addresses that are gone.
     fn forget_strangers(&mut self) {
-        let Talk { nodes, listeners, sessions, past, past_sequence, .. } = self;
+        let LccpTask { nodes, listeners, sessions, past, past_sequence, .. } = self;
         sessions.retain(|(node, own), session| {
             let stays = nodes.contains_key(node) && listeners.contains_key(own);
             if !stays {
@@ -422,16 +423,16 @@ impl Talk {
     }
 
     /// What became of messages, over all sessions.
-    fn messages(&self) -> Counters {
+    fn messages(&self) -> MessageCounters {
         let mut all = self.past;
         self.sessions.values().for_each(|session| all.add(session.counters()));
         all
     }
 }
 
-impl Waiting {
-    fn is_for(&self, heard: &Message) -> bool {
-        self.since.is_some_and(|since| heard.echo.sequence >= since)
+impl OpenExchange {
+    fn is_for(&self, message: &LccpMessage) -> bool {
+        self.since.is_some_and(|since| message.echo.sequence >= since)
     }
 }
 
@@ -442,22 +443,22 @@ struct AddressPair {
     own: IpAddr,
 }
 
-fn open(shared: &Arc<Shared>, own: IpAddr) -> io::Result<Listener> {
+fn open(shared: &Arc<LccpState>, own: IpAddr) -> io::Result<RawReceiver> {
     let (nodes, hearing) = (Arc::downgrade(shared), Arc::downgrade(shared));
     let is_node = move |from| nodes.upgrade().is_some_and(|shared| shared.talk().nodes.contains_key(&from));
-    let hear = move |node, bytes: &[u8]| {
+    let receive = move |node, bytes: &[u8]| {
         if let Some(shared) = hearing.upgrade() {
-            shared.hear(AddressPair { node, own }, bytes);
+            shared.receive(AddressPair { node, own }, bytes);
         }
     };
-    Listener::open(own, is_node, hear)
+    RawReceiver::open(own, is_node, receive)
 }
 
 /// Greets for as long as the node is there.
-async fn send_inits(shared: Weak<Shared>) {
-    let mut greeting = tokio::time::interval(GREETING);
+async fn send_inits(shared: Weak<LccpState>) {
+    let mut hello_timer = tokio::time::interval(HELLO_INTERVAL);
     loop {
-        greeting.tick().await;
+        hello_timer.tick().await;
         match shared.upgrade() {
             Some(shared) => shared.send_inits(),
             None => return,

@@ -10,7 +10,7 @@ use crate::io::network::Network;
 
 /// What this host does where connections are handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum NodeRole {
     /// Has clients' connections, and gives them away.
     Director,
     /// Takes them.
@@ -21,9 +21,10 @@ pub(crate) enum Part {
 
 /// The other nodes, each with the address of this host that it is spoken to from, while a route leads there. Servers
 /// have nothing to say to each other.
-pub(super) fn nodes(part: Part, config: &Config, network: &Network) -> BTreeMap<IpAddr, Option<IpAddr>> {
-    let servers = config.handed_over().filter(|_| part != Part::Server).flat_map(|service| &service.servers);
-    let dispatcher = config.farm.dispatcher.filter(|_| part != Part::Server);
+pub(super) fn nodes(part: NodeRole, config: &Config, network: &Network) -> BTreeMap<IpAddr, Option<IpAddr>> {
+    let servers =
+        config.handed_over().filter(|_| part != NodeRole::Server).flat_map(|service| &service.servers);
+    let dispatcher = config.farm.dispatcher.filter(|_| part != NodeRole::Server);
     let all: BTreeSet<IpAddr> =
         servers.map(|server| server.address).chain(config.tunnel_sources()).chain(dispatcher).collect();
     let others = all.into_iter().filter(|address| !network.is_local(*address));
@@ -38,10 +39,10 @@ pub(super) fn own(config: &Config, network: &Network) -> BTreeSet<IpAddr> {
 }
 
 /// The services whose connections are taken. A host that gives connections away takes those of which it is a server, too.
-pub(super) fn served(part: Part, config: &Config, network: &Network) -> BTreeSet<SocketAddr> {
+pub(super) fn served(part: NodeRole, config: &Config, network: &Network) -> BTreeSet<SocketAddr> {
     let serves = |service: &&Service| {
         let is_here = || service.servers.iter().any(|server| network.is_local(server.address));
-        part == Part::Server || service.is_on_every_host() && is_here()
+        part == NodeRole::Server || service.is_on_every_host() && is_here()
     };
     config.handed_over().filter(serves).flat_map(|service| &service.addresses).copied().collect()
 }

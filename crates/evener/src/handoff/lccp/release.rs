@@ -7,33 +7,35 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use evener_core::node::lccp::wire::Message;
-use evener_core::node::lccp::{Body, ErrorCode, Letting, Place, Receptor, SocketId, TcpState};
+use evener_core::node::lccp::wire::LccpMessage;
+use evener_core::node::lccp::{
+    ErrorCode, MessageBody, Receptor, ReleaseAction, ResumePoint, SocketId, TcpState,
+};
 use evener_dataplane::repair;
-use evener_dataplane::server::{Connections, Look};
+use evener_dataplane::server::{ConnectionState, Connections};
 
 use super::state::at_rest;
-use super::take::Taker;
-use super::{AddressPair, Shared, now_ms};
+use super::take::HandoffReceiver;
+use super::{AddressPair, LccpState, now_ms};
 
 /// When it is looked whether a connection is gone, in milliseconds since the look before.
 const LOOKS_MS: [u64; 8] = [0, 1, 2, 5, 10, 20, 40, 80];
 
-impl Shared {
+impl LccpState {
     /// Lets a connection go, and answers once there is something to say.
     pub(super) fn release(
         self: &Arc<Self>,
         way: AddressPair,
-        heard: Message,
+        message: LccpMessage,
         socket: SocketId,
-        place: Place,
+        place: ResumePoint,
     ) {
-        let answer = move |shared: &Shared, said: Result<TcpState, ErrorCode>| {
-            let body = match said {
-                Ok(state) => Body::Released { socket, state },
-                Err(code) => Body::Error { socket: Some(socket), code },
+        let answer = move |shared: &LccpState, result: Result<TcpState, ErrorCode>| {
+            let body = match result {
+                Ok(state) => MessageBody::Released { socket, state },
+                Err(code) => MessageBody::Error { socket: Some(socket), code },
             };
-            shared.answer(way, &heard, Receptor::Distributor, body);
+            shared.answer(way, &message, Receptor::Distributor, body);
         };
         let taker = self.taker.as_ref();
         let Some((taker, connections)) = taker.and_then(|taker| Some((taker, taker.connections()?))) else {
@@ -43,29 +45,29 @@ impl Shared {
             return answer(self, Err(ErrorCode::NoServer));
         }
         match taker.releases().begin(way.node, socket, place, now_ms()) {
-            Letting::Answer(said) => return answer(self, said),
-            Letting::Wait => return,
-            Letting::LetGo => {}
+            ReleaseAction::Answer(result) => return answer(self, result),
+            ReleaseAction::Wait => return,
+            ReleaseAction::LetGo => {}
         }
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let Some(taker) = &shared.taker else { return };
-            let said = taker.let_go(&connections, socket, place).await;
+            let result = taker.let_go(&connections, socket, place).await;
             // Who got no answer asks again.
-            let Some(said) = taker.releases().end(way.node, socket, place, said) else { return };
-            shared.counts.let_go.fetch_add(said.is_ok().into(), Relaxed);
-            answer(&shared, said);
+            let Some(result) = taker.releases().end(way.node, socket, place, result) else { return };
+            shared.counts.let_go.fetch_add(result.is_ok().into(), Relaxed);
+            answer(&shared, result);
         });
     }
 }
 
-impl Taker {
+impl HandoffReceiver {
     /// Ends a connection that rests here, and no other. `None`: that can't be told.
     async fn let_go(
         &self,
         connections: &Connections,
         socket: SocketId,
-        place: Place,
+        place: ResumePoint,
     ) -> Option<Result<TcpState, ErrorCode>> {
         let (client, service) = (socket.client(), socket.server());
         let look = || {
@@ -74,11 +76,15 @@ impl Taker {
             })
         };
         let idle = match look().ok()? {
-            Look::Gone => return Some(Err(ErrorCode::Unknown)),
-            Look::Unclear => return Some(Err(ErrorCode::NotRestored)),
-            Look::Idle(idle) if (idle.receive_next, idle.send_next) == (place.rcv_nxt, place.snd_nxt) => idle,
+            ConnectionState::Gone => return Some(Err(ErrorCode::Unknown)),
+            ConnectionState::Unclear => return Some(Err(ErrorCode::NotRestored)),
+            ConnectionState::Idle(idle)
+                if (idle.receive_next, idle.send_next) == (place.rcv_nxt, place.snd_nxt) =>
+            {
+                idle
+            }
             // An earlier segment is missing yet, or more is under way.
-            Look::Idle(_) | Look::Busy => return Some(Err(ErrorCode::Busy)),
+            ConnectionState::Idle(_) | ConnectionState::Busy => return Some(Err(ErrorCode::Busy)),
         };
         self.put(&repair::reset(client, service, idle.receive_next));
         for after_ms in LOOKS_MS {

@@ -1,11 +1,11 @@
 //! A saved connection in the words of the protocol, and back.
 
-use evener_core::node::lccp::{Handed, Scales, SocketId, TcpState, TcpWindow, Transfer};
-use evener_dataplane::repair::{Saved, Terms, Window};
+use evener_core::node::lccp::{ReceivedConnection, Scales, SocketId, TcpState, TcpWindow, TransferImage};
+use evener_dataplane::repair::{AgreedOptions, Saved, Window};
 use evener_dataplane::server::Idle;
 
 /// Which connection, and all of it; `None` if it is in no state that could be told.
-pub(crate) fn transfer(saved: &Saved) -> Option<(SocketId, Transfer)> {
+pub(crate) fn transfer(saved: &Saved) -> Option<(SocketId, TransferImage)> {
     let socket = SocketId::new(saved.client, saved.service)?;
     let state = TcpState {
         snd_una: saved.send_next.wrapping_sub(saved.unacked.len() as u32),
@@ -19,7 +19,7 @@ pub(crate) fn transfer(saved: &Saved) -> Option<(SocketId, Transfer)> {
         send_len: u32::try_from(saved.unacked.len()).ok()?,
         receive_len: u32::try_from(saved.unread.len()).ok()?,
     };
-    Some((socket, Transfer::new(state, &saved.unacked, &saved.unread)?))
+    Some((socket, TransferImage::new(state, &saved.unacked, &saved.unread)?))
 }
 
 /// A connection that rests, with nothing in its queues. Whether there are timestamps is told, and not what they say.
@@ -53,8 +53,8 @@ fn window(window: &Window) -> TcpWindow {
 }
 
 /// The connection that was given here.
-pub(crate) fn saved(socket: SocketId, handed: Handed) -> Saved {
-    let Handed { state, send, receive } = handed;
+pub(crate) fn saved(socket: SocketId, handed: ReceivedConnection) -> Saved {
+    let ReceivedConnection { state, send, receive } = handed;
     let send_next = state.snd_una.wrapping_add(state.send_len);
     Saved {
         client: socket.client(),
@@ -64,7 +64,7 @@ pub(crate) fn saved(socket: SocketId, handed: Handed) -> Saved {
         unacked: send,
         unsent: send_next.wrapping_sub(state.snd_nxt) as usize,
         unread: receive,
-        terms: Terms {
+        terms: AgreedOptions {
             mss: state.mss,
             window_scales: state.scales.map(|scales| (scales.snd, scales.rcv)),
             sack: state.sack,
@@ -103,7 +103,12 @@ mod tests {
                 unacked: vec![1; unacked],
                 unsent,
                 unread: (0..unread).map(|n| (n % 251) as u8).collect(),
-                terms: Terms { mss: 1_448, window_scales: Some((8, 7)), sack: true, timestamp: Some(9) },
+                terms: AgreedOptions {
+                    mss: 1_448,
+                    window_scales: Some((8, 7)),
+                    sack: true,
+                    timestamp: Some(9),
+                },
                 window: Window { send_update: 1, send: 2, send_max: 3, receive: 4, receive_update: 5 },
             };
             let (socket, transfer) = transfer(&before).unwrap();

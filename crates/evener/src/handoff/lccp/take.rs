@@ -8,16 +8,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use evener_core::node::lccp::wire::Message;
-use evener_core::node::lccp::{Body, ErrorCode, Piece, Receptor, Releases, SocketId, Takings, Took};
+use evener_core::node::lccp::wire::LccpMessage;
+use evener_core::node::lccp::{
+    ErrorCode, HandoffAction, IncomingHandoffs, MessageBody, Piece, Receptor, Releases, SocketId,
+};
 use evener_dataplane::link::{EtherType, LinkSocket};
 use evener_dataplane::repair::{self, Saved};
 use evener_dataplane::server::Connections;
 
 use super::state::saved;
-use super::{AddressPair, Shared, now_ms};
+use super::{AddressPair, LccpState, now_ms};
 use crate::handoff::{LOOPBACK, framed};
-use crate::io::diag::{self, Found};
+use crate::io::diag::{self, FoundSocket};
 use crate::io::network::Network;
 
 /// When a connection is looked for, in milliseconds since it was looked for before. After the first look, and each fourth from there,
@@ -27,24 +29,24 @@ const LOOKS_MS: [u64; 12] = [0, 0, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640];
 const SEGMENT_MAX: u16 = 1_400;
 
 /// Where connections are taken.
-pub(super) struct Taker {
+pub(super) struct HandoffReceiver {
     /// The way into this host's own stack.
     stack: LinkSocket,
-    takings: Mutex<Takings>,
+    incoming: Mutex<IncomingHandoffs>,
     releases: Mutex<Releases>,
     /// What the programs here know, once they run.
     connections: Mutex<Option<Connections>>,
 }
 
-impl Taker {
+impl HandoffReceiver {
     /// Opens the way into the stack.
-    pub(super) fn open(network: &Network) -> io::Result<Taker> {
+    pub(super) fn open(network: &Network) -> io::Result<HandoffReceiver> {
         diag::check()?;
         let loopback = network.interfaces.iter().find(|(_, interface)| interface.loopback);
         let (ifindex, _) = loopback.ok_or_else(|| io::Error::other("there is no loopback interface"))?;
-        Ok(Taker {
+        Ok(HandoffReceiver {
             stack: LinkSocket::open(*ifindex, EtherType::None)?,
-            takings: Mutex::default(),
+            incoming: Mutex::default(),
             releases: Mutex::default(),
             connections: Mutex::default(),
         })
@@ -52,7 +54,7 @@ impl Taker {
 
     /// Takes connections to these from now on.
     pub(super) fn serve(&self, services: BTreeSet<SocketAddr>) {
-        self.takings().serve(services);
+        self.incoming().serve(services);
     }
 
     /// Goes by these from now on.
@@ -67,12 +69,12 @@ impl Taker {
 
     /// Whether connections to a service are taken here.
     pub(super) fn serves(&self, service: SocketAddr) -> bool {
-        self.takings().serves(service)
+        self.incoming().serves(service)
     }
 
     /// Forgets what nobody asks for again.
     pub(super) fn forget_old(&self, now_ms: u64) {
-        self.takings().forget_old(now_ms);
+        self.incoming().forget_old(now_ms);
         self.releases().forget_old(now_ms);
     }
 
@@ -81,8 +83,8 @@ impl Taker {
         self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn takings(&self) -> MutexGuard<'_, Takings> {
-        self.takings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn incoming(&self) -> MutexGuard<'_, IncomingHandoffs> {
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts one packet of the client's there.
@@ -106,24 +108,24 @@ impl Taker {
             }
             let seen = Self::see(socket, connections.as_ref(), saved)?;
             match seen.outcome(saved.unread.len()) {
-                Outcome::Taken => return Some(Ok(())),
+                ReplayOutcome::Taken => return Some(Ok(())),
                 // What was put in may be on its way yet.
-                Outcome::Lacks { from } if look % 4 == 0 => self.put_in(saved, from),
-                Outcome::Lacks { .. } => {}
+                ReplayOutcome::Lacks { from } if look % 4 == 0 => self.put_in(saved, from),
+                ReplayOutcome::Lacks { .. } => {}
             }
             last = Some(seen);
         }
-        (last? == Seen::Nothing).then_some(Err(ErrorCode::NotRestored))
+        (last? == LocalSocket::Nothing).then_some(Err(ErrorCode::NotRestored))
     }
 
     /// What there is of a connection; `None` if that can't be told.
-    fn see(socket: SocketId, connections: Option<&Connections>, saved: &Saved) -> Option<Seen> {
+    fn see(socket: SocketId, connections: Option<&Connections>, saved: &Saved) -> Option<LocalSocket> {
         let seen = diag::find(socket).and_then(|found| match found {
-            Found::Connection { received } => Ok(Seen::Connection { received }),
+            FoundSocket::Connection { received } => Ok(LocalSocket::Connection { received }),
             // Asked for last: what wasn't there may have been made, and gone, since.
             _ => match connections.map(|connections| connections.was_made(saved)).transpose()? {
-                Some(true) => Ok(Seen::Gone),
-                _ => Ok(Seen::Nothing),
+                Some(true) => Ok(LocalSocket::Gone),
+                _ => Ok(LocalSocket::Nothing),
             },
         });
         let unknown =
@@ -141,7 +143,7 @@ impl Taker {
 
 /// What there is of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum LocalSocket {
     /// No socket, and there was none.
     Nothing,
     /// Its socket, which has so many of the client's bytes.
@@ -152,63 +154,69 @@ enum Seen {
 
 /// What that says about the client's segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum ReplayOutcome {
     /// They are with the server's program, or were.
     Taken,
     /// Those behind so many bytes are missing: the stack had no room, or they are on their way to it.
     Lacks { from: usize },
 }
 
-impl Seen {
+impl LocalSocket {
     /// Nothing is put twice into a stack that made a socket of it. The server's program may have answered, and ended the connection
     /// at once, and would answer again. Behind the first segment no socket is made of anything.
-    fn outcome(self, len: usize) -> Outcome {
+    fn outcome(self, len: usize) -> ReplayOutcome {
         let received = match self {
-            Seen::Gone => return Outcome::Taken,
-            Seen::Nothing => return Outcome::Lacks { from: 0 },
-            Seen::Connection { received } => usize::try_from(received).unwrap_or(usize::MAX),
+            LocalSocket::Gone => return ReplayOutcome::Taken,
+            LocalSocket::Nothing => return ReplayOutcome::Lacks { from: 0 },
+            LocalSocket::Connection { received } => usize::try_from(received).unwrap_or(usize::MAX),
         };
         match received >= len {
-            true => Outcome::Taken,
+            true => ReplayOutcome::Taken,
             // Its first segment is on its way through the stack just now.
-            false => Outcome::Lacks { from: if received == 0 { len } else { received } },
+            false => ReplayOutcome::Lacks { from: if received == 0 { len } else { received } },
         }
     }
 }
 
-impl Shared {
+impl LccpState {
     /// Takes a piece of a connection, and answers once there is something to say.
-    pub(super) fn take(self: &Arc<Self>, way: AddressPair, heard: Message, socket: SocketId, piece: Piece) {
+    pub(super) fn take(
+        self: &Arc<Self>,
+        way: AddressPair,
+        message: LccpMessage,
+        socket: SocketId,
+        piece: Piece,
+    ) {
         let Some(taker) = &self.taker else {
-            let body = Body::Error { socket: Some(socket), code: ErrorCode::NotRestored };
-            return self.answer(way, &heard, Receptor::Distributor, body);
+            let body = MessageBody::Error { socket: Some(socket), code: ErrorCode::NotRestored };
+            return self.answer(way, &message, Receptor::Distributor, body);
         };
         let len = piece.state().queued_len();
-        let took = taker.takings().take(way.node, socket, piece, now_ms());
-        let saved = match took {
-            Took::Answer(body) => return self.answer(way, &heard, Receptor::Distributor, body),
-            Took::Wait => return,
-            Took::Restore(handed) => saved(socket, handed),
+        let action = taker.incoming().take(way.node, socket, piece, now_ms());
+        let saved = match action {
+            HandoffAction::Answer(body) => return self.answer(way, &message, Receptor::Distributor, body),
+            HandoffAction::Wait => return,
+            HandoffAction::Restore(handed) => saved(socket, handed),
         };
         let shared = Arc::clone(self);
         tokio::spawn(async move {
             let Some(taker) = &shared.taker else { return };
             let restored = taker.restore(socket, &saved).await;
-            taker.takings().end(way.node, socket, restored, now_ms());
+            taker.incoming().end(way.node, socket, restored, now_ms());
             let body = match restored {
                 Some(Ok(())) => {
                     shared.counts.taken.fetch_add(1, Relaxed);
-                    Body::HandoffAck { socket, missing: len }
+                    MessageBody::HandoffAck { socket, missing: len }
                 }
                 Some(Err(code)) => {
                     shared.counts.not_taken.fetch_add(1, Relaxed);
                     tracing::debug!(client = %socket.client(), "a connection could not be had here");
-                    Body::Error { socket: Some(socket), code }
+                    MessageBody::Error { socket: Some(socket), code }
                 }
                 // Who gives it says it again.
                 None => return,
             };
-            shared.answer(way, &heard, Receptor::Distributor, body);
+            shared.answer(way, &message, Receptor::Distributor, body);
         });
     }
 }
@@ -218,13 +226,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_told_twice() {
-        let seen = |received| Seen::Connection { received }.outcome(3_000);
-        assert_eq!(Seen::Nothing.outcome(3_000), Outcome::Lacks { from: 0 });
-        assert_eq!(Seen::Gone.outcome(3_000), Outcome::Taken);
-        assert_eq!([seen(3_000), seen(5_000)], [Outcome::Taken; 2]);
+    fn replay_resumes_behind_received_bytes() {
+        let seen = |received| LocalSocket::Connection { received }.outcome(3_000);
+        assert_eq!(LocalSocket::Nothing.outcome(3_000), ReplayOutcome::Lacks { from: 0 });
+        assert_eq!(LocalSocket::Gone.outcome(3_000), ReplayOutcome::Taken);
+        assert_eq!([seen(3_000), seen(5_000)], [ReplayOutcome::Taken; 2]);
         // The first segment is what sockets are made of.
-        assert_eq!([seen(0), seen(1_388)].map(|seen| seen == Outcome::Lacks { from: 0 }), [false; 2]);
-        assert_eq!(seen(1_388), Outcome::Lacks { from: 1_388 });
+        assert_eq!([seen(0), seen(1_388)].map(|seen| seen == ReplayOutcome::Lacks { from: 0 }), [false; 2]);
+        assert_eq!(seen(1_388), ReplayOutcome::Lacks { from: 1_388 });
     }
 }

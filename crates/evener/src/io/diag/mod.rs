@@ -48,7 +48,7 @@ struct DiagSocketId {
 /// `struct nlmsghdr`, and `struct inet_diag_req_v2` behind it.
 #[derive(IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Question {
+struct DiagRequest {
     length: u32,
     kind: u16,
     flags: u16,
@@ -65,7 +65,7 @@ struct Question {
 /// `struct nlmsghdr`, and `struct inet_diag_msg` behind it.
 #[derive(FromBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Answer {
+struct DiagMessage {
     length: u32,
     kind: u16,
     flags: u16,
@@ -89,7 +89,7 @@ struct Attribute {
 
 /// What there is between two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum FoundSocket {
     /// Nothing that could take a client's bytes.
     Nothing,
     /// A connection that has taken so many of the client's bytes.
@@ -102,8 +102,8 @@ pub(crate) enum Found {
 ///
 /// # Errors
 /// When the kernel can't be asked.
-pub(crate) fn find(socket: SocketId) -> io::Result<Found> {
-    ask(socket.server(), socket.client())
+pub(crate) fn find(socket: SocketId) -> io::Result<FoundSocket> {
+    query(socket.server(), socket.client())
 }
 
 /// An attribute of this kind, among those from there on.
@@ -127,13 +127,13 @@ fn attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
 /// When a socket that is there is not found.
 pub(crate) fn check() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    match ask(listener.local_addr()?, (Ipv4Addr::LOCALHOST, 1).into())? {
-        Found::Listener => Ok(()),
+    match query(listener.local_addr()?, (Ipv4Addr::LOCALHOST, 1).into())? {
+        FoundSocket::Listener => Ok(()),
         _ => Err(io::Error::other("the kernel doesn't tell of sockets (CONFIG_INET_TCP_DIAG)")),
     }
 }
 
-fn ask(own: SocketAddr, other: SocketAddr) -> io::Result<Found> {
+fn query(own: SocketAddr, other: SocketAddr) -> io::Result<FoundSocket> {
     let mut socket = open()?;
     let ends = DiagSocketId {
         own_port: own.port().to_be_bytes(),
@@ -161,9 +161,9 @@ fn open() -> io::Result<Socket> {
 }
 
 /// Asks for TCP's own numbers of the one socket between these ends.
-fn question(family: i32, ends: DiagSocketId) -> Question {
-    Question {
-        length: size_of::<Question>() as u32,
+fn question(family: i32, ends: DiagSocketId) -> DiagRequest {
+    DiagRequest {
+        length: size_of::<DiagRequest>() as u32,
         kind: SOCK_DIAG_BY_FAMILY,
         flags: NLM_F_REQUEST,
         sequence: 1,
@@ -178,30 +178,30 @@ fn question(family: i32, ends: DiagSocketId) -> Question {
 }
 
 /// Reads what the kernel answered.
-fn read(bytes: &[u8]) -> io::Result<Found> {
+fn read(bytes: &[u8]) -> io::Result<FoundSocket> {
     let kind = bytes.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
     if kind == Some(NLMSG_ERROR) {
         let code = bytes.get(16..).and_then(|rest| rest.first_chunk::<4>()).copied().map(i32::from_ne_bytes);
         return match code {
-            Some(code) if code == -nix::libc::ENOENT => Ok(Found::Nothing),
+            Some(code) if code == -nix::libc::ENOENT => Ok(FoundSocket::Nothing),
             code => Err(io::Error::from_raw_os_error(-code.unwrap_or(-nix::libc::EIO))),
         };
     }
     let odd = || io::Error::from(io::ErrorKind::InvalidData);
-    let (answer, rest) = Answer::read_from_prefix(bytes).map_err(|_| odd())?;
+    let (answer, rest) = DiagMessage::read_from_prefix(bytes).map_err(|_| odd())?;
     if kind != Some(SOCK_DIAG_BY_FAMILY) {
         return Err(odd());
     }
     if answer.state == LISTEN {
-        return Ok(Found::Listener);
+        return Ok(FoundSocket::Listener);
     }
     match attribute(rest, INET_DIAG_INFO).filter(|_| TCP_STATES_OPEN.contains(&answer.state)) {
         Some(info) => {
             let received = info.get(BYTES_RECEIVED..).and_then(|rest| rest.first_chunk::<8>());
             let received = received.copied().map(u64::from_ne_bytes).ok_or_else(odd)?;
-            Ok(Found::Connection { received })
+            Ok(FoundSocket::Connection { received })
         }
-        None => Ok(Found::Nothing),
+        None => Ok(FoundSocket::Nothing),
     }
 }
 
@@ -224,20 +224,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_found_with_what_they_have_taken() {
+    fn diag_finds_connection_with_received_bytes() {
         check().unwrap();
         for own in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
             let listener = TcpListener::bind((own, 0)).unwrap();
             let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (mut server, _) = listener.accept().unwrap();
             let socket = SocketId::new(client.local_addr().unwrap(), client.peer_addr().unwrap()).unwrap();
-            assert_eq!(find(socket).unwrap(), Found::Connection { received: 0 });
+            assert_eq!(find(socket).unwrap(), FoundSocket::Connection { received: 0 });
             client.write_all(b"GET /").unwrap();
             server.read_exact(&mut [0; 5]).unwrap();
-            assert_eq!(find(socket).unwrap(), Found::Connection { received: 5 });
+            assert_eq!(find(socket).unwrap(), FoundSocket::Connection { received: 5 });
             drop(listener);
             let none = SocketId::new((own, 1).into(), socket.server()).unwrap();
-            assert_eq!(find(none).unwrap(), Found::Nothing);
+            assert_eq!(find(none).unwrap(), FoundSocket::Nothing);
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
             assert!(read(&vec![0; len]).is_err());
         }
         let error = |code: i32| [&[0; 4][..], &2u16.to_ne_bytes(), &[0; 10], &code.to_ne_bytes()].concat();
-        assert_eq!(read(&error(-nix::libc::ENOENT)).unwrap(), Found::Nothing);
+        assert_eq!(read(&error(-nix::libc::ENOENT)).unwrap(), FoundSocket::Nothing);
         assert_eq!(read(&error(-nix::libc::EPERM)).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 }

@@ -5,15 +5,15 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use evener_core::server::{Answer as Known, Pending};
-use evener_dataplane::pending::Followed;
+use evener_core::server::{Pending, ResponseProgress as Known};
+use evener_dataplane::pending::TrackedRequest;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::{
-    Answer, DiagSocketId, INET_DIAG_INFO, NLM_F_REQUEST, Question, SOCK_DIAG_BY_FAMILY, attribute, open,
-    question,
+    DiagMessage, DiagRequest, DiagSocketId, INET_DIAG_INFO, NLM_F_REQUEST, SOCK_DIAG_BY_FAMILY, attribute,
+    open, question,
 };
-use crate::runtime::shares::{Source, source};
+use crate::runtime::slots_by_source::{ClientSource, source};
 
 /// linux/netlink.h.
 const NLM_F_DUMP: u16 = 0x300;
@@ -51,7 +51,7 @@ pub(crate) struct Sending {
     pub(crate) in_flight: u64,
     /// How fast those clients are sent to now, in bytes a second, for whom there is more than the path takes. Of each client the fastest
     /// connection: whoever opens many and reads slowly is one client.
-    pub(crate) rates: BTreeMap<Source, u64>,
+    pub(crate) rates: BTreeMap<ClientSource, u64>,
     /// Connections that have something to send, or a request that waits.
     pub(crate) open: Vec<OpenConnection>,
 }
@@ -68,14 +68,14 @@ pub(crate) struct OpenConnection {
     /// How fast the path takes them, in bytes a second, where that is known.
     pub(crate) rate: Option<u64>,
     /// Its last request, where the kernel follows it.
-    pub(crate) request: Option<Followed>,
+    pub(crate) request: Option<TrackedRequest>,
 }
 
 /// A question for a dump, with the map whose values are wanted as well.
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
 struct StorageQuestion {
-    question: Question,
+    question: DiagRequest,
     length: u16,
     kind: u16,
     map_length: u16,
@@ -127,7 +127,7 @@ fn add(mut bytes: &[u8], ports: &BTreeSet<u16>, sending: &mut Sending) -> io::Re
         match u16::from_ne_bytes([message[4], message[5]]) {
             NLMSG_DONE => return Ok(false),
             SOCK_DIAG_BY_FAMILY => {
-                let (answer, rest) = Answer::read_from_prefix(message).map_err(|_| odd())?;
+                let (answer, rest) = DiagMessage::read_from_prefix(message).map_err(|_| odd())?;
                 if ports.contains(&u16::from_be_bytes(answer.ends.own_port)) {
                     sending.add(&answer, rest);
                 }
@@ -141,7 +141,7 @@ fn add(mut bytes: &[u8], ports: &BTreeSet<u16>, sending: &mut Sending) -> io::Re
 
 impl Sending {
     /// Adds a connection, with its attributes.
-    fn add(&mut self, answer: &Answer, attributes: &[u8]) {
+    fn add(&mut self, answer: &DiagMessage, attributes: &[u8]) {
         let info = attribute(attributes, INET_DIAG_INFO).unwrap_or_default();
         let connection = OpenConnection {
             client: answer.other(),
@@ -150,7 +150,7 @@ impl Sending {
             queued: u64::from(answer.numbers[2]),
             acknowledged: long(info, BYTES_ACKNOWLEDGED).unwrap_or_default(),
             rate: delivery_rate(info),
-            request: stored(attributes).and_then(Followed::read),
+            request: stored(attributes).and_then(TrackedRequest::read),
         };
         self.connections += u64::from(OPEN_STATES.contains(&answer.state));
         self.bytes += connection.queued;
@@ -204,7 +204,7 @@ impl OpenConnection {
     }
 }
 
-impl Answer {
+impl DiagMessage {
     fn own(&self) -> SocketAddr {
         self.address(&self.ends.own, self.ends.own_port)
     }
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_clients_have_yet_to_acknowledge_is_added_up() {
+    fn unacknowledged_bytes_of_clients_are_summed() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let clients: Vec<_> =
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_what_the_path_says_and_not_the_program() {
+    fn delivery_rate_is_unknown_when_app_limited() {
         let numbers = numbers(500_000);
         assert_eq!(delivery_rate(&vec![0; numbers.len()]), None);
         assert_eq!(delivery_rate(&numbers), Some(500_000));
@@ -302,10 +302,10 @@ mod tests {
     }
 
     /// An answer about a connection from port 80 to a client, whose bytes arrive at this rate.
-    fn told(client: Ipv4Addr, rate: u64) -> Vec<u8> {
+    fn record_of(client: Ipv4Addr, rate: u64) -> Vec<u8> {
         let numbers = numbers(rate);
-        let length = size_of::<Answer>() + size_of::<Attribute>() + numbers.len();
-        let mut bytes = vec![0; size_of::<Answer>()];
+        let length = size_of::<DiagMessage>() + size_of::<Attribute>() + numbers.len();
+        let mut bytes = vec![0; size_of::<DiagMessage>()];
         bytes[..4].copy_from_slice(&(length as u32).to_ne_bytes());
         bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
         (bytes[16], bytes[17]) = (nix::libc::AF_INET as u8, 1);
@@ -318,9 +318,10 @@ mod tests {
     }
 
     #[test]
-    fn who_opens_many_connections_is_one_client() {
+    fn many_connections_of_one_client_count_once() {
         let (slow, other) = (Ipv4Addr::new(192, 0, 2, 66), Ipv4Addr::new(192, 0, 2, 1));
-        let bytes = [told(slow, 10), told(slow, 30), told(other, 900), told(slow, 20)].concat();
+        let bytes =
+            [record_of(slow, 10), record_of(slow, 30), record_of(other, 900), record_of(slow, 20)].concat();
         let mut sending = Sending::default();
         assert!(add(&bytes, &BTreeSet::from([80]), &mut sending).unwrap());
         assert_eq!((sending.connections, sending.bytes), (4, 0));

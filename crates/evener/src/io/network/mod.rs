@@ -35,12 +35,12 @@ pub enum NetworkError {
     #[error("no netlink socket, by which the kernel is asked for the network: {0}")]
     Socket(#[from] std::io::Error),
     /// No interface to work on.
-    #[error("{}", told(.0))]
+    #[error("{}", sentence(.0))]
     Pick(#[from] PickError),
 }
 
 /// Names what was probably meant.
-fn told(error: &PickError) -> String {
+fn sentence(error: &PickError) -> String {
     match error {
         PickError::NoSuchInterface { name, known } => match nearest(name, known.iter().map(String::as_str)) {
             Some(meant) => format!("there is no interface {name:?} here: did you mean {meant:?}?"),
@@ -56,11 +56,11 @@ mod tests {
 
     #[test]
     fn a_misspelt_interface_is_guessed() {
-        let told = |name: &str| {
+        let reason = |name: &str| {
             let known = ["eth0", "eth1"].map(str::to_owned).to_vec();
             NetworkError::from(PickError::NoSuchInterface { name: name.to_owned(), known }).to_string()
         };
-        assert_eq!(told("eht0"), "there is no interface \"eht0\" here: did you mean \"eth0\"?");
-        assert_eq!(told("uplink"), "there is no interface \"uplink\" here: there are eth0, eth1");
+        assert_eq!(reason("eht0"), "there is no interface \"eht0\" here: did you mean \"eth0\"?");
+        assert_eq!(reason("uplink"), "there is no interface \"uplink\" here: there are eth0, eth1");
     }
 }

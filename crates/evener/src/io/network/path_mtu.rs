@@ -40,11 +40,11 @@ pub struct PathMtu {
 /// # Errors
 /// Without CAP_NET_RAW. A host without IPv6 is listened on for IPv4 alone.
 pub fn listen() -> io::Result<mpsc::Receiver<PathMtu>> {
-    let (heard, receiver) = mpsc::channel(QUEUE);
+    let (sender, receiver) = mpsc::channel(QUEUE);
     let v4 = AsyncFd::new(TooBigSocket::open_v4()?)?;
-    tokio::spawn(read(v4, heard.clone(), fragmentation_needed));
+    tokio::spawn(read(v4, sender.clone(), fragmentation_needed));
     match TooBigSocket::open_v6().and_then(AsyncFd::new) {
-        Ok(v6) => drop(tokio::spawn(read(v6, heard, packet_too_big))),
+        Ok(v6) => drop(tokio::spawn(read(v6, sender, packet_too_big))),
         Err(error) => tracing::debug!(%error, "no word of path MTUs over IPv6"),
     }
     Ok(receiver)
@@ -52,20 +52,20 @@ pub fn listen() -> io::Result<mpsc::Receiver<PathMtu>> {
 
 async fn read(
     socket: AsyncFd<TooBigSocket>,
-    heard: mpsc::Sender<PathMtu>,
+    sender: mpsc::Sender<PathMtu>,
     parse: fn(&[u8]) -> Option<PathMtu>,
 ) {
     let mut buffer = [0; MESSAGE_MAX];
     loop {
         let ready = tokio::select! {
-            () = heard.closed() => return,
+            () = sender.closed() => return,
             ready = socket.readable() => ready,
         };
         let Ok(mut ready) = ready else { return };
         match ready.try_io(|socket| socket.get_ref().recv(&mut buffer)) {
             Ok(Ok(len)) => {
                 if let Some(path_mtu) = buffer.get(..len).and_then(parse) {
-                    let _ = heard.try_send(path_mtu);
+                    let _ = sender.try_send(path_mtu);
                 }
             }
             Ok(Err(error)) if error.kind() != io::ErrorKind::Interrupted => {
@@ -178,10 +178,10 @@ mod tests {
     #[test]
     fn fragmentation_needed_tells_server_and_mtu() {
         let (from, to) = ("192.0.2.2".parse().unwrap(), "198.51.100.11".parse().unwrap());
-        let told = Some(PathMtu { from, to, mtu: 1400 });
-        assert_eq!(fragmentation_needed(&needed(1400, 4, &[0; 8])), told);
-        assert_eq!(fragmentation_needed(&needed(1400, 41, &[0; 8])), told);
-        assert_eq!(fragmentation_needed(&needed(1400, 17, &GUE)), told);
+        let path_mtu = Some(PathMtu { from, to, mtu: 1400 });
+        assert_eq!(fragmentation_needed(&needed(1400, 4, &[0; 8])), path_mtu);
+        assert_eq!(fragmentation_needed(&needed(1400, 41, &[0; 8])), path_mtu);
+        assert_eq!(fragmentation_needed(&needed(1400, 17, &GUE)), path_mtu);
         assert_eq!(fragmentation_needed(&needed(1400, 17, &DNS)), None, "not a tunnel");
         assert_eq!(fragmentation_needed(&needed(1400, 17, &GUE[..4])), None, "no port");
         assert_eq!(fragmentation_needed(&needed(1400, 6, &[0; 8])), None, "not a tunnel");
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn packet_too_big_tells_server_and_mtu() {
         let (from, to) = ("2001:db8::2".parse().unwrap(), "2001:db8:9::11".parse().unwrap());
-        let told = Some(PathMtu { from, to, mtu: 1280 });
-        assert_eq!(packet_too_big(&too_big(1280, 41, &[0; 8])), told);
-        assert_eq!(packet_too_big(&too_big(1280, 17, &GUE)), told);
+        let path_mtu = Some(PathMtu { from, to, mtu: 1280 });
+        assert_eq!(packet_too_big(&too_big(1280, 41, &[0; 8])), path_mtu);
+        assert_eq!(packet_too_big(&too_big(1280, 17, &GUE)), path_mtu);
         assert_eq!(packet_too_big(&too_big(1280, 17, &DNS)), None);
         assert_eq!(packet_too_big(&too_big(1280, 58, &[0; 8])), None);
     }
@@ -231,8 +231,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            for told in [fragmentation_needed(&bytes), packet_too_big(&bytes)].into_iter().flatten() {
-                prop_assert!(told.mtu >= 576);
+            for path_mtu in [fragmentation_needed(&bytes), packet_too_big(&bytes)].into_iter().flatten() {
+                prop_assert!(path_mtu.mtu >= 576);
             }
         }
 
@@ -242,8 +242,8 @@ mod tests {
                 if let Some(byte) = good.get_mut(at) {
                     *byte = value;
                 }
-                for told in [fragmentation_needed(&good), packet_too_big(&good)].into_iter().flatten() {
-                    prop_assert!((576..1500).contains(&told.mtu) || at == 30 || at == 31);
+                for path_mtu in [fragmentation_needed(&good), packet_too_big(&good)].into_iter().flatten() {
+                    prop_assert!((576..1500).contains(&path_mtu.mtu) || at == 30 || at == 31);
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use evener_core::dns::MeasuredPath;
 use evener_core::net::checksum;
 use evener_core::net::wire::{icmp, icmpv6};
-use evener_core::node::path_probe::{Arrival, bottleneck_bps, echoes_available_bps};
+use evener_core::node::path_probe::{ProbeArrival, bottleneck_bps, echoes_available_bps};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, timeout_at};
@@ -70,7 +70,7 @@ impl Echoes {
     }
 
     /// Sends so many at once, and takes what comes back, in order.
-    async fn train(&mut self, echoes: u16) -> io::Result<Vec<Arrival>> {
+    async fn train(&mut self, echoes: u16) -> io::Result<Vec<ProbeArrival>> {
         let first = self.next;
         self.next += echoes;
         for number in first..self.next {
@@ -79,7 +79,7 @@ impl Echoes {
                 _ => {}
             }
         }
-        let mut train: Vec<Arrival> = Vec::new();
+        let mut train: Vec<ProbeArrival> = Vec::new();
         while train.len() < usize::from(echoes) {
             let quiet = if train.is_empty() { LIMIT / 2 } else { QUIET };
             let Some((bytes, arrived_ns)) = self.receive(quiet).await? else { break };
@@ -88,7 +88,7 @@ impl Echoes {
             };
             let is_new = index < echoes && !train.iter().any(|one| u16::from(one.index) == index);
             if let Some(index) = u8::try_from(index).ok().filter(|_| is_new) {
-                train.push(Arrival { index, sent_ns: 0, arrived_ns });
+                train.push(ProbeArrival { index, sent_ns: 0, arrived_ns });
             }
         }
         train.sort_by_key(|one| one.index);

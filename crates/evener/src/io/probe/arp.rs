@@ -4,14 +4,14 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use evener_core::farm::membership::Answer;
+use evener_core::farm::membership::NeighbourReply;
 use evener_core::net::neighbour::solicitation;
 use evener_core::net::wire::{ARP_REPLY, ETHERTYPE_ARP, ETHERTYPE_IPV6, arp_request, icmpv6, protocol};
 use evener_core::pool::health::Failure;
 use evener_dataplane::link::{Field, Instruction, filter};
 use tokio::time::{Instant, timeout_at};
 
-use super::link::Link;
+use super::link::ProbeSocket;
 use super::{Adjacency, ProbePath, Target};
 
 /// How often it is asked before it counts as silent: frames get lost.
@@ -41,39 +41,39 @@ pub(super) async fn probe(target: &Target, timeout: Duration) -> Result<(), Fail
     if let Some(destination) = question.get_mut(..hop.mac.0.len()) {
         destination.copy_from_slice(&hop.mac.0);
     }
-    let link = Link::open(hop.ifindex, ethertype, &replies_for(address))?;
-    let result = ask(&link, hop, &question, address, timeout).await;
+    let link = ProbeSocket::open(hop.ifindex, ethertype, &replies_for(address))?;
+    let result = request(&link, hop, &question, address, timeout).await;
     link.close();
     result.unwrap_or(Err(silent))
 }
 
 /// `None` when nobody answers in time.
-async fn ask(
-    link: &Link,
+async fn request(
+    link: &ProbeSocket,
     hop: Adjacency,
     question: &[u8],
     address: IpAddr,
     timeout: Duration,
 ) -> Option<Result<(), Failure>> {
     let started = Instant::now();
-    for asked in 1..=PUNTED {
+    for attempt in 1..=PUNTED {
         if let Err(failure) = link.send(question) {
             return Some(Err(failure));
         }
-        let until = started + timeout * asked / PUNTED;
-        if let Ok(heard) = timeout_at(until, hear(link, hop, address)).await {
-            return Some(heard);
+        let until = started + timeout * attempt / PUNTED;
+        if let Ok(reply) = timeout_at(until, receive(link, hop, address)).await {
+            return Some(reply);
         }
     }
     None
 }
 
 /// Waits for the server's answer.
-async fn hear(link: &Link, hop: Adjacency, address: IpAddr) -> Result<(), Failure> {
+async fn receive(link: &ProbeSocket, hop: Adjacency, address: IpAddr) -> Result<(), Failure> {
     let mut buffer = [0; FRAME_MAX];
     loop {
         while let Some(frame) = link.receive(&mut buffer)? {
-            let answer = Answer::read(hop.ifindex, frame).ok().flatten();
+            let answer = NeighbourReply::read(hop.ifindex, frame).ok().flatten();
             if answer.is_some_and(|answer| answer.address == address && answer.place.mac == hop.mac) {
                 return Ok(());
             }

@@ -11,9 +11,9 @@ use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 
 use super::Adjacency;
-use super::link::{Link, ethertype};
-use super::outer::Outer;
-use super::syn_cookie::{SynCookie, Taken};
+use super::link::{ProbeSocket, ethertype};
+use super::outer::ProbeTunnel;
+use super::syn_cookie::{PacketAction, SynCookie};
 
 /// The most that a server may send unacknowledged, in bytes.
 pub(super) const WINDOW: usize = 8 * 1024;
@@ -26,17 +26,17 @@ const FRAME_MAX: usize = ETHERNET_LEN + 60 + 60 + WINDOW;
 /// The card.
 pub(super) struct Device<'a> {
     /// Where packets come.
-    link: &'a Link,
-    out: Out<'a>,
+    link: &'a ProbeSocket,
+    out: Egress<'a>,
     buffer: Box<[u8]>,
 }
 
 /// Where packets leave.
-pub(super) struct Out<'a> {
-    link: &'a Link,
+pub(super) struct Egress<'a> {
+    link: &'a ProbeSocket,
     hop: Adjacency,
     /// What packets are put into.
-    outer: Option<Outer>,
+    outer: Option<ProbeTunnel>,
     /// Who answers before anything leaves.
     syn_cookie: Option<SynCookie>,
     /// What it answered.
@@ -46,19 +46,19 @@ pub(super) struct Out<'a> {
 }
 
 /// A packet that came.
-pub(super) struct Received<'d>(&'d [u8]);
+pub(super) struct ReceiveToken<'d>(&'d [u8]);
 
 impl<'a> Device<'a> {
     /// Hears on one link; sends on the other, to this station and no other.
     pub(super) fn new(
-        heard: &'a Link,
-        sent: &'a Link,
+        received: &'a ProbeSocket,
+        sent: &'a ProbeSocket,
         hop: Adjacency,
-        outer: Option<Outer>,
+        outer: Option<ProbeTunnel>,
         syn_cookie: Option<SynCookie>,
     ) -> Self {
-        let out = Out { link: sent, hop, outer, syn_cookie, answers: VecDeque::new(), failure: None };
-        Device { link: heard, out, buffer: vec![0; FRAME_MAX].into() }
+        let out = Egress { link: sent, hop, outer, syn_cookie, answers: VecDeque::new(), failure: None };
+        Device { link: received, out, buffer: vec![0; FRAME_MAX].into() }
     }
 
     /// Whether something is there to be received that no link brings.
@@ -74,22 +74,22 @@ impl<'a> Device<'a> {
 
 impl<'a> phy::Device for Device<'a> {
     type RxToken<'d>
-        = Received<'d>
+        = ReceiveToken<'d>
     where
         Self: 'd;
     type TxToken<'d>
-        = &'d mut Out<'a>
+        = &'d mut Egress<'a>
     where
         Self: 'd;
 
-    fn receive(&mut self, _now: Instant) -> Option<(Received<'_>, &mut Out<'a>)> {
+    fn receive(&mut self, _now: Instant) -> Option<(ReceiveToken<'_>, &mut Egress<'a>)> {
         if let Some(answer) = self.out.answers.pop_front() {
             let place = self.buffer.get_mut(..answer.len())?;
             place.copy_from_slice(&answer);
-            return Some((Received(place), &mut self.out));
+            return Some((ReceiveToken(place), &mut self.out));
         }
         match self.link.receive(&mut self.buffer) {
-            Ok(frame) => Some((Received(frame?.get(ETHERNET_LEN..).unwrap_or_default()), &mut self.out)),
+            Ok(frame) => Some((ReceiveToken(frame?.get(ETHERNET_LEN..).unwrap_or_default()), &mut self.out)),
             Err(failure) => {
                 self.out.failure = Some(failure);
                 None
@@ -97,7 +97,7 @@ impl<'a> phy::Device for Device<'a> {
         }
     }
 
-    fn transmit(&mut self, _now: Instant) -> Option<&mut Out<'a>> {
+    fn transmit(&mut self, _now: Instant) -> Option<&mut Egress<'a>> {
         Some(&mut self.out)
     }
 
@@ -112,26 +112,26 @@ impl<'a> phy::Device for Device<'a> {
     }
 }
 
-impl phy::RxToken for Received<'_> {
+impl phy::RxToken for ReceiveToken<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
         take(self.0)
     }
 }
 
-impl phy::TxToken for &mut Out<'_> {
+impl phy::TxToken for &mut Egress<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         let mut packet = vec![0; len];
         let filled = fill(&mut packet);
         match self.syn_cookie.as_mut().map(|syn_cookie| syn_cookie.take(&packet)) {
-            None | Some(Taken::Send) => self.send(&packet),
-            Some(Taken::Answer(answer)) => self.answers.push_back(answer),
-            Some(Taken::Swallow) => {}
+            None | Some(PacketAction::Send) => self.send(&packet),
+            Some(PacketAction::Answer(answer)) => self.answers.push_back(answer),
+            Some(PacketAction::Swallow) => {}
         }
         filled
     }
 }
 
-impl Out<'_> {
+impl Egress<'_> {
     /// Sends an IP packet to the server.
     fn send(&mut self, packet: &[u8]) {
         let headers = self.outer.map(|outer| outer.headers(packet)).unwrap_or_default();

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evener_core::pool::HealthKind;
-use evener_core::pool::health::{Failure, Judgement, REPLY_MAX, http_request, judge_http};
+use evener_core::pool::health::{Failure, REPLY_MAX, ReplyVerdict, http_request, judge_http};
 
 /// One connection's part of a probe.
-pub(super) struct Dialogue<'a> {
+pub(super) struct ProbeDialogue<'a> {
     kind: &'a HealthKind,
     request: Vec<u8>,
     reply: Vec<u8>,
@@ -18,12 +18,12 @@ pub(super) struct Dialogue<'a> {
 /// (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
-impl<'a> Dialogue<'a> {
+impl<'a> ProbeDialogue<'a> {
     /// `handed_over`: the connection is given to the server with the first data, so there must be some.
     pub(super) fn new(kind: &'a HealthKind, destination: SocketAddr, handed_over: bool) -> Self {
         let least = if handed_over { EMPTY_LINE.to_vec() } else { Vec::new() };
         let request = http_request(kind, destination).unwrap_or(least);
-        Dialogue { kind, request, reply: Vec::new(), handed_over }
+        ProbeDialogue { kind, request, reply: Vec::new(), handed_over }
     }
 
     /// Whether all is well once the request has arrived.
@@ -50,7 +50,7 @@ impl<'a> Dialogue<'a> {
     }
 
     /// Takes in a part of the reply.
-    pub(super) fn heard(&mut self, bytes: &[u8]) -> Judgement {
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> ReplyVerdict {
         let room = REPLY_MAX.saturating_sub(self.reply.len());
         self.reply.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         judge_http(self.kind, &self.reply, false)
@@ -59,9 +59,9 @@ impl<'a> Dialogue<'a> {
     /// No more will come.
     pub(super) fn ended(&self) -> Result<(), Failure> {
         match judge_http(self.kind, &self.reply, true) {
-            Judgement::Ok => Ok(()),
-            Judgement::Failed(failure) => Err(failure),
-            Judgement::More => Err(Failure::Closed),
+            ReplyVerdict::Ok => Ok(()),
+            ReplyVerdict::Failed(failure) => Err(failure),
+            ReplyVerdict::More => Err(Failure::Closed),
         }
     }
 

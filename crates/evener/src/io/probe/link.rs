@@ -10,19 +10,19 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// A socket that receives what its filter accepts.
-pub(super) struct Link {
+pub(super) struct ProbeSocket {
     socket: AsyncFd<LinkSocket>,
     ifindex: u32,
 }
 
-impl Link {
+impl ProbeSocket {
     /// On the interface of this index; with 0 it hears every interface, and can't send.
-    pub(super) fn open(ifindex: u32, ethertype: u16, filter: &[Instruction]) -> Result<Link, Failure> {
+    pub(super) fn open(ifindex: u32, ethertype: u16, filter: &[Instruction]) -> Result<ProbeSocket, Failure> {
         // Filters of IP packets say themselves that they are.
         let kind = if ethertype == ETHERTYPE_ARP { EtherType::Only(ethertype) } else { EtherType::All };
         let socket = LinkSocket::open_filtered(ifindex, kind, filter);
         let socket = socket.and_then(AsyncFd::new);
-        Ok(Link { socket: socket.map_err(|error| unusable(ifindex, &error))?, ifindex })
+        Ok(ProbeSocket { socket: socket.map_err(|error| unusable(ifindex, &error))?, ifindex })
     }
 
     /// Sends a frame. One that the queue has no room for is lost, as it could be anywhere else.
@@ -77,10 +77,10 @@ fn unusable(ifindex: u32, error: &io::Error) -> Failure {
 }
 
 /// A probe that this host couldn't make, or whose server can't be reached, by what the kernel says.
-pub(super) fn failure(error: &io::Error, told: String) -> Failure {
+pub(super) fn failure(error: &io::Error, sentence: String) -> Failure {
     use nix::libc::{EADDRINUSE, EMFILE, ENFILE, ENOBUFS, ENOMEM};
     match error.raw_os_error() {
-        Some(EMFILE | ENFILE | ENOMEM | ENOBUFS | EADDRINUSE) => Failure::NotProbed(told),
-        _ => Failure::Other(told),
+        Some(EMFILE | ENFILE | ENOMEM | ENOBUFS | EADDRINUSE) => Failure::NotProbed(sentence),
+        _ => Failure::Other(sentence),
     }
 }

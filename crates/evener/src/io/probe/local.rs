@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evener_core::pool::HealthKind;
-use evener_core::pool::health::{Failure, Judgement};
+use evener_core::pool::health::{Failure, ReplyVerdict};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout as within;
 
 use super::Target;
-use super::dialogue::Dialogue;
+use super::dialogue::ProbeDialogue;
 use super::link;
 
 /// Opens a connection to `to`, asks what is to be asked, and resets it.
@@ -23,13 +23,13 @@ pub(super) async fn probe(
     kind: &HealthKind,
     timeout: Duration,
 ) -> Result<(), Failure> {
-    let mut dialogue = Dialogue::new(kind, target.destination, false);
+    let mut dialogue = ProbeDialogue::new(kind, target.destination, false);
     let mut opened = false;
     let talk = within(timeout, talk(to, &mut dialogue, &mut opened)).await;
     talk.unwrap_or_else(|_| Err(dialogue.late(opened, timeout)))
 }
 
-async fn talk(to: SocketAddr, dialogue: &mut Dialogue<'_>, opened: &mut bool) -> Result<(), Failure> {
+async fn talk(to: SocketAddr, dialogue: &mut ProbeDialogue<'_>, opened: &mut bool) -> Result<(), Failure> {
     let mut stream = TcpStream::connect(to).await.map_err(failure)?;
     *opened = true;
     // No port is left waiting for stragglers.
@@ -41,11 +41,11 @@ async fn talk(to: SocketAddr, dialogue: &mut Dialogue<'_>, opened: &mut bool) ->
     let mut buffer = [0; 4096];
     loop {
         let len = stream.read(&mut buffer).await.map_err(failure)?;
-        let heard = buffer.get(..len).filter(|heard| !heard.is_empty());
-        match heard.map(|heard| dialogue.heard(heard)) {
-            Some(Judgement::More) => {}
-            Some(Judgement::Ok) => return Ok(()),
-            Some(Judgement::Failed(failure)) => return Err(failure),
+        let received = buffer.get(..len).filter(|received| !received.is_empty());
+        match received.map(|received| dialogue.receive(received)) {
+            Some(ReplyVerdict::More) => {}
+            Some(ReplyVerdict::Ok) => return Ok(()),
+            Some(ReplyVerdict::Failed(failure)) => return Err(failure),
             None => return dialogue.ended(),
         }
     }

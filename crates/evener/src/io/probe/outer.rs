@@ -16,7 +16,7 @@ const GUE_LEN: usize = 4;
 
 /// One probe's tunnel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outer {
+pub(super) struct ProbeTunnel {
     encapsulation: Encapsulation,
     from: IpAddr,
     to: IpAddr,
@@ -24,12 +24,12 @@ pub(super) struct Outer {
     source_port: u16,
 }
 
-impl Outer {
+impl ProbeTunnel {
     /// For one flow between two addresses of one family.
-    pub(super) fn new(encapsulation: Encapsulation, from: IpAddr, to: IpAddr) -> Outer {
+    pub(super) fn new(encapsulation: Encapsulation, from: IpAddr, to: IpAddr) -> ProbeTunnel {
         // Of the dynamic ports (RFC 6335, section 6); std's hash keys are random.
         let source_port = 0xc000 | RandomState::new().hash_one(to) as u16;
-        Outer { encapsulation, from, to, source_port }
+        ProbeTunnel { encapsulation, from, to, source_port }
     }
 
     /// What goes before the packet; nothing if the addresses' families differ.
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn headers(encapsulation: Encapsulation, from: &str, to: &str, packet: &[u8]) -> Vec<u8> {
-        Outer::new(encapsulation, from.parse().unwrap(), to.parse().unwrap()).headers(packet)
+        ProbeTunnel::new(encapsulation, from.parse().unwrap(), to.parse().unwrap()).headers(packet)
     }
 
     #[test]

@@ -4,9 +4,9 @@
 
 use evener_core::net::packet::Packet;
 use evener_core::net::wire::{ETHERNET_LEN, Ethernet, Mac, TCP_SYN};
-use evener_core::path::cookie::{FourTuple, Keys, Terms};
+use evener_core::path::cookie::{FourTuple, Keys, SynOptions};
 use evener_core::path::parse::{Parsed, Segment, TcpHeader, parse};
-use evener_core::path::rewrite::{self, Greeting};
+use evener_core::path::rewrite::{self, SynAck};
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 
@@ -22,7 +22,7 @@ pub(super) struct SynCookie {
 }
 
 /// What becomes of a packet that the probe sends.
-pub(super) enum Taken {
+pub(super) enum PacketAction {
     /// It goes to the server.
     Send,
     /// It is answered here, by this packet.
@@ -37,31 +37,31 @@ impl SynCookie {
     }
 
     /// Takes an IP packet of the probe's.
-    pub(super) fn take(&mut self, packet: &[u8]) -> Taken {
+    pub(super) fn take(&mut self, packet: &[u8]) -> PacketAction {
         if self.handed_over {
-            return Taken::Send;
+            return PacketAction::Send;
         }
         let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
         let ethernet = Ethernet { dst: HERE, src: HERE, ethertype: U16::new(ethertype(v6)) };
         let mut frame = [ethernet.as_bytes(), packet].concat();
-        let Parsed::Segment(segment) = parse(&frame, Some(HERE)) else { return Taken::Swallow };
-        let Some(header) = TcpHeader::read(&frame, &segment.at) else { return Taken::Swallow };
+        let Parsed::Segment(segment) = parse(&frame, Some(HERE)) else { return PacketAction::Swallow };
+        let Some(header) = TcpHeader::read(&frame, &segment.at) else { return PacketAction::Swallow };
         if segment.flags & TCP_SYN != 0 {
-            return self.greet(&mut frame, &segment, &header);
+            return self.answer_syn(&mut frame, &segment, &header);
         }
         self.handed_over = !TcpHeader::payload(&frame, &segment.at).is_empty();
-        if self.handed_over { Taken::Send } else { Taken::Swallow }
+        if self.handed_over { PacketAction::Send } else { PacketAction::Swallow }
     }
 
-    fn greet(&self, frame: &mut [u8], segment: &Segment, header: &TcpHeader) -> Taken {
+    fn answer_syn(&self, frame: &mut [u8], segment: &Segment, header: &TcpHeader) -> PacketAction {
         let at = &segment.at;
-        let terms = Terms::offered(at.dst.is_ipv6(), &header.options);
+        let terms = SynOptions::offered(at.dst.is_ipv6(), &header.options);
         let made = self.keys.make(&FourTuple::of(segment), header.sequence, terms);
-        let Some(cookie) = made else { return Taken::Swallow };
+        let Some(cookie) = made else { return PacketAction::Swallow };
         let mut packet = Packet::new(frame, 0, 0);
         // What the probe sends is short.
         let mss = header.options.mss.unwrap_or_default();
-        rewrite::greeting(&mut packet, at, header, &Greeting { cookie, mss });
-        Taken::Answer(packet.frame().get(ETHERNET_LEN..).unwrap_or_default().to_vec())
+        rewrite::write_syn_ack(&mut packet, at, header, &SynAck { cookie, mss });
+        PacketAction::Answer(packet.frame().get(ETHERNET_LEN..).unwrap_or_default().to_vec())
     }
 }

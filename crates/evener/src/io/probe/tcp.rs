@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::path::cookie::Keys;
 use evener_core::pool::HealthKind;
-use evener_core::pool::health::{Failure, Judgement};
+use evener_core::pool::health::{Failure, ReplyVerdict};
 use evener_dataplane::link::{Instruction, nothing, reserve_port, tcp_filter, tcp_filter_v6};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
@@ -15,9 +15,9 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 use tokio::time::{sleep, timeout as within};
 
 use super::device::{Device, WINDOW};
-use super::dialogue::Dialogue;
-use super::link::{Link, ethertype, failure};
-use super::outer::Outer;
+use super::dialogue::ProbeDialogue;
+use super::link::{ProbeSocket, ethertype, failure};
+use super::outer::ProbeTunnel;
 use super::syn_cookie::SynCookie;
 use super::{ProbePath, Target};
 
@@ -34,7 +34,7 @@ pub(super) async fn probe(
     let (hop, source, outer) = match target.way {
         ProbePath::Link { hop, source, .. } => (hop, source, None),
         ProbePath::Tunnel { hop, source, encapsulation, from, to } => {
-            (hop, source, Some(Outer::new(encapsulation, from, to)))
+            (hop, source, Some(ProbeTunnel::new(encapsulation, from, to)))
         }
         ProbePath::Local { .. } | ProbePath::Direct { .. } => return Err(Failure::NoWay),
     };
@@ -42,17 +42,18 @@ pub(super) async fn probe(
         .map_err(|error| failure(&error, format!("no port of {source} is left for the probe: {error}")))?;
     let own = SocketAddr::new(source, port.port());
     let (ethertype, answers) = (ethertype(own.is_ipv6()), answers(target.destination, own)?);
-    let heard = Link::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
+    let received = ProbeSocket::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
     // What answers come by needn't be what a tunnel leaves by.
-    let apart = outer.map(|_| Link::open(hop.ifindex, ethertype, &nothing())).transpose()?;
+    let apart = outer.map(|_| ProbeSocket::open(hop.ifindex, ethertype, &nothing())).transpose()?;
     let syn_cookie = keys.copied().map(SynCookie::new);
-    let device = Device::new(&heard, apart.as_ref().unwrap_or(&heard), hop, outer, syn_cookie);
-    let mut dialogue = Dialogue::new(kind, target.destination, keys.is_some());
-    let result = match Connection::open(&heard, device, target.destination, own, dialogue.request().len()) {
-        Ok(mut connection) => connection.hold(&mut dialogue, timeout).await,
-        Err(failure) => Err(failure),
-    };
-    apart.into_iter().chain([heard]).for_each(Link::close);
+    let device = Device::new(&received, apart.as_ref().unwrap_or(&received), hop, outer, syn_cookie);
+    let mut dialogue = ProbeDialogue::new(kind, target.destination, keys.is_some());
+    let result =
+        match ProbeConnection::open(&received, device, target.destination, own, dialogue.request().len()) {
+            Ok(mut connection) => connection.hold(&mut dialogue, timeout).await,
+            Err(failure) => Err(failure),
+        };
+    apart.into_iter().chain([received]).for_each(ProbeSocket::close);
     // What the server sent before our reset reached it finds the port silent, as it was.
     tokio::spawn(async move {
         sleep(STRAGGLERS).await;
@@ -71,8 +72,8 @@ fn answers(from: SocketAddr, to: SocketAddr) -> Result<Vec<Instruction>, Failure
 }
 
 /// A connection, with an IP stack of its own.
-struct Connection<'a> {
-    link: &'a Link,
+struct ProbeConnection<'a> {
+    link: &'a ProbeSocket,
     device: Device<'a>,
     stack: Interface,
     sockets: SocketSet<'a>,
@@ -82,9 +83,9 @@ struct Connection<'a> {
     opened: bool,
 }
 
-impl<'a> Connection<'a> {
+impl<'a> ProbeConnection<'a> {
     fn open(
-        link: &'a Link,
+        link: &'a ProbeSocket,
         mut device: Device<'a>,
         to: SocketAddr,
         own: SocketAddr,
@@ -112,11 +113,11 @@ impl<'a> Connection<'a> {
             .map_err(|error| Failure::Other(format!("{to} can't be probed: {error}")))?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);
-        Ok(Connection { link, device, stack, sockets, socket, started: Instant::now(), opened: false })
+        Ok(ProbeConnection { link, device, stack, sockets, socket, started: Instant::now(), opened: false })
     }
 
     /// Goes through the dialogue, for `timeout` at most.
-    async fn hold(&mut self, dialogue: &mut Dialogue<'_>, timeout: Duration) -> Result<(), Failure> {
+    async fn hold(&mut self, dialogue: &mut ProbeDialogue<'_>, timeout: Duration) -> Result<(), Failure> {
         let result = self.talk(dialogue, timeout).await;
         // A reset leaves nothing behind on either side, whatever state the connection is in.
         self.sockets.get_mut::<Socket<'_>>(self.socket).abort();
@@ -124,7 +125,7 @@ impl<'a> Connection<'a> {
         result
     }
 
-    async fn talk(&mut self, dialogue: &mut Dialogue<'_>, timeout: Duration) -> Result<(), Failure> {
+    async fn talk(&mut self, dialogue: &mut ProbeDialogue<'_>, timeout: Duration) -> Result<(), Failure> {
         loop {
             self.receive();
             if let Some(result) = self.step(dialogue) {
@@ -158,7 +159,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Does what can be done now; the result, once there is one.
-    fn step(&mut self, dialogue: &mut Dialogue<'_>) -> Option<Result<(), Failure>> {
+    fn step(&mut self, dialogue: &mut ProbeDialogue<'_>) -> Option<Result<(), Failure>> {
         let socket = self.sockets.get_mut::<Socket<'_>>(self.socket);
         if !self.opened {
             match socket.state() {
@@ -173,11 +174,11 @@ impl<'a> Connection<'a> {
             let _ = socket.send_slice(dialogue.request());
         }
         while socket.can_recv() {
-            let judged = socket.recv(|bytes| (bytes.len(), dialogue.heard(bytes)));
-            match judged.unwrap_or(Judgement::More) {
-                Judgement::More => {}
-                Judgement::Ok => return Some(Ok(())),
-                Judgement::Failed(failure) => return Some(Err(failure)),
+            let judged = socket.recv(|bytes| (bytes.len(), dialogue.receive(bytes)));
+            match judged.unwrap_or(ReplyVerdict::More) {
+                ReplyVerdict::More => {}
+                ReplyVerdict::Ok => return Some(Ok(())),
+                ReplyVerdict::Failed(failure) => return Some(Err(failure)),
             }
         }
         match socket.state() {

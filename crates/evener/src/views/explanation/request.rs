@@ -2,24 +2,24 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::choose::Content;
+use evener_core::farm::choose::RequestContent;
 use evener_core::farm::{Route, Service};
 use evener_core::net::Protocol;
-use evener_core::path::content::{self, Asked, Class, Found, Reading, Routes};
+use evener_core::path::content::{self, ContentParse, RequestClass, RequestKey, RouteMatch, Routes};
 use evener_core::path::tables::{NO_SERVER, Vip, VipKey};
 
-use super::{Dispatch, Explanation};
-use crate::board::Published;
-use crate::board::request::Flow;
+use super::{DispatchExplanation, Explanation};
+use crate::board::PublishedState;
+use crate::board::request::FlowQuery;
 use crate::cli::WebRequest;
-use crate::handoff::{Judged, Refusal, judge};
+use crate::handoff::{HeadClass, HeadRefusal, classify};
 
-impl Published {
+impl PublishedState {
     /// Which server a request gets, and why: in this flow, of this service, or of whichever it may be meant for.
     pub(super) fn explain_request(
         &self,
         request: &WebRequest,
-        flow: Option<&Flow>,
+        flow: Option<&FlowQuery>,
         named: Option<&str>,
     ) -> Explanation {
         let meant = match flow {
@@ -68,7 +68,7 @@ impl Published {
     fn explain_dispatch(
         &self,
         request: &WebRequest,
-        flow: Option<&Flow>,
+        flow: Option<&FlowQuery>,
         vip: &Vip,
         service: &Service,
     ) -> Explanation {
@@ -90,14 +90,14 @@ impl Published {
         };
         let course = course(routes, request);
         because.extend(course.because);
-        if course.asked && vip.handoff.is_none_or(|handoff| handoff.punt == NO_SERVER) {
+        if course.is_queried && vip.handoff.is_none_or(|handoff| handoff.punt == NO_SERVER) {
             because.push("but nobody can be asked here: it is dropped".to_owned());
         }
         let Some((route, ring)) = course.found else { return Explanation { because, ..explanation } };
-        let (taken, dispatch) = taken(service, route, course.asked);
+        let (taken, dispatch) = taken(service, route, course.is_queried);
         because.push(taken);
         explanation.request = Some(dispatch);
-        let content = Content::Routed { route, ring };
+        let content = RequestContent::Routed { route, ring };
         let Some((slot, why)) = self.foretell(vip, flow.map(|flow| flow.client), content) else {
             because
                 .push("hash: which of them depends on the client: name its address and port, too".to_owned());
@@ -143,57 +143,58 @@ fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Res
 }
 
 /// What becomes of a request.
-struct Course {
+struct RequestCourse {
     because: Vec<String>,
     /// Whether the data plane leaves it to the daemon's process.
-    asked: bool,
+    is_queried: bool,
     /// The route that takes it, if any does, and the ring; nothing if the client is told off.
     found: Option<(Option<u16>, u16)>,
 }
 
 /// Reads a request as the data plane does, and where that leaves it open, as the daemon's process.
-fn course(routes: &Routes, request: &WebRequest) -> Course {
+fn course(routes: &Routes, request: &WebRequest) -> RequestCourse {
     let head = request.head();
     let hello = hello(request);
-    let reading = if request.encrypted { Reading::Asked(hello) } else { content::read(head.as_bytes()) };
+    let reading =
+        if request.encrypted { ContentParse::Request(hello) } else { content::read(head.as_bytes()) };
     let why = match reading {
-        Reading::Asked(asked) => match routes.find(&asked) {
-            Found::Ring { route, ring } => {
+        ContentParse::Request(key) => match routes.find(&key) {
+            RouteMatch::Ring { route, ring } => {
                 let what = if request.encrypted { "hello" } else { "head" };
                 let because = vec![format!("the data plane decides it, if the {what} comes in one segment")];
                 let found = Some(((usize::from(route) < content::ROUTES_MAX).then_some(route), ring));
-                return Course { because, asked: false, found };
+                return RequestCourse { because, is_queried: false, found };
             }
-            Found::Ask => {
+            RouteMatch::Punt => {
                 let first = u32::from(routes.complex_from) + 1;
                 format!("routes from {first} on may want it, and that one is too complex for the data plane")
             }
         },
-        Reading::Ask(_) => "its path or its host isn't in the normal form, or is too long".to_owned(),
+        ContentParse::Punt(_) => "its path or its host isn't in the normal form, or is too long".to_owned(),
     };
     let mut because = vec![format!("the data plane asks this host's own process: {why}")];
     let found = if request.encrypted {
         Some(routes.find_all(&hello))
     } else {
-        match judge(head.as_bytes()) {
-            Judged::Wanted(wanted) => {
+        match classify(head.as_bytes()) {
+            HeadClass::Wanted(wanted) => {
                 because.push(format!("that reads it as {}", wanted.text()));
-                Some(routes.find_all(&wanted.asked()))
+                Some(routes.find_all(&wanted.key()))
             }
-            Judged::Refused(refusal) => {
+            HeadClass::Refused(refusal) => {
                 because.push(format!("the client is answered {}", answer(refusal)));
                 None
             }
-            Judged::Incomplete => None,
+            HeadClass::Incomplete => None,
         }
     };
-    Course { because, asked: true, found }
+    RequestCourse { because, is_queried: true, found }
 }
 
-fn answer(refusal: Refusal) -> String {
+fn answer(refusal: HeadRefusal) -> String {
     let status = match refusal {
-        Refusal::Request(refusal) => refusal.status(),
-        Refusal::Http2 | Refusal::Unreadable => 400,
+        HeadRefusal::Request(refusal) => refusal.status(),
+        HeadRefusal::Http2 | HeadRefusal::Unreadable => 400,
     };
     let why = match status {
         421 => "since it names two hosts",
@@ -204,16 +205,16 @@ fn answer(refusal: Refusal) -> String {
 }
 
 /// What a hello says of a request. It never names an address, and no dot at the end (RFC 6066, section 3).
-fn hello(request: &WebRequest) -> Asked<'_> {
+fn hello(request: &WebRequest) -> RequestKey<'_> {
     let host = match request.address() {
         Some(_) => "",
         None => request.host.trim_end_matches('.'),
     };
-    Asked { class: Class::Hello, host: host.as_bytes(), path: &[], method: &[] }
+    RequestKey { class: RequestClass::Hello, host: host.as_bytes(), path: &[], method: &[] }
 }
 
 /// Who takes a request by a route, or by none.
-fn taken(service: &Service, route: Option<u16>, asked: bool) -> (String, Dispatch) {
+fn taken(service: &Service, route: Option<u16>, is_queried: bool) -> (String, DispatchExplanation) {
     let number = route.map(|route| u64::from(route) + 1);
     let found = route.and_then(|route| service.routes.get(usize::from(route)));
     let servers = match found {
@@ -226,7 +227,7 @@ fn taken(service: &Service, route: Option<u16>, asked: bool) -> (String, Dispatc
         (Some(number), Some(pattern)) => format!("route {number} takes it ({pattern}): {named}"),
         _ => format!("no route takes it, so all servers do: {named}"),
     };
-    (sentence, Dispatch { route: number, pattern, servers, asked })
+    (sentence, DispatchExplanation { route: number, pattern, servers, asked: is_queried })
 }
 
 /// A route as the file has it, in a line.
@@ -277,11 +278,11 @@ mod tests {
     }
 
     /// The course of a request by the first service's routes; route N has ring 10 + N.
-    fn run(text: &str) -> Course {
+    fn run(text: &str) -> RequestCourse {
         let config = config();
         let routes = config.services.first().unwrap().routes.iter().zip(11..);
-        let routes: Vec<content::Route> = routes
-            .map(|(route, ring)| content::Route {
+        let routes: Vec<content::RoutePattern> = routes
+            .map(|(route, ring)| content::RoutePattern {
                 host: route.host.clone(),
                 path: route.path.clone(),
                 methods: route.methods.clone(),
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_data_plane_decides_and_what_it_asks() {
+    fn explain_shows_decided_and_punted_requests() {
         let cases = [
             ("http://img.example.com/img/a.png", false, Some((Some(0), 11))),
             ("http://IMG.example.com/a.png", false, Some((Some(1), 12))),
@@ -308,9 +309,14 @@ mod tests {
             ("https://late.example.org./", true, Some((Some(4), 15))),
             ("https://192.0.2.100/", true, Some((None, 99))),
         ];
-        for (text, asked, found) in cases {
+        for (text, is_queried, found) in cases {
             let course = run(text);
-            assert_eq!((course.asked, course.found), (asked, found), "{text}: {:?}", course.because);
+            assert_eq!(
+                (course.is_queried, course.found),
+                (is_queried, found),
+                "{text}: {:?}",
+                course.because
+            );
         }
         assert!(
             run("http://img.example.com/%69mg/a").because.join("\n").contains("GET img.example.com/img/a")
@@ -335,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_told_as_the_file_has_it() {
+    fn explain_shows_route_as_configured() {
         let config = config();
         let web = config.services.first().unwrap();
         let (sentence, dispatch) = taken(web, Some(1), false);

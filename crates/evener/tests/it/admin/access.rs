@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use evener::admin::Server;
-use evener::config::Admin;
+use evener::admin::AdminSockets;
+use evener::config::AdminConfig;
 
 use super::{Daemon, admin, say};
 
@@ -22,7 +22,7 @@ fn status(daemon: &Daemon, target: &str, fields: &[&str]) -> u16 {
 
 #[test]
 fn a_foreign_host_is_misdirected() {
-    let daemon = Daemon::open(&Admin { hosts: vec!["lb1.example.com".into()], ..admin("127.0.0.1:0") });
+    let daemon = Daemon::open(&AdminConfig { hosts: vec!["lb1.example.com".into()], ..admin("127.0.0.1:0") });
     let port = daemon.tcp.port();
     for good in [
         "localhost".to_owned(),
@@ -79,7 +79,7 @@ fn beyond_loopback_a_token_is_needed_for_all_but_health() {
     let file = std::env::temp_dir().join(format!("evener-access-{}", std::process::id()));
     write(&file, &format!("# for Prometheus\n{TOKEN}\n"), 0o600);
     for listen in ["0.0.0.0:0", "127.0.0.1:0"] {
-        let daemon = Daemon::open(&Admin { token_file: Some(file.clone()), ..admin(listen) });
+        let daemon = Daemon::open(&AdminConfig { token_file: Some(file.clone()), ..admin(listen) });
         let with = |field: &str| status(&daemon, "/metrics", &[host, field]);
         assert_eq!(status(&daemon, "/healthz", &[host]), 200);
         let head =
@@ -105,7 +105,7 @@ fn beyond_loopback_a_token_is_needed_for_all_but_health() {
 fn tokens_change_while_the_daemon_runs() {
     let file = std::env::temp_dir().join(format!("evener-rotated-{}", std::process::id()));
     write(&file, TOKEN, 0o600);
-    let admin = Admin { token_file: Some(file.clone()), ..admin("127.0.0.1:0") };
+    let admin = AdminConfig { token_file: Some(file.clone()), ..admin("127.0.0.1:0") };
     let daemon = Daemon::open(&admin);
     let with = |token: &str| {
         status(&daemon, "/metrics", &["Host: localhost", &format!("Authorization: Bearer {token}")])
@@ -119,7 +119,7 @@ fn tokens_change_while_the_daemon_runs() {
     write(&file, OTHER, 0o644);
     assert_eq!(with(OTHER), 503);
     let guard = daemon.runtime.as_ref().unwrap().enter();
-    let message = Server::bind(&daemon.folder.join("other.sock"), &admin).unwrap_err().to_string();
+    let message = AdminSockets::bind(&daemon.folder.join("other.sock"), &admin).unwrap_err().to_string();
     drop(guard);
     assert!(message.contains("mode 644") && message.contains("chmod 600"), "{message}");
     fs::remove_file(&file).unwrap();

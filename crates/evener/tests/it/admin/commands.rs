@@ -122,7 +122,7 @@ fn programs_get_the_views() {
 }
 
 #[test]
-fn orders_say_what_was_done() {
+fn commands_report_their_effect() {
     let daemon = Daemon::start();
     let drained = daemon.shown(&["drain", "192.0.2.100:80/02:00:00:00:00:0a"]);
     assert_eq!(drained, "\"192.0.2.100:80\" \"02:00:00:00:00:0a\" drains: true.\n");
@@ -190,7 +190,7 @@ fn the_doctor_looks_with_and_without_a_daemon() {
 }
 
 #[test]
-fn a_trace_goes_on_until_somebody_hangs_up() {
+fn trace_runs_until_reader_disconnects() {
     let daemon = Daemon::start();
     let lines = daemon.shown(&["trace", "198.51.100.7", "--count", "2"]);
     assert_eq!(lines.lines().count(), 2, "{lines}");

@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use evener::events::{Event, READERS_MAX};
+use evener::events::{DaemonEvent, READERS_MAX};
 use serde_json::{Value, json};
 
 use super::{Daemon, error};
@@ -27,18 +27,22 @@ fn listening(daemon: &Daemon, args: &[&str]) -> Child {
     child
 }
 
-fn dispatcher(decides: bool) -> Event {
-    Event::Dispatcher { address: IpAddr::from([192, 0, 2, 3]), decides }
+fn dispatcher(decides: bool) -> DaemonEvent {
+    DaemonEvent::Dispatcher { address: IpAddr::from([192, 0, 2, 3]), decides }
 }
 
 #[test]
 fn events_are_shown_while_they_happen() {
     let daemon = Daemon::start();
-    daemon.bus.tell(Event::Stopping);
+    daemon.bus.publish(DaemonEvent::Stopping);
     let (people, programs) =
         (listening(&daemon, &["--count", "2"]), listening(&daemon, &["--count", "2", "--json"]));
-    daemon.bus.tell(dispatcher(false));
-    daemon.bus.tell(Event::Reloaded { file: "evener.toml".into(), restart_for: None, trouble: None });
+    daemon.bus.publish(dispatcher(false));
+    daemon.bus.publish(DaemonEvent::Reloaded {
+        file: "evener.toml".into(),
+        restart_for: None,
+        trouble: None,
+    });
     let people = String::from_utf8(people.wait_with_output().unwrap().stdout).unwrap();
     let lines: Vec<&str> = people.lines().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
     let silent = "the dispatcher 192.0.2.3 doesn't answer: this host decides by its own tables until it does";
@@ -65,7 +69,7 @@ fn a_browser_gets_server_sent_events() {
         "{head:?}"
     );
     assert_eq!(lines.next().unwrap(), ": listening");
-    daemon.bus.tell(dispatcher(true));
+    daemon.bus.publish(dispatcher(true));
     daemon.bus.end();
     let told: Vec<String> = lines.collect();
     assert_eq!(told[..3], ["", "event: dispatcher_decides", "id: 1"].map(str::to_owned));
@@ -82,7 +86,7 @@ fn only_so_many_can_listen() {
     assert!(status == 503 && message.contains("listen already"), "{status} {message}");
     drop(all);
     let mut child = listening(&daemon, &["--count", "1"]);
-    daemon.bus.tell(dispatcher(true));
+    daemon.bus.publish(dispatcher(true));
     let mut said = String::new();
     child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(child.wait().unwrap().success() && said.contains("decides again"), "{said}");

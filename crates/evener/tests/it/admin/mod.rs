@@ -21,11 +21,13 @@ use std::time::Duration;
 use evener::admin::metrics::{Format, Scrape};
 use evener::admin::process::Process;
 use evener::admin::{self, metrics};
-use evener::board::request::{GroupAnswer, Handle, Request, SessionFilter, Subject};
-use evener::config::Admin;
-use evener::events::{Bus, Listener};
+use evener::board::request::{ControlRequest, ExplainSubject, GroupReply, Handle, SessionFilter};
+use evener::config::AdminConfig;
+use evener::events::{Bus, Subscriber};
 use evener::record::Traced;
-use evener::views::{Explanation, Farm, Host, Name, Server, Service, Session, Show, Status};
+use evener::views::{
+    Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, StatusView, ViewSource,
+};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -37,28 +39,28 @@ struct Shown {
     bus: Bus,
 }
 
-impl Show for Shown {
-    fn farm(&self) -> Farm {
+impl ViewSource for Shown {
+    fn farm(&self) -> FarmView {
         farm()
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> StatusView {
         status()
     }
 
-    fn services(&self) -> Vec<Service> {
+    fn services(&self) -> Vec<ServiceView> {
         services()
     }
 
-    fn servers(&self) -> Vec<Server> {
+    fn servers(&self) -> Vec<ServerView> {
         servers()
     }
 
-    fn hosts(&self) -> Vec<Host> {
+    fn hosts(&self) -> Vec<HostView> {
         hosts()
     }
 
-    fn names(&self) -> Vec<Name> {
+    fn names(&self) -> Vec<NameView> {
         names()
     }
 
@@ -70,7 +72,7 @@ impl Show for Shown {
         status().interfaces
     }
 
-    fn sessions(&self, filter: &SessionFilter) -> Result<Vec<Session>, String> {
+    fn sessions(&self, filter: &SessionFilter) -> Result<Vec<SessionView>, String> {
         let mut found = sessions();
         if filter.limit != Some(1) {
             found[0].service = format!("{filter:?}");
@@ -82,31 +84,33 @@ impl Show for Shown {
         }
     }
 
-    fn explain(&self, subject: &Subject) -> Explanation {
+    fn explain(&self, subject: &ExplainSubject) -> Explanation {
         explanation(subject)
     }
 
-    fn listen(&self) -> Option<Listener> {
+    fn listen(&self) -> Option<Subscriber> {
         self.bus.listen()
     }
 }
 
 /// Answers as the control loop would; what was asked shows in the answers.
-async fn control(mut requests: mpsc::Receiver<Request>) {
+async fn control(mut requests: mpsc::Receiver<ControlRequest>) {
     // Whoever hung up meanwhile needs no answer.
     while let Some(request) = requests.recv().await {
         match request {
-            Request::Ping(answer) => drop(answer.send(())),
-            Request::Drain { service, server, drain, answer } => drop(answer.send(match server.as_str() {
-                "nobody" => Err(format!("Service {service} has no server {server}.")),
-                _ => Ok(format!("{service:?} {server:?} drains: {drain}.")),
-            })),
-            Request::Group { group, asker, message, answer } => {
+            ControlRequest::Ping(answer) => drop(answer.send(())),
+            ControlRequest::Drain { service, server, drain, answer } => {
+                drop(answer.send(match server.as_str() {
+                    "nobody" => Err(format!("Service {service} has no server {server}.")),
+                    _ => Ok(format!("{service:?} {server:?} drains: {drain}.")),
+                }))
+            }
+            ControlRequest::Group { group, sender: asker, message, answer } => {
                 let body = format!("{group} {asker:?} {message:?}");
-                drop(answer.send(GroupAnswer { status: 409, body, is_json: false }));
+                drop(answer.send(GroupReply { status: 409, body, is_json: false }));
             }
             // Three lines, and then no more for as long as somebody listens.
-            Request::Trace(client, answer) if client.port.is_none() => {
+            ControlRequest::Trace(client, answer) if client.port.is_none() => {
                 let (lines, receiver) = mpsc::channel(8);
                 for count in 1..=3 {
                     lines.try_send(Traced::Lost { count }).unwrap();
@@ -114,8 +118,8 @@ async fn control(mut requests: mpsc::Receiver<Request>) {
                 tokio::spawn(async move { lines.closed().await });
                 drop(answer.send(Ok(receiver)));
             }
-            Request::Trace(_, answer) => drop(answer.send(Err("no \u{1b}[2Jmore".into()))),
-            Request::Reload(answer) => {
+            ControlRequest::Trace(_, answer) => drop(answer.send(Err("no \u{1b}[2Jmore".into()))),
+            ControlRequest::Reload(answer) => {
                 drop(answer.send(Err("evener.toml: 1 error\n  | here".into())));
             }
         }
@@ -136,11 +140,11 @@ impl Daemon {
     }
 
     /// Where, and to whom, it is open.
-    fn open(admin: &Admin) -> Daemon {
+    fn open(admin: &AdminConfig) -> Daemon {
         Daemon::with(admin, |requests| drop(tokio::spawn(control(requests))))
     }
 
-    fn with(admin: &Admin, answer: impl FnOnce(mpsc::Receiver<Request>)) -> Daemon {
+    fn with(admin: &AdminConfig, answer: impl FnOnce(mpsc::Receiver<ControlRequest>)) -> Daemon {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("evener-admin-{}-{number}", std::process::id()));
@@ -149,7 +153,7 @@ impl Daemon {
         let (handle, requests): (Handle, _) = mpsc::channel(8);
         let guard = runtime.enter();
         answer(requests);
-        let server = admin::Server::bind(&folder.join("admin.sock"), admin).unwrap();
+        let server = admin::AdminSockets::bind(&folder.join("admin.sock"), admin).unwrap();
         let tcp = server.address().unwrap();
         let bus = Bus::default();
         runtime.spawn(server.run(Arc::new(Shown { bus: bus.clone() }), handle));
@@ -189,8 +193,8 @@ impl Drop for Daemon {
     }
 }
 
-fn admin(listen: &str) -> Admin {
-    Admin { listen: Some(listen.parse().unwrap()), token_file: None, hosts: Vec::new() }
+fn admin(listen: &str) -> AdminConfig {
+    AdminConfig { listen: Some(listen.parse().unwrap()), token_file: None, hosts: Vec::new() }
 }
 
 fn command(args: &[&str], socket: &Path) -> Output {
@@ -219,8 +223,8 @@ fn farm_metrics(text: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-fn farm() -> Farm {
-    Farm { status: status(), services: services(), servers: servers(), hosts: hosts(), names: names() }
+fn farm() -> FarmView {
+    FarmView { status: status(), services: services(), servers: servers(), hosts: hosts(), names: names() }
 }
 
 fn scraped() -> Scrape {
@@ -315,7 +319,7 @@ fn bad_requests_are_answered_in_sentences() {
 }
 
 #[test]
-fn the_tcp_port_changes_nothing() {
+fn tcp_listener_accepts_no_changes() {
     let daemon = Daemon::start();
     for path in ["/v1/drain/web/web2", "/v1/undrain/web/web2", "/v1/reload", "/v1/status"] {
         for method in ["POST", "PUT", "DELETE"] {
@@ -327,7 +331,7 @@ fn the_tcp_port_changes_nothing() {
 }
 
 #[test]
-fn orders_go_through_the_socket_whatever_the_names() {
+fn commands_by_socket_accept_any_server_name() {
     let daemon = Daemon::start();
     let done = parsed(daemon.unix("POST", "/v1/drain/192.0.2.100%3A80/a%2Fb%20%C3%A9"));
     assert_eq!(done, json!({"message": "\"192.0.2.100:80\" \"a/b \u{e9}\" drains: true."}));
@@ -347,14 +351,14 @@ fn the_socket_is_for_its_user_only() {
     let left = daemon.folder.join("left.sock");
     drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
     let guard = daemon.runtime.as_ref().unwrap().enter();
-    let nowhere = Admin { listen: None, ..admin("127.0.0.1:0") };
-    drop(admin::Server::bind(&left, &nowhere).unwrap());
+    let nowhere = AdminConfig { listen: None, ..admin("127.0.0.1:0") };
+    drop(admin::AdminSockets::bind(&left, &nowhere).unwrap());
     let file = daemon.folder.join("file");
     fs::write(&file, "mine").unwrap();
-    let message = admin::Server::bind(&file, &nowhere).unwrap_err().to_string();
+    let message = admin::AdminSockets::bind(&file, &nowhere).unwrap_err().to_string();
     assert!(message.contains("can't be made: Address already in use"), "{message}");
     let taken = admin(&daemon.tcp.to_string());
-    let message = admin::Server::bind(&left, &taken).unwrap_err().to_string();
+    let message = admin::AdminSockets::bind(&left, &taken).unwrap_err().to_string();
     assert!(message.contains(&format!("{} can't be listened on", daemon.tcp)), "{message}");
     drop(guard);
     assert!(!left.exists());

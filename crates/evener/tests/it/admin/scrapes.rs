@@ -98,7 +98,7 @@ fn scrape(daemon: &Daemon, accept: &str) -> (String, String) {
 }
 
 #[test]
-fn metrics_are_what_was_asked_for() {
+fn metrics_format_follows_accept_header() {
     let daemon = Daemon::start();
     let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
                       application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";

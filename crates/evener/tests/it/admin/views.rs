@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use evener::board::request::{Flow, Subject};
-use evener::record::{AccessLog, Deciding};
+use evener::board::request::{ExplainSubject, FlowQuery};
+use evener::record::{AccessLog, DecisionLatency};
 use evener::views::{
-    Dispatch, Dispatcher, Explanation, Host, Installed, Name, Refused, Server, Service, Session, Status,
+    DispatchExplanation, Dispatcher, Explanation, HostView, InstalledPart, NameView, NodeRefusal, ServerView,
+    ServiceView, SessionView, StatusView,
 };
 
-pub fn status() -> Status {
+pub fn status() -> StatusView {
     let counts = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
         pairs.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
     };
-    Status {
+    StatusView {
         version: "0.1.0".into(),
         pid: 4711,
         uptime_seconds: 93_784,
@@ -60,20 +61,20 @@ pub fn status() -> Status {
     }
 }
 
-fn part(kind: &str, place: &str, missing: Option<&str>) -> Installed {
-    Installed { kind: kind.into(), place: place.into(), missing: missing.map(str::to_owned) }
+fn part(kind: &str, place: &str, missing: Option<&str>) -> InstalledPart {
+    InstalledPart { kind: kind.into(), place: place.into(), missing: missing.map(str::to_owned) }
 }
 
-fn refused(reason: &str, text: &str) -> Refused {
-    Refused { reason: reason.into(), text: text.into() }
+fn refused(reason: &str, text: &str) -> NodeRefusal {
+    NodeRefusal { reason: reason.into(), text: text.into() }
 }
 
-fn deciding() -> Deciding {
-    Deciding { count: 5, seconds: 0.25, within: vec![(Some(1e-6), 3), (Some(0.1), 1), (None, 1)] }
+fn deciding() -> DecisionLatency {
+    DecisionLatency { count: 5, seconds: 0.25, within: vec![(Some(1e-6), 3), (Some(0.1), 1), (None, 1)] }
 }
 
-pub fn services() -> Vec<Service> {
-    vec![Service {
+pub fn services() -> Vec<ServiceView> {
+    vec![ServiceView {
         name: "web".into(),
         addresses: vec!["192.0.2.100:80".into()],
         protocol: "tcp".into(),
@@ -93,8 +94,8 @@ pub fn services() -> Vec<Service> {
     }]
 }
 
-fn server(name: &str, state: &str, connections: u64) -> Server {
-    Server {
+fn server(name: &str, state: &str, connections: u64) -> ServerView {
+    ServerView {
         service: "web".into(),
         name: name.into(),
         address: name.into(),
@@ -122,16 +123,16 @@ fn server(name: &str, state: &str, connections: u64) -> Server {
     }
 }
 
-pub fn servers() -> Vec<Server> {
+pub fn servers() -> Vec<ServerView> {
     vec![
-        Server {
+        ServerView {
             probe_seconds: Some(0.000_42),
             weight: 2,
             effective_weight: 0.8,
             cause: Some("slow start 40 %".into()),
             ..server("02:00:00:00:00:0a", "up", 300)
         },
-        Server {
+        ServerView {
             address: "192.0.2.12".into(),
             reason: Some("probes fail".into()),
             probe_error: Some("no answer\x1b[2J".into()),
@@ -140,12 +141,12 @@ pub fn servers() -> Vec<Server> {
             state_changes: 3,
             ..server("web2", "down", 100)
         },
-        Server { weight: 0, local: true, ..server("caf\u{e9} \"1\"", "draining", 0) },
+        ServerView { weight: 0, local: true, ..server("caf\u{e9} \"1\"", "draining", 0) },
     ]
 }
 
-pub fn names() -> Vec<Name> {
-    let name = |address: &str, server: &str| Name {
+pub fn names() -> Vec<NameView> {
+    let name = |address: &str, server: &str| NameView {
         name: "www.example.com".into(),
         address: address.into(),
         server: server.into(),
@@ -163,7 +164,7 @@ pub fn names() -> Vec<Name> {
         age_seconds: Some(0.5),
         cause: "reported delay 0.25 s: 100 % of its weight".into(),
     };
-    let down = Name {
+    let down = NameView {
         state: "down".into(),
         rank: None,
         share: 0.0,
@@ -176,8 +177,8 @@ pub fn names() -> Vec<Name> {
     vec![name("192.0.2.11", "web1"), down]
 }
 
-pub fn hosts() -> Vec<Host> {
-    vec![Host {
+pub fn hosts() -> Vec<HostView> {
+    vec![HostView {
         name: "web2".into(),
         address: "192.0.2.12".into(),
         own: false,
@@ -192,8 +193,8 @@ pub fn hosts() -> Vec<Host> {
     }]
 }
 
-pub fn sessions() -> Vec<Session> {
-    vec![Session {
+pub fn sessions() -> Vec<SessionView> {
+    vec![SessionView {
         service: "web".into(),
         address: "192.0.2.100:80".into(),
         client: "198.51.100.7:40000".into(),
@@ -204,25 +205,25 @@ pub fn sessions() -> Vec<Session> {
     }]
 }
 
-pub fn explanation(subject: &Subject) -> Explanation {
-    let line = |flow: &Flow| format!("{} {} to {}", flow.protocol, flow.client, flow.vip);
+pub fn explanation(subject: &ExplainSubject) -> Explanation {
+    let line = |flow: &FlowQuery| format!("{} {} to {}", flow.protocol, flow.client, flow.vip);
     let service = Some("web".to_owned());
     match subject {
-        Subject::Flow(flow) if flow.vip.port() == 81 => {
+        ExplainSubject::Flow(flow) if flow.vip.port() == 81 => {
             Explanation { service, because: vec![line(flow)], waits: true, ..Explanation::default() }
         }
-        Subject::Flow(flow) => Explanation {
+        ExplainSubject::Flow(flow) => Explanation {
             service,
             server: Some("web2".into()),
             because: vec![line(flow), "so.".into()],
             ..Explanation::default()
         },
-        Subject::Request { request, flow, service: named } => Explanation {
+        ExplainSubject::Request { request, flow, service: named } => Explanation {
             service,
             server: flow.is_some().then(|| "web2".into()),
             because: vec![format!("{request} {named:?} {:?}", flow.as_ref().map(line))],
             waits: flow.is_none(),
-            request: Some(Dispatch {
+            request: Some(DispatchExplanation {
                 route: Some(2),
                 pattern: Some("path /img/*".into()),
                 servers: vec!["web1".into(), "web2".into()],

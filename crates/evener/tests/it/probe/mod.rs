@@ -159,7 +159,7 @@ fn a_server_is_asked_at_its_mac_for_the_service_address() -> Result<()> {
 }
 
 #[test]
-fn odd_servers_fail_for_what_they_do() -> Result<()> {
+fn odd_servers_fail_probes_with_reason() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -226,7 +226,7 @@ fn lost_frames_are_sent_again() -> Result<()> {
 }
 
 #[test]
-fn the_server_alone_is_asked_whether_it_is_there() -> Result<()> {
+fn arp_probe_is_unicast_to_server() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

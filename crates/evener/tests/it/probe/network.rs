@@ -93,7 +93,7 @@ pub(crate) fn resolved(host: &Host, address: IpAddr) -> NextHop {
 }
 
 #[test]
-fn the_kernel_resolves_what_it_is_asked_for() -> Result<()> {
+fn kernel_resolves_requested_neighbour() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

@@ -80,7 +80,7 @@ fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Fa
 }
 
 #[test]
-fn servers_by_tunnel_are_probed_through_it() -> Result<()> {
+fn tunnel_servers_are_probed_through_tunnel() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

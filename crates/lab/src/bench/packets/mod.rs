@@ -16,7 +16,7 @@ use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::sessions::ticks;
 use evener_core::path::tables::{
-    Behind, Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, Ring, ServerEntry, Tables, Vip, VipKey,
+    Forwarding, HASH_SLOTS, IdleTicks, NO_SERVER, Pick, ReplyOrigin, Ring, ServerEntry, Tables, Vip, VipKey,
 };
 use evener_core::pool::policy::{self, Weighted};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -287,7 +287,7 @@ fn tables(kind: Kind) -> Tables {
         };
         if kind == Kind::Nat {
             let key = VipKey { address, port: SERVER_PORT, protocol: Protocol::Tcp };
-            tables.endpoints.insert(key, vec![Behind { vip: 1, server: slot }]);
+            tables.endpoints.insert(key, vec![ReplyOrigin { vip: 1, server: slot }]);
         }
         let server = ServerEntry {
             identity: slot.into(),
@@ -366,7 +366,7 @@ mod tests {
     use crate::skip;
 
     #[test]
-    fn every_subject_does_what_is_measured() -> Result<()> {
+    fn every_bench_subject_forwards_packets() -> Result<()> {
         if !skip::has_root() {
             return Ok(());
         }

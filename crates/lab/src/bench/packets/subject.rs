@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use evener_core::net::wire::{TCP_ACK, TCP_SYN};
 use evener_core::path::decide::Reason;
 use evener_core::path::tables::Tables;
-use evener_dataplane::xdp::Bare;
+use evener_dataplane::xdp::DetachedProgram;
 use libbpf_rs::{ObjectBuilder, OpenObject};
 
 use super::frames::{self, CLIENT, SERVERS};
@@ -96,7 +96,7 @@ struct Counts {
 /// A data plane without a network, for measuring what one packet costs.
 pub(super) struct Bench {
     /// The wrappers' maps are its.
-    bare: Bare,
+    bare: DetachedProgram,
     programs: Programs,
     katran: Option<Programs>,
     vip: Ipv4Addr,
@@ -125,7 +125,7 @@ impl Bench {
         vip: Ipv4Addr,
         katran: Option<&Source>,
     ) -> Result<Self> {
-        let bare = Bare::new(sessions_max, tables)?;
+        let bare = DetachedProgram::new(sessions_max, tables)?;
         let programs = programs(&bare, vip).context("The measuring programs can't be loaded")?;
         let katran = katran.map(|source| katran::load(source, KATRAN_FLOWS_MAX, vip)).transpose()?;
         let endpoint = tables.endpoints.keys().find_map(|key| match SocketAddr::new(key.address, key.port) {
@@ -324,7 +324,7 @@ impl Bench {
 }
 
 /// The measuring programs over the director's own maps.
-fn programs(bare: &Bare, vip: Ipv4Addr) -> Result<Programs> {
+fn programs(bare: &DetachedProgram, vip: Ipv4Addr) -> Result<Programs> {
     let open = |object| -> Result<OpenObject> {
         let mut open = ObjectBuilder::default().open_memory(object)?;
         bare.share(&mut open)?;

@@ -6,24 +6,24 @@ use alloc::vec::Vec;
 
 use super::learned::{Reporter, learn};
 use super::load;
-use super::member::Member;
-use super::{Members, Moment, routes};
-use crate::farm::group::dispatch::{Candidate, Dispatch};
+use super::member::TrackedMember;
+use super::{ClockReading, Members, routes};
+use crate::farm::group::dispatch::{Dispatch, MemberCandidate};
 use crate::farm::group::model::LoadReading;
 use crate::pool::health;
 use crate::pool::policy::Choice;
-use crate::pool::shares::{Known, Share, WHOLE, shares};
+use crate::pool::shares::{MemberShare, PERMILLE, PoolMember, shares};
 use crate::pool::signals::Signal;
 
 impl Members {
     /// The choice that is to be in force from now on. What the one before gave is taken into account.
-    pub fn dispatch(&mut self, now: Moment) -> Arc<Dispatch> {
+    pub fn dispatch(&mut self, now: ClockReading) -> Arc<Dispatch> {
         self.absorb(now);
         let median = self.median(now);
         let chosen = self.chosen();
         let starts_slowly = chosen.iter().any(|member| member.server.slow_start_percent(now.now_ms) < 100);
         let parts = self.parts(now);
-        let candidates = chosen.iter().map(|member| Candidate {
+        let candidates = chosen.iter().map(|member| MemberCandidate {
             id: member.id,
             url: Arc::new(member.joiner.url.clone()),
             anonymous: member.joiner.anonymous,
@@ -33,14 +33,14 @@ impl Members {
                 true => self.slow_weight(now, member),
                 false => member.joiner.weight,
             },
-            permille: parts.get(&member.id).map_or(WHOLE, |share| share.permille),
+            permille: parts.get(&member.id).map_or(PERMILLE, |share| share.permille),
             load: self.load_of(now, member, median),
             dispatched: Arc::clone(&member.dispatched),
         });
-        let candidates: Vec<Candidate> = candidates.collect();
+        let candidates: Vec<MemberCandidate> = candidates.collect();
         let places: BTreeMap<usize, usize> =
             candidates.iter().enumerate().map(|(at, candidate)| (candidate.id, at)).collect();
-        let all: Vec<&Member> = self.members.values().collect();
+        let all: Vec<&TrackedMember> = self.members.values().collect();
         let routes = routes::all(&self.group, &all, |member| places.get(&member.id).copied());
         let choice = if self.learns() { Choice::Turn } else { self.group.choice() };
         let mut dispatch = Dispatch::new(choice, self.gain_percent(), candidates, &routes, self.seed);
@@ -53,15 +53,19 @@ impl Members {
     }
 
     /// Those that work and are wanted; while there is none, those of which nobody knows yet whether they work.
-    fn chosen(&self) -> Vec<&Member> {
-        let of = |state: health::State| {
-            let fits =
-                move |member: &&Member| member.is_wanted() && member.server.health().status().state == state;
+    fn chosen(&self) -> Vec<&TrackedMember> {
+        let of = |state: health::HealthState| {
+            let fits = move |member: &&TrackedMember| {
+                member.is_wanted() && member.server.health().status().state == state
+            };
             self.members.values().filter(fits).collect::<Vec<_>>()
         };
-        let up = of(health::State::Up);
+        let up = of(health::HealthState::Up);
         if up.is_empty() {
-            return of(health::State::Unknown).into_iter().filter(|member| member.may_be_tried()).collect();
+            return of(health::HealthState::Unknown)
+                .into_iter()
+                .filter(|member| member.may_be_tried())
+                .collect();
         }
         // Reports alone leave no group without members.
         match up.iter().any(|member| !member.server.refuses()) {
@@ -71,7 +75,7 @@ impl Members {
     }
 
     /// Weights in force are finer than those that are written, while somebody starts slowly.
-    fn slow_weight(&self, now: Moment, member: &Member) -> u16 {
+    fn slow_weight(&self, now: ClockReading, member: &TrackedMember) -> u16 {
         let percent = member.server.slow_start_percent(now.now_ms);
         let largest = self.members.values().map(|member| u64::from(member.joiner.weight)).max().unwrap_or(1);
         let fine = (u64::from(u16::MAX) / largest.max(1)).clamp(1, 20);
@@ -80,40 +84,40 @@ impl Members {
     }
 
     /// What part of its weight each member has, by number, where the policy goes by more than weights.
-    pub(super) fn parts(&self, now: Moment) -> BTreeMap<usize, Share> {
+    pub(super) fn parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         if self.learns() {
             return self.learned_parts(now);
         }
         let weighing = self.group.weighing();
         let members = || self.members.values().filter(|member| member.is_wanted());
-        let asked = members().any(|member| member.server.wanted_tenths() < 10);
-        if weighing.is_none() && !asked {
+        let any_slow = members().any(|member| member.server.wanted_tenths() < 10);
+        if weighing.is_none() && !any_slow {
             return BTreeMap::new();
         }
-        let known = |member: &Member| Known {
+        let known = |member: &TrackedMember| PoolMember {
             weight: member.joiner.weight,
             tenths: member.server.wanted_tenths(),
             signals: member.server.signals(now.now_ms),
         };
-        let known: Vec<Known> = members().map(known).collect();
+        let known: Vec<PoolMember> = members().map(known).collect();
         let parts = shares(weighing, self.group.report_gain_percent, &known);
         members().map(|member| member.id).zip(parts).collect()
     }
 
     /// The same by what members' own reports teach. Who is silent has what most have.
-    fn learned_parts(&self, now: Moment) -> BTreeMap<usize, Share> {
+    fn learned_parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         let for_ms = self.group.joining.remove_after_ms;
-        let part = |member: &Member| {
+        let part = |member: &TrackedMember| {
             member.load.fresh(now, for_ms).map(|load| (load, member.load.learned.permille()))
         };
         let median = load::median(self.members.values().filter_map(part).map(|(_, part)| part).collect());
-        let nobody = self.members.values().all(|member| part(member).is_none());
-        let share = |member: &Member| {
+        let none_reports = self.members.values().all(|member| part(member).is_none());
+        let share = |member: &TrackedMember| {
             let found = part(member);
-            let of_most = if nobody { WHOLE } else { median };
+            let of_most = if none_reports { PERMILLE } else { median };
             let permille =
                 found.map_or(of_most, |(_, part)| part) * u64::from(member.server.wanted_tenths()) / 10;
-            Share { share: 0, permille, is_known: found.is_some(), load: found.map(|(load, _)| load) }
+            MemberShare { share: 0, permille, is_known: found.is_some(), load: found.map(|(load, _)| load) }
         };
         self.members.values().map(|member| (member.id, share(member))).collect()
     }
@@ -132,12 +136,13 @@ impl Members {
     }
 
     /// Learns from the report that a member just made.
-    pub(super) fn learn(&mut self, now: Moment, id: usize, load: u64) {
+    pub(super) fn learn(&mut self, now: ClockReading, id: usize, load: u64) {
         if !self.learns() {
             return;
         }
         let (for_ms, report_ms) = (self.group.joining.remove_after_ms, self.group.joining.report_ms);
-        let counts = |member: &&mut Member| member.is_wanted() && member.load.fresh(now, for_ms).is_some();
+        let counts =
+            |member: &&mut TrackedMember| member.is_wanted() && member.load.fresh(now, for_ms).is_some();
         let reporters = self.members.values_mut().filter(counts).map(|member| Reporter {
             weight: member.joiner.weight,
             is_new: member.id == id,
@@ -148,7 +153,7 @@ impl Members {
     }
 
     /// What a member's load is thought to be now, in thousandths of the paper's unit.
-    pub(super) fn load_of(&self, now: Moment, member: &Member, median: u64) -> u64 {
+    pub(super) fn load_of(&self, now: ClockReading, member: &TrackedMember, median: u64) -> u64 {
         let for_ms = self.group.joining.remove_after_ms;
         match (self.group.choice(), self.group.load) {
             (Choice::Head, LoadReading::Paper) => member.load.as_in_the_paper(now, for_ms, median),
@@ -158,13 +163,13 @@ impl Members {
     }
 
     /// The load in the middle of those that are known.
-    pub(super) fn median(&self, now: Moment) -> u64 {
+    pub(super) fn median(&self, now: ClockReading) -> u64 {
         let for_ms = self.group.joining.remove_after_ms;
         load::median(self.members.values().filter_map(|member| member.load.fresh(now, for_ms)).collect())
     }
 
     /// Takes what was given since the last time into members' loads.
-    pub(super) fn absorb(&mut self, now: Moment) {
+    pub(super) fn absorb(&mut self, now: ClockReading) {
         let joining = self.group.joining;
         let is_paper = (self.group.choice(), self.group.load) == (Choice::Head, LoadReading::Paper);
         for member in self.members.values_mut() {
@@ -183,10 +188,10 @@ impl Members {
     }
 
     /// Whether time alone changes what is in force.
-    pub(super) fn is_renewed(&self, now: Moment) -> bool {
+    pub(super) fn is_renewed(&self, now: ClockReading) -> bool {
         let by_load =
             self.group.weighing().is_some() || [Choice::Head, Choice::Two].contains(&self.group.choice());
-        let slow = |member: &Member| member.server.slow_start_percent(now.now_ms) < 100;
+        let slow = |member: &TrackedMember| member.server.slow_start_percent(now.now_ms) < 100;
         !self.members.is_empty() && (by_load || self.members.values().any(slow))
     }
 }

@@ -4,9 +4,11 @@ use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use core::net::IpAddr;
 
-use super::{Joined, MEMBERS_MAX, MemberChange, Members, Moment, ROUTES_MAX, Refused, routes};
+use super::{
+    ClockReading, JoinResult, MEMBERS_MAX, MemberChange, MemberRefusal, Members, ROUTES_MAX, routes,
+};
 use crate::farm::group::joiner::Joiner;
-use crate::farm::group::reach::{Origin, Reach};
+use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
 
 impl Members {
@@ -14,56 +16,63 @@ impl Members {
     ///
     /// # Errors
     /// Why none of them is taken.
-    pub fn join(&mut self, now: Moment, origin: &Origin, joiners: &[Joiner]) -> Result<Joined, Refused> {
+    pub fn join(
+        &mut self,
+        now: ClockReading,
+        origin: &MessageOrigin,
+        joiners: &[Joiner],
+    ) -> Result<JoinResult, MemberRefusal> {
         self.may_join(joiners)?;
         self.check_addresses(origin, joiners)?;
-        let mut joined = Joined { new: 0, known: 0 };
+        let mut joined = JoinResult { new: 0, known: 0 };
         for joiner in joiners {
             let known = self.by_url.get(&joiner.url).copied();
             let id = known.unwrap_or_else(|| self.add(now, joiner.clone(), None, true));
             let Some(member) = self.members.get_mut(&id) else { continue };
             let was_here = known.is_some() && !member.left && (member.joined || member.listed.is_some());
             member.describe(joiner);
-            member.heard(now);
+            member.note_message(now);
             (member.joined, member.left, member.origin) = (true, false, origin.clone());
             let name = member.name().to_string();
             if was_here {
                 joined.known += 1;
             } else {
                 joined.new += 1;
-                self.tell(name, MemberChange::Joined);
+                self.push_event(name, MemberChange::Joined);
             }
         }
         self.changed(now);
         Ok(joined)
     }
 
-    fn may_join(&self, joiners: &[Joiner]) -> Result<(), Refused> {
+    fn may_join(&self, joiners: &[Joiner]) -> Result<(), MemberRefusal> {
         if let Some(own) = joiners.iter().find(|joiner| self.is_own(&joiner.url)) {
-            return Err(Refused::Own(own.url.clone()));
+            return Err(MemberRefusal::Own(own.url.clone()));
         }
         let urls: BTreeSet<&Url> = joiners.iter().map(|joiner| &joiner.url).collect();
         let new = urls.iter().filter(|url| !self.by_url.contains_key(**url)).count();
         if new > 0 && self.joined_count() + new > MEMBERS_MAX {
-            return Err(Refused::Full);
+            return Err(MemberRefusal::Full);
         }
         let staying = self.members.values().map(|member| &member.joiner);
         let staying: usize = staying.filter(|joiner| !urls.contains(&joiner.url)).map(routes::count).sum();
         let coming: usize = joiners.iter().map(routes::count).sum();
         if coming > 0 && staying + coming > ROUTES_MAX {
-            return Err(Refused::Routes);
+            return Err(MemberRefusal::Routes);
         }
         Ok(())
     }
 
     /// What is written as an address is looked at before it joins; names are where connections are opened.
-    fn check_addresses(&self, origin: &Origin, joiners: &[Joiner]) -> Result<(), Refused> {
+    fn check_addresses(&self, origin: &MessageOrigin, joiners: &[Joiner]) -> Result<(), MemberRefusal> {
         let reach = Reach::new(&self.group, origin);
         let is_listed = |url: &Url| self.group.members.iter().any(|member| member.url == *url);
         let named = joiners.iter().flat_map(|joiner| [Some(&joiner.url), joiner.control.as_ref()]);
         for url in named.flatten().filter(|url| !is_listed(url)) {
             let Some(address) = url.address() else { continue };
-            reach.permits(url.host(), address).map_err(|outside| Refused::Outside(url.clone(), outside))?;
+            reach
+                .permits(url.host(), address)
+                .map_err(|outside| MemberRefusal::Outside(url.clone(), outside))?;
         }
         Ok(())
     }
@@ -79,13 +88,13 @@ impl Members {
     ///
     /// # Errors
     /// If one of them is none.
-    pub fn leave(&mut self, now: Moment, urls: &[Url]) -> Result<(), Refused> {
+    pub fn leave(&mut self, now: ClockReading, urls: &[Url]) -> Result<(), MemberRefusal> {
         let is_here = |url: &&Url| {
             let member = self.by_url.get(*url).and_then(|id| self.members.get(id));
             member.is_none_or(|member| member.left)
         };
         if let Some(url) = urls.iter().find(is_here) {
-            return Err(Refused::NotHere(url.clone()));
+            return Err(MemberRefusal::NotHere(url.clone()));
         }
         for id in urls.iter().filter_map(|url| self.by_url.get(url).copied()).collect::<BTreeSet<_>>() {
             self.let_go(id, MemberChange::Left);
@@ -106,6 +115,6 @@ impl Members {
             self.by_url.remove(&member.joiner.url);
             self.members.remove(&id);
         }
-        self.tell(name, why);
+        self.push_event(name, why);
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! What a request adds is not counted here at all: it has ended, or the next report holds it.
 
-use crate::pool::shares::{LEAST_PERMILLE, WHOLE};
+use crate::pool::shares::{LEAST_PERMILLE, PERMILLE};
 
 /// Rates are means over about so long, in milliseconds: as agents measure them.
 const RATE_MS: u64 = 5_000;
@@ -62,13 +62,14 @@ impl Learned {
         // A mean that forgets as 1 / (1 + t / T), with which no time is too long for it.
         let (whole, given) = (RATE_MS.saturating_add(passed_ms), self.unrated.saturating_mul(1_000_000));
         self.rate = self.rate.saturating_mul(RATE_MS).saturating_add(given) / whole;
-        self.rate_known = (self.rate_known * RATE_MS).saturating_add(WHOLE.saturating_mul(passed_ms)) / whole;
+        self.rate_known =
+            (self.rate_known * RATE_MS).saturating_add(PERMILLE.saturating_mul(passed_ms)) / whole;
         (self.rated_ms, self.unrated) = (Some(now_ms), 0);
     }
 
     /// What it is given in a second, in thousandths.
     fn rate(&self) -> u64 {
-        self.rate.saturating_mul(WHOLE) / self.rate_known.max(1)
+        self.rate.saturating_mul(PERMILLE) / self.rate_known.max(1)
     }
 
     /// Takes what it reports, in thousandths of the paper's unit.
@@ -95,7 +96,7 @@ impl Learned {
 
     /// Its part of its weight, in thousandths.
     pub(super) fn permille(&self) -> u64 {
-        power(self.exponent).clamp(LEAST_PERMILLE, WHOLE)
+        power(self.exponent).clamp(LEAST_PERMILLE, PERMILLE)
     }
 }
 
@@ -152,9 +153,10 @@ fn bound(reporters: &mut [Reporter<'_>], gain_percent: u64) {
     let whole = largest(reporters);
     let parts: alloc::vec::Vec<(u16, u64)> = reporters
         .iter()
-        .map(|one| (one.weight, power(one.learned.exponent - whole).clamp(LEAST_PERMILLE, WHOLE)))
+        .map(|one| (one.weight, power(one.learned.exponent - whole).clamp(LEAST_PERMILLE, PERMILLE)))
         .collect();
-    let most = whole + logarithm(crate::pool::shares::most_permille(&parts, gain_percent)) - logarithm(WHOLE);
+    let most =
+        whole + logarithm(crate::pool::shares::most_permille(&parts, gain_percent)) - logarithm(PERMILLE);
     for one in reporters.iter_mut() {
         one.learned.exponent = one.learned.exponent.min(most);
     }
@@ -176,5 +178,8 @@ fn logarithm(number: u64) -> i64 {
 fn power(exponent: i64) -> u64 {
     let below = exponent.min(0).unsigned_abs();
     let (halvings, rest) = (below.div_ceil(1_000), (1_000 - below % 1_000) % 1_000);
-    u32::try_from(halvings).ok().and_then(|halvings| (WHOLE + rest).checked_shr(halvings)).unwrap_or_default()
+    u32::try_from(halvings)
+        .ok()
+        .and_then(|halvings| (PERMILLE + rest).checked_shr(halvings))
+        .unwrap_or_default()
 }

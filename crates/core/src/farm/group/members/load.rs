@@ -4,13 +4,13 @@
 
 use alloc::vec::Vec;
 
-use super::Moment;
+use super::ClockReading;
 use super::learned::Learned;
 use crate::farm::group::dispatch::PER_DISPATCH;
 
 /// The last that a member reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct MemberReport {
     /// In thousandths.
     pub(super) load: u64,
     /// When it came.
@@ -19,8 +19,8 @@ pub(super) struct Report {
 
 /// What is known of one member's load.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Load {
-    pub(super) report: Option<Report>,
+pub(super) struct MemberLoad {
+    pub(super) report: Option<MemberReport>,
     /// When the last report was made, by its sender's clock.
     pub(super) stamp_ms: Option<u64>,
     /// What its reports teach.
@@ -30,37 +30,37 @@ pub(super) struct Load {
     added_ms: u64,
 }
 
-impl Load {
+impl MemberLoad {
     /// Takes a report. It stands for what was given until now.
-    pub(super) fn report(&mut self, now: Moment, load: u64, stamp_ms: Option<u64>) {
-        self.report = Some(Report { load, at_ms: now.now_ms });
+    pub(super) fn report(&mut self, now: ClockReading, load: u64, stamp_ms: Option<u64>) {
+        self.report = Some(MemberReport { load, at_ms: now.now_ms });
         self.stamp_ms = stamp_ms.or(self.stamp_ms);
         self.added = 0;
     }
 
     /// Adds what it was given.
-    pub(super) fn given(&mut self, now: Moment, times: u64) {
+    pub(super) fn given(&mut self, now: ClockReading, times: u64) {
         self.learned.given(now.now_ms, times);
         self.added = self.added.saturating_add(times.saturating_mul(PER_DISPATCH));
         self.added_ms = self.added_ms.max(now.now_ms);
     }
 
     /// Lets go of what was given long ago: of `report_ms`, a bit more than half is left after as much again.
-    pub(super) fn fade(&mut self, now: Moment, report_ms: u64) {
+    pub(super) fn fade(&mut self, now: ClockReading, report_ms: u64) {
         let passed = now.now_ms.saturating_sub(self.added_ms);
         self.added = scaled(self.added, report_ms.max(1), report_ms.max(1).saturating_add(passed));
         self.added_ms = now.now_ms;
     }
 
     /// The report's part, if it is not older than that.
-    pub(super) fn fresh(&self, now: Moment, for_ms: u64) -> Option<u64> {
+    pub(super) fn fresh(&self, now: ClockReading, for_ms: u64) -> Option<u64> {
         self.report
             .filter(|report| now.now_ms.saturating_sub(report.at_ms) < for_ms)
             .map(|report| report.load)
     }
 
     /// The last report, and what was given since: as the paper has it. Of the silent, what most have.
-    pub(super) fn as_in_the_paper(&self, now: Moment, for_ms: u64, median: u64) -> u64 {
+    pub(super) fn as_in_the_paper(&self, now: ClockReading, for_ms: u64, median: u64) -> u64 {
         self.fresh(now, for_ms).unwrap_or(median).saturating_add(self.added)
     }
 
@@ -90,13 +90,13 @@ mod tests {
 
     use super::*;
 
-    fn at(now_ms: u64) -> Moment {
-        Moment { now_ms, unix_ms: now_ms }
+    fn at(now_ms: u64) -> ClockReading {
+        ClockReading { now_ms, unix_ms: now_ms }
     }
 
     #[test]
     fn the_paper_adds_ten_for_each_dispatch_until_a_report() {
-        let mut load = Load::default();
+        let mut load = MemberLoad::default();
         load.report(at(0), 5_000, None);
         load.given(at(10), 2);
         assert_eq!(load.as_in_the_paper(at(900), 60_000, 0), 25_000);
@@ -111,8 +111,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_too_much(load_is: u64, times: u64, passed: u64, report_ms: u64) {
-            let mut load = Load::default();
+        fn loads_saturate_without_overflow(load_is: u64, times: u64, passed: u64, report_ms: u64) {
+            let mut load = MemberLoad::default();
             load.given(at(0), times);
             load.fade(at(passed), report_ms);
             load.report(at(passed), load_is, None);

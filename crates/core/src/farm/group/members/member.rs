@@ -5,21 +5,24 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::load::Load;
-use super::{Joiner, Moment};
+use super::load::MemberLoad;
+use super::{ClockReading, Joiner};
 use crate::farm::group::model::{Group, GroupMember};
-use crate::farm::group::reach::{Origin, Reach};
+use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
 use crate::pool::health::Failure;
 use crate::pool::reports::ReportsSnapshot;
-use crate::pool::shares::{Share, WHOLE};
+use crate::pool::shares::{MemberShare, PERMILLE};
 use crate::pool::signals::Signals;
-use crate::pool::{Fact, HealthCheck, HealthKind, Reporting, Server, Settings, State, WHOLE as WHOLE_TENTHS};
+use crate::pool::{
+    FULL_WEIGHT as WHOLE_TENTHS, Fact, HealthCheck, HealthKind, PoolServer, PoolSettings, Reporting,
+    ServerState,
+};
 
 /// One member at a moment, for views.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MemberState {
-    /// [`super::super::Candidate::id`]: stays as long as the member does.
+pub struct MemberSnapshot {
+    /// [`super::super::MemberCandidate::id`]: stays as long as the member does.
     pub id: usize,
     /// The operator's name for it, else its URL.
     pub name: String,
@@ -28,7 +31,7 @@ pub struct MemberState {
     /// Whether the operator listed it.
     pub is_listed: bool,
     /// How it is.
-    pub state: State,
+    pub state: ServerState,
     /// Its weight in force, in percent of its own: less while it starts slowly, or has more load than others.
     pub weight_percent: u64,
     /// What it last reported, in thousandths of the paper's unit.
@@ -55,7 +58,7 @@ pub struct MemberState {
 
 /// What is known of one member.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct TrackedMember {
     pub(super) id: usize,
     /// The operator's name for it, if it is listed.
     pub(super) listed: Option<String>,
@@ -63,32 +66,38 @@ pub(super) struct Member {
     /// Whether it has joined by itself: then it has to report.
     pub(super) joined: bool,
     /// Whence it joined.
-    pub(super) origin: Origin,
+    pub(super) origin: MessageOrigin,
     /// It said so, and is listed: it waits for its return.
     pub(super) left: bool,
     /// How it is, and what it answers when it is asked for its load.
-    pub(super) server: Server,
-    pub(super) load: Load,
+    pub(super) server: PoolServer,
+    pub(super) load: MemberLoad,
     /// When something was last heard of it.
-    pub(super) heard_ms: u64,
+    pub(super) reported_ms: u64,
     /// When it was last asked for its load, since it fell silent.
-    pub(super) asked_ms: Option<u64>,
+    pub(super) queried_ms: Option<u64>,
     pub(super) dispatched: Arc<AtomicU64>,
 }
 
-impl Member {
-    pub(super) fn new(id: usize, joiner: Joiner, joined: bool, server: Server, now: Moment) -> Member {
-        Member {
+impl TrackedMember {
+    pub(super) fn new(
+        id: usize,
+        joiner: Joiner,
+        joined: bool,
+        server: PoolServer,
+        now: ClockReading,
+    ) -> TrackedMember {
+        TrackedMember {
             id,
             listed: None,
             joiner,
             joined,
-            origin: Origin::default(),
+            origin: MessageOrigin::default(),
             left: false,
             server,
-            load: Load::default(),
-            heard_ms: now.now_ms,
-            asked_ms: None,
+            load: MemberLoad::default(),
+            reported_ms: now.now_ms,
+            queried_ms: None,
             dispatched: Arc::default(),
         }
     }
@@ -142,7 +151,7 @@ impl Member {
     }
 
     /// Makes it down at once where its URL is an address that it may not have (any more).
-    pub(super) fn check_address(&mut self, now: Moment, group: &Group) {
+    pub(super) fn check_address(&mut self, now: ClockReading, group: &Group) {
         let (reach, address) = (self.reach(group), self.joiner.url.address());
         if let Some((reach, address)) = reach.zip(address)
             && let Err(outside) = reach.permits(self.joiner.url.host(), address)
@@ -166,42 +175,48 @@ impl Member {
         !self.left && (self.joined || self.joiner.control.is_some() || self.load.report.is_some())
     }
 
-    pub(super) fn is_silent(&self, now: Moment, query_after_ms: u64) -> bool {
-        self.is_to_report() && now.now_ms.saturating_sub(self.heard_ms) >= query_after_ms
+    pub(super) fn is_silent(&self, now: ClockReading, query_after_ms: u64) -> bool {
+        self.is_to_report() && now.now_ms.saturating_sub(self.reported_ms) >= query_after_ms
     }
 
-    pub(super) fn state(&self, now: Moment, query_after_ms: u64) -> State {
+    pub(super) fn state(&self, now: ClockReading, query_after_ms: u64) -> ServerState {
         match self.server.state(self.joiner.weight, self.left || self.server.refuses()) {
-            State::Up if self.is_silent(now, query_after_ms) => State::Silent,
+            ServerState::Up if self.is_silent(now, query_after_ms) => ServerState::Silent,
             state => state,
         }
     }
 
     /// Something was heard of it.
-    pub(super) fn heard(&mut self, now: Moment) {
-        (self.heard_ms, self.asked_ms) = (now.now_ms, None);
+    pub(super) fn note_message(&mut self, now: ClockReading) {
+        (self.reported_ms, self.queried_ms) = (now.now_ms, None);
     }
 
     /// For views, with the load that it is thought to have, and the part of its weight that it has by that.
-    pub(super) fn view(&self, now: Moment, group: &Group, load: u64, part: Option<&Share>) -> MemberState {
+    pub(super) fn view(
+        &self,
+        now: ClockReading,
+        group: &Group,
+        load: u64,
+        part: Option<&MemberShare>,
+    ) -> MemberSnapshot {
         let starts_percent = self.server.slow_start_percent(now.now_ms);
-        let permille = part.map_or(WHOLE, |part| part.permille);
+        let permille = part.map_or(PERMILLE, |part| part.permille);
         let report = self.load.report;
         let age_ms = report.map(|report| now.now_ms.saturating_sub(report.at_ms));
         let mut cause = self.cause(now, group);
-        if permille < WHOLE {
+        if permille < PERMILLE {
             cause.push_str(&format!(", {} % of its weight", permille / 10));
         }
         if starts_percent < 100 {
             cause.push_str(&format!(", slow start {starts_percent} %"));
         }
-        MemberState {
+        MemberSnapshot {
             id: self.id,
             name: self.name().to_string(),
             joiner: self.joiner.clone(),
             is_listed: self.listed.is_some(),
             state: self.state(now, group.joining.query_after_ms),
-            weight_percent: starts_percent * permille / WHOLE,
+            weight_percent: starts_percent * permille / PERMILLE,
             reported: report.map(|report| report.load),
             age_ms,
             load,
@@ -216,16 +231,16 @@ impl Member {
     }
 
     /// By what it is judged, in words.
-    fn cause(&self, now: Moment, group: &Group) -> String {
+    fn cause(&self, now: ClockReading, group: &Group) -> String {
         if self.server.refuses() {
             return "drained by its own report".to_string();
         }
         if let Some(weighing) = group.weighing() {
             let signals = self.server.signals(now.now_ms);
-            let said = (weighing.said)(&signals);
-            return match (said, signals.age_ms) {
-                (Some(said), Some(age_ms)) => format!("{said} {} s ago", age_ms / 1_000),
-                (Some(said), None) => said,
+            let description = (weighing.describe)(&signals);
+            return match (description, signals.age_ms) {
+                (Some(description), Some(age_ms)) => format!("{description} {} s ago", age_ms / 1_000),
+                (Some(description), None) => description,
                 (None, _) => "nothing is known: median".to_string(),
             };
         }
@@ -242,23 +257,23 @@ impl Member {
 
 /// How members are looked after. Where listed ones aren't probed, it is still looked where those are that joined by themselves.
 #[derive(Clone, Debug)]
-pub(super) struct Care {
-    listed: Arc<Settings>,
-    joined: Arc<Settings>,
+pub(super) struct MemberSettings {
+    listed: Arc<PoolSettings>,
+    joined: Arc<PoolSettings>,
 }
 
-impl Care {
-    pub(super) fn of(group: &Group) -> Care {
+impl MemberSettings {
+    pub(super) fn of(group: &Group) -> MemberSettings {
         let Group { health, report, slow_start_ms, .. } = group;
-        let listed = Arc::new(Settings::of(health, report.as_ref(), *slow_start_ms));
+        let listed = Arc::new(PoolSettings::of(health, report.as_ref(), *slow_start_ms));
         let joined = match group.health.kind {
             HealthKind::None => {
                 let check = HealthCheck { kind: HealthKind::Tcp, rise: 1, ..group.health.clone() };
-                Arc::new(Settings { check: Arc::new(check), ..Settings::clone(&listed) })
+                Arc::new(PoolSettings { check: Arc::new(check), ..PoolSettings::clone(&listed) })
             }
             _ => Arc::clone(&listed),
         };
-        Care { listed, joined }
+        MemberSettings { listed, joined }
     }
 
     /// How they are probed: of one that isn't, it is only looked where it is.
@@ -271,7 +286,7 @@ impl Care {
         self.listed.report.as_ref()
     }
 
-    pub(super) fn settings(&self, is_joined: bool) -> &Arc<Settings> {
+    pub(super) fn settings(&self, is_joined: bool) -> &Arc<PoolSettings> {
         if is_joined { &self.joined } else { &self.listed }
     }
 }

@@ -3,23 +3,23 @@
 //! Facts come in with the time: messages of members, answers to probes, the operator's wishes, a reload. Orders come out by
 //! [`Members::poll`], and the choice in force by [`Members::dispatch`].
 
-mod asking;
 mod choosing;
-#[cfg(test)]
-mod following;
 mod joining;
 mod learned;
 mod load;
 mod member;
+mod queries;
 mod record;
 mod refused;
 mod routes;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 
-pub use asking::Queried;
-pub use member::{MemberState, thousandths};
-pub use refused::Refused;
+pub use member::{MemberSnapshot, thousandths};
+pub use queries::QueryResult;
+pub use refused::MemberRefusal;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -31,12 +31,12 @@ use super::dispatch::Dispatch;
 use super::joiner::Joiner;
 use super::model::{Group, GroupMember};
 use super::reach::Reach;
-use crate::net::http::{Status, Url};
+use crate::net::http::{RedirectStatus, Url};
 use crate::path::seed::Seed;
 use crate::pool::health::{self, Failure, Transition};
 use crate::pool::report::BadReport;
-use crate::pool::{HealthCheck, Reporting, Server, State};
-use member::{Care, Member};
+use crate::pool::{HealthCheck, PoolServer, Reporting, ServerState};
+use member::{MemberSettings, TrackedMember};
 
 /// Members of one group, listed ones aside.
 pub const MEMBERS_MAX: usize = 1_024;
@@ -53,7 +53,7 @@ const RENEW_MS: u64 = 500;
 
 /// A moment, by the clock that never goes back and by the wall's, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct ClockReading {
     /// Since any moment.
     pub now_ms: u64,
     /// Since 1970.
@@ -73,7 +73,7 @@ pub struct LoadInform {
 
 /// What came of a message by which members join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Joined {
+pub struct JoinResult {
     /// Members that weren't.
     pub new: usize,
     /// Those that were, and are as they now say.
@@ -82,10 +82,10 @@ pub struct Joined {
 
 /// What is to be done.
 #[derive(Clone, Debug)]
-pub enum Order {
+pub enum MemberOrder {
     /// Probe a member, and say by [`Members::take`] what came of it.
     Probe {
-        /// [`MemberState::id`].
+        /// [`MemberSnapshot::id`].
         member: usize,
         /// Where.
         url: Url,
@@ -96,7 +96,7 @@ pub enum Order {
     },
     /// Ask a member for its load: it answers by a message of its own. What came of the question itself is for [`Members::queried`].
     Query {
-        /// [`MemberState::id`].
+        /// [`MemberSnapshot::id`].
         member: usize,
         /// Where.
         url: Url,
@@ -106,8 +106,8 @@ pub enum Order {
         reach: Option<Reach>,
     },
     /// Ask a member for what it knows of its load, by the group's `report`, and give the answer to [`Members::take`].
-    Ask {
-        /// [`MemberState::id`].
+    FetchReport {
+        /// [`MemberSnapshot::id`].
         member: usize,
         /// On the host of this URL.
         url: Url,
@@ -122,17 +122,17 @@ pub enum Order {
         record: String,
     },
     /// Clients are sent on by this from now on.
-    Publish(Rules),
+    Publish(GroupRules),
 }
 
 /// All that clients of a group are sent on by.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct GroupRules {
     /// By which status.
-    pub status: Status,
+    pub status: RedirectStatus,
     /// Who is chosen.
     pub dispatch: Arc<Dispatch>,
-    /// Members' names, by [`Candidate::id`](super::Candidate::id).
+    /// Members' names, by [`MemberCandidate::id`](super::MemberCandidate::id).
     pub names: BTreeMap<usize, String>,
     /// When it is worth asking again where nobody lives, in seconds.
     pub retry_after_s: u64,
@@ -185,7 +185,7 @@ impl MemberChange {
     /// By probes; nothing where one went down for no reason that they met.
     pub(crate) fn by_probes(transition: Transition) -> Option<MemberChange> {
         match (transition.to, transition.reason) {
-            (health::State::Up, _) => Some(MemberChange::Up),
+            (health::HealthState::Up, _) => Some(MemberChange::Up),
             (_, reason) => reason.map(MemberChange::Down),
         }
     }
@@ -195,9 +195,9 @@ impl MemberChange {
 #[derive(Clone, Debug)]
 pub struct Members {
     group: Group,
-    care: Care,
+    care: MemberSettings,
     seed: Seed,
-    members: BTreeMap<usize, Member>,
+    members: BTreeMap<usize, TrackedMember>,
     by_url: BTreeMap<Url, usize>,
     next_id: usize,
     /// Whom the operator has drained, by name or URL: so they are as well when they come again.
@@ -212,10 +212,10 @@ pub struct Members {
 
 impl Members {
     /// Those that are listed, and those that had joined by the record of the last time.
-    pub fn new(now: Moment, group: &Group, seed: Seed, record: Option<&str>) -> Members {
+    pub fn new(now: ClockReading, group: &Group, seed: Seed, record: Option<&str>) -> Members {
         let mut members = Members {
             group: group.clone(),
-            care: Care::of(group),
+            care: MemberSettings::of(group),
             seed,
             members: BTreeMap::new(),
             by_url: BTreeMap::new(),
@@ -233,10 +233,10 @@ impl Members {
     }
 
     /// Goes on with what the file now says.
-    pub fn reload(&mut self, now: Moment, group: &Group) {
+    pub fn reload(&mut self, now: ClockReading, group: &Group) {
         self.absorb(now);
         self.group = group.clone();
-        self.care = Care::of(group);
+        self.care = MemberSettings::of(group);
         self.list(now, true);
         for member in self.members.values_mut() {
             let settings = self.care.settings(member.listed.is_none());
@@ -247,7 +247,7 @@ impl Members {
     }
 
     /// Members that the file lists come; those that it no longer lists go, unless they had joined.
-    fn list(&mut self, now: Moment, is_new: bool) {
+    fn list(&mut self, now: ClockReading, is_new: bool) {
         let listed: BTreeSet<&Url> = self.group.members.iter().map(|member| &member.url).collect();
         for member in self.members.values_mut().filter(|member| !listed.contains(&member.joiner.url)) {
             member.listed = None;
@@ -265,7 +265,7 @@ impl Members {
         self.by_url.retain(|_, id| self.members.contains_key(id));
     }
 
-    fn remember(&mut self, now: Moment, one: record::Remembered) {
+    fn remember(&mut self, now: ClockReading, one: record::MemberRecord) {
         let id = match self.by_url.get(&one.joiner.url) {
             Some(id) => *id,
             None if one.joined && self.joined_count() < MEMBERS_MAX => {
@@ -291,12 +291,18 @@ impl Members {
     }
 
     /// Adds a member that the operator lists, or that joins, and gives its number. One that `is_new` came to a group that was at work.
-    fn add(&mut self, now: Moment, joiner: Joiner, listed: Option<&GroupMember>, is_new: bool) -> usize {
+    fn add(
+        &mut self,
+        now: ClockReading,
+        joiner: Joiner,
+        listed: Option<&GroupMember>,
+        is_new: bool,
+    ) -> usize {
         let id = self.next_id;
         self.next_id += 1;
         let settings = self.care.settings(listed.is_none());
-        let server = Server::new(settings, seed_of(self.seed, id), now.now_ms, is_new);
-        let mut member = Member::new(id, joiner, listed.is_none(), server, now);
+        let server = PoolServer::new(settings, seed_of(self.seed, id), now.now_ms, is_new);
+        let mut member = TrackedMember::new(id, joiner, listed.is_none(), server, now);
         if let Some(listed) = listed {
             member.list(listed);
         }
@@ -316,22 +322,27 @@ impl Members {
     ///
     /// # Errors
     /// Why it doesn't count.
-    pub fn inform(&mut self, now: Moment, from: Option<IpAddr>, report: &LoadInform) -> Result<(), Refused> {
-        let load = in_thousandths(report.load).ok_or(Refused::Load)?;
+    pub fn inform(
+        &mut self,
+        now: ClockReading,
+        from: Option<IpAddr>,
+        report: &LoadInform,
+    ) -> Result<(), MemberRefusal> {
+        let load = in_thousandths(report.load).ok_or(MemberRefusal::Load)?;
         let id = self.reporter(from, report.url.as_ref())?;
         self.absorb(now);
         let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
         if let Some(stamp_ms) = report.stamp_ms {
             if stamp_ms > now.unix_ms.saturating_add(AHEAD_MAX_MS) {
-                return Err(Refused::Ahead);
+                return Err(MemberRefusal::Ahead);
             }
             if member.load.stamp_ms.is_some_and(|last_ms| stamp_ms <= last_ms) {
-                return Err(Refused::Stale);
+                return Err(MemberRefusal::Stale);
             }
         }
         let was_silent = member.is_silent(now, self.group.joining.query_after_ms);
         member.load.report(now, load, report.stamp_ms);
-        member.heard(now);
+        member.note_message(now);
         self.is_to_save |= was_silent;
         self.learn(now, id, load);
         // A choice among many takes a while to be made.
@@ -344,31 +355,31 @@ impl Members {
     ///
     /// # Errors
     /// If it is nobody's, or could be of several.
-    pub fn reporter(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<usize, Refused> {
+    pub fn reporter(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<usize, MemberRefusal> {
         if let Some(url) = url {
             let found = self.by_url.get(url).and_then(|id| self.members.get(id));
             let found = found.filter(|member| !member.left).map(|member| member.id);
-            return found.ok_or_else(|| Refused::Unknown(url.to_string()));
+            return found.ok_or_else(|| MemberRefusal::Unknown(url.to_string()));
         }
         let from = from.map(|from| from.to_canonical());
         let here = || self.members.values().filter(|member| from.is_some() && !member.left);
-        let own = |member: &&Member| {
+        let own = |member: &&TrackedMember| {
             let own = member.joiner.url.host().parse::<IpAddr>().ok();
             own.map(|own| own.to_canonical()) == from
         };
         // One member may have let others join: whose own address it is goes before who came from there.
-        let mut found: Vec<&Member> = here().filter(own).collect();
+        let mut found: Vec<&TrackedMember> = here().filter(own).collect();
         if found.is_empty() {
-            let came_from = |member: &&Member| member.origin.from.map(|at| at.to_canonical()) == from;
+            let came_from = |member: &&TrackedMember| member.origin.from.map(|at| at.to_canonical()) == from;
             found = here().filter(came_from).collect();
         }
         let mut found = found.into_iter();
         match (found.next(), found.next()) {
             (Some(member), None) => Ok(member.id),
-            (Some(_), Some(_)) => Err(Refused::Several),
-            (None, _) => {
-                Err(Refused::Unknown(from.map_or_else(|| "nobody".to_string(), |from| from.to_string())))
-            }
+            (Some(_), Some(_)) => Err(MemberRefusal::Several),
+            (None, _) => Err(MemberRefusal::Unknown(
+                from.map_or_else(|| "nobody".to_string(), |from| from.to_string()),
+            )),
         }
     }
 
@@ -376,14 +387,14 @@ impl Members {
     ///
     /// # Errors
     /// If it is nobody's, or could be of several.
-    pub fn reporter_url(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<&Url, Refused> {
+    pub fn reporter_url(&self, from: Option<IpAddr>, url: Option<&Url>) -> Result<&Url, MemberRefusal> {
         let id = self.reporter(from, url)?;
         let member = self.members.get(&id).map(|member| &member.joiner.url);
-        member.ok_or_else(|| Refused::Unknown(String::new()))
+        member.ok_or_else(|| MemberRefusal::Unknown(String::new()))
     }
 
     /// These were drained by the operator before: those that are here are so now, and others when they come.
-    pub fn keep_drained(&mut self, now: Moment, names: BTreeSet<String>) {
+    pub fn keep_drained(&mut self, now: ClockReading, names: BTreeSet<String>) {
         for name in &names {
             self.drain(now, name, true);
         }
@@ -391,7 +402,7 @@ impl Members {
     }
 
     /// The operator wants no more requests to go to a member, or wants it again. `false` where there is none of this name or URL.
-    pub fn drain(&mut self, now: Moment, name: &str, is_drained: bool) -> bool {
+    pub fn drain(&mut self, now: ClockReading, name: &str, is_drained: bool) -> bool {
         let Some(member) = self.members.values_mut().find(|member| member.is_called(name)) else {
             return false;
         };
@@ -401,7 +412,7 @@ impl Members {
         }
         if member.server.drain(is_drained) {
             let name = member.name().to_string();
-            self.tell(name, if is_drained { MemberChange::Drained } else { MemberChange::Undrained });
+            self.push_event(name, if is_drained { MemberChange::Drained } else { MemberChange::Undrained });
             self.changed(now);
         }
         true
@@ -420,14 +431,14 @@ impl Members {
 
     /// The names of all of them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.members.values().map(Member::name)
+        self.members.values().map(TrackedMember::name)
     }
 
     /// Whether there is none, or one works. A group that waits for members to join is ready for them.
-    pub fn are_serving(&self, now: Moment) -> bool {
+    pub fn are_serving(&self, now: ClockReading) -> bool {
         let query_after_ms = self.group.joining.query_after_ms;
         let mut members = self.members.values();
-        self.members.is_empty() || members.any(|member| member.state(now, query_after_ms) == State::Up)
+        self.members.is_empty() || members.any(|member| member.state(now, query_after_ms) == ServerState::Up)
     }
 
     /// Whether it is known of every member that takes part whether it works.
@@ -436,19 +447,19 @@ impl Members {
     }
 
     /// What has to be done now.
-    pub fn poll(&mut self, now: Moment) -> Vec<Order> {
+    pub fn poll(&mut self, now: ClockReading) -> Vec<MemberOrder> {
         let mut orders = Vec::new();
         self.mind_the_silent(now, &mut orders);
         self.look_after(now, &mut orders);
         if core::mem::take(&mut self.is_to_save) {
-            orders.push(Order::Save { record: self.record() });
+            orders.push(MemberOrder::Save { record: self.record() });
         }
         if self.publish_at_ms <= now.now_ms {
             self.publish_at_ms = match self.is_renewed(now) {
                 true => now.now_ms.saturating_add(RENEW_MS),
                 false => u64::MAX,
             };
-            orders.push(Order::Publish(self.rules(now)));
+            orders.push(MemberOrder::Publish(self.rules(now)));
         }
         orders
     }
@@ -458,9 +469,9 @@ impl Members {
         core::mem::take(&mut self.events)
     }
 
-    fn rules(&mut self, now: Moment) -> Rules {
+    fn rules(&mut self, now: ClockReading) -> GroupRules {
         let names = self.members.iter().map(|(id, member)| (*id, member.name().to_string()));
-        Rules {
+        GroupRules {
             status: self.group.status,
             names: names.collect(),
             dispatch: self.dispatch(now),
@@ -468,10 +479,10 @@ impl Members {
         }
     }
 
-    fn mind_the_silent(&mut self, now: Moment, orders: &mut Vec<Order>) {
+    fn mind_the_silent(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
         let joining = self.group.joining;
-        let gone = |member: &&Member| {
-            member.joined && now.now_ms.saturating_sub(member.heard_ms) >= joining.remove_after_ms
+        let gone = |member: &&TrackedMember| {
+            member.joined && now.now_ms.saturating_sub(member.reported_ms) >= joining.remove_after_ms
         };
         let gone: Vec<(usize, bool)> =
             self.members.values().filter(gone).map(|member| (member.id, member.listed.is_some())).collect();
@@ -479,26 +490,26 @@ impl Members {
             match self.members.get_mut(&id).filter(|_| is_listed) {
                 // The operator lists it: it goes on as a server that doesn't report.
                 Some(member) => {
-                    (member.joined, member.heard_ms, member.load.report) = (false, now.now_ms, None);
+                    (member.joined, member.reported_ms, member.load.report) = (false, now.now_ms, None);
                 }
                 None => self.let_go(id, MemberChange::Removed),
             }
             self.changed(now);
         }
-        let mut told = Vec::new();
+        let mut newly_silent = Vec::new();
         for member in self.members.values_mut().filter(|member| member.is_silent(now, joining.query_after_ms))
         {
-            if member.asked_ms.is_none() {
-                told.push(member.name().to_string());
+            if member.queried_ms.is_none() {
+                newly_silent.push(member.name().to_string());
             }
-            if member.asked_ms.is_none_or(|at_ms| now.now_ms.saturating_sub(at_ms) >= joining.report_ms) {
-                member.asked_ms = Some(now.now_ms);
+            if member.queried_ms.is_none_or(|at_ms| now.now_ms.saturating_sub(at_ms) >= joining.report_ms) {
+                member.queried_ms = Some(now.now_ms);
                 let (url, reach) = (member.control().clone(), member.control_reach(&self.group));
                 let is_named = member.joiner.control.is_some();
-                orders.push(Order::Query { member: member.id, url, is_named, reach });
+                orders.push(MemberOrder::Query { member: member.id, url, is_named, reach });
             }
         }
-        told.into_iter().for_each(|name| self.tell(name, MemberChange::Silent));
+        newly_silent.into_iter().for_each(|name| self.push_event(name, MemberChange::Silent));
     }
 
     /// When [`Members::poll`] has something to do, in milliseconds.
@@ -507,16 +518,16 @@ impl Members {
             return 0;
         }
         let joining = self.group.joining;
-        let of = |member: &Member| {
+        let of = |member: &TrackedMember| {
             let removal = if member.joined {
-                member.heard_ms.saturating_add(joining.remove_after_ms)
+                member.reported_ms.saturating_add(joining.remove_after_ms)
             } else {
                 u64::MAX
             };
-            let question = match member.asked_ms {
+            let question = match member.queried_ms {
                 _ if !member.is_to_report() => u64::MAX,
-                None => member.heard_ms.saturating_add(joining.query_after_ms),
-                Some(asked_ms) => asked_ms.saturating_add(joining.report_ms),
+                None => member.reported_ms.saturating_add(joining.query_after_ms),
+                Some(queried_ms) => queried_ms.saturating_add(joining.report_ms),
             };
             let server = if member.left { u64::MAX } else { member.server.next_at() };
             removal.min(question).min(server)
@@ -524,20 +535,20 @@ impl Members {
         self.members.values().map(of).min().unwrap_or(u64::MAX).min(self.publish_at_ms)
     }
 
-    fn changed(&mut self, now: Moment) {
+    fn changed(&mut self, now: ClockReading) {
         self.is_to_save = true;
         self.publish_at_ms = self.publish_at_ms.min(now.now_ms);
     }
 
-    fn tell(&mut self, member: String, what: MemberChange) {
+    fn push_event(&mut self, member: String, what: MemberChange) {
         self.events.push((member, MemberEvent::Changed(what)));
     }
 
     /// Each member, in the order in which they came.
-    pub fn snapshot(&self, now: Moment) -> Vec<MemberState> {
+    pub fn snapshot(&self, now: ClockReading) -> Vec<MemberSnapshot> {
         let median = self.median(now);
         let parts = self.parts(now);
-        let view = |member: &Member| {
+        let view = |member: &TrackedMember| {
             member.view(now, &self.group, self.load_of(now, member, median), parts.get(&member.id))
         };
         self.members.values().map(view).collect()

@@ -7,26 +7,26 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::Joiner;
-use super::member::Member;
-use crate::farm::group::reach::Origin;
+use super::member::TrackedMember;
+use crate::farm::group::reach::MessageOrigin;
 
 /// The first line, with the version of what follows.
 const FIRST: &str = "evener group members 1";
 
 /// What a line says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Remembered {
+pub(super) struct MemberRecord {
     pub(super) joiner: Joiner,
     pub(super) joined: bool,
     pub(super) drained: bool,
     pub(super) left: bool,
     pub(super) was_up: bool,
     pub(super) stamp_ms: Option<u64>,
-    pub(super) origin: Origin,
+    pub(super) origin: MessageOrigin,
 }
 
 /// Writes all that is to be remembered.
-pub(super) fn write<'a>(members: impl Iterator<Item = &'a Member>) -> String {
+pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> String {
     let mut text = format!("{FIRST}\n");
     for member in members {
         text.push_str(&format!("{}", member.joiner));
@@ -55,7 +55,7 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a Member>) -> String {
 }
 
 /// Reads it again. A line that says nothing, since it was damaged, is left out, and a text of another version altogether.
-pub(super) fn read(text: &str) -> Vec<Remembered> {
+pub(super) fn read(text: &str) -> Vec<MemberRecord> {
     let mut lines = text.lines();
     if lines.next() != Some(FIRST) {
         return Vec::new();
@@ -63,19 +63,19 @@ pub(super) fn read(text: &str) -> Vec<Remembered> {
     lines.filter_map(line).collect()
 }
 
-fn line(line: &str) -> Option<Remembered> {
+fn line(line: &str) -> Option<MemberRecord> {
     let (ours, its): (Vec<&str>, Vec<&str>) =
         line.split_ascii_whitespace().partition(|word| word.starts_with('@'));
     let values = |key: &'static str| ours.iter().filter_map(move |word| word.strip_prefix(key));
     let value = |key| values(key).next();
-    Some(Remembered {
+    Some(MemberRecord {
         joiner: Joiner::parse(&its.join(" ")).ok()?,
         joined: ours.contains(&"@joined"),
         drained: ours.contains(&"@drained"),
         left: ours.contains(&"@left"),
         was_up: ours.contains(&"@up"),
         stamp_ms: value("@stamp=").and_then(|stamp| stamp.parse().ok()),
-        origin: Origin {
+        origin: MessageOrigin {
             from: value("@from=").and_then(|from| from.parse().ok()),
             hosts: values("@host=").map(String::from).collect(),
         },
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_version_and_damaged_lines_are_nobody() {
+    fn records_of_other_version_or_damaged_are_dropped() {
         assert_eq!(read("evener group members 2\nhttp://m1\n"), []);
         assert_eq!(read(""), []);
         let read = read("evener group members 1\nhttp://m1 @joined @stamp=7\n\u{0}\u{0}\nhttp://m2 @left\n");

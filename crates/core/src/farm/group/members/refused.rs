@@ -3,12 +3,12 @@
 use alloc::string::String;
 
 use super::{MEMBERS_MAX, ROUTES_MAX};
-use crate::farm::group::reach::Outside;
+use crate::farm::group::reach::ReachError;
 use crate::net::http::Url;
 
 /// Why a message of a member changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum MemberRefusal {
     /// Whoever leaves was no member.
     #[error("{0} is no member of this group")]
     NotHere(Url),
@@ -31,7 +31,7 @@ pub enum Refused {
     Own(Url),
     /// A member to which no connection may be opened.
     #[error("{0} is no place for a member: {1}")]
-    Outside(Url, Outside),
+    Outside(Url, ReachError),
     /// A load that can't be.
     #[error("a load is a number from 0 to {max}", max = super::LOAD_MAX)]
     Load,
@@ -45,19 +45,19 @@ pub enum Refused {
     Ahead,
 }
 
-impl Refused {
+impl MemberRefusal {
     /// The status by which it is answered.
     pub fn status(&self) -> u16 {
         match self {
-            Refused::Outside(..) => 403,
-            Refused::NotHere(_) => 404,
-            Refused::Unknown(_) | Refused::Several => 409,
-            Refused::Full
-            | Refused::Routes
-            | Refused::Own(_)
-            | Refused::Load
-            | Refused::Stale
-            | Refused::Ahead => 422,
+            MemberRefusal::Outside(..) => 403,
+            MemberRefusal::NotHere(_) => 404,
+            MemberRefusal::Unknown(_) | MemberRefusal::Several => 409,
+            MemberRefusal::Full
+            | MemberRefusal::Routes
+            | MemberRefusal::Own(_)
+            | MemberRefusal::Load
+            | MemberRefusal::Stale
+            | MemberRefusal::Ahead => 422,
         }
     }
 }

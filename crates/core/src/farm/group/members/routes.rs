@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::member::Member;
+use super::member::TrackedMember;
 use crate::farm::Route;
 use crate::farm::group::dispatch::RouteTo;
 use crate::farm::group::joiner::{Joiner, pattern_text};
@@ -13,7 +13,7 @@ use crate::farm::group::model::Group;
 use crate::path::content::{HostPattern, PathPattern};
 
 /// A route of members' own: hosts before paths alone, and of each the exact before those with stars, and the long before the short.
-type Order = (Reverse<Specific>, Reverse<Specific>, String, String);
+type RoutePrecedence = (Reverse<Specific>, Reverse<Specific>, String, String);
 /// Whether there is one, whether it is exact, and its length.
 type Specific = (bool, bool, usize);
 
@@ -30,8 +30,8 @@ pub(super) fn count(joiner: &Joiner) -> usize {
 /// now: the others don't have it.
 pub(super) fn all(
     group: &Group,
-    members: &[&Member],
-    place: impl Fn(&Member) -> Option<usize>,
+    members: &[&TrackedMember],
+    place: impl Fn(&TrackedMember) -> Option<usize>,
 ) -> Vec<RouteTo> {
     let named = |name: &String| {
         members.iter().find(|member| member.listed.as_ref() == Some(name)).and_then(|member| place(member))
@@ -44,7 +44,7 @@ pub(super) fn all(
             members: route.servers.iter().filter_map(named).collect(),
         })
         .collect();
-    let mut own: BTreeMap<Order, RouteTo> = BTreeMap::new();
+    let mut own: BTreeMap<RoutePrecedence, RouteTo> = BTreeMap::new();
     for member in members.iter().filter(|member| !member.left) {
         for (host, path) in pairs(&member.joiner) {
             let (host_text, path_text) = pattern_text(host, path);

@@ -4,15 +4,15 @@ use alloc::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::farm::group::{GroupMember, Origin, Wanted, example};
+use crate::farm::group::{DispatchRequest, GroupMember, MessageOrigin, example};
 use crate::pool::HealthKind;
 use crate::pool::policy::{Consumer, Policy, by_name};
-use crate::pool::{Fact, State};
+use crate::pool::{Fact, ServerState};
 
 const SECOND: u64 = 1_000;
 
-fn at(seconds: u64) -> Moment {
-    Moment { now_ms: seconds * SECOND, unix_ms: 1_800_000_000_000 + seconds * SECOND }
+fn at(seconds: u64) -> ClockReading {
+    ClockReading { now_ms: seconds * SECOND, unix_ms: 1_800_000_000_000 + seconds * SECOND }
 }
 
 fn url(text: &str) -> Url {
@@ -37,11 +37,11 @@ fn unprobed(listed: &[&str]) -> Members {
     Members::new(at(0), &group("least-load", listed, HealthKind::None), Seed(1, 2), None)
 }
 
-fn origin() -> Origin {
-    Origin { from: Some([192, 0, 2, 31].into()), hosts: vec![] }
+fn origin() -> MessageOrigin {
+    MessageOrigin { from: Some([192, 0, 2, 31].into()), hosts: vec![] }
 }
 
-fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<Joined, Refused> {
+fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<JoinResult, MemberRefusal> {
     let joiners: Vec<Joiner> = lines.iter().map(|line| Joiner::parse(line).unwrap()).collect();
     let joined = members.join(at(seconds), &origin(), &joiners);
     // Where nobody is probed it is looked where those are who joined.
@@ -59,37 +59,44 @@ fn inform(
     load: f64,
     stamp: Option<u64>,
     of: &str,
-) -> Result<(), Refused> {
+) -> Result<(), MemberRefusal> {
     let report = LoadInform { load, stamp_ms: stamp.map(|at_s| at(at_s).unix_ms), url: Some(url(of)) };
     members.inform(at(seconds), None, &report)
 }
 
-fn states(members: &Members, seconds: u64) -> Vec<(String, State)> {
+fn states(members: &Members, seconds: u64) -> Vec<(String, ServerState)> {
     members.snapshot(at(seconds)).into_iter().map(|member| (member.name, member.state)).collect()
 }
 
 /// Who gets a request for a target.
 fn chosen(members: &mut Members, seconds: u64, target: &str) -> Option<String> {
-    let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"www.example.com", target };
+    let wanted =
+        DispatchRequest { client: [10, 0, 0, 1].into(), method: "GET", host: b"www.example.com", target };
     let dispatch = members.dispatch(at(seconds));
     dispatch.choose(&wanted).map(|candidate| candidate.url.to_string())
 }
 
-fn queries(orders: &[Order]) -> usize {
-    orders.iter().filter(|order| matches!(order, Order::Query { .. })).count()
+fn queries(orders: &[MemberOrder]) -> usize {
+    orders.iter().filter(|order| matches!(order, MemberOrder::Query { .. })).count()
 }
 
 #[test]
-fn members_join_are_known_and_leave_all_or_none() {
+fn join_and_exit_apply_to_all_members_or_none() {
     let mut members = unprobed(&[]);
-    assert_eq!(join(&mut members, 0, &["http://m1", "http://m2 weight=2"]), Ok(Joined { new: 2, known: 0 }));
-    assert_eq!(join(&mut members, 1, &["http://m2 weight=3", "http://m3"]), Ok(Joined { new: 1, known: 1 }));
+    assert_eq!(
+        join(&mut members, 0, &["http://m1", "http://m2 weight=2"]),
+        Ok(JoinResult { new: 2, known: 0 })
+    );
+    assert_eq!(
+        join(&mut members, 1, &["http://m2 weight=3", "http://m3"]),
+        Ok(JoinResult { new: 1, known: 1 })
+    );
     assert_eq!(members.snapshot(at(1))[1].joiner.weight, 3);
     let stranger = members.leave(at(1), &[url("http://m1"), url("http://m4")]);
-    assert_eq!(stranger, Err(Refused::NotHere(url("http://m4"))));
+    assert_eq!(stranger, Err(MemberRefusal::NotHere(url("http://m4"))));
     assert_eq!(members.snapshot(at(1)).len(), 3);
     assert_eq!(members.leave(at(1), &[url("http://m1"), url("http://m1"), url("http://m3")]), Ok(()));
-    assert_eq!(states(&members, 1), [("http://m2".into(), State::Up)]);
+    assert_eq!(states(&members, 1), [("http://m2".into(), ServerState::Up)]);
 }
 
 #[test]
@@ -102,40 +109,43 @@ fn the_silent_are_asked_then_removed_and_may_return() {
     assert!(
         orders
             .iter()
-            .any(|order| matches!(order, Order::Query { url: at, .. } if *at == url("http://m1:9184")))
+            .any(|order| matches!(order, MemberOrder::Query { url: at, .. } if *at == url("http://m1:9184")))
     );
-    assert_eq!(states(&members, 45), [("http://m1".into(), State::Silent)]);
+    assert_eq!(states(&members, 45), [("http://m1".into(), ServerState::Silent)]);
     assert_eq!(queries(&members.poll(at(46))), 0);
     inform(&mut members, 47, 3.0, None, "http://m1").unwrap();
-    assert_eq!(states(&members, 47), [("http://m1".into(), State::Up)]);
+    assert_eq!(states(&members, 47), [("http://m1".into(), ServerState::Up)]);
     members.poll(at(92));
     let orders = members.poll(at(107));
     assert!(
         members.take_events().iter().any(|(_, event)| *event == MemberEvent::Changed(MemberChange::Removed))
     );
-    assert!(matches!(&orders[..], [Order::Save { .. }, Order::Publish(_)]), "{orders:?}");
+    assert!(matches!(&orders[..], [MemberOrder::Save { .. }, MemberOrder::Publish(_)]), "{orders:?}");
     let again = inform(&mut members, 108, 3.0, None, "http://m1");
-    assert_eq!(again, Err(Refused::Unknown("http://m1".into())));
-    assert_eq!(join(&mut members, 109, &["http://m1"]), Ok(Joined { new: 1, known: 0 }));
+    assert_eq!(again, Err(MemberRefusal::Unknown("http://m1".into())));
+    assert_eq!(join(&mut members, 109, &["http://m1"]), Ok(JoinResult { new: 1, known: 0 }));
 }
 
 #[test]
 fn the_listed_need_not_report_and_stay() {
     let mut members = unprobed(&["m1"]);
     assert_eq!(queries(&members.poll(at(1_000))), 0);
-    assert_eq!(states(&members, 1_000), [("m1".into(), State::Up)]);
+    assert_eq!(states(&members, 1_000), [("m1".into(), ServerState::Up)]);
     members.leave(at(1_000), &[url("http://m1.example")]).unwrap();
-    assert_eq!(states(&members, 1_000), [("m1".into(), State::Draining)]);
+    assert_eq!(states(&members, 1_000), [("m1".into(), ServerState::Draining)]);
     assert_eq!(chosen(&mut members, 1_000, "/"), None);
-    assert_eq!(join(&mut members, 1_001, &["http://m1.example weight=9"]), Ok(Joined { new: 1, known: 0 }));
+    assert_eq!(
+        join(&mut members, 1_001, &["http://m1.example weight=9"]),
+        Ok(JoinResult { new: 1, known: 0 })
+    );
     let state = &members.snapshot(at(1_001))[0];
-    assert_eq!((state.joiner.weight, state.state), (1, State::Up));
+    assert_eq!((state.joiner.weight, state.state), (1, ServerState::Up));
     members.poll(at(1_061));
-    assert_eq!(states(&members, 1_061), [("m1".into(), State::Up)]);
+    assert_eq!(states(&members, 1_061), [("m1".into(), ServerState::Up)]);
 }
 
 #[test]
-fn a_kill_and_a_start_lose_nobody() {
+fn restart_after_kill_keeps_members() {
     let settings = group("least-load", &["m1", "m2"], HealthKind::Tcp);
     let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
     join(&mut members, 0, &["http://192.0.2.31:8080/a weight=3 anonymous path=/img/* host=*.example.com"])
@@ -149,7 +159,7 @@ fn a_kill_and_a_start_lose_nobody() {
     let mut again = Members::new(at(5), &settings, Seed(1, 2), Some(&record));
     assert_eq!(states(&again, 5), states(&members, 5));
     assert_eq!(again.record(), record);
-    assert_eq!(inform(&mut again, 6, 1.0, Some(2), "http://192.0.2.31:8080/a"), Err(Refused::Stale));
+    assert_eq!(inform(&mut again, 6, 1.0, Some(2), "http://192.0.2.31:8080/a"), Err(MemberRefusal::Stale));
     assert_eq!(again.leave(at(6), &[url("http://192.0.2.31:8080/a")]), Ok(()));
 }
 
@@ -158,19 +168,19 @@ fn reports_are_in_order_and_can_be() {
     let mut members = unprobed(&[]);
     join(&mut members, 0, &["http://m1", "http://m2"]).unwrap();
     for load in [f64::NAN, f64::INFINITY, -1.0, f64::from(LOAD_MAX) * 2.0] {
-        assert_eq!(inform(&mut members, 1, load, None, "http://m1"), Err(Refused::Load));
+        assert_eq!(inform(&mut members, 1, load, None, "http://m1"), Err(MemberRefusal::Load));
     }
     assert_eq!(inform(&mut members, 1, 2.5, Some(9), "http://m1"), Ok(()));
-    assert_eq!(inform(&mut members, 2, 0.0, Some(9), "http://m1"), Err(Refused::Stale));
-    assert_eq!(inform(&mut members, 2, 0.0, Some(8), "http://m1"), Err(Refused::Stale));
+    assert_eq!(inform(&mut members, 2, 0.0, Some(9), "http://m1"), Err(MemberRefusal::Stale));
+    assert_eq!(inform(&mut members, 2, 0.0, Some(8), "http://m1"), Err(MemberRefusal::Stale));
     assert_eq!(inform(&mut members, 2, 0.0, Some(9), "http://m2"), Ok(()));
-    assert_eq!(inform(&mut members, 2, 0.0, Some(400), "http://m1"), Err(Refused::Ahead));
+    assert_eq!(inform(&mut members, 2, 0.0, Some(400), "http://m1"), Err(MemberRefusal::Ahead));
     let state = &members.snapshot(at(4))[0];
     assert_eq!((state.reported, state.age_ms), (Some(2_500), Some(3_000)));
     assert_eq!(state.cause, "reported 2.5 3 s ago");
     let several = LoadInform { load: 1.0, stamp_ms: None, url: None };
     let from = Some([192, 0, 2, 31].into());
-    assert_eq!(members.inform(at(5), from, &several), Err(Refused::Several));
+    assert_eq!(members.inform(at(5), from, &several), Err(MemberRefusal::Several));
     members.leave(at(5), &[url("http://m2")]).unwrap();
     assert_eq!(members.inform(at(5), from, &several), Ok(()));
     assert_eq!(members.inform(at(5), None, &several).unwrap_err().status(), 409);
@@ -184,7 +194,7 @@ fn reports_are_in_order_and_can_be() {
 }
 
 #[test]
-fn a_member_joins_where_it_may_be_asked_and_nowhere_else() {
+fn join_is_limited_to_allowed_addresses() {
     let mut members = unprobed(&["m1"]);
     for line in [
         "http://127.0.0.1:9180 anonymous",
@@ -194,18 +204,20 @@ fn a_member_joins_where_it_may_be_asked_and_nowhere_else() {
         "http://192.0.2.31 control=http://198.51.100.1:9184",
     ] {
         let refused = join(&mut members, 0, &[line]).unwrap_err();
-        assert_eq!((matches!(refused, Refused::Outside(..)), refused.status()), (true, 403), "{line}");
+        assert_eq!((matches!(refused, MemberRefusal::Outside(..)), refused.status()), (true, 403), "{line}");
     }
     assert_eq!(members.snapshot(at(0)).len(), 1);
     assert!(join(&mut members, 0, &["http://192.0.2.31:81", "http://m1.example:81"]).is_ok());
 }
 
 #[test]
-fn a_name_is_chosen_once_it_is_known_where_it_leads_and_no_longer_than_that() {
+fn member_by_name_is_chosen_only_while_resolved() {
     let mut members = unprobed(&[]);
     let joiner = Joiner::parse("http://m1").unwrap();
     members.join(at(0), &origin(), &[joiner]).unwrap();
-    assert!(members.poll(at(0)).iter().any(|order| matches!(order, Order::Probe { reach: Some(_), .. })));
+    assert!(
+        members.poll(at(0)).iter().any(|order| matches!(order, MemberOrder::Probe { reach: Some(_), .. }))
+    );
     assert_eq!(chosen(&mut members, 0, "/"), None, "nobody knows yet");
     members.take(at(1), 0, Fact::Probed(Err(Failure::NotProbed("no answer of a name server".into()))));
     assert_eq!(chosen(&mut members, 1, "/"), None, "nor now");
@@ -215,11 +227,11 @@ fn a_name_is_chosen_once_it_is_known_where_it_leads_and_no_longer_than_that() {
     assert_eq!(chosen(&mut members, 4, "/").as_deref(), Some("http://m1"));
     members.take(at(6), 0, Fact::Probed(Err(Failure::Forbidden("127.0.0.1 is a loopback address".into()))));
     assert_eq!(chosen(&mut members, 6, "/"), None);
-    assert_eq!(states(&members, 6), [("http://m1".into(), State::Down)]);
+    assert_eq!(states(&members, 6), [("http://m1".into(), ServerState::Down)]);
 }
 
 #[test]
-fn a_reload_takes_those_out_that_it_no_longer_allows() {
+fn reload_removes_members_no_longer_allowed() {
     let mut members = unprobed(&[]);
     join(&mut members, 0, &["http://192.0.2.31:81"]).unwrap();
     assert!(chosen(&mut members, 0, "/").is_some());
@@ -234,7 +246,8 @@ fn a_report_never_stands_for_a_probe() {
     let settings = group("least-load", &[], HealthKind::Tcp);
     let mut members = Members::new(at(0), &settings, Seed(1, 2), None);
     join(&mut members, 0, &["http://192.0.2.31:1", "http://192.0.2.31:2"]).unwrap();
-    let probes = members.poll(at(0)).iter().filter(|order| matches!(order, Order::Probe { .. })).count();
+    let probes =
+        members.poll(at(0)).iter().filter(|order| matches!(order, MemberOrder::Probe { .. })).count();
     assert_eq!(probes, 2);
     assert!(chosen(&mut members, 0, "/").is_some(), "nobody knows yet");
     members.take(at(1), 0, Fact::Probed(Err(Failure::Refused)));
@@ -263,7 +276,7 @@ fn loads_are_read_as_the_paper_has_them() {
 }
 
 #[test]
-fn what_some_members_have_alone_is_asked_of_them_alone() {
+fn routed_request_goes_only_to_route_members() {
     let mut members = unprobed(&["m1"]);
     join(&mut members, 0, &["http://m2 path=/img/*", "http://m3 path=/img/a/* host=img.example.com"])
         .unwrap();
@@ -277,26 +290,26 @@ fn what_some_members_have_alone_is_asked_of_them_alone() {
 }
 
 #[test]
-fn what_cannot_join_does_not() {
+fn invalid_joiner_is_refused() {
     let mut members = unprobed(&[]);
     let own = join(&mut members, 0, &["http://m1", "http://192.0.2.120/x"]);
-    assert_eq!(own, Err(Refused::Own(url("http://192.0.2.120/x"))));
+    assert_eq!(own, Err(MemberRefusal::Own(url("http://192.0.2.120/x"))));
     assert_eq!(members.snapshot(at(0)).len(), 0);
     let lines: Vec<String> = (0..=MEMBERS_MAX).map(|number| format!("http://m{number}")).collect();
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    assert_eq!(join(&mut members, 0, &lines), Err(Refused::Full));
-    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(Joined { new: MEMBERS_MAX, known: 0 }));
-    assert_eq!(join(&mut members, 0, &lines[..1]), Err(Refused::Full));
-    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(Joined { new: 0, known: MEMBERS_MAX }));
+    assert_eq!(join(&mut members, 0, &lines), Err(MemberRefusal::Full));
+    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(JoinResult { new: MEMBERS_MAX, known: 0 }));
+    assert_eq!(join(&mut members, 0, &lines[..1]), Err(MemberRefusal::Full));
+    assert_eq!(join(&mut members, 0, &lines[1..]), Ok(JoinResult { new: 0, known: MEMBERS_MAX }));
     let paths: String = (0..16).map(|number| format!(" path=/{number} host=h{number}")).collect();
     let many: Vec<String> = (1..18).map(|number| format!("http://m{number}{paths}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(join(&mut members, 0, &many), Err(Refused::Routes));
-    assert_eq!(join(&mut members, 0, &many[1..]), Ok(Joined { new: 0, known: 16 }));
+    assert_eq!(join(&mut members, 0, &many), Err(MemberRefusal::Routes));
+    assert_eq!(join(&mut members, 0, &many[1..]), Ok(JoinResult { new: 0, known: 16 }));
 }
 
 #[test]
-fn who_comes_back_starts_slowly() {
+fn returning_member_starts_slowly() {
     let mut settings = group("round-robin", &["m1", "m2"], HealthKind::Tcp);
     settings.slow_start_ms = 100_000;
     let record = "evener group members 1\nhttp://m1.example @up\n";
@@ -304,7 +317,7 @@ fn who_comes_back_starts_slowly() {
     members.take(at(10), 1, Fact::Probed(Ok(1)));
     let shares = |members: &mut Members, seconds| {
         let dispatch = members.dispatch(at(seconds));
-        let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
+        let wanted = DispatchRequest { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
         let of = |_| dispatch.choose(&wanted).is_some_and(|candidate| candidate.id == 1);
         (0..300).filter(|at| of(*at)).count()
     };
@@ -315,14 +328,14 @@ fn who_comes_back_starts_slowly() {
 }
 
 #[test]
-fn a_reload_keeps_who_joined_and_what_is_known() {
+fn reload_keeps_joined_members_and_their_state() {
     let mut members = unprobed(&["m1", "m2"]);
     join(&mut members, 0, &["http://m3", "http://m2.example"]).unwrap();
     members.drain(at(0), "m1", true);
     members.reload(at(1), &group("round-robin", &["m1", "m4"], HealthKind::None));
     let names: Vec<String> = states(&members, 1).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["m1", "http://m2.example", "http://m3", "m4"]);
-    assert_eq!(states(&members, 1)[0].1, State::Draining);
+    assert_eq!(states(&members, 1)[0].1, ServerState::Draining);
 }
 
 #[derive(Clone, Debug)]
@@ -354,7 +367,7 @@ fn policies() -> impl Strategy<Value = &'static Policy> {
 
 proptest! {
     #[test]
-    fn only_those_who_work_and_are_wanted_are_chosen_and_the_record_is_whole(facts in facts(), policy in policies()) {
+    fn only_healthy_undrained_members_are_chosen_and_record_is_complete(facts in facts(), policy in policies()) {
         let settings = group(policy.name, &["m1"], HealthKind::Tcp);
         let mut members = Members::new(at(0), &settings, Seed(3, 4), None);
         let mut now = 0;
@@ -372,10 +385,10 @@ proptest! {
             prop_assert!(members.poll_timeout() > at(now).now_ms, "it would be asked again at once");
             let states = members.snapshot(at(now));
             prop_assert!(states.iter().any(|member| member.is_listed) && states.len() <= 6);
-            let up = states.iter().any(|member| matches!(member.state, State::Up | State::Silent));
+            let up = states.iter().any(|member| matches!(member.state, ServerState::Up | ServerState::Silent));
             if let Some(one) = chosen(&mut members, now, "/") {
                 let state = states.iter().find(|member| member.joiner.url.as_str() == one).unwrap().state;
-                prop_assert!(state != State::Draining && (!up || state != State::Down), "{one} is {state:?}");
+                prop_assert!(state != ServerState::Draining && (!up || state != ServerState::Down), "{one} is {state:?}");
             } else {
                 prop_assert!(!up);
             }
@@ -386,20 +399,22 @@ proptest! {
 }
 
 #[test]
-fn a_drained_member_is_drained_when_it_comes_again_until_its_operator_wants_it() {
+fn drained_member_stays_drained_after_rejoin() {
     let mut members = unprobed(&[]);
     members.keep_drained(at(0), BTreeSet::from(["http://m2".into()]));
     join(&mut members, 0, &["http://m1", "http://m2"]).unwrap();
     let states =
         |members: &Members| states(members, 1).into_iter().map(|(_, state)| state).collect::<Vec<_>>();
-    assert_eq!(states(&members), [State::Up, State::Draining]);
+    assert_eq!(states(&members), [ServerState::Up, ServerState::Draining]);
     assert!(members.drain(at(1), "http://m1", true) && members.drain(at(1), "HTTP://m2/", false));
     members.leave(at(1), &[url("http://m1"), url("http://m2")]).unwrap();
     join(&mut members, 1, &["http://m1", "http://m2"]).unwrap();
-    assert_eq!(states(&members), [State::Draining, State::Up]);
+    assert_eq!(states(&members), [ServerState::Draining, ServerState::Up]);
     let mut again =
         Members::new(at(1), &group("least-load", &[], HealthKind::None), Seed(1, 2), Some(&members.record()));
     again.leave(at(1), &[url("http://m1")]).unwrap();
     join(&mut again, 1, &["http://m1"]).unwrap();
-    assert!(again.snapshot(at(1)).iter().any(|one| one.name == "http://m1" && one.state == State::Draining));
+    assert!(
+        again.snapshot(at(1)).iter().any(|one| one.name == "http://m1" && one.state == ServerState::Draining)
+    );
 }

@@ -13,7 +13,7 @@ fn routed(method: Method) -> Service {
 #[test]
 fn servers_behind_routers_are_where_the_routes_say() {
     for method in [Method::Nat, Method::Tunnel] {
-        let reached = |hops: &[(u8, ServerRoute)]| Surroundings {
+        let reached = |hops: &[(u8, ServerRoute)]| LocalNetwork {
             hops: hops.iter().map(|(host, hop)| (own_address(*host), *hop)).collect(),
             ..around()
         };
@@ -27,20 +27,20 @@ fn servers_behind_routers_are_where_the_routes_say() {
         assert_eq!((member(&membership, 1).mac, member(&membership, 1).hop), (None, None));
 
         let second = reached(&[(11, hop(0xfe, 1_280)), (12, hop(12, 1_500))]);
-        let found = Event::Joined { server: "web12".into(), place: place(12) };
+        let found = MembershipEvent::Joined { server: "web12".into(), place: place(12) };
         assert_eq!(events(membership.surroundings(second, 1)), [found]);
         assert_eq!(member(&membership, 0).hop, Some(hop(0xfe, 1_280)));
 
         let third = reached(&[(11, hop(0xfd, 1_280))]);
-        let moved = Event::Rerouted { server: "web11".into(), from: place(0xfe), to: place(0xfd) };
+        let moved = MembershipEvent::Rerouted { server: "web11".into(), from: place(0xfe), to: place(0xfd) };
         assert_eq!(events(membership.surroundings(third, 2)), [moved]);
         assert_eq!(member(&membership, 1).mac, Some(mac(12)), "unresolved for a while");
 
         // Whoever answers for its address on the link means nothing.
-        let stray = Answer { place: place(9), address: own_address(12) };
+        let stray = NeighbourReply { place: place(9), address: own_address(12) };
         assert_eq!(membership.answer(3, stray), []);
         for at in 0..10 {
-            assert_eq!(membership.round(4 + at * 10_000), Round::default());
+            assert_eq!(membership.round(4 + at * 10_000), DiscoveryRound::default());
         }
         assert!(membership.members("web").iter().all(|member| !member.draining));
         assert_eq!(member(&membership, 1).mac, Some(mac(12)));
@@ -52,7 +52,7 @@ fn a_routed_server_that_is_this_host_has_no_way() {
     let here = Server { address: DIRECTOR, ..listed(2) };
     let service = Service { servers: vec![here], ..routed(Method::Tunnel) };
     let hops = [(DIRECTOR, hop(2, 1_500))].into();
-    let membership = Membership::new(&[service], Surroundings { hops, ..around() }, 0);
+    let membership = Membership::new(&[service], LocalNetwork { hops, ..around() }, 0);
     let member = &membership.members("web")[0];
     assert_eq!((member.local, member.mac, member.hop), (true, None, None));
 }
@@ -60,10 +60,10 @@ fn a_routed_server_that_is_this_host_has_no_way() {
 #[test]
 fn a_change_of_method_finds_servers_anew() {
     let hops: BTreeMap<IpAddr, ServerRoute> = [(own_address(11), hop(0xfe, 1_500))].into();
-    let mut membership = Membership::new(&[routed(Method::Nat)], Surroundings { hops, ..around() }, 0);
+    let mut membership = Membership::new(&[routed(Method::Nat)], LocalNetwork { hops, ..around() }, 0);
     membership.reconfigure(&[routed(Method::L2)], 1);
     assert_eq!(membership.members("web")[0].mac, None);
-    assert_eq!(membership.round(1).asks, [own_address(11), own_address(12)]);
+    assert_eq!(membership.round(1).requests, [own_address(11), own_address(12)]);
     membership.reconfigure(&[routed(Method::Tunnel)], 2);
     assert_eq!(membership.members("web")[0].mac, Some(mac(0xfe)));
 }
@@ -72,7 +72,8 @@ fn a_change_of_method_finds_servers_anew() {
 fn a_restart_knows_the_ways_that_packets_take() {
     let mut membership = Membership::new(&[routed(Method::Nat)], around(), 0);
     let hop = hop(0xfe, 1_400);
-    let known = Known { service: "web".into(), server: "web11".into(), place: hop.place, hop: Some(hop) };
+    let known =
+        RestoredServer { service: "web".into(), server: "web11".into(), place: hop.place, hop: Some(hop) };
     membership.resume(&known, 0);
     assert_eq!(membership.members("web")[0].hop, Some(hop), "even by a router");
     assert_eq!(events(membership.surroundings(around(), 1)), []);

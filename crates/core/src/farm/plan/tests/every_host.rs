@@ -1,7 +1,7 @@
 //! Every host a director: this one is called `a`, the others are on its link, or behind a router.
 
 use super::*;
-use crate::path::mark::Passed;
+use crate::path::mark::ForwardCount;
 
 fn address(name: &str) -> IpAddr {
     [192, 0, 2, *name.as_bytes().last().unwrap()].into()
@@ -25,7 +25,7 @@ fn web(method: Method) -> farm::Service {
 }
 
 fn host(name: &str, on_link: bool) -> MemberState {
-    let place = Place { mac: mac(name), ifindex: ETH };
+    let place = LinkAddress { mac: mac(name), ifindex: ETH };
     let own = address("a");
     change(up(name), |m| {
         m.member.address = Some(address(name));
@@ -69,7 +69,7 @@ fn letters(text: &str) -> BTreeSet<char> {
 }
 
 #[test]
-fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
+fn on_link_hosts_are_reached_directly_and_others_by_tunnel() {
     let members = vec![host("a", true), host("b", true), host("c", false)];
     let plan = plan_service(&web(Method::L2), members.clone());
     let way = |name: char| {
@@ -84,13 +84,13 @@ fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
     };
     assert_eq!(way('b'), Forwarding::Link);
     assert_eq!(way('c'), tunnel(Encapsulation::Ipip, "c", None));
-    assert_eq!(way('B'), tunnel(Encapsulation::Gue, "b", Some(Passed::Twice)));
-    assert_eq!(way('C'), tunnel(Encapsulation::Gue, "c", Some(Passed::Twice)));
+    assert_eq!(way('B'), tunnel(Encapsulation::Gue, "b", Some(ForwardCount::Twice)));
+    assert_eq!(way('C'), tunnel(Encapsulation::Gue, "c", Some(ForwardCount::Twice)));
     assert_eq!(plan.tables.servers.len(), 5, "nobody is sent to this host");
     assert_eq!(plan.tables.peers, [mac("b")].into(), "behind a router the MAC is the router's");
     let marked = farm::Service { encapsulation: Encapsulation::Gue, ..web(Method::L2) };
     let plan = plan_service(&marked, members.clone());
-    let marked = tunnel(Encapsulation::Gue, "c", Some(Passed::Once));
+    let marked = tunnel(Encapsulation::Gue, "c", Some(ForwardCount::Once));
     assert!(
         plan.tables.servers.values().any(|server| server.forwarding == marked),
         "GUE has room for a mark"
@@ -102,7 +102,7 @@ fn hosts_on_the_link_are_reached_by_it_and_others_by_tunnel() {
 }
 
 #[test]
-fn only_what_this_host_owns_is_announced_and_it_has_a_slot_of_its_own() {
+fn only_owned_addresses_are_announced_and_own_slot_exists() {
     let service = web(Method::L2);
     let state = ServiceState { service: &service, members: link("ab") };
     let owned: BTreeSet<IpAddr> = ["192.0.2.101".parse().unwrap()].into();
@@ -128,11 +128,11 @@ fn chances(plan: &Plan) -> (BTreeSet<(char, char)>, BTreeSet<char>) {
 }
 
 #[test]
-fn a_second_chance_is_with_whom_the_ring_names_or_named() {
+fn second_chance_goes_to_current_or_previous_ring_entry() {
     let mut draining = link("abc");
     draining[2].admin_draining = true;
     let mut silent = link("abc");
-    silent[2].health.state = health::State::Down;
+    silent[2].health.state = health::HealthState::Down;
     (silent[2].member.hop, silent[2].member.mac) = (None, None);
     let states = [link("abc"), draining.clone(), draining, silent.clone(), link("abc"), link("ab")];
     let plans = plans(&web(Method::L2), &states);
@@ -159,7 +159,7 @@ fn a_second_chance_is_with_whom_the_ring_names_or_named() {
 }
 
 #[test]
-fn a_restart_goes_on_with_the_memory_of_what_runs() {
+fn restart_continues_with_running_slots() {
     let service = web(Method::L2);
     let plans = plans(&service, &[link("abc"), link("ab")]);
     let running = plans[1].tables.clone();

@@ -7,7 +7,7 @@ fn address(last: u8) -> IpAddr {
 }
 
 fn hop() -> ServerRoute {
-    let place = Place { mac: Mac([2, 0, 0, 0, 0, 0xfe]), ifindex: ETH };
+    let place = LinkAddress { mac: Mac([2, 0, 0, 0, 0, 0xfe]), ifindex: ETH };
     ServerRoute {
         place,
         own: [192, 0, 2, 2].into(),
@@ -21,7 +21,7 @@ fn hop() -> ServerRoute {
 fn far(name: &str) -> MemberState {
     change(up(name), |m| {
         m.member.address = Some(address(*name.as_bytes().last().unwrap()));
-        m.member.source = Source::Listed;
+        m.member.source = ServerOrigin::Listed;
         (m.member.mac, m.member.hop) = (Some(hop().place.mac), Some(hop()));
     })
 }
@@ -57,7 +57,10 @@ fn nat_servers_are_reached_at_their_own_endpoints() {
     let closing: Vec<u32> = plan.tables.vips.values().map(|vip| vip.idle.closing).collect();
     assert_eq!(closing, [ticks(60_000); 2]);
     let key = VipKey { address: address(b'b'), port: 80, protocol: Protocol::Tcp };
-    assert_eq!(plan.tables.endpoints[&key], [Behind { vip: 1, server: 2 }, Behind { vip: 2, server: 2 }]);
+    assert_eq!(
+        plan.tables.endpoints[&key],
+        [ReplyOrigin { vip: 1, server: 2 }, ReplyOrigin { vip: 2, server: 2 }]
+    );
     assert_eq!(plan.tables.endpoints.len(), 2);
 }
 
@@ -74,7 +77,7 @@ fn one_endpoint_may_stand_behind_several_services() {
     ];
     let plan = plan(&states, INTERFACES, &mut Slots::default(), None).unwrap();
     let behind: Vec<_> = plan.tables.endpoints.values().cloned().collect();
-    assert_eq!(behind, [vec![Behind { vip: 1, server: 1 }, Behind { vip: 2, server: 2 }]]);
+    assert_eq!(behind, [vec![ReplyOrigin { vip: 1, server: 1 }, ReplyOrigin { vip: 2, server: 2 }]]);
     let gone = Delta::between(&plan.tables, &plan_one(vec![]).tables);
     assert_eq!(gone.endpoints_removed.len(), 1);
 }
@@ -115,7 +118,7 @@ fn tunnels_go_from_the_address_that_servers_accept() {
 }
 
 #[test]
-fn what_a_method_cannot_reach_is_left_out() {
+fn unreachable_servers_are_left_out() {
     let local = || change(far("a"), |m| (m.member.local, m.member.hop) = (true, None));
     let unresolved = || change(far("b"), |m| (m.member.mac, m.member.hop) = (None, None));
     let listed: &[(&str, Option<u16>)] = &[("a", None), ("b", None), ("c", None)];

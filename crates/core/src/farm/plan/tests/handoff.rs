@@ -1,12 +1,12 @@
 //! Services that hand connections over: routes, the rings of their servers, and who is asked.
 
 use super::*;
-use crate::path::content::{Asked, Class, Found, HostPattern, PathPattern};
-use crate::path::mark::Passed;
+use crate::path::content::{HostPattern, PathPattern, RequestClass, RequestKey, RouteMatch};
+use crate::path::mark::ForwardCount;
 
 fn near(name: &str, on_link: bool) -> MemberState {
     change(up(name), |m| {
-        let place = Place { mac: m.member.mac.unwrap(), ifindex: ETH };
+        let place = LinkAddress { mac: m.member.mac.unwrap(), ifindex: ETH };
         let own = [192, 0, 2, 2].into();
         m.member.address = Some([198, 51, 100, 9].into());
         m.member.hop = Some(ServerRoute { place, own, tunnel: own, mtu: 1_500, on_link });
@@ -46,10 +46,11 @@ fn planned(
 
 /// The slots that serve a path.
 fn serve(plan: &Plan, path: &str) -> Vec<u16> {
-    let asked = Asked { class: Class::Get, host: b"a.example", path: path.as_bytes(), method: b"GET" };
+    let asked =
+        RequestKey { class: RequestClass::Get, host: b"a.example", path: path.as_bytes(), method: b"GET" };
     match plan.tables.routes[&0].find(&asked) {
-        Found::Ring { ring, .. } => plan.tables.rings[&ring].order.clone(),
-        Found::Ask => panic!("{path} is asked"),
+        RouteMatch::Ring { ring, .. } => plan.tables.rings[&ring].order.clone(),
+        RouteMatch::Punt => panic!("{path} is asked"),
     }
 }
 
@@ -75,7 +76,7 @@ fn routes_have_rings_of_their_servers_and_equal_sets_share_one() {
 }
 
 #[test]
-fn a_route_whose_servers_fail_has_nobody_and_the_others_go_on() {
+fn route_with_failed_servers_is_empty_and_others_stay() {
     let service = web(vec![route(None, Some("/img/*"), &["b"])]);
     let plan = planned(
         &service,
@@ -88,7 +89,7 @@ fn a_route_whose_servers_fail_has_nobody_and_the_others_go_on() {
 }
 
 #[test]
-fn servers_beyond_the_link_are_reached_by_a_tunnel_and_segments_fit_into_it() {
+fn off_link_servers_use_tunnel_and_mss_fits() {
     let service = web(vec![]);
     let mss = |members: Vec<MemberState>| {
         let plan = planned(&service, members, &mut Slots::default(), None);
@@ -101,7 +102,7 @@ fn servers_beyond_the_link_are_reached_by_a_tunnel_and_segments_fit_into_it() {
 }
 
 #[test]
-fn who_is_asked_is_this_host_and_packets_kept_back_go_nowhere() {
+fn punt_slot_is_local_and_blackhole_slot_forwards_nothing() {
     let plan = planned(&web(vec![]), vec![near("a", true)], &mut Slots::default(), None);
     let handoff = plan.tables.vips.values().next().unwrap().handoff.unwrap();
     assert!(plan.tables.servers[&handoff.punt].local);
@@ -114,7 +115,7 @@ fn who_is_asked_is_this_host_and_packets_kept_back_go_nowhere() {
 }
 
 #[test]
-fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
+fn every_host_serves_punts_and_forwards_once() {
     let routes = vec![route(None, Some("/img/*"), &["a"])];
     let service = farm::Service { placement: Placement::EveryHost, policy: "overflow", ..web(routes) };
     let members = |share: u16| {
@@ -129,7 +130,7 @@ fn on_every_host_this_one_serves_and_is_asked_and_nothing_is_passed_on_twice() {
     assert!(plan.tables.servers[&vip.handoff.unwrap().punt].is_punt());
     assert!(!plan.tables.servers[&vip.handoff.unwrap().held].is_punt());
     let is_last = |server: &ServerEntry| {
-        matches!(server.forwarding, Forwarding::Tunnel { mark: Some(Passed::Twice), .. })
+        matches!(server.forwarding, Forwarding::Tunnel { mark: Some(ForwardCount::Twice), .. })
     };
     assert!(!plan.tables.servers.values().any(is_last));
     assert!(plan.tables.rings.values().all(|ring| ring.previous.is_empty()));
@@ -151,7 +152,7 @@ fn a_route_follows_its_ring() {
     let full = others.iter().map(|service| ServiceState { service, members: vec![] });
     let full: Vec<ServiceState<'_>> = [state].into_iter().chain(full).collect();
     let before = plan(&full, INTERFACES, &mut slots, None).unwrap();
-    let asked = Asked { class: Class::Get, host: b"a.example", path: b"/", method: b"GET" };
+    let asked = RequestKey { class: RequestClass::Get, host: b"a.example", path: b"/", method: b"GET" };
     let (_, ring) = before.tables.routes[&0].find_all(&asked);
     assert!(!before.tables.rings.contains_key(&ring), "there is no room");
     let alone = [ServiceState { service: &routed, members: members() }];

@@ -13,8 +13,8 @@ fn the_corpus_is_taken_in_without_harm() {
     let (mut files, mut hellos, mut accepted) = (0, 0, 0);
     for entry in fs::read_dir(corpus).unwrap() {
         let bytes = fs::read(entry.unwrap().path()).unwrap();
-        let own = Own { address: address(12), incarnation: 200, components: Components::new(&[]) };
-        let mut session = Session::new(own, address(11), 0);
+        let own = LocalNode { address: address(12), incarnation: 200, components: Components::new(&[]) };
+        let mut session = LccpSession::new(own, address(11), 0);
         let keys = keys();
         let mut rest = bytes.as_slice();
         while let Some((length, more)) = rest.split_first_chunk() {

@@ -95,51 +95,51 @@ fn state_fields(state: &TcpState) -> Fields {
 }
 
 /// What the command says, and its number.
-fn body_fields(body: &Body) -> (u32, Fields) {
+fn body_fields(body: &MessageBody) -> (u32, Fields) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.into()).unwrap();
     match body {
-        Body::Init { components } | Body::InitAck { components } => {
+        MessageBody::Init { components } | MessageBody::InitAck { components } => {
             let has = [
                 ("components.distributor", Receptor::Distributor),
                 ("components.dispatcher", Receptor::Dispatcher),
                 ("components.forwarder", Receptor::Forwarder),
                 ("components.agent", Receptor::Agent),
             ];
-            let command = if matches!(body, Body::Init { .. }) { 1 } else { 2 };
+            let command = if matches!(body, MessageBody::Init { .. }) { 1 } else { 2 };
             (command, has.map(|(name, receptor)| (name, flag(components.contains(receptor)))).into())
         }
-        Body::DispatchRequest { content, .. } => {
+        MessageBody::DispatchRequest { content, .. } => {
             let parts = [("host", content.host()), ("method", content.method()), ("path", content.path())];
             (3, parts.map(|(name, bytes)| (name, text(bytes))).into())
         }
-        Body::DispatchReply { route, server, .. } => {
+        MessageBody::DispatchReply { route, server, .. } => {
             let mut fields = chosen(*server);
             fields.insert("route", route.to_string());
             (4, fields)
         }
-        Body::Handoff { piece, .. } => {
+        MessageBody::Handoff { piece, .. } => {
             let mut fields = state_fields(piece.state());
             fields.insert("offset", piece.offset().to_string());
             fields.insert("bytes", hex(piece.bytes()));
             (5, fields)
         }
-        Body::HandoffAck { missing, .. } => (6, BTreeMap::from([("missing", missing.to_string())])),
-        Body::Forward { server, .. } => (7, chosen(*server)),
-        Body::ForwardAck { .. } => (8, Fields::new()),
-        Body::Close { .. } => (9, Fields::new()),
-        Body::Error { code, .. } => (10, BTreeMap::from([("error", (*code as u32).to_string())])),
-        Body::Release { rcv_nxt, snd_nxt, .. } => {
+        MessageBody::HandoffAck { missing, .. } => (6, BTreeMap::from([("missing", missing.to_string())])),
+        MessageBody::Forward { server, .. } => (7, chosen(*server)),
+        MessageBody::ForwardAck { .. } => (8, Fields::new()),
+        MessageBody::Close { .. } => (9, Fields::new()),
+        MessageBody::Error { code, .. } => (10, BTreeMap::from([("error", (*code as u32).to_string())])),
+        MessageBody::Release { rcv_nxt, snd_nxt, .. } => {
             let (rcv_nxt, snd_nxt) = (*rcv_nxt, *snd_nxt);
             (11, state_fields(&TcpState { rcv_nxt, snd_una: snd_nxt, snd_nxt, ..TcpState::default() }))
         }
-        Body::Released { state, .. } => (12, state_fields(state)),
+        MessageBody::Released { state, .. } => (12, state_fields(state)),
     }
 }
 
 /// All that a message says.
-fn fields(message: &Message, bytes: &[u8]) -> Fields {
+fn fields(message: &LccpMessage, bytes: &[u8]) -> Fields {
     let (command, mut fields) = body_fields(&message.body);
-    let Message { numbers, echo, receptor, .. } = message;
+    let LccpMessage { numbers, echo, receptor, .. } = message;
     let socket = message.body.socket();
     let is_v6 = socket.is_some_and(|socket| socket.client().is_ipv6());
     let [client, server] = if is_v6 { ["client6", "server6"] } else { ["client", "server"] };
@@ -257,7 +257,7 @@ fn shown(name: &str, packets: &[Vec<u8>]) -> Option<Vec<Fields>> {
 }
 
 #[test]
-fn the_dissector_shows_what_messages_say() {
+fn dissector_shows_message_fields() {
     let [v4, v6] = [false, true].map(samples);
     let six =
         Addresses { source: "2001:db8::11".parse().unwrap(), destination: "2001:db8::12".parse().unwrap() };
@@ -283,7 +283,7 @@ fn the_dissector_shows_what_messages_say() {
 }
 
 #[test]
-fn the_dissector_says_what_is_wrong() {
+fn dissector_reports_malformed_messages() {
     let whole = samples(false)[2].write(there(), &keys());
     let changed = |at: usize, to: u8| {
         let mut bytes = whole.clone();

@@ -3,7 +3,7 @@
 use std::string::String;
 use std::vec::Vec;
 
-use super::super::wire::Message;
+use super::super::wire::LccpMessage;
 use super::*;
 
 const DOCUMENT: &str = include_str!("../../../../../../docs/lccp.md");
@@ -17,11 +17,11 @@ fn example() -> Vec<u8> {
 }
 
 #[test]
-fn the_worked_example_is_what_is_written() {
+fn document_example_matches_encoder() {
     let handoff = samples(false).remove(4);
     let bytes = handoff.write(there(), &keys());
     assert_eq!(example(), bytes, "should be {bytes:02x?}");
-    assert_eq!(Message::read(&example(), there(), &keys()), Ok(handoff));
+    assert_eq!(LccpMessage::read(&example(), there(), &keys()), Ok(handoff));
 }
 
 /// A name as both call it.

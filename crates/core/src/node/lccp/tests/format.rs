@@ -6,12 +6,12 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::wire::{Addresses, LEN_MAX, LEN_MIN, Message, ReadError, seal};
+use super::super::wire::{Addresses, LEN_MAX, LEN_MIN, LccpMessage, ReadError, seal};
 use super::*;
 use crate::node::secret::TAG_LEN;
 
-fn read(bytes: &[u8]) -> Result<Message, ReadError> {
-    Message::read(bytes, there(), &keys())
+fn read(bytes: &[u8]) -> Result<LccpMessage, ReadError> {
+    LccpMessage::read(bytes, there(), &keys())
 }
 
 #[test]
@@ -60,17 +60,18 @@ fn a_message_is_good_between_its_hosts_and_with_their_secret_alone() {
     let elsewhere = Addresses { destination: address(13), ..there() };
     let spoofed = Addresses { source: address(13), ..there() };
     for addresses in [back, elsewhere, spoofed] {
-        assert_eq!(Message::read(&bytes, addresses, &keys()), Err(ReadError::Forged), "{addresses:?}");
+        assert_eq!(LccpMessage::read(&bytes, addresses, &keys()), Err(ReadError::Forged), "{addresses:?}");
     }
-    let foreign = Keys::at(&Secret::new([9; 32]), NOW_S);
-    assert_eq!(Message::read(&bytes, there(), &foreign), Err(ReadError::Forged));
-    let later = |hours| Message::read(&bytes, there(), &Keys::at(&secret(), NOW_S + hours * EPOCH_S));
+    let foreign = HourlyKeys::at(&Secret::new([9; 32]), NOW_S);
+    assert_eq!(LccpMessage::read(&bytes, there(), &foreign), Err(ReadError::Forged));
+    let later =
+        |hours| LccpMessage::read(&bytes, there(), &HourlyKeys::at(&secret(), NOW_S + hours * EPOCH_S));
     assert!(later(1).is_ok());
     assert_eq!(later(2), Err(ReadError::Key { ahead_h: -2 }));
 }
 
 /// An authentic message that was changed.
-fn changed(message: &Message, change: impl FnOnce(&mut Vec<u8>)) -> Result<Message, ReadError> {
+fn changed(message: &LccpMessage, change: impl FnOnce(&mut Vec<u8>)) -> Result<LccpMessage, ReadError> {
     let mut bytes = message.write(there(), &keys());
     bytes.truncate(bytes.len() - TAG_LEN);
     change(&mut bytes);
@@ -85,7 +86,7 @@ fn changed(message: &Message, change: impl FnOnce(&mut Vec<u8>)) -> Result<Messa
 #[test]
 fn an_authentic_message_may_still_be_malformed_or_foreign() {
     let [v4, v6] = [samples(false), samples(true)];
-    let set = |message: &Message, at: usize, to: u8| changed(message, |bytes| bytes[at] = to);
+    let set = |message: &LccpMessage, at: usize, to: u8| changed(message, |bytes| bytes[at] = to);
     let bad = [
         (set(&v4[4], 47, 0), "no such receptor"),
         (set(&v4[0], 47, 2), "a greeting is for the agent"),
@@ -135,7 +136,7 @@ fn an_authentic_message_may_still_be_malformed_or_foreign() {
 }
 
 #[test]
-fn what_is_no_connection_has_no_name() {
+fn invalid_endpoints_have_no_socket_id() {
     let at = |text: &str| text.parse::<SocketAddr>().unwrap();
     for (client, server) in [
         ("0.0.0.0:1", "192.0.2.1:80"),
@@ -147,10 +148,10 @@ fn what_is_no_connection_has_no_name() {
     }
     let mapped = SocketId::new(at("[::ffff:192.0.2.1]:1"), at("192.0.2.2:80")).unwrap();
     assert_eq!(mapped.client(), at("192.0.2.1:1"));
-    assert_eq!(Content::new(&[b'a'; 256], b"", b""), None);
-    assert_eq!(Content::new(b"", &[b'A'; 256], b""), None);
-    assert_eq!(Content::new(b"a", b"GET", &[b'/'; 1_021]), None);
-    assert!(Content::new(b"a", b"GET", &[b'/'; 1_020]).is_some());
+    assert_eq!(ClientRequest::new(&[b'a'; 256], b"", b""), None);
+    assert_eq!(ClientRequest::new(b"", &[b'A'; 256], b""), None);
+    assert_eq!(ClientRequest::new(b"a", b"GET", &[b'/'; 1_021]), None);
+    assert!(ClientRequest::new(b"a", b"GET", &[b'/'; 1_020]).is_some());
 }
 
 fn any_end(ipv6: bool) -> impl Strategy<Value = SocketAddr> {
@@ -204,54 +205,50 @@ fn any_piece() -> impl Strategy<Value = Piece> {
     )
 }
 
-fn any_content() -> impl Strategy<Value = Content> {
+fn any_content() -> impl Strategy<Value = ClientRequest> {
     let bytes = |len| prop::collection::vec(any::<u8>(), 0..=len);
     (bytes(255), bytes(255), bytes(CONTENT_MAX - 510))
-        .prop_map(|(host, method, path)| Content::new(&host, &method, &path).unwrap())
+        .prop_map(|(host, method, path)| ClientRequest::new(&host, &method, &path).unwrap())
 }
 
 fn any_components() -> impl Strategy<Value = Components> {
     prop::sample::subsequence(Receptor::ALL.to_vec(), 0..=4).prop_map(|some| Components::new(&some))
 }
 
-fn any_body() -> impl Strategy<Value = Body> {
+fn any_body() -> impl Strategy<Value = MessageBody> {
     let server = || any::<bool>().prop_flat_map(any_end);
     let code = prop::sample::select(ErrorCode::ALL.to_vec());
     prop_oneof![
-        any_components().prop_map(|components| Body::Init { components }),
-        any_components().prop_map(|components| Body::InitAck { components }),
-        (any_socket(), any_content()).prop_map(|(socket, content)| Body::DispatchRequest { socket, content }),
-        (any_socket(), any::<u16>(), server()).prop_map(|(socket, route, server)| Body::DispatchReply {
-            socket,
-            route,
-            server
-        }),
-        (any_socket(), any_piece()).prop_map(|(socket, piece)| Body::Handoff { socket, piece }),
-        (any_socket(), any::<u32>()).prop_map(|(socket, missing)| Body::HandoffAck { socket, missing }),
-        (any_socket(), server()).prop_map(|(socket, server)| Body::Forward { socket, server }),
-        any_socket().prop_map(|socket| Body::ForwardAck { socket }),
-        any_socket().prop_map(|socket| Body::Close { socket }),
-        (any_socket(), any::<u32>(), any::<u32>()).prop_map(|(socket, rcv_nxt, snd_nxt)| Body::Release {
-            socket,
-            rcv_nxt,
-            snd_nxt
-        }),
+        any_components().prop_map(|components| MessageBody::Init { components }),
+        any_components().prop_map(|components| MessageBody::InitAck { components }),
+        (any_socket(), any_content())
+            .prop_map(|(socket, content)| MessageBody::DispatchRequest { socket, content }),
+        (any_socket(), any::<u16>(), server())
+            .prop_map(|(socket, route, server)| MessageBody::DispatchReply { socket, route, server }),
+        (any_socket(), any_piece()).prop_map(|(socket, piece)| MessageBody::Handoff { socket, piece }),
+        (any_socket(), any::<u32>())
+            .prop_map(|(socket, missing)| MessageBody::HandoffAck { socket, missing }),
+        (any_socket(), server()).prop_map(|(socket, server)| MessageBody::Forward { socket, server }),
+        any_socket().prop_map(|socket| MessageBody::ForwardAck { socket }),
+        any_socket().prop_map(|socket| MessageBody::Close { socket }),
+        (any_socket(), any::<u32>(), any::<u32>())
+            .prop_map(|(socket, rcv_nxt, snd_nxt)| MessageBody::Release { socket, rcv_nxt, snd_nxt }),
         (any_socket(), any_state()).prop_map(|(socket, state)| {
             let state = TcpState { snd_una: state.snd_nxt, send_len: 0, receive_len: 0, ..state };
-            Body::Released { socket, state }
+            MessageBody::Released { socket, state }
         }),
-        (prop::option::of(any_socket()), code).prop_map(|(socket, code)| Body::Error { socket, code }),
+        (prop::option::of(any_socket()), code).prop_map(|(socket, code)| MessageBody::Error { socket, code }),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
     #[test]
-    fn what_is_written_is_read(
+    fn messages_round_trip(
         body in any_body(), numbers in any::<[u64; 4]>(), at in 0..4usize, ends in any::<[[u8; 16]; 2]>(), v6: bool,
     ) {
-        let first = matches!(body, Body::Init { .. } | Body::InitAck { .. });
-        let message = Message {
+        let first = matches!(body, MessageBody::Init { .. } | MessageBody::InitAck { .. });
+        let message = LccpMessage {
             numbers: Numbers { incarnation: numbers[0], sequence: numbers[1] },
             echo: Numbers { incarnation: numbers[2], sequence: numbers[3] },
             receptor: if first { Receptor::Agent } else { Receptor::ALL[at] },
@@ -261,14 +258,14 @@ proptest! {
         let addresses = if v6 { Addresses { source, destination } } else { there() };
         let bytes = message.write(addresses, &keys());
         prop_assert!((LEN_MIN..=LEN_MAX).contains(&bytes.len()));
-        prop_assert_eq!(Message::read(&bytes, addresses, &keys()), Ok(message));
+        prop_assert_eq!(LccpMessage::read(&bytes, addresses, &keys()), Ok(message));
     }
 
     #[test]
-    fn authentic_noise_is_read_as_it_would_be_written(
+    fn authentic_random_bytes_round_trip_or_fail(
         body in any_body(), changes in prop::collection::vec((44usize..200, any::<u8>()), 1..4),
     ) {
-        let first = matches!(body, Body::Init { .. } | Body::InitAck { .. });
+        let first = matches!(body, MessageBody::Init { .. } | MessageBody::InitAck { .. });
         let receptor = if first { Receptor::Agent } else { Receptor::Dispatcher };
         let keys = keys();
         let mut bytes = message(receptor, body).write(there(), &keys);

@@ -10,9 +10,9 @@ use crate::node::secret::TAG_LEN;
 struct Node {
     own: IpAddr,
     peer: IpAddr,
-    session: Session,
-    heard: Vec<Message>,
-    notices: Vec<Notice>,
+    session: LccpSession,
+    heard: Vec<LccpMessage>,
+    notices: Vec<LccpEvent>,
 }
 
 /// The node of this address that talks to the other of 11 and 12.
@@ -21,9 +21,9 @@ fn node(last: u8, incarnation: u64) -> Node {
         11 => Components::new(&[Receptor::Distributor]),
         _ => Components::new(&[Receptor::Dispatcher]),
     };
-    let own = Own { address: address(last), incarnation, components };
+    let own = LocalNode { address: address(last), incarnation, components };
     let peer = address(23 - last);
-    let session = Session::new(own, peer, 0);
+    let session = LccpSession::new(own, peer, 0);
     Node { own: own.address, peer, session, heard: Vec::new(), notices: Vec::new() }
 }
 
@@ -41,7 +41,7 @@ impl Node {
 
     /// Asks the dispatcher.
     fn ask(&mut self) -> Vec<u8> {
-        let body = Body::DispatchRequest { socket: socket(false), content: Content::default() };
+        let body = MessageBody::DispatchRequest { socket: socket(false), content: ClientRequest::default() };
         self.session.send(&keys(), Receptor::Dispatcher, body).unwrap().1
     }
 }
@@ -71,8 +71,8 @@ fn acquainted() -> (Node, Node, Vec<Vec<u8>>) {
 fn three_messages_make_two_nodes_known_to_each_other() {
     let (mut one, mut other, wire) = acquainted();
     assert_eq!(wire.len(), 3);
-    assert_eq!(one.notices, [Notice::Met { peer: address(12) }]);
-    assert_eq!(other.notices, [Notice::Met { peer: address(11) }]);
+    assert_eq!(one.notices, [LccpEvent::Met { peer: address(12) }]);
+    assert_eq!(other.notices, [LccpEvent::Met { peer: address(11) }]);
     assert!(one.session.components().unwrap().contains(Receptor::Dispatcher));
     assert!(!one.session.components().unwrap().contains(Receptor::Forwarder));
 
@@ -80,8 +80,11 @@ fn three_messages_make_two_nodes_known_to_each_other() {
     assert_eq!(other.receive(&request), None);
     let heard = other.heard.remove(0);
     assert_eq!(heard.body.socket(), Some(socket(false)));
-    let body =
-        Body::DispatchReply { socket: socket(false), route: 1, server: "192.0.2.21:80".parse().unwrap() };
+    let body = MessageBody::DispatchReply {
+        socket: socket(false),
+        route: 1,
+        server: "192.0.2.21:80".parse().unwrap(),
+    };
     let reply = other.session.answer(&keys(), &heard, Receptor::Distributor, body.clone()).unwrap();
     assert_eq!(one.receive(&reply), None);
     assert_eq!((&one.heard[0].body, one.heard[0].echo), (&body, heard.numbers));
@@ -102,15 +105,15 @@ fn greetings_that_cross_do_no_harm() {
 }
 
 #[test]
-fn nobody_is_sent_to_before_it_is_known() {
+fn unknown_node_gets_no_message_before_handshake() {
     let mut one = node(11, 100);
-    let body = Body::Close { socket: socket(false) };
+    let body = MessageBody::Close { socket: socket(false) };
     assert_eq!(one.session.send(&keys(), Receptor::Forwarder, body), None);
     assert!(!one.session.is_known() && one.session.components().is_none());
 }
 
 #[test]
-fn what_is_played_back_is_refused() {
+fn replayed_message_is_refused() {
     let (mut one, mut other, wire) = acquainted();
     let request = one.ask();
     other.receive(&request);
@@ -123,13 +126,13 @@ fn what_is_played_back_is_refused() {
         other.receive(bytes);
     }
     one.receive(&wire[1]);
-    assert_eq!(other.notices.iter().filter(|notice| matches!(notice, Notice::Refused { .. })).count(), 1);
-    assert_eq!(other.notices.iter().filter(|notice| matches!(notice, Notice::Met { .. })).count(), 1);
+    assert_eq!(other.notices.iter().filter(|notice| matches!(notice, LccpEvent::Refused { .. })).count(), 1);
+    assert_eq!(other.notices.iter().filter(|notice| matches!(notice, LccpEvent::Met { .. })).count(), 1);
     assert_eq!(one.refused(Refusal::Replayed), 1);
 }
 
 #[test]
-fn what_comes_in_another_order_is_taken_once() {
+fn reordered_message_is_accepted_once() {
     let (mut one, mut other, _) = acquainted();
     let requests: Vec<Vec<u8>> = (0..70).map(|_| one.ask()).collect();
     for bytes in requests.iter().skip(6).rev() {
@@ -143,7 +146,7 @@ fn what_comes_in_another_order_is_taken_once() {
 }
 
 #[test]
-fn a_receiver_that_starts_anew_believes_nothing_old() {
+fn restarted_receiver_refuses_old_messages() {
     let (mut one, mut other, wire) = acquainted();
     let (delivered, held_back) = (one.ask(), one.ask());
     other.receive(&delivered);
@@ -157,7 +160,7 @@ fn a_receiver_that_starts_anew_believes_nothing_old() {
     // the first that comes after the restart is lost on it, and leads to a new acquaintance
     let lost = one.ask();
     assert_eq!(deliver(lost, &mut one, &mut other).len(), 3);
-    assert_eq!(one.notices.last(), Some(&Notice::Restarted { peer: address(12) }));
+    assert_eq!(one.notices.last(), Some(&LccpEvent::Restarted { peer: address(12) }));
     other.receive(&held_back);
     assert!(other.heard.is_empty(), "what was written to its former life stays dead");
     other.receive(&one.ask());
@@ -173,7 +176,7 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     let mut one = node(11, 101);
     let init = one.session.init(&keys());
     assert_eq!(deliver(init, &mut one, &mut other).len(), 3);
-    assert_eq!(other.notices.last(), Some(&Notice::Restarted { peer: address(11) }));
+    assert_eq!(other.notices.last(), Some(&LccpEvent::Restarted { peer: address(11) }));
     let heard = other.heard.len();
     for bytes in [&wire[0], &wire[2], &delivered, &held_back, &late] {
         // what it asks goes to a node that is no more: to one that has its address, it is old
@@ -183,7 +186,10 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
         });
     }
     assert_eq!(other.heard.len(), heard, "no message of the former life is believed");
-    assert_eq!(other.notices.iter().filter(|notice| matches!(notice, Notice::Restarted { .. })).count(), 1);
+    assert_eq!(
+        other.notices.iter().filter(|notice| matches!(notice, LccpEvent::Restarted { .. })).count(),
+        1
+    );
     other.receive(&one.ask());
     assert_eq!(other.heard.len(), heard + 1);
 }
@@ -206,7 +212,7 @@ fn a_former_life_does_not_come_back_by_answers_that_were_held_back() {
 }
 
 #[test]
-fn whichever_greeting_is_lost_the_next_message_repairs_it() {
+fn lost_handshake_is_repaired_by_next_message() {
     for lost in 0..3 {
         let (mut one, mut other) = (node(11, 100), node(12, 200));
         let mut bytes = one.session.init(&keys());
@@ -241,12 +247,12 @@ fn a_node_that_only_answers_is_found_after_its_start() {
 fn a_message_for_a_component_that_is_not_there_is_refused() {
     let (mut one, mut other, _) = acquainted();
     for (receptor, refused) in [(Receptor::Forwarder, 1), (Receptor::Distributor, 2), (Receptor::Agent, 2)] {
-        let body = Body::Close { socket: socket(false) };
+        let body = MessageBody::Close { socket: socket(false) };
         other.receive(&one.session.send(&keys(), receptor, body).unwrap().1);
         assert_eq!(other.refused(Refusal::Receptor), refused);
     }
     assert_eq!(other.heard.len(), 1);
-    let told = |notice: &&Notice| matches!(notice, Notice::Refused { .. });
+    let told = |notice: &&LccpEvent| matches!(notice, LccpEvent::Refused { .. });
     assert_eq!(other.notices.iter().filter(told).count(), 1, "told once");
     assert!(std::format!("{}", other.notices[1]).starts_with("a control message from 192.0.2.11: this node"));
 }
@@ -255,8 +261,8 @@ fn a_message_for_a_component_that_is_not_there_is_refused() {
 fn strangers_change_counters_alone() {
     let (mut one, mut other, _) = acquainted();
     let before = other.session.is_known();
-    let foreign = Keys::at(&Secret::new([9; 32]), NOW_S);
-    let old = Keys::at(&secret(), NOW_S - 3 * EPOCH_S);
+    let foreign = HourlyKeys::at(&Secret::new([9; 32]), NOW_S);
+    let old = HourlyKeys::at(&secret(), NOW_S - 3 * EPOCH_S);
     let refused = [
         (one.session.init(&foreign), Refusal::Forged),
         (one.session.init(&old), Refusal::Key { ahead_h: -3 }),
@@ -278,8 +284,8 @@ fn strangers_change_counters_alone() {
 fn the_hour_may_change_while_nodes_talk() {
     let (mut one, mut other, _) = acquainted();
     for later_s in (0..5 * EPOCH_S).step_by(600) {
-        let [keys, theirs] = [0, 900].map(|ahead_s| Keys::at(&secret(), NOW_S + later_s + ahead_s));
-        let body = Body::Close { socket: socket(false) };
+        let [keys, theirs] = [0, 900].map(|ahead_s| HourlyKeys::at(&secret(), NOW_S + later_s + ahead_s));
+        let body = MessageBody::Close { socket: socket(false) };
         let (_, bytes) = one.session.send(&keys, Receptor::Agent, body).unwrap();
         assert!(other.session.receive(0, &theirs, &bytes).message.is_some(), "{later_s}");
     }
@@ -287,11 +293,11 @@ fn the_hour_may_change_while_nodes_talk() {
 
 /// Epochs of keys go by the wall clock, and that of one node leaps.
 #[test]
-fn a_clock_that_leaps_by_a_day_is_told_of_and_nothing_is_forgotten() {
+fn clock_leap_is_reported_and_association_kept() {
     for (leap_h, seen_h) in [(24, 24), (-24, -24)] {
         let (mut one, mut other, _) = acquainted();
-        let body = || Body::Close { socket: socket(false) };
-        let wrong = Keys::at(&secret(), NOW_S.saturating_add_signed(leap_h * EPOCH_S as i64));
+        let body = || MessageBody::Close { socket: socket(false) };
+        let wrong = HourlyKeys::at(&secret(), NOW_S.saturating_add_signed(leap_h * EPOCH_S as i64));
         let mut notices = [Vec::new(), Vec::new()];
         for now_ms in (1_000..6_000).step_by(1_000) {
             let (_, said) = one.session.send(&wrong, Receptor::Agent, body()).unwrap();
@@ -309,15 +315,15 @@ fn a_clock_that_leaps_by_a_day_is_told_of_and_nothing_is_forgotten() {
             [(11, seen_h, &notices[0], &other.session), (12, -seen_h, &notices[1], &one.session)]
         {
             let (peer, refusal) = (address(peer), Refusal::Key { ahead_h });
-            assert_eq!(notices[..], [Notice::Refused { peer, refusal }, Notice::Silent { peer }]);
-            assert_eq!((session.trouble(), session.is_heard(6_000)), (Some(refusal), false));
+            assert_eq!(notices[..], [LccpEvent::Refused { peer, refusal }, LccpEvent::Silent { peer }]);
+            assert_eq!((session.trouble(), session.is_alive(6_000)), (Some(refusal), false));
         }
         // and it is set right
         let (_, said) = one.session.send(&keys(), Receptor::Agent, body()).unwrap();
         let received = other.session.receive(7_000, &keys(), &said);
         assert!(received.message.is_some(), "nobody has to be asked who it is");
-        assert_eq!(received.notice, Some(Notice::Heard { peer: address(11) }));
-        assert_eq!((other.session.trouble(), other.session.is_heard(7_000)), (None, true));
+        assert_eq!(received.notice, Some(LccpEvent::Answers { peer: address(11) }));
+        assert_eq!((other.session.trouble(), other.session.is_alive(7_000)), (None, true));
     }
 }
 
@@ -334,7 +340,7 @@ fn of_version(node: &mut Node, version: u8) -> Vec<u8> {
 #[test]
 fn another_version_another_farm_and_another_life_are_told_apart() {
     let (mut known, mut other, _) = acquainted();
-    let foreign = Keys::at(&Secret::new([9; 32]), NOW_S);
+    let foreign = HourlyKeys::at(&Secret::new([9; 32]), NOW_S);
     for (version, older) in [(0, "upgrade it"), (2, "upgrade this node"), (255, "upgrade this node")] {
         let refusal = Refusal::Version { theirs: version, ours: VERSION };
         let mut fresh = node(12, 201);
@@ -357,7 +363,7 @@ fn another_version_another_farm_and_another_life_are_told_apart() {
         let bytes = known.session.send(&keys(), message.receptor, message.body.clone()).unwrap().1;
         let mut anew = node(12, 202);
         anew.receive(&bytes);
-        let is_init = matches!(message.body, Body::Init { .. });
+        let is_init = matches!(message.body, MessageBody::Init { .. });
         assert_eq!(anew.refused(Refusal::Former), u64::from(!is_init), "{message:?}");
         assert!(anew.heard.is_empty() && !anew.session.is_known() && other.heard.is_empty());
     }

@@ -9,9 +9,9 @@ fn queue(len: u32, step: usize) -> Vec<u8> {
     (0..len as usize).map(|at| ((at * step) >> 3) as u8).collect()
 }
 
-fn transfer(send_len: u32, receive_len: u32) -> Transfer {
+fn transfer(send_len: u32, receive_len: u32) -> TransferImage {
     let state = TcpState { send_len, receive_len, ..state() };
-    Transfer::new(state, &queue(send_len, 3), &queue(receive_len, 5)).unwrap()
+    TransferImage::new(state, &queue(send_len, 3), &queue(receive_len, 5)).unwrap()
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_connection_without_queues_is_one_piece() {
     let assembly = Assembly::new(pieces.into_iter().next().unwrap());
     assert_eq!(assembly.missing(), transfer.queued_len());
     let state = TcpState { send_len: 0, receive_len: 0, ..state() };
-    assert_eq!(assembly.handed(), Some(Handed { state, send: Vec::new(), receive: Vec::new() }));
+    assert_eq!(assembly.handed(), Some(ReceivedConnection { state, send: Vec::new(), receive: Vec::new() }));
 }
 
 #[test]
@@ -47,15 +47,15 @@ fn another_state_is_another_handoff() {
     let first = transfer(0, 10).pieces(0).next().unwrap();
     let mut assembly = Assembly::new(first);
     let later = TcpState { send_len: 0, receive_len: 10, snd_nxt: 1_001, snd_una: 1_001, ..state() };
-    let piece = Transfer::new(later, &[], &[0; 10]).unwrap().pieces(0).next().unwrap();
+    let piece = TransferImage::new(later, &[], &[0; 10]).unwrap().pieces(0).next().unwrap();
     assert!(!assembly.add(piece));
     assert_eq!(assembly.handed().unwrap().receive, queue(10, 5));
 }
 
 #[test]
-fn what_no_connection_is_in_is_not_given_away() {
+fn impossible_tcp_state_is_not_handed_off() {
     let sound = TcpState { send_len: 5, receive_len: 0, ..state() };
-    let new = |state| Transfer::new(state, &[0; 5], &[]).is_some();
+    let new = |state| TransferImage::new(state, &[0; 5], &[]).is_some();
     assert!(new(sound) && new(TcpState { snd_nxt: 1_005, ..sound }));
     assert!(!new(TcpState { snd_nxt: 1_006, ..sound }), "a FIN was sent");
     assert!(!new(TcpState { snd_nxt: 999, ..sound }));
@@ -63,7 +63,7 @@ fn what_no_connection_is_in_is_not_given_away() {
     assert!(!new(TcpState { mss: 0, ..sound }));
     assert!(!new(TcpState { scales: Some(Scales { snd: 15, rcv: 0 }), ..sound }));
     let long = TcpState { send_len: QUEUE_MAX + 1, ..sound };
-    assert!(Transfer::new(long, &std::vec![0; QUEUE_MAX as usize + 1], &[]).is_none());
+    assert!(TransferImage::new(long, &std::vec![0; QUEUE_MAX as usize + 1], &[]).is_none());
 }
 
 proptest! {

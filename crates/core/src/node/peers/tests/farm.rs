@@ -97,7 +97,7 @@ impl Farm {
         if resume {
             peers.resume(now_ms, NAMES.into_iter().map(|name| (name, 3)), &self.owned[at]);
         }
-        peers.set_own(Own { up: 3, ..Own::default() });
+        peers.set_own(OwnStatus { up: 3, ..OwnStatus::default() });
         self.hosts[at] = Some(peers);
         self.believed_ms[at] = [0; HOSTS];
     }
@@ -152,7 +152,7 @@ impl Farm {
         let state = |peers: &Peers| {
             let mut hosts = peers.hosts();
             // the MACs of a host never heard are hearsay, as is why it isn't heard
-            hosts.iter_mut().filter(|host| host.heard_ms.is_none()).for_each(|host| host.macs.clear());
+            hosts.iter_mut().filter(|host| host.received_ms.is_none()).for_each(|host| host.macs.clear());
             hosts.iter_mut().for_each(|host| host.refused = None);
             (hosts, peers.owned().clone(), peers.counters().accepted)
         };
@@ -224,7 +224,7 @@ impl Farm {
             if peers.next_at() <= now_ms {
                 let tick = peers.tick(now_ms);
                 assert!(peers.next_at() > now_ms, "time goes on");
-                self.ask(at, tick.asks);
+                self.ask(at, tick.probes);
                 self.send(at, tick.datagrams);
             }
         }
@@ -281,7 +281,7 @@ impl Farm {
 }
 
 #[test]
-fn hosts_that_start_together_own_what_they_publish() {
+fn simultaneous_hosts_own_their_published_addresses() {
     let mut farm = Farm::new(1);
     farm.run(2_000);
     farm.check_settled();
@@ -306,7 +306,7 @@ fn a_dead_hosts_address_is_taken_over_in_time_and_given_back() {
 }
 
 #[test]
-fn who_leaves_is_taken_over_from_within_two_intervals() {
+fn addresses_of_leaving_host_move_within_two_intervals() {
     let mut farm = Farm::new(3);
     farm.run(4_000);
     farm.happen(Event::Leave(2));
@@ -315,7 +315,7 @@ fn who_leaves_is_taken_over_from_within_two_intervals() {
 }
 
 #[test]
-fn a_split_farm_has_an_owner_on_each_side_and_one_when_it_is_whole() {
+fn split_farm_has_owner_per_side_and_one_after_merge() {
     let mut farm = Farm::new(4);
     farm.run(4_000);
     farm.happen(Event::Split(0b0011));
@@ -351,7 +351,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn whatever_happens_hosts_that_see_each_other_agree(
+    fn connected_hosts_agree_on_owners_after_any_events(
         random: u64,
         events in prop::collection::vec((0u64..3_000, event()), 0..60),
     ) {

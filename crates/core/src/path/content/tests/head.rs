@@ -5,12 +5,12 @@ use alloc::{format, vec};
 use proptest::prelude::*;
 
 use super::super::{
-    HELLO_MAX, LATER_MAX, METHOD_MAX, READ_MAX, Reading, Why, later_request, read, read_within,
+    ContentParse, HELLO_MAX, LATER_MAX, METHOD_MAX, PuntReason, READ_MAX, later_request, read, read_within,
 };
 use super::{asked, reading, request};
 
-const ODD: Reading<'_> = Reading::Ask(Why::Odd);
-const INCOMPLETE: Reading<'_> = Reading::Ask(Why::Incomplete);
+const ODD: ContentParse<'_> = ContentParse::Punt(PuntReason::Odd);
+const INCOMPLETE: ContentParse<'_> = ContentParse::Punt(PuntReason::Incomplete);
 
 #[test]
 fn requests_are_read() {
@@ -179,7 +179,7 @@ fn odd_headers_are_asked_about() {
 }
 
 #[test]
-fn oddness_shows_as_soon_as_nothing_can_mend_it() {
+fn odd_head_is_detected_as_early_as_possible() {
     for start in
         ["g", "1", "\r", "GET a", "GET /%", "GET / HTTP/2", "GET / HTTP/1.1\n", "GET / HTTP/1.1\r\n\r"]
     {
@@ -211,7 +211,7 @@ fn sizes_are_bounded() {
     assert_eq!(read(&long.as_bytes()[..READ_MAX - 1]), INCOMPLETE);
     assert_eq!(read(&long.as_bytes()[..READ_MAX]), ODD, "there is no room left to complete it");
     assert_eq!(asked(format!("{}{body}", head(READ_MAX)).as_bytes()).path, b"/", "a body doesn't count");
-    assert!(matches!(read_within(long.as_bytes(), HELLO_MAX), Reading::Asked(_)));
+    assert!(matches!(read_within(long.as_bytes(), HELLO_MAX), ContentParse::Request(_)));
     assert_eq!(read_within(&long.as_bytes()[..READ_MAX], HELLO_MAX), INCOMPLETE);
 }
 
@@ -257,7 +257,7 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn another_reader_reads_the_same(head in heads()) {
-        if let (Reading::Asked(asked), Some((method, path, hosts))) = (reading(&head), oracle(&head)) {
+        if let (ContentParse::Request(asked), Some((method, path, hosts))) = (reading(&head), oracle(&head)) {
             prop_assert_eq!(asked.method, method.as_bytes());
             prop_assert_eq!(asked.path, path.as_bytes());
             let host = core::str::from_utf8(asked.host).unwrap();
@@ -273,7 +273,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_wholly_right_is_decided(
+    fn valid_head_is_decided(
         method in "[A-Z]{1,16}", path in "/([a-z0-9]{1,9}/){0,9}", query in "(\\?[!-~]{0,20})?",
         host in "[a-z0-9]{1,9}(\\.[a-z0-9-]{1,9}){0,9}", header in "[A-GI-Z][a-z-]{0,9}: [ -~]{0,30}",
     ) {

@@ -3,10 +3,12 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::{Asked, Class, HELLO_MAX, READ_MAX, Reading, Why, joined, read, read_within};
+use super::super::{
+    ContentParse, HELLO_MAX, PuntReason, READ_MAX, RequestClass, RequestKey, joined, read, read_within,
+};
 use super::{asked, reading};
 
-const ODD: Reading<'_> = Reading::Ask(Why::Odd);
+const ODD: ContentParse<'_> = ContentParse::Punt(PuntReason::Odd);
 
 /// A hello's parts, each of which a test may spoil.
 #[derive(Clone)]
@@ -68,8 +70,8 @@ impl Hello {
     }
 }
 
-fn named(host: &[u8]) -> Asked<'_> {
-    Asked { class: Class::Hello, host, path: &[], method: &[] }
+fn named(host: &[u8]) -> RequestKey<'_> {
+    RequestKey { class: RequestClass::Hello, host, path: &[], method: &[] }
 }
 
 #[test]
@@ -129,7 +131,7 @@ fn lengths_that_disagree_are_odd() {
     let (part, rest) = message.split_at(message.len() - 1);
     assert_eq!(reading(&hello.record(&behind)), ODD, "something behind the hello");
     let two = [hello.record(part), hello.record(rest)].concat();
-    assert_eq!(reading(&two), Reading::Ask(Why::Split), "a hello in two records");
+    assert_eq!(reading(&two), ContentParse::Punt(PuntReason::Split), "a hello in two records");
     assert_eq!(reading(&hello.record(&[])), ODD, "nothing");
     // The message's kind and length, and the lengths of session id, cipher suites, compression and extensions.
     let bytes = hello.bytes();
@@ -137,7 +139,7 @@ fn lengths_that_disagree_are_odd() {
         for change in [1, 255] {
             let mut bytes = bytes.clone();
             bytes[at] = bytes[at].wrapping_add(change);
-            let is_longer = (6..9).contains(&at) && reading(&bytes) == Reading::Ask(Why::Split);
+            let is_longer = (6..9).contains(&at) && reading(&bytes) == ContentParse::Punt(PuntReason::Split);
             assert!(is_longer || reading(&bytes) == ODD, "at {at}");
         }
     }
@@ -149,10 +151,10 @@ fn a_hello_in_several_records_is_joined() {
     let message = hello.message();
     for len in [1, 2, 3, 4, 5, 50, message.len() - 1] {
         let split: Vec<u8> = message.chunks(len).flat_map(|part| hello.record(part)).collect();
-        assert_eq!(reading(&split), Reading::Ask(Why::Split), "{len}");
+        assert_eq!(reading(&split), ContentParse::Punt(PuntReason::Split), "{len}");
         assert_eq!(asked(&joined(&split).unwrap()), named(b"www.example.com"), "{len}");
         for cut in 1..split.len() {
-            assert_eq!(joined(&split[..cut]), Err(Why::Incomplete), "{len}, the first {cut} bytes");
+            assert_eq!(joined(&split[..cut]), Err(PuntReason::Incomplete), "{len}, the first {cut} bytes");
         }
         let more = [&split[..], &[23, 3, 3, 0, 1, 0]].concat();
         assert_eq!(asked(&joined(&more).unwrap()), named(b"www.example.com"), "data behind it");
@@ -167,7 +169,7 @@ fn a_hello_in_several_records_is_joined() {
         ("another message", [hello.record(&[2, 0]), hello.record(&[0, 9, 9])].concat()),
         ("longer than any", hello.record(&[1, 0, 0x40, 0, 1])),
     ] {
-        assert_eq!(joined(&bytes), Err(Why::Odd), "{what}");
+        assert_eq!(joined(&bytes), Err(PuntReason::Odd), "{what}");
     }
 }
 
@@ -181,16 +183,16 @@ fn sizes_are_bounded() {
     let long = padded(READ_MAX + 1);
     assert_eq!(reading(&long), ODD);
     assert_eq!(read(&long[..5]), ODD, "as soon as its length is known");
-    assert_eq!(read_within(&long, HELLO_MAX), Reading::Asked(named(b"a")));
-    assert_eq!(read_within(&long[..READ_MAX], HELLO_MAX), Reading::Ask(Why::Incomplete));
+    assert_eq!(read_within(&long, HELLO_MAX), ContentParse::Request(named(b"a")));
+    assert_eq!(read_within(&long[..READ_MAX], HELLO_MAX), ContentParse::Punt(PuntReason::Incomplete));
     let longest = padded(HELLO_MAX);
-    assert_eq!(read_within(&longest, usize::MAX), Reading::Asked(named(b"a")));
+    assert_eq!(read_within(&longest, usize::MAX), ContentParse::Request(named(b"a")));
     assert_eq!(read_within(&padded(HELLO_MAX + 1), usize::MAX), ODD);
 }
 
 proptest! {
     #[test]
-    fn what_is_wholly_right_is_decided(
+    fn valid_hello_is_decided(
         name in prop::option::of("[A-Za-z0-9._-]{0,30}[a-z]"), session_id in 0..33_usize,
         before in prop::collection::vec((1..999_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..10),
         after in prop::collection::vec((1..999_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..10),
@@ -199,7 +201,7 @@ proptest! {
         let hello = Hello { session_id: vec![9; session_id], ..Hello::new([before, own, after].concat()) };
         let bytes = hello.bytes();
         prop_assert_eq!(asked(&bytes), named(name.as_deref().unwrap_or_default().as_bytes()));
-        prop_assert_eq!(read(&bytes[..bytes.len() - 1]), Reading::Ask(Why::Incomplete));
+        prop_assert_eq!(read(&bytes[..bytes.len() - 1]), ContentParse::Punt(PuntReason::Incomplete));
     }
 
     #[test]

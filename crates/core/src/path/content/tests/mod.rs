@@ -5,35 +5,35 @@ mod hello;
 mod patterns;
 mod routes;
 
-use super::{Asked, Class, READ_MAX, Reading, Why, read};
+use super::{ContentParse, PuntReason, READ_MAX, RequestClass, RequestKey, read};
 
 /// What is read of a payload, and that more or less of it never makes another answer: what lacks bytes is
 /// incomplete until it is decided, and what is decided stays so.
-fn reading(payload: &[u8]) -> Reading<'_> {
+fn reading(payload: &[u8]) -> ContentParse<'_> {
     let whole = read(payload);
     let mut decided = None;
     for len in 0..=payload.len() {
         let now = read(payload.get(..len).unwrap_or_default());
         match decided {
-            None if now != Reading::Ask(Why::Incomplete) => decided = Some(now),
+            None if now != ContentParse::Punt(PuntReason::Incomplete) => decided = Some(now),
             None => {}
             Some(then) => assert_eq!(now, then, "at {len} bytes"),
         }
     }
-    assert_eq!(whole, decided.unwrap_or(Reading::Ask(Why::Incomplete)));
-    assert!(payload.len() < READ_MAX || whole != Reading::Ask(Why::Incomplete));
+    assert_eq!(whole, decided.unwrap_or(ContentParse::Punt(PuntReason::Incomplete)));
+    assert!(payload.len() < READ_MAX || whole != ContentParse::Punt(PuntReason::Incomplete));
     whole
 }
 
 /// The same of what must be decided.
-fn asked(payload: &[u8]) -> Asked<'_> {
+fn asked(payload: &[u8]) -> RequestKey<'_> {
     match reading(payload) {
-        Reading::Asked(asked) => asked,
-        Reading::Ask(why) => panic!("{why:?}: {:?}", payload.escape_ascii()),
+        ContentParse::Request(asked) => asked,
+        ContentParse::Punt(why) => panic!("{why:?}: {:?}", payload.escape_ascii()),
     }
 }
 
-fn request<'a>(method: &'a str, host: &'a str, path: &'a str) -> Asked<'a> {
+fn request<'a>(method: &'a str, host: &'a str, path: &'a str) -> RequestKey<'a> {
     let (host, path, method) = (host.as_bytes(), path.as_bytes(), method.as_bytes());
-    Asked { class: Class::of(method), host, path, method }
+    RequestKey { class: RequestClass::of(method), host, path, method }
 }

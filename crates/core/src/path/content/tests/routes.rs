@@ -5,7 +5,8 @@ use alloc::{format, vec};
 use proptest::prelude::*;
 
 use super::super::{
-    Asked, Class, Found, HashKey, HostPattern, NO_ROUTE, PRESENT, PathPattern, Route, Routes,
+    HashKey, HostPattern, NO_ROUTE, PRESENT, PathPattern, RequestClass, RequestKey, RouteMatch, RoutePattern,
+    Routes,
 };
 use super::request;
 use crate::path::seed::Seed;
@@ -27,9 +28,9 @@ fn written(host: &str, path: &str, methods: &[&str]) -> Written {
 }
 
 fn compile(routes: &[Written]) -> Routes {
-    let routes: Vec<Route> = (100..)
+    let routes: Vec<RoutePattern> = (100..)
         .zip(routes)
-        .map(|(ring, written)| Route {
+        .map(|(ring, written)| RoutePattern {
             host: written.host.as_deref().map(|host| HostPattern::parse(host).unwrap()),
             path: written.path.as_deref().map(|path| PathPattern::parse(path).unwrap()),
             methods: written.methods.clone(),
@@ -39,16 +40,16 @@ fn compile(routes: &[Written]) -> Routes {
     Routes::compile(&routes, DEFAULT, KEY)
 }
 
-fn ring(route: u16) -> Found {
-    Found::Ring { route, ring: if route == NO_ROUTE { DEFAULT } else { route + 100 } }
+fn ring(route: u16) -> RouteMatch {
+    RouteMatch::Ring { route, ring: if route == NO_ROUTE { DEFAULT } else { route + 100 } }
 }
 
-fn hello(host: &str) -> Asked<'_> {
-    Asked { class: Class::Hello, host: host.as_bytes(), path: &[], method: &[] }
+fn hello(host: &str) -> RequestKey<'_> {
+    RequestKey { class: RequestClass::Hello, host: host.as_bytes(), path: &[], method: &[] }
 }
 
 /// The first route that takes a request, by words and nothing else.
-fn naive(routes: &[Written], asked: &Asked<'_>) -> Option<u16> {
+fn naive(routes: &[Written], asked: &RequestKey<'_>) -> Option<u16> {
     let text = |bytes| core::str::from_utf8(bytes).unwrap();
     let (host, path, method) = (text(asked.host).to_lowercase(), text(asked.path), text(asked.method));
     let takes = |route: &Written| {
@@ -57,7 +58,7 @@ fn naive(routes: &[Written], asked: &Asked<'_>) -> Option<u16> {
             None => host == pattern.to_lowercase(),
         });
         let by_path = route.path.as_ref().is_none_or(|pattern| {
-            asked.class != Class::Hello && glob(&pattern.chars().collect::<Vec<_>>(), path)
+            asked.class != RequestClass::Hello && glob(&pattern.chars().collect::<Vec<_>>(), path)
         });
         by_host && by_path && (route.methods.is_empty() || route.methods.iter().any(|m| m == method))
     };
@@ -103,12 +104,12 @@ fn the_first_route_wins() {
     for (asked, route) in cases {
         assert_eq!(routes.find(&asked), ring(route), "{asked:?}");
         let (all, its_ring) = routes.find_all(&asked);
-        assert_eq!(Found::Ring { route: all.unwrap_or(NO_ROUTE), ring: its_ring }, ring(route));
+        assert_eq!(RouteMatch::Ring { route: all.unwrap_or(NO_ROUTE), ring: its_ring }, ring(route));
     }
 }
 
 #[test]
-fn what_might_be_a_complex_routes_is_asked_about() {
+fn possible_match_of_complex_route_is_punted() {
     let simple = || [written("a", "", &[]), written("", "/b/*", &["GET"])];
     let complex = [
         written("", "/x*", &[]),
@@ -123,8 +124,8 @@ fn what_might_be_a_complex_routes_is_asked_about() {
         let routes = compile(&[first, route.clone(), last]);
         assert_eq!(routes.complex_from, 1, "{route:?}");
         assert_eq!(routes.find(&request("GET", "a", "/b/")), ring(0), "{route:?}");
-        assert_eq!(routes.find(&request("GET", "b", "/b/")), Found::Ask, "{route:?}");
-        assert_eq!(routes.find(&request("PUT", "b", "/c")), Found::Ask, "{route:?}");
+        assert_eq!(routes.find(&request("GET", "b", "/b/")), RouteMatch::Punt, "{route:?}");
+        assert_eq!(routes.find(&request("PUT", "b", "/c")), RouteMatch::Punt, "{route:?}");
         assert_eq!(routes.find_all(&request("PUT", "b", "/c")), (None, DEFAULT), "{route:?}");
     }
 }
@@ -211,9 +212,9 @@ proptest! {
             let found = ring(wanted.unwrap_or(NO_ROUTE));
             let (route, its_ring) = compiled.find_all(&asked);
             prop_assert_eq!(route, wanted, "{:?}", asked);
-            prop_assert_eq!(Found::Ring { route: route.unwrap_or(NO_ROUTE), ring: its_ring }, found);
+            prop_assert_eq!(RouteMatch::Ring { route: route.unwrap_or(NO_ROUTE), ring: its_ring }, found);
             match compiled.find(&asked) {
-                Found::Ask => prop_assert!(wanted.is_none_or(|route| route >= compiled.complex_from)),
+                RouteMatch::Punt => prop_assert!(wanted.is_none_or(|route| route >= compiled.complex_from)),
                 decided => {
                     simple_first += 1;
                     prop_assert_eq!(decided, found, "{:?}", asked);

@@ -1,12 +1,12 @@
 //! A table as large as what is in it: fewer cache lines hold the same sessions, so that a look-up finds its own in the cache.
 //!
 //! First the extent names both, that before and that to come: new sessions stand where they shall, and who finds one nowhere there looks where
-//! it was. Once no packet goes by the extent of before alone ([`Step::Settle`]), every session is moved that stands elsewhere: it is copied, then freed where it was, so
+//! it was. Once no packet goes by the extent of before alone ([`ResizeStep::Settle`]), every session is moved that stands elsewhere: it is copied, then freed where it was, so
 //! that at each moment a look finds it. Then the extent names the new one alone. A daemon that dies in between leaves a table in which everybody finds all sessions,
 //! and its successor walks once more.
 
 use super::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
-use super::extent::{self, FIRST_BUCKETS, Masks, mask_for};
+use super::extent::{self, BucketMasks, FIRST_BUCKETS, mask_for};
 use super::table::{Slot, Table, Words, vip_of};
 use super::{BUCKET_SESSIONS, FlowHash, Sessions, State, Value};
 use crate::path::seed::Seed;
@@ -23,7 +23,7 @@ const IDLE_LOOKS: u32 = 100;
 
 /// The next thing to be done for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum ResizeStep {
     /// Look again in a while.
     Rest,
     /// Look again soon: the table fills.
@@ -43,13 +43,13 @@ pub struct Fitting {
 
 impl Fitting {
     /// Takes a step; `buckets` bounds what is in use of each table. One at a time for all tables of this memory.
-    pub fn step(&mut self, sessions: &Sessions<'_>, buckets: [usize; 2], seed: Seed, now: u32) -> Step {
+    pub fn step(&mut self, sessions: &Sessions<'_>, buckets: [usize; 2], seed: Seed, now: u32) -> ResizeStep {
         let four = self.four.step(&sessions.four, buckets[0], seed, now);
         let six = self.six.step(&sessions.six, buckets[1], seed, now);
         four.max(six)
     }
 
-    /// No packet goes by the extent of before alone any more ([`Step::Settle`]).
+    /// No packet goes by the extent of before alone any more ([`ResizeStep::Settle`]).
     pub fn settled(&mut self) {
         (self.four.is_settled, self.six.is_settled) = (true, true);
     }
@@ -74,32 +74,38 @@ struct Resizer {
 }
 
 impl Resizer {
-    fn step<const N: usize>(&mut self, table: &Table<'_, N>, most: usize, seed: Seed, now: u32) -> Step {
+    fn step<const N: usize>(
+        &mut self,
+        table: &Table<'_, N>,
+        most: usize,
+        seed: Seed,
+        now: u32,
+    ) -> ResizeStep {
         if !table.extent.masks().is_moving() {
             return self.look(table, most, now);
         }
         if !self.is_settled {
             (self.next, self.left) = (0, 0);
-            return Step::Settle;
+            return ResizeStep::Settle;
         }
         let all = table.buckets();
         let end = (self.next + PORTION).min(all);
         self.left += table.move_all(self.next..end, seed, now);
         self.next = end;
         if end < all {
-            return Step::Walk;
+            return ResizeStep::Walk;
         }
         (self.next, self.idle_looks) = (0, 0);
         if core::mem::take(&mut self.left) > 0 {
             // Both extents stay in force until others have ended.
-            return Step::Watch;
+            return ResizeStep::Watch;
         }
         table.end_move();
-        Step::Watch
+        ResizeStep::Watch
     }
 
     /// Looks how full the table is, and begins to move sessions where it shall be larger or smaller.
-    fn look<const N: usize>(&mut self, table: &Table<'_, N>, most: usize, now: u32) -> Step {
+    fn look<const N: usize>(&mut self, table: &Table<'_, N>, most: usize, now: u32) -> ResizeStep {
         let (used, all) = (table.buckets(), table.buckets.len());
         let (taken, places) = table.sample(&mut self.next, now);
         let most = most.min(all);
@@ -120,9 +126,9 @@ impl Resizer {
             table.begin_move(mask);
             self.is_settled = false;
             (self.next, self.left) = (0, 0);
-            return Step::Settle;
+            return ResizeStep::Settle;
         }
-        if 8 * taken > places { Step::Watch } else { Step::Rest }
+        if 8 * taken > places { ResizeStep::Watch } else { ResizeStep::Rest }
     }
 }
 
@@ -142,7 +148,7 @@ impl<const N: usize> Table<'_, N> {
     /// From now on sessions are to stand in this extent. To be called where none is on its way.
     pub(super) fn begin_move(&self, mask: u32) {
         let before = self.extent.masks().now;
-        self.extent.set(Masks { now: mask, before });
+        self.extent.set(BucketMasks { now: mask, before });
         // An insert looks at the extent behind such a fence as well: either it sees this, or the walk sees the session.
         fence(SeqCst);
     }
@@ -150,7 +156,7 @@ impl<const N: usize> Table<'_, N> {
     /// The extent of before ends. To be called where no session stands in it alone.
     pub(super) fn end_move(&self) {
         let now = self.extent.masks().now;
-        self.extent.set(Masks { now, before: now });
+        self.extent.set(BucketMasks { now, before: now });
     }
 
     /// Moves the sessions of these buckets to where they are to stand; returns how many found no room there.

@@ -114,7 +114,7 @@ fn a_session_is_found_at_each_moment() {
 }
 
 #[test]
-fn a_session_that_changes_is_counted_as_it_is_in_the_end() {
+fn changing_session_is_counted_by_final_state() {
     beside(
         |world, key| {
             for state in [State::HalfClosed, State::Established, State::Closing] {

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use proptest::prelude::*;
 
-use super::super::{Bucket4, Counted, SHARE_WORDS, SessionKey, Shares, WHOLE, buckets_for, extent_for};
+use super::super::{ALL_BUCKETS, Bucket4, Counted, SHARE_WORDS, SessionKey, Shares, buckets_for, extent_for};
 use super::*;
 
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
@@ -215,7 +215,7 @@ fn a_move_that_was_cut_is_made_good_by_the_next_one() {
 
 #[test]
 fn a_table_without_room_for_all_stays_in_both_extents_until_there_is() {
-    let world = World::new(ALL, WHOLE);
+    let world = World::new(ALL, ALL_BUCKETS);
     let table = world.table();
     assert!((0..100).all(|client| world.insert(client, State::Established, 1)));
     move_to(&table, mask_for(4, ALL), 1);
@@ -240,9 +240,9 @@ fn fit(world: &World, fitting: &mut Fitting, most: usize, now: u32) {
     let sessions = Sessions::new(&world.buckets, &none, counted).within(core::slice::from_ref(&world.extent));
     for _ in 0..10_000 {
         match fitting.step(&sessions, [most, 0], SEED, now) {
-            Step::Settle => fitting.settled(),
-            Step::Walk => {}
-            Step::Watch | Step::Rest => break,
+            ResizeStep::Settle => fitting.settled(),
+            ResizeStep::Walk => {}
+            ResizeStep::Watch | ResizeStep::Rest => break,
         }
     }
 }
@@ -282,7 +282,7 @@ fn a_table_grows_with_its_sessions_and_shrinks_once_they_are_gone() {
 
 /// Nobody who was there is ever missed, and all are counted once in the end, while others find, change, end and begin sessions and the table is resized.
 #[test]
-fn threads_find_what_is_there_while_the_table_is_resized() {
+fn threads_find_sessions_during_resize() {
     const STAYING: u32 = 150;
     let all = 333;
     let world = World::new(all, extent_for(64, all));

@@ -60,7 +60,7 @@ fn a_folder_without_the_source_is_refused_in_a_sentence() -> Result<()> {
 }
 
 #[test]
-fn a_repository_of_something_else_is_refused_in_a_sentence() -> Result<()> {
+fn other_repository_is_refused_with_sentence() -> Result<()> {
     let other = Folder::new("other")?;
     fs::write(other.0.join("file"), "")?;
     other.git(&["init", "--quiet"])?;
@@ -83,7 +83,7 @@ fn source_that_clang_refuses_is_named_in_a_sentence() -> Result<()> {
 }
 
 #[test]
-fn a_checkouts_commit_is_built_whatever_else_is_in_it() -> Result<()> {
+fn checkout_builds_its_commit_despite_local_files() -> Result<()> {
     let checkout = Folder::with("checkout", DROPS)?;
     checkout.git(&["init", "--quiet"])?;
     checkout.git(&["add", "."])?;

@@ -16,39 +16,39 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::abi::{self, Held};
+use super::abi::{self, PuntedFrame};
 use super::memory::KernelMemory;
 use super::program::{Program, refused};
-use crate::moves::Moves;
+use crate::fragment_queue::{FragmentQueue, ROUND, WaitOutcome};
 use crate::packet::outbox::{Exits, Outbox};
-use crate::waiting::{Outcome, ROUND, Room};
+use crate::rehandoff::RehandoffSlot;
 use crate::{EngineError, ServerCounters};
 
 /// The thread; it ends when this is dropped, and what waits is lost.
-pub(super) struct HeldFrames {
-    common: Arc<Common>,
+pub(super) struct PuntThread {
+    common: Arc<PuntShared>,
     /// Closing it wakes the thread.
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Common {
+struct PuntShared {
     memory: Arc<KernelMemory>,
     tables: ArcSwap<Tables>,
-    moves: Arc<Moves>,
+    moves: Arc<RehandoffSlot>,
     stop: AtomicBool,
 }
 
-impl HeldFrames {
+impl PuntThread {
     /// Starts the thread, in the network namespace of the calling one.
     pub(super) fn start(
         program: &Program,
         tables: &Arc<Tables>,
-        moves: &Arc<Moves>,
-    ) -> Result<HeldFrames, EngineError> {
+        moves: &Arc<RehandoffSlot>,
+    ) -> Result<PuntThread, EngineError> {
         let failed =
             |error| EngineError::system("opening the way out for held fragments", "CAP_NET_RAW", error);
-        let common = Arc::new(Common {
+        let common = Arc::new(PuntShared {
             memory: program.shared_memory(),
             tables: ArcSwap::new(Arc::clone(tables)),
             moves: Arc::clone(moves),
@@ -59,7 +59,7 @@ impl HeldFrames {
         // What an earlier daemon left is too old: its packets' numbers may be used again by now. What comes from here on is new, however
         // late the thread begins.
         let _ = ring(&map, |_| 0)?.consume();
-        let worker = Worker {
+        let worker = PuntReader {
             common: Arc::clone(&common),
             map,
             woken,
@@ -68,7 +68,7 @@ impl HeldFrames {
         };
         let thread = thread::Builder::new().name("held frames".into());
         let thread = thread.spawn(move || worker.run()).map_err(failed)?;
-        Ok(HeldFrames { common, wake: Some(wake), thread: Some(thread) })
+        Ok(PuntThread { common, wake: Some(wake), thread: Some(thread) })
     }
 
     /// From now on frames are decided by these.
@@ -77,7 +77,7 @@ impl HeldFrames {
     }
 }
 
-impl Drop for HeldFrames {
+impl Drop for PuntThread {
     fn drop(&mut self) {
         self.common.stop.store(true, Relaxed);
         self.wake = None;
@@ -87,7 +87,7 @@ impl Drop for HeldFrames {
     }
 }
 
-impl Common {
+impl PuntShared {
     /// As the kernel's side counts: the sum of the servers' counts is that of forwarded packets.
     fn count_decision(&self, decision: &Decision, len: usize) {
         if decision.reason != Reason::Forwarded {
@@ -107,34 +107,34 @@ fn ring<'r>(map: &MapHandle, take: impl FnMut(&[u8]) -> i32 + 'r) -> Result<Ring
     ring.map_err(|error| refused("reading held frames", error))
 }
 
-struct Worker {
-    common: Arc<Common>,
+struct PuntReader {
+    common: Arc<PuntShared>,
     map: MapHandle,
     woken: PipeReader,
     exits: Exits,
     loopback: u32,
 }
 
-impl Worker {
+impl PuntReader {
     fn run(self) {
-        let (room, outbox) = (RefCell::new(Room::default()), RefCell::new(Outbox::new()));
+        let (fragments, outbox) = (RefCell::new(FragmentQueue::default()), RefCell::new(Outbox::new()));
         let take = |record: &[u8]| {
-            self.take(record, &mut room.borrow_mut());
+            self.take(record, &mut fragments.borrow_mut());
             0
         };
         match ring(&self.map, take) {
-            Ok(ring) => self.serve(&ring, &room, &outbox),
+            Ok(ring) => self.serve(&ring, &fragments, &outbox),
             Err(error) => {
                 tracing::error!(%error, "what is held is lost: later fragments that come first, requests that move")
             }
         }
     }
 
-    fn serve(&self, ring: &RingBuffer<'_>, room: &RefCell<Room>, outbox: &RefCell<Outbox>) {
+    fn serve(&self, ring: &RingBuffer<'_>, fragments: &RefCell<FragmentQueue>, outbox: &RefCell<Outbox>) {
         // SAFETY: the descriptor is the ring's own, which lives as long as this call.
         let frames = unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) };
         while !self.common.stop.load(Relaxed) {
-            let idle = room.borrow().is_empty();
+            let idle = fragments.borrow().is_empty();
             let timeout =
                 if idle { PollTimeout::NONE } else { ROUND.try_into().unwrap_or(PollTimeout::ZERO) };
             let mut fds =
@@ -145,30 +145,30 @@ impl Worker {
             if let Err(error) = ring.consume() {
                 tracing::debug!(%error, "reading held frames");
             }
-            self.look_into(&mut room.borrow_mut(), &mut outbox.borrow_mut());
+            self.look_into(&mut fragments.borrow_mut(), &mut outbox.borrow_mut());
         }
     }
 
     /// A frame from the kernel; it has counted it as held.
-    fn take(&self, record: &[u8], room: &mut Room) {
-        let Some(Held { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
+    fn take(&self, record: &[u8], fragments: &mut FragmentQueue) {
+        let Some(PuntedFrame { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
         match reason {
             Reason::Moves | Reason::KeptBack => self.common.moves.give(reason, ifindex, server, frame),
-            _ if !room.hold(frame, ifindex, self.common.memory.now()) => {
+            _ if !fragments.hold(frame, ifindex, self.common.memory.now()) => {
                 self.common.memory.count_reason(Reason::FragmentLost);
             }
             _ => {}
         }
     }
 
-    fn look_into(&self, room: &mut Room, outbox: &mut Outbox) {
-        if room.is_empty() {
+    fn look_into(&self, fragments: &mut FragmentQueue, outbox: &mut Outbox) {
+        if fragments.is_empty() {
             return;
         }
         let (tables, memory) = (self.common.tables.load(), self.common.memory.memory());
-        room.decide(&tables, &memory, self.common.memory.now(), |outcome| match outcome {
-            Outcome::Lost => self.common.memory.count_reason(Reason::FragmentLost),
-            Outcome::Decided { decision, len, packet } => {
+        fragments.decide(&tables, &memory, self.common.memory.now(), |outcome| match outcome {
+            WaitOutcome::Lost => self.common.memory.count_reason(Reason::FragmentLost),
+            WaitOutcome::Decided { decision, len, packet } => {
                 self.common.count_decision(&decision, len);
                 outbox.carry_out(&decision, packet, self.loopback, &self.exits);
             }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use evener_core::farm::group::{Queried, Reach};
+use evener_core::farm::group::{QueryResult, Reach};
 use evener_core::net::http::Url;
 use evener_core::node::group::Verb;
 use evener_core::pool::Reporting;
@@ -29,7 +29,7 @@ const READ: u64 = 4 * 1024;
 static PLACES: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
 
 /// A member that is asked for its load.
-pub(crate) struct Question {
+pub(crate) struct MemberQuery {
     pub(crate) url: Url,
     /// Whether the member named this URL for it.
     pub(crate) is_named: bool,
@@ -44,34 +44,34 @@ pub(crate) struct Question {
 }
 
 /// Asks a member for its load. Nobody waits for the load here.
-pub(crate) async fn ask_for_load(question: Question) -> Queried {
-    let Question { url, is_named, reach, own, from, ca } = question;
+pub(crate) async fn query_load(question: MemberQuery) -> QueryResult {
+    let MemberQuery { url, is_named, reach, own, from, ca } = question;
     let Ok(_place) = PLACES.try_acquire() else {
         tracing::debug!(%url, "not asked for its load: too many members are asked at this time");
-        return Queried::Unanswered;
+        return QueryResult::Unanswered;
     };
-    let asked = async {
+    let sent = async {
         let at = locate_port(&url, url.port(), reach.as_ref(), &own).await.map_err(io::Error::other)?;
         let from = from.into_iter().find(|from| !from.is_unspecified() && from.is_ipv4() == at.is_ipv4());
         let tls = url.is_secure().then(|| tls::client(ca.as_deref(), None));
         let tls = tls.transpose().map_err(io::Error::other)?;
         exchange_with(&url, at, from, tls.as_ref(), &message(&url), READ).await
     };
-    match tokio::time::timeout(TIMEOUT, asked).await {
+    match tokio::time::timeout(TIMEOUT, sent).await {
         Ok(Ok(answer)) => {
             tracing::debug!(%url, answer = answer.lines().next(), "asked for its load");
-            status(&answer).map_or(Queried::Unanswered, |status| Queried::of_status(status, is_named))
+            status(&answer).map_or(QueryResult::Unanswered, |status| QueryResult::of_status(status, is_named))
         }
         Ok(Err(error)) => {
             tracing::debug!(%url, %error, "it can't be asked for its load");
             match error.kind() {
-                io::ErrorKind::ConnectionRefused => Queried::Refused,
-                _ => Queried::Unanswered,
+                io::ErrorKind::ConnectionRefused => QueryResult::Refused,
+                _ => QueryResult::Unanswered,
             }
         }
         Err(_) => {
             tracing::debug!(%url, "asked for its load, without an answer in time");
-            Queried::Unanswered
+            QueryResult::Unanswered
         }
     }
 }
@@ -90,7 +90,7 @@ fn message(url: &Url) -> String {
 ///
 /// # Errors
 /// Why what came isn't believed.
-pub(crate) async fn ask_for_report(
+pub(crate) async fn fetch_report(
     url: Url,
     reach: Option<Reach>,
     own: Arc<[SocketAddr]>,
@@ -99,7 +99,7 @@ pub(crate) async fn ask_for_report(
     let located = locate_port(&url, settings.port, reach.as_ref(), &own);
     let located = tokio::time::timeout(Duration::from_millis(settings.timeout_ms), located).await;
     let to = located.map_err(|_| BadReport::Silent)?.map_err(|_| BadReport::Silent)?;
-    report::ask(to, &settings).await
+    report::fetch(to, &settings).await
 }
 
 #[cfg(test)]
@@ -112,16 +112,16 @@ mod tests {
 
     #[test]
     fn a_member_is_asked_as_the_document_says() {
-        let asked = message(&Url::parse("http://m1.example:9184/load").unwrap());
+        let text = message(&Url::parse("http://m1.example:9184/load").unwrap());
         let wanted = "LOAD-QUERY /load HTTP/1.1\r\nHost: m1.example:9184\r\nUser-Agent: evener\r\n\
                       Content-Length: 0\r\nConnection: close\r\n\r\n";
-        assert_eq!(asked, wanted);
+        assert_eq!(text, wanted);
         assert!(
             message(&Url::parse("http://m1").unwrap()).starts_with("LOAD-QUERY / HTTP/1.1\r\nHost: m1\r\n")
         );
     }
 
-    async fn queried(answer: Option<&'static [u8]>, is_named: bool) -> Queried {
+    async fn queried(answer: Option<&'static [u8]>, is_named: bool) -> QueryResult {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = Url::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let server = answer.map(|answer| {
@@ -133,22 +133,22 @@ mod tests {
             })
         });
         let own = Arc::new([]);
-        let question = Question { url, is_named, reach: None, own, from: Vec::new(), ca: None };
-        let queried = ask_for_load(question).await;
+        let question = MemberQuery { url, is_named, reach: None, own, from: Vec::new(), ca: None };
+        let queried = query_load(question).await;
         server.into_iter().for_each(|server| server.abort());
         queried
     }
 
     #[tokio::test]
-    async fn who_is_not_there_or_knows_no_question_where_it_said_so_has_refused() {
-        assert_eq!(queried(None, false).await, Queried::Refused);
+    async fn refused_connection_or_404_of_named_control_is_a_refusal() {
+        assert_eq!(queried(None, false).await, QueryResult::Refused);
         let unknown = Some(&b"HTTP/1.1 404 Not Found\r\n\r\n"[..]);
-        assert_eq!(queried(unknown, true).await, Queried::Refused);
-        assert_eq!(queried(unknown, false).await, Queried::Unanswered);
+        assert_eq!(queried(unknown, true).await, QueryResult::Refused);
+        assert_eq!(queried(unknown, false).await, QueryResult::Unanswered);
         for other in
             [&b"HTTP/1.1 405 No\r\n\r\n"[..], b"HTTP/1.1 501 No\r\n\r\n", b"HTTP/1.1 204 Yes\r\n\r\n", b""]
         {
-            assert_eq!(queried(Some(other), false).await, Queried::Unanswered);
+            assert_eq!(queried(Some(other), false).await, QueryResult::Unanswered);
         }
     }
 }

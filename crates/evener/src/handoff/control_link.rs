@@ -7,8 +7,8 @@ use std::sync::Arc;
 use evener_core::path::content::{NO_ROUTE, Routes};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::{Chosen, FourTuple, Question, Wanted};
-use crate::events::{Bus, Event};
+use super::{ChosenTarget, ControlQuery, FourTuple, NormalizedRequest};
+use crate::events::{Bus, DaemonEvent};
 use crate::record::Recorder;
 
 /// Threads that look through complex routes at a time; the processor's others are for everything else.
@@ -18,8 +18,8 @@ const ATTEMPTS: usize = 3;
 
 /// The way to the control loop. Clones are the same one.
 #[derive(Clone)]
-pub(crate) struct Asking {
-    questions: mpsc::Sender<Question>,
+pub(crate) struct ControlLink {
+    questions: mpsc::Sender<ControlQuery>,
     /// Has the routes in force.
     recorder: Arc<Recorder>,
     looking: Arc<Semaphore>,
@@ -28,7 +28,7 @@ pub(crate) struct Asking {
 
 /// Which route takes a request, by the routes of one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Matched {
+pub(crate) struct MatchedRoute {
     routes: Arc<Routes>,
     /// Counted from 0; none takes what all servers may have.
     pub(crate) route: Option<u16>,
@@ -38,16 +38,16 @@ pub(crate) struct Matched {
 
 /// What the control loop says to that.
 #[derive(Debug)]
-pub(crate) enum Answer<T> {
+pub(crate) enum ControlReply<T> {
     Is(T),
     /// There are other routes by now.
     Changed,
 }
 
-impl Matched {
-    fn by(routes: Arc<Routes>, wanted: &Wanted) -> Matched {
-        let (route, ring) = routes.find_all(&wanted.asked());
-        Matched { routes, route, ring }
+impl MatchedRoute {
+    fn by(routes: Arc<Routes>, wanted: &NormalizedRequest) -> MatchedRoute {
+        let (route, ring) = routes.find_all(&wanted.key());
+        MatchedRoute { routes, route, ring }
     }
 
     /// Whether it was found by these routes.
@@ -56,23 +56,27 @@ impl Matched {
     }
 }
 
-impl Asking {
-    pub(crate) fn new(questions: mpsc::Sender<Question>, recorder: Arc<Recorder>, bus: Bus) -> Asking {
-        Asking { questions, recorder, looking: Arc::new(Semaphore::new(LOOKING_MAX)), bus }
+impl ControlLink {
+    pub(crate) fn new(
+        questions: mpsc::Sender<ControlQuery>,
+        recorder: Arc<Recorder>,
+        bus: Bus,
+    ) -> ControlLink {
+        ControlLink { questions, recorder, looking: Arc::new(Semaphore::new(LOOKING_MAX)), bus }
     }
 
     /// Tells of something that happened.
-    pub(crate) fn tell_of(&self, event: Event) {
-        self.bus.tell(event);
+    pub(crate) fn publish(&self, event: DaemonEvent) {
+        self.bus.publish(event);
     }
 
     /// Asks; whether anybody listens.
-    pub(crate) async fn ask(&self, question: Question) -> bool {
+    pub(crate) async fn send(&self, question: ControlQuery) -> bool {
         self.questions.send(question).await.is_ok()
     }
 
     /// Says something that may be lost.
-    pub(crate) fn tell(&self, question: Question) {
+    pub(crate) fn try_send(&self, question: ControlQuery) {
         let _ = self.questions.try_send(question);
     }
 
@@ -80,23 +84,27 @@ impl Asking {
     pub(crate) async fn choose(
         &self,
         ends: FourTuple,
-        wanted: &Wanted,
+        wanted: &NormalizedRequest,
         advice: Option<SocketAddr>,
-    ) -> (Option<u16>, Option<Chosen>) {
-        let question = |matched, answer| Question::Choose { ends, matched, advice, answer };
+    ) -> (Option<u16>, Option<ChosenTarget>) {
+        let question = |matched, answer| ControlQuery::Choose { ends, matched, advice, answer };
         let (route, chosen) = self.matched(ends.service, wanted, question).await;
         (route, chosen.flatten())
     }
 
     /// Whether the server that has a connection answers this later request on it.
-    pub(crate) async fn stays(&self, ends: FourTuple, wanted: &Wanted, server: u16) -> bool {
-        let question = |matched, answer| Question::Stays { ends, matched, server, answer };
+    pub(crate) async fn stays(&self, ends: FourTuple, wanted: &NormalizedRequest, server: u16) -> bool {
+        let question = |matched, answer| ControlQuery::Stays { ends, matched, server, answer };
         self.matched(ends.service, wanted, question).await.1.unwrap_or_default()
     }
 
     /// Who would serve this that another node asks about? The route, and where the server is.
-    pub(crate) async fn decide(&self, ends: FourTuple, wanted: &Wanted) -> Option<(Option<u16>, SocketAddr)> {
-        let question = |matched, answer| Question::Decide { ends, matched, answer };
+    pub(crate) async fn decide(
+        &self,
+        ends: FourTuple,
+        wanted: &NormalizedRequest,
+    ) -> Option<(Option<u16>, SocketAddr)> {
+        let question = |matched, answer| ControlQuery::Decide { ends, matched, answer };
         let (route, server) = self.matched(ends.service, wanted, question).await;
         Some((route, server.flatten()?))
     }
@@ -105,34 +113,34 @@ impl Asking {
     async fn matched<T>(
         &self,
         service: SocketAddr,
-        wanted: &Wanted,
-        question: impl Fn(Matched, oneshot::Sender<Answer<T>>) -> Question,
+        wanted: &NormalizedRequest,
+        question: impl Fn(MatchedRoute, oneshot::Sender<ControlReply<T>>) -> ControlQuery,
     ) -> (Option<u16>, Option<T>) {
         let mut route = None;
         for _ in 0..ATTEMPTS {
             let Some(matched) = self.find(service, wanted).await else { break };
             route = matched.route;
             let (sender, answer) = oneshot::channel();
-            if !self.ask(question(matched, sender)).await {
+            if !self.send(question(matched, sender)).await {
                 break;
             }
             match answer.await {
-                Ok(Answer::Is(answer)) => return (route, Some(answer)),
-                Ok(Answer::Changed) => {}
+                Ok(ControlReply::Is(answer)) => return (route, Some(answer)),
+                Ok(ControlReply::Changed) => {}
                 Err(_) => break,
             }
         }
         (route, None)
     }
 
-    async fn find(&self, service: SocketAddr, wanted: &Wanted) -> Option<Matched> {
+    async fn find(&self, service: SocketAddr, wanted: &NormalizedRequest) -> Option<MatchedRoute> {
         let routes = self.recorder.routes(service)?;
         if routes.complex_from == NO_ROUTE {
-            return Some(Matched::by(routes, wanted));
+            return Some(MatchedRoute::by(routes, wanted));
         }
         let (turn, wanted) = (Arc::clone(&self.looking).acquire_owned().await.ok()?, wanted.clone());
         let look = tokio::task::spawn_blocking(move || {
-            let matched = Matched::by(routes, &wanted);
+            let matched = MatchedRoute::by(routes, &wanted);
             drop(turn);
             matched
         });

@@ -4,23 +4,23 @@
 use std::sync::Arc;
 
 use evener_dataplane::EngineError;
-use evener_dataplane::events::Watch;
+use evener_dataplane::events::TraceFilter;
 use tokio::sync::mpsc;
 
 use super::executor::Executor;
-use crate::cli::Client;
+use crate::cli::ClientArg;
 use crate::config::Config;
 use crate::record::Traced;
-use crate::record::{AccessLogFile, Listener, Names, Recorder, TRACES_MAX};
+use crate::record::{AccessLogFile, Recorder, TRACES_MAX, TableNames, TraceReader};
 
 /// What telling takes.
 #[derive(Default)]
-pub(super) struct Telling {
+pub(super) struct TraceControl {
     pub(super) recorder: Arc<Recorder>,
     /// Begins when the data plane is first to tell something.
-    listener: Option<Listener>,
+    listener: Option<TraceReader>,
     /// What the data plane was told to tell; not known at first, since an earlier daemon may have wanted something.
-    watched: Option<Watch>,
+    watched: Option<TraceFilter>,
 }
 
 /// Opens the access log of a file, if it has one.
@@ -33,13 +33,13 @@ pub(super) fn open_log(config: &Config) -> Result<Option<AccessLogFile>, String>
 
 impl Executor {
     /// Tells by this recorder from now on.
-    pub(super) fn tell_by(&mut self, recorder: Arc<Recorder>) {
-        self.telling.recorder = recorder;
+    pub(super) fn set_recorder(&mut self, recorder: Arc<Recorder>) {
+        self.trace.recorder = recorder;
     }
 
     /// Has what is told be told by the names in force.
-    pub(super) fn tell_names(&self, names: Names) {
-        self.telling.recorder.name(names);
+    pub(super) fn update_names(&self, names: TableNames) {
+        self.trace.recorder.name(names);
     }
 
     /// Has the data plane tell what is wanted now, if that has changed. While the engine is away that waits for it.
@@ -47,18 +47,18 @@ impl Executor {
     /// # Errors
     /// When the engine refuses; the next call tries again.
     pub(super) fn watch(&mut self) -> Result<(), EngineError> {
-        let wanted = self.telling.recorder.wanted();
-        if self.telling.watched.as_ref() == Some(&wanted) {
+        let wanted = self.trace.recorder.wanted();
+        if self.trace.watched.as_ref() == Some(&wanted) {
             return Ok(());
         }
         let Some(engine) = self.changing.engine() else { return Ok(()) };
-        if self.telling.listener.is_none() && wanted != Watch::default() {
-            let (events, recorder) = (engine.events()?, Arc::clone(&self.telling.recorder));
+        if self.trace.listener.is_none() && wanted != TraceFilter::default() {
+            let (events, recorder) = (engine.events()?, Arc::clone(&self.trace.recorder));
             let none = |source| EngineError::System { what: "a thread for events".to_owned(), source };
-            self.telling.listener = Some(Listener::start(events, recorder).map_err(none)?);
+            self.trace.listener = Some(TraceReader::start(events, recorder).map_err(none)?);
         }
         engine.watch(&wanted)?;
-        self.telling.watched = Some(wanted);
+        self.trace.watched = Some(wanted);
         Ok(())
     }
 
@@ -66,8 +66,8 @@ impl Executor {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn tell_to(&mut self, log: Option<AccessLogFile>) -> Result<(), String> {
-        self.telling.recorder.log(log)?;
+    pub(super) fn set_access_log(&mut self, log: Option<AccessLogFile>) -> Result<(), String> {
+        self.trace.recorder.log(log)?;
         self.watch().map_err(|error| error.to_string())
     }
 
@@ -77,15 +77,15 @@ impl Executor {
     /// A sentence; then the log goes on as it was.
     pub(super) fn reopen_log(&mut self) -> Result<(), String> {
         let log = open_log(&self.config)?;
-        self.tell_to(log)
+        self.set_access_log(log)
     }
 
     /// Follows a client until the receiver is dropped.
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn follow(&mut self, client: Client) -> Result<mpsc::Receiver<Traced>, String> {
-        let lines = self.telling.recorder.follow(client).ok_or_else(|| {
+    pub(super) fn follow(&mut self, client: ClientArg) -> Result<mpsc::Receiver<Traced>, String> {
+        let lines = self.trace.recorder.follow(client).ok_or_else(|| {
             format!("{TRACES_MAX} traces run already, and there can't be more: end one of them")
         })?;
         self.watch().map_err(|error| format!("the data plane can't tell: {error}"))?;
@@ -94,13 +94,13 @@ impl Executor {
 
     /// Ends all telling: what the data plane has told already is noted yet.
     pub(super) fn fall_silent(&mut self) {
-        let nothing = Watch::default();
-        if self.telling.watched.as_ref().is_some_and(|watched| *watched != nothing)
+        let nothing = TraceFilter::default();
+        if self.trace.watched.as_ref().is_some_and(|watched| *watched != nothing)
             && let Some(Err(error)) = self.changing.engine().map(|engine| engine.watch(&nothing))
         {
             tracing::warn!(%error, "the data plane goes on telling");
         }
-        drop(self.telling.listener.take());
-        self.telling.recorder.finish();
+        drop(self.trace.listener.take());
+        self.trace.recorder.finish();
     }
 }

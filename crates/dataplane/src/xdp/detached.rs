@@ -7,27 +7,27 @@ use evener_core::path::sessions::buckets_in_use_for;
 use evener_core::path::tables::Tables;
 use libbpf_rs::OpenObject;
 
-use super::program::{Program, Size, refused};
+use super::program::{Program, TableSizes, refused};
 use crate::{Counters, EngineError};
 
 /// Any will do whose bits are mixed.
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
 
 /// The director's maps, filled, and no interface that anything comes in by.
-pub struct Bare(Program);
+pub struct DetachedProgram(Program);
 
-impl Bare {
+impl DetachedProgram {
     /// Loads a table for `sessions_max` sessions of IPv4.
     ///
     /// # Errors
     /// As [`super::XdpEngine::start`].
-    pub fn new(sessions_max: usize, tables: &Arc<Tables>) -> Result<Bare, EngineError> {
+    pub fn new(sessions_max: usize, tables: &Arc<Tables>) -> Result<DetachedProgram, EngineError> {
         super::lift_memlock();
         let size =
-            Size { sessions_max, sessions6_max: 2, seed: SEED, ring_seed: None, clock_is_given: false };
+            TableSizes { sessions_max, sessions6_max: 2, seed: SEED, ring_seed: None, clock_is_given: false };
         let mut program = Program::load(size, None)?;
         program.apply(tables)?;
-        Ok(Bare(program))
+        Ok(DetachedProgram(program))
     }
 
     /// Has the programs of an object that includes `bpf/director/decide.h` decide by these maps.

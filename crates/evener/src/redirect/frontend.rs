@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use evener_core::farm::group;
-use evener_core::net::http::Refusal;
+use evener_core::net::http::HttpRefusal;
 use rustls::ServerConfig;
 
 /// What the messages of members are called: section 3.3 of the paper.
@@ -31,21 +31,21 @@ const REFUSED_MESSAGES: [(u16, &str); 10] = [
 /// What answers go by. Others take its place as a whole.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    by: group::Rules,
+    by: group::GroupRules,
     /// Where this daemon listens: nobody is fetched from there.
     pub(crate) own: Arc<[SocketAddr]>,
 }
 
 impl Deref for Rules {
-    type Target = group::Rules;
+    type Target = group::GroupRules;
 
-    fn deref(&self) -> &group::Rules {
+    fn deref(&self) -> &group::GroupRules {
         &self.by
     }
 }
 
 impl Rules {
-    pub(crate) fn new(by: group::Rules, own: &Arc<[SocketAddr]>) -> Rules {
+    pub(crate) fn new(by: group::GroupRules, own: &Arc<[SocketAddr]>) -> Rules {
         Rules { by, own: Arc::clone(own) }
     }
 
@@ -57,22 +57,22 @@ impl Rules {
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum RequestOutcome {
     /// Its client was sent to a member.
     Redirected,
     /// It was fetched for its client.
     Fetched,
     /// No member lives.
-    Nobody,
+    NoMember,
     /// It was a message of a member, answered by this status.
     Message(u16),
     /// It was refused.
-    Refused(Refusal),
+    Refused(HttpRefusal),
 }
 
 /// A group, for as long as anybody answers for it.
 #[derive(Debug)]
-pub(crate) struct Front {
+pub(crate) struct Frontend {
     pub(crate) name: String,
     rules: ArcSwap<Rules>,
     /// By which its clients come, if they come by TLS.
@@ -80,28 +80,28 @@ pub(crate) struct Front {
     is_over: AtomicBool,
     redirected: AtomicU64,
     fetched: AtomicU64,
-    nobody: AtomicU64,
+    no_member: AtomicU64,
     /// All, and those that were refused.
     messages: AtomicU64,
     refused_messages: [AtomicU64; REFUSED_MESSAGES.len()],
-    refused: [AtomicU64; Refusal::ALL.len()],
+    refused: [AtomicU64; HttpRefusal::ALL.len()],
     /// Connections that were let go for others.
     evicted: AtomicU64,
 }
 
-impl Front {
-    pub(crate) fn new(name: &str, rules: Rules) -> Front {
-        Front {
+impl Frontend {
+    pub(crate) fn new(name: &str, rules: Rules) -> Frontend {
+        Frontend {
             name: name.to_owned(),
             rules: ArcSwap::from_pointee(rules),
             tls: ArcSwapOption::empty(),
             is_over: AtomicBool::new(false),
             redirected: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
-            nobody: AtomicU64::new(0),
+            no_member: AtomicU64::new(0),
             messages: AtomicU64::new(0),
             refused_messages: [const { AtomicU64::new(0) }; REFUSED_MESSAGES.len()],
-            refused: [const { AtomicU64::new(0) }; Refusal::ALL.len()],
+            refused: [const { AtomicU64::new(0) }; HttpRefusal::ALL.len()],
             evicted: AtomicU64::new(0),
         }
     }
@@ -148,18 +148,18 @@ impl Front {
     }
 
     /// Counts what became of a request.
-    pub(crate) fn count(&self, outcome: Outcome) {
+    pub(crate) fn count(&self, outcome: RequestOutcome) {
         let counter = match outcome {
-            Outcome::Redirected => Some(&self.redirected),
-            Outcome::Fetched => Some(&self.fetched),
-            Outcome::Nobody => Some(&self.nobody),
-            Outcome::Message(status) => {
+            RequestOutcome::Redirected => Some(&self.redirected),
+            RequestOutcome::Fetched => Some(&self.fetched),
+            RequestOutcome::NoMember => Some(&self.no_member),
+            RequestOutcome::Message(status) => {
                 self.messages.fetch_add(1, Relaxed);
                 let at = REFUSED_MESSAGES.iter().position(|(refused, _)| *refused == status);
                 let at = at.or_else(|| (status >= 400).then_some(REFUSED_MESSAGES.len() - 1));
                 at.and_then(|at| self.refused_messages.get(at))
             }
-            Outcome::Refused(refusal) => self.refused.get(refusal as usize),
+            RequestOutcome::Refused(refusal) => self.refused.get(refusal as usize),
         };
         if let Some(counter) = counter {
             counter.fetch_add(1, Relaxed);
@@ -176,11 +176,11 @@ impl Front {
         let named = [
             ("redirected", &self.redirected),
             ("fetched", &self.fetched),
-            ("unserved", &self.nobody),
+            ("unserved", &self.no_member),
             ("messages", &self.messages),
             ("evicted", &self.evicted),
         ];
-        let refused = Refusal::ALL.iter().map(|refusal| refusal.name()).zip(&self.refused);
+        let refused = HttpRefusal::ALL.iter().map(|refusal| refusal.name()).zip(&self.refused);
         let messages = REFUSED_MESSAGES.iter().map(|(_, name)| *name).zip(&self.refused_messages);
         named.into_iter().chain(refused).chain(messages).map(|(name, counter)| (name, counter.load(Relaxed)))
     }

@@ -68,9 +68,9 @@ fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> 
         return Some(Finding::fail(check, message));
     }
     links.is_silent(next).then(|| {
-        let asked = if next.is_ipv4() { "ARP" } else { "neighbour discovery" };
+        let protocol = if next.is_ipv4() { "ARP" } else { "neighbour discovery" };
         let who = if next == address { String::new() } else { format!("the gateway to {address}, ") };
-        Finding::fail(check, format!("{who}{next} does not answer {asked}; look whether it runs."))
+        Finding::fail(check, format!("{who}{next} does not answer {protocol}; look whether it runs."))
     })
 }
 

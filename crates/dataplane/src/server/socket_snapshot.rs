@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::connections::CONNECTION_LEN;
-use super::{Idle, Look};
+use super::{ConnectionState, Idle};
 use crate::repair::Window;
 
 /// `BPF_TCP_ESTABLISHED` of linux/bpf.h.
@@ -11,10 +11,10 @@ const ESTABLISHED: u32 = 1;
 /// What is found of a connection that has no socket of its own: nothing, or who would take it (`BPF_TCP_LISTEN`).
 const NO_SOCKET: [u32; 2] = [0, 10];
 
-/// `struct looked` of `bpf/server/server.h`.
+/// `struct socket_snapshot` of `bpf/server/server.h`.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
-pub(super) struct Looked {
+pub(super) struct SocketSnapshot {
     connection: [u8; CONNECTION_LEN],
     state: u32,
     receive_next: u32,
@@ -39,23 +39,23 @@ pub(super) struct Looked {
     plain: u8,
 }
 
-impl Looked {
+impl SocketSnapshot {
     /// What is asked: nothing is known yet of the connection with this key.
     pub(super) fn at(connection: [u8; CONNECTION_LEN]) -> Self {
-        Looked { connection, ..Looked::new_zeroed() }
+        SocketSnapshot { connection, ..SocketSnapshot::new_zeroed() }
     }
 
-    pub(super) fn judge(&self) -> Look {
+    pub(super) fn judge(&self) -> ConnectionState {
         if self.state != ESTABLISHED {
-            return Look::Gone;
+            return ConnectionState::Gone;
         }
         if self.plain == 0 {
-            return Look::Unclear;
+            return ConnectionState::Unclear;
         }
         if !self.rests() {
-            return Look::Busy;
+            return ConnectionState::Busy;
         }
-        Look::Idle(Idle {
+        ConnectionState::Idle(Idle {
             receive_next: self.receive_next,
             send_next: self.send_next,
             mss: self.mss,
@@ -91,8 +91,8 @@ impl Looked {
 mod tests {
     use super::*;
 
-    fn resting() -> Looked {
-        Looked {
+    fn resting() -> SocketSnapshot {
+        SocketSnapshot {
             state: ESTABLISHED,
             receive_next: 100,
             copied: 100,
@@ -103,51 +103,58 @@ mod tests {
             send_next: 1_200,
             write_next: 1_200,
             plain: 1,
-            ..Looked::new_zeroed()
+            ..SocketSnapshot::new_zeroed()
         }
     }
 
     #[test]
     fn one_that_rests_is_told_with_its_terms() {
-        let looked = Looked { mss: 1400, send_scale: 9, receive_scale: 7, scaled: 1, sack: 1, ..resting() };
-        let Look::Idle(idle) = looked.judge() else { panic!("it rests") };
+        let looked =
+            SocketSnapshot { mss: 1400, send_scale: 9, receive_scale: 7, scaled: 1, sack: 1, ..resting() };
+        let ConnectionState::Idle(idle) = looked.judge() else { panic!("it rests") };
         assert_eq!((idle.receive_next, idle.send_next, idle.mss), (100, 1_200, 1400));
         assert_eq!((idle.window_scales, idle.sack, idle.timestamps), (Some((9, 7)), true, false));
-        let Look::Idle(idle) = (Looked { scaled: 0, ..looked }).judge() else { panic!("it rests") };
+        let ConnectionState::Idle(idle) = (SocketSnapshot { scaled: 0, ..looked }).judge() else {
+            panic!("it rests")
+        };
         assert_eq!(idle.window_scales, None);
     }
 
     #[test]
     fn a_last_word_is_not_silence() {
-        let gone = Looked { state: 0, ..resting() };
+        let gone = SocketSnapshot { state: 0, ..resting() };
         assert_eq!(gone.ended_in_silence(1_200), Some(true));
         assert_eq!(gone.ended_in_silence(1_199), Some(false));
-        assert_eq!(Looked { plain: 0, ..gone }.ended_in_silence(1_200), Some(false), "it has sent its FIN");
-        assert_eq!(Looked { state: 10, ..gone }.ended_in_silence(1_200), Some(true));
+        assert_eq!(
+            SocketSnapshot { plain: 0, ..gone }.ended_in_silence(1_200),
+            Some(false),
+            "it has sent its FIN"
+        );
+        assert_eq!(SocketSnapshot { state: 10, ..gone }.ended_in_silence(1_200), Some(true));
         for state in [1, 4, 8, 11] {
-            assert_eq!(Looked { state, ..gone }.ended_in_silence(1_200), None);
+            assert_eq!(SocketSnapshot { state, ..gone }.ended_in_silence(1_200), None);
         }
     }
 
     #[test]
-    fn whatever_is_unfinished_makes_it_busy() {
+    fn unfinished_exchange_is_busy() {
         let unfinished = [
-            Looked { receive_next: 101, ..resting() },
-            Looked { receive_next: 99, copied: 99, ..resting() },
-            Looked { copied: 99, ..resting() },
-            Looked { request_end: 150, ..resting() },
-            Looked { answer_begin: 1_200, ..resting() },
-            Looked { answered_end: 1_000, send_next: 1_000, write_next: 1_000, ..resting() },
-            Looked { send_next: 1_199, ..resting() },
-            Looked { write_next: 1_201, ..resting() },
-            Looked { send_next: 1_201, write_next: 1_201, ..resting() },
+            SocketSnapshot { receive_next: 101, ..resting() },
+            SocketSnapshot { receive_next: 99, copied: 99, ..resting() },
+            SocketSnapshot { copied: 99, ..resting() },
+            SocketSnapshot { request_end: 150, ..resting() },
+            SocketSnapshot { answer_begin: 1_200, ..resting() },
+            SocketSnapshot { answered_end: 1_000, send_next: 1_000, write_next: 1_000, ..resting() },
+            SocketSnapshot { send_next: 1_199, ..resting() },
+            SocketSnapshot { write_next: 1_201, ..resting() },
+            SocketSnapshot { send_next: 1_201, write_next: 1_201, ..resting() },
         ];
         for (number, looked) in unfinished.iter().enumerate() {
-            assert_eq!(looked.judge(), Look::Busy, "{number}");
-            assert_eq!(Looked { plain: 0, ..*looked }.judge(), Look::Unclear, "{number}");
+            assert_eq!(looked.judge(), ConnectionState::Busy, "{number}");
+            assert_eq!(SocketSnapshot { plain: 0, ..*looked }.judge(), ConnectionState::Unclear, "{number}");
         }
         for state in [0, 4, 8, 10, 12] {
-            assert_eq!(Looked { state, ..resting() }.judge(), Look::Gone);
+            assert_eq!(SocketSnapshot { state, ..resting() }.judge(), ConnectionState::Gone);
         }
     }
 }

@@ -6,30 +6,35 @@ use evener_core::director::Director;
 use evener_dataplane::{DataPlane, Engine};
 
 use super::executor::Executor;
-use crate::board::Local;
+use crate::board::LocalServerState;
 use crate::board::installed::Installed;
-use crate::board::{About, Board, Loaded, Published};
+use crate::board::{DaemonInfo, LoadedFile, PublishedState, SnapshotStore};
 use crate::events::Bus;
-use crate::names::Counts;
-use crate::redirect::Fronts;
+use crate::names::QueryCounts;
+use crate::redirect::Frontends;
 
 /// Where it goes, and what of it the director doesn't know.
-pub(super) struct Showing {
-    pub(super) board: Arc<Board>,
-    about: Arc<About>,
+pub(super) struct SnapshotPublisher {
+    pub(super) board: Arc<SnapshotStore>,
+    about: Arc<DaemonInfo>,
     readings: Arc<dyn DataPlane>,
     /// About the file that a reload is putting in force.
-    next: Option<Loaded>,
-    local: Option<Local>,
+    next: Option<LoadedFile>,
+    local: Option<LocalServerState>,
     pub(super) installed: Arc<Installed>,
-    fronts: Arc<Fronts>,
-    queries: Arc<Counts>,
+    fronts: Arc<Frontends>,
+    queries: Arc<QueryCounts>,
 }
 
-impl Showing {
-    pub(super) fn begin(about: About, director: &Director, engine: &dyn Engine, bus: Bus) -> Showing {
+impl SnapshotPublisher {
+    pub(super) fn begin(
+        about: DaemonInfo,
+        director: &Director,
+        engine: &dyn Engine,
+        bus: Bus,
+    ) -> SnapshotPublisher {
         let (about, readings) = (Arc::new(about), engine.data_plane());
-        let board = Board::new(Published {
+        let board = SnapshotStore::new(PublishedState {
             snapshot: Arc::clone(director.snapshot()),
             about: Arc::clone(&about),
             gone: Arc::default(),
@@ -43,7 +48,7 @@ impl Showing {
             fronts: Arc::default(),
             queries: Arc::default(),
         });
-        Showing {
+        SnapshotPublisher {
             board: Arc::new(board),
             about,
             readings,
@@ -55,12 +60,12 @@ impl Showing {
         }
     }
 
-    pub(super) fn about(&self) -> &About {
+    pub(super) fn about(&self) -> &DaemonInfo {
         &self.about
     }
 
     /// What is to be told of a file once it is in force: at once with the farm that it describes.
-    pub(super) fn will_load(&mut self, loaded: Option<Loaded>) {
+    pub(super) fn will_load(&mut self, loaded: Option<LoadedFile>) {
         self.next = loaded;
     }
 }
@@ -88,14 +93,14 @@ impl Executor {
         {
             Arc::make_mut(&mut self.showing.about).loaded = loaded;
         }
-        self.showing.board.publish(Published {
+        self.showing.board.publish(PublishedState {
             snapshot,
             about: Arc::clone(&self.showing.about),
             gone: self.totals.gone(),
             engine: self.kind,
             engine_detail: self.engine_detail.clone(),
             readings: Arc::clone(&self.showing.readings),
-            recorder: Arc::clone(&self.telling.recorder),
+            recorder: Arc::clone(&self.trace.recorder),
             bus: self.bus.clone(),
             local: self.showing.local.clone(),
             installed: Arc::clone(&self.showing.installed),
@@ -105,13 +110,13 @@ impl Executor {
     }
 
     /// Publishes what this host is as a server.
-    pub(super) fn show_local(&mut self, local: Option<Local>) {
+    pub(super) fn show_local(&mut self, local: Option<LocalServerState>) {
         self.showing.local = local;
         self.publish();
     }
 
     /// Publishes what is counted of groups and names.
-    pub(super) fn show_groups(&mut self, fronts: Arc<Fronts>, queries: Arc<Counts>) {
+    pub(super) fn show_groups(&mut self, fronts: Arc<Frontends>, queries: Arc<QueryCounts>) {
         self.showing.fronts = fronts;
         self.showing.queries = queries;
         self.publish();

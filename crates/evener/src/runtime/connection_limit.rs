@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::runtime::shares::{Shares, Source, source};
+use crate::runtime::slots_by_source::{ClientSource, SlotsBySource, source};
 
 /// So many places. Clones are the same ones.
 #[derive(Clone)]
-pub(crate) struct Seats(Arc<Shared>);
+pub(crate) struct ConnectionLimit(Arc<LimitState>);
 
-struct Shared {
+struct LimitState {
     places: Arc<Semaphore>,
-    table: Mutex<Table>,
+    table: Mutex<SlotTable>,
 }
 
 /// Who may be asked to go.
 #[derive(Default)]
-struct Table {
-    seated: Shares<oneshot::Sender<()>>,
+struct SlotTable {
+    slots: SlotsBySource<oneshot::Sender<()>>,
     /// Those who wait for a place.
     waiting: usize,
     /// For how many of them nobody has been asked to go yet.
@@ -29,9 +29,9 @@ struct Table {
 }
 
 /// A place, until it is dropped.
-pub(crate) struct Seat {
-    shared: Arc<Shared>,
-    source: Source,
+pub(crate) struct ConnectionSlot {
+    shared: Arc<LimitState>,
+    source: ClientSource,
     ticket: u64,
     /// Says that somebody else needs it more; nothing while it is kept.
     needed: Option<oneshot::Receiver<()>>,
@@ -39,53 +39,56 @@ pub(crate) struct Seat {
 }
 
 /// Somebody who waits.
-struct Waiting<'s>(&'s Shared);
+struct WaitGuard<'s>(&'s LimitState);
 
-impl Seats {
+impl ConnectionLimit {
     /// So many.
-    pub(crate) fn new(room: usize) -> Seats {
-        Seats(Arc::new(Shared { places: Arc::new(Semaphore::new(room)), table: Mutex::default() }))
+    pub(crate) fn new(count: usize) -> ConnectionLimit {
+        ConnectionLimit(Arc::new(LimitState {
+            places: Arc::new(Semaphore::new(count)),
+            table: Mutex::default(),
+        }))
     }
 
     /// A place for a client: a free one, or somebody else's, who is told to go. There are never more than there is room for, so
     /// this waits until he is gone.
-    pub(crate) async fn take(&self, client: IpAddr) -> Seat {
+    pub(crate) async fn take(&self, client: IpAddr) -> ConnectionSlot {
         let places = || Arc::clone(&self.0.places);
         let place = match places().try_acquire_owned() {
             Ok(place) => Some(place),
             Err(_) => {
-                let _waiting = Waiting::begin(&self.0);
+                let _waiting = WaitGuard::begin(&self.0);
                 // It is never closed.
                 places().acquire_owned().await.ok()
             }
         };
-        let ticket = self.0.table().seated.ticket();
+        let ticket = self.0.table().slots.ticket();
         let shared = Arc::clone(&self.0);
-        let mut seat = Seat { shared, source: source(client), ticket, needed: None, _place: place };
-        seat.offer();
-        seat
+        let mut slot = ConnectionSlot { shared, source: source(client), ticket, needed: None, _place: place };
+        slot.offer();
+        slot
     }
 }
 
-impl Shared {
-    fn table(&self) -> MutexGuard<'_, Table> {
+impl LimitState {
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
         // Nothing is half done in there that another could not go on with.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting<'_> {
-    fn begin(shared: &Shared) -> Waiting<'_> {
+impl WaitGuard<'_> {
+    fn begin(shared: &LimitState) -> WaitGuard<'_> {
         let mut table = shared.table();
         table.waiting += 1;
         table.owed += 1;
         table.settle();
         drop(table);
-        Waiting(shared)
+        WaitGuard(shared)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut table = self.0.table();
         table.waiting -= 1;
@@ -94,7 +97,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// Does something; `None` as soon as somebody else needs the place more.
     pub(crate) async fn unless_needed<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let Some(needed) = &mut self.needed else { return Some(work.await) };
@@ -110,7 +113,7 @@ impl Seat {
     /// Has the place for oneself, for a while that is bounded. If it was to be given up just now, somebody else gives up his.
     pub(crate) fn keep(&mut self) {
         let mut table = self.shared.table();
-        if table.seated.give_back(self.source, self.ticket).is_none() && self.needed.is_some() {
+        if table.slots.give_back(self.source, self.ticket).is_none() && self.needed.is_some() {
             table.owed = (table.owed + 1).min(table.waiting);
             table.settle();
         }
@@ -122,9 +125,9 @@ impl Seat {
     pub(crate) fn renew(&mut self) {
         let mut table = self.shared.table();
         // Whoever is to go already goes.
-        if let Some(gone) = table.seated.give_back(self.source, self.ticket) {
-            self.ticket = table.seated.ticket();
-            table.seated.hold(self.source, self.ticket, gone);
+        if let Some(gone) = table.slots.give_back(self.source, self.ticket) {
+            self.ticket = table.slots.ticket();
+            table.slots.hold(self.source, self.ticket, gone);
         }
     }
 
@@ -133,22 +136,22 @@ impl Seat {
         let (gone, needed) = oneshot::channel();
         self.needed = Some(needed);
         let mut table = self.shared.table();
-        table.seated.hold(self.source, self.ticket, gone);
+        table.slots.hold(self.source, self.ticket, gone);
         table.settle();
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.shared.table().seated.give_back(self.source, self.ticket);
+        self.shared.table().slots.give_back(self.source, self.ticket);
     }
 }
 
-impl Table {
+impl SlotTable {
     /// Asks as many to go as are owed, or as there are.
     fn settle(&mut self) {
         while self.owed > 0 {
-            let Some((_, gone)) = self.seated.take_away() else { return };
+            let Some((_, gone)) = self.slots.take_away() else { return };
             // Who doesn't listen is going already.
             let _ = gone.send(());
             self.owed -= 1;
@@ -170,46 +173,46 @@ mod tests {
     }
 
     /// Whether somebody was asked to go, without waiting.
-    fn is_needed(seat: &mut Seat) -> bool {
-        seat.needed.as_mut().is_some_and(|needed| needed.try_recv().is_ok())
+    fn is_needed(slot: &mut ConnectionSlot) -> bool {
+        slot.needed.as_mut().is_some_and(|needed| needed.try_recv().is_ok())
     }
 
     /// Sits until the place is needed.
-    fn sit(mut seat: Seat) -> JoinHandle<()> {
-        tokio::spawn(async move { seat.unless_needed(pending::<()>()).await.unwrap_or_default() })
+    fn sit(mut slot: ConnectionSlot) -> JoinHandle<()> {
+        tokio::spawn(async move { slot.unless_needed(pending::<()>()).await.unwrap_or_default() })
     }
 
     #[tokio::test]
-    async fn who_holds_most_gives_up_his_oldest() {
-        let seats = Seats::new(5);
+    async fn source_with_most_slots_loses_its_oldest() {
+        let limit = ConnectionLimit::new(5);
         let mut greedy = Vec::new();
         for _ in 0..3 {
-            greedy.push(sit(seats.take(client("203.0.113.7")).await));
+            greedy.push(sit(limit.take(client("203.0.113.7")).await));
         }
-        let first = sit(seats.take(client("203.0.113.8")).await);
-        let second = sit(seats.take(client("203.0.113.9")).await);
+        let first = sit(limit.take(client("203.0.113.8")).await);
+        let second = sit(limit.take(client("203.0.113.9")).await);
         // whoever comes: others, or the same again
-        let mut late = vec![seats.take(client("203.0.113.8")).await];
+        let mut late = vec![limit.take(client("203.0.113.8")).await];
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, false, false]);
-        late.push(seats.take(client("203.0.113.10")).await);
+        late.push(limit.take(client("203.0.113.10")).await);
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, true, false]);
         // .8 holds two by now, and its older one goes
-        late.push(seats.take(client("203.0.113.7")).await);
+        late.push(limit.take(client("203.0.113.7")).await);
         assert!(first.is_finished() && !second.is_finished() && !greedy[2].is_finished());
         assert!(!late.iter_mut().any(is_needed));
-        assert_eq!(seats.0.places.available_permits(), 0);
+        assert_eq!(limit.0.places.available_permits(), 0);
     }
 
     #[tokio::test]
     async fn among_equals_the_slowest_goes() {
-        let seats = Seats::new(3);
+        let limit = ConnectionLimit::new(3);
         let mut sitting = Vec::new();
         for last in [3, 1, 2] {
-            sitting.push(sit(seats.take(IpAddr::from([203, 0, 113, last])).await));
+            sitting.push(sit(limit.take(IpAddr::from([203, 0, 113, last])).await));
         }
         let mut late = Vec::new();
         for turn in 0..3 {
-            late.push(sit(seats.take(IpAddr::from([203, 0, 113, 10 + turn])).await));
+            late.push(sit(limit.take(IpAddr::from([203, 0, 113, 10 + turn])).await));
             let gone: Vec<bool> = sitting.iter().map(JoinHandle::is_finished).collect();
             assert_eq!(gone, [0, 1, 2].map(|at| at <= turn), "in the order in which they came");
         }
@@ -217,16 +220,16 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_source_the_one_that_was_of_no_use_for_longest_goes() {
-        let seats = Seats::new(3);
+        let limit = ConnectionLimit::new(3);
         let mut held = Vec::new();
         for _ in 0..3 {
-            held.push(seats.take(client("203.0.113.7")).await);
+            held.push(limit.take(client("203.0.113.7")).await);
         }
         held[0].renew();
         held[1].renew();
         let late = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.8")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
         assert_eq!(held.iter_mut().map(is_needed).collect::<Vec<_>>(), [false, false, true]);
@@ -237,30 +240,30 @@ mod tests {
 
     #[tokio::test]
     async fn a_network_of_ipv6_is_one_source() {
-        let seats = Seats::new(3);
+        let limit = ConnectionLimit::new(3);
         let same = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2"].map(client);
-        let other = sit(seats.take(client("2001:db8:0:2::1")).await);
-        let (first, second) = (sit(seats.take(same[0]).await), sit(seats.take(same[1]).await));
-        let _late = seats.take(client("::ffff:203.0.113.7")).await;
+        let other = sit(limit.take(client("2001:db8:0:2::1")).await);
+        let (first, second) = (sit(limit.take(same[0]).await), sit(limit.take(same[1]).await));
+        let _late = limit.take(client("::ffff:203.0.113.7")).await;
         assert!(first.is_finished() && !second.is_finished() && !other.is_finished());
     }
 
     #[tokio::test]
-    async fn what_is_kept_is_not_asked_for_until_it_is_offered_again() {
-        let seats = Seats::new(2);
+    async fn kept_slot_is_not_evicted_until_offered_again() {
+        let limit = ConnectionLimit::new(2);
         let address = client("203.0.113.7");
-        let (mut kept, mut offered) = (seats.take(address).await, seats.take(address).await);
+        let (mut kept, mut offered) = (limit.take(address).await, limit.take(address).await);
         kept.keep();
         let late = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.8")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
         assert!(offered.unless_needed(pending::<()>()).await.is_none());
         // he is slow to go, and all others are busy
         let later = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.9")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.9")).await }
         });
         tokio::task::yield_now().await;
         kept.offer();
@@ -268,19 +271,19 @@ mod tests {
         drop((kept, offered));
         let (late, later) = (late.await.unwrap(), later.await.unwrap());
         drop((late, later));
-        let table = seats.0.table();
-        assert!(table.seated.is_empty());
-        assert_eq!((table.waiting, table.owed, seats.0.places.available_permits()), (0, 0, 2));
+        let table = limit.0.table();
+        assert!(table.slots.is_empty());
+        assert_eq!((table.waiting, table.owed, limit.0.places.available_permits()), (0, 0, 2));
     }
 
     #[tokio::test]
-    async fn who_was_asked_to_go_and_stays_has_another_one_asked() {
-        let seats = Seats::new(2);
+    async fn slot_that_ignores_eviction_makes_next_one_evicted() {
+        let limit = ConnectionLimit::new(2);
         let (mut first, mut second) =
-            (seats.take(client("203.0.113.7")).await, seats.take(client("203.0.113.8")).await);
+            (limit.take(client("203.0.113.7")).await, limit.take(client("203.0.113.8")).await);
         let late = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.9")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.9")).await }
         });
         tokio::task::yield_now().await;
         first.keep();
@@ -290,13 +293,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_waiting_costs_nobody_his_place() {
-        let seats = Seats::new(1);
-        let mut kept = seats.take(client("203.0.113.7")).await;
+    async fn cancelled_wait_evicts_no_slot() {
+        let limit = ConnectionLimit::new(1);
+        let mut kept = limit.take(client("203.0.113.7")).await;
         kept.keep();
         let late = tokio::spawn({
-            let seats = seats.clone();
-            async move { seats.take(client("203.0.113.8")).await }
+            let limit = limit.clone();
+            async move { limit.take(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
         late.abort();

@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::*;
-use crate::farm::group::{Candidate, LoadReading, Origin, Wanted, example};
+use crate::farm::group::{DispatchRequest, LoadReading, MemberCandidate, MessageOrigin, example};
 use crate::pool::Fact;
 
 /// Numbers that are the same in each run (SplitMix64).
@@ -150,7 +150,7 @@ impl Play {
         group.joining.report_ms = report_ms;
         (group.joining.query_after_ms, group.joining.remove_after_ms) = (report_ms * 3, report_ms * 10);
         let members = core::cell::RefCell::new(Members::new(at(0.0), &group, Seed(seed, 2), None));
-        let origin = Origin { from: Some([192, 0, 2, 31].into()), hosts: vec![] };
+        let origin = MessageOrigin { from: Some([192, 0, 2, 31].into()), hosts: vec![] };
         for place in 0..self.rates.len() {
             let joiner = Joiner::parse(&format!("http://192.0.2.31:{}", 8_000 + place)).unwrap();
             members.borrow_mut().join(at(0.0), &origin, &[joiner]).unwrap();
@@ -161,12 +161,13 @@ impl Play {
             let now = at(now);
             if members.borrow().poll_timeout() <= now.now_ms {
                 let orders = members.borrow_mut().poll(now);
-                if let Some(Order::Publish(rules)) = orders.last() {
+                if let Some(MemberOrder::Publish(rules)) = orders.last() {
                     dispatch = Arc::clone(&rules.dispatch);
                 }
             }
-            let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
-            dispatch.choose(&wanted).map(|Candidate { id, .. }| *id).unwrap()
+            let wanted =
+                DispatchRequest { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
+            dispatch.choose(&wanted).map(|MemberCandidate { id, .. }| *id).unwrap()
         };
         let report = |now: f64, place: usize, load: f64| {
             let url = Url::parse(&format!("http://192.0.2.31:{}", 8_000 + place)).unwrap();
@@ -186,9 +187,9 @@ impl Play {
     }
 }
 
-fn at(seconds: f64) -> Moment {
+fn at(seconds: f64) -> ClockReading {
     let now_ms = (seconds * 1_000.0) as u64;
-    Moment { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
+    ClockReading { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
 }
 
 #[test]
@@ -221,7 +222,7 @@ fn equal_members_have_equal_shares() {
 }
 
 #[test]
-fn whatever_clients_ask_by_themselves_is_taken_out_as_well() {
+fn direct_requests_of_clients_reduce_turns() {
     let play = Play { each: 3.0, ..Play::new(&[50.0, 50.0, 20.0], 80.0, 1.0) };
     let group = play.by_group(1, LoadReading::Aged);
     assert!((5.0..=20.0).contains(&group.shares[2]) && group.p99_s < 1.0, "{:?}", group.shares);
@@ -250,7 +251,7 @@ fn a_member_at_a_tenth_is_spared() {
 }
 
 #[test]
-fn a_member_that_reports_nothing_to_do_gains_half_of_a_share_at_the_most() {
+fn member_reporting_idle_gains_at_most_half_a_share() {
     let play = Play { liars: 1, ..Play::new(&[30.0, 30.0, 30.0, 30.0], 60.0, 1.0) };
     let liar = play.by_group(1, LoadReading::Aged).shares[0];
     assert!((25.0..=38.5).contains(&liar), "{liar:.1} %");
@@ -267,7 +268,7 @@ fn a_member_that_becomes_slow_is_spared_within_seconds() {
 fn first_reports_are_compared_as_soon_as_there_are_two() {
     let group = Group { load: LoadReading::Aged, report_gain_percent: 3_200, ..example::group() };
     let mut members = Members::new(at(0.0), &group, Seed(1, 2), None);
-    let origin = Origin { from: Some([192, 0, 2, 31].into()), hosts: vec![] };
+    let origin = MessageOrigin { from: Some([192, 0, 2, 31].into()), hosts: vec![] };
     let joiners =
         ["http://192.0.2.31:1 weight=2", "http://192.0.2.31:2"].map(|line| Joiner::parse(line).unwrap());
     members.join(at(0.0), &origin, &joiners).unwrap();
@@ -278,7 +279,7 @@ fn first_reports_are_compared_as_soon_as_there_are_two() {
         members.inform(at(2.0), None, &LoadInform { load, stamp_ms: None, url }).unwrap();
     }
     let dispatch = members.dispatch(at(3.0));
-    let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
+    let wanted = DispatchRequest { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
     let second = (0..530).filter(|_| dispatch.choose(&wanted).unwrap().id == 1).count();
     assert_eq!(second, 500, "all but what everybody keeps");
 }

@@ -11,26 +11,26 @@ use std::net::IpAddr;
 const PREFIX6_LEN: u32 = 64;
 
 /// Whose a connection is: an IPv4 address, or an IPv6 /64.
-pub(crate) type Source = IpAddr;
+pub(crate) type ClientSource = IpAddr;
 
 /// In which order sources give up places: the last one first.
-type Rank = (usize, Reverse<u64>, Source);
+type Rank = (usize, Reverse<u64>, ClientSource);
 
 /// Places by source, each with what its holder is known by.
-pub(crate) struct Shares<T> {
+pub(crate) struct SlotsBySource<T> {
     tickets: u64,
     /// By source and ticket, and so the oldest first.
-    held: BTreeMap<Source, BTreeMap<u64, T>>,
+    held: BTreeMap<ClientSource, BTreeMap<u64, T>>,
     order: BTreeSet<Rank>,
 }
 
-impl<T> Default for Shares<T> {
+impl<T> Default for SlotsBySource<T> {
     fn default() -> Self {
-        Shares { tickets: 0, held: BTreeMap::new(), order: BTreeSet::new() }
+        SlotsBySource { tickets: 0, held: BTreeMap::new(), order: BTreeSet::new() }
     }
 }
 
-impl<T> Shares<T> {
+impl<T> SlotsBySource<T> {
     /// A number that nobody else has; later ones are greater.
     pub(crate) fn ticket(&mut self) -> u64 {
         self.tickets += 1;
@@ -38,17 +38,17 @@ impl<T> Shares<T> {
     }
 
     /// Notes a place of a source, as old as its ticket.
-    pub(crate) fn hold(&mut self, source: Source, ticket: u64, holder: T) {
+    pub(crate) fn hold(&mut self, source: ClientSource, ticket: u64, holder: T) {
         self.change(source, |held| held.insert(ticket, holder));
     }
 
     /// Takes note that it is given back.
-    pub(crate) fn give_back(&mut self, source: Source, ticket: u64) -> Option<T> {
+    pub(crate) fn give_back(&mut self, source: ClientSource, ticket: u64) -> Option<T> {
         self.change(source, |held| held.remove(&ticket))
     }
 
     /// Takes a place from the source that has most.
-    pub(crate) fn take_away(&mut self) -> Option<(Source, T)> {
+    pub(crate) fn take_away(&mut self) -> Option<(ClientSource, T)> {
         let &(.., source) = self.order.last()?;
         let (_, holder) = self.change(source, BTreeMap::pop_first)?;
         Some((source, holder))
@@ -60,13 +60,13 @@ impl<T> Shares<T> {
         self.held.is_empty() && self.order.is_empty()
     }
 
-    fn rank(&self, source: Source) -> Option<Rank> {
+    fn rank(&self, source: ClientSource) -> Option<Rank> {
         let held = self.held.get(&source)?;
         let (oldest, _) = held.first_key_value()?;
         Some((held.len(), Reverse(*oldest), source))
     }
 
-    fn change<R>(&mut self, source: Source, change: impl FnOnce(&mut BTreeMap<u64, T>) -> R) -> R {
+    fn change<R>(&mut self, source: ClientSource, change: impl FnOnce(&mut BTreeMap<u64, T>) -> R) -> R {
         if let Some(rank) = self.rank(source) {
             self.order.remove(&rank);
         }
@@ -81,7 +81,7 @@ impl<T> Shares<T> {
 }
 
 /// Whose a client is.
-pub(crate) fn source(client: IpAddr) -> Source {
+pub(crate) fn source(client: IpAddr) -> ClientSource {
     match client.to_canonical() {
         IpAddr::V6(client) => IpAddr::V6((client.to_bits() >> PREFIX6_LEN << PREFIX6_LEN).into()),
         client => client,
@@ -98,8 +98,8 @@ mod tests {
     }
 
     #[test]
-    fn who_has_most_gives_up_his_oldest_and_among_equals_the_slowest() {
-        let mut shares = Shares::default();
+    fn largest_source_loses_oldest_and_ties_go_to_slowest() {
+        let mut shares = SlotsBySource::default();
         for (address, holder) in [("192.0.2.1", 0), ("192.0.2.2", 1), ("192.0.2.2", 2), ("192.0.2.3", 3)] {
             let ticket = shares.ticket();
             shares.hold(client(address), ticket, holder);

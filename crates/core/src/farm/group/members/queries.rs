@@ -4,44 +4,44 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::member::Member;
-use super::{MemberChange, MemberEvent, Members, Moment, Order};
-use crate::pool::{Change, Due, Fact};
+use super::member::TrackedMember;
+use super::{ClockReading, MemberChange, MemberEvent, MemberOrder, Members};
+use crate::pool::{DueChecks, Fact, ServerChange};
 
 /// What came of a LOAD-QUERY itself. The load comes in a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queried {
+pub enum QueryResult {
     /// Nobody is there, or nobody who knows the question where the member has said that it is answered.
     Refused,
     /// It was heard, or it isn't known whether it was.
     Unanswered,
 }
 
-impl Queried {
+impl QueryResult {
     /// By the status of an answer, if there was one. A server that knows nothing of groups says 405 or 501 at its own URL, and 404 is no less
     /// likely there: that is no word on the member.
-    pub fn of_status(status: u16, is_named: bool) -> Queried {
-        if is_named && (400..500).contains(&status) { Queried::Refused } else { Queried::Unanswered }
+    pub fn of_status(status: u16, is_named: bool) -> QueryResult {
+        if is_named && (400..500).contains(&status) { QueryResult::Refused } else { QueryResult::Unanswered }
     }
 }
 
 impl Members {
     /// A question for its load went to a member that was silent. As in the paper, one that refuses it is none any more; it may join again.
     /// Members that the file lists are never removed.
-    pub fn queried(&mut self, now: Moment, member: usize, queried: Queried) {
+    pub fn queried(&mut self, now: ClockReading, member: usize, queried: QueryResult) {
         let joining = self.group.joining;
         let is_gone = self.members.get(&member).is_some_and(|member| {
             // Who has reported meanwhile is there.
             member.joined && member.listed.is_none() && member.is_silent(now, joining.query_after_ms)
         });
-        if is_gone && queried == Queried::Refused {
+        if is_gone && queried == QueryResult::Refused {
             self.let_go(member, MemberChange::Refused);
             self.changed(now);
         }
     }
 
     /// Takes in what came of a probe, or of a question for what a member knows of its load.
-    pub fn take(&mut self, now: Moment, member: usize, fact: Fact) {
+    pub fn take(&mut self, now: ClockReading, member: usize, fact: Fact) {
         if let Some(one) = self.members.get_mut(&member) {
             let change = one.server.take(fact, now.now_ms);
             self.take_in(now, member, change);
@@ -49,20 +49,20 @@ impl Members {
     }
 
     /// Those that are due are probed and asked. Whoever has left is no member, until it returns.
-    pub(super) fn look_after(&mut self, now: Moment, orders: &mut Vec<Order>) {
-        let is_due = |member: &&mut Member| !member.left && member.server.next_at() <= now.now_ms;
+    pub(super) fn look_after(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
+        let is_due = |member: &&mut TrackedMember| !member.left && member.server.next_at() <= now.now_ms;
         let mut changes = Vec::new();
         for member in self.members.values_mut().filter(is_due) {
-            let Due { probe, ask, change } = member.server.poll(now.now_ms);
+            let DueChecks { probe, query, change } = member.server.poll(now.now_ms);
             let to = || (member.id, member.joiner.url.clone(), member.reach(&self.group));
             if probe {
                 let (member, url, reach) = to();
                 let check = Arc::clone(self.care.check());
-                orders.push(Order::Probe { member, url, check, reach });
+                orders.push(MemberOrder::Probe { member, url, check, reach });
             }
-            if ask {
+            if query {
                 let (member, url, reach) = to();
-                orders.extend(self.care.report().map(|settings| Order::Ask {
+                orders.extend(self.care.report().map(|settings| MemberOrder::FetchReport {
                     member,
                     url,
                     settings: Arc::clone(settings),
@@ -74,9 +74,9 @@ impl Members {
         changes.into_iter().for_each(|(member, change)| self.take_in(now, member, change));
     }
 
-    fn take_in(&mut self, now: Moment, member: usize, change: Change) {
+    fn take_in(&mut self, now: ClockReading, member: usize, change: ServerChange) {
         let Some(name) = self.members.get(&member).map(|member| member.name().to_string()) else { return };
-        let Change { is_weighed, transition, refuses, reports: error, .. } = change;
+        let ServerChange { is_weighed, transition, refuses, reports: error, .. } = change;
         let refuses = refuses.map(MemberEvent::Refuses);
         let events = refuses.into_iter().chain(error.map(MemberEvent::Reports));
         self.events.extend(events.map(|event| (name.clone(), event)));
@@ -85,7 +85,7 @@ impl Members {
         }
         if let Some(transition) = transition {
             if let Some(change) = MemberChange::by_probes(transition) {
-                self.tell(name, change);
+                self.push_event(name, change);
             }
             self.changed(now);
         }
@@ -98,16 +98,16 @@ mod tests {
     use core::net::IpAddr;
 
     use super::*;
-    use crate::farm::group::{Group, GroupMember, Joiner, Origin, Wanted, example};
+    use crate::farm::group::{DispatchRequest, Group, GroupMember, Joiner, MessageOrigin, example};
     use crate::net::http::Url;
     use crate::path::seed::Seed;
-    use crate::pool::State;
+    use crate::pool::ServerState;
     use crate::pool::policy::by_name;
     use crate::pool::report::Report;
     use crate::pool::{ReportKind, Reporting};
 
-    fn at(now_ms: u64) -> Moment {
-        Moment { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
+    fn at(now_ms: u64) -> ClockReading {
+        ClockReading { now_ms, unix_ms: 1_800_000_000_000 + now_ms }
     }
 
     fn listed(name: &str) -> GroupMember {
@@ -119,42 +119,42 @@ mod tests {
         let members = if listed_too { vec![listed("192.0.2.31")] } else { vec![] };
         let group = Group { members, ..example::group() };
         let mut members = Members::new(at(0), &group, Seed(1, 2), None);
-        let origin = Origin { from: Some(IpAddr::from([192, 0, 2, 31])), hosts: vec![] };
+        let origin = MessageOrigin { from: Some(IpAddr::from([192, 0, 2, 31])), hosts: vec![] };
         members.join(at(0), &origin, &[Joiner::parse("http://192.0.2.31").unwrap()]).unwrap();
         let orders = members.poll(at(50_000));
         assert!(
-            orders.iter().any(|order| matches!(order, Order::Query { is_named: false, .. })),
+            orders.iter().any(|order| matches!(order, MemberOrder::Query { is_named: false, .. })),
             "{orders:?}"
         );
         (members, 0)
     }
 
     #[test]
-    fn who_refuses_to_be_asked_is_removed_at_once_unless_it_is_listed_or_reports() {
+    fn member_refusing_queries_is_removed_unless_listed_or_reporting() {
         let (mut members, id) = silent(false);
-        members.queried(at(50_001), id, Queried::Unanswered);
+        members.queried(at(50_001), id, QueryResult::Unanswered);
         assert_eq!(members.snapshot(at(50_001)).len(), 1);
-        members.queried(at(50_001), id, Queried::Refused);
+        members.queried(at(50_001), id, QueryResult::Refused);
         assert!(members.snapshot(at(50_001)).is_empty());
-        members.queried(at(50_001), id, Queried::Refused);
+        members.queried(at(50_001), id, QueryResult::Refused);
 
         let (mut members, id) = silent(true);
-        members.queried(at(50_001), id, Queried::Refused);
+        members.queried(at(50_001), id, QueryResult::Refused);
         assert_eq!(members.snapshot(at(50_001)).len(), 1);
 
         let (mut members, id) = silent(false);
         let url = Some(Url::parse("http://192.0.2.31").unwrap());
         let report = super::super::LoadInform { load: 1.0, stamp_ms: None, url };
         members.inform(at(50_001), None, &report).unwrap();
-        members.queried(at(50_002), id, Queried::Refused);
+        members.queried(at(50_002), id, QueryResult::Refused);
         assert_eq!(members.snapshot(at(50_002)).len(), 1, "its report came first");
     }
 
     #[test]
     fn statuses_refuse_where_the_member_named_the_place() {
-        assert_eq!(Queried::of_status(404, true), Queried::Refused);
+        assert_eq!(QueryResult::of_status(404, true), QueryResult::Refused);
         for (status, is_named) in [(204, true), (501, true), (503, true), (404, false), (405, false)] {
-            assert_eq!(Queried::of_status(status, is_named), Queried::Unanswered, "{status}");
+            assert_eq!(QueryResult::of_status(status, is_named), QueryResult::Unanswered, "{status}");
         }
     }
 
@@ -168,17 +168,18 @@ mod tests {
 
     fn shares(members: &mut Members, now_ms: u64) -> [usize; 2] {
         let dispatch = members.dispatch(at(now_ms));
-        let wanted = Wanted { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
+        let wanted = DispatchRequest { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
         let first = (0..300).filter(|_| dispatch.choose(&wanted).unwrap().id == 0).count();
         [first, 300 - first]
     }
 
     #[test]
-    fn members_are_asked_when_it_is_due_and_have_turns_by_their_answers() {
+    fn due_members_are_queried_and_answers_set_turns() {
         let mut members = asking("utilisation");
         assert_eq!(shares(&mut members, 0), [150, 150]);
-        let asked =
-            |orders: Vec<Order>| orders.iter().filter(|order| matches!(order, Order::Ask { .. })).count();
+        let asked = |orders: Vec<MemberOrder>| {
+            orders.iter().filter(|order| matches!(order, MemberOrder::FetchReport { .. })).count()
+        };
         assert_eq!(asked(members.poll(at(1_000))), 2);
         assert_eq!(asked(members.poll(at(1_001))), 0);
         assert!(members.poll_timeout() <= 2_000);
@@ -200,7 +201,7 @@ mod tests {
         let refusal = || Ok(Report { percent: Some(0), ..Report::default() });
         members.take(at(1), 0, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 1), [0, 300]);
-        assert_eq!(members.snapshot(at(1))[0].state, State::Draining);
+        assert_eq!(members.snapshot(at(1))[0].state, ServerState::Draining);
         let events = members.take_events();
         assert!(events.iter().any(|(_, event)| *event == MemberEvent::Refuses(true)), "{events:?}");
         members.take(at(2), 1, Fact::Reported(refusal()));

@@ -6,12 +6,12 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 
-use super::{Assembly, Body, ErrorCode, Handed, Piece, SocketId, TcpState};
+use super::{Assembly, ErrorCode, MessageBody, Piece, ReceivedConnection, SocketId, TcpState};
 
 /// The most bytes of a client that were read before somebody was found for it: twice what a director reads.
 const UNREAD_MAX: u32 = 128 * 1_024;
 /// Connections that are coming, or whose socket is being made.
-const TAKINGS_MAX: usize = 4_096;
+const HANDOFFS_MAX: usize = 4_096;
 /// What was done with a connection is remembered for longer than it is asked again, in milliseconds.
 pub(super) const MEMORY_MS: u64 = 10_000;
 /// Connections of which that is remembered, some 150 bytes each. More than come in that time: the oldest make way.
@@ -19,29 +19,29 @@ const MEMORIES_MAX: usize = 65_536;
 
 /// Connections that come here.
 #[derive(Debug, Default)]
-pub struct Takings {
+pub struct IncomingHandoffs {
     services: BTreeSet<SocketAddr>,
-    open: BTreeMap<Key, Taking>,
-    done: Memories,
+    open: BTreeMap<HandoffId, IncomingHandoff>,
+    done: SettledHandoffs,
 }
 
 /// What is to be done about a piece.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Took {
+pub enum HandoffAction {
     /// Say this.
-    Answer(Body),
-    /// All has come: make its socket, and say by [`Takings::end`] what came of that.
-    Restore(Handed),
+    Answer(MessageBody),
+    /// All has come: make its socket, and say by [`IncomingHandoffs::end`] what came of that.
+    Restore(ReceivedConnection),
     /// Nothing: that is being done.
     Wait,
 }
 
 /// The node that gives a connection, and which one.
-type Key = (IpAddr, SocketId);
+type HandoffId = (IpAddr, SocketId);
 
 /// A connection that a node gives to this one.
 #[derive(Debug)]
-struct Taking {
+struct IncomingHandoff {
     state: TcpState,
     coming: Option<Assembly>,
     is_restoring: bool,
@@ -50,21 +50,21 @@ struct Taking {
 
 /// What came of connections a moment ago.
 #[derive(Debug, Default)]
-struct Memories {
-    by_connection: BTreeMap<Key, Memory>,
+struct SettledHandoffs {
+    by_connection: BTreeMap<HandoffId, SettledHandoff>,
     /// The same, the oldest first. What is here more than once counts at its last place.
-    order: VecDeque<(u64, Key)>,
+    order: VecDeque<(u64, HandoffId)>,
 }
 
 /// It is here, or it can't be.
 #[derive(Debug)]
-struct Memory {
+struct SettledHandoff {
     state: TcpState,
     outcome: Result<(), ErrorCode>,
     since_ms: u64,
 }
 
-impl Takings {
+impl IncomingHandoffs {
     /// Takes connections to these from now on.
     pub fn serve(&mut self, services: BTreeSet<SocketAddr>) {
         self.services = services;
@@ -83,10 +83,10 @@ impl Takings {
     }
 
     /// Takes in a piece of a connection.
-    pub fn take(&mut self, node: IpAddr, socket: SocketId, piece: Piece, now_ms: u64) -> Took {
+    pub fn take(&mut self, node: IpAddr, socket: SocketId, piece: Piece, now_ms: u64) -> HandoffAction {
         let state = *piece.state();
-        let error = |code| Took::Answer(Body::Error { socket: Some(socket), code });
-        let ack = |missing| Took::Answer(Body::HandoffAck { socket, missing });
+        let error = |code| HandoffAction::Answer(MessageBody::Error { socket: Some(socket), code });
+        let ack = |missing| HandoffAction::Answer(MessageBody::HandoffAck { socket, missing });
         let key = (node, socket);
         // What is here already stays so, whatever has changed since.
         if let Some(outcome) = self.done.find(&key, &state) {
@@ -101,13 +101,14 @@ impl Takings {
             if state.send_len > 0 || state.receive_len == 0 || state.receive_len > UNREAD_MAX {
                 return error(ErrorCode::NotRestored);
             }
-            if self.open.len() >= TAKINGS_MAX && !self.open.contains_key(&key) {
+            if self.open.len() >= HANDOFFS_MAX && !self.open.contains_key(&key) {
                 return error(ErrorCode::NoRoom);
             }
-            self.open.insert(key, Taking { state, coming: None, is_restoring: false, since_ms: now_ms });
+            self.open
+                .insert(key, IncomingHandoff { state, coming: None, is_restoring: false, since_ms: now_ms });
         }
         let Some(taking) = self.open.get_mut(&key).filter(|taking| !taking.is_restoring) else {
-            return Took::Wait;
+            return HandoffAction::Wait;
         };
         let assembly = match &mut taking.coming {
             Some(assembly) => {
@@ -118,7 +119,7 @@ impl Takings {
         };
         let Some(handed) = assembly.handed() else { return ack(assembly.missing()) };
         (taking.coming, taking.is_restoring) = (None, true);
-        Took::Restore(handed)
+        HandoffAction::Restore(handed)
     }
 
     /// Notes what came of a connection. If that can't be told it comes anew, and isn't refused any more: its socket may be here.
@@ -133,7 +134,7 @@ impl Takings {
         match outcome {
             Some(outcome) => {
                 let Some(taking) = self.open.remove(&key) else { return };
-                self.done.add(key, Memory { state: taking.state, outcome, since_ms: now_ms });
+                self.done.add(key, SettledHandoff { state: taking.state, outcome, since_ms: now_ms });
             }
             None => {
                 if let Some(taking) = self.open.get_mut(&key) {
@@ -144,12 +145,12 @@ impl Takings {
     }
 }
 
-impl Memories {
-    fn find(&self, key: &Key, state: &TcpState) -> Option<Result<(), ErrorCode>> {
+impl SettledHandoffs {
+    fn find(&self, key: &HandoffId, state: &TcpState) -> Option<Result<(), ErrorCode>> {
         self.by_connection.get(key).filter(|memory| memory.state == *state).map(|memory| memory.outcome)
     }
 
-    fn add(&mut self, key: Key, memory: Memory) {
+    fn add(&mut self, key: HandoffId, memory: SettledHandoff) {
         self.order.push_back((memory.since_ms, key));
         self.by_connection.insert(key, memory);
         while self.order.len() > MEMORIES_MAX {
@@ -174,7 +175,7 @@ impl Memories {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::lccp::Transfer;
+    use crate::node::lccp::TransferImage;
     use alloc::vec::Vec;
     use std::vec;
 
@@ -184,8 +185,8 @@ mod tests {
         SocketId::new("203.0.113.7:40000".parse().unwrap(), "192.0.2.100:80".parse().unwrap()).unwrap()
     }
 
-    fn takings() -> Takings {
-        Takings { services: [socket().server()].into(), ..Takings::default() }
+    fn takings() -> IncomingHandoffs {
+        IncomingHandoffs { services: [socket().server()].into(), ..IncomingHandoffs::default() }
     }
 
     fn pieces(rcv_nxt: u32, receive: &[u8]) -> Vec<Piece> {
@@ -197,15 +198,15 @@ mod tests {
             receive_len: receive.len() as u32,
             ..TcpState::default()
         };
-        Transfer::new(state, b"", receive).unwrap().pieces(0).collect()
+        TransferImage::new(state, b"", receive).unwrap().pieces(0).collect()
     }
 
-    fn ack(missing: u32) -> Took {
-        Took::Answer(Body::HandoffAck { socket: socket(), missing })
+    fn ack(missing: u32) -> HandoffAction {
+        HandoffAction::Answer(MessageBody::HandoffAck { socket: socket(), missing })
     }
 
-    fn error(code: ErrorCode) -> Took {
-        Took::Answer(Body::Error { socket: Some(socket()), code })
+    fn error(code: ErrorCode) -> HandoffAction {
+        HandoffAction::Answer(MessageBody::Error { socket: Some(socket()), code })
     }
 
     /// The connection from another port.
@@ -213,50 +214,56 @@ mod tests {
         SocketId::new(SocketAddr::new([203, 0, 113, 8].into(), port), socket().server()).unwrap()
     }
 
-    fn ack_to(port: u16, missing: u32) -> Took {
-        Took::Answer(Body::HandoffAck { socket: from(port), missing })
+    fn ack_to(port: u16, missing: u32) -> HandoffAction {
+        HandoffAction::Answer(MessageBody::HandoffAck { socket: from(port), missing })
     }
 
     #[test]
-    fn a_connection_is_restored_once_however_often_it_comes() {
+    fn repeated_handoff_restores_connection_once() {
         let (mut takings, now) = (takings(), 1_000);
         let bytes = vec![7; 2_500];
         let pieces = pieces(9_000, &bytes);
         assert_eq!(takings.take(NODE, socket(), pieces[1].clone(), now), ack(0));
         assert_eq!(takings.take(NODE, socket(), pieces[0].clone(), now), ack(2_048));
         assert_eq!(takings.take(NODE, socket(), pieces[0].clone(), now), ack(2_048));
-        let Took::Restore(handed) = takings.take(NODE, socket(), pieces[2].clone(), now) else {
+        let HandoffAction::Restore(handed) = takings.take(NODE, socket(), pieces[2].clone(), now) else {
             panic!("all is here")
         };
         assert_eq!((handed.receive, handed.state.rcv_nxt), (bytes, 9_000));
-        assert_eq!(takings.take(NODE, socket(), pieces[2].clone(), now), Took::Wait);
+        assert_eq!(takings.take(NODE, socket(), pieces[2].clone(), now), HandoffAction::Wait);
         takings.end(NODE, socket(), Some(Ok(())), now);
         assert_eq!(takings.take(NODE, socket(), pieces[0].clone(), now), ack(2_500));
     }
 
     #[test]
-    fn what_could_not_be_restored_never_is() {
+    fn failed_restore_is_never_retried() {
         let (mut takings, now) = (takings(), 1_000);
         let first = pieces(5, b"GET").remove(0);
-        assert!(matches!(takings.take(NODE, socket(), first.clone(), now), Took::Restore(_)));
+        assert!(matches!(takings.take(NODE, socket(), first.clone(), now), HandoffAction::Restore(_)));
         takings.end(NODE, socket(), Some(Err(ErrorCode::NotRestored)), now);
         assert_eq!(takings.take(NODE, socket(), first, now), error(ErrorCode::NotRestored));
         // but for the next connection between the same ends
-        assert!(matches!(takings.take(NODE, socket(), pieces(6, b"GET").remove(0), now), Took::Restore(_)));
+        assert!(matches!(
+            takings.take(NODE, socket(), pieces(6, b"GET").remove(0), now),
+            HandoffAction::Restore(_)
+        ));
     }
 
     #[test]
-    fn what_is_held_is_bounded() {
+    fn settled_handoffs_are_bounded() {
         let (mut takings, now) = (takings(), 1_000);
         let elsewhere = SocketId::new(socket().client(), "192.0.2.101:80".parse().unwrap()).unwrap();
-        let other = Body::Error { socket: Some(elsewhere), code: ErrorCode::NoServer };
-        assert_eq!(takings.take(NODE, elsewhere, pieces(5, b"GET").remove(0), now), Took::Answer(other));
+        let other = MessageBody::Error { socket: Some(elsewhere), code: ErrorCode::NoServer };
+        assert_eq!(
+            takings.take(NODE, elsewhere, pieces(5, b"GET").remove(0), now),
+            HandoffAction::Answer(other)
+        );
         for len in [0, UNREAD_MAX as usize + 1] {
             let piece = pieces(5, &vec![0; len]).remove(0);
             assert_eq!(takings.take(NODE, socket(), piece, now), error(ErrorCode::NotRestored));
         }
         assert!(takings.open.is_empty());
-        for port in 1..=TAKINGS_MAX as u16 {
+        for port in 1..=HANDOFFS_MAX as u16 {
             let answer = takings.take(NODE, from(port), pieces(5, &[0; 2_000]).remove(0), now);
             assert_eq!(answer, ack_to(port, 1_024));
         }
@@ -265,10 +272,13 @@ mod tests {
         assert_eq!(takings.take(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now), ack_to(1, 1_024));
         // One that is done with makes room for one.
         takings.end(NODE, from(1), Some(Ok(())), now);
-        assert!(matches!(takings.take(NODE, socket(), pieces(5, b"GET").remove(0), now), Took::Restore(_)));
+        assert!(matches!(
+            takings.take(NODE, socket(), pieces(5, b"GET").remove(0), now),
+            HandoffAction::Restore(_)
+        ));
         assert_eq!(takings.take(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now), ack_to(1, 2_000));
         let code = ErrorCode::NoRoom;
-        let full = Took::Answer(Body::Error { socket: Some(from(5_000)), code });
+        let full = HandoffAction::Answer(MessageBody::Error { socket: Some(from(5_000)), code });
         assert_eq!(takings.take(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
     }
 
@@ -279,7 +289,7 @@ mod tests {
         let piece = pieces(5, b"GET").remove(0);
         for port in 1..=u16::MAX {
             let taken = takings.take(NODE, from(port), piece.clone(), now);
-            assert!(matches!(taken, Took::Restore(_)), "{port}: {taken:?}");
+            assert!(matches!(taken, HandoffAction::Restore(_)), "{port}: {taken:?}");
             takings.end(NODE, from(port), Some(Ok(())), now);
         }
         assert_eq!(takings.done.order.len(), usize::from(u16::MAX));
@@ -297,18 +307,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_stays_so_when_its_service_goes() {
+    fn taken_connection_stays_after_service_removal() {
         let (mut takings, now) = (takings(), 1_000);
         let piece = pieces(5, b"GET").remove(0);
-        assert!(matches!(takings.take(NODE, socket(), piece.clone(), now), Took::Restore(_)));
+        assert!(matches!(takings.take(NODE, socket(), piece.clone(), now), HandoffAction::Restore(_)));
         takings.end(NODE, socket(), Some(Ok(())), now);
         let other = pieces(7, b"GET").remove(0);
-        assert!(matches!(takings.take(NODE, from(1), other.clone(), now), Took::Restore(_)));
+        assert!(matches!(takings.take(NODE, from(1), other.clone(), now), HandoffAction::Restore(_)));
         takings.serve(BTreeSet::new());
         assert_eq!(takings.take(NODE, socket(), piece, now), ack(3));
-        assert_eq!(takings.take(NODE, from(1), other.clone(), now), Took::Wait);
+        assert_eq!(takings.take(NODE, from(1), other.clone(), now), HandoffAction::Wait);
         takings.end(NODE, from(1), None, now);
-        assert!(matches!(takings.take(NODE, from(1), other, now), Took::Restore(_)), "it may be here");
+        assert!(
+            matches!(takings.take(NODE, from(1), other, now), HandoffAction::Restore(_)),
+            "it may be here"
+        );
         assert_eq!(
             takings.take(NODE, socket(), pieces(6, b"GET").remove(0), now),
             error(ErrorCode::NoServer)

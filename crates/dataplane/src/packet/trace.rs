@@ -10,38 +10,41 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use evener_core::net::packet::Packet;
 use evener_core::path::decide::{Decision, Reason};
-use evener_core::path::parse::{Glance, Parsed, TcpHeader, parse};
+use evener_core::path::parse::{PacketEndpoints, Parsed, TcpHeader, parse};
 use evener_core::path::ports::{FIRST_PORT, PORTS};
 use evener_core::path::tables::{Tables, VipKey};
 
-use crate::events::{ConnectionEvent, Event, Events, HEAD_MAX, PacketEvent, Watch};
+use crate::events::{ConnectionEvent, EventSource, HEAD_MAX, PacketEvent, TraceEvent, TraceFilter};
 
 /// Events that may wait for their reader.
 pub(super) const WAITING_MAX: usize = 4096;
 
 /// What is to be told, and to whom.
 #[derive(Debug)]
-pub(super) struct Teller {
-    pub(super) watch: ArcSwap<Watch>,
-    sender: SyncSender<Event>,
+pub(super) struct EventSender {
+    pub(super) watch: ArcSwap<TraceFilter>,
+    sender: SyncSender<TraceEvent>,
     lost: Arc<AtomicU64>,
 }
 
 /// Where they are read.
 #[derive(Debug)]
-pub(super) struct Told {
-    receiver: Receiver<Event>,
+pub(super) struct EventReceiver {
+    receiver: Receiver<TraceEvent>,
     lost: Arc<AtomicU64>,
 }
 
-pub(super) fn channel() -> (Teller, Told) {
+pub(super) fn channel() -> (EventSender, EventReceiver) {
     let (sender, receiver) = sync_channel(WAITING_MAX);
     let lost = Arc::new(AtomicU64::new(0));
-    (Teller { watch: ArcSwap::default(), sender, lost: Arc::clone(&lost) }, Told { receiver, lost })
+    (
+        EventSender { watch: ArcSwap::default(), sender, lost: Arc::clone(&lost) },
+        EventReceiver { receiver, lost },
+    )
 }
 
-impl Events for Told {
-    fn read(&mut self, patience: Duration) -> io::Result<Vec<Event>> {
+impl EventSource for EventReceiver {
+    fn read(&mut self, patience: Duration) -> io::Result<Vec<TraceEvent>> {
         match self.receiver.recv_timeout(patience) {
             Ok(first) => Ok([first].into_iter().chain(self.receiver.try_iter().take(WAITING_MAX)).collect()),
             Err(RecvTimeoutError::Timeout) => Ok(Vec::new()),
@@ -55,17 +58,17 @@ impl Events for Told {
 }
 
 /// What there is to tell of a packet, as it was before it was decided.
-pub(super) struct Before {
+pub(super) struct TraceContext {
     began_ns: u64,
-    packet: Option<Noted>,
+    packet: Option<WatchedPacket>,
     opening: Option<Opening>,
 }
 
 /// A packet from or to a client that is watched.
-enum Noted {
-    Its(Glance),
+enum WatchedPacket {
+    Its(PacketEndpoints),
     /// If an answer to it, which a port of the director's own stands for until it is decided.
-    Perhaps(Glance),
+    Perhaps(PacketEndpoints),
 }
 
 /// What may be the first that a client says to a service whose connections are handed over.
@@ -75,35 +78,37 @@ struct Opening {
     head: Vec<u8>,
 }
 
-impl Before {
+impl TraceContext {
     /// `None` where there is nothing to tell.
-    pub(super) fn of(watch: &Watch, tables: &Tables, packet: &Packet<'_>) -> Option<Before> {
+    pub(super) fn of(watch: &TraceFilter, tables: &Tables, packet: &Packet<'_>) -> Option<TraceContext> {
         let opening = watch.connections.then(|| opening(tables, packet)).flatten();
-        let noted = || Noted::of(watch, tables, Glance::of(packet.frame())?);
+        let noted = || WatchedPacket::of(watch, tables, PacketEndpoints::of(packet.frame())?);
         let packet = (!watch.clients.is_empty()).then(noted).flatten();
-        (opening.is_some() || packet.is_some()).then(|| Before { began_ns: now_ns(), packet, opening })
+        (opening.is_some() || packet.is_some()).then(|| TraceContext { began_ns: now_ns(), packet, opening })
     }
 }
 
-impl Noted {
-    fn of(watch: &Watch, tables: &Tables, glance: Glance) -> Option<Noted> {
+impl WatchedPacket {
+    fn of(watch: &TraceFilter, tables: &Tables, glance: PacketEndpoints) -> Option<WatchedPacket> {
         let is_watched = |end: SocketAddr| watch.clients.contains(&end.ip());
         let port = usize::from(glance.dst.port()).checked_sub(FIRST_PORT.into());
         if is_watched(glance.src) || is_watched(glance.dst) {
-            return Some(Noted::Its(glance));
+            return Some(WatchedPacket::Its(glance));
         }
         (!tables.endpoints.is_empty() && port.is_some_and(|port| port < PORTS))
-            .then_some(Noted::Perhaps(glance))
+            .then_some(WatchedPacket::Perhaps(glance))
     }
 
     /// What to tell, if anything, of a packet that was decided so and now stands in `frame`.
-    fn decided(self, watch: &Watch, decision: &Decision, frame: &[u8]) -> Option<Glance> {
+    fn decided(self, watch: &TraceFilter, decision: &Decision, frame: &[u8]) -> Option<PacketEndpoints> {
         match self {
-            Noted::Its(glance) => Some(glance),
-            Noted::Perhaps(_) if !matches!(decision.reason, Reason::Answered | Reason::ByHost) => None,
-            Noted::Perhaps(glance) => {
-                let Glance { dst, .. } = Glance::of(frame)?;
-                watch.clients.contains(&dst.ip()).then_some(Glance { dst, ..glance })
+            WatchedPacket::Its(glance) => Some(glance),
+            WatchedPacket::Perhaps(_) if !matches!(decision.reason, Reason::Answered | Reason::ByHost) => {
+                None
+            }
+            WatchedPacket::Perhaps(glance) => {
+                let PacketEndpoints { dst, .. } = PacketEndpoints::of(frame)?;
+                watch.clients.contains(&dst.ip()).then_some(PacketEndpoints { dst, ..glance })
             }
         }
     }
@@ -123,28 +128,28 @@ fn opening(tables: &Tables, packet: &Packet<'_>) -> Option<Opening> {
     .filter(|opening| !opening.head.is_empty())
 }
 
-impl Teller {
+impl EventSender {
     /// Tells what became of a packet, which now stands in `frame`.
-    pub(super) fn tell(&self, watch: &Watch, before: Before, decision: &Decision, frame: &[u8]) {
-        let Before { began_ns, packet, opening } = before;
+    pub(super) fn trace(&self, watch: &TraceFilter, before: TraceContext, decision: &Decision, frame: &[u8]) {
+        let TraceContext { began_ns, packet, opening } = before;
         let at_ns = now_ns();
-        if let (Some(begun), Some(opening)) = (decision.begun, opening) {
+        if let (Some(new_connection), Some(opening)) = (decision.new_connection, opening) {
             let Opening { client, service, head } = opening;
-            self.send(Event::Connection(ConnectionEvent {
+            self.send(TraceEvent::Connection(ConnectionEvent {
                 at_ns,
-                took_ns: u32::try_from(at_ns.saturating_sub(began_ns)).unwrap_or(u32::MAX),
+                latency_ns: u32::try_from(at_ns.saturating_sub(began_ns)).unwrap_or(u32::MAX),
                 client,
                 service,
-                server: begun.server,
+                server: new_connection.server,
                 reason: decision.reason,
-                beside: decision.beside,
-                route: begun.route,
+                also_counted: decision.also_counted,
+                route: new_connection.route,
                 head,
             }));
         }
         let packet = packet.and_then(|noted| noted.decided(watch, decision, frame));
-        if let Some(Glance { src, dst, protocol, tcp_flags, len }) = packet {
-            self.send(Event::Packet(PacketEvent {
+        if let Some(PacketEndpoints { src, dst, protocol, tcp_flags, len }) = packet {
+            self.send(TraceEvent::Packet(PacketEvent {
                 at_ns,
                 src,
                 dst,
@@ -153,13 +158,13 @@ impl Teller {
                 len,
                 verdict: decision.verdict.into(),
                 reason: decision.reason,
-                beside: decision.beside,
+                also_counted: decision.also_counted,
                 server: decision.server,
             }));
         }
     }
 
-    fn send(&self, event: Event) {
+    fn send(&self, event: TraceEvent) {
         if self.sender.try_send(event).is_err() {
             self.lost.fetch_add(1, Relaxed);
         }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The short way: core/src/path/decide/short.rs. Whole, untagged packets of sessions that are at work and are as they will be after the
- * packet, and those that are for no service. It does what the long way does, in few enough instructions that the
+ * The fast path: core/src/path/decide/fast_path.rs. Whole, untagged packets of sessions that are at work and are as they will be after the
+ * packet, and those that are for no service. It does what the slow path does, in few enough instructions that the
  * processor has begun with the next packet while it waits for this one's session; nothing is changed or counted before it is
  * known that it will do. A test holds it to a number of instructions (dataplane/tests/differential/budget.rs).
  */
-#ifndef EVENER_SHORT_H
-#define EVENER_SHORT_H
+#ifndef EVENER_FAST_PATH_H
+#define EVENER_FAST_PATH_H
 
 #include "director/answer.h"
 
@@ -164,7 +164,7 @@ static __always_inline __u32 ways_of(const struct server *server, __u8 protocol)
 
 /* Whether a whole, untagged IPv4 packet may go to a server behind a tunnel or NAT as it is done here: by IPIP over IPv4, or with the
  * client's own port. */
-static __always_inline bool may_go_far(context *ctx, void *frame, const struct server *server, __u32 flags)
+static __always_inline bool fast_path_may_send(context *ctx, void *frame, const struct server *server, __u32 flags)
 {
 	__u32 outer = flags & SERVER_TUNNEL ? sizeof(struct iphdr) : 0;
 
@@ -173,7 +173,7 @@ static __always_inline bool may_go_far(context *ctx, void *frame, const struct s
 }
 
 /* Sends such a packet there. */
-static __always_inline int go_far_short(context *ctx, void *frame, __u32 flags, __u8 protocol, const struct server *server)
+static __always_inline int fast_path_send(context *ctx, void *frame, __u32 flags, __u8 protocol, const struct server *server)
 {
 	if (flags & SERVER_TUNNEL)
 		return wrap_short(ctx, frame, bpf_ntohs(HALF_AT(16)), server);
@@ -200,10 +200,10 @@ static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u
 		count_server(slot, bytes, false);
 		return settle_short(VERDICT_PASS, REASON_LOCAL);
 	}
-	if (!may_go_far(ctx, frame, server, flags))
+	if (!fast_path_may_send(ctx, frame, server, flags))
 		return STEP_ANY;
 	count_server(slot, bytes, false);
-	return go_far_short(ctx, frame, flags, protocol, server);
+	return fast_path_send(ctx, frame, flags, protocol, server);
 }
 
 /* Of a service that every host decides without remembering what it passes on: to the host that the hash table names. */
@@ -214,7 +214,7 @@ static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8
 	if (protocol == IPPROTO_UDP || vip->flags & VIP_HANDOFF ||
 	    arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
 		return STEP_ANY;
-	chosen = unknown(vip->service, vip->flags, ring_hash(key), vip->own, ARRIVED_DIRECT);
+	chosen = select_without_session(vip->service, vip->flags, ring_hash(key), vip->own, ARRIVED_DIRECT);
 	/* With something to count beside, or to nobody. */
 	if (chosen >> 16 || chosen == NO_SERVER)
 		return STEP_ANY;
@@ -325,7 +325,7 @@ static __always_inline struct session6 *look_in6(struct bucket6 *bucket, const s
  * The same for IPv6 without extension headers, by layer two alone. Not inlined: its key needs the stack that the rest has
  * registers for. core has no such way, since nothing is gained by it there.
  */
-__attribute__((noinline)) int short_way6(context *ctx, __u32 now)
+__attribute__((noinline)) int fast_path6(context *ctx, __u32 now)
 {
 	void *frame = bytes_at(ctx, 0, SHORT6_LEN);
 	__u32 bytes = ctx->data_end - ctx->data, len, index, state, ifindex, server_slot;
@@ -381,8 +381,8 @@ __attribute__((noinline)) int short_way6(context *ctx, __u32 now)
 	return go_out(ctx, ifindex);
 }
 
-/* A kernel's verdict, or STEP_ANY for the long way. */
-static __always_inline int short_way(context *ctx)
+/* A kernel's verdict, or STEP_ANY for the slow path. */
+static __always_inline int fast_path(context *ctx)
 {
 	/* Called before anything must be kept from the call. */
 	__u32 now = ticks_now();
@@ -394,7 +394,7 @@ static __always_inline int short_way(context *ctx)
 		return STEP_ANY;
 	/* IPv4 without options. */
 	if ((WORD_AT(12) & bpf_htonl(0xffffff00)) != bpf_htonl(ETH_P_IP << 16 | 0x4500))
-		return HALF_AT(12) == bpf_htons(ETH_P_IPV6) ? short_way6(ctx, now) : STEP_ANY;
+		return HALF_AT(12) == bpf_htons(ETH_P_IPV6) ? fast_path6(ctx, now) : STEP_ANY;
 	bytes = end - frame;
 	len = bpf_ntohs(HALF_AT(16));
 	if (len + ETH_HLEN > bytes)

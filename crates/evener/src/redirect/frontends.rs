@@ -7,13 +7,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use evener_core::director::{GroupSnapshot, Snapshot};
 
-use super::Front;
+use super::Frontend;
 
 /// A group at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct ShownGroup {
     seen: Arc<GroupSnapshot>,
-    pub(crate) front: Arc<Front>,
+    pub(crate) front: Arc<Frontend>,
 }
 
 impl Deref for ShownGroup {
@@ -26,21 +26,21 @@ impl Deref for ShownGroup {
 
 /// Those who answer for groups, by the groups' names.
 #[derive(Debug, Default)]
-pub(crate) struct Fronts(ArcSwap<BTreeMap<String, Arc<Front>>>);
+pub(crate) struct Frontends(ArcSwap<BTreeMap<String, Arc<Frontend>>>);
 
-impl Fronts {
+impl Frontends {
     /// All of them.
-    pub(crate) fn all(&self) -> Arc<BTreeMap<String, Arc<Front>>> {
+    pub(crate) fn all(&self) -> Arc<BTreeMap<String, Arc<Frontend>>> {
         self.0.load_full()
     }
 
     /// The one of a group.
-    pub(crate) fn of(&self, group: &str) -> Option<Arc<Front>> {
+    pub(crate) fn of(&self, group: &str) -> Option<Arc<Frontend>> {
         self.0.load().get(group).cloned()
     }
 
     /// From now on these do.
-    pub(crate) fn publish(&self, fronts: BTreeMap<String, Arc<Front>>) {
+    pub(crate) fn publish(&self, fronts: BTreeMap<String, Arc<Frontend>>) {
         self.0.store(Arc::new(fronts));
     }
 

@@ -10,18 +10,18 @@ use evener_core::net::wire::{Mac, protocol};
 use evener_core::path::decide::Reason;
 use evener_core::path::parse::{Parsed, parse};
 
-use crate::{Mover, Moving};
+use crate::{RehandoffSegment, RehandoffSink};
 
 /// Where TCP has its checksum.
 const CHECKSUM_AT: usize = 16;
 
 /// Who takes them; nobody at first. All who hold frames share it.
 #[derive(Default)]
-pub(crate) struct Moves(ArcSwapOption<Mover>);
+pub(crate) struct RehandoffSlot(ArcSwapOption<RehandoffSink>);
 
-impl Moves {
+impl RehandoffSlot {
     /// From now on this one takes them.
-    pub(crate) fn set(&self, mover: Mover) {
+    pub(crate) fn set(&self, mover: RehandoffSink) {
         self.0.store(Some(Arc::new(mover)));
     }
 
@@ -29,7 +29,7 @@ impl Moves {
     pub(crate) fn give(&self, reason: Reason, ifindex: u32, server: u16, frame: &[u8]) {
         let Some(mover) = &*self.0.load() else { return };
         let whole = whole(frame);
-        mover(Moving {
+        mover(RehandoffSegment {
             reason,
             ifindex,
             server,
@@ -39,7 +39,7 @@ impl Moves {
     }
 }
 
-impl fmt::Debug for Moves {
+impl fmt::Debug for RehandoffSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Moves").field(&self.0.load().is_some()).finish()
     }
@@ -58,8 +58,8 @@ fn whole(frame: &[u8]) -> Option<Cow<'_, [u8]>> {
         return Some(frame.into());
     }
     let field = at.l4 + CHECKSUM_AT..at.l4 + CHECKSUM_AT + 2;
-    let is_begun = frame.get(field.clone())? == (!checksum::finish(pseudo)).to_be_bytes();
-    let mut whole = is_begun.then(|| frame.to_vec())?;
+    let is_partial = frame.get(field.clone())? == (!checksum::finish(pseudo)).to_be_bytes();
+    let mut whole = is_partial.then(|| frame.to_vec())?;
     whole.get_mut(field)?.copy_from_slice(&checksum::finish(checksum::add(0, tcp)).to_be_bytes());
     Some(whole.into())
 }
@@ -105,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_to_hardware_is_filled_in_and_what_is_wrong_is_lost() {
+    fn offloaded_checksum_is_filled_in_and_bad_one_dropped() {
         for (v6, payload) in [(false, 14), (false, 15), (true, 400), (true, 401)] {
             let right = frame(v6, payload, |right, _| right);
             assert_eq!(whole(&right).unwrap(), right, "as it came");
-            assert_eq!(whole(&frame(v6, payload, |_, begun| begun)).unwrap(), right, "filled in");
+            assert_eq!(whole(&frame(v6, payload, |_, partial| partial)).unwrap(), right, "filled in");
             assert_eq!(whole(&frame(v6, payload, |right, _| right ^ 0x100)), None);
-            assert_eq!(whole(&frame(v6, payload, |_, begun| begun ^ 1)), None);
+            assert_eq!(whole(&frame(v6, payload, |_, partial| partial ^ 1)), None);
             for len in 0..right.len() - 7 {
                 assert_eq!(whole(&right[..len]), None, "{len} bytes of it");
             }
@@ -119,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_them_may_come_late_and_be_another_one_later() {
-        let (moves, taken) = (Moves::default(), Arc::new(Mutex::new(Vec::new())));
+    fn rehandoff_sink_may_be_set_late_and_replaced() {
+        let (moves, taken) = (RehandoffSlot::default(), Arc::new(Mutex::new(Vec::new())));
         let right = frame(false, 20, |right, _| right);
         moves.give(Reason::Moves, 1, 3, &right);
         for who in ["first", "second"] {
             let notes = Arc::clone(&taken);
-            moves.set(Arc::new(move |Moving { reason, ifindex, server, frame, is_whole }| {
+            moves.set(Arc::new(move |RehandoffSegment { reason, ifindex, server, frame, is_whole }| {
                 notes.lock().unwrap().push((who, reason, ifindex, server, frame.to_vec(), is_whole));
             }));
             moves.give(Reason::Moves, 7, 3, &right);

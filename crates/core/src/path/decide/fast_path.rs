@@ -1,18 +1,18 @@
-//! The short way, which most packets go: whole, untagged IPv4 packets of sessions that are at work and stay as they are, and those
+//! The fast path, which most packets take: whole, untagged IPv4 packets of sessions that are at work and stay as they are, and those
 //! that are for no service.
 //!
-//! It is the long way with everything left out that such packets don't need, so it may never decide otherwise, and whatever it
-//! is in doubt about goes the long way from its beginning: nothing is changed or counted before it is known that this one will do.
+//! It is the slow path with everything left out that such packets don't need, so it may never decide otherwise, and whatever it
+//! is in doubt about takes the slow path from its beginning: nothing is changed or counted before it is known that this one will do.
 //! Addresses that no packet is rightly from aren't looked at, since nothing with such a one ever began a session. In C an answer goes
 //! this way only while its session stays as it is and where the kernel's routes were asked a moment ago; here nothing is gained by that.
 
 use core::net::Ipv4Addr;
 
 use super::answer;
-use super::choose::{Choice, chooses_anew, client_side};
+use super::choose::{Selected, chooses_anew, client_side};
 use super::flow::Flow;
-use super::follow::{Side, next};
-use super::{Decision, Knowledge, Reason, carry};
+use super::follow::{PacketSide, next};
+use super::{Decision, DecisionContext, Reason, carry};
 use crate::net::Protocol;
 use crate::net::ip::is_martian;
 use crate::net::packet::Packet;
@@ -22,7 +22,7 @@ use crate::path::arrival::Arrival;
 use crate::path::cookie::DOUBTED;
 use crate::path::parse::{Layers, Segment, UDP_LEN};
 use crate::path::sessions::{State, Value};
-use crate::path::tables::{Later, VipKey};
+use crate::path::tables::{RehandoffMode, VipKey};
 
 /// Bytes of an IPv4 header without options.
 const IPV4_LEN: usize = 20;
@@ -33,8 +33,8 @@ const FRAGMENT: u16 = 0x3fff;
 /// Control bits of segments that a session may change with.
 const SELDOM: u8 = TCP_SYN | TCP_FIN | TCP_RST | TCP_URG;
 
-/// The decision on a packet that can go the short way.
-pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>) -> Option<Decision> {
+/// The decision on a packet that can take the fast path.
+pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>) -> Option<Decision> {
     let (segment, has_data) = read(known, packet)?;
     let key = VipKey { address: segment.at.dst, port: segment.dst_port, protocol: segment.protocol };
     let Some(vip) = known.tables.vips.get(&key) else {
@@ -52,18 +52,19 @@ pub(super) fn decide(known: &Knowledge<'_>, packet: &mut Packet<'_>) -> Option<D
     }
     if let Some(handoff) = vip.handoff {
         // Later requests may be other servers'.
-        let is_read = handoff.later != Later::Stay && has_data;
-        if is_read || found.mark() & DOUBTED != 0 || server.is_nobody() {
+        let is_read = handoff.later != RehandoffMode::Stay && has_data;
+        if is_read || found.mark() & DOUBTED != 0 || server.is_down() {
             return None;
         }
     }
-    let choice = Choice { server: found.server(), new_session: false, beside: None, session: Some(found) };
+    let choice =
+        Selected { server: found.server(), new_session: false, also_counted: None, session: Some(found) };
     Some(carry(known, packet, &segment, &flow, &choice))
 }
 
 /// A packet that is for no service, but may be from a server. One from an address that it can't be from is dropped where its
 /// destination is a service's.
-fn without_vip(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment) -> Option<Decision> {
+fn without_vip(known: &DecisionContext<'_>, packet: &mut Packet<'_>, segment: &Segment) -> Option<Decision> {
     if is_martian(segment.at.src, segment.at.dst) {
         return None;
     }
@@ -74,14 +75,14 @@ fn without_vip(known: &Knowledge<'_>, packet: &mut Packet<'_>, segment: &Segment
 }
 
 /// Whether a session is at work, and nothing of it is to be noted.
-pub(super) fn stays(flow: &Flow<'_>, side: Side, found: Value) -> bool {
+pub(super) fn stays(flow: &Flow<'_>, side: PacketSide, found: Value) -> bool {
     let protocol = if flow.udp { Protocol::Udp } else { Protocol::Tcp };
     found.state() == State::at_work(protocol)
         && next(flow, side, found).is_none_or(|next| !flow.is_stale(found, next))
 }
 
 /// A packet without a fault, and whether a TCP segment has payload.
-fn read(known: &Knowledge<'_>, packet: &Packet<'_>) -> Option<(Segment, bool)> {
+fn read(known: &DecisionContext<'_>, packet: &Packet<'_>) -> Option<(Segment, bool)> {
     let frame = packet.frame();
     let head: &[u8; HEADERS_LEN] = frame.first_chunk()?;
     let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);

@@ -1,11 +1,11 @@
-//! The short way decides as the long one does: the same bytes, the same verdict, the same sessions and counts.
+//! The fast path decides as the slow one does: the same bytes, the same verdict, the same sessions and counts.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::net::packet::Checksum;
 use evener_core::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN, TCP_URG};
-use evener_core::path::tables::{Forwarding, Handoff, Later};
+use evener_core::path::tables::{Forwarding, Handoff, RehandoffMode};
 use proptest::prelude::*;
 
 use crate::world::{DIRECTOR, ROUTER, SERVER, World, ways};
@@ -117,7 +117,7 @@ fn decide_alike(worlds: [&World; 2], story: &[Sent]) -> Result<(), TestCaseError
         now += sent.ticks;
         let frame = sent.frame(endpoint);
         let short = worlds[0].decide(&frame, Checksum::Whole, now);
-        let long = worlds[1].decide_long(&frame, Checksum::Whole, now);
+        let long = worlds[1].slow_path(&frame, Checksum::Whole, now);
         prop_assert_eq!(short, long, "of {:?}", sent);
     }
     prop_assert_eq!(remembered(worlds[0], now), remembered(worlds[1], now));
@@ -148,7 +148,7 @@ proptest! {
 
     #[test]
     fn both_ways_decide_alike_where_connections_are_handed_off(
-        later in prop::sample::select(vec![Later::Stay, Later::Close]),
+        later in prop::sample::select(vec![RehandoffMode::Stay, RehandoffMode::Close]),
         own in 0u16..2,
         story in prop::collection::vec(sent(), 1..60),
     ) {

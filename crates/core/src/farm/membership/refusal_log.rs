@@ -2,46 +2,46 @@
 
 use alloc::collections::BTreeSet;
 
-use super::answer::Answer;
-use super::event::{Event, Refusal};
+use super::answer::NeighbourReply;
+use super::event::{MembershipEvent, ReplyRefusal};
 use crate::net::wire::Mac;
 
 /// How many answers were refused, by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Refused([u64; Refusal::ALL.len()]);
+pub struct RefusalCounts([u64; ReplyRefusal::ALL.len()]);
 
-impl Refused {
+impl RefusalCounts {
     /// How many for this reason.
-    pub fn count(&self, refusal: Refusal) -> u64 {
+    pub fn count(&self, refusal: ReplyRefusal) -> u64 {
         self.0[refusal as usize]
     }
 
     /// All reasons with their counts.
-    pub fn iter(&self) -> impl Iterator<Item = (Refusal, u64)> + '_ {
-        Refusal::ALL.into_iter().map(|refusal| (refusal, self.count(refusal)))
+    pub fn iter(&self) -> impl Iterator<Item = (ReplyRefusal, u64)> + '_ {
+        ReplyRefusal::ALL.into_iter().map(|refusal| (refusal, self.count(refusal)))
     }
 }
 
 /// The memory of refusals.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Strangers {
+pub(super) struct RefusalLog {
     max: usize,
-    logged: BTreeSet<(Mac, Refusal)>,
-    refused: Refused,
+    logged: BTreeSet<(Mac, ReplyRefusal)>,
+    refused: RefusalCounts,
 }
 
-impl Strangers {
+impl RefusalLog {
     /// Remembers up to `max` pairs of MAC and reason.
-    pub(super) fn new(max: usize) -> Strangers {
-        Strangers { max, ..Strangers::default() }
+    pub(super) fn new(max: usize) -> RefusalLog {
+        RefusalLog { max, ..RefusalLog::default() }
     }
 
     /// Counts a refusal; gives the event the first time, as long as there is room to remember it.
-    pub(super) fn refuse(&mut self, reply: Answer, refusal: Refusal) -> Option<Event> {
+    pub(super) fn refuse(&mut self, reply: NeighbourReply, refusal: ReplyRefusal) -> Option<MembershipEvent> {
         let count = &mut self.refused.0[refusal as usize];
         *count = count.saturating_add(1);
         let news = self.logged.len() < self.max && self.logged.insert((reply.place.mac, refusal));
-        news.then_some(Event::Refused { reply, refusal })
+        news.then_some(MembershipEvent::Refused { reply, refusal })
     }
 
     /// Forgets a MAC that has become a server.
@@ -53,7 +53,7 @@ impl Strangers {
         self.max = max;
     }
 
-    pub(super) fn refused(&self) -> Refused {
+    pub(super) fn refused(&self) -> RefusalCounts {
         self.refused
     }
 }

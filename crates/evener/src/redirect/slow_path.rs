@@ -1,15 +1,15 @@
 //! Connections that responders have given away: what members say is answered here, and what clients want of members that they never
 //! learn of is fetched.
 //!
-//! They are as many as there are [`Seats`] for; whoever comes when all are taken gets that of the source that holds most.
+//! They are as many as there are [`ConnectionLimit`] for; whoever comes when all are taken gets that of the source that holds most.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use evener_core::farm::group::{RETRY_AFTER_S, Wanted};
-use evener_core::net::http::{Frame, HEADERS_MAX, Refusal, redirect, tell};
+use evener_core::farm::group::{DispatchRequest, RETRY_AFTER_S};
+use evener_core::net::http::{HEADERS_MAX, HttpRefusal, ResponseFraming, redirect, write_text};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -25,12 +25,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use super::client_stream::ClientStream;
-use super::fetch::{Asked, Client, Destination, Fetch};
-use super::front::{Front, Outcome};
+use super::fetch::{Destination, Fetch, FetchContext, MemberClient};
+use super::frontend::{Frontend, RequestOutcome};
+use super::request_log::RequestLog;
 use super::request_stream::RequestStream;
-use super::responder::{Given, Taker};
-use super::telling::Telling;
-use crate::runtime::seats::Seats;
+use super::responder::{Delegate, DelegatedConnection};
+use crate::runtime::connection_limit::ConnectionLimit;
 
 /// Connections at a time; and those that wait for a place, which is a moment.
 const PLACES: usize = 1_024;
@@ -46,11 +46,11 @@ const MESSAGE_MAX: usize = 64 * 1024;
 const READ_BUFFER: usize = 16 * 1024;
 
 /// The body of an answer.
-pub(super) type Body = BoxBody<Bytes, hyper::Error>;
+pub(super) type ResponseBody = BoxBody<Bytes, hyper::Error>;
 
 /// A message of a member, for the control loop.
 #[derive(Debug)]
-pub(crate) struct Ask {
+pub(crate) struct MemberMessage {
     /// The group's name.
     pub(crate) group: String,
     /// Who says it.
@@ -77,49 +77,49 @@ pub(crate) struct Reply {
 }
 
 /// Who takes connections that responders give away.
-pub(crate) struct Attendant {
-    given: mpsc::Sender<Given>,
+pub(crate) struct SlowPathServer {
+    given: mpsc::Sender<DelegatedConnection>,
 }
 
 #[derive(Clone)]
-struct Desk {
-    asks: mpsc::Sender<Ask>,
-    client: Client,
-    telling: Telling,
+struct SlowPathContext {
+    messages: mpsc::Sender<MemberMessage>,
+    client: MemberClient,
+    request_log: RequestLog,
 }
 
-impl Attendant {
+impl SlowPathServer {
     /// Begins to take some. Messages go to `asks`.
-    pub(crate) fn start(telling: Telling, asks: mpsc::Sender<Ask>) -> Attendant {
-        let (given, mut come) = mpsc::channel::<Given>(WAITING);
-        let desk = Desk { asks, client: Client::new(), telling };
-        let seats = Seats::new(PLACES);
+    pub(crate) fn start(request_log: RequestLog, messages: mpsc::Sender<MemberMessage>) -> SlowPathServer {
+        let (given, mut come) = mpsc::channel::<DelegatedConnection>(WAITING);
+        let desk = SlowPathContext { messages, client: MemberClient::new(), request_log };
+        let limit = ConnectionLimit::new(PLACES);
         tokio::spawn(async move {
             while let Some(given) = come.recv().await {
-                let mut seat = seats.take(given.client.ip()).await;
+                let mut slot = limit.take(given.client.ip()).await;
                 let desk = desk.clone();
                 tokio::spawn(async move {
                     let front = Arc::clone(&given.front);
-                    if seat.unless_needed(attend(given, desk)).await.is_none() {
+                    if slot.unless_needed(attend(given, desk)).await.is_none() {
                         front.count_evicted();
                     }
                 });
             }
         });
-        Attendant { given }
+        SlowPathServer { given }
     }
 
     /// The way for responders' threads.
-    pub(crate) fn taker(&self) -> Taker {
+    pub(crate) fn taker(&self) -> Delegate {
         let given = self.given.clone();
         Arc::new(move |one| given.try_send(one).is_ok())
     }
 }
 
-async fn attend(given: Given, desk: Desk) {
-    let Given { stream, client, front, heard } = given;
+async fn attend(given: DelegatedConnection, desk: SlowPathContext) {
+    let DelegatedConnection { stream, client, front, received } = given;
     let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) else { return };
-    let stream = ClientStream::new(heard, stream, SEND);
+    let stream = ClientStream::new(received, stream, SEND);
     let Some(tls) = front.tls() else { return serve(stream, client, None, &front, &desk).await };
     match tokio::time::timeout(HEAD, TlsAcceptor::from(tls).accept(stream)).await {
         Ok(Ok(stream)) => {
@@ -135,8 +135,8 @@ async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     client: SocketAddr,
     certificate: Option<&CertificateDer<'static>>,
-    front: &Arc<Front>,
-    desk: &Desk,
+    front: &Arc<Frontend>,
+    desk: &SlowPathContext,
 ) {
     let service = service_fn(|request| async move {
         Ok::<_, Infallible>(answer(request, client, certificate, front, desk).await)
@@ -153,9 +153,9 @@ async fn serve(
         Ok(parts) => {
             let mut stream = parts.io.into_inner();
             if let Some((refusal, head)) = stream.refused() {
-                front.count(Outcome::Refused(refusal));
-                let (status, outcome) = (refusal.status(), Outcome::Refused(refusal));
-                desk.telling.note(front, None, client, Instant::now(), head, status, outcome);
+                front.count(RequestOutcome::Refused(refusal));
+                let (status, outcome) = (refusal.status(), RequestOutcome::Refused(refusal));
+                desk.request_log.note(front, None, client, Instant::now(), head, status, outcome);
             }
             // Whoever has gone needs no end.
             let _ = tokio::time::timeout(SEND, stream.end()).await;
@@ -167,20 +167,20 @@ async fn answer(
     request: Request<Incoming>,
     client: SocketAddr,
     certificate: Option<&CertificateDer<'static>>,
-    front: &Arc<Front>,
-    desk: &Desk,
-) -> Response<Body> {
-    let (began, told) = (Instant::now(), Summary::of(&request));
+    front: &Arc<Frontend>,
+    desk: &SlowPathContext,
+) -> Response<ResponseBody> {
+    let (began, summary) = (Instant::now(), Summary::of(&request));
     let (response, outcome, member) = if front.rules().is_protocol(request.method().as_str()) {
         let response = message(request, client, certificate, front, desk).await;
-        let outcome = Outcome::Message(response.status().as_u16());
+        let outcome = RequestOutcome::Message(response.status().as_u16());
         (response, outcome, None)
     } else {
-        send_on(request, &told, client, front, desk).await
+        send_on(request, &summary, client, front, desk).await
     };
     front.count(outcome);
     let (server, status) = (member.as_deref(), response.status().as_u16());
-    desk.telling.note(front, server, client, began, &told.head, status, outcome);
+    desk.request_log.note(front, server, client, began, &summary.head, status, outcome);
     response
 }
 
@@ -189,25 +189,26 @@ async fn message(
     request: Request<Incoming>,
     from: SocketAddr,
     certificate: Option<&CertificateDer<'static>>,
-    front: &Front,
-    desk: &Desk,
-) -> Response<Body> {
-    let told = Summary::of(&request);
-    let said =
-        |status: u16, sentence: &str| spoken(&told, |out, frame| tell(out, frame, status, &[], sentence));
+    front: &Frontend,
+    desk: &SlowPathContext,
+) -> Response<ResponseBody> {
+    let summary = Summary::of(&request);
+    let refuse = |status: u16, sentence: &str| {
+        spoken(&summary, |out, frame| write_text(out, frame, status, &[], sentence))
+    };
     let (head, body) = request.into_parts();
     let collected = tokio::time::timeout(MESSAGE, Limited::new(body, MESSAGE_MAX).collect()).await;
     let body = match collected {
         Ok(Ok(body)) => body.to_bytes().to_vec(),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            return said(413, "A message has at most 64 KiB.");
+            return refuse(413, "A message has at most 64 KiB.");
         }
-        Ok(Err(_)) => return said(400, "The message broke off."),
-        Err(_) => return said(408, Refusal::Late.sentence()),
+        Ok(Err(_)) => return refuse(400, "The message broke off."),
+        Err(_) => return refuse(408, HttpRefusal::Late.sentence()),
     };
     let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let (answer, answered) = oneshot::channel();
-    let ask = Ask {
+    let message = MemberMessage {
         group: front.name.clone(),
         from,
         verb: head.method.as_str().to_owned(),
@@ -217,16 +218,16 @@ async fn message(
         answer,
     };
     let reply = async {
-        desk.asks.send(ask).await.ok()?;
+        desk.messages.send(message).await.ok()?;
         answered.await.ok()
     };
     match tokio::time::timeout(MESSAGE, reply).await {
         Ok(Some(reply)) => replied(&reply),
-        _ => said(503, "The control loop does not answer."),
+        _ => refuse(503, "The control loop does not answer."),
     }
 }
 
-fn replied(reply: &Reply) -> Response<Body> {
+fn replied(reply: &Reply) -> Response<ResponseBody> {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let response = Response::builder()
         .status(status)
@@ -245,49 +246,50 @@ fn replied(reply: &Reply) -> Response<Body> {
 /// A client's request: fetched, or the client is sent on.
 async fn send_on(
     request: Request<Incoming>,
-    told: &Summary,
+    summary: &Summary,
     client: SocketAddr,
-    front: &Front,
-    desk: &Desk,
-) -> (Response<Body>, Outcome, Option<String>) {
+    front: &Frontend,
+    desk: &SlowPathContext,
+) -> (Response<ResponseBody>, RequestOutcome, Option<String>) {
     let chosen = {
         let rules = front.rules();
-        let wanted = Wanted {
+        let wanted = DispatchRequest {
             client: client.ip(),
-            method: &told.method,
-            host: told.host.as_bytes(),
-            target: &told.target,
+            method: &summary.method,
+            host: summary.host.as_bytes(),
+            target: &summary.target,
         };
         let chosen = rules
             .dispatch
             .choose(&wanted)
             .map(|member| (member.clone(), rules.names.get(&member.id).cloned(), Arc::clone(&rules.own)));
-        chosen.ok_or(rules.retry_after_s).map(|chosen| (chosen, rules.status.keeping(&told.method)))
+        chosen.ok_or(rules.retry_after_s).map(|chosen| (chosen, rules.status.keeping(&summary.method)))
     };
     match chosen {
         Err(seconds) => {
             let after = seconds.to_string();
             let sentence = "No server of this group works now.";
             let fields = [("Retry-After", after.as_str())];
-            let response = spoken(told, |out, frame| tell(out, frame, 503, &fields, sentence));
-            (response, Outcome::Nobody, None)
+            let response = spoken(summary, |out, frame| write_text(out, frame, 503, &fields, sentence));
+            (response, RequestOutcome::NoMember, None)
         }
         Ok(((member, name, _), status)) if !member.anonymous => {
-            let response =
-                spoken(told, |out, frame| redirect(out, frame, status, member.url.as_str(), &told.target));
-            (response, Outcome::Redirected, name)
+            let response = spoken(summary, |out, frame| {
+                redirect(out, frame, status, member.url.as_str(), &summary.target)
+            });
+            (response, RequestOutcome::Redirected, name)
         }
         Ok(((member, name, own), _)) => {
-            let by = Asked { group: &front.name, client, by_tls: front.is_secure() };
+            let by = FetchContext { group: &front.name, client, by_tls: front.is_secure() };
             let member = Destination { url: &member.url, reach: member.reach.as_deref(), own: &own };
             let fetched = desk.client.fetch(&member, request, &by).await;
             let response = match fetched {
                 Fetch::Answer(response) => response,
                 Fetch::Failed(status, sentence) => {
-                    spoken(told, |out, frame| tell(out, frame, status, &[], sentence))
+                    spoken(summary, |out, frame| write_text(out, frame, status, &[], sentence))
                 }
             };
-            (response, Outcome::Fetched, name)
+            (response, RequestOutcome::Fetched, name)
         }
     }
 }
@@ -315,11 +317,14 @@ impl Summary {
 }
 
 /// An answer that core writes, as hyper has it. hyper says itself how connections go on, and leaves out bodies of answers to HEAD.
-fn spoken(told: &Summary, write: impl FnOnce(&mut Vec<u8>, &Frame<'_>)) -> Response<Body> {
+fn spoken(
+    summary: &Summary,
+    write: impl FnOnce(&mut Vec<u8>, &ResponseFraming<'_>),
+) -> Response<ResponseBody> {
     let mut out = Vec::new();
     let date = httpdate::fmt_http_date(SystemTime::now());
-    let is_head = told.method == "HEAD";
-    write(&mut out, &Frame { date: &date, is_head, closes: false, says_kept: false });
+    let is_head = summary.method == "HEAD";
+    write(&mut out, &ResponseFraming { date: &date, is_head, closes: false, keep_alive_header: false });
     read_back(&out).unwrap_or_else(|| {
         let mut response = Response::new(full(String::new()));
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
@@ -327,7 +332,7 @@ fn spoken(told: &Summary, write: impl FnOnce(&mut Vec<u8>, &Frame<'_>)) -> Respo
     })
 }
 
-fn read_back(bytes: &[u8]) -> Option<Response<Body>> {
+fn read_back(bytes: &[u8]) -> Option<Response<ResponseBody>> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut parsed = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(head) = parsed.parse(bytes).ok()? else { return None };
@@ -338,7 +343,7 @@ fn read_back(bytes: &[u8]) -> Option<Response<Body>> {
     response.body(full(String::from_utf8_lossy(bytes.get(head..)?).into_owned())).ok()
 }
 
-pub(super) fn full(text: String) -> Body {
+pub(super) fn full(text: String) -> ResponseBody {
     Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed()
 }
 
@@ -357,9 +362,9 @@ mod tests {
         let (mut client, server) = duplex(256 * 1024);
         client.write_all(bytes).await.unwrap();
         client.shutdown().await.unwrap();
-        let front = Arc::new(Front::new("shop", rules(&["http://m1"])));
-        let telling = Telling::new(Arc::new(Recorder::default()));
-        let desk = Desk { asks: mpsc::channel(1).0, client: Client::new(), telling };
+        let front = Arc::new(Frontend::new("shop", rules(&["http://m1"])));
+        let request_log = RequestLog::new(Arc::new(Recorder::default()));
+        let desk = SlowPathContext { messages: mpsc::channel(1).0, client: MemberClient::new(), request_log };
         serve(server, ([127, 0, 0, 1], 1).into(), None, &front, &desk).await;
         let mut text = String::new();
         client.read_to_string(&mut text).await.unwrap();

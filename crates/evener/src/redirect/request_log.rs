@@ -4,29 +4,29 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use super::front::{Front, Outcome, Rules};
-use super::talk::Answered;
-use crate::record::{Recorder, Redirected};
+use super::frontend::{Frontend, RequestOutcome, Rules};
+use super::http_connection::AnsweredRequest;
+use crate::record::{Recorder, RedirectRecord};
 
 /// The way to the recorder.
 #[derive(Clone)]
-pub(crate) struct Telling {
+pub(crate) struct RequestLog {
     recorder: Arc<Recorder>,
 }
 
-impl Telling {
-    pub(crate) fn new(recorder: Arc<Recorder>) -> Telling {
-        Telling { recorder }
+impl RequestLog {
+    pub(crate) fn new(recorder: Arc<Recorder>) -> RequestLog {
+        RequestLog { recorder }
     }
 
     /// Tells of a request that was answered, if anybody wants to know; it was seen at `began`.
-    pub(super) fn tell(
+    pub(super) fn record(
         &mut self,
-        front: &Front,
+        front: &Frontend,
         rules: &Rules,
         client: SocketAddr,
         began: Instant,
-        answered: &Answered<'_>,
+        answered: &AnsweredRequest<'_>,
     ) {
         if !self.recorder.is_wanted() {
             return;
@@ -40,32 +40,32 @@ impl Telling {
     #[allow(clippy::too_many_arguments, reason = "a line of the log has so many parts")]
     pub(super) fn note(
         &self,
-        front: &Front,
+        front: &Frontend,
         server: Option<&str>,
         client: SocketAddr,
         began: Instant,
         head: &[u8],
         status: u16,
-        outcome: Outcome,
+        outcome: RequestOutcome,
     ) {
         if !self.recorder.is_wanted() {
             return;
         }
-        self.recorder.redirected(&Redirected {
+        self.recorder.redirected(&RedirectRecord {
             client,
             service: &front.name,
             head,
             server,
             status,
             mechanism: match outcome {
-                Outcome::Redirected => "redirected",
-                Outcome::Fetched => "fetched",
-                Outcome::Nobody => "unserved",
-                Outcome::Message(_) => "message",
-                Outcome::Refused(_) => "refused",
+                RequestOutcome::Redirected => "redirected",
+                RequestOutcome::Fetched => "fetched",
+                RequestOutcome::NoMember => "unserved",
+                RequestOutcome::Message(_) => "message",
+                RequestOutcome::Refused(_) => "refused",
             },
             at: SystemTime::now(),
-            took: began.elapsed(),
+            latency: began.elapsed(),
         });
     }
 }

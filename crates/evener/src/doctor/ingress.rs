@@ -20,7 +20,7 @@ use crate::views::Finding;
 const WAIT: Duration = Duration::from_millis(1_500);
 
 /// One of a service's addresses on one interface that no packets are taken from.
-struct Place<'a> {
+struct UncoveredAddress<'a> {
     service: &'a str,
     address: SocketAddr,
     interface: &'a str,
@@ -42,24 +42,24 @@ pub(super) async fn look(services: &[Service], links: &Links, taken: &BTreeSet<S
             let socket = LinkSocket::open_filtered(ifindex, EtherType::All, &sent_to(address, protocol));
             // Without the right to listen there is nothing to say; that it is missing has been said.
             let socket = AsyncFd::new(socket.ok()?).ok()?;
-            Some(Place { service: &service.name, address, interface, ethernet, socket })
+            Some(UncoveredAddress { service: &service.name, address, interface, ethernet, socket })
         })
     });
-    let places: Vec<Place<'_>> = places.collect();
+    let places: Vec<UncoveredAddress<'_>> = places.collect();
     let until = Instant::now() + WAIT;
-    let heard = join_all(places.iter().map(|place| place.hears(until))).await;
-    places.iter().zip(heard).filter(|(_, heard)| *heard).map(|(place, _)| place.finding()).collect()
+    let answers = join_all(places.iter().map(|place| place.receives_frames(until))).await;
+    places.iter().zip(answers).filter(|(_, answers)| *answers).map(|(place, _)| place.finding()).collect()
 }
 
-impl Place<'_> {
+impl UncoveredAddress<'_> {
     /// Whether a packet comes in until then.
-    async fn hears(&self, until: Instant) -> bool {
+    async fn receives_frames(&self, until: Instant) -> bool {
         let readable = timeout_at(until, self.socket.readable()).await;
         readable.is_ok_and(|ready| ready.is_ok()) && self.socket.get_ref().recv(&mut [0; 64]).is_ok()
     }
 
     fn finding(&self) -> Finding {
-        let Place { service, address, interface, .. } = self;
+        let UncoveredAddress { service, address, interface, .. } = self;
         let help = match self.ethernet {
             true => {
                 "name it among `interfaces` in [engine], or name none there: then every interface that is up and has an \

@@ -10,14 +10,14 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use siphasher::sip::SipHasher13;
 
 use super::name::Name;
-use crate::pool::policy::{Draw, Weighted, in_turn};
+use crate::pool::policy::{Selection, Weighted, in_turn};
 
 /// The most addresses in an answer.
 pub(super) const TOP_MAX: usize = 16;
 
 /// What is answered where no server lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoneAlive {
+pub enum EmptyPool {
     /// All of them: they may live for clients.
     All,
     /// That there is no answer.
@@ -28,7 +28,7 @@ pub enum NoneAlive {
 
 /// What a file says of such a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct NameSettings {
     /// The name.
     pub name: Name,
     /// How long an answer may be kept, in seconds.
@@ -36,9 +36,9 @@ pub struct Settings {
     /// The most addresses in an answer.
     pub top: usize,
     /// Who is given first.
-    pub draw: Draw,
+    pub draw: Selection,
     /// What is answered where no server lives.
-    pub none_alive: NoneAlive,
+    pub empty_pool: EmptyPool,
 }
 
 /// An address that may be given.
@@ -49,16 +49,16 @@ pub struct Address {
     /// How often it is given, relative to others; 0 never.
     pub share: u16,
     /// Whether who is there lives.
-    pub lives: bool,
+    pub healthy: bool,
     /// How often it was given first.
     pub given: Arc<AtomicU64>,
 }
 
 /// Those of one IP version.
 #[derive(Debug)]
-struct Set {
+struct AddressSet {
     addresses: Box<[Address]>,
-    /// With [`Draw::Turn`]: a round of turns, as places among them.
+    /// With [`Selection::RoundRobin`]: a round of turns, as places among them.
     round: Box<[u16]>,
     /// Whose turn it is. Of each version its own: who asks for both would meet every other one.
     turn: AtomicU64,
@@ -66,51 +66,55 @@ struct Set {
 
 /// Such a name as its servers are now.
 #[derive(Debug)]
-pub struct Balanced {
-    pub(super) settings: Arc<Settings>,
-    four: Set,
-    six: Set,
+pub struct AddressPool {
+    pub(super) settings: Arc<NameSettings>,
+    four: AddressSet,
+    six: AddressSet,
     /// No server lives.
-    pub(super) is_dead: bool,
+    pub(super) all_down: bool,
 }
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Client {
+pub(super) struct ClientNetwork {
     pub(super) network: IpAddr,
     /// A number that nobody foresees.
     pub(super) draw: u64,
 }
 
-impl Balanced {
+impl AddressPool {
     /// With these addresses. Turns go on at `turns`, of IPv4 and of IPv6.
-    pub fn new(settings: impl Into<Arc<Settings>>, addresses: &[Address], turns: [u64; 2]) -> Balanced {
+    pub fn new(
+        settings: impl Into<Arc<NameSettings>>,
+        addresses: &[Address],
+        turns: [u64; 2],
+    ) -> AddressPool {
         let settings = settings.into();
-        let takes = |address: &&Address| address.lives && address.share > 0;
+        let takes = |address: &&Address| address.healthy && address.share > 0;
         let mut given: Vec<Address> = addresses.iter().filter(takes).cloned().collect();
-        let is_dead = given.is_empty();
-        if is_dead {
-            given = match &settings.none_alive {
-                NoneAlive::All => {
+        let all_down = given.is_empty();
+        if all_down {
+            given = match &settings.empty_pool {
+                EmptyPool::All => {
                     addresses.iter().map(|one| Address { share: one.share.max(1), ..one.clone() }).collect()
                 }
-                NoneAlive::Refuse => Vec::new(),
-                NoneAlive::Fixed(fixed) => fixed
+                EmptyPool::Refuse => Vec::new(),
+                EmptyPool::Fixed(fixed) => fixed
                     .iter()
                     .map(|address| Address {
                         address: *address,
                         share: 1,
-                        lives: false,
+                        healthy: false,
                         given: Arc::default(),
                     })
                     .collect(),
             };
         }
         let (four, six) = given.into_iter().partition(|one: &Address| one.address.is_ipv4());
-        Balanced {
-            four: Set::new(four, settings.draw, turns[0]),
-            six: Set::new(six, settings.draw, turns[1]),
-            is_dead,
+        AddressPool {
+            four: AddressSet::new(four, settings.draw, turns[0]),
+            six: AddressSet::new(six, settings.draw, turns[1]),
+            all_down,
             settings,
         }
     }
@@ -122,18 +126,18 @@ impl Balanced {
 
     /// Whether answers differ by the client's network.
     pub(super) fn goes_by_client(&self) -> bool {
-        self.settings.draw == Draw::Client
+        self.settings.draw == Selection::SourceHash
     }
 
     /// Whether it is said that there is no answer.
     pub(super) fn refuses(&self) -> bool {
-        self.is_dead && self.settings.none_alive == NoneAlive::Refuse
+        self.all_down && self.settings.empty_pool == EmptyPool::Refuse
     }
 
     /// The addresses of an answer, the first one counted as given.
-    pub(super) fn draw(&self, is_ipv4: bool, client: Client, mut each: impl FnMut(&Address)) {
+    pub(super) fn draw(&self, is_ipv4: bool, client: ClientNetwork, mut each: impl FnMut(&Address)) {
         let set = self.set(is_ipv4);
-        let turn = set.turn.fetch_add(u64::from(self.settings.draw == Draw::Turn), Relaxed);
+        let turn = set.turn.fetch_add(u64::from(self.settings.draw == Selection::RoundRobin), Relaxed);
         let mut is_first = true;
         self.look(set, client, turn, |address| {
             if core::mem::take(&mut is_first) {
@@ -144,24 +148,24 @@ impl Balanced {
     }
 
     /// The addresses that the next answer will have.
-    pub(super) fn hint(&self, is_ipv4: bool, client: Client, each: impl FnMut(&Address)) {
+    pub(super) fn hint(&self, is_ipv4: bool, client: ClientNetwork, each: impl FnMut(&Address)) {
         let set = self.set(is_ipv4);
         self.look(set, client, set.turn.load(Relaxed), each);
     }
 
-    fn set(&self, is_ipv4: bool) -> &Set {
+    fn set(&self, is_ipv4: bool) -> &AddressSet {
         if is_ipv4 { &self.four } else { &self.six }
     }
 
-    fn look(&self, set: &Set, client: Client, turn: u64, each: impl FnMut(&Address)) {
+    fn look(&self, set: &AddressSet, client: ClientNetwork, turn: u64, each: impl FnMut(&Address)) {
         let mut places = [0; TOP_MAX];
         let wanted = self.settings.top.min(set.addresses.len()).min(TOP_MAX);
         let places = &mut places[..wanted];
         let count = match self.settings.draw {
-            Draw::Turn => set.next_in_turn(turn, places),
-            Draw::Random => set.at_random(client.draw, places),
-            Draw::Client => set.nearest(client.network, places),
-            Draw::First => {
+            Selection::RoundRobin => set.next_in_turn(turn, places),
+            Selection::Random => set.at_random(client.draw, places),
+            Selection::SourceHash => set.nearest(client.network, places),
+            Selection::Failover => {
                 places.iter_mut().zip(0..).for_each(|(place, at)| *place = at);
                 places.len()
             }
@@ -171,14 +175,14 @@ impl Balanced {
 }
 
 /// Each fills in places of different addresses, the first one first, and says how many it found.
-impl Set {
-    fn new(addresses: Vec<Address>, draw: Draw, turn: u64) -> Set {
+impl AddressSet {
+    fn new(addresses: Vec<Address>, draw: Selection, turn: u64) -> AddressSet {
         let weighted = || -> Vec<Weighted> {
             let slots = (0u16..).zip(&addresses);
             slots.map(|(slot, one)| Weighted { slot, weight: one.share, seed: 0 }).collect()
         };
-        let round = if draw == Draw::Turn { in_turn(&weighted()).into() } else { Box::default() };
-        Set { addresses: addresses.into(), round, turn: AtomicU64::new(turn) }
+        let round = if draw == Selection::RoundRobin { in_turn(&weighted()).into() } else { Box::default() };
+        AddressSet { addresses: addresses.into(), round, turn: AtomicU64::new(turn) }
     }
 
     fn next_in_turn(&self, turn: u64, places: &mut [u16]) -> usize {
@@ -279,11 +283,16 @@ mod tests {
     use core::net::Ipv4Addr;
 
     fn address(last: u8, share: u16) -> Address {
-        Address { address: Ipv4Addr::new(192, 0, 2, last).into(), share, lives: true, given: Arc::default() }
+        Address {
+            address: Ipv4Addr::new(192, 0, 2, last).into(),
+            share,
+            healthy: true,
+            given: Arc::default(),
+        }
     }
 
     fn nearest(addresses: &[Address], client: u32) -> IpAddr {
-        let set = Set::new(addresses.to_vec(), Draw::Client, 0);
+        let set = AddressSet::new(addresses.to_vec(), Selection::SourceHash, 0);
         let mut places = [0; 1];
         assert_eq!(set.nearest(Ipv4Addr::from_bits(client << 8).into(), &mut places), 1);
         set.addresses[usize::from(places[0])].address
@@ -310,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_share_takes_clients_from_others_and_gives_none_away() {
+    fn larger_share_gains_clients_and_loses_none() {
         let (before, after) = ([address(1, 1), address(2, 1)], [address(1, 2), address(2, 1)]);
         for client in 0..2_000 {
             if nearest(&before, client) == before[0].address {
@@ -321,7 +330,7 @@ mod tests {
 
     #[test]
     fn those_behind_the_first_are_others() {
-        let set = Set::new((1..=20).map(|last| address(last, 1)).collect(), Draw::Client, 0);
+        let set = AddressSet::new((1..=20).map(|last| address(last, 1)).collect(), Selection::SourceHash, 0);
         for number in 0..200 {
             let (mut near, mut random) = ([0; TOP_MAX], [0; TOP_MAX]);
             let client = Ipv4Addr::from_bits(number << 8).into();

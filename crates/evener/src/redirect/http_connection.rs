@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use evener_core::farm::group::Wanted;
-use evener_core::net::http::{self, Body, Frame, Reading, Refusal, Request};
+use evener_core::farm::group::DispatchRequest;
+use evener_core::net::http::{self, BodyFraming, HeadParse, HttpRefusal, Request, ResponseFraming};
 
-use super::front::{Outcome, Rules};
+use super::frontend::{RequestOutcome, Rules};
 
 /// The longest body that is read to its end, so that the connection can be kept, in bytes.
 const DRAINED_MAX: u64 = 64 * 1024;
@@ -13,7 +13,7 @@ const DRAINED_MAX: u64 = 64 * 1024;
 const GATHERED_MAX: usize = 64 * 1024;
 
 /// Whoever answers, and to whom.
-pub(super) struct Setting<'s> {
+pub(super) struct AnswerContext<'s> {
     pub(super) client: IpAddr,
     pub(super) rules: &'s Rules,
     /// The time, as HTTP writes it.
@@ -24,9 +24,9 @@ pub(super) struct Setting<'s> {
 
 /// What to do once the answers are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum ConnectionAction {
     /// Hear more.
-    Hear,
+    Read,
     /// Go on with what was heard already.
     GoOn,
     /// The connection is over. Where the client may be sending yet, that is waited for, so that no reset overtakes the answer.
@@ -39,25 +39,25 @@ pub(super) enum Next {
 }
 
 /// What was answered, for whom it is told.
-pub(super) struct Answered<'t> {
+pub(super) struct AnsweredRequest<'t> {
     /// The head, as it came.
     pub(super) head: &'t [u8],
     pub(super) status: u16,
     /// The member's number, if one was chosen.
     pub(super) member: Option<usize>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: RequestOutcome,
 }
 
 /// A connection's talk so far.
 #[derive(Debug, Default)]
-pub(super) struct Talk {
+pub(super) struct HttpConnection {
     /// What was heard and not acted on: a part of a head, or all that came behind too many answers.
     unread: Vec<u8>,
     /// What is left of a body that nobody wants.
     drained: u64,
 }
 
-impl Talk {
+impl HttpConnection {
     /// Whether it is in the middle of a request.
     pub(super) fn is_in_request(&self) -> bool {
         !self.unread.is_empty() || self.drained > 0
@@ -69,21 +69,21 @@ impl Talk {
     }
 
     /// Takes in what was heard, and appends answers to `out`.
-    pub(super) fn hear(
+    pub(super) fn receive(
         &mut self,
         bytes: &[u8],
-        setting: &Setting<'_>,
+        setting: &AnswerContext<'_>,
         out: &mut Vec<u8>,
-        told: &mut dyn FnMut(&Answered<'_>),
-    ) -> Next {
+        log: &mut dyn FnMut(&AnsweredRequest<'_>),
+    ) -> ConnectionAction {
         if self.unread.is_empty() {
-            let (next, read) = self.answer(bytes, setting, out, told);
+            let (next, read) = self.answer(bytes, setting, out, log);
             self.unread.extend_from_slice(bytes.get(read..).unwrap_or_default());
             return next;
         }
         self.unread.extend_from_slice(bytes);
         let unread = std::mem::take(&mut self.unread);
-        let (next, read) = self.answer(&unread, setting, out, told);
+        let (next, read) = self.answer(&unread, setting, out, log);
         self.unread = unread;
         self.unread.drain(..read);
         if self.unread.is_empty() {
@@ -95,21 +95,21 @@ impl Talk {
 
     /// It took too long: says so, if it had begun to say something.
     pub(super) fn late(&self, date: &str, out: &mut Vec<u8>) -> bool {
-        let begun = !self.unread.is_empty();
-        if begun {
-            http::refuse(out, &closing(date), Refusal::Late);
+        let has_partial = !self.unread.is_empty();
+        if has_partial {
+            http::refuse(out, &closing(date), HttpRefusal::Late);
         }
-        begun
+        has_partial
     }
 
     /// Answers as many requests as there are, and says how much of `bytes` that was.
     fn answer(
         &mut self,
         bytes: &[u8],
-        setting: &Setting<'_>,
+        setting: &AnswerContext<'_>,
         out: &mut Vec<u8>,
-        told: &mut dyn FnMut(&Answered<'_>),
-    ) -> (Next, usize) {
+        log: &mut dyn FnMut(&AnsweredRequest<'_>),
+    ) -> (ConnectionAction, usize) {
         let mut read = 0;
         loop {
             let rest = bytes.get(read..).unwrap_or_default();
@@ -118,31 +118,33 @@ impl Talk {
             read += skipped;
             let rest = rest.get(skipped..).unwrap_or_default();
             if rest.is_empty() {
-                return (Next::Hear, read);
+                return (ConnectionAction::Read, read);
             }
             if out.len() >= GATHERED_MAX {
-                return (Next::GoOn, read);
+                return (ConnectionAction::GoOn, read);
             }
             let request = match http::read(rest) {
-                Reading::Incomplete => return (Next::Hear, read),
-                Reading::Refused(refusal) => {
+                HeadParse::Incomplete => return (ConnectionAction::Read, read),
+                HeadParse::Refused(refusal) => {
                     http::refuse(out, &closing(setting.date), refusal);
-                    let outcome = Outcome::Refused(refusal);
-                    told(&Answered { head: rest, status: refusal.status(), member: None, outcome });
-                    return (Next::End { lingers: true }, bytes.len());
+                    let outcome = RequestOutcome::Refused(refusal);
+                    log(&AnsweredRequest { head: rest, status: refusal.status(), member: None, outcome });
+                    return (ConnectionAction::End { lingers: true }, bytes.len());
                 }
-                Reading::Request(request) => request,
+                HeadParse::Request(request) => request,
             };
             if is_for_others(&request, setting.rules) {
-                return (Next::GiveAway, read);
+                return (ConnectionAction::GiveAway, read);
             }
-            let Some(answered) = one(&request, rest, setting, out) else { return (Next::GiveAway, read) };
-            told(&answered);
+            let Some(answered) = one(&request, rest, setting, out) else {
+                return (ConnectionAction::GiveAway, read);
+            };
+            log(&answered);
             read += request.len;
             let (kept, drained) = kept(&request, setting.ends);
             if !kept {
                 let lingers = drained > 0 || read < bytes.len();
-                return (Next::End { lingers }, bytes.len());
+                return (ConnectionAction::End { lingers }, bytes.len());
             }
             self.drained = drained;
         }
@@ -158,9 +160,9 @@ fn is_for_others(request: &Request<'_>, rules: &Rules) -> bool {
 /// sending the body may send it or not (RFC 9110, section 10.1.1), so that nobody would know where the next request begins.
 fn kept(request: &Request<'_>, ends: bool) -> (bool, u64) {
     let (short, length) = match request.body {
-        Body::Length(0) => (true, 0),
-        Body::Length(length) => (length <= DRAINED_MAX && !request.waits, length),
-        Body::Chunked => (false, u64::MAX),
+        BodyFraming::Length(0) => (true, 0),
+        BodyFraming::Length(length) => (length <= DRAINED_MAX && !request.waits, length),
+        BodyFraming::Chunked => (false, u64::MAX),
     };
     (short && request.keeps_alive && !ends, length)
 }
@@ -169,32 +171,41 @@ fn kept(request: &Request<'_>, ends: bool) -> (bool, u64) {
 fn one<'t>(
     request: &Request<'_>,
     rest: &'t [u8],
-    setting: &Setting<'_>,
+    setting: &AnswerContext<'_>,
     out: &mut Vec<u8>,
-) -> Option<Answered<'t>> {
+) -> Option<AnsweredRequest<'t>> {
     let (kept, _) = kept(request, setting.ends);
-    let frame = Frame {
+    let frame = ResponseFraming {
         date: setting.date,
         is_head: request.method == "HEAD",
         closes: !kept,
-        says_kept: request.is_old,
+        keep_alive_header: request.is_old,
     };
     let head = rest.get(..request.len).unwrap_or_default();
-    let wanted =
-        Wanted { client: setting.client, method: request.method, host: request.host, target: request.target };
+    let wanted = DispatchRequest {
+        client: setting.client,
+        method: request.method,
+        host: request.host,
+        target: request.target,
+    };
     let Some(member) = setting.rules.dispatch.choose(&wanted) else {
         let after = setting.rules.retry_after_s.to_string();
-        http::tell(out, &frame, 503, &[("Retry-After", &after)], "No server of this group works now.");
-        return Some(Answered { head, status: 503, member: None, outcome: Outcome::Nobody });
+        http::write_text(out, &frame, 503, &[("Retry-After", &after)], "No server of this group works now.");
+        return Some(AnsweredRequest { head, status: 503, member: None, outcome: RequestOutcome::NoMember });
     };
     if member.anonymous {
         return None;
     }
     let status = setting.rules.status.keeping(request.method);
     http::redirect(out, &frame, status, member.url.as_str(), request.target);
-    Some(Answered { head, status: status.code(), member: Some(member.id), outcome: Outcome::Redirected })
+    Some(AnsweredRequest {
+        head,
+        status: status.code(),
+        member: Some(member.id),
+        outcome: RequestOutcome::Redirected,
+    })
 }
 
-fn closing(date: &str) -> Frame<'_> {
-    Frame { date, is_head: false, closes: true, says_kept: false }
+fn closing(date: &str) -> ResponseFraming<'_> {
+    ResponseFraming { date, is_head: false, closes: true, keep_alive_header: false }
 }

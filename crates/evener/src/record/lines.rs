@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How a connection that is handed over came to its server: a line of the access log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Decision {
+pub struct AccessLogEntry {
     /// When it was decided, as RFC 3339 has it.
     pub time: String,
     /// The service's name.
@@ -45,7 +45,7 @@ pub struct Decision {
 
 /// A packet from or to a client that is traced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Packet {
+pub struct TracedPacket {
     /// When it came, as RFC 3339 has it.
     pub time: String,
     /// `tcp`, `udp`, `icmp`, `icmpv6` or a number.
@@ -83,7 +83,7 @@ pub struct AccessLog {
 
 /// What deciding about connections took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Deciding {
+pub struct DecisionLatency {
     /// How many were decided.
     pub count: u64,
     /// In how many seconds together.
@@ -97,9 +97,9 @@ pub struct Deciding {
 #[serde(tag = "what", rename_all = "lowercase")]
 pub enum Traced {
     /// A packet came.
-    Packet(Packet),
+    Packet(TracedPacket),
     /// A connection was decided.
-    Decision(Decision),
+    Decision(AccessLogEntry),
     /// Lines are missing here.
     Lost {
         /// How many.

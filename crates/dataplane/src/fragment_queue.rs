@@ -24,26 +24,26 @@ const RESERVE: usize = HEADROOM + VIRTIO_LEN;
 
 /// A place for frames to wait in.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
-    waiting: VecDeque<Waiting>,
+pub(crate) struct FragmentQueue {
+    waiting: VecDeque<WaitingFrame>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingFrame {
     buffer: Vec<u8>,
     ingress: u32,
     until: u32,
 }
 
-impl Waiting {
-    fn new(frame: &[u8], ingress: u32, now: u32) -> Waiting {
+impl WaitingFrame {
+    fn new(frame: &[u8], ingress: u32, now: u32) -> WaitingFrame {
         let mut buffer = vec![0; RESERVE + frame.len()];
         buffer[RESERVE..].copy_from_slice(frame);
-        Waiting { buffer, ingress, until: now.wrapping_add(ticks(PATIENCE_MS)) }
+        WaitingFrame { buffer, ingress, until: now.wrapping_add(ticks(PATIENCE_MS)) }
     }
 
     /// The decision on the frame at tick `now`; [`None`] if it is to wait.
-    fn decide(&mut self, tables: &Tables, memory: &Memory<'_>, now: u32) -> Option<Outcome<'_>> {
+    fn decide(&mut self, tables: &Tables, memory: &Memory<'_>, now: u32) -> Option<WaitOutcome<'_>> {
         let len = self.buffer.len() - RESERVE;
         let mut packet = Packet::new(&mut self.buffer, RESERVE, self.ingress);
         let decision = decide(tables, memory, &mut packet, now);
@@ -54,12 +54,12 @@ impl Waiting {
         let end = packet.start() + packet.frame().len();
         let packet = &mut self.buffer[start..end];
         packet[..VIRTIO_LEN].fill(0);
-        Some(Outcome::Decided { decision, len, packet })
+        Some(WaitOutcome::Decided { decision, len, packet })
     }
 }
 
 /// What became of a frame that waited.
-pub(crate) enum Outcome<'f> {
+pub(crate) enum WaitOutcome<'f> {
     /// It was decided.
     Decided {
         decision: Decision,
@@ -72,14 +72,14 @@ pub(crate) enum Outcome<'f> {
     Lost,
 }
 
-impl Room {
+impl FragmentQueue {
     /// Keeps a frame until its packet's first fragment was there; false if there is no room.
     #[must_use]
     pub(crate) fn hold(&mut self, frame: &[u8], ingress: u32, now: u32) -> bool {
         if self.waiting.len() >= WAITING_MAX {
             return false;
         }
-        self.waiting.push_back(Waiting::new(frame, ingress, now));
+        self.waiting.push_back(WaitingFrame::new(frame, ingress, now));
         true
     }
 
@@ -95,7 +95,7 @@ impl Room {
         tables: &Tables,
         memory: &Memory<'_>,
         now: u32,
-        mut each: impl FnMut(Outcome<'_>),
+        mut each: impl FnMut(WaitOutcome<'_>),
     ) {
         for _ in 0..self.waiting.len() {
             let Some(mut waiting) = self.waiting.pop_front() else { return };
@@ -104,7 +104,7 @@ impl Room {
             } else if (waiting.until.wrapping_sub(now) as i32) > 0 {
                 self.waiting.push_back(waiting);
             } else {
-                each(Outcome::Lost);
+                each(WaitOutcome::Lost);
             }
         }
     }
