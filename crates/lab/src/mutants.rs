@@ -219,7 +219,7 @@ impl Tree {
             self.cargo(&["run", "-q", "-p", "evener-sim", "--example", "first", "--", &farms.to_string()])?;
         Ok(match farms.status.success() {
             true => Outcome::Survives,
-            // What builds for tests may lack what they have, as `std`.
+            // Tests of core have `std`; core itself doesn't.
             false if String::from_utf8_lossy(&farms.stderr).contains("could not compile") => {
                 Outcome::NotBuilt
             }

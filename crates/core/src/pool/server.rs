@@ -258,7 +258,7 @@ mod tests {
         Arc::new(PoolSettings::of(&check, Some(&report), slow_start_ms))
     }
 
-    fn unasked(slow_start_ms: u64) -> Arc<PoolSettings> {
+    fn without_reports(slow_start_ms: u64) -> Arc<PoolSettings> {
         Arc::new(PoolSettings { report: None, ..PoolSettings::clone(&settings(slow_start_ms)) })
     }
 
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_probed_and_asked_each_at_its_own_pace() {
+    fn probes_and_questions_for_load_each_have_their_own_pace() {
         let mut server = PoolServer::new(&settings(0), 0, 0, false);
         assert_eq!(server.next_at(), 0);
         let due = server.poll(0);
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_server_takes_sessions_while_it_works_and_nobody_wants_it_not_to() {
-        let mut server = PoolServer::new(&unasked(0), 0, 0, false);
+        let mut server = PoolServer::new(&without_reports(0), 0, 0, false);
         assert_eq!(
             (server.state(1, false), server.is_unknown(), server.is_up()),
             (ServerState::Down, true, false)
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_server_that_can_not_be_probed_here_is_not_waited_for() {
-        let mut server = PoolServer::new(&unasked(0), 0, 0, false);
+        let mut server = PoolServer::new(&without_reports(0), 0, 0, false);
         let lacks = Failure::NotProbed("no descriptor is left".into());
         server.take(Fact::Probed(Err(lacks)), 1);
         assert!(!server.is_unknown() && !server.is_up());
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_counts_for_ten_seconds_however_often_a_server_is_asked() {
+    fn a_report_counts_for_ten_seconds_however_short_the_interval_is() {
         let mut often = PoolSettings::clone(&settings(0));
         often.report =
             often.report.map(|report| Arc::new(Reporting { interval_ms: 1_000, ..(*report).clone() }));
@@ -383,8 +383,8 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_nobody_asked_for_changes_nothing() {
-        let mut server = PoolServer::new(&unasked(0), 0, 0, false);
+    fn a_report_of_a_server_without_report_settings_changes_nothing() {
+        let mut server = PoolServer::new(&without_reports(0), 0, 0, false);
         assert_eq!(reports(&mut server, wants(0), 1), ServerChange::default());
         assert_eq!((server.reports(), server.refuses(), server.tenths()), (None, false, 10));
     }
@@ -408,14 +408,14 @@ mod tests {
         assert_eq!(server.reconfigure(&settings(20_000), 0, 2), ServerChange::default());
         assert_eq!((server.wanted_tenths(), server.tenths(), server.is_up()), (3, 1, true));
         // Without slow start it has its whole weight, and without reports it wants all of it.
-        let change = server.reconfigure(&unasked(0), 0, 3);
+        let change = server.reconfigure(&without_reports(0), 0, 3);
         assert!(change.is_news && change.is_weighed && change.transition.is_none());
         assert_eq!((server.wanted_tenths(), server.tenths(), server.reports()), (10, 10, None));
     }
 
     #[test]
     fn a_server_that_took_sessions_before_a_restart_has_its_whole_weight() {
-        let mut server = PoolServer::new(&unasked(10_000), 0, 0, true);
+        let mut server = PoolServer::new(&without_reports(10_000), 0, 0, true);
         server.resume();
         assert!(server.is_up());
         works(&mut server, 1);

@@ -26,7 +26,7 @@ struct Node {
 struct Link {
     nodes: Vec<Node>,
     now_ms: u64,
-    /// What each ordered that isn't carried out here.
+    /// The orders of each that aren't carried out here.
     orders: Vec<(usize, Output)>,
 }
 
@@ -47,7 +47,7 @@ impl Node {
         Moment { ms, lease_holds: ms < self.lease_until_ms, ..Moment::default() }
     }
 
-    /// What was counted of the sessions of its own server.
+    /// The count of its own server's sessions.
     fn counted(&self) -> BTreeMap<u16, u64> {
         let plan = self.director.plan();
         let own = plan.tables.servers.iter().find(|(_, server)| server.local);

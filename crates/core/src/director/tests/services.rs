@@ -1,4 +1,4 @@
-//! What is logged of whole services, and what an operator is told who drains a server.
+//! Events of whole services and of links, and warnings for an operator who drains a server.
 
 use super::*;
 use crate::farm::network::Network;

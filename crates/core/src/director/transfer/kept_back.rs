@@ -118,7 +118,7 @@ mod tests {
         assert!(!all.is_orphan(key(1), 1_000) && !all.is_orphan(key(1), 5_999));
         assert!(all.is_orphan(key(1), 6_000));
         assert!(!all.is_orphan(key(1), 6_000), "it is dealt with, and another one begins anew");
-        // What the sweep meets no more within a minute is gone.
+        // One that the sweep doesn't meet again within a minute is gone.
         all.forget_old(6_000 + 59_999);
         assert!(all.is_orphan(key(1), 66_000));
         assert!(!all.is_orphan(key(1), 70_000));

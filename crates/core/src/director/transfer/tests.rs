@@ -299,7 +299,7 @@ fn a_client_whose_server_can_not_be_had_is_answered_by_what_it_understands() {
 }
 
 #[test]
-fn who_decides_for_all_is_asked_once_and_this_host_decides_alone_without_an_answer() {
+fn this_host_chooses_alone_where_the_node_that_decides_for_all_gives_no_answer() {
     let wanted = TransferInput::Wanted { hello: false };
     let asked = |inputs: &[TransferInput]| {
         after(Transfer::accepted(0), &[&[wanted, TransferInput::Answered], inputs].concat())
