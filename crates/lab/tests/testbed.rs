@@ -90,7 +90,7 @@ fn page(target: SocketAddr, name: &str) -> String {
 }
 
 #[test]
-fn a_narrow_link_is_told_of() -> Result<()> {
+fn narrow_link_sends_too_big() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn one_path_is_probed_at_a_time_and_each_once_in_an_interval() {
+    fn paths_are_probed_one_at_a_time_once_per_interval() {
         let mut paths = paths(2, 500);
         let first = paths.poll(500).unwrap();
         assert_eq!(first, PathOrder { to: (server(1), 9_183).into(), mode: PathMode::Udp });

@@ -87,7 +87,7 @@ pub fn answer_and_check(bytes: &[u8]) -> String {
     // One answer, of which the first query takes the only one.
     let limit = Limit { per_second: 1, burst: 1, ..Limit::default() };
     let mut allowance = RateBucket::new(limit, KEY, Arc::default());
-    let is_limited = how & 4 != 0 && allowance.take(client, 1).is_ok();
+    let is_limited = how & 4 != 0 && allowance.spend(client, 1).is_ok();
     let limit =
         (how & 4 == 0 || is_limited).then_some(&mut allowance).filter(|_| transport == Transport::Udp);
     let asked =

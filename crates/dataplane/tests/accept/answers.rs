@@ -172,7 +172,7 @@ fn closed_connection_is_gone() {
             }
             let connections = world.server.connections().unwrap();
             let nobody = world.call(v6, 50_000).ends;
-            let look = connections.look(nobody.client, nobody.service).unwrap();
+            let look = connections.state(nobody.client, nobody.service).unwrap();
             assert_eq!(look, evener_dataplane::server::ConnectionState::Gone);
         }
     });

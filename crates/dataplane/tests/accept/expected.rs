@@ -122,7 +122,7 @@ fn only_expected_segment_becomes_connection() {
 }
 
 #[test]
-fn the_last_that_is_said_of_a_connection_counts() {
+fn last_expectation_of_connection_counts() {
     where_they_are_announced(|world, connections| {
         let listener = listen(false, PORT);
         let first = stranger(world, false, 40_000);

@@ -171,7 +171,8 @@ fn resting_connection_reports_negotiated_options() {
                 // From another thread than the programs' own.
                 let connections = world.server.connections().unwrap();
                 let ends = call.ends;
-                let look = thread::spawn(move || connections.look(ends.client, ends.service).unwrap()).join();
+                let look =
+                    thread::spawn(move || connections.state(ends.client, ends.service).unwrap()).join();
                 let ConnectionState::Idle(idle) = look.unwrap() else { panic!("it rests") };
                 assert_eq!((idle.mss, idle.window_scales), (largest, scale.map(|scale| (scale, 7))));
                 assert_eq!((idle.sack, idle.timestamps), (scale.is_some(), timestamps.is_some()));
@@ -196,6 +197,6 @@ fn unfollowed_connection_has_no_exchange() {
         world.follow();
         world.reply(&call, &mut stream, ANSWER);
         let connections = world.server.connections().unwrap();
-        assert_eq!(connections.look(call.ends.client, call.ends.service).unwrap(), ConnectionState::Unclear);
+        assert_eq!(connections.state(call.ends.client, call.ends.service).unwrap(), ConnectionState::Unclear);
     });
 }

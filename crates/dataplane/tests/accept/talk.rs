@@ -105,7 +105,7 @@ impl<'a> Talk<'a> {
     }
 
     pub fn look(&self) -> ConnectionState {
-        self.connections.look(self.call.ends.client, self.call.ends.service).unwrap()
+        self.connections.state(self.call.ends.client, self.call.ends.service).unwrap()
     }
 
     pub fn seen(&self) -> Seen {

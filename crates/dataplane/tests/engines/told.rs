@@ -127,7 +127,7 @@ fn story(bench: &Bench, engine: &mut dyn Engine) -> Vec<TraceEvent> {
 }
 
 #[test]
-fn every_engine_tells_the_same() {
+fn every_engine_traces_the_same_events() {
     if skipped() {
         return;
     }

@@ -147,7 +147,7 @@ fn a_connection_with_few_options_is_moved_in_full_flow() {
 }
 
 #[test]
-fn a_client_that_ends_after_a_move_is_heard() {
+fn client_fin_after_move_reaches_server() {
     if skipped() {
         return;
     }

@@ -118,7 +118,7 @@ fn connections_end_where_the_next_request_could_not_be_found() {
 }
 
 #[test]
-fn http_1_0_is_told_that_a_connection_is_kept() {
+fn http_1_0_answer_has_keep_alive() {
     let text = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
     let (answer, next) = answers(&rules(&["http://m1"]), &[text.as_bytes()], false);
     assert!(answer.contains("\r\nConnection: keep-alive\r\n") && next == ConnectionAction::Read, "{answer}");
@@ -241,7 +241,7 @@ fn client_with_most_connections_evicts_its_own() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_told() {
+fn address_in_use_is_reported() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let (responders, ..) = responders(1);
     let address = taken.local_addr().unwrap();

@@ -197,7 +197,7 @@ fn every_method_is_read() {
 }
 
 #[test]
-fn later_requests_stay_unless_the_file_says_otherwise() {
+fn later_requests_stay_by_default() {
     let later = |line: &str| {
         let text = format!(
             "farm = {{ secret_file = '/s', directors = ['192.0.2.2'] }}\n[[service]]\naddress = '192.0.2.100:80'\nmethod = 'handoff'\n{line}\n\

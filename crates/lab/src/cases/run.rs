@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_is_told_with_its_place() {
+    fn every_difference_is_reported_with_its_place() {
         let text = failure("out forward 1 eth if1 > web2 ...");
         assert!(text.starts_with("a.case:8: core, case x:\n    in 1 eth router > if1 ip"), "{text}");
         assert!(text.contains("the first byte that differs is number 5\n"), "{text}");

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_told_from_others() {
+    fn expected_page_differs_from_others() {
         let page = Page::of("/2k");
         assert!(page.holds("", 0, &web::PATTERN[..]));
         assert!(page.holds("", 130, &web::PATTERN[2..]));

@@ -116,7 +116,7 @@ fn a_nat_server_must_answer_by_a_director() -> Result<()> {
 }
 
 #[test]
-fn an_agent_that_cannot_hear_is_told_of() -> Result<()> {
+fn doctor_reports_agent_without_packets() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

@@ -64,7 +64,7 @@ fn every_combination(hook: &str) -> Result<()> {
 }
 
 #[test]
-fn every_combination_comes_out_by_tc() -> Result<()> {
+fn every_encapsulation_is_decapsulated_by_tc() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -72,7 +72,7 @@ fn every_combination_comes_out_by_tc() -> Result<()> {
 }
 
 #[test]
-fn every_combination_comes_out_by_generic_xdp() -> Result<()> {
+fn every_encapsulation_is_decapsulated_by_generic_xdp() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -80,7 +80,7 @@ fn every_combination_comes_out_by_generic_xdp() -> Result<()> {
 }
 
 #[test]
-fn every_combination_comes_out_by_native_xdp() -> Result<()> {
+fn every_encapsulation_is_decapsulated_by_native_xdp() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

@@ -107,7 +107,7 @@ fn agent_restart_with_keep_stays_member_and_quit_leaves() -> Result<()> {
 }
 
 #[test]
-fn a_director_that_forgot_its_members_has_them_again_and_asks_the_silent() -> Result<()> {
+fn forgetful_director_regains_members_and_queries_silent_ones() -> Result<()> {
     let times = "report = \"300ms\"\nquery_after = \"1s\"\nremove_after = \"30s\"\n";
     let (mut stage, path) = group("forgets", times)?;
     // It reports once a day, but for who asks.

@@ -87,7 +87,7 @@ fn members_join_report_and_leave() -> Result<()> {
 }
 
 #[test]
-fn the_silent_are_asked_then_removed_and_come_back() -> Result<()> {
+fn silent_members_are_queried_removed_and_rejoin() -> Result<()> {
     let times = "report = \"200ms\"\nquery_after = \"1s\"\nremove_after = \"3s\"\n";
     let stage = empty(&format!("{INSECURE}{times}"))?;
     let listener =

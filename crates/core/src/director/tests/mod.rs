@@ -282,7 +282,7 @@ fn unresolved_server_is_reported_once() {
 }
 
 #[test]
-fn links_that_fail_and_come_back_are_told_of() {
+fn failed_and_restored_links_are_reported() {
     let mut world = World::serving(&[("a", 11)]);
     // The other one that is up is new to it.
     world.learn(Input::Network(Box::new(network())));

@@ -50,7 +50,7 @@ fn lower_path_mtu_applies_until_expiry() {
 }
 
 #[test]
-fn next_hops_are_asked_for_at_their_pace() {
+fn next_hop_requests_are_rate_limited() {
     let mut world = World::new(start(tunnels(&["192.0.2.2"])));
     world.pass(0);
     let asked = |world: &mut World| -> BTreeSet<IpAddr> {

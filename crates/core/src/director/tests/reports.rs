@@ -54,7 +54,7 @@ impl World {
 }
 
 #[test]
-fn each_server_is_asked_at_its_own_address_once_in_an_interval() {
+fn server_is_queried_at_own_address_once_per_interval() {
     let mut world = World::asking("round-robin");
     world.orders.clear();
     for _ in 0..40 {
@@ -152,7 +152,7 @@ fn scores_follow_reports_and_no_table_is_made_for_them() {
 
 /// It may come to a data plane that has cleared it already.
 #[test]
-fn a_score_that_is_told_while_its_server_goes_does_not_stay() {
+fn score_of_removed_server_is_dropped() {
     let mut world = World::asking("utilisation");
     let slot = *world.director.plan().servers.iter().find(|(_, of)| **of == name("b")).unwrap().0;
     world.reported("a", Ok(uses(300)));

@@ -85,7 +85,7 @@ fn fact_without_table_change_makes_no_generation() {
 }
 
 #[test]
-fn a_reload_that_never_reached_the_engine_is_told_of() {
+fn reload_that_never_reached_engine_is_reported() {
     let mut world = World::serving(&[("a", 11)]);
     let before = Arc::clone(world.director.snapshot());
     world.learn(Input::ReloadRefused { error: "the file has errors".into() });

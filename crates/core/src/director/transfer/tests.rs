@@ -218,7 +218,7 @@ fn released_after(late_ms: u64) -> Option<TransferOrder> {
 /// A server that was asked has let the connection go, perhaps: to end it then, for want of an answer, is to reset a client whom nobody
 /// has refused. So whoever is still heard is waited for, and he remembers for as long what he has answered.
 #[test]
-fn a_server_that_is_heard_is_waited_for() {
+fn responding_server_is_waited_for() {
     for late_ms in [1, 500, 1_399, 1_401, 2_000, SILENCE_MS] {
         assert_eq!(released_after(late_ms), Some(TransferOrder::Restore), "{late_ms} ms late");
     }
@@ -358,7 +358,7 @@ impl World {
                 if self.dice.one_in(12) {
                     self.takings.serve(BTreeSet::new());
                 }
-                match self.takings.take(GIVER, socket(), piece, self.now_ms) {
+                match self.takings.receive_piece(GIVER, socket(), piece, self.now_ms) {
                     HandoffAction::Answer(body) => self.answer(body, true),
                     HandoffAction::Wait => {}
                     HandoffAction::Restore(_) => self.make_socket(),

@@ -235,7 +235,7 @@ fn dead_server_is_omitted_and_all_dead_follow_none_alive() {
 }
 
 #[test]
-fn addresses_are_given_as_often_as_their_share_says() {
+fn addresses_are_answered_by_share() {
     let addresses =
         [address("192.0.2.11", 3, true), address("192.0.2.12", 1, true), address("192.0.2.13", 0, true)];
     let count = |draw: Selection| {

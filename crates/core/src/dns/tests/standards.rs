@@ -110,7 +110,7 @@ fn error_answer_has_edns_like_its_query() {
 
 /// RFC 8945, section 5.2.1: the key isn't known.
 #[test]
-fn a_signed_query_is_told_that_its_key_is_not_known() {
+fn signed_query_gets_badkey() {
     let names = names();
     let rest = b"\x08hmac-md5\x07sig-alg\x03reg\x03int\x00\x00\x00\x65\x00\x00\x00\x01\x2c\x00\x04MAC!\xab\xcd\x00\x00\x00\x00";
     let signed = |key: &[u8]| {
@@ -137,7 +137,7 @@ fn a_signed_query_is_told_that_its_key_is_not_known() {
 }
 
 #[test]
-fn a_whole_network_has_the_same_server_and_is_told_so() {
+fn hash_answers_same_server_to_network_with_scope() {
     let all: Vec<Address> = (1..=9).map(|last| address(&format!("192.0.2.{last}"), 1, true)).collect();
     let names = names_with(AddressPool::new(settings(Selection::SourceHash, EmptyPool::All), &all, [0, 0]));
     let ask = |client: &str, option: &[u8]| {

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_once_and_tried_again_after_an_interval() {
+    fn refusal_is_reported_once_and_join_retried_after_interval() {
         let mut member = GroupMembership::new(0, 15_000);
         for (times, status) in [401, 401, 429, 403, 413, 503].into_iter().enumerate() {
             let now_ms = times as u64 * 20_000;

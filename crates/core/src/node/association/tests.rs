@@ -210,7 +210,7 @@ fn each_kind_of_old_message_has_a_refusal_of_its_own() {
 }
 
 #[test]
-fn two_that_go_on_under_one_name_are_told_apart_and_one_is_believed() {
+fn two_hosts_with_one_name_are_distinguished_and_one_accepted() {
     for delivery in BOTH {
         let mut pair = acquainted(delivery);
         let mut twin = Node::new(delivery, 99, 0, 0).association;

@@ -107,7 +107,7 @@ fn host_report_arrives_and_changes_are_sent_early() {
 }
 
 #[test]
-fn silence_counts_as_down_and_is_told_once() {
+fn silent_host_is_down_and_reported_once() {
     let (mut a, _) = acquainted(0);
     for now_ms in (500..SILENCE_MS).step_by(500) {
         assert!(!a.tick(now_ms).changed || other(&a).alive);
@@ -182,7 +182,7 @@ fn a_recorded_hello_does_not_take_the_echo_from_the_host_that_lives() {
 }
 
 #[test]
-fn a_second_host_of_the_same_name_is_told_of_and_ignored() {
+fn second_host_of_same_name_is_reported_and_ignored() {
     let (mut a, mut b) = acquainted(0);
     let mut twin = host("web2", 99, 0);
     let mut notices = Vec::new();
@@ -209,7 +209,7 @@ fn a_second_host_of_the_same_name_is_told_of_and_ignored() {
 }
 
 #[test]
-fn strangers_and_forgers_are_counted_and_told_once() {
+fn unknown_and_forged_senders_are_counted_and_reported_once() {
     let (mut a, mut b) = acquainted(0);
     let mut stranger = Peers::new(settings("web9", &["web9", "web1"]), 1, 0);
     b.settings.key = Key([1; KEY_LEN]);
@@ -283,7 +283,7 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
 
 /// Anybody can say to be some host with another secret: that is believed of none that is heard.
 #[test]
-fn why_a_host_is_not_heard_is_known_as_far_as_can_be_told() {
+fn silent_host_has_its_refusal_reason() {
     let (mut a, mut b) = acquainted(0);
     b.settings.key = Key([1; KEY_LEN]);
     assert!(!a.receive(500, &tick(&mut b, 500)).changed && other(&a).refused.is_none());

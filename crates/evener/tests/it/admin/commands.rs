@@ -148,7 +148,7 @@ fn commands_report_their_effect() {
 }
 
 #[test]
-fn no_daemon_is_said_so() {
+fn missing_daemon_is_reported() {
     let nowhere = std::env::temp_dir().join(format!("evener-nowhere-{}", std::process::id()));
     for args in [&["status"][..], &["servers", "--json"], &["drain", "web/web1"], &["reload"]] {
         let output = command(args, &nowhere);

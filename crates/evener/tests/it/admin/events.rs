@@ -79,7 +79,7 @@ fn a_browser_gets_server_sent_events() {
 }
 
 #[test]
-fn only_so_many_can_listen() {
+fn event_subscribers_are_limited() {
     let daemon = Daemon::start();
     let all: Vec<_> = (0..READERS_MAX).map(|_| daemon.bus.listen().unwrap()).collect();
     let (status, message) = error(daemon.unix("GET", "/v1/events"));

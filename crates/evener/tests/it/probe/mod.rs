@@ -122,7 +122,7 @@ fn text<T: std::fmt::Debug>(result: Result<T, Failure>) -> String {
 }
 
 #[test]
-fn a_server_is_asked_at_its_mac_for_the_service_address() -> Result<()> {
+fn arp_probe_of_l2_server_asks_for_service_address() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

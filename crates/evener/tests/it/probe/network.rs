@@ -116,7 +116,7 @@ fn kernel_resolves_requested_neighbour() -> Result<()> {
 }
 
 #[test]
-fn routers_tell_how_long_tunnel_packets_may_be() -> Result<()> {
+fn router_icmp_sets_tunnel_mtu() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

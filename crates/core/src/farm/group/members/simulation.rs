@@ -154,7 +154,7 @@ impl Play {
         for place in 0..self.rates.len() {
             let joiner = Joiner::parse(&format!("http://192.0.2.31:{}", 8_000 + place)).unwrap();
             members.borrow_mut().join(at(0.0), &origin, &[joiner]).unwrap();
-            members.borrow_mut().take(at(0.0), place, Fact::Probed(Ok(1)));
+            members.borrow_mut().apply_fact(at(0.0), place, Fact::Probed(Ok(1)));
         }
         let mut dispatch = members.borrow_mut().dispatch(at(0.0));
         let choose = |now: f64, _: &[u64]| {
@@ -272,7 +272,7 @@ fn first_reports_are_compared_as_soon_as_there_are_two() {
     let joiners =
         ["http://192.0.2.31:1 weight=2", "http://192.0.2.31:2"].map(|line| Joiner::parse(line).unwrap());
     members.join(at(0.0), &origin, &joiners).unwrap();
-    (0..2).for_each(|member| members.take(at(0.0), member, Fact::Probed(Ok(1))));
+    (0..2).for_each(|member| members.apply_fact(at(0.0), member, Fact::Probed(Ok(1))));
     members.dispatch(at(1.0));
     for (load, port) in [(1_000_000.0, 1), (0.5, 2)] {
         let url = Some(Url::parse(&format!("http://192.0.2.31:{port}")).unwrap());

@@ -11,7 +11,7 @@ fn routed(method: Method) -> Service {
 }
 
 #[test]
-fn servers_behind_routers_are_where_the_routes_say() {
+fn routed_servers_are_located_by_routes() {
     for method in [Method::Nat, Method::Tunnel] {
         let reached = |hops: &[(u8, ServerRoute)]| LocalNetwork {
             hops: hops.iter().map(|(host, hop)| (own_address(*host), *hop)).collect(),

@@ -338,7 +338,7 @@ fn of_version(node: &mut Node, version: u8) -> Vec<u8> {
 
 /// Each kind of message that is from elsewhere is told apart and named, whether the node is known or not.
 #[test]
-fn another_version_another_farm_and_another_life_are_told_apart() {
+fn version_farm_and_incarnation_mismatch_are_distinguished() {
     let (mut known, mut other, _) = acquainted();
     let foreign = HourlyKeys::at(&Secret::new([9; 32]), NOW_S);
     for (version, older) in [(0, "upgrade it"), (2, "upgrade this node"), (255, "upgrade this node")] {

@@ -93,7 +93,7 @@ fn hellos_are_read() {
 }
 
 #[test]
-fn odd_hellos_are_asked_about() {
+fn odd_hellos_are_punted() {
     let good = Hello::to(b"a");
     let extension = |extension| Hello::new(vec![(1, vec![]), extension]);
     let cases = [

@@ -162,7 +162,7 @@ fn an_entry_holds_the_first_route_of_each_class() {
 }
 
 #[test]
-fn ten_thousand_routes_are_told_apart() {
+fn ten_thousand_routes_do_not_collide() {
     let many: Vec<Written> = (0..10_000_usize)
         .map(|n| match n % 3 {
             0 => written(&format!("{n}.example.com"), "", &[]),
