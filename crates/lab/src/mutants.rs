@@ -184,21 +184,21 @@ impl Tree {
     }
 
     fn try_out(&self, mutant: &Mutant, farms: u64) -> Result<Line> {
-        let begun = Instant::now();
+        let started = Instant::now();
         git(&self.path, &["checkout", "-q", "--force", "."], "")?;
         git(&self.path, &["apply", "-"], &mutant.diff)
             .with_context(|| format!("{} applies no more", mutant.name))?;
         let outcome = self.outcome(farms)?;
         git(&self.path, &["checkout", "-q", "--force", "."], "")?;
         let Mutant { name, diff } = mutant.clone();
-        Ok(Line { name, diff, code: self.code.clone(), seconds: begun.elapsed().as_secs(), outcome })
+        Ok(Line { name, diff, code: self.code.clone(), seconds: started.elapsed().as_secs(), outcome })
     }
 
     fn outcome(&self, farms: u64) -> Result<Outcome> {
         let tests = self.cargo(&["test", "-q", "-p", "evener-core", "--lib"])?;
         if !tests.status.success() {
-            let said = String::from_utf8_lossy(&tests.stdout);
-            let mut failed = said.lines().skip_while(|line| *line != "failures:").skip(1);
+            let output = String::from_utf8_lossy(&tests.stdout);
+            let mut failed = output.lines().skip_while(|line| *line != "failures:").skip(1);
             let failed = failed.find_map(|line| line.strip_prefix("---- ")?.split(' ').next());
             return Ok(match failed {
                 Some(name) => Outcome::Test(name.to_owned()),

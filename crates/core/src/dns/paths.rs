@@ -214,8 +214,8 @@ mod tests {
             paths.poll(at_ms);
             paths.probed(server(1), Err("nobody answers".to_owned()), at_ms)
         };
-        let told = PathChange { is_news: false, turned: Some(Some("nobody answers".to_owned())) };
-        assert_eq!(fail(&mut paths, 1_000), told);
+        let change = PathChange { is_news: false, turned: Some(Some("nobody answers".to_owned())) };
+        assert_eq!(fail(&mut paths, 1_000), change);
         assert_eq!(fail(&mut paths, 2_000), PathChange::default());
         assert_eq!((paths.of(server(1), 2_999).is_some(), paths.of(server(1), 3_000)), (true, None));
         assert_eq!(fail(&mut paths, 3_000), PathChange { is_news: true, turned: None });

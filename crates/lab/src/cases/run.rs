@@ -114,9 +114,9 @@ fn play_in_time(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Re
     let in_time = Duration::from_millis(waits.sum::<u64>() + PATIENCE_MS);
     let mut played = Ok(());
     for _ in 0..TRIES {
-        let begun = Instant::now();
+        let started = Instant::now();
         played = play(case, subject, tally);
-        if played.is_ok() || !subject.has_real_clock() || begun.elapsed() < in_time {
+        if played.is_ok() || !subject.has_real_clock() || started.elapsed() < in_time {
             break;
         }
     }

@@ -51,7 +51,7 @@ impl Schedule {
                     break;
                 }
                 client.aim(&mix.next_path());
-                let outcome = client.ask();
+                let outcome = client.send_request();
                 let now = started.elapsed();
                 match outcome {
                     Ok(Some(reply)) if (self.warmup..end).contains(&now) => {

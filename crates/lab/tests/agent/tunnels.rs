@@ -256,10 +256,10 @@ fn without_directors_no_tunnel_is_opened() -> Result<()> {
     let server = farm.server(0);
     let before = snapshot(server)?;
     let address = server.address().to_string();
-    let (code, said) =
+    let (code, output) =
         refused(server, &service("web", &vips(&farm, 80), "method = \"tunnel\"", &address), &[])?;
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("directors"), "{said}");
+    assert_eq!(code, 1, "{output}");
+    assert!(output.contains("directors"), "{output}");
     assert_eq!(snapshot(server)?, before);
     Ok(())
 }

@@ -326,8 +326,8 @@ fn haproxy_and_a_group_go_by_the_same_agent() -> Result<()> {
     wait::until("the group hears it", || {
         let all: Value = stage.evener.json(&["servers"])?;
         let percent = all[0]["member"]["weight_percent"].as_u64().unwrap_or_default();
-        let said = all[0]["report"]["percent"].as_u64().unwrap_or_default();
-        Ok(all[0]["state"] == "up" && (10..=100).contains(&percent) && (1..=100).contains(&said))
+        let output = all[0]["report"]["percent"].as_u64().unwrap_or_default();
+        Ok(all[0]["state"] == "up" && (10..=100).contains(&percent) && (1..=100).contains(&output))
     })?;
     fs::remove_file(path)?;
     Ok(())

@@ -277,8 +277,9 @@ fn unresolved_server_is_reported_once() {
     for _ in 0..10 {
         world.pass(1_000);
     }
-    let told = world.events().iter().filter(|event| event.contains("can't be found: no ARP answer")).count();
-    assert_eq!(told, 1, "{:?}", world.events());
+    let reports =
+        world.events().iter().filter(|event| event.contains("can't be found: no ARP answer")).count();
+    assert_eq!(reports, 1, "{:?}", world.events());
 }
 
 #[test]

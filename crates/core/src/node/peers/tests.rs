@@ -194,8 +194,9 @@ fn second_host_of_same_name_is_reported_and_ignored() {
         assert!(other(&a).alive && other(&b).alive);
     }
     assert!(a.counters().refused(Refusal::Namesake) > 10);
-    let told = notices.iter().filter(|n| matches!(n, PeerEvent::Refused { refusal: Refusal::Namesake, .. }));
-    assert!(told.count() <= 1);
+    let refusals =
+        notices.iter().filter(|n| matches!(n, PeerEvent::Refused { refusal: Refusal::Namesake, .. }));
+    assert!(refusals.count() <= 1);
     // when the first is gone, the other one is who it says
     for now_ms in (20_000..24_000).step_by(500) {
         twin.receive(now_ms, &tick(&mut a, now_ms));
@@ -265,11 +266,13 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
         a.receive(now_ms + 100, &Datagram { body: Body::Foreign { version }, ..datagram }.write(&KEY))
     };
     let received = foreign(&mut b, 1_000, 2);
-    let said: Vec<String> = received.notices.iter().map(ToString::to_string).collect();
+    let sentences: Vec<String> = received.notices.iter().map(ToString::to_string).collect();
     let names = "host web2: it speaks version 2 of the protocol and this node version 1";
     assert!(
-        said.len() == 1 && said[0].starts_with(names) && said[0].ends_with("upgrade this node"),
-        "{said:?}"
+        sentences.len() == 1
+            && sentences[0].starts_with(names)
+            && sentences[0].ends_with("upgrade this node"),
+        "{sentences:?}"
     );
     assert!(received.changed && foreign(&mut b, 3_300, 2) == DatagramEffect::default(), "told once");
     assert!(!a.tick(3_500).notices.contains(&PeerEvent::Silent { host: "web2".to_string() }));

@@ -135,7 +135,7 @@ fn commands_report_their_effect() {
     assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(1), &b""[..]));
     assert_eq!(refused.stderr, b"evener: evener.toml: 1 error\n  | here\n");
     // Programs get that as the API says it.
-    for (args, said) in [
+    for (args, output) in [
         (&["reload", "--json"][..], "evener.toml: 1 error\n  | here"),
         (&["drain", "web/nobody", "--json"], "Service web has no server nobody."),
         (&["sessions", "--service", "nope", "--json"], "there is no service nope; there are: web"),
@@ -143,7 +143,7 @@ fn commands_report_their_effect() {
         let refused = daemon.command(args);
         assert_eq!(refused.status.code(), Some(1), "{args:?}");
         let answer: Value = serde_json::from_slice(&refused.stdout).unwrap();
-        assert_eq!(answer, json!({ "error": said }), "{args:?}");
+        assert_eq!(answer, json!({ "error": output }), "{args:?}");
     }
 }
 

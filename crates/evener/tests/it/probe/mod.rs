@@ -195,8 +195,8 @@ fn odd_servers_fail_probes_with_reason() -> Result<()> {
 
     // far more than a window, and more than is looked at; the client goes first
     server(host, (vip, 8006), |mut stream| {
-        let asked = request(&stream);
-        let len: usize = asked[5..].split(' ').next().unwrap().parse().unwrap();
+        let request_text = request(&stream);
+        let len: usize = request_text[5..].split(' ').next().unwrap().parse().unwrap();
         let body = [vec![b'.'; len], b"the end".to_vec()].concat();
         let _ = stream.write_all(&[b"HTTP/1.0 200 OK\r\n\r\n".to_vec(), body].concat());
     })?;

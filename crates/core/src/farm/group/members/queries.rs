@@ -177,11 +177,11 @@ mod tests {
     fn due_members_are_queried_and_answers_set_turns() {
         let mut members = asking("utilisation");
         assert_eq!(shares(&mut members, 0), [150, 150]);
-        let asked = |orders: Vec<MemberOrder>| {
+        let queried = |orders: Vec<MemberOrder>| {
             orders.iter().filter(|order| matches!(order, MemberOrder::FetchReport { .. })).count()
         };
-        assert_eq!(asked(members.poll(at(1_000))), 2);
-        assert_eq!(asked(members.poll(at(1_001))), 0);
+        assert_eq!(queried(members.poll(at(1_000))), 2);
+        assert_eq!(queried(members.poll(at(1_001))), 0);
         assert!(members.poll_timeout() <= 2_000);
         let utilised = |permille| Report { utilisation_permille: Some(permille), ..Report::default() };
         members.apply_fact(at(1_100), 0, Fact::Reported(Ok(utilised(200))));
@@ -191,7 +191,7 @@ mod tests {
         assert!(
             members.snapshot(at(1_200))[1].cause.starts_with("reported 0.40 0 s ago, 50 % of its weight")
         );
-        assert_eq!(asked(members.poll(at(20_000))), 2);
+        assert_eq!(queried(members.poll(at(20_000))), 2);
         assert_eq!(shares(&mut members, 20_000), [150, 150], "they said nothing for too long");
     }
 
