@@ -262,7 +262,7 @@ impl MemberTask {
     async fn join(&mut self) -> (DirectorAnswer, String) {
         let located = match self.director.locate().await {
             Ok(located) => located,
-            Err(error) => return (DirectorAnswer::Nobody, error),
+            Err(error) => return (DirectorAnswer::NoAnswer, error),
         };
         let directors =
             located.addresses.iter().map(SocketAddr::ip).chain(self.wanted.directors.iter().copied());
