@@ -160,7 +160,7 @@ static __always_inline __u16 hidden_port(const struct vip *vip, const struct key
 	__u16 port = find_port(value_server(session), key, hash, now, &found);
 
 	if (!port)
-		return take_port(key, hash, session, now);
+		return allocate_port(key, hash, session, now);
 	if (is_stale(vip, found.value, session))
 		__sync_val_compare_and_swap(found.place, found.value, session);
 	return port;

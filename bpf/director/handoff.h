@@ -145,7 +145,7 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
  * Only then is its sender told. */
 static __always_inline int unmatched_segment(const struct scratch *at, const struct flow *flow, __u32 reason)
 {
-	if (at->pkt.flags & TCP_RST || !meet_unmatched(unmatched, flow->hash, flow->numbers >> 32, flow->now))
+	if (at->pkt.flags & TCP_RST || !is_retransmission(unmatched, flow->hash, flow->numbers >> 32, flow->now))
 		return with_reason(VERDICT_DROP, reason);
 	return STEP_RESET;
 }

@@ -276,7 +276,7 @@ __attribute__((noinline)) __u32 insert_port(const struct key6 *key, __u64 hash, 
 }
 
 /* The port's number, or 0. */
-static __always_inline __u16 take_port(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
+static __always_inline __u16 allocate_port(const struct key6 *key, __u64 hash, __u64 value, __u32 now)
 {
 	__u32 pool = value_server(value) % PORT_POOLS, number = insert_port(key, hash, value, now);
 

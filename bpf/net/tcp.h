@@ -94,7 +94,7 @@ static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, stru
 #define STRAY_FORGOTTEN_TICKS (300000ULL * 1000000 >> 20)
 
 /* Whether a segment was met before that acknowledges the same on the same flow, long enough ago. */
-static __always_inline bool meet_unmatched(__u64 places[STRAY_PLACES], __u64 flow, __u32 acknowledgment, __u32 now)
+static __always_inline bool is_retransmission(__u64 places[STRAY_PLACES], __u64 flow, __u32 acknowledgment, __u32 now)
 {
 	__u64 *place = &places[flow % STRAY_PLACES], was = *place;
 	__u32 name = (flow >> 32) ^ acknowledgment, age = now - (__u32)was;

@@ -227,7 +227,7 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 
 /* A socket that works on a connection between the same ends. Only a segment that acknowledges nothing of its can
  * be another connection's, and its own first one may come again. */
-static __always_inline int meet_connection(struct bpf_sock *found, const struct arrived *arrived, struct old *old)
+static __always_inline int resolve_conflict(struct bpf_sock *found, const struct arrived *arrived, struct old *old)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(found);
 	__u32 first;
@@ -262,7 +262,7 @@ static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, s
 		old->timestamp = waiting->tw_ts_recent;
 		return SERVER_TIME_WAIT_CLEARED;
 	default:
-		return meet_connection(found, arrived, old);
+		return resolve_conflict(found, arrived, old);
 	}
 }
 

@@ -206,7 +206,7 @@ int outgoing(struct __sk_buff *skb)
 		lower_mss(skb, leaving.l4 + TCP_LEN, leaving.payload.from, offer->mss);
 	/* What a director sends on has come in by an interface, and what it sends itself is marked. */
 	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
-	    !meet_unmatched(unmatched, mixed(&leaving), leaving.payload.sequence, bpf_ktime_get_ns() >> 20))
+	    !is_retransmission(unmatched, mixed(&leaving), leaving.payload.sequence, bpf_ktime_get_ns() >> 20))
 		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
 	if (offer->turns && !(flags & TCP_SYN))
 		follow_answer(skb, &leaving.connection, &leaving.payload, flags & (TCP_FIN | TCP_RST));

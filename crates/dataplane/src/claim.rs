@@ -44,7 +44,7 @@ impl Claim {
     ///
     /// # Errors
     /// Without CAP_NET_RAW. `None` where somebody else has it.
-    pub fn take(role: Role) -> io::Result<Option<Claim>> {
+    pub fn acquire(role: Role) -> io::Result<Option<Claim>> {
         let socket = link::packet_socket()?;
         link::bind(&socket, 0, EtherType::Only(role as u16))?;
         let args =
@@ -71,12 +71,12 @@ mod tests {
                 println!("skipped: needs root");
                 return;
             }
-            let first = Claim::take(Role::Director).unwrap();
+            let first = Claim::acquire(Role::Director).unwrap();
             assert!(first.is_some());
-            assert!(Claim::take(Role::Director).unwrap().is_none());
-            assert!(Claim::take(Role::Agent).unwrap().is_some(), "a host has both");
+            assert!(Claim::acquire(Role::Director).unwrap().is_none());
+            assert!(Claim::acquire(Role::Agent).unwrap().is_some(), "a host has both");
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            assert!(Claim::take(Role::Director).unwrap().is_some(), "each namespace has its own");
+            assert!(Claim::acquire(Role::Director).unwrap().is_some(), "each namespace has its own");
             drop(first);
         };
         std::thread::spawn(in_a_namespace_of_its_own).join().unwrap();

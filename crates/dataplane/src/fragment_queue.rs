@@ -75,7 +75,7 @@ pub(crate) enum WaitOutcome<'f> {
 impl FragmentQueue {
     /// Keeps a frame until its packet's first fragment was there; false if there is no room.
     #[must_use]
-    pub(crate) fn hold(&mut self, frame: &[u8], ingress: u32, now: u32) -> bool {
+    pub(crate) fn push(&mut self, frame: &[u8], ingress: u32, now: u32) -> bool {
         if self.waiting.len() >= WAITING_MAX {
             return false;
         }

@@ -151,7 +151,7 @@ pub trait DataPlane: Send + Sync {
     ///
     /// # Errors
     /// When the kernel refuses.
-    fn settle(&self) -> Result<(), EngineError> {
+    fn synchronize(&self) -> Result<(), EngineError> {
         Ok(())
     }
 }

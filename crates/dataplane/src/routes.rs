@@ -70,7 +70,7 @@ impl Routes for HostRoutes {
         if let Some(known) = remembered.filter(|known| known.dst == dst && now_ms < known.until_ms) {
             return known.hop;
         }
-        let FibLookup { hop, doubtful } = lock(&self.kernel).look(dst, now_ms);
+        let FibLookup { hop, doubtful } = lock(&self.kernel).lookup(dst, now_ms);
         let lifetime_ms = if hop == FibResult::ByHost { PENDING_MS } else { LIFETIME_MS };
         *lock(place) = Some(CachedHop { dst, hop, until_ms: now_ms + lifetime_ms });
         // One packet by the host's own stack has it ask the neighbour whether it is still there.
@@ -125,7 +125,7 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0, buffer: vec![0; 1 << 16], links: BTreeMap::new() })
     }
 
-    fn look(&mut self, dst: IpAddr, now_ms: u64) -> FibLookup {
+    fn lookup(&mut self, dst: IpAddr, now_ms: u64) -> FibLookup {
         let Ok(RouteNetlinkMessage::NewRoute(route)) =
             self.request(RouteNetlinkMessage::GetRoute(question(dst)))
         else {

@@ -33,7 +33,7 @@ pub fn ports_are_used_again(clients: &[Host], services: &[SocketAddr]) -> Result
         client.netns().sysctl(&[("ipv4/tcp_timestamps", timestamps)])?;
         wait_long_for_answers(client)?;
     }
-    let before = said_twice(clients)?;
+    let before = sent_twice(clients)?;
     let uses = clients.iter().flat_map(|client| {
         let requests = services.iter().flat_map(|service| BODIES.map(|body| (*service, body)));
         requests.zip(PORT..).map(move |((service, body), port)| (client.clone(), port, service, body))
@@ -47,7 +47,7 @@ pub fn ports_are_used_again(clients: &[Host], services: &[SocketAddr]) -> Result
     for (what, thread) in threads {
         thread.join().map_err(|_| anyhow!("a thread panicked"))?.context(what)?;
     }
-    let after = said_twice(clients)?;
+    let after = sent_twice(clients)?;
     ensure!(before == after, "clients said something twice: {before:?}, then {after:?}");
     Ok(())
 }
@@ -86,7 +86,7 @@ pub fn wait_long_for_answers(host: &Host) -> Result<()> {
 }
 
 /// Segments that clients have sent again, but for SYNs, and for what servers had already (DSACK, RFC 2883): that overtook something.
-fn said_twice(clients: &[Host]) -> Result<Vec<i64>> {
+fn sent_twice(clients: &[Host]) -> Result<Vec<i64>> {
     clients
         .iter()
         .map(|client| {

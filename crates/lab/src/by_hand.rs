@@ -55,8 +55,8 @@ pub struct Call {
     next: u32,
     /// What the service has acknowledged: how many bytes of what was said.
     acked: usize,
-    said: Vec<Said>,
-    heard: Vec<u8>,
+    expected: Vec<Sent>,
+    received: Vec<u8>,
     end: Option<End>,
     /// The client has left: there is no connection for it any more.
     gone: bool,
@@ -68,7 +68,7 @@ pub struct Call {
 
 /// A segment that counts in sequence numbers.
 #[derive(Clone, Debug)]
-struct Said {
+struct Sent {
     /// How many bytes come before it.
     at: usize,
     bytes: Vec<u8>,
@@ -124,8 +124,8 @@ impl ByHand {
             isn: clock()?,
             next: 0,
             acked: 0,
-            said: Vec::new(),
-            heard: Vec::new(),
+            expected: Vec::new(),
+            received: Vec::new(),
             end: None,
             gone: false,
             window,
@@ -144,8 +144,8 @@ impl Call {
 
     /// Sends these bytes as one segment; `at` bytes come before them, said already or not. They come again until they
     /// are acknowledged, as long as somebody [listens](Call::listen).
-    pub fn say(&mut self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
-        self.count(Said { at, bytes: bytes.as_ref().to_vec(), fin: false })
+    pub fn send_data(&mut self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
+        self.count(Sent { at, bytes: bytes.as_ref().to_vec(), fin: false })
     }
 
     /// Sends these bytes once more, and that is all.
@@ -154,7 +154,7 @@ impl Call {
     }
 
     /// Sends the connection's SYN once more, as one that was on its way for long.
-    pub fn greet_late(&self) -> Result<()> {
+    pub fn answer_syn_late(&self) -> Result<()> {
         self.send_header(TcpHeader { syn: true, ..self.header(self.isn) }, &[])
     }
 
@@ -176,7 +176,7 @@ impl Call {
 
     /// Says that no more comes behind so many bytes.
     pub fn finish(&mut self, at: usize) -> Result<()> {
-        self.count(Said { at, bytes: Vec::new(), fin: true })
+        self.count(Sent { at, bytes: Vec::new(), fin: true })
     }
 
     /// Acknowledges what was heard, in a segment that has no place among those with bytes but for `at`.
@@ -187,7 +187,7 @@ impl Call {
     /// Leaves, behind so many bytes. Nothing is sent again after this, and what still comes is refused, as long as
     /// somebody [looks](Call::refuse).
     pub fn reset(&mut self, at: usize) -> Result<()> {
-        self.said.clear();
+        self.expected.clear();
         self.gone = true;
         self.send(at, |header| header.rst = true, &[])
     }
@@ -210,8 +210,8 @@ impl Call {
                 return Ok(());
             }
             if self.end == Some(End::Reset) || now > begun + LONG {
-                let heard = String::from_utf8_lossy(&self.heard);
-                bail!("{:?} behind {} bytes: {:.300?}", self.end, self.heard.len(), heard);
+                let heard = String::from_utf8_lossy(&self.received);
+                bail!("{:?} behind {} bytes: {:.300?}", self.end, self.received.len(), heard);
             }
             if self.repeats && now > again {
                 again = now + AGAIN;
@@ -222,8 +222,8 @@ impl Call {
     }
 
     /// All that the service has said so far.
-    pub fn heard(&self) -> &[u8] {
-        &self.heard
+    pub fn received(&self) -> &[u8] {
+        &self.received
     }
 
     /// How many bytes of what was said the service has.
@@ -255,22 +255,22 @@ impl Call {
         bail!("{} answered no SYN of {}", self.to.1, self.from.1)
     }
 
-    fn count(&mut self, said: Said) -> Result<()> {
+    fn count(&mut self, said: Sent) -> Result<()> {
         self.put(&said)?;
-        self.said.push(said);
+        self.expected.push(said);
         Ok(())
     }
 
-    fn put(&self, said: &Said) -> Result<()> {
+    fn put(&self, said: &Sent) -> Result<()> {
         self.send(said.at, |header| (header.psh, header.fin) = (!said.fin, said.fin), &said.bytes)
     }
 
     /// In the order of the bytes, as a TCP does.
     fn say_again(&mut self) -> Result<()> {
         let acked = self.acked;
-        self.said.retain(|said| said.at + said.bytes.len() + usize::from(said.fin) > acked);
-        self.said.sort_by_key(|said| (said.at, said.fin));
-        self.said.iter().try_for_each(|said| self.put(said))
+        self.expected.retain(|said| said.at + said.bytes.len() + usize::from(said.fin) > acked);
+        self.expected.sort_by_key(|said| (said.at, said.fin));
+        self.expected.iter().try_for_each(|said| self.put(said))
     }
 
     /// Takes one segment of the service's, if one is there.
@@ -291,7 +291,7 @@ impl Call {
         }
         if header.sequence_number == self.next {
             self.next = self.next.wrapping_add(u32::try_from(payload.len())?).wrapping_add(header.fin.into());
-            self.heard.extend(&payload);
+            self.received.extend(&payload);
             if header.fin {
                 self.end = Some(End::Fin);
             }
@@ -304,7 +304,7 @@ impl Call {
 
     /// The number behind all that was said.
     fn end_of_said(&self) -> usize {
-        let ends = self.said.iter().map(|said| said.at + said.bytes.len() + usize::from(said.fin));
+        let ends = self.expected.iter().map(|said| said.at + said.bytes.len() + usize::from(said.fin));
         ends.max().unwrap_or_default().max(self.acked)
     }
 

@@ -89,25 +89,25 @@ impl Client {
 
     /// Whoever answers.
     pub fn who(&self) -> Result<String> {
-        let answer = self.ask(WHO, 0)?;
+        let answer = self.query(WHO, 0)?;
         answer.into_iter().next().context("The answer is empty")
     }
 
     /// Asks, with a question of `padding` bytes more than it needs, for the texts of a name.
-    pub fn ask(&self, name: &str, padding: usize) -> Result<Vec<String>> {
+    pub fn query(&self, name: &str, padding: usize) -> Result<Vec<String>> {
         let mut buffer = vec![0; 65_535];
-        let mut ask = || -> io::Result<usize> {
+        let mut exchange = || -> io::Result<usize> {
             self.socket.send(&question(name, padding))?;
             self.socket.recv(&mut buffer)
         };
         // datagrams may be lost, and the first one that is too long for a way is, so every client asks again
-        let len = (0..TRIES).find_map(|_| ask().ok()).context("Nobody answered")?;
+        let len = (0..TRIES).find_map(|_| exchange().ok()).context("Nobody answered")?;
         texts(buffer.get(..len).unwrap_or_default())
     }
 
     /// Asks for texts that fill several packets, and checks every byte of them.
     pub fn big(&self, padding: usize) -> Result<()> {
-        let mut found = self.ask(BIG, padding)?;
+        let mut found = self.query(BIG, padding)?;
         found.sort();
         let right = (0..TEXTS).map(text).eq(found.iter().cloned());
         ensure!(right, "{} texts came, or others than were asked for: {found:?}", found.len());

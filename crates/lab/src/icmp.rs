@@ -100,11 +100,11 @@ fn error_in(family: Family, message: &[u8]) -> Option<Error> {
 pub fn echo(host: &Host, address: IpAddr, len: usize) -> Result<()> {
     let family = Family::of(address);
     let listener = Listener::open(host, family)?;
-    let (ask, answer) = match family {
+    let (echo, answer) = match family {
         Family::V4 => (icmp::ECHO, icmp::ECHO_REPLY),
         Family::V6 => (icmpv6::ECHO, icmpv6::ECHO_REPLY),
     };
-    let mut message = vec![ask, 0, 0, 0, 0x45, 0x76, 0, 1];
+    let mut message = vec![echo, 0, 0, 0, 0x45, 0x76, 0, 1];
     message.extend((0..len).map(|at| at as u8));
     // the kernel fills in ICMPv6's (RFC 3542, section 3.1)
     let sum = Sum16BitWords::new().add_slice(&message).ones_complement().to_ne_bytes();

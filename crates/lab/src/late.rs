@@ -62,23 +62,23 @@ fn answer(mut stream: TcpStream, may: &AtomicBool) -> std::io::Result<()> {
 
 /// Connections of a client that has said all on each of them.
 #[derive(Debug)]
-pub struct Asked(Vec<TcpStream>);
+pub struct LateRequests(Vec<TcpStream>);
 
-impl Asked {
+impl LateRequests {
     /// Opens so many, says this on each, and closes this half of it.
-    pub fn by(client: &Host, service: SocketAddr, count: usize, text: &str) -> Result<Asked> {
-        let ask = || -> Result<TcpStream> {
+    pub fn by(client: &Host, service: SocketAddr, count: usize, text: &str) -> Result<LateRequests> {
+        let connect = || -> Result<TcpStream> {
             let mut stream = client.enter(|| TcpStream::connect_timeout(&service, LONG))??;
             stream.set_read_timeout(Some(LONG))?;
             stream.write_all(text.as_bytes())?;
             stream.shutdown(Shutdown::Write)?;
             Ok(stream)
         };
-        (0..count).map(|_| ask()).collect::<Result<_>>().map(Asked)
+        (0..count).map(|_| connect()).collect::<Result<_>>().map(LateRequests)
     }
 
     /// Hears the whole answer on each.
-    pub fn hear(self) -> Result<()> {
+    pub fn read_answers(self) -> Result<()> {
         for (number, mut stream) in self.0.into_iter().enumerate() {
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer).with_context(|| format!("connection {number}"))?;

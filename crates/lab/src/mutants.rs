@@ -184,14 +184,14 @@ impl Tree {
     }
 
     fn try_out(&self, mutant: &Mutant, farms: u64) -> Result<Line> {
-        let begun = Instant::now();
+        let started = Instant::now();
         self.restore()?;
         git(&self.path, &["apply", "-"], &mutant.diff)
             .with_context(|| format!("{} applies no more", mutant.name))?;
         let outcome = self.outcome(farms)?;
         self.restore()?;
         let Mutant { name, diff } = mutant.clone();
-        Ok(Line { name, diff, code: self.code.clone(), seconds: begun.elapsed().as_secs(), outcome })
+        Ok(Line { name, diff, code: self.code.clone(), seconds: started.elapsed().as_secs(), outcome })
     }
 
     /// Also from what proptest has noted of an earlier change's failures: else they would fail the next ones, too.
@@ -204,8 +204,8 @@ impl Tree {
     fn outcome(&self, farms: u64) -> Result<Outcome> {
         let tests = self.cargo(&["test", "-q", "-p", "evener-core", "--lib"])?;
         if !tests.status.success() {
-            let said = String::from_utf8_lossy(&tests.stdout);
-            let mut failed = said.lines().skip_while(|line| *line != "failures:").skip(1);
+            let output = String::from_utf8_lossy(&tests.stdout);
+            let mut failed = output.lines().skip_while(|line| *line != "failures:").skip(1);
             let failed = failed.find_map(|line| line.strip_prefix("---- ")?.split(' ').next());
             return Ok(match failed {
                 Some(name) => Outcome::Test(name.to_owned()),

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_their_owner() {
+    fn namespace_names_contain_owner() {
         assert_eq!(owner_of("ev12-345-0-web1"), Some((12, "345".to_owned())));
         for other in ["ev12", "ev12-345", "everest-1-2", "blue", "ev-1-2-3"] {
             assert_eq!(owner_of(other), None, "{other}");

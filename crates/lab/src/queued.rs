@@ -105,7 +105,7 @@ impl Queued {
     pub fn join(&mut self, group: SocketAddr) -> Result<()> {
         let (url, shared) = (self.url(), Arc::clone(&self.shared));
         let thread = self.host.enter(|| -> Result<_> {
-            tell(group, "GROUP-ADD", &url)?;
+            reply(group, "GROUP-ADD", &url)?;
             // in the host's namespace too, since it is started there
             Ok(thread::spawn(move || report(group, &url, &shared)))
         })??;
@@ -204,14 +204,14 @@ fn report(group: SocketAddr, url: &str, shared: &Shared) {
         let per_second = (now.1 - before.1) as f64 / (now.0 - before.0).as_secs_f64();
         before = now;
         let load = 10.0 * (per_second + seen as f64 / f64::from(LOOKS));
-        if let Err(why) = tell(group, "LOAD-INFORM", &format!("{load:.1} {url}")) {
+        if let Err(why) = reply(group, "LOAD-INFORM", &format!("{load:.1} {url}")) {
             shared.lock().failed = Some(format!("{why:#}"));
         }
     }
 }
 
 /// Says something to a group, from the namespace that the caller is in.
-fn tell(group: SocketAddr, verb: &str, body: &str) -> Result<()> {
+fn reply(group: SocketAddr, verb: &str, body: &str) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&group, SILENCE)?;
     stream.set_read_timeout(Some(SILENCE))?;
     let len = body.len();

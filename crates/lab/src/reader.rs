@@ -44,7 +44,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the connection breaks.
-    pub fn ask(&mut self, request: &str) -> Result<()> {
+    pub fn send_request(&mut self, request: &str) -> Result<()> {
         (self.head, self.read, self.length) = (Vec::new(), 0, None);
         Ok(self.stream.write_all(request.as_bytes())?)
     }
@@ -54,7 +54,7 @@ impl Reader {
     /// # Errors
     /// As for [`Reader::ask`].
     pub fn get(&mut self, path: &str) -> Result<()> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: evener.test\r\n\r\n"))
+        self.send_request(&format!("GET {path} HTTP/1.1\r\nHost: evener.test\r\n\r\n"))
     }
 
     /// Reads until it has so many bytes of the answer, or all of it.
@@ -74,9 +74,9 @@ impl Reader {
     /// As for [`Reader::read_to`].
     pub fn read_some(&mut self, most: u64) -> Result<()> {
         let mut buffer = [0; 16 * 1024];
-        let room = buffer.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        let len_max = buffer.len().min(usize::try_from(most).unwrap_or(usize::MAX));
         let len = loop {
-            match self.stream.read(&mut buffer[..room]) {
+            match self.stream.read(&mut buffer[..len_max]) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 done => break done?,
             }

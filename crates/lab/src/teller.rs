@@ -13,7 +13,7 @@ use crate::host::Host;
 
 /// Says the same to whoever connects, and ends the connection. It ends when it is dropped.
 pub struct Teller {
-    says: Arc<Mutex<String>>,
+    report: Arc<Mutex<String>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -23,15 +23,15 @@ impl Teller {
     ///
     /// # Errors
     /// When the port can't be had.
-    pub fn start(host: &Host, port: u16, says: &str) -> Result<Teller> {
+    pub fn start(host: &Host, port: u16, report: &str) -> Result<Teller> {
         let listener = host.enter(|| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))))??;
         listener.set_nonblocking(true)?;
-        let (says, stop) = (Arc::new(Mutex::new(says.to_owned())), Arc::new(AtomicBool::new(false)));
-        let (words, ended) = (Arc::clone(&says), Arc::clone(&stop));
+        let (report, stop) = (Arc::new(Mutex::new(report.to_owned())), Arc::new(AtomicBool::new(false)));
+        let (words, ended) = (Arc::clone(&report), Arc::clone(&stop));
         let thread = thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
                 match listener.accept() {
-                    Ok((stream, _)) => drop(tell(stream, &words)),
+                    Ok((stream, _)) => drop(serve(stream, &words)),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         thread::sleep(Duration::from_millis(5))
                     }
@@ -39,34 +39,34 @@ impl Teller {
                 }
             }
         });
-        Ok(Teller { says, stop, thread: Some(thread) })
+        Ok(Teller { report, stop, thread: Some(thread) })
     }
 
     /// Says something else from now on.
     ///
     /// # Errors
     /// When its thread has panicked.
-    pub fn now_says(&self, says: &str) -> Result<()> {
-        let mut words = self.says.lock().map_err(|_| anyhow!("The teller's thread panicked"))?;
-        *words = says.to_owned();
+    pub fn set_report(&self, report: &str) -> Result<()> {
+        let mut words = self.report.lock().map_err(|_| anyhow!("The teller's thread panicked"))?;
+        *words = report.to_owned();
         Ok(())
     }
 }
 
-fn tell(mut stream: TcpStream, words: &Mutex<String>) -> Result<()> {
+fn serve(mut stream: TcpStream, words: &Mutex<String>) -> Result<()> {
     stream.set_nonblocking(false)?;
-    let says = words.lock().map_err(|_| anyhow!("A test panicked"))?.clone();
-    if says.starts_with("HTTP") {
+    let report = words.lock().map_err(|_| anyhow!("A test panicked"))?.clone();
+    if report.starts_with("HTTP") {
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let mut asked = Vec::new();
+        let mut request = Vec::new();
         let mut buffer = [0; 1024];
-        while !asked.windows(4).any(|end| end == b"\r\n\r\n") {
+        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
             let len = stream.read(&mut buffer)?;
             ensure!(len > 0, "a question ends in the middle");
-            asked.extend_from_slice(buffer.get(..len).unwrap_or_default());
+            request.extend_from_slice(buffer.get(..len).unwrap_or_default());
         }
     }
-    stream.write_all(says.as_bytes())?;
+    stream.write_all(report.as_bytes())?;
     Ok(())
 }
 

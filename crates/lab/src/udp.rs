@@ -115,13 +115,13 @@ impl Client {
     }
 
     /// Sends a text; the name of the server that sent it back. An error if none did, or it was changed.
-    pub fn ask(&self, text: &str) -> io::Result<String> {
+    pub fn request(&self, text: &str) -> io::Result<String> {
         self.socket.send(text.as_bytes())?;
         self.answer(text)
     }
 
     /// The same by fragments in this order. The client is on `host`.
-    pub fn ask_cut(&self, farm: &Farm, host: &Host, text: &str, order: Order) -> Result<String> {
+    pub fn request_truncated(&self, farm: &Farm, host: &Host, text: &str, order: Order) -> Result<String> {
         let (from, to) = (self.socket.local_addr()?, self.socket.peer_addr()?);
         Cutter::open(farm, host)?.send(from, to, text.as_bytes(), order)?;
         Ok(self.answer(text)?)

@@ -88,7 +88,7 @@ impl Visit {
     pub fn download(&mut self, bytes_per_second: u32, timeout: Duration) -> Result<()> {
         const STEP: usize = 16 * 1024;
         self.stream.get_ref().set_read_timeout(Some(timeout))?;
-        let mut left = self.ask("/big", "keep-alive")?;
+        let mut left = self.request("/big", "keep-alive")?;
         let mut bytes = vec![0; STEP];
         while left > 0 {
             let got = self.stream.read(bytes.get_mut(..left.min(STEP)).unwrap_or_default())?;
@@ -108,13 +108,13 @@ impl Visit {
     }
 
     fn get(&mut self, path: &str, connection: &str) -> Result<String> {
-        let mut body = vec![0; self.ask(path, connection)?];
+        let mut body = vec![0; self.request(path, connection)?];
         self.stream.read_exact(&mut body)?;
         Ok(String::from_utf8_lossy(&body).trim().to_owned())
     }
 
     /// Sends a request, and reads the reply's head; the length of its body, in bytes.
-    fn ask(&mut self, path: &str, connection: &str) -> Result<usize> {
+    fn request(&mut self, path: &str, connection: &str) -> Result<usize> {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: www.example.com\r\nConnection: {connection}\r\n\r\n");
         self.stream.get_mut().write_all(request.as_bytes())?;

@@ -90,7 +90,7 @@ fn page(target: SocketAddr, name: &str) -> String {
 }
 
 #[test]
-fn a_narrow_link_is_told_of() -> Result<()> {
+fn narrow_link_sends_too_big() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -221,11 +221,11 @@ fn datagrams_come_back_with_a_name() -> Result<()> {
     let farm = Farm::builder().build()?;
     let address = SocketAddr::from((farm.server(0).address(), 5353));
     let client = udp::Client::open(farm.client(0), address, Duration::from_millis(500))?;
-    assert!(client.ask("anybody?").is_err());
+    assert!(client.request("anybody?").is_err());
     let echo = udp::Echo::start(farm.server(0), address)?;
-    assert_eq!(client.ask("who are you?")?, "web1");
+    assert_eq!(client.request("who are you?")?, "web1");
     drop(echo);
-    assert!(client.ask("still there?").is_err());
+    assert!(client.request("still there?").is_err());
     Ok(())
 }
 
@@ -242,8 +242,8 @@ fn datagrams_in_fragments_come_whole_in_any_order() -> Result<()> {
             let address = SocketAddr::new(server.address_in(family), port);
             let _echo = udp::Echo::start_cut(&farm, server, address, order)?;
             let asked = udp::Client::open(client, address, Duration::from_secs(2))?;
-            assert_eq!(asked.ask("short").ok().as_deref(), Some("web1"), "{family} {order:?}");
-            assert_eq!(asked.ask_cut(&farm, client, &text, order)?, "web1", "{family} {order:?}");
+            assert_eq!(asked.request("short").ok().as_deref(), Some("web1"), "{family} {order:?}");
+            assert_eq!(asked.request_truncated(&farm, client, &text, order)?, "web1", "{family} {order:?}");
         }
     }
     Ok(())

@@ -49,7 +49,7 @@ pub(super) struct PendingChange {
 
 impl Director {
     /// Orders a change if anything calls for one and none is on its way, before the orders from `first` on.
-    pub(super) fn settle(&mut self, first: usize, now_ms: u64) {
+    pub(super) fn order_change(&mut self, first: usize, now_ms: u64) {
         let is_due = self.replan_wanted && now_ms >= self.gather_until_ms;
         if self.applying.is_some() || !is_due && self.reloads_waiting.is_empty() {
             return;

@@ -103,10 +103,10 @@ impl Groups {
     }
 
     /// Takes in what came of an order.
-    pub(super) fn take(&mut self, now: Moment, group: &str, member: usize, fact: MemberFact) {
+    pub(super) fn apply_fact(&mut self, now: Moment, group: &str, member: usize, fact: MemberFact) {
         let Some(running) = self.running.get_mut(group) else { return };
         match fact {
-            MemberFact::Server(fact) => running.members.take(now.for_groups(), member, fact),
+            MemberFact::Server(fact) => running.members.apply_fact(now.for_groups(), member, fact),
             MemberFact::Queried(queried) => running.members.queried(now.for_groups(), member, queried),
         }
         self.settle(now, group);

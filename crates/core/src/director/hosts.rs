@@ -34,7 +34,7 @@ pub enum IdentityError {
         "this host is none of the file's: service {service:?} has placement \"every-host\", and none of its servers has an \
          address that is here ({here}). List it as [[service.server]], in the same file for every host"
     )]
-    Nobody {
+    NoOwnAddress {
         /// A service that every host decides.
         service: String,
         /// The addresses that are here.
@@ -56,9 +56,10 @@ impl Identity {
         match (here.next(), here.next()) {
             (Some((name, address)), None) => Ok(Some(Identity { name: name.clone(), address })),
             (Some((first, _)), Some((second, _))) => Err(IdentityError::Twice(first.clone(), second.clone())),
-            (None, _) => {
-                Err(IdentityError::Nobody { service: service.name.clone(), here: network.own_addresses() })
-            }
+            (None, _) => Err(IdentityError::NoOwnAddress {
+                service: service.name.clone(),
+                here: network.own_addresses(),
+            }),
         }
     }
 }

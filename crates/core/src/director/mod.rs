@@ -208,7 +208,7 @@ impl Director {
         director.send_own_report();
         director.groups.reload(now, &director.farm.groups, &groups);
         director.names.reload(&director.farm, now);
-        director.snapshot = Arc::new(director.see(None, now.ms));
+        director.snapshot = Arc::new(director.take_snapshot(None, now.ms));
         director.follow_consumers(now);
         director
     }
@@ -243,8 +243,8 @@ impl Director {
             Input::Datagram { from, bytes } => self.receive_host_datagram(from, &bytes, now.ms),
             Input::Probed { server, result } => self.learn(&server, Fact::Probed(result), now.ms),
             Input::Reported { server, result } => self.learn(&server, Fact::Reported(result), now.ms),
-            Input::Member { group, member, fact } => self.groups.take(now, &group, member, fact),
-            Input::Name { name, fact } => self.names.take(&name, fact, now),
+            Input::Member { group, member, fact } => self.groups.apply_fact(now, &group, member, fact),
+            Input::Name { name, fact } => self.names.apply_fact(&name, fact, now),
             Input::Path { address, found } => self.names.path_probed(address, found, now),
             Input::Network(network) => self.surroundings(*network, now.ms),
             Input::PathMtu { from, to, mtu } => self.path_mtu(from, to, mtu, now.ms),
@@ -267,7 +267,7 @@ impl Director {
                 (first, self.until_answer) = (self.outputs.len(), 0);
             }
         }
-        self.settle(first, now.ms);
+        self.order_change(first, now.ms);
         if let Some(hosts) = &mut self.hosts {
             hosts.peers.wait_for_tables(self.applying.is_some());
         }
@@ -319,7 +319,7 @@ impl Director {
         }
         self.look_after(now_ms);
         self.compare_due(now_ms);
-        self.look(now_ms);
+        self.check_missing(now_ms);
         if self.retry_at_ms <= now_ms {
             self.retry_at_ms = u64::MAX;
             self.replan_wanted = true;

@@ -129,8 +129,8 @@ impl Pools {
     }
 
     /// Takes in what came of a question to a server; nothing where it is none any more.
-    pub(super) fn take(&mut self, name: &ServerName, fact: Fact, now_ms: u64) -> Option<ServerChange> {
-        self.pools.get_mut(&name.service)?.servers.take(&name.server, fact, now_ms)
+    pub(super) fn apply_fact(&mut self, name: &ServerName, fact: Fact, now_ms: u64) -> Option<ServerChange> {
+        self.pools.get_mut(&name.service)?.servers.apply_fact(&name.server, fact, now_ms)
     }
 
     fn change<T>(&mut self, name: &ServerName, change: impl FnOnce(&mut PoolServer) -> T) -> Option<T> {

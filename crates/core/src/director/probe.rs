@@ -27,7 +27,7 @@ impl Director {
 
     /// Takes in what came of a question to a server.
     pub(super) fn learn(&mut self, server: &ServerName, fact: Fact, now_ms: u64) {
-        if let Some(change) = self.pools.take(server, fact, now_ms) {
+        if let Some(change) = self.pools.apply_fact(server, fact, now_ms) {
             self.follow_change(server, change);
         }
     }

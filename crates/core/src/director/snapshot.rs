@@ -162,11 +162,11 @@ impl Director {
             }
         } else if self.has_changed {
             self.has_changed = false;
-            self.snapshot = Arc::new(self.see(members, now_ms));
+            self.snapshot = Arc::new(self.take_snapshot(members, now_ms));
         }
     }
 
-    pub(super) fn see(&self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) -> Snapshot {
+    pub(super) fn take_snapshot(&self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) -> Snapshot {
         let seen = SnapshotContext { slots: self.slots_by_identity(), hosts: self.known_hosts(), now_ms };
         let members = members.unwrap_or_else(|| self.members(&seen.hosts));
         let services = self.farm.services.iter().zip(members);

@@ -29,7 +29,7 @@ pub(super) struct MissingServers {
 
 impl Director {
     /// Looks, once a second, for servers and next hops that are not found.
-    pub(super) fn look(&mut self, now_ms: u64) {
+    pub(super) fn check_missing(&mut self, now_ms: u64) {
         if self.missing_servers.look_at_ms <= now_ms {
             self.missing_servers.look_at_ms = now_ms.saturating_add(LOOK_MS);
             self.resolve_next_hops(now_ms);

@@ -139,7 +139,7 @@ impl AddressPool {
         let set = self.set(is_ipv4);
         let turn = set.turn.fetch_add(u64::from(self.settings.draw == Selection::RoundRobin), Relaxed);
         let mut is_first = true;
-        self.look(set, client, turn, |address| {
+        self.for_each_selected(set, client, turn, |address| {
             if core::mem::take(&mut is_first) {
                 address.given.fetch_add(1, Relaxed);
             }
@@ -150,14 +150,20 @@ impl AddressPool {
     /// The addresses that the next answer will have.
     pub(super) fn hint(&self, is_ipv4: bool, client: ClientNetwork, each: impl FnMut(&Address)) {
         let set = self.set(is_ipv4);
-        self.look(set, client, set.turn.load(Relaxed), each);
+        self.for_each_selected(set, client, set.turn.load(Relaxed), each);
     }
 
     fn set(&self, is_ipv4: bool) -> &AddressSet {
         if is_ipv4 { &self.four } else { &self.six }
     }
 
-    fn look(&self, set: &AddressSet, client: ClientNetwork, turn: u64, each: impl FnMut(&Address)) {
+    fn for_each_selected(
+        &self,
+        set: &AddressSet,
+        client: ClientNetwork,
+        turn: u64,
+        each: impl FnMut(&Address),
+    ) {
         let mut places = [0; TOP_MAX];
         let wanted = self.settings.top.min(set.addresses.len()).min(TOP_MAX);
         let places = &mut places[..wanted];
@@ -329,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn those_behind_the_first_are_others() {
+    fn answer_addresses_are_distinct() {
         let set = AddressSet::new((1..=20).map(|last| address(last, 1)).collect(), Selection::SourceHash, 0);
         for number in 0..200 {
             let (mut near, mut random) = ([0; TOP_MAX], [0; TOP_MAX]);

@@ -154,7 +154,7 @@ impl Catalog {
         let query = match query::read(request.bytes, header) {
             Ok(query) => query,
             Err(unread) => {
-                if allowance.is_some_and(|left| left.take(request.client, request.now_ms).is_err()) {
+                if allowance.is_some_and(|left| left.spend(request.client, request.now_ms).is_err()) {
                     return None;
                 }
                 let len = complain(out, unread, (header.id, kept))?;
@@ -165,9 +165,9 @@ impl Catalog {
         let shown = query
             .edns
             .and_then(|edns| edns.cookie)
-            .is_some_and(|(own, ours)| self.cookies.hold(request.client, own, ours, request.now_s));
+            .is_some_and(|(own, ours)| self.cookies.is_valid(request.client, own, ours, request.now_s));
         let taken = match allowance.filter(|_| !shown) {
-            Some(left) => left.take(request.client, request.now_ms),
+            Some(left) => left.spend(request.client, request.now_ms),
             None => Ok(()),
         };
         if let Err(exceeded) = taken {
@@ -391,17 +391,17 @@ impl Catalog {
         let mut options = EdnsOptions::default();
         if let Some((own, _)) = edns.cookie {
             let ours = self.cookies.make(request.client, own, request.now_s);
-            options.put(option::COOKIE, &[own, &ours]);
+            options.push_option(option::COOKIE, &[own, &ours]);
         }
         if edns.wants_nsid && !self.nsid.is_empty() {
-            options.put(option::NSID, &[&self.nsid]);
+            options.push_option(option::NSID, &[&self.nsid]);
         }
         if let Some(subnet) = edns.subnet {
             options.put_subnet(subnet, response.scope);
         }
         let unsupported = (rcode == Rcode::NotImp).then_some((NOT_SUPPORTED, ""));
         if let Some((code, text)) = response.error.or(unsupported) {
-            options.put(option::ERROR, &[&code.to_be_bytes(), text.as_bytes()]);
+            options.push_option(option::ERROR, &[&code.to_be_bytes(), text.as_bytes()]);
         }
         let dnssec_ok = if edns.dnssec_ok { 1 << 15 } else { 0 };
         let ttl = u32::from(rcode.code() >> 4) << 24 | dnssec_ok;
@@ -515,12 +515,12 @@ impl Hint {
 
     fn add(&mut self, address: IpAddr) {
         match address {
-            IpAddr::V4(address) => self.put(&address.octets()),
-            IpAddr::V6(address) => self.put(&address.octets()),
+            IpAddr::V4(address) => self.push_octets(&address.octets()),
+            IpAddr::V6(address) => self.push_octets(&address.octets()),
         }
     }
 
-    fn put(&mut self, octets: &[u8]) {
+    fn push_octets(&mut self, octets: &[u8]) {
         if let Some(place) = self.bytes.get_mut(self.len..self.len + octets.len()) {
             place.copy_from_slice(octets);
             self.len += octets.len();

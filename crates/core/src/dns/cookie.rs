@@ -40,7 +40,7 @@ impl Secrets {
     }
 
     /// Whether one of its servers gave it to that client, not long ago.
-    pub(super) fn hold(&self, client: IpAddr, of_client: &[u8], cookie: &[u8], now_s: u32) -> bool {
+    pub(super) fn is_valid(&self, client: IpAddr, of_client: &[u8], cookie: &[u8], now_s: u32) -> bool {
         self.0.iter().any(|key| holds(*key, client, of_client, cookie, now_s))
     }
 }
@@ -121,9 +121,9 @@ mod tests {
         let [_, (old, client, own, _, cookie), (new, .., now_s, renewed)] = VECTORS;
         let (client, own) = (client.parse().unwrap(), own.to_be_bytes());
         let both = Secrets::shared(&[new, old].map(u128::to_be_bytes)).unwrap();
-        assert!(both.hold(client, &own, &cookie.to_be_bytes(), now_s));
+        assert!(both.is_valid(client, &own, &cookie.to_be_bytes(), now_s));
         assert_eq!(both.make(client, &own, now_s), renewed.to_be_bytes());
         let new = Secrets::shared(&[new.to_be_bytes()]).unwrap();
-        assert!(!new.hold(client, &own, &cookie.to_be_bytes(), now_s));
+        assert!(!new.is_valid(client, &own, &cookie.to_be_bytes(), now_s));
     }
 }

@@ -29,7 +29,7 @@ impl Default for EdnsOptions {
 }
 
 impl EdnsOptions {
-    pub(super) fn put(&mut self, code: u16, parts: &[&[u8]]) {
+    pub(super) fn push_option(&mut self, code: u16, parts: &[&[u8]]) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let Ok(len_field) = u16::try_from(len) else { return };
         let Some(mut place) = self.bytes.get_mut(self.len..self.len + 4 + len) else { return };
@@ -58,7 +58,7 @@ impl EdnsOptions {
             }
         };
         let cut = octets.get(..usize::from(subnet.prefix_len).div_ceil(8)).unwrap_or_default();
-        self.put(option::SUBNET, &[&[0, family, subnet.prefix_len, scope], cut]);
+        self.push_option(option::SUBNET, &[&[0, family, subnet.prefix_len, scope], cut]);
     }
 
     /// Them, each behind its code and length.

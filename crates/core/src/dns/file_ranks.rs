@@ -93,7 +93,12 @@ pub struct RanksChange {
 
 impl FileRanks {
     /// Takes what was read. What was believed before counts on for a while where this can't be.
-    pub fn take(&mut self, now_ms: u64, period_ms: u64, read: Result<Vec<IpAddr>, BadRanks>) -> RanksChange {
+    pub fn apply_read(
+        &mut self,
+        now_ms: u64,
+        period_ms: u64,
+        read: Result<Vec<IpAddr>, BadRanks>,
+    ) -> RanksChange {
         let was_in_force = self.order(now_ms).is_some();
         let bad = read.as_ref().err().cloned();
         let turned = (self.bad != bad).then(|| bad.clone());
@@ -163,26 +168,29 @@ mod tests {
     }
 
     #[test]
-    fn ranks_count_for_three_periods_and_their_trouble_is_told_once() {
+    fn file_ranks_last_three_periods_and_error_is_reported_once() {
         let mut ranks = FileRanks::default();
         let none = RanksChange::default();
         let unread = || Err(BadRanks::Unread("gone".into()));
         assert_eq!(ranks.order(0), None);
-        assert!(ranks.take(0, 5_000, unread()).turned.is_some());
-        assert_eq!(ranks.take(1, 5_000, unread()), none);
+        assert!(ranks.apply_read(0, 5_000, unread()).turned.is_some());
+        assert_eq!(ranks.apply_read(1, 5_000, unread()), none);
         let good = RanksChange { is_news: true, turned: Some(None) };
-        assert_eq!(ranks.take(2, 5_000, Ok(vec![address(1)])), good);
-        assert_eq!(ranks.take(5_002, 5_000, Ok(vec![address(1)])), none);
+        assert_eq!(ranks.apply_read(2, 5_000, Ok(vec![address(1)])), good);
+        assert_eq!(ranks.apply_read(5_002, 5_000, Ok(vec![address(1)])), none);
         assert_eq!(ranks.order(5_002), Some(&[address(1)][..]));
         let turned = Some(Some(BadRanks::Cut));
-        assert_eq!(ranks.take(10_002, 5_000, Err(BadRanks::Cut)), RanksChange { is_news: false, turned });
-        assert_eq!(ranks.take(15_002, 5_000, Err(BadRanks::Cut)), none);
+        assert_eq!(
+            ranks.apply_read(10_002, 5_000, Err(BadRanks::Cut)),
+            RanksChange { is_news: false, turned }
+        );
+        assert_eq!(ranks.apply_read(15_002, 5_000, Err(BadRanks::Cut)), none);
         assert!(ranks.order(20_002).is_some() && ranks.order(20_003).is_none());
         assert_eq!(
-            ranks.take(20_003, 5_000, Err(BadRanks::Cut)),
+            ranks.apply_read(20_003, 5_000, Err(BadRanks::Cut)),
             RanksChange { is_news: true, turned: None }
         );
-        assert_eq!(ranks.take(25_003, 5_000, Err(BadRanks::Cut)), none);
-        assert!(ranks.take(25_004, 5_000, Ok(vec![address(2)])).is_news);
+        assert_eq!(ranks.apply_read(25_003, 5_000, Err(BadRanks::Cut)), none);
+        assert!(ranks.apply_read(25_004, 5_000, Ok(vec![address(2)])).is_news);
     }
 }

@@ -56,7 +56,7 @@ impl Default for SharedBudget {
 
 impl SharedBudget {
     /// Takes an answer; whether there was one left.
-    fn take(&self, per_second: u32, now_ms: u32) -> bool {
+    fn try_spend(&self, per_second: u32, now_ms: u32) -> bool {
         if per_second == 0 {
             return true;
         }
@@ -102,12 +102,12 @@ impl RateBucket {
     ///
     /// # Errors
     /// When none is left.
-    pub fn take(&mut self, client: IpAddr, now_ms: u32) -> Result<(), LimitExceeded> {
+    pub fn spend(&mut self, client: IpAddr, now_ms: u32) -> Result<(), LimitExceeded> {
         if !self.take_of_network(client, now_ms) {
             return Err(LimitExceeded::Network);
         }
         // What its own network doesn't get takes nothing from others.
-        self.total.take(self.limit.total_per_second, now_ms).then_some(()).ok_or(LimitExceeded::Total)
+        self.total.try_spend(self.limit.total_per_second, now_ms).then_some(()).ok_or(LimitExceeded::Total)
     }
 
     fn take_of_network(&mut self, client: IpAddr, now_ms: u32) -> bool {
@@ -138,20 +138,20 @@ mod tests {
     use super::*;
 
     /// How many of so many are had.
-    fn take(total: &SharedBudget, per_second: u32, now_ms: u32, count: u32) -> u32 {
-        (0..count).map(|_| u32::from(total.take(per_second, now_ms))).sum()
+    fn spend_many(total: &SharedBudget, per_second: u32, now_ms: u32, count: u32) -> u32 {
+        (0..count).map(|_| u32::from(total.try_spend(per_second, now_ms))).sum()
     }
 
     #[test]
-    fn so_many_at_once_and_as_many_in_each_second() {
+    fn limiter_allows_burst_and_rate_per_second() {
         for begin_ms in [0, 5_000, u32::MAX - 1_700] {
             let at = |ms: u32| begin_ms.wrapping_add(ms);
             for per_second in [1, 30, 1_500, 1_000_000] {
                 let total = SharedBudget::default();
-                assert_eq!(take(&total, per_second, at(0), per_second + 10), per_second);
+                assert_eq!(spend_many(&total, per_second, at(0), per_second + 10), per_second);
                 // A clock that is looked at more often than an answer comes loses none.
                 let later: u32 =
-                    (1..=3_000).map(|ms| take(&total, per_second, at(ms), per_second / 900 + 1)).sum();
+                    (1..=3_000).map(|ms| spend_many(&total, per_second, at(ms), per_second / 900 + 1)).sum();
                 assert!((3 * per_second - 1..=3 * per_second).contains(&later), "{per_second}: {later}");
             }
         }
@@ -160,13 +160,13 @@ mod tests {
     #[test]
     fn thread_with_late_clock_gains_no_tokens() {
         let total = SharedBudget::default();
-        assert_eq!(take(&total, 10, 5_000, 20), 10);
-        assert_eq!(take(&total, 10, 4_999, 20), 0);
-        assert_eq!(take(&total, 10, 5_100, 20), 1);
+        assert_eq!(spend_many(&total, 10, 5_000, 20), 10);
+        assert_eq!(spend_many(&total, 10, 4_999, 20), 0);
+        assert_eq!(spend_many(&total, 10, 5_100, 20), 1);
     }
 
     #[test]
     fn zero_limit_never_limits() {
-        assert_eq!(take(&SharedBudget::default(), 0, 5, 10_000), 10_000);
+        assert_eq!(spend_many(&SharedBudget::default(), 0, 5, 10_000), 10_000);
     }
 }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn one_path_is_probed_at_a_time_and_each_once_in_an_interval() {
+    fn paths_are_probed_one_at_a_time_once_per_interval() {
         let mut paths = paths(2, 500);
         let first = paths.poll(500).unwrap();
         assert_eq!(first, PathOrder { to: (server(1), 9_183).into(), mode: PathMode::Udp });
@@ -214,8 +214,8 @@ mod tests {
             paths.poll(at_ms);
             paths.probed(server(1), Err("nobody answers".to_owned()), at_ms)
         };
-        let told = PathChange { is_news: false, turned: Some(Some("nobody answers".to_owned())) };
-        assert_eq!(fail(&mut paths, 1_000), told);
+        let change = PathChange { is_news: false, turned: Some(Some("nobody answers".to_owned())) };
+        assert_eq!(fail(&mut paths, 1_000), change);
         assert_eq!(fail(&mut paths, 2_000), PathChange::default());
         assert_eq!((paths.of(server(1), 2_999).is_some(), paths.of(server(1), 3_000)), (true, None));
         assert_eq!(fail(&mut paths, 3_000), PathChange { is_news: true, turned: None });

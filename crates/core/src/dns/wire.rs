@@ -193,7 +193,7 @@ impl<'a> Writer<'a> {
         data: &[&[u8]],
     ) -> Result<(), SizeExceeded> {
         self.write(limit, place, owner, kind, ttl, |writer| {
-            data.iter().try_for_each(|part| writer.put(limit, part))
+            data.iter().try_for_each(|part| writer.write_bytes(limit, part))
         })
     }
 
@@ -210,7 +210,7 @@ impl<'a> Writer<'a> {
         self.write(limit, place, owner, (rtype, CLASS_IN), ttl, |writer| {
             parts(rtype, data).try_for_each(|part| match part {
                 RdataPart::Name(name) if is_compressed(rtype) => writer.put_name(limit, name),
-                RdataPart::Name(part) | RdataPart::Octets(part) => writer.put(limit, part),
+                RdataPart::Name(part) | RdataPart::Octets(part) => writer.write_bytes(limit, part),
             })
         })
     }
@@ -245,14 +245,14 @@ impl<'a> Writer<'a> {
         data: impl FnOnce(&mut Self) -> Result<(), SizeExceeded>,
     ) -> Result<(), SizeExceeded> {
         match self.in_question(owner) {
-            Some(at) => self.put(limit, &pointer(at))?,
+            Some(at) => self.write_bytes(limit, &pointer(at))?,
             None => self.put_name(limit, owner)?,
         }
-        self.put(limit, &rtype.to_be_bytes())?;
-        self.put(limit, &class.to_be_bytes())?;
-        self.put(limit, &ttl.to_be_bytes())?;
+        self.write_bytes(limit, &rtype.to_be_bytes())?;
+        self.write_bytes(limit, &class.to_be_bytes())?;
+        self.write_bytes(limit, &ttl.to_be_bytes())?;
         let len_at = self.len;
-        self.put(limit, &[0, 0])?;
+        self.write_bytes(limit, &[0, 0])?;
         data(self)?;
         let len = u16::try_from(self.len - len_at - 2).map_err(|_| SizeExceeded)?;
         let place = self.out.get_mut(len_at..len_at + 2).ok_or(SizeExceeded)?;
@@ -280,18 +280,18 @@ impl<'a> Writer<'a> {
         for rest in parents(name).filter(|rest| rest.len() > 1) {
             if let Some(at) = self.written.find(self.out, rest) {
                 let new = name.len() - rest.len();
-                self.put(limit, name.get(..new).ok_or(SizeExceeded)?)?;
-                self.put(limit, &pointer(at))?;
+                self.write_bytes(limit, name.get(..new).ok_or(SizeExceeded)?)?;
+                self.write_bytes(limit, &pointer(at))?;
                 self.written.add(name, begin, new);
                 return Ok(());
             }
         }
-        self.put(limit, name)?;
+        self.write_bytes(limit, name)?;
         self.written.add(name, begin, name.len());
         Ok(())
     }
 
-    fn put(&mut self, limit: SizeLimit, bytes: &[u8]) -> Result<(), SizeExceeded> {
+    fn write_bytes(&mut self, limit: SizeLimit, bytes: &[u8]) -> Result<(), SizeExceeded> {
         let end = self.len + bytes.len();
         if end > limit.limit {
             return Err(SizeExceeded);

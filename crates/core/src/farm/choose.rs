@@ -106,7 +106,7 @@ impl Plan {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn foretell(
+    pub fn peek(
         &self,
         memory: &Memory<'_>,
         vip: &Vip,

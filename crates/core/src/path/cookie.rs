@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_is_as_the_documents_say() {
+    fn hashed_message_matches_documents() {
         let keys = Keys { key: Seed(1, 2), epoch: 0x0112_3454 };
         let terms = SynOptions::new(false, Some(1460), Some(7));
         let mut hasher = SipHasher24::new_with_keys(1, 2);

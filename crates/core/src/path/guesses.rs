@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_wrong_ones_are_looked_at_and_time_gives_more() {
+    fn wrong_guesses_are_limited_and_refilled_by_time() {
         for begin in [7, u32::MAX - 100, 1 << 31] {
             let words = [const { AtomicU64::new(0) }; WORDS];
             let guesses = Guesses(&words);

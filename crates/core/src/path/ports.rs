@@ -121,7 +121,7 @@ impl<'a> Ports<'a> {
     }
 
     /// A port for a session; `None` if all that it may have are taken by sessions that stay.
-    pub fn take(&self, server: u16, key: Holder, hash: FlowHash, value: Value, now: u32) -> Option<u16> {
+    pub fn allocate(&self, server: u16, key: Holder, hash: FlowHash, value: Value, now: u32) -> Option<u16> {
         let number = self.pool(server).insert(&key.words(), hash, value, now).ok()?;
         Some(FIRST_PORT + number as u16)
     }

@@ -27,7 +27,7 @@ impl Unmatched<'_> {
     /// Whether a segment that acknowledges the same was met before on this flow, long enough ago; it is forgotten then. Flows that share a place may make each other
     /// wait. Ticks wrap after 52 days: what was met then is taken for met just now, so it is answered, if at all, a little later or
     /// sooner than it should be.
-    pub fn meet(&self, flow: FlowHash, acknowledgment: u32, now: u32) -> bool {
+    pub fn is_retransmission(&self, flow: FlowHash, acknowledgment: u32, now: u32) -> bool {
         let Some(place) = self.0.get(flow.0 as usize % PLACES) else { return false };
         let (name, was) = ((flow.0 >> 32) as u32 ^ acknowledgment, place.load(Relaxed));
         let age = now.wrapping_sub(was as u32);
@@ -57,12 +57,15 @@ mod tests {
         let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 6));
         let begin = u32::MAX - 10;
         let at = |ticks: u32| begin.wrapping_add(ticks);
-        assert!(!unmatched.meet(one, 1, at(0)));
-        assert!(!unmatched.meet(other, 1, at(PATIENCE_TICKS)));
-        assert!(!unmatched.meet(one, 1, at(PATIENCE_TICKS - 1)));
-        assert!(unmatched.meet(one, 1, at(PATIENCE_TICKS)));
-        assert!(!unmatched.meet(one, 1, at(PATIENCE_TICKS + 1)), "each is answered once");
-        assert!(!unmatched.meet(other, 1, at(PATIENCE_TICKS + FORGOTTEN_TICKS)), "that was too long ago");
+        assert!(!unmatched.is_retransmission(one, 1, at(0)));
+        assert!(!unmatched.is_retransmission(other, 1, at(PATIENCE_TICKS)));
+        assert!(!unmatched.is_retransmission(one, 1, at(PATIENCE_TICKS - 1)));
+        assert!(unmatched.is_retransmission(one, 1, at(PATIENCE_TICKS)));
+        assert!(!unmatched.is_retransmission(one, 1, at(PATIENCE_TICKS + 1)), "each is answered once");
+        assert!(
+            !unmatched.is_retransmission(other, 1, at(PATIENCE_TICKS + FORGOTTEN_TICKS)),
+            "that was too long ago"
+        );
     }
 
     #[test]
@@ -70,9 +73,12 @@ mod tests {
         let words = [const { AtomicU64::new(0) }; PLACES];
         let unmatched = Unmatched(&words);
         let flow = FlowHash(7 << 40 | 5);
-        assert!(!unmatched.meet(flow, 1, 0));
-        assert!(!unmatched.meet(flow, 2, PATIENCE_TICKS), "the next connection acknowledges something else");
-        assert!(unmatched.meet(flow, 2, 2 * PATIENCE_TICKS));
+        assert!(!unmatched.is_retransmission(flow, 1, 0));
+        assert!(
+            !unmatched.is_retransmission(flow, 2, PATIENCE_TICKS),
+            "the next connection acknowledges something else"
+        );
+        assert!(unmatched.is_retransmission(flow, 2, 2 * PATIENCE_TICKS));
     }
 
     #[test]
@@ -80,9 +86,9 @@ mod tests {
         let words = [const { AtomicU64::new(0) }; PLACES];
         let unmatched = Unmatched(&words);
         let (one, other) = (FlowHash(7 << 40 | 5), FlowHash(9 << 40 | 5));
-        assert!(!unmatched.meet(one, 1, 0));
-        assert!(!unmatched.meet(other, 1, 1));
-        assert!(!unmatched.meet(one, 1, PATIENCE_TICKS + 1));
-        assert!(unmatched.meet(one, 1, 2 * PATIENCE_TICKS + 1));
+        assert!(!unmatched.is_retransmission(one, 1, 0));
+        assert!(!unmatched.is_retransmission(other, 1, 1));
+        assert!(!unmatched.is_retransmission(one, 1, PATIENCE_TICKS + 1));
+        assert!(unmatched.is_retransmission(one, 1, 2 * PATIENCE_TICKS + 1));
     }
 }

@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transition_tells_why() {
+    fn transition_has_its_reason() {
         let mut health = Health::new(&settings(1, 1), 1);
         let up = Transition { from: HealthState::Unknown, to: HealthState::Up, reason: None };
         assert_eq!(health.result(5, Ok(300)), Some(up));

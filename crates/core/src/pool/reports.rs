@@ -94,7 +94,7 @@ impl Reports {
     }
 
     /// Takes in an answer, or that there was none.
-    pub fn take(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> ReportChange {
+    pub fn apply_result(&mut self, result: Result<Report, BadReport>, now_ms: u64) -> ReportChange {
         let error = result.err();
         let turned = (self.seen.error.is_some() != error.is_some()).then_some(error);
         self.seen.error = error;

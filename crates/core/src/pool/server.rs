@@ -137,7 +137,7 @@ impl PoolServer {
     }
 
     /// Takes in what came of a question.
-    pub fn take(&mut self, fact: Fact, now_ms: u64) -> ServerChange {
+    pub fn apply_fact(&mut self, fact: Fact, now_ms: u64) -> ServerChange {
         match fact {
             Fact::Probed(result) => {
                 let transition = self.health.result(now_ms, result);
@@ -145,7 +145,7 @@ impl PoolServer {
             }
             // One that comes late, when the file says no more that servers are asked, changes nothing.
             Fact::Reported(result) => {
-                let change = self.reports.as_mut().map(|reports| reports.take(result, now_ms));
+                let change = self.reports.as_mut().map(|reports| reports.apply_result(result, now_ms));
                 change.map(ServerChange::from).unwrap_or_default()
             }
         }

@@ -71,8 +71,8 @@ impl<K: Ord + Clone> Pool<K> {
     }
 
     /// Takes in what came of a question to a server; nothing where it is none any more.
-    pub fn take(&mut self, key: &K, fact: Fact, now_ms: u64) -> Option<ServerChange> {
-        self.change(key, |server| server.take(fact, now_ms))
+    pub fn apply_fact(&mut self, key: &K, fact: Fact, now_ms: u64) -> Option<ServerChange> {
+        self.change(key, |server| server.apply_fact(fact, now_ms))
     }
 
     /// When [`Pool::poll`] has something to do, in milliseconds.

@@ -175,13 +175,17 @@ impl<'a> Arrived<'a> {
                 None => Outcome::Nothing(Reason::BadCookie),
             },
             Socket::Opening => Outcome::Known,
-            Socket::TimeWait(old) => self.meet(keys, host, old, Reason::TimeWaitCleared),
+            Socket::TimeWait(old) => self.resolve_conflict(keys, host, old, Reason::TimeWaitCleared),
             // Only a segment that acknowledges nothing of it can be another connection's, and its own first one may come
             // again.
             Socket::Connection { first, written, old } => {
                 let acknowledges =
                     self.payload.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
-                if acknowledges { Outcome::Known } else { self.meet(keys, host, old, Reason::StaleCleared) }
+                if acknowledges {
+                    Outcome::Known
+                } else {
+                    self.resolve_conflict(keys, host, old, Reason::StaleCleared)
+                }
             }
         }
     }
@@ -224,7 +228,7 @@ impl<'a> Arrived<'a> {
     }
 
     /// Another connection between the same ends is in the way.
-    fn meet(&self, keys: &Keys, host: &dyn Host, old: OldConnection, reason: Reason) -> Outcome {
+    fn resolve_conflict(&self, keys: &Keys, host: &dyn Host, old: OldConnection, reason: Reason) -> Outcome {
         let may_begin = self.agreed(keys, host).is_some();
         if may_begin && self.is_newer(old) { Outcome::Clears(reason, old) } else { Outcome::Straggler }
     }

@@ -205,7 +205,7 @@ const fn carries(protocol: u8) -> bool {
 }
 
 /// The next `len` bytes, if there are as many.
-fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], Reason> {
+fn split_prefix<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], Reason> {
     let (taken, left) = rest.split_at_checked(len).ok_or(Reason::Malformed)?;
     *rest = left;
     Ok(taken)
@@ -231,7 +231,7 @@ struct Gue {
 impl Gue {
     /// Version in 2 bits, control flag, length of what follows in 5 bits; then the protocol, and flags in 16.
     fn read(rest: &mut &[u8]) -> Result<Gue, Reason> {
-        let header = take(rest, GUE_LEN)?;
+        let header = split_prefix(rest, GUE_LEN)?;
         let &[first, protocol, high, low] = header else { return Err(Reason::Malformed) };
         let (words, flags) = (usize::from(first & 0x1f), u16::from_be_bytes([high, low]));
         // Version 0 and no control message; flags announce fields that change what the rest means.
@@ -242,7 +242,7 @@ impl Gue {
         {
             return Err(Reason::GueHeader);
         }
-        let private = take(rest, words * 4)?;
+        let private = split_prefix(rest, words * 4)?;
         let mark = if flags & GUE_MARKED == 0 {
             None
         } else {
@@ -260,12 +260,12 @@ fn read_v4(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     if ip.version_ihl >> 4 != 4 || header_len < IPV4_LEN || total_len < header_len {
         return Err(Reason::Malformed);
     }
-    rest = take(&mut rest, total_len - IPV4_LEN)?;
+    rest = split_prefix(&mut rest, total_len - IPV4_LEN)?;
     let [src, dst] = [ip.src, ip.dst].map(|address| Ipv4Addr::from_bits(address.get()).into());
     if is_martian(src, dst) {
         return Err(Reason::InnerMartian);
     }
-    take(&mut rest, header_len - IPV4_LEN)?;
+    split_prefix(&mut rest, header_len - IPV4_LEN)?;
     let word = ip.fragment.get();
     let (offset, more) = (word & IPV4_FRAGMENT_OFFSET, word & IPV4_MORE_FRAGMENTS != 0);
     let fragment = Fragment::read(ip.id.get().into(), offset, more, rest.len()).map_err(nonsense)?;
@@ -280,7 +280,7 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     if word >> 28 != 6 {
         return Err(Reason::Malformed);
     }
-    rest = take(&mut rest, ip.payload_len.get().into())?;
+    rest = split_prefix(&mut rest, ip.payload_len.get().into())?;
     let [src, dst] = [ip.src, ip.dst].map(Ipv6Addr::from);
     // What a link-local address sends stays on its link (RFC 4291, section 2.5.6).
     if is_martian(src.into(), dst.into()) || src.is_unicast_link_local() {
@@ -317,7 +317,7 @@ fn find_service(
         tables.portless(address)
     } else {
         let protocol = Protocol::of_number(next).ok_or(Reason::NotOwnService)?;
-        let ports = take(&mut rest, 4)?;
+        let ports = split_prefix(&mut rest, 4)?;
         let port = u16::from_be_bytes([ports[2], ports[3]]);
         tables.services.get(&VipKey { address, port, protocol }).copied()
     };

@@ -132,7 +132,7 @@ impl Known {
 }
 
 /// Asks about a connection before its first packet is decided. Choosing moves on what the packet would: `moves`, if it does.
-fn ask<'p>(
+fn choose_server<'p>(
     plan: &'p Plan,
     known: &Known,
     request: &ConnectionRequest<'_>,
@@ -141,7 +141,7 @@ fn ask<'p>(
 ) -> (Result<ChosenServer<'p>, NoServerReason>, Decision) {
     let vip = vip(plan);
     let before = copies(&known.cursors);
-    let foretold = plan.foretell(&known.memory(&known.cursors), vip, request);
+    let foretold = plan.peek(&known.memory(&known.cursors), vip, request);
     assert_eq!(values(&known.cursors), values(&before), "who only wants to know changes nothing");
     assert_eq!(plan.choose(&known.memory(&before), vip, request), foretold);
     let decision = known.decide(frame);
@@ -205,7 +205,7 @@ proptest! {
             known.load(loads);
             let client = client(port);
             let request = ConnectionRequest { client: Some(client), content: RequestContent::Unread, named: None };
-            let (choice, decision) = ask(&plan, &known, &request, &syn(client), true);
+            let (choice, decision) = choose_server(&plan, &known, &request, &syn(client), true);
             prop_assert_eq!(decision.server, choice.map_or(NO_SERVER, |choice| choice.server));
             if let Ok(choice) = choice {
                 prop_assert_eq!((choice.route, &plan.servers[&choice.server]), (None, choice.name));
@@ -226,24 +226,24 @@ proptest! {
         for (port, (loads, path)) in (0..).zip(&connections) {
             known.load(loads);
             let (client, text) = (client(port), format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", PATHS[*path]));
-            let ContentParse::Request(asked) = read(text.as_bytes()) else { panic!("{text}") };
-            let found = routes.find(&asked);
+            let ContentParse::Request(key) = read(text.as_bytes()) else { panic!("{text}") };
+            let found = routes.find(&key);
             let by_packets = matches!(found, RouteMatch::Ring { .. });
-            let request = ConnectionRequest { client: Some(client), content: RequestContent::Key(asked), named: None };
-            let (choice, decision) = ask(&plan, &known, &request, &first(&known, client, &text), by_packets);
+            let request = ConnectionRequest { client: Some(client), content: RequestContent::Key(key), named: None };
+            let (choice, decision) = choose_server(&plan, &known, &request, &first(&known, client, &text), by_packets);
             match choice {
                 Ok(choice) if by_packets => {
-                    let begun = decision.new_connection.unwrap();
-                    prop_assert_eq!((decision.server, begun.route), (choice.server, choice.route));
+                    let connection = decision.new_connection.unwrap();
+                    prop_assert_eq!((decision.server, connection.route), (choice.server, choice.route));
                 }
                 Ok(_) | Err(NoServerReason::NoServer) => prop_assert_eq!(decision.server, punt),
                 Err(nobody) => panic!("{nobody:?}"),
             }
             // What was looked up elsewhere is the same.
-            let (route, ring) = routes.find_all(&asked);
+            let (route, ring) = routes.find_all(&key);
             let routed = ConnectionRequest { content: RequestContent::Routed { route, ring }, ..request };
             let memory = known.memory(&known.cursors);
-            prop_assert_eq!(plan.foretell(&memory, vip, &routed), plan.foretell(&memory, vip, &request));
+            prop_assert_eq!(plan.peek(&memory, vip, &routed), plan.peek(&memory, vip, &request));
         }
     }
 }
@@ -257,14 +257,13 @@ fn named_server_is_chosen_if_route_allows() {
     let slot = |number: usize| {
         plan.servers.iter().find(|(_, name)| name.server == number.to_string()).map(|(slot, _)| *slot)
     };
-    let ask = |path: &str, named| {
+    let choice = |path: &str, named| {
         let text = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-        let ContentParse::Request(asked) = read(text.as_bytes()) else { panic!("{text}") };
-        let request =
-            ConnectionRequest { client: Some(client(1)), content: RequestContent::Key(asked), named };
-        plan.foretell(&memory, vip(&plan), &request).map(|choice| (choice.server, choice.why))
+        let ContentParse::Request(key) = read(text.as_bytes()) else { panic!("{text}") };
+        let request = ConnectionRequest { client: Some(client(1)), content: RequestContent::Key(key), named };
+        plan.peek(&memory, vip(&plan), &request).map(|choice| (choice.server, choice.why))
     };
-    assert_eq!(ask("/js/a", slot(2)), Ok((slot(2).unwrap(), ChoiceReason::Named)));
+    assert_eq!(choice("/js/a", slot(2)), Ok((slot(2).unwrap(), ChoiceReason::Named)));
     // Its route forbids it; it takes no new sessions; it has failed; there is none.
     for (path, named) in [
         ("/js/a", slot(1)),
@@ -273,7 +272,7 @@ fn named_server_is_chosen_if_route_allows() {
         ("/", Some(4_000)),
         ("/", vip(&plan).handoff.map(|h| h.punt)),
     ] {
-        assert_eq!(ask(path, named), Ok((slot(0).unwrap(), ChoiceReason::Turn)), "{path} {named:?}");
+        assert_eq!(choice(path, named), Ok((slot(0).unwrap(), ChoiceReason::Turn)), "{path} {named:?}");
     }
 }
 

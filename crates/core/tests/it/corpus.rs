@@ -226,14 +226,14 @@ fn the_corpus_of_requests_is_read_without_harm() {
                 "{before:?}, {reading:?}"
             );
         }
-        let asked = match reading {
-            ContentParse::Request(asked @ RequestKey { class: RequestClass::Hello, .. }) => {
+        let key = match reading {
+            ContentParse::Request(key @ RequestKey { class: RequestClass::Hello, .. }) => {
                 hellos += 1;
-                asked
+                key
             }
-            ContentParse::Request(asked) => {
+            ContentParse::Request(key) => {
                 requests += 1;
-                asked
+                key
             }
             ContentParse::Punt(PuntReason::Incomplete) => {
                 incomplete += 1;
@@ -244,8 +244,8 @@ fn the_corpus_of_requests_is_read_without_harm() {
                 continue;
             }
         };
-        let (route, ring) = routes.find_all(&asked);
-        match routes.find(&asked) {
+        let (route, ring) = routes.find_all(&key);
+        match routes.find(&key) {
             RouteMatch::Ring { route: found, ring: its_ring } => {
                 assert_eq!((Some(found), its_ring), (route, ring))
             }

@@ -128,7 +128,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn both_ways_decide_alike(
+    fn fast_and_slow_path_agree(
         way in 0usize..16,
         idle in prop_oneof![1u32..200, 2_500u32..9_000],
         up in any::<bool>(),
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn both_ways_decide_alike_where_connections_are_handed_off(
+    fn fast_and_slow_path_agree_with_handoff(
         later in prop::sample::select(vec![RehandoffMode::Stay, RehandoffMode::Close]),
         own in 0u16..2,
         story in prop::collection::vec(sent(), 1..60),
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn both_ways_decide_alike_where_every_host_decides(story in prop::collection::vec(sent(), 1..60)) {
+    fn fast_and_slow_path_agree_on_every_host(story in prop::collection::vec(sent(), 1..60)) {
         let world = || World::among_hosts((VIP, PORT).into(), Forwarding::Link);
         decide_alike([&world(), &world()], &story)?;
     }

@@ -28,11 +28,11 @@ fn http_reader_follows_rfc_9112() {
 fn data_plane_accepts_no_head_the_daemon_refuses() {
     let mut decided = 0;
     for vector in vectors() {
-        let content::ContentParse::Request(asked) = content::read(&vector.bytes) else { continue };
+        let content::ContentParse::Request(key) = content::read(&vector.bytes) else { continue };
         decided += 1;
         match vector.expected {
             Expected::Accepted { method, host, path } => {
-                let read = (asked.method, asked.host.to_ascii_lowercase(), asked.path);
+                let read = (key.method, key.host.to_ascii_lowercase(), key.path);
                 assert_eq!(read, (method.as_bytes(), host.into(), path.as_bytes()), "{}", vector.text);
             }
             Expected::Refused { by_server, .. } => assert!(by_server, "{}", vector.text),

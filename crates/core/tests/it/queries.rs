@@ -87,13 +87,13 @@ pub fn answer_and_check(bytes: &[u8]) -> String {
     // One answer, of which the first query takes the only one.
     let limit = Limit { per_second: 1, burst: 1, ..Limit::default() };
     let mut allowance = RateBucket::new(limit, KEY, Arc::default());
-    let is_limited = how & 4 != 0 && allowance.take(client, 1).is_ok();
+    let is_limited = how & 4 != 0 && allowance.spend(client, 1).is_ok();
     let limit =
         (how & 4 == 0 || is_limited).then_some(&mut allowance).filter(|_| transport == Transport::Udp);
-    let asked =
+    let request =
         DnsRequest { bytes: query, client, transport, now_s: 1_000, now_ms: 1, turn: u64::from(*how) };
     let mut out = vec![0xaa; 65_535];
-    let Some(answered) = NAMES.answer(&asked, limit, &mut out) else { return "unanswered".to_owned() };
+    let Some(answered) = NAMES.answer(&request, limit, &mut out) else { return "unanswered".to_owned() };
     let answer = &out[..answered.len];
     assert!(query.len() >= HEADER && query[2] & 0x80 == 0, "an answer to what is no query");
     assert!(answer[..2] == query[..2] && answer[2] & 0x80 != 0);

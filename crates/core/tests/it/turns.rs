@@ -26,12 +26,12 @@ pub fn follow_and_check(bytes: &[u8]) -> Seen {
         check_head(data);
         let (from, to) = (usize::from(who & 1), usize::from(!who & 1));
         let sequence = next[from].wrapping_sub(u32::from(who >> 1));
-        let said = Payload { sequence, acknowledgment: next[to], urgent: false, data };
+        let payload = Payload { sequence, acknowledgment: next[to], urgent: false, data };
         let before = exchange;
         match &mut exchange {
-            None => exchange = Some(Exchange::begin(&said)),
-            Some(exchange) if from == 0 => exchange.follow_request(&said),
-            Some(exchange) => exchange.answer(&said, data.is_empty()),
+            None => exchange = Some(Exchange::begin(&payload)),
+            Some(exchange) if from == 0 => exchange.follow_request(&payload),
+            Some(exchange) => exchange.answer(&payload, data.is_empty()),
         }
         next[from] = sequence.wrapping_add(len as u32);
         let now = exchange.unwrap();

@@ -52,13 +52,13 @@ impl FrameScratch {
     }
 
     /// Holds a frame, as was decided.
-    fn hold(&mut self, decision: &Decision, frame: &[u8], around: &FrameContext<'_>) {
+    fn queue_fragment(&mut self, decision: &Decision, frame: &[u8], around: &FrameContext<'_>) {
         let Decision { reason, server, .. } = *decision;
         self.tally.reason(reason);
         if matches!(reason, Reason::Moves | Reason::KeptBack) {
             return around.moves.give(reason, around.ingress, server, frame);
         }
-        if !self.fragments.hold(frame, around.ingress, around.now) {
+        if !self.fragments.push(frame, around.ingress, around.now) {
             self.tally.reason(Reason::FragmentLost);
         }
     }
@@ -120,7 +120,7 @@ pub(super) fn work<'f>(
         around.teller.trace(around.watch, before, &decision, packet.frame());
     }
     if decision.verdict == Verdict::Hold {
-        return tools.hold(&decision, packet.frame(), around);
+        return tools.queue_fragment(&decision, packet.frame(), around);
     }
     tools.tally.decision(&decision, len);
     // What the decision made itself leaves nothing to the hardware, or its checksum at most.

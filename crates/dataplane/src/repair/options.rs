@@ -37,7 +37,7 @@ pub(super) fn enter(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
 }
 
 /// Ends repair. The kernel forgets SO_REUSEADDR with it.
-pub(super) fn leave(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
+pub(super) fn leave_repair_mode(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
     set(socket, libc::TCP_REPAIR, &OFF_WITHOUT_PROBE, "the end of TCP_REPAIR")
 }
 

@@ -54,7 +54,7 @@ fn connect(socket: &Socket, saved: &Saved) -> Result<(), RepairError> {
 
 /// Ends repair, and sends what is left to send.
 fn go_on(socket: &Socket, unsent: &[u8]) -> Result<(), RepairError> {
-    options::leave(socket.as_fd())?;
+    options::leave_repair_mode(socket.as_fd())?;
     // Else nobody could listen on the port anew as long as the connection lives.
     socket.set_reuse_address(true).map_err(RepairError::system("SO_REUSEADDR"))?;
     write(socket.as_fd(), unsent)

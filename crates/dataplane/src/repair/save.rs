@@ -32,7 +32,7 @@ fn read_out(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairErro
     TcpInfo::of(socket.as_fd())?.require_open()?;
     let before = SavedOptions::of(socket).map_err(RepairError::system("reading the socket's options"))?;
     options::enter(socket.as_fd())?;
-    let saved = hold(socket).and_then(|()| settled(socket, already_read));
+    let saved = freeze(socket).and_then(|()| settled(socket, already_read));
     let saved = saved.and_then(|saved| options::disconnect(socket.as_fd()).map(|()| saved));
     if saved.is_err() {
         before.again(socket);
@@ -54,7 +54,7 @@ impl SavedOptions {
 
     /// Makes the socket what it was. What could be set can be set back.
     fn again(&self, socket: &TcpStream) {
-        let _ = options::leave(socket.as_fd());
+        let _ = options::leave_repair_mode(socket.as_fd());
         let socket = SockRef::from(socket);
         let _ = socket.set_reuse_address(self.reuse);
         let _ = socket.set_out_of_band_inline(self.urgent_inline);
@@ -64,7 +64,7 @@ impl SavedOptions {
 }
 
 /// From here on the client's segments are dropped before anything is acknowledged. It will send them again.
-fn hold(socket: &TcpStream) -> Result<(), RepairError> {
+fn freeze(socket: &TcpStream) -> Result<(), RepairError> {
     let socket = SockRef::from(socket);
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     socket.attach_filter(&[drop_all]).map_err(RepairError::system("SO_ATTACH_FILTER"))?;

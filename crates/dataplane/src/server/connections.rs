@@ -81,8 +81,8 @@ impl Connections {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn look(&self, client: SocketAddr, service: SocketAddr) -> io::Result<ConnectionState> {
-        self.see(client, service).map(|looked| looked.judge())
+    pub fn state(&self, client: SocketAddr, service: SocketAddr) -> io::Result<ConnectionState> {
+        self.snapshot(client, service).map(|looked| looked.judge())
     }
 
     /// Of a connection that is gone, whether nothing was sent to the client since it was found at rest so. Nothing is known
@@ -96,7 +96,7 @@ impl Connections {
         service: SocketAddr,
         idle: &Idle,
     ) -> io::Result<Option<bool>> {
-        self.see(client, service).map(|looked| looked.ended_in_silence(idle.send_next))
+        self.snapshot(client, service).map(|looked| looked.ended_in_silence(idle.send_next))
     }
 
     /// From now on, and for a while, has a segment of this connection's next unread bytes become a socket here, as a good
@@ -129,7 +129,7 @@ impl Connections {
         Ok(known.filter(is_same).is_some_and(|known| known.get(MADE).is_some_and(|made| *made != 0)))
     }
 
-    fn see(&self, client: SocketAddr, service: SocketAddr) -> io::Result<SocketSnapshot> {
+    fn snapshot(&self, client: SocketAddr, service: SocketAddr) -> io::Result<SocketSnapshot> {
         let snapshot = SocketSnapshot::at(connection_key(client, service));
         let frame = [FRAME_HEADER.as_slice(), snapshot.as_bytes()].concat();
         // The program fills the frame in.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn so_are_expectations() {
+    fn expectation_matches_c_layout() {
         let value =
             expectation(&saved("192.0.2.1:80", 1400, Some((9, 7))), Duration::from_nanos(77)).unwrap();
         assert_eq!(value.len(), EXPECTATION_LEN);

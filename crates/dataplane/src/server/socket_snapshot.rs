@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_rests_is_told_with_its_terms() {
+    fn resting_snapshot_has_negotiated_options() {
         let looked =
             SocketSnapshot { mss: 1400, send_scale: 9, receive_scale: 7, scaled: 1, sack: 1, ..resting() };
         let ConnectionState::Idle(idle) = looked.judge() else { panic!("it rests") };

@@ -119,7 +119,7 @@ impl PuntReader {
     fn run(self) {
         let (fragments, outbox) = (RefCell::new(FragmentQueue::default()), RefCell::new(Outbox::new()));
         let take = |record: &[u8]| {
-            self.take(record, &mut fragments.borrow_mut());
+            self.receive_record(record, &mut fragments.borrow_mut());
             0
         };
         match ring(&self.map, take) {
@@ -150,11 +150,11 @@ impl PuntReader {
     }
 
     /// A frame from the kernel; it has counted it as held.
-    fn take(&self, record: &[u8], fragments: &mut FragmentQueue) {
+    fn receive_record(&self, record: &[u8], fragments: &mut FragmentQueue) {
         let Some(PuntedFrame { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
         match reason {
             Reason::Moves | Reason::KeptBack => self.common.moves.give(reason, ifindex, server, frame),
-            _ if !fragments.hold(frame, ifindex, self.common.memory.now()) => {
+            _ if !fragments.push(frame, ifindex, self.common.memory.now()) => {
                 self.common.memory.count_reason(Reason::FragmentLost);
             }
             _ => {}

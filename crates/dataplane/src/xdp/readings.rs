@@ -63,7 +63,7 @@ impl DataPlane for KernelReadings {
         self.memory.count(slot, ServerCounters { connections: 1, ..ServerCounters::default() });
     }
 
-    fn settle(&self) -> Result<(), EngineError> {
+    fn synchronize(&self) -> Result<(), EngineError> {
         self.grace.wait()
     }
 }

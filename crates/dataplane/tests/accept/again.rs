@@ -23,7 +23,7 @@ pub fn call_to_the_end(world: &World, call: &Call, listener: &TcpListener) {
     let mut stream = world.open(call, listener);
     world.reply(call, &mut stream, b"bye");
     drop(stream);
-    assert_eq!(world.hear_flags(call, TCP_FIN).flags & TCP_RST, 0);
+    assert_eq!(world.receive_flags(call, TCP_FIN).flags & TCP_RST, 0);
     world.send(call, &call.last(REQUEST_LEN, 4));
     wait_for("time-wait", waiting + 1);
 }
@@ -80,7 +80,7 @@ fn half_closed_port_is_cleared_for_new_connection() {
         let mut stream = world.open(&first, &listener);
         world.reply(&first, &mut stream, b"bye");
         drop(stream);
-        world.hear_flags(&first, TCP_FIN);
+        world.receive_flags(&first, TCP_FIN);
         world.send(&first, &first.segment((1 + REQUEST_LEN, 5), TCP_ACK, &[]));
         wait_for("fin-wait-2", 1);
         let second = later(world, &first, 1_000_000);
@@ -103,8 +103,8 @@ fn burst_over(world: &World, old: &Call, listener: &TcpListener, count: u32) {
     let whole = read(&mut stream, REQUEST.len() + ((count - 1) * LEN) as usize);
     assert!(whole.starts_with(REQUEST) && whole[REQUEST.len()..].iter().all(|byte| *byte == b'm'));
     stream.write_all(b"well").unwrap();
-    let heard = world.hear_data(&second);
-    assert_eq!(heard.data, b"well", "what else is said must not be reset");
+    let received = world.receive_data(&second);
+    assert_eq!(received.data, b"well", "what else is said must not be reset");
     world.send(&second, &second.segment((end + (count - 1) * LEN, 5), TCP_RST, &[]));
     wait_for("established", 0);
 }
@@ -233,7 +233,7 @@ fn repeated_first_segment_after_reset_opens_no_socket() {
                 world.reply(&call, &mut stream, b"no");
                 SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
                 drop(stream);
-                world.hear_flags(&call, TCP_RST);
+                world.receive_flags(&call, TCP_RST);
                 wait_for("established", 0);
                 world.is_reset(&call, &call.first(REQUEST), &listener);
                 // The client's next connection is another one.

@@ -47,7 +47,7 @@ fn sockets_have_the_terms_that_were_agreed_on() {
                             Arrived::read(&tables, &frame).unwrap().outcome(&world.keys, &Listening);
                         let Outcome::Connection(terms, PORT) = outcome else { panic!("{outcome:?}") };
                         let mut talk = Talk::begin(world, &listener, call, GET);
-                        talk.say(ANSWER);
+                        talk.send(ANSWER);
                         talk.comes_to(Seen::Idle);
                         let ConnectionState::Idle(idle) = talk.look() else { panic!("it rests") };
                         let has = Terms {

@@ -84,11 +84,11 @@ fn a_connection_rests_when_the_answer_is_whole() {
                 for turn in 0..2 {
                     for (at, part) in parts.iter().enumerate() {
                         assert_eq!(talk.seen(), Seen::Busy, "{parts:?}, before {at}, in turn {turn}");
-                        talk.say(part.as_bytes());
+                        talk.send(part.as_bytes());
                         talk.acknowledge();
                     }
                     assert_eq!(talk.seen(), Seen::Idle, "{parts:?}, in turn {turn}");
-                    talk.ask(OTHER);
+                    talk.send_request(OTHER);
                 }
                 assert_eq!(talk.seen(), Seen::Busy, "{parts:?}, asked again");
             }
@@ -105,12 +105,12 @@ fn unclear_exchange_never_rests() {
         for (number, parts) in DOUBTFUL.iter().copied().chain([[huge.as_str()].as_slice()]).enumerate() {
             let mut talk = begin(world, &listener, false, number);
             for part in parts {
-                talk.say(part.as_bytes());
+                talk.send(part.as_bytes());
             }
             assert_eq!(talk.seen(), Seen::Unclear, "{parts:?}");
             // What has once been in doubt stays so.
-            talk.ask(OTHER);
-            talk.say(ANSWER);
+            talk.send_request(OTHER);
+            talk.send(ANSWER);
             assert_eq!(talk.seen(), Seen::Unclear, "{parts:?}");
         }
     });
@@ -123,7 +123,7 @@ fn a_long_head_is_read_as_far_as_most_are() {
         let mut talk = begin(world, &listener, false, 0);
         let head =
             ["HTTP/1.1 200 OK\r\nX: ", &"x".repeat(1_900), "\r\nContent-Length: 5000\r\n\r\n"].concat();
-        talk.say(&[head.as_bytes(), &[b'x'; 5_000]].concat());
+        talk.send(&[head.as_bytes(), &[b'x'; 5_000]].concat());
         assert_eq!(talk.seen(), Seen::Idle);
     });
 }
@@ -138,12 +138,12 @@ fn connection_rests_only_when_all_is_sent() {
             for (port, (head, end)) in (40_000..).zip(heads.into_iter().zip(ends)) {
                 let mut talk = Talk::begin(world, &listener, world.call(v6, port), GET);
                 // More than may be sent before the client has heard of any.
-                talk.say(&[b"HTTP/1.1 200 OK\r\n".as_slice(), head.as_bytes(), &[b'x'; 20_000]].concat());
+                talk.send(&[b"HTTP/1.1 200 OK\r\n".as_slice(), head.as_bytes(), &[b'x'; 20_000]].concat());
                 assert_eq!(talk.seen(), Seen::Busy);
-                talk.hear_out();
+                talk.receive_rest();
                 assert_eq!(talk.seen(), Seen::Busy);
-                talk.say(end);
-                talk.hear_out();
+                talk.send(end);
+                talk.receive_rest();
                 assert_eq!(talk.seen(), Seen::Idle);
             }
         }
@@ -157,7 +157,7 @@ fn closed_connection_is_gone() {
             let listener = listen(v6, PORT);
             let idle = |number| {
                 let mut talk = begin(world, &listener, v6, number);
-                talk.say(ANSWER);
+                talk.send(ANSWER);
                 assert_eq!(talk.seen(), Seen::Idle);
                 talk
             };
@@ -166,13 +166,13 @@ fn closed_connection_is_gone() {
             assert_eq!(talk.seen(), Seen::Gone);
             for (number, flags) in [(1, TCP_ACK | TCP_FIN), (2, TCP_RST)] {
                 let talk = idle(number);
-                let at = (1 + talk.sent, 1 + talk.said);
+                let at = (1 + talk.sent, 1 + talk.sequence);
                 world.send(&talk.call, &talk.call.segment(at, flags, &[]));
                 talk.comes_to(Seen::Gone);
             }
             let connections = world.server.connections().unwrap();
             let nobody = world.call(v6, 50_000).ends;
-            let look = connections.look(nobody.client, nobody.service).unwrap();
+            let look = connections.state(nobody.client, nobody.service).unwrap();
             assert_eq!(look, evener_dataplane::server::ConnectionState::Gone);
         }
     });

@@ -117,7 +117,7 @@ impl Call {
     }
 
     /// The segment in a frame, if it is the server's for this call.
-    pub fn heard(&self, frame: &[u8]) -> Option<Heard> {
+    pub fn received(&self, frame: &[u8]) -> Option<Received> {
         let (_, packet) = Ethernet::ref_from_prefix(frame).ok()?;
         let (src, dst, carried, inside) = match packet.first()? >> 4 {
             4 => {
@@ -140,7 +140,7 @@ impl Call {
         let from = SocketAddr::new(src, tcp.src_port.get());
         let to = SocketAddr::new(dst, tcp.dst_port.get());
         let options_len = usize::from(tcp.data_offset >> 4) * 4 - TCP_LEN;
-        (from == self.ends.service && to == self.ends.client).then(|| Heard {
+        (from == self.ends.service && to == self.ends.client).then(|| Received {
             flags: tcp.flags,
             seq: tcp.seq.get().wrapping_sub(self.cookie),
             ack: tcp.ack.get().wrapping_sub(self.isn),
@@ -152,7 +152,7 @@ impl Call {
 
 /// A server's segment; the numbers count from the initial ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct Received {
     pub flags: u8,
     pub seq: u32,
     pub ack: u32,

@@ -40,7 +40,7 @@ fn segment_before_first_is_not_reset() {
             ];
             for segment in overtaking {
                 world.send(&call, &segment);
-                assert_eq!(world.hear(&call, NEVER), None);
+                assert_eq!(world.receive(&call, NEVER), None);
             }
             world.send(&call, &call.first(REQUEST));
             let (mut stream, _) = accept(&listener, SOON).expect("a connection");
@@ -61,7 +61,7 @@ fn repeated_unmatched_segment_is_reset() {
         };
         for (call, segment) in FAMILIES.map(stray) {
             world.send(&call, &segment);
-            assert_eq!(world.hear(&call, NEVER), None);
+            assert_eq!(world.receive(&call, NEVER), None);
         }
         thread::sleep(PATIENCE);
         for ((call, segment), listener) in FAMILIES.map(stray).into_iter().zip(&listeners) {
@@ -71,7 +71,7 @@ fn repeated_unmatched_segment_is_reset() {
         let call = world.call(false, 40_001);
         world.send(&call, &call.first(REQUEST));
         drop(accept(&listeners[0], SOON).expect("a connection"));
-        assert_eq!(world.hear_flags(&call, TCP_RST).flags & TCP_ACK, TCP_ACK);
+        assert_eq!(world.receive_flags(&call, TCP_RST).flags & TCP_ACK, TCP_ACK);
         assert_eq!(world.count(Reason::ResetHeld), 2);
     });
 }

@@ -122,7 +122,7 @@ fn only_expected_segment_becomes_connection() {
 }
 
 #[test]
-fn the_last_that_is_said_of_a_connection_counts() {
+fn last_expectation_of_connection_counts() {
     where_they_are_announced(|world, connections| {
         let listener = listen(false, PORT);
         let first = stranger(world, false, 40_000);
@@ -148,7 +148,7 @@ fn used_expectation_makes_no_second_connection() {
                 let stream = world.open(&call, &listener);
                 SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
                 drop(stream);
-                world.hear_flags(&call, TCP_RST);
+                world.receive_flags(&call, TCP_RST);
                 wait_for("established", 0);
                 assert!(connections.was_made(&announced).unwrap());
                 // Nor if it is announced once more.
@@ -238,10 +238,10 @@ fn turns_are_followed_from_there_on() {
             world.server.connections().unwrap().expect(&saved(&call, TERMS)).unwrap();
             let mut talk = Talk::begin(world, &listener, call, REQUEST);
             assert_eq!(talk.seen(), Seen::Busy);
-            talk.say(ANSWER);
+            talk.send(ANSWER);
             assert_eq!(talk.seen(), Seen::Idle);
-            talk.ask(REQUEST);
-            talk.say(ANSWER);
+            talk.send_request(REQUEST);
+            talk.send(ANSWER);
             assert_eq!(talk.seen(), Seen::Idle);
         }
     });

@@ -31,7 +31,7 @@ fn a_first_segment_becomes_a_connection() {
             world.send(&call, &call.segment((at + 4, 6), TCP_ACK | TCP_FIN, &[]));
             assert_eq!(stream.read(&mut more).unwrap(), 0);
             drop(stream);
-            assert_eq!(world.hear_flags(&call, TCP_FIN).seq, 6);
+            assert_eq!(world.receive_flags(&call, TCP_FIN).seq, 6);
             assert!(accept(&listener, NEVER).is_none(), "one connection");
         }
         assert_eq!(world.counts(), [(Reason::Accepted, 2)]);
@@ -81,11 +81,14 @@ fn accepted_connection_has_negotiated_options() {
                 assert!(has(&format!("mss:{}", mss - option)), "{known}");
 
                 stream.write_all(b"hello").unwrap();
-                let heard = world.hear_data(&call);
+                let received = world.receive_data(&call);
                 let since = |server: u32| server.wrapping_sub(call.clock.wrapping_add(900));
-                let clock = heard.timestamps.map(|(server, client)| (since(server), client));
+                let clock = received.timestamps.map(|(server, client)| (since(server), client));
                 // The server's clock goes on where the director's was, in milliseconds.
-                assert!(clock.is_none_or(|(since, client)| since < 60_000 && client == 5_000), "{heard:?}");
+                assert!(
+                    clock.is_none_or(|(since, client)| since < 60_000 && client == 5_000),
+                    "{received:?}"
+                );
                 assert_eq!(clock.is_some(), timestamps);
                 world.send(&call, &call.segment((1 + REQUEST.len() as u32, 6), TCP_RST | TCP_ACK, &[]));
                 wait_for("established", 0);
@@ -118,7 +121,7 @@ fn segment_without_director_cookie_is_reset() {
             world.is_reset(&call, &call.segment((1, 1), TCP_ACK, &[]), &listener);
             world.is_reset(&call, &call.segment((1, 1), TCP_ACK | TCP_FIN, &[]), &listener);
             world.send(&call, &call.segment((1, 1), TCP_ACK | TCP_RST, REQUEST));
-            assert_eq!(world.hear(&call, NEVER), None);
+            assert_eq!(world.receive(&call, NEVER), None);
             assert!(accept(&listener, NEVER).is_none());
         }
         assert_eq!(world.counts(), [(Reason::BadCookie, 12)]);
@@ -155,7 +158,7 @@ fn other_services_and_broken_frames_are_left_to_the_stack() {
         let mut broken = call.first(REQUEST);
         *broken.last_mut().unwrap() ^= 1;
         world.send(&call, &broken);
-        assert_eq!(world.hear(&call, NEVER), None);
+        assert_eq!(world.receive(&call, NEVER), None);
         assert!(accept(&listener, NEVER).is_none());
         assert_eq!(sockets("established"), 0);
 

@@ -85,7 +85,7 @@ fn punted_connection_reaches_punt_listener() {
     if skipped() {
         return;
     }
-    let asked = |frame: &[u8]| [&frame[..6], &PUNTED.0, &frame[12..]].concat();
+    let punted = |frame: &[u8]| [&frame[..6], &PUNTED.0, &frame[12..]].concat();
     on_a_server(Some(PORT), |world| {
         let mut tables = world.tables(Some(PORT));
         tables.services.values_mut().for_each(|offer| offer.punt_listener = Some(OTHER_PORT));
@@ -94,7 +94,7 @@ fn punted_connection_reaches_punt_listener() {
         for v6 in FAMILIES {
             let [own, punt_listener] = [PORT, OTHER_PORT].map(|port| listen(v6, port));
             for (way, taker, other) in
-                [(<[u8]>::to_vec as fn(&[u8]) -> _, &own, &punt_listener), (asked, &punt_listener, &own)]
+                [(<[u8]>::to_vec as fn(&[u8]) -> _, &own, &punt_listener), (punted, &punt_listener, &own)]
             {
                 world.way = way;
                 let call = world.call(v6, if taker.as_raw_fd() == own.as_raw_fd() { 40_000 } else { 40_001 });
@@ -121,7 +121,7 @@ fn missing_listener_is_reset() {
             for v6 in FAMILIES {
                 let call = world.call(v6, 40_000);
                 world.send(&call, &call.first(REQUEST));
-                assert_eq!(world.hear(&call, SOON).unwrap().flags & TCP_RST, TCP_RST);
+                assert_eq!(world.receive(&call, SOON).unwrap().flags & TCP_RST, TCP_RST);
             }
             assert_eq!(world.counts(), [(Reason::NoListener, 2)]);
         });
@@ -169,15 +169,15 @@ fn another_ports_listener_accepts_in_the_services_name() {
     }
     on_a_server(Some(OTHER_PORT), |world| {
         for v6 in FAMILIES {
-            let asked = listen(v6, OTHER_PORT);
+            let punted = listen(v6, OTHER_PORT);
             let call = world.call(v6, 40_000);
             // It says that its own port is the service's.
-            let mut stream = world.open(&call, &asked);
+            let mut stream = world.open(&call, &punted);
             world.reply(&call, &mut stream, b"hello");
             // Beside one that has the port itself.
             let served = listen(v6, PORT);
             let call = world.call(v6, 40_001);
-            world.open(&call, &asked);
+            world.open(&call, &punted);
             assert!(accept(&served, NEVER).is_none());
         }
         assert_eq!(world.counts(), [(Reason::Accepted, 4)]);
@@ -198,9 +198,9 @@ fn local_route_serves_address_without_interface() {
             let free = |socket: &Socket| {
                 if v6 { socket.set_freebind_v6(true) } else { socket.set_freebind_v4(true) }.unwrap();
             };
-            let asked = bound(SocketAddr::new(vip(v6), OTHER_PORT), Protocol::TCP, free);
+            let punted = bound(SocketAddr::new(vip(v6), OTHER_PORT), Protocol::TCP, free);
             let call = world.call(v6, 40_000);
-            let mut stream = world.open(&call, &asked);
+            let mut stream = world.open(&call, &punted);
             world.reply(&call, &mut stream, b"hello");
         }
         assert_eq!(world.counts(), [(Reason::Accepted, 2)]);

@@ -135,7 +135,7 @@ fn accept_behind_other_programs_follows_exchanges_and_expectations() {
         before.expect(&saved(&second, TERMS)).unwrap();
         world.server = ServerPrograms::start(server::directory().unwrap()).unwrap();
         let look =
-            |connections: &Connections| connections.look(first.ends.client, first.ends.service).unwrap();
+            |connections: &Connections| connections.state(first.ends.client, first.ends.service).unwrap();
         let after = world.server.connections().unwrap();
         assert_eq!((look(&before), look(&after)), (ConnectionState::Busy, ConnectionState::Busy));
         world.reply(&first, &mut stream, ANSWER);

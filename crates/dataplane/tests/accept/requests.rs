@@ -34,15 +34,15 @@ fn unusual_request_makes_exchange_unclear() {
             let port = 40_000 + 2 * number as u16;
             let mut talk = Talk::begin(world, &listener, world.call(false, port), doubtful);
             assert_eq!(talk.seen(), Seen::Unclear, "{}", doubtful.escape_ascii());
-            talk.say(ANSWER);
-            talk.ask(GET);
-            talk.say(ANSWER);
+            talk.send(ANSWER);
+            talk.send_request(GET);
+            talk.send(ANSWER);
             assert_eq!(talk.seen(), Seen::Unclear, "{}", doubtful.escape_ascii());
 
             let mut talk = Talk::begin(world, &listener, world.call(false, port + 1), GET);
-            talk.say(ANSWER);
+            talk.send(ANSWER);
             assert_eq!(talk.seen(), Seen::Idle);
-            talk.ask(doubtful);
+            talk.send_request(doubtful);
             assert_eq!(talk.seen(), Seen::Unclear, "{}", doubtful.escape_ascii());
         }
     });
@@ -54,12 +54,12 @@ fn an_empty_line_between_requests_leaves_no_doubt() {
     where_turns_are_followed(|world| {
         let listener = listen(false, PORT);
         let mut talk = Talk::begin(world, &listener, world.call(false, 40_000), GET);
-        talk.say(ANSWER);
+        talk.send(ANSWER);
         for _ in 0..2 {
-            talk.ask(b"\r\n");
+            talk.send_request(b"\r\n");
             assert_eq!(talk.seen(), Seen::Idle);
-            talk.ask(GET);
-            talk.say(ANSWER);
+            talk.send_request(GET);
+            talk.send(ANSWER);
             assert_eq!(talk.seen(), Seen::Idle);
         }
     });
@@ -72,25 +72,25 @@ fn a_request_before_its_turn_leaves_a_doubt() {
             let listener = listen(v6, PORT);
             // Before anything was said; then when the answer was half said; then when it was half heard.
             let mut talk = Talk::begin(world, &listener, world.call(v6, 40_000), GET);
-            talk.ask(OTHER);
+            talk.send_request(OTHER);
             assert_eq!(talk.seen(), Seen::Unclear);
             let mut talk = Talk::begin(world, &listener, world.call(v6, 40_001), GET);
             let (half, rest) = ANSWER.split_at(ANSWER.len() - 2);
-            talk.say(half);
-            talk.ask(OTHER);
-            talk.say(rest);
+            talk.send(half);
+            talk.send_request(OTHER);
+            talk.send(rest);
             assert_eq!(talk.seen(), Seen::Unclear);
             let mut talk = Talk::begin(world, &listener, world.call(v6, 40_002), GET);
-            talk.say(ANSWER);
-            talk.ask_unread(OTHER, half.len() as u32);
+            talk.send(ANSWER);
+            talk.send_unread(OTHER, half.len() as u32);
             assert_eq!(read(&mut talk.stream, OTHER.len()), OTHER);
             assert_eq!(talk.seen(), Seen::Unclear);
             // One that comes in two pieces is none.
             let mut talk = Talk::begin(world, &listener, world.call(v6, 40_003), GET);
-            talk.say(ANSWER);
+            talk.send(ANSWER);
             let (head, rest) = OTHER.split_at(20);
-            talk.ask(head);
-            talk.ask(rest);
+            talk.send_request(head);
+            talk.send_request(rest);
             assert_eq!(talk.seen(), Seen::Unclear);
         }
     });
@@ -101,9 +101,9 @@ fn a_request_that_is_not_read_yet_is_the_servers_turn() {
     where_turns_are_followed(|world| {
         let listener = listen(false, PORT);
         let mut talk = Talk::begin(world, &listener, world.call(false, 40_000), GET);
-        talk.say(ANSWER);
+        talk.send(ANSWER);
         assert_eq!(talk.seen(), Seen::Idle);
-        talk.ask_unread(OTHER, talk.said);
+        talk.send_unread(OTHER, talk.sequence);
         talk.comes_to(Seen::Busy);
         assert_eq!(talk.stream.peek(&mut [0; 3]).unwrap(), 3);
         assert_eq!(talk.seen(), Seen::Busy);
@@ -118,14 +118,14 @@ fn retransmission_changes_no_exchange() {
             let mut talk = Talk::begin(world, &listener, world.call(v6, 40_000), GET);
             for request in [GET, OTHER, GET] {
                 talk.again();
-                talk.say(ANSWER);
+                talk.send(ANSWER);
                 talk.again();
                 // A segment like those that ask whether the server is still there (RFC 9293, section 3.8.4).
                 world.send(&talk.call, &talk.call.segment((talk.sent, 1), TCP_ACK, &[0]));
-                talk.ask(request);
+                talk.send_request(request);
                 assert_eq!(talk.seen(), Seen::Busy);
             }
-            talk.say(ANSWER);
+            talk.send(ANSWER);
             assert_eq!(talk.seen(), Seen::Idle);
         }
     });
@@ -146,7 +146,7 @@ fn oversized_head_is_no_plain_request() {
         {
             let call = world.call(false, 40_000 + number as u16);
             let mut talk = Talk::begin(world, &listener, call, &request(len));
-            talk.say(ANSWER);
+            talk.send(ANSWER);
             assert_eq!(talk.seen(), seen, "{len}");
         }
     });
@@ -167,11 +167,12 @@ fn resting_connection_reports_negotiated_options() {
                     world.call_with(v6, 40_000 + number as u16, 1_000, Offered { mss: largest, scale });
                 let call = Call { timestamps, ..call };
                 let mut talk = Talk::begin(world, &listener, call, GET);
-                talk.say(ANSWER);
+                talk.send(ANSWER);
                 // From another thread than the programs' own.
                 let connections = world.server.connections().unwrap();
                 let ends = call.ends;
-                let look = thread::spawn(move || connections.look(ends.client, ends.service).unwrap()).join();
+                let look =
+                    thread::spawn(move || connections.state(ends.client, ends.service).unwrap()).join();
                 let ConnectionState::Idle(idle) = look.unwrap() else { panic!("it rests") };
                 assert_eq!((idle.mss, idle.window_scales), (largest, scale.map(|scale| (scale, 7))));
                 assert_eq!((idle.sack, idle.timestamps), (scale.is_some(), timestamps.is_some()));
@@ -196,6 +197,6 @@ fn unfollowed_connection_has_no_exchange() {
         world.follow();
         world.reply(&call, &mut stream, ANSWER);
         let connections = world.server.connections().unwrap();
-        assert_eq!(connections.look(call.ends.client, call.ends.service).unwrap(), ConnectionState::Unclear);
+        assert_eq!(connections.state(call.ends.client, call.ends.service).unwrap(), ConnectionState::Unclear);
     });
 }

@@ -34,9 +34,9 @@ pub struct Talk<'a> {
     /// Bytes that the client has sent.
     pub sent: u32,
     /// Bytes that the server has written.
-    pub said: u32,
+    pub sequence: u32,
     /// Bytes that the client has heard of, where it listens.
-    heard: u32,
+    received: u32,
     last: Vec<u8>,
 }
 
@@ -62,18 +62,18 @@ impl<'a> Talk<'a> {
         assert_eq!(read(&mut stream, request.len()), request);
         let sent = request.len() as u32;
         let connections = world.server.connections().unwrap();
-        Talk { world, connections, call, stream, sent, said: 0, heard: 0, last }
+        Talk { world, connections, call, stream, sent, sequence: 0, received: 0, last }
     }
 
     /// The client asks something, and in doing so says what it has heard: all.
-    pub fn ask(&mut self, request: &[u8]) {
-        self.ask_unread(request, self.said);
+    pub fn send_request(&mut self, request: &[u8]) {
+        self.send_unread(request, self.sequence);
         assert_eq!(read(&mut self.stream, request.len()), request);
     }
 
     /// It has heard `heard` bytes. The server doesn't read.
-    pub fn ask_unread(&mut self, request: &[u8], heard: u32) {
-        self.last = self.call.segment((1 + self.sent, 1 + heard), TCP_ACK, request);
+    pub fn send_unread(&mut self, request: &[u8], received: u32) {
+        self.last = self.call.segment((1 + self.sent, 1 + received), TCP_ACK, request);
         self.world.send(&self.call, &self.last);
         self.sent += request.len() as u32;
     }
@@ -83,29 +83,29 @@ impl<'a> Talk<'a> {
         self.world.send(&self.call, &self.last);
     }
 
-    pub fn say(&mut self, text: &[u8]) {
+    pub fn send(&mut self, text: &[u8]) {
         self.stream.write_all(text).unwrap();
-        self.said += text.len() as u32;
+        self.sequence += text.len() as u32;
     }
 
     /// The client says that it has heard all.
     pub fn acknowledge(&self) {
-        let segment = self.call.segment((1 + self.sent, 1 + self.said), TCP_ACK, &[]);
+        let segment = self.call.segment((1 + self.sent, 1 + self.sequence), TCP_ACK, &[]);
         self.world.send(&self.call, &segment);
     }
 
     /// It listens to all that is written, and says so.
-    pub fn hear_out(&mut self) {
-        while self.heard < self.said {
-            let data = self.world.hear_data(&self.call);
-            self.heard = self.heard.max(data.seq - 1 + data.data.len() as u32);
-            let segment = self.call.segment((1 + self.sent, 1 + self.heard), TCP_ACK, &[]);
+    pub fn receive_rest(&mut self) {
+        while self.received < self.sequence {
+            let data = self.world.receive_data(&self.call);
+            self.received = self.received.max(data.seq - 1 + data.data.len() as u32);
+            let segment = self.call.segment((1 + self.sent, 1 + self.received), TCP_ACK, &[]);
             self.world.send(&self.call, &segment);
         }
     }
 
     pub fn look(&self) -> ConnectionState {
-        self.connections.look(self.call.ends.client, self.call.ends.service).unwrap()
+        self.connections.state(self.call.ends.client, self.call.ends.service).unwrap()
     }
 
     pub fn seen(&self) -> Seen {
@@ -114,7 +114,7 @@ impl<'a> Talk<'a> {
             ConnectionState::Busy => Seen::Busy,
             ConnectionState::Unclear => Seen::Unclear,
             ConnectionState::Idle(idle) => {
-                let ends = [self.call.isn + 1 + self.sent, self.call.cookie.wrapping_add(1 + self.said)];
+                let ends = [self.call.isn + 1 + self.sent, self.call.cookie.wrapping_add(1 + self.sequence)];
                 assert_eq!([idle.receive_next, idle.send_next], ends);
                 Seen::Idle
             }

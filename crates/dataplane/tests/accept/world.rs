@@ -19,7 +19,7 @@ use evener_dataplane::server::{self, AttachPoints, Offer, Reason, ServerPrograms
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::call::{Call, Heard, Offered};
+use crate::call::{Call, Offered, Received};
 use crate::hosts::{CLIENT, Host, NEVER, SOON, VIP, index_of, mac_of, receive, run};
 
 pub const PORT: u16 = 80;
@@ -159,33 +159,33 @@ impl World {
     }
 
     /// The server's next segment for this call.
-    pub fn hear(&self, call: &Call, wait: Duration) -> Option<Heard> {
+    pub fn receive(&self, call: &Call, wait: Duration) -> Option<Received> {
         let end = Instant::now() + wait;
         loop {
             let frame = receive(&self.link, end.saturating_duration_since(Instant::now()))?;
-            if let Some(heard) = call.heard(&frame) {
-                return Some(heard);
+            if let Some(received) = call.received(&frame) {
+                return Some(received);
             }
         }
     }
 
     /// The next one with any of these flags.
-    pub fn hear_flags(&self, call: &Call, flags: u8) -> Heard {
+    pub fn receive_flags(&self, call: &Call, flags: u8) -> Received {
         loop {
-            let heard = self.hear(call, SOON).expect("a segment with these flags");
-            if heard.flags & flags != 0 {
-                return heard;
+            let received = self.receive(call, SOON).expect("a segment with these flags");
+            if received.flags & flags != 0 {
+                return received;
             }
         }
     }
 
     /// The next data. What is sent again of the connection before, between the same ends, acknowledges something else.
-    pub fn hear_data(&self, call: &Call) -> Heard {
+    pub fn receive_data(&self, call: &Call) -> Received {
         loop {
-            let heard = self.hear(call, SOON).expect("a segment with data");
-            assert_eq!(heard.flags & TCP_RST, 0, "{heard:?}");
-            if !heard.data.is_empty() && heard.ack < 500_000 {
-                return heard;
+            let received = self.receive(call, SOON).expect("a segment with data");
+            assert_eq!(received.flags & TCP_RST, 0, "{received:?}");
+            if !received.data.is_empty() && received.ack < 500_000 {
+                return received;
             }
         }
     }
@@ -193,8 +193,8 @@ impl World {
     /// Sends a segment that the server must answer by a reset, and nothing else.
     pub fn is_reset(&self, call: &Call, segment: &[u8], listener: &TcpListener) {
         self.send(call, segment);
-        let heard = self.hear(call, SOON).expect("a reset");
-        assert_eq!(heard.flags & TCP_RST, TCP_RST, "{heard:?}");
+        let received = self.receive(call, SOON).expect("a reset");
+        assert_eq!(received.flags & TCP_RST, TCP_RST, "{received:?}");
         assert!(accept(listener, NEVER).is_none());
     }
 
@@ -210,8 +210,11 @@ impl World {
     /// Has the server say something, and the client hear it.
     pub fn reply(&self, call: &Call, stream: &mut TcpStream, text: &[u8]) {
         stream.write_all(text).unwrap();
-        let heard = self.hear_data(call);
-        assert_eq!((heard.seq, heard.ack, heard.data.as_slice()), (1, 1 + REQUEST.len() as u32, text));
+        let received = self.receive_data(call);
+        assert_eq!(
+            (received.seq, received.ack, received.data.as_slice()),
+            (1, 1 + REQUEST.len() as u32, text)
+        );
     }
 
     pub fn count(&self, reason: Reason) -> u64 {

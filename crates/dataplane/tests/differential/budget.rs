@@ -172,7 +172,7 @@ fn answers_of_sessions_at_work_stay_within_their_instructions() {
 
 /// The clock stands, so nothing is over by itself.
 #[test]
-fn an_answers_way_is_asked_for_again_after_a_second_or_when_routes_change() {
+fn reply_hop_is_looked_up_again_after_second_or_route_change() {
     if !crate::in_a_network() {
         return;
     }

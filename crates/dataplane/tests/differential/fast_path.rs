@@ -82,7 +82,7 @@ fn agree(core: &Core, c: &Kernel) {
 }
 
 #[test]
-fn every_byte_of_a_short_packets_headers_is_read_alike() {
+fn header_byte_changes_decide_the_same_on_fast_path() {
     if !crate::in_a_network() {
         return;
     }

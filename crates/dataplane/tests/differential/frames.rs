@@ -251,9 +251,9 @@ impl Plan {
             Damage::Shorten(len) => {
                 let l3 = 14 + 4 * self.tags;
                 let v6 = frame.get(l3).is_some_and(|byte| byte >> 4 == 6);
-                let (place, said) = if v6 { (l3 + 4, len) } else { (l3 + 2, len + 20) };
+                let (place, length) = if v6 { (l3 + 4, len) } else { (l3 + 2, len + 20) };
                 if let Some(field) = frame.get_mut(place..place + 2) {
-                    field.copy_from_slice(&(said as u16).to_be_bytes());
+                    field.copy_from_slice(&(length as u16).to_be_bytes());
                 }
             }
             Damage::SetByte(at, to) | Damage::SetHeaderByte(at, to) => {

@@ -65,7 +65,7 @@ fn no_port_is_left_alike() {
                 let client = Ipv4Addr::from_bits(number).into();
                 let key = SessionKey { client, port: 1, vip: 1 };
                 let value = Value::new(server, State::Established, NOW + 100_000);
-                let _ = memory.ports.take(server, key.into(), key.hash(SEED), value, NOW);
+                let _ = memory.ports.allocate(server, key.into(), key.hash(SEED), value, NOW);
             }
         }
         for (v6, client) in [false, true].into_iter().flat_map(|v6| (0..40).map(move |client| (v6, client))) {
@@ -95,7 +95,7 @@ fn a_source_holds_no_more_places_than_others_alike() {
             let (hash, value) =
                 (key.hash(SEED), Value::new(server, State::UdpAnswered, NOW + 100_000 - number));
             for memory in [core.memory(), c.engine.memory()] {
-                let _ = memory.ports.take(server, key.into(), hash, value, NOW);
+                let _ = memory.ports.allocate(server, key.into(), hash, value, NOW);
                 if server == 0 {
                     let _ = memory.sessions.insert(key, hash, value, NOW);
                 }

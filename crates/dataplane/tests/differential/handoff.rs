@@ -28,13 +28,13 @@ pub const KEYS: Keys = Keys { key: Seed(8, 0x1111), epoch: 7 };
 
 /// A daemon that has told the data plane the time once, and how long ago that was.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct CookieClaim {
     pub key: Seed,
     pub epoch_ms: u64,
     pub epochs: u64,
 }
 
-impl Told {
+impl CookieClaim {
     /// What it has told, where it is `now`, which is in the middle of an epoch.
     pub fn schedule(&self, now: u32) -> Schedule {
         let age = (self.epochs * self.epoch_ms * 1_000_000) >> 20;
@@ -44,11 +44,11 @@ impl Told {
 }
 
 /// Without a key, or up to 50 days ago.
-pub fn told() -> impl Strategy<Value = Told> {
+pub fn cookie_claims() -> impl Strategy<Value = CookieClaim> {
     let key = prop_oneof![8 => any::<(u64, u64)>().prop_map(|key| Seed(key.0, key.1)), 1 => Just(Seed(0, 0))];
     let age = prop_oneof![0u64..5, Just(30), Just(60), Just(1_200)];
     let epoch_ms = prop_oneof![3 => Just(64_000u64), 1 => Just(3_600_000)];
-    (key, epoch_ms, age).prop_map(|(key, epoch_ms, epochs)| Told { key, epoch_ms, epochs })
+    (key, epoch_ms, age).prop_map(|(key, epoch_ms, epochs)| CookieClaim { key, epoch_ms, epochs })
 }
 
 pub fn add(builder: &mut Builder) {
@@ -163,21 +163,21 @@ fn route() -> impl Strategy<Value = RouteWords> {
 
 /// Routes of the first two services, and the seed of their hash.
 #[derive(Clone, Debug)]
-pub struct Wishes {
+pub struct SynOffer {
     routes: Vec<RouteWords>,
     seed: (u64, u64),
 }
 
-pub fn wishes() -> impl Strategy<Value = Wishes> {
+pub fn syn_offers() -> impl Strategy<Value = SynOffer> {
     let seed = prop_oneof![4 => any::<(u64, u64)>(), 1 => Just((u64::MAX, 0)), 1 => Just((0x7fff_fffc, 0x7fff_fffd))];
-    (prop::collection::vec(route(), 0..8), seed).prop_map(|(routes, seed)| Wishes { routes, seed })
+    (prop::collection::vec(route(), 0..8), seed).prop_map(|(routes, seed)| SynOffer { routes, seed })
 }
 
-impl Wishes {
+impl SynOffer {
     /// Whatever it is, it goes to one ring, by its place in [`RINGS`].
-    pub fn all_to(ring: usize) -> Wishes {
+    pub fn all_to(ring: usize) -> SynOffer {
         let route = RouteWords { host: None, path: None, methods: Vec::new(), ring };
-        Wishes { routes: vec![route], seed: (1, 2) }
+        SynOffer { routes: vec![route], seed: (1, 2) }
     }
 
     /// The tables with these routes, of the services that have some.

@@ -55,7 +55,7 @@ fn entries(tables: &Tables) -> usize {
 }
 
 /// Clients that ask for hosts go alike to where the core says.
-fn ask(c: &mut Kernel, tables: &Tables, (v6, service): (bool, u8), hosts: &[String]) {
+fn send_syn(c: &mut Kernel, tables: &Tables, (v6, service): (bool, u8), hosts: &[String]) {
     let mut core = Core::with(tables.clone(), &Schedule::fixed(&KEYS, NOW));
     c.clear(&core);
     for (port, host) in (2_000..).zip(hosts) {
@@ -78,8 +78,8 @@ fn as_many_routes_as_a_file_may_have_are_found_and_replaced_alike() {
             c.engine.load_tables(&tables).unwrap();
             for service in SERVICES {
                 let hosts = [0, 1, 4_999, ROUTES - 1, ROUTES].map(|number| host(number, round));
-                ask(&mut c, &tables, service, &hosts);
-                ask(&mut c, &tables, service, &[host(0, round + 1)]);
+                send_syn(&mut c, &tables, service, &hosts);
+                send_syn(&mut c, &tables, service, &[host(0, round + 1)]);
             }
         }
     }
@@ -112,15 +112,15 @@ fn routes_fill_the_table_and_one_more_is_refused() {
     for hook in HOOKS {
         let Some(mut c) = Kernel::start(hook) else { return };
         c.engine.load_tables(&first).unwrap();
-        let Err(EngineError::Capacity(said)) = c.engine.load_tables(&above) else {
+        let Err(EngineError::Capacity(message)) = c.engine.load_tables(&above) else {
             panic!("{} entries are too many", entries(&above));
         };
-        assert!(said.contains("65537 entries") && said.contains("65536"), "{said}");
+        assert!(message.contains("65537 entries") && message.contains("65536"), "{message}");
         for round in 0..2 {
             let refused = Arc::new(refused.clone());
             c.engine.load_tables(&refused).unwrap_err();
             for service in [SERVICES[0], SERVICES[2]] {
-                ask(
+                send_syn(
                     &mut c,
                     &first,
                     service,
@@ -130,7 +130,7 @@ fn routes_fill_the_table_and_one_more_is_refused() {
         }
         c.engine.load_tables(&second).unwrap();
         for service in [SERVICES[0], SERVICES[2]] {
-            ask(&mut c, &second, service, &[host(0, 1), host(999, 1), host(31_767, 1), host(0, 0)]);
+            send_syn(&mut c, &second, service, &[host(0, 1), host(999, 1), host(31_767, 1), host(0, 0)]);
         }
     }
 }

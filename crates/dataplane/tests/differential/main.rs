@@ -41,7 +41,7 @@ use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
 use every_host::{EVERY_HOST, SOURCES};
 use frames::{Plan, plan};
-use handoff::Wishes;
+use handoff::SynOffer;
 use world::{Core, NOW, RING_SEED, SEED, SESSIONS, scores_at};
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
@@ -51,7 +51,7 @@ struct Kernel {
     engine: XdpEngine,
     hook: Hook,
     events: RefCell<Box<dyn EventSource>>,
-    told: RefCell<usize>,
+    traced_count: RefCell<usize>,
     reasons: BTreeMap<Reason, u64>,
     servers: BTreeMap<u16, ServerCounters>,
 }
@@ -72,7 +72,7 @@ impl Kernel {
                 let (reasons, servers) = Default::default();
                 engine.watch(&told::watch()).unwrap();
                 let events = RefCell::new(engine.events().unwrap());
-                Some(Kernel { engine, hook, events, told: RefCell::default(), reasons, servers })
+                Some(Kernel { engine, hook, events, traced_count: RefCell::default(), reasons, servers })
             }
             Err(EngineError::Privilege { what, capability }) => {
                 println!("skipped: {what} needs {capability}");
@@ -142,8 +142,8 @@ fn same_verdict(hook: Hook, decision: &Decision, c: Verdict) -> bool {
             hook == Hook::Tc && decision.reason == Reason::ByHost
         }
         // A test run comes in by interface 1 and doesn't tell where else a frame was sent; TC not even that.
-        (Verdict::Forward { ifindex }, Verdict::Forward { ifindex: told }) => {
-            told == if ifindex == 1 && hook == Hook::Xdp { 1 } else { 0 }
+        (Verdict::Forward { ifindex }, Verdict::Forward { ifindex: traced }) => {
+            traced == if ifindex == 1 && hook == Hook::Xdp { 1 } else { 0 }
         }
         (Verdict::Pass, Verdict::Pass) | (Verdict::Drop | Verdict::Hold, Verdict::Drop) => true,
         _ => false,
@@ -172,10 +172,13 @@ fn meet(core: &mut Core, c: &Kernel, before: &[u8]) -> Result<Option<(Decision, 
     };
     let (decision, after) = core.decide(before);
     let events = c.events.borrow_mut().read(Duration::ZERO).unwrap();
-    let told: Vec<_> = events.into_iter().map(told::without_clock).collect();
+    let traced: Vec<_> = events.into_iter().map(told::without_clock).collect();
     let expected = told::expected(before, &decision, &after);
-    *c.told.borrow_mut() += told.len();
-    prop_assert!(told == expected, "{hook:?}: told {told:02x?} instead of {expected:02x?} for {before:02x?}");
+    *c.traced_count.borrow_mut() += traced.len();
+    prop_assert!(
+        traced == expected,
+        "{hook:?}: told {traced:02x?} instead of {expected:02x?} for {before:02x?}"
+    );
     prop_assert!(
         same_verdict(hook, &decision, verdict),
         "{hook:?}: {decision:?} but {verdict:?} for {before:02x?}; the C counted {:?}",
@@ -361,7 +364,7 @@ fn a_later_fragment_too_long_to_wait_is_lost_alike() {
 fn rehandoff_request_is_held_unless_too_long_in_both() {
     let later =
         |v6, len| handoff::Segment::later(v6, 1, 2000, handoff::HANDOFF[1], len).frame(&handoff::KEYS);
-    let [own, others] = [1, 0].map(|ring| Arc::new(Wishes::all_to(ring).put(world::tables())));
+    let [own, others] = [1, 0].map(|ring| Arc::new(SynOffer::all_to(ring).put(world::tables())));
     for hook in HOOKS {
         let Some(mut c) = Kernel::start(hook) else { return };
         c.engine.load_tables(&own).unwrap();
@@ -398,8 +401,8 @@ fn rehandoff_request_is_held_unless_too_long_in_both() {
 fn handed_off(
     c: &mut Kernel,
     known: &mut Arc<Tables>,
-    wishes: &Wishes,
-    (told, guessed): (&handoff::Told, bool),
+    wishes: &SynOffer,
+    (told, guessed): (&handoff::CookieClaim, bool),
     segments: &[handoff::Segment],
 ) -> Result<BTreeMap<Reason, u64>, TestCaseError> {
     let tables = Arc::new(wishes.put(world::tables()));
@@ -445,8 +448,8 @@ fn connections_are_handed_off_alike() {
         let state = RefCell::new((c, Arc::new(world::tables()), Coverage::default(), 0));
         let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
         let story = (
-            handoff::wishes(),
-            (handoff::told(), prop::bool::weighted(0.1)),
+            handoff::syn_offers(),
+            (handoff::cookie_claims(), prop::bool::weighted(0.1)),
             prop::collection::vec(handoff::segment(), 1..80),
         );
         let play = |(wishes, (told, guessed), segments): (_, (_, _), Vec<_>)| {
@@ -455,8 +458,8 @@ fn connections_are_handed_off_alike() {
             let began = c.engine.now();
             let result = handed_off(c, known, &wishes, (&told, guessed), &segments);
             // The core's clock stands still. Where the kernel's went on for long, it may have been patient for long enough.
-            let took = c.engine.now().wrapping_sub(began);
-            let result = match took < unmatched::PATIENCE_TICKS / 2 {
+            let elapsed = c.engine.now().wrapping_sub(began);
+            let result = match elapsed < unmatched::PATIENCE_TICKS / 2 {
                 true => result,
                 false => Err(TestCaseError::reject("the machine is busy")),
             };
@@ -510,7 +513,7 @@ fn handoff_in_full_table_is_reset_in_both() {
         assert_eq!(core.reasons, reasons);
         assert!(reasons[&Reason::TableFull] > 1000 && reasons[&Reason::Forwarded] > 500, "{reasons:?}");
         assert_eq!(reasons[&Reason::Reset], reasons[&Reason::TableFull]);
-        assert!(*c.told.borrow() > 8000, "each of these is told");
+        assert!(*c.traced_count.borrow() > 8000, "each of these is told");
         assert_eq!(sessions(&core.memory(), core.now), sessions(&c.engine.memory(), c.engine.now()));
     }
 }
@@ -533,7 +536,7 @@ fn an_earlier_daemons_routes_are_in_force_until_new_ones_are() {
         let (_, frame) = engine.test_run(Hook::Xdp, &first.frame(&handoff::KEYS)).unwrap();
         frame[..6].to_vec()
     };
-    let [before, after] = [1, 0].map(|ring| Arc::new(Wishes::all_to(ring).put(world::tables())));
+    let [before, after] = [1, 0].map(|ring| Arc::new(SynOffer::all_to(ring).put(world::tables())));
     let mut engine = start();
     engine.load_tables(&before).unwrap();
     engine.memory().cookies.set(&Schedule::fixed(&handoff::KEYS, engine.now()));

@@ -110,7 +110,7 @@ fn packets_find_their_sessions_while_the_table_grows_and_shrinks() {
         while !is_over.load(Acquire) {
             let settled = wanted.load(Acquire);
             if settled > had.load(Acquire) {
-                plane.settle().unwrap();
+                plane.synchronize().unwrap();
                 had.store(settled, Release);
             }
             number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

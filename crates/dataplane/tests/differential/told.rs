@@ -36,7 +36,7 @@ pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<TraceEve
 }
 
 fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
-    let begun = decision.new_connection?;
+    let new_connection = decision.new_connection?;
     let Parsed::Segment(segment) = parse(frame, Some(OWN)) else { panic!("{frame:02x?} begins nothing") };
     let wants = TcpHeader::payload(frame, &segment.at);
     Some(TraceEvent::Connection(ConnectionEvent {
@@ -44,10 +44,10 @@ fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
         latency_ns: 0,
         client: SocketAddr::new(segment.at.src, segment.src_port),
         service: SocketAddr::new(segment.at.dst, segment.dst_port),
-        server: begun.server,
+        server: new_connection.server,
         reason: decision.reason,
         also_counted: decision.also_counted,
-        route: begun.route,
+        route: new_connection.route,
         head: wants[..wants.len().min(HEAD_MAX)].to_vec(),
     }))
 }
@@ -55,15 +55,15 @@ fn connection(frame: &[u8], decision: &Decision) -> Option<TraceEvent> {
 fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<TraceEvent> {
     let is_watched = |end: SocketAddr| watch().clients.contains(&end.ip());
     let PacketEndpoints { src, mut dst, protocol, tcp_flags, len } = PacketEndpoints::of(frame)?;
-    let mut is_told = is_watched(src) || is_watched(dst);
-    if !is_told
+    let mut is_traced = is_watched(src) || is_watched(dst);
+    if !is_traced
         && (FIRST_PORT..FIRST_PORT + PORTS as u16).contains(&dst.port())
         && matches!(decision.reason, Reason::Answered | Reason::ByHost)
     {
         dst = PacketEndpoints::of(after)?.dst;
-        is_told = is_watched(dst);
+        is_traced = is_watched(dst);
     }
-    is_told.then_some(TraceEvent::Packet(PacketEvent {
+    is_traced.then_some(TraceEvent::Packet(PacketEvent {
         at_ns: 0,
         src,
         dst,

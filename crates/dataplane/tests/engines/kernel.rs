@@ -42,7 +42,7 @@ fn start(mode: Option<Mode>, pins: Option<PathBuf>) -> XdpEngine {
 }
 
 #[test]
-fn veths_are_attached_by_tc_unless_told_otherwise() {
+fn veths_are_attached_by_tc_unless_configured_otherwise() {
     if skipped() {
         return;
     }

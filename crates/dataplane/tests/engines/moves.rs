@@ -83,12 +83,12 @@ fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
 
 /// The next one that asks for this.
 fn next(given: &Receiver<Given>, path: &str) -> Given {
-    let asks = |(_, _, frame): &Given| frame.ends_with(request(path).as_bytes());
+    let requests = |(_, _, frame): &Given| frame.ends_with(request(path).as_bytes());
     let end = Instant::now() + SOON;
     loop {
         let given = given.recv_timeout(end.saturating_duration_since(Instant::now()));
         match given.expect("what is lost comes again") {
-            given if asks(&given) => return given,
+            given if requests(&given) => return given,
             _ => {}
         }
     }

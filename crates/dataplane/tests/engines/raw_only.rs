@@ -28,12 +28,12 @@ fn again(test: &str, setup: &str) {
         .env(INSIDE, "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    if said.contains("unshare failed") {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("unshare failed") {
         println!("skipped: this system allows no user namespaces");
         return;
     }
-    assert!(output.status.success(), "{}\n{said}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}\n{errors}", String::from_utf8_lossy(&output.stdout));
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
 }
 

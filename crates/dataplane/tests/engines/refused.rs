@@ -78,7 +78,7 @@ fn refuse_each<E: Engine>(
 ) {
     let (before, after) = (Arc::new(two_servers(bench)), Arc::new(changed(bench)));
     engine.apply(&before).unwrap();
-    let told = engine.describe();
+    let description = engine.describe();
     let theirs = servers(bench, TCP_SYN);
     for number in 1..CALLS_MAX {
         refusals.refuse(number, libc::ENOMEM);
@@ -89,7 +89,7 @@ fn refuse_each<E: Engine>(
         assert_eq!(engine.tables(), in_force, "{number}: {applied:?}");
         look(engine, in_force, number);
         if applied.is_err() {
-            assert_eq!(engine.describe(), told, "{number}");
+            assert_eq!(engine.describe(), description, "{number}");
             // Sessions stay where they were, and new ones go by the tables in force.
             assert_eq!(servers(bench, TCP_ACK), theirs, "{number}: {applied:?}");
             let new = 2000 + 2 * number as u16;
@@ -101,7 +101,7 @@ fn refuse_each<E: Engine>(
         look(engine, &after, number);
         engine.apply(&before).unwrap();
         look(engine, &before, number);
-        assert_eq!(engine.describe(), told);
+        assert_eq!(engine.describe(), description);
         if !came {
             assert!(number > 3, "nothing was refused");
             return;

@@ -79,16 +79,16 @@ fn service(port: u16) -> SocketAddr {
 
 /// So many events, the clocks taken out.
 fn read(events: &mut dyn EventSource, many: usize) -> Vec<TraceEvent> {
-    let (mut told, end) = (Vec::new(), Instant::now() + SOON);
-    while told.len() < many && Instant::now() < end {
-        told.extend(events.read(Duration::from_millis(20)).unwrap());
+    let (mut traced, end) = (Vec::new(), Instant::now() + SOON);
+    while traced.len() < many && Instant::now() < end {
+        traced.extend(events.read(Duration::from_millis(20)).unwrap());
     }
-    assert_eq!(told.len(), many, "{told:?}");
-    told.iter_mut().for_each(|event| match event {
+    assert_eq!(traced.len(), many, "{traced:?}");
+    traced.iter_mut().for_each(|event| match event {
         TraceEvent::Connection(connection) => (connection.at_ns, connection.latency_ns) = (0, 0),
         TraceEvent::Packet(packet) => packet.at_ns = 0,
     });
-    told
+    traced
 }
 
 /// A story with all that can happen to a connection, and what is told of it.
@@ -117,17 +117,17 @@ fn story(bench: &Bench, engine: &mut dyn Engine) -> Vec<TraceEvent> {
         (damaged, 1),
         (from_stranger(syn), 0),
     ];
-    let mut told = Vec::new();
+    let mut events_read = Vec::new();
     for (frame, many) in frames {
         bench.client.send(&frame).unwrap();
-        told.extend(read(&mut *events, many));
+        events_read.extend(read(&mut *events, many));
     }
     assert_eq!(events.lost(), 0);
-    told
+    events_read
 }
 
 #[test]
-fn every_engine_tells_the_same() {
+fn every_engine_traces_the_same_events() {
     if skipped() {
         return;
     }
@@ -135,15 +135,15 @@ fn every_engine_tells_the_same() {
         let bench = Bench::set_up();
         let mut engine = PacketEngine::start(options(session_file())).unwrap();
         apply(&mut engine, handing_off(&bench));
-        let told = story(&bench, &mut engine);
+        let traced = story(&bench, &mut engine);
         Box::new(engine).leave(false).unwrap();
         for mode in [Mode::Tc, Mode::Generic] {
             let mut engine = kernel_engine(Some(mode), None, handing_off(&bench));
-            assert_eq!(story(&bench, &mut engine), told, "{mode:?}");
+            assert_eq!(story(&bench, &mut engine), traced, "{mode:?}");
             Box::new(engine).leave(false).unwrap();
         }
 
-        let connections: Vec<_> = told
+        let connections: Vec<_> = traced
             .iter()
             .filter_map(|event| match event {
                 TraceEvent::Connection(connection) => Some(connection),
@@ -159,7 +159,7 @@ fn every_engine_tells_the_same() {
         assert!(connections[0].head.starts_with(b"GET /img/a HTTP/1.0\r\nCookie: ccc"));
         assert_eq!(connections[1].head, b"GET / HTTP/1.0\r\n\r\n");
 
-        let packets: Vec<_> = told
+        let packets: Vec<_> = traced
             .iter()
             .filter_map(|event| match event {
                 TraceEvent::Packet(packet) => Some((packet.verdict, packet.reason, packet.server)),
@@ -177,7 +177,7 @@ fn every_engine_tells_the_same() {
             (TracedVerdict::Drop, Reason::IpOptions, NO_SERVER),
         ];
         assert_eq!(packets, expected);
-        let TraceEvent::Packet(first) = &told[0] else { panic!("{told:?}") };
+        let TraceEvent::Packet(first) = &traced[0] else { panic!("{traced:?}") };
         assert_eq!((first.src, first.dst, first.protocol), (client(1000), service(80), 6));
         assert_eq!((first.tcp_flags, first.len, first.also_counted), (TCP_SYN, 40, None));
     });
@@ -255,15 +255,15 @@ fn unread_events_are_dropped_and_counted() {
     Host::new("director").enter(|| {
         let bench = Bench::set_up();
         let all_are_told_or_lost = |events: &mut dyn EventSource, many: u64| {
-            let mut told = 0;
+            let mut traced = 0;
             loop {
                 match events.read(NEVER).unwrap().len() as u64 {
                     0 => break,
-                    some => told += some,
+                    some => traced += some,
                 }
             }
-            assert!(told > 1000 && events.lost() > 1000, "{told} told, {} lost", events.lost());
-            assert_eq!(told + events.lost(), many);
+            assert!(traced > 1000 && events.lost() > 1000, "{traced} told, {} lost", events.lost());
+            assert_eq!(traced + events.lost(), many);
         };
         let mut engine = idle_kernel(&bench);
         engine.watch(&all()).unwrap();
@@ -315,8 +315,8 @@ fn an_adopted_data_plane_goes_on_telling() {
         let mut engine = start();
         let mut events = engine.events().unwrap();
         bench.reaches(1001, TCP_SYN);
-        let told = read(&mut *events, 2);
-        let ports: Vec<u16> = told
+        let traced = read(&mut *events, 2);
+        let ports: Vec<u16> = traced
             .iter()
             .map(|event| match event {
                 TraceEvent::Packet(packet) => packet.src.port(),
@@ -324,7 +324,7 @@ fn an_adopted_data_plane_goes_on_telling() {
             })
             .collect();
         assert_eq!(ports, [1000, 1001], "what happened while nobody was there is read, too");
-        let TraceEvent::Packet(packet) = &told[0] else { panic!("{told:?}") };
+        let TraceEvent::Packet(packet) = &traced[0] else { panic!("{traced:?}") };
         assert_eq!(server, Mac([2, 0, 0, 0, 0, packet.server as u8]));
         engine.watch(&TraceFilter::default()).unwrap();
         bench.reaches(1000, TCP_ACK);

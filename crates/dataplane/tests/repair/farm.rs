@@ -13,7 +13,7 @@ use crate::hosts::{Host, mac_of, run, up};
 const CLIENT: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
 const SERVICE: [&str; 2] = ["192.0.2.100", "2001:db8::100"];
 /// No station has it, so frames for it are lost.
-const NOBODY: Mac = Mac([2, 0, 0, 0, 0, 0x99]);
+const UNUSED: Mac = Mac([2, 0, 0, 0, 0, 0x99]);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Farm {
@@ -70,7 +70,7 @@ impl Farm {
 
     /// From here on the client's packets go nowhere.
     pub fn hold(&self) {
-        self.client.enter(|| neighbours("br0", SERVICE, NOBODY));
+        self.client.enter(|| neighbours("br0", SERVICE, UNUSED));
     }
 
     /// On every host.

@@ -37,9 +37,9 @@ fn a_hundred_moves(v6: bool) {
             (&server).write_all(answer).unwrap();
             server = farm.give(server, &question[..7], there);
             (&server).read_exact(&mut read).unwrap();
-            let mut heard = vec![0; answer.len()];
-            (&client).read_exact(&mut heard).unwrap();
-            assert!(heard == answer, "the answer of round {round}");
+            let mut received = vec![0; answer.len()];
+            (&client).read_exact(&mut received).unwrap();
+            assert!(received == answer, "the answer of round {round}");
         } else {
             server = farm.give(server, &[], there);
             (&server).read_exact(&mut read).unwrap();
@@ -61,26 +61,26 @@ fn a_connection_is_moved_a_hundred_times_over_ipv6() {
 }
 
 /// Takes what has come and sends what goes, without waiting long for either.
-fn serve(mut server: &TcpStream, heard: &mut Vec<u8>, mut to_say: &[u8]) -> usize {
+fn serve(mut server: &TcpStream, received: &mut Vec<u8>, mut to_send: &[u8]) -> usize {
     let mut buffer = [0; 1 << 14];
     server.set_nonblocking(true).unwrap();
-    let mut said = 0;
+    let mut sent = 0;
     for _ in 0..4 {
         match server.read(&mut buffer) {
-            Ok(len) => heard.extend_from_slice(&buffer[..len]),
+            Ok(len) => received.extend_from_slice(&buffer[..len]),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
-        match server.write(&to_say[..to_say.len().min(1 << 14)]) {
+        match server.write(&to_send[..to_send.len().min(1 << 14)]) {
             Ok(len) => {
-                said += len;
-                to_say = &to_say[len..];
+                sent += len;
+                to_send = &to_send[len..];
             }
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
     }
     server.set_nonblocking(false).unwrap();
     thread::sleep(Duration::from_micros(200));
-    said
+    sent
 }
 
 /// The client sends and receives as fast as it can, the server is moved in the midst of it.
@@ -96,16 +96,16 @@ fn moves_in_full_flow(farm: &Farm, give: impl Fn(TcpStream, usize) -> TcpStream)
             (&client).read_exact(&mut received).unwrap();
             received
         });
-        let (mut heard, mut said, mut moves) = (Vec::new(), 0, 0);
-        while heard.len() < LEN || said < LEN {
-            said += serve(&server, &mut heard, &down[said..]);
-            if moves < 4 && heard.len().max(said) > (moves + 1) * LEN / 6 {
+        let (mut uploaded, mut sent, mut moves) = (Vec::new(), 0, 0);
+        while uploaded.len() < LEN || sent < LEN {
+            sent += serve(&server, &mut uploaded, &down[sent..]);
+            if moves < 4 && uploaded.len().max(sent) > (moves + 1) * LEN / 6 {
                 moves += 1;
                 server = give(server, moves % 2);
             }
         }
         assert_eq!(moves, 4);
-        assert!(heard == up, "what the client sent");
+        assert!(uploaded == up, "what the client sent");
         assert!(received.join().unwrap() == down, "what the server sent");
         server
     });
@@ -147,7 +147,7 @@ fn a_connection_with_few_options_is_moved_in_full_flow() {
 }
 
 #[test]
-fn a_client_that_ends_after_a_move_is_heard() {
+fn client_fin_after_move_reaches_server() {
     if skipped() {
         return;
     }
@@ -156,9 +156,9 @@ fn a_client_that_ends_after_a_move_is_heard() {
     let mut server = farm.give(server, &[], 1);
     (&client).write_all(b"the last words").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    let mut heard = Vec::new();
-    server.read_to_end(&mut heard).unwrap();
-    assert_eq!(heard, b"the last words");
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).unwrap();
+    assert_eq!(received, b"the last words");
     drop(server);
     assert_eq!((&client).read(&mut [0; 8]).unwrap(), 0);
 }

@@ -84,11 +84,11 @@ fn long_queues_are_moved_whole() {
     assert!(answer.ends_with(&saved.unacked));
     assert!(0 < saved.unsent && saved.unsent <= saved.unacked.len());
     let mut server = farm.restore(&saved, 1);
-    let mut heard = vec![0; LEN];
-    server.read_exact(&mut heard).unwrap();
-    assert!(heard == question);
-    (&client).read_exact(&mut heard).unwrap();
-    assert!(heard == answer);
+    let mut received = vec![0; LEN];
+    server.read_exact(&mut received).unwrap();
+    assert!(received == question);
+    (&client).read_exact(&mut received).unwrap();
+    assert!(received == answer);
     finish(client, server);
 }
 
@@ -118,9 +118,9 @@ fn a_client_that_goes_on_sending_is_held_while_its_connection_is_read() {
         moved.store(true, Relaxed);
         (server, sender.join().unwrap())
     });
-    let mut heard = vec![0; pieces * piece.len()];
-    server.read_exact(&mut heard).unwrap();
-    assert!(heard == piece.repeat(pieces));
+    let mut received = vec![0; pieces * piece.len()];
+    server.read_exact(&mut received).unwrap();
+    assert!(received == piece.repeat(pieces));
     finish(client, server);
 }
 
@@ -138,9 +138,9 @@ fn an_answer_that_was_lost_is_sent_again_by_the_other_host() {
     let saved = save(server, &[]).unwrap();
     assert_eq!((saved.unacked == answer, saved.unsent), (true, 0));
     let server = farm.restore(&saved, 1);
-    let mut heard = vec![0; answer.len()];
-    (&client).read_exact(&mut heard).unwrap();
-    assert!(heard == answer);
+    let mut received = vec![0; answer.len()];
+    (&client).read_exact(&mut received).unwrap();
+    assert!(received == answer);
     finish(client, server);
 }
 
@@ -188,11 +188,11 @@ fn sequence_numbers_that_begin_anew_within_a_queue_are_kept() {
     assert_eq!(saved.send_next, server_next.wrapping_add(100));
     assert!(saved.unread == question && saved.unacked == question);
     let mut server = farm.restore(&saved, 1);
-    let mut heard = vec![0; 100];
-    server.read_exact(&mut heard).unwrap();
-    assert!(heard == question);
-    (&client).read_exact(&mut heard).unwrap();
-    assert!(heard == question);
+    let mut received = vec![0; 100];
+    server.read_exact(&mut received).unwrap();
+    assert!(received == question);
+    (&client).read_exact(&mut received).unwrap();
+    assert!(received == question);
     pass(&server, &client, &question);
     finish(client, server);
 }

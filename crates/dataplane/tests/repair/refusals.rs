@@ -73,15 +73,15 @@ fn a_connection_with_urgent_data_stays() {
     SockRef::from(&client).send_out_of_band(b"before!").unwrap();
     (&client).write_all(b"behind").unwrap();
     // What comes before the urgent byte, and is read apart from what is behind it.
-    let mut heard = [0; 6];
-    server.peek(&mut heard).unwrap();
+    let mut received = [0; 6];
+    server.peek(&mut received).unwrap();
     let NotSaved { socket, error } = save(server, &[]).unwrap_err();
     assert!(matches!(error, RepairError::Urgent), "{error}");
     let options = SockRef::from(&socket);
     assert!(options.reuse_address().unwrap() && !options.out_of_band_inline().unwrap());
     for expected in [b"before", b"behind"] {
-        (&socket).read_exact(&mut heard).unwrap();
-        assert_eq!(&heard, expected);
+        (&socket).read_exact(&mut received).unwrap();
+        assert_eq!(&received, expected);
     }
     pass(&client, &socket, b"is heard");
     // Behind it there is nothing left that would keep it from being moved.
@@ -124,8 +124,8 @@ fn a_connection_that_could_not_be_restored_can_be_elsewhere() {
     // Once is enough.
     let error = farm.server(1).enter(|| restore(&saved)).unwrap_err();
     assert!(matches!(error, RepairError::System { .. }), "{error}");
-    let mut heard = [0; 10];
-    (&server).read_exact(&mut heard).unwrap();
-    assert_eq!(&heard, b"a question");
+    let mut received = [0; 10];
+    (&server).read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"a question");
     finish(client, server);
 }

@@ -59,14 +59,14 @@ fn restored_timestamp_clock_runs_by_milliseconds() {
     let mut saved = save(server, &[]).unwrap();
     let odd = saved.terms.timestamp.unwrap() | 1;
     saved.terms.timestamp = Some(odd);
-    let begun = Instant::now();
+    let started = Instant::now();
     let server = farm.restore(&saved, 1);
     // So much by milliseconds, and a thousand times that by microseconds.
     thread::sleep(Duration::from_millis(20));
     farm.hold();
     let again = save(server, &[]).unwrap();
     let since = again.terms.timestamp.unwrap().wrapping_sub(odd);
-    assert!((20..begun.elapsed().as_millis() as u32 + 8).contains(&since), "{since}");
+    assert!((20..started.elapsed().as_millis() as u32 + 8).contains(&since), "{since}");
     finish(client, farm.restore(&again, 0));
 }
 

@@ -182,7 +182,7 @@ pub(super) async fn send_request<T>(
 }
 
 /// Looks at the farm, on a thread that may take its time.
-async fn look<T: Send + 'static>(
+async fn read_view<T: Send + 'static>(
     api: &Api,
     at: impl FnOnce(&dyn ViewSource) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -194,23 +194,23 @@ async fn look<T: Send + 'static>(
 }
 
 async fn status(State(api): State<Api>) -> ApiResult<views::StatusView> {
-    Ok(Json(look(&api, |farm| farm.status()).await?))
+    Ok(Json(read_view(&api, |farm| farm.status()).await?))
 }
 
 async fn services(State(api): State<Api>) -> ApiResult<Vec<views::ServiceView>> {
-    Ok(Json(look(&api, |farm| farm.services()).await?))
+    Ok(Json(read_view(&api, |farm| farm.services()).await?))
 }
 
 async fn servers(State(api): State<Api>) -> ApiResult<Vec<views::ServerView>> {
-    Ok(Json(look(&api, |farm| farm.servers()).await?))
+    Ok(Json(read_view(&api, |farm| farm.servers()).await?))
 }
 
 async fn names(State(api): State<Api>) -> ApiResult<Vec<views::NameView>> {
-    Ok(Json(look(&api, |farm| farm.names()).await?))
+    Ok(Json(read_view(&api, |farm| farm.names()).await?))
 }
 
 async fn hosts(State(api): State<Api>) -> ApiResult<Vec<views::HostView>> {
-    Ok(Json(look(&api, |farm| farm.hosts()).await?))
+    Ok(Json(read_view(&api, |farm| farm.hosts()).await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -234,7 +234,7 @@ async fn sessions(
         client_port: client.and_then(|client| client.port),
         limit: (limit < usize::MAX).then_some(limit),
     };
-    let found = look(&api, move |farm| farm.sessions(&filter)).await?;
+    let found = read_view(&api, move |farm| farm.sessions(&filter)).await?;
     found.map(Json).map_err(|why| ApiError(StatusCode::NOT_FOUND, why))
 }
 
@@ -288,7 +288,7 @@ async fn explain(
 ) -> ApiResult<views::Explanation> {
     let Query(query) = query?;
     let subject = query.subject()?;
-    Ok(Json(look(&api, move |farm| farm.explain(&subject)).await?))
+    Ok(Json(read_view(&api, move |farm| farm.explain(&subject)).await?))
 }
 
 fn endpoint(what: &str, text: &str) -> Result<SocketAddr, ApiError> {
@@ -329,8 +329,9 @@ async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, 
     let accept: Vec<_> =
         headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let format = Format::accepted(&accept.join(","));
-    let text =
-        look(&api, move |farm| metrics::text(Scrape { farm: farm.farm(), process: Process::read() }, format));
+    let text = read_view(&api, move |farm| {
+        metrics::text(Scrape { farm: farm.farm(), process: Process::read() }, format)
+    });
     let fields = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
     Ok((fields, text.await?).into_response())
 }

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_shown_the_first_sessions_and_told_so() {
+    fn terminal_shows_first_sessions_with_a_note() {
         let session = |number: usize| SessionView {
             service: "web".into(),
             address: "192.0.2.100:80".into(),

@@ -108,7 +108,7 @@ pub(super) fn servers(servers: &[ServerView], width: usize) -> String {
             figures("PROBE", |(server, _)| server.probe_seconds.map_or_else(|| "-".to_owned(), seconds)),
         ),
     ];
-    table(&shared, "There are no servers.", columns, |(server, _)| note(server), width)
+    table(&shared, "There are no servers.", columns, |(server, _)| server_note(server), width)
 }
 
 /// A weight, and what of it is in force.
@@ -124,7 +124,7 @@ fn is_spared(server: &ServerView) -> bool {
     server.effective_weight > 0.0 && server.effective_weight < f64::from(server.weight)
 }
 
-fn note(server: &ServerView) -> String {
+fn server_note(server: &ServerView) -> String {
     let cause = server.cause.as_ref().filter(|_| is_spared(server));
     let error = server.report.as_ref().and_then(|report| report.error.as_ref());
     let notes = [server.reason.as_ref(), server.probe_error.as_ref(), cause, error];

@@ -138,7 +138,7 @@ pub(super) fn roles<'a>(
             (named || !own.is_empty()).then(|| ServedService::new(service, own))
         })
         .collect();
-    if !roles.is_empty() || is_asked(config, identity, network) {
+    if !roles.is_empty() || is_name_or_group_member(config, identity, network) {
         return Ok(roles);
     }
     Err(match &identity.host {
@@ -153,7 +153,7 @@ pub(super) fn roles<'a>(
 
 /// Whether clients come to this host without anything that an agent would have to do for it, by a name or a redirect: then
 /// it tells its load.
-fn is_asked(config: &Config, identity: &AgentIdentity, network: &Network) -> bool {
+fn is_name_or_group_member(config: &Config, identity: &AgentIdentity, network: &Network) -> bool {
     config.agent.member.group.is_some()
         || config.members().any(|member| match &identity.host {
             Some(host) => member.name == *host,

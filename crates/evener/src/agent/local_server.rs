@@ -137,7 +137,7 @@ impl LocalServer {
     }
 
     /// The same from time to time: interfaces come and go, and so may what was placed on them.
-    pub(crate) async fn look(&mut self, config: &Config, network: &Network) {
+    pub(crate) async fn refresh(&mut self, config: &Config, network: &Network) {
         let trouble = self.fulfil(config, network).await.err().map(|error| error.to_string());
         self.trouble.log_once(trouble);
     }

@@ -258,7 +258,7 @@ impl Agent {
                 _ = renewal.tick() => self.host_state.renew_cookies(),
                 Some(()) = self.network_changes.recv() => look = look.min(Instant::now() + SETTLE),
                 () = sleep_until(look) => {
-                    self.look().await;
+                    self.refresh().await;
                     look = Instant::now() + LOOK;
                 }
             }
@@ -305,7 +305,7 @@ impl Agent {
     }
 
     /// Holds the host against its desired state: interfaces come and go, and so may what was placed on them.
-    async fn look(&mut self) {
+    async fn refresh(&mut self) {
         let trouble = self.try_look().await.err();
         self.trouble.log_once(trouble);
         self.report();

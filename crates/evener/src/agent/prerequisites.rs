@@ -105,8 +105,8 @@ fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
         return None;
     }
     let tables = ["raw", "raw6"].map(|table| fs::read_to_string(format!("/proc/thread-self/net/{table}")));
-    let heard = tables.iter().flatten().any(|table| hears(table, PROTOCOL));
-    (!heard).then(|| {
+    let is_open = tables.iter().flatten().any(|table| has_raw_socket(table, PROTOCOL));
+    (!is_open).then(|| {
         let message = "The agent can't hear directors (LCCP, IP protocol 253), so connections that the data plane can't \
                        decide don't come here: it needs CAP_NET_RAW; see its log."
             .to_owned();
@@ -115,7 +115,7 @@ fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
 }
 
 /// Whether a table of raw sockets (/proc/net/raw) has one for this protocol, which stands where ports do elsewhere.
-fn hears(table: &str, protocol: u8) -> bool {
+fn has_raw_socket(table: &str, protocol: u8) -> bool {
     let bound = |line: &str| {
         let (_, port) = line.split_whitespace().nth(1)?.split_once(':')?;
         u16::from_str_radix(port, 16).ok()
@@ -187,12 +187,12 @@ fn multipath(role: &ServedService<'_>) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::hears;
+    use super::has_raw_socket;
 
     #[test]
     fn raw_sockets_are_known_by_their_protocol() {
         let table = "  sl  local_address rem_address   st\n  1: 00000000:0001 00000000:0000 07 0\n 253: 0B0200C0:00FD 00000000:0000 07\n";
-        assert!(hears(table, 253) && hears(table, 1));
-        assert!(!hears(table, 254) && !hears("head\nrubbish\n", 253));
+        assert!(has_raw_socket(table, 253) && has_raw_socket(table, 1));
+        assert!(!has_raw_socket(table, 254) && !has_raw_socket("head\nrubbish\n", 253));
     }
 }

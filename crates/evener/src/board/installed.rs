@@ -17,7 +17,7 @@ pub(crate) struct Installed {
 
 impl Installed {
     /// Takes note of what was missing, and says what of that is news.
-    pub(crate) fn note(&mut self, found: Vec<MissingPart>) -> Vec<DaemonEvent> {
+    pub(crate) fn record_missing(&mut self, found: Vec<MissingPart>) -> Vec<DaemonEvent> {
         let before = std::mem::take(&mut self.missing);
         let mut news = Vec::new();
         for MissingPart { part, restored } in found {
@@ -48,11 +48,17 @@ mod tests {
             vec![MissingPart { part: Part::Guard, restored: Err(error) }]
         };
         let mut installed = Installed::default();
-        assert!(matches!(&installed.note(missing())[..], [DaemonEvent::Missing { part: Part::Guard, .. }]));
-        assert!(installed.note(missing()).is_empty());
+        assert!(matches!(
+            &installed.record_missing(missing())[..],
+            [DaemonEvent::Missing { part: Part::Guard, .. }]
+        ));
+        assert!(installed.record_missing(missing()).is_empty());
         assert_eq!(installed.missing.len(), 1);
         let there_again = vec![MissingPart { part: Part::Guard, restored: Ok(()) }];
-        assert!(matches!(&installed.note(there_again)[..], [DaemonEvent::Restored { part: Part::Guard }]));
+        assert!(matches!(
+            &installed.record_missing(there_again)[..],
+            [DaemonEvent::Restored { part: Part::Guard }]
+        ));
         assert!(installed.missing.is_empty());
     }
 }

@@ -362,14 +362,15 @@ fn read(
     let SourceText { name, text, .. } = origin;
     let sink = ProblemSink::default();
     let (document, errors) = DeTable::parse_recoverable(text);
-    syntax::note(text, &errors, &sink).map_err(|problem| Problems::new(name, text, vec![problem]))?;
+    syntax::collect_errors(text, &errors, &sink)
+        .map_err(|problem| Problems::new(name, text, vec![problem]))?;
     let mut unwritten = DefaultedPolicies::default();
     let (config, references, files) =
         Section::root(document.get_ref(), &sink, |root| config(root, origin, &mut unwritten));
     check(&config, &references, &sink);
     drop(document);
-    let mut found = vec![(name, text, sink.take())];
-    found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.take())));
+    let mut found = vec![(name, text, sink.drain())];
+    found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.drain())));
     match found.iter().all(|(_, _, problems)| problems.is_empty()) {
         true => Ok(Checked { config, notes: unwritten.notes(), file: name.to_owned() }),
         false => Err(Problems::of(name, found)),

@@ -61,7 +61,7 @@ impl ProblemSink {
     }
 
     /// All that were noted since the last time.
-    pub(super) fn take(&self) -> Vec<Problem> {
+    pub(super) fn drain(&self) -> Vec<Problem> {
         self.0.take()
     }
 }

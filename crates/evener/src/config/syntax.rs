@@ -13,7 +13,7 @@ const LINES: usize = 3;
 ///
 /// # Errors
 /// The only problem there is, where at least half of the lines can't be read.
-pub(super) fn note(text: &str, errors: &[Error], sink: &ProblemSink) -> Result<(), Problem> {
+pub(super) fn collect_errors(text: &str, errors: &[Error], sink: &ProblemSink) -> Result<(), Problem> {
     let span = |error: &Error| error.span().unwrap_or(text.len()..text.len());
     let mut unreadable = BTreeSet::new();
     let mut quoted = BTreeSet::new();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn words_without_quotes_are_told_so() {
+    fn unquoted_words_get_a_quoting_hint() {
         let file = "[[service]]\nname = web\naddress = 192.0.2.100:80 # there\ndiscover = \"arp\"\n\
                     [service.health]\ninterval = 2s\n";
         let expected = [

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_names_are_told_by_the_first_of_them() {
+    fn many_defaulted_names_are_listed_by_their_first() {
         let mut unwritten = DefaultedPolicies::default();
         unwritten.service("web", "power-of-two");
         (0..10).for_each(|number| unwritten.name(&format!("n{number}"), "random"));

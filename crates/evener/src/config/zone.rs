@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_that_is_wrong_is_told() {
+    fn every_wrong_zone_line_is_reported() {
         assert_eq!(parse(&example(), TEXT.into()).unwrap().len(), 8);
         let wrong = TEXT.replace("192.0.2.53", "192.0.2.530").replace("2001:db8::1", "2001:db8:::1");
         assert_eq!(lines(&wrong), [6, 8]);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_do_not_fit_together_are_told_with_their_lines() {
+    fn conflicting_records_are_reported_with_lines() {
         let path = std::env::temp_dir().join(format!("evener-zone-{}", std::process::id()));
         let faults = |more: &str| {
             fs::write(&path, format!("{TEXT}{more}")).unwrap();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_ends_anywhere_is_read_or_told() {
+    fn truncated_zone_text_parses_or_is_reported() {
         for last in ["x TXT \"a\"", "x A 192.0.2.2", "x A 192.0.2.2 ", "x TXT \"a\" ; c", "x TXT a\r"] {
             assert_eq!(parse(&example(), format!("{TEXT}{last}").into()).unwrap().len(), 9, "{last}");
         }

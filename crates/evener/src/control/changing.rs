@@ -113,7 +113,7 @@ impl EngineState {
 
 impl Executor {
     /// Tells the director what became of a change, and does what it orders then. Gives the order's number, and what was refused.
-    pub(super) fn take(&mut self, done: ChangeResult) -> (u64, Result<(), ExecuteError>) {
+    pub(super) fn finish_change(&mut self, done: ChangeResult) -> (u64, Result<(), ExecuteError>) {
         let ChangeResult { applied, result } = done;
         let number = applied.number;
         let before = Arc::clone(self.director.snapshot());
@@ -130,7 +130,7 @@ impl Executor {
         self.follow_orders();
         if is_new {
             // Only now: whose the servers were that are gone had to be known until here.
-            self.totals.note(&plan, false);
+            self.totals.note_plan(&plan, false);
         }
         self.show();
         (number, result)
@@ -155,7 +155,7 @@ impl Executor {
         let mut result = Ok(());
         while self.changing.away.is_some() {
             let done = self.changing.done().await;
-            result = result.and(self.take(done).1);
+            result = result.and(self.finish_change(done).1);
         }
         result
     }

@@ -215,7 +215,7 @@ impl Executor {
         }
         // Before the first plan nobody is known, and what an earlier daemon noted says whose the servers were that are gone.
         if !retired.is_empty() {
-            self.totals.note(self.director.plan(), true);
+            self.totals.note_plan(self.director.plan(), true);
         }
         for &slot in retired {
             match self.changing.engine().map_or(Ok(()), |engine| engine.reset_server(slot)) {
@@ -253,7 +253,7 @@ impl Executor {
             ResizeStep::Rest => FIT_LATER,
             ResizeStep::Watch => FIT_SOON,
             ResizeStep::Walk => FIT_ON,
-            ResizeStep::Settle => match self.plane.settle() {
+            ResizeStep::Settle => match self.plane.synchronize() {
                 Ok(()) => {
                     self.fitting.settled();
                     Duration::ZERO

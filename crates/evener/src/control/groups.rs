@@ -153,14 +153,14 @@ impl GroupControl {
     }
 
     /// A member says something.
-    pub(super) fn answer(&mut self, director: &mut Director, now: Moment, ask: MemberMessage) {
-        let MemberMessage { group, from, verb, authorization, certificate, body, answer } = ask;
-        let asker = MessageSender::Stranger {
+    pub(super) fn answer(&mut self, director: &mut Director, now: Moment, message: MemberMessage) {
+        let MemberMessage { group, from, verb, authorization, certificate, body, answer } = message;
+        let sender = MessageSender::Stranger {
             from: from.ip(),
             authorization: authorization.as_deref(),
             certificate: certificate.as_ref(),
         };
-        let reply = self.at_desk(director, now, &group, |mut desk| desk.answer(asker, &verb, &body));
+        let reply = self.at_desk(director, now, &group, |mut desk| desk.answer(sender, &verb, &body));
         let reply = reply.unwrap_or_else(|| Reply {
             status: 503,
             kind: "text/plain",
@@ -179,10 +179,10 @@ impl GroupControl {
         director: &mut Director,
         now: Moment,
         group: &str,
-        asker: &GroupSender,
+        sender: &GroupSender,
         message: GroupMessage,
     ) -> GroupReply {
-        let asker = match asker {
+        let message_sender = match sender {
             GroupSender::Stranger { from, authorization } => MessageSender::Stranger {
                 from: *from,
                 authorization: authorization.as_deref(),
@@ -190,7 +190,7 @@ impl GroupControl {
             },
             GroupSender::Operator => MessageSender::Operator,
         };
-        let reply = self.at_desk(director, now, group, |mut desk| desk.answer_read(asker, message));
+        let reply = self.at_desk(director, now, group, |mut desk| desk.answer_read(message_sender, message));
         match reply {
             Some(Reply { status, kind, body }) => {
                 GroupReply { status, body, is_json: kind == "application/json" }

@@ -112,7 +112,7 @@ impl Executor {
             ControlQuery::Keep { ends } => {
                 if let Some(vip) = self.vip_of(&ends) {
                     let punt = vip.handoff.map_or(NO_SERVER, |handoff| handoff.punt);
-                    self.settle(&ends, &vip, punt);
+                    self.finish_session(&ends, &vip, punt);
                 }
             }
             ControlQuery::Return { ends, server } => {
@@ -142,7 +142,7 @@ impl Executor {
         let own = self.address_of(server)?;
         let handoff = vip.handoff?;
         let proxy_port = self.service_of(&vip).and_then(|service| service.proxy_protocol_port);
-        if !self.note(ends, &vip, handoff.held) {
+        if !self.note_session(ends, &vip, handoff.held) {
             return None;
         }
         self.keep_back(ends, &vip);
@@ -168,7 +168,7 @@ impl Executor {
         let (server, _) = self.chosen(ends, &vip, content, self.active_session(ends, &vip))?;
         let own = self.address_of(server)?;
         if matches!(vip.pick, Pick::Least | Pick::Two) {
-            self.note(ends, &vip, server);
+            self.note_session(ends, &vip, server);
         }
         Some(SocketAddr::new(own, ends.service.port()))
     }
@@ -250,7 +250,7 @@ impl Executor {
         let slot = self
             .slot_of(&vip, server)
             .filter(|slot| self.director.plan().tables.servers.contains_key(slot))?;
-        self.settle(ends, &vip, slot).then_some(())
+        self.finish_session(ends, &vip, slot).then_some(())
     }
 
     /// Notes that a connection is over: its session lasts for the last packets.
@@ -268,7 +268,9 @@ impl Executor {
     /// Has the connection's packets go to a server from now on, and these first.
     fn give(&mut self, ends: &FourTuple, server: u16, packets: &[Vec<u8>]) -> bool {
         let Some(vip) = self.vip_of(ends) else { return false };
-        if !self.director.plan().tables.servers.contains_key(&server) || !self.note(ends, &vip, server) {
+        if !self.director.plan().tables.servers.contains_key(&server)
+            || !self.note_session(ends, &vip, server)
+        {
             return false;
         }
         self.plane.count_choice(server);
@@ -280,14 +282,14 @@ impl Executor {
     }
 
     /// Notes whose a connection is, and sends it what was kept back meanwhile.
-    pub(super) fn settle(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
-        let noted = self.note(ends, vip, server);
+    pub(super) fn finish_session(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
+        let noted = self.note_session(ends, vip, server);
         self.release(ends);
         noted
     }
 
     /// Notes whose a connection is. One that the client has ended meanwhile is not opened again by that.
-    pub(super) fn note(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
+    pub(super) fn note_session(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
         let key = session_key(ends, vip);
         let (memory, now) = (self.plane.memory(), self.plane.now());
         let hash = key.hash(memory.seed);

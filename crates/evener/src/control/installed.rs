@@ -22,7 +22,7 @@ impl Executor {
         found.extend(self.settings.forward(&forwarded(&self.director, engine)));
         let parts = engine.installed();
         let mut installed = Installed::clone(&self.showing.installed);
-        for event in installed.note(found) {
+        for event in installed.record_missing(found) {
             self.bus.publish(event);
         }
         installed.parts = parts;

@@ -278,7 +278,7 @@ impl Daemon {
     /// Holds this host, as a server, against what it is to be: settings, programs and pins change without a word from the kernel.
     async fn restore_server(&mut self) {
         if let Some(local_server) = &mut self.local_server {
-            local_server.look(&self.executor.config, self.executor.director.network()).await;
+            local_server.refresh(&self.executor.config, self.executor.director.network()).await;
         }
     }
 
@@ -310,7 +310,7 @@ impl Daemon {
 
     /// Goes on with what became of a change, and answers whoever waits for it.
     async fn settled(&mut self, done: ChangeResult) {
-        let (number, result) = self.executor.take(done);
+        let (number, result) = self.executor.finish_change(done);
         let reloading = self.reloading.take_if(|reloading| reloading.number == number);
         self.finish_drains(number, &result, reloading.is_some());
         match (reloading, result) {
@@ -336,7 +336,7 @@ impl Daemon {
             let until = Instant::now() + HANDOVER;
             while let Ok(done) = timeout_at(until, self.executor.changing.done()).await {
                 // Nobody waits for this answer any more.
-                let _ = self.executor.take(done);
+                let _ = self.executor.finish_change(done);
             }
         }
         self.executor.changing.come_back().await;

@@ -53,7 +53,7 @@ impl Executor {
         }
         if !held.is_whole {
             // It comes again, as what its sender has said.
-            self.settle(&ends, &vip, server);
+            self.finish_session(&ends, &vip, server);
             return None;
         }
         match self.address_of(server) {
@@ -63,7 +63,7 @@ impl Executor {
             }
             // What this host carries stays here.
             None if self.director.plan().tables.pools.get(&server) == Some(&u64::MAX) => {
-                self.note(&ends, &vip, server);
+                self.note_session(&ends, &vip, server);
                 self.let_pass(held);
                 self.release(&ends);
                 None
@@ -104,7 +104,7 @@ impl Executor {
         let found = memory.sessions.find(key, key.hash(memory.seed), self.plane.now());
         let blackhole = vip.handoff.map(|handoff| handoff.held);
         if found.map(|found| found.value.server()) == blackhole {
-            self.note(ends, &vip, server);
+            self.note_session(ends, &vip, server);
         }
     }
 

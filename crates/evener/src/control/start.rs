@@ -151,7 +151,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         "{} can't be made (run as root, or set EVENER_RUN_DIR to a folder of your own)",
         directory.display()
     )))?;
-    let mut lock = Lock::take(&directory.join("lock"))?;
+    let mut lock = Lock::acquire(&directory.join("lock"))?;
     if config.takes_packets() {
         lock.claim(Role::Director)?;
     }

@@ -32,13 +32,13 @@ impl ServiceTotals {
             return totals;
         }
         for line in fs::read_to_string(path).unwrap_or_default().lines() {
-            totals.take(line);
+            totals.read_line(line);
         }
         totals
     }
 
     /// Lines are `gone PACKETS BYTES CONNECTIONS SERVICE` and `server IDENTITY SERVICE`.
-    fn take(&mut self, line: &str) -> Option<()> {
+    fn read_line(&mut self, line: &str) -> Option<()> {
         let (kind, rest) = line.split_once(' ')?;
         match kind {
             "gone" => {
@@ -70,7 +70,7 @@ impl ServiceTotals {
     }
 
     /// Notes whose the servers of a plan are, and the sums, if any of that has changed.
-    pub(super) fn note(&mut self, plan: &Plan, has_gone: bool) {
+    pub(super) fn note_plan(&mut self, plan: &Plan, has_gone: bool) {
         let identified =
             |ServerName { service, server }: &ServerName| (identity(service, server), service.clone());
         let services: BTreeMap<u64, String> = plan.servers.values().map(identified).collect();

@@ -6,7 +6,7 @@ use crate::views::Finding;
 
 const CHECK: &str = "admin";
 
-pub(super) fn look(admin: &AdminConfig) -> Option<Finding> {
+pub(super) fn check_admin(admin: &AdminConfig) -> Option<Finding> {
     let listen = admin.listen?;
     Some(match (&admin.token_file, listen.ip().is_loopback()) {
         (Some(file), _) => match token::check(file) {

@@ -11,7 +11,7 @@ use crate::views::Finding;
 const CHECK: &str = "daemon";
 
 /// Asks the daemon, if there is one; its status.
-pub(super) async fn look(client: &Client, findings: &mut Vec<Finding>) -> Option<views::StatusView> {
+pub(super) async fn check_daemon(client: &Client, findings: &mut Vec<Finding>) -> Option<views::StatusView> {
     let status: views::StatusView = match client.get("/v1/status").await {
         Ok(status) => status,
         Err(error) => {

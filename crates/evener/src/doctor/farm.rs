@@ -40,7 +40,7 @@ pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
 }
 
 /// Judges the network for this farm. `attached` names the interfaces that a daemon takes packets from, if one runs.
-pub(super) async fn look(
+pub(super) async fn check_farm(
     config: &Config,
     network: &Network,
     links: &Links,
@@ -54,7 +54,7 @@ pub(super) async fn look(
         });
     let interfaces: Vec<u32> = picked.keys().copied().collect();
     if !interfaces.is_empty() {
-        links.look(interfaces.iter().copied(), findings);
+        links.check_links(interfaces.iter().copied(), findings);
     }
     let nat = config.services.iter().any(|service| service.method.translates());
     findings.push(forwarding(config.engine.kind, nat));
@@ -62,20 +62,20 @@ pub(super) async fn look(
         findings.extend(addresses(service, network));
         findings.extend(routes::loops(service, network));
         findings.extend(match service.is_routed() {
-            true => routes::look(config, service, network, links),
+            true => routes::check_routes(config, service, network, links),
             false => servers(service, network, links),
         });
     }
     let would_be = || picked.keys().map(|ifindex| interface_name(*ifindex)).collect();
     let attached = attached.unwrap_or_else(would_be);
     let (owners, arrivals) = tokio::join!(
-        owners::look(config, network, &picked),
-        ingress::look(&config.services, links, &attached)
+        owners::check_owners(config, network, &picked),
+        ingress::check_ingress(&config.services, links, &attached)
     );
     findings.extend(owners);
     findings.extend(arrivals);
-    findings.extend(hosts::look(config, network));
-    findings.extend(admin::look(&config.admin));
+    findings.extend(hosts::check_hosts(config, network));
+    findings.extend(admin::check_admin(&config.admin));
     let local = config.services.iter().any(|service| has_local_server(service, network));
     let strict = links.strict_reverse_path(interfaces);
     findings.extend(reverse_path(&strict, local, nat));

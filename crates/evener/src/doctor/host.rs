@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_told_apart() {
+    fn kernel_versions_are_compared() {
         assert_eq!(version("6.1.0-13-amd64"), Some((6, 1)));
         assert_eq!(version("6.18-rc1"), Some((6, 18)));
         assert_eq!(version("linux"), None);

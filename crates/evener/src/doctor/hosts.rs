@@ -10,7 +10,7 @@ use crate::views::Finding;
 const CHECK: &str = "hosts";
 
 /// Whether the file names this host, and whether others can know it by the secret.
-pub(super) fn look(config: &Config, network: &Network) -> Vec<Finding> {
+pub(super) fn check_hosts(config: &Config, network: &Network) -> Vec<Finding> {
     let known = match Identity::find(&config.description(), network) {
         Ok(None) => None,
         Ok(Some(identity)) => {

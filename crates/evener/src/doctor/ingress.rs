@@ -29,7 +29,11 @@ struct UncoveredAddress<'a> {
 }
 
 /// Listens on all interfaces but those of these names, which packets are taken from.
-pub(super) async fn look(services: &[Service], links: &Links, taken: &BTreeSet<String>) -> Vec<Finding> {
+pub(super) async fn check_ingress(
+    services: &[Service],
+    links: &Links,
+    taken: &BTreeSet<String>,
+) -> Vec<Finding> {
     let besides = links.besides(taken);
     let places = services.iter().flat_map(|service| {
         let protocol = match service.protocol {

@@ -87,7 +87,7 @@ impl Links {
     }
 
     /// Judges these interfaces.
-    pub(super) fn look(&self, which: impl IntoIterator<Item = u32>, findings: &mut Vec<Finding>) {
+    pub(super) fn check_links(&self, which: impl IntoIterator<Item = u32>, findings: &mut Vec<Finding>) {
         let before = findings.len();
         let found = which.into_iter().filter_map(|ifindex| self.links.get(&ifindex));
         findings.extend(found.map(judge));

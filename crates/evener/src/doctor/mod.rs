@@ -34,7 +34,7 @@ pub fn run(DoctorArgs { config, view }: &DoctorArgs) -> Exit {
             return Exit::Environment;
         }
     };
-    let findings = runtime.block_on(look(view.admin.socket.as_deref(), config.as_deref()));
+    let findings = runtime.block_on(check_all(view.admin.socket.as_deref(), config.as_deref()));
     let text = match view.json {
         true => serde_json::to_string_pretty(&findings).map(|text| text + "\n").map_err(Into::into),
         false => Ok(render(&findings, terminal::width())),
@@ -51,12 +51,12 @@ pub fn run(DoctorArgs { config, view }: &DoctorArgs) -> Exit {
 
 /// Everything there is to say. `socket` is the daemon's admin socket, where it is not the usual one; `config` the
 /// file to look at, where that is not what runs here.
-async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
+async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     let mut findings = host::findings();
     findings.extend(installs::findings());
     let socket = socket.map_or_else(paths::admin_socket, |path| Ok(path.to_owned()));
     let daemon = match socket {
-        Ok(socket) => daemon::look(&Client::new(socket), &mut findings).await,
+        Ok(socket) => daemon::check_daemon(&Client::new(socket), &mut findings).await,
         Err(error) => {
             findings.push(Finding::fail(
                 "namespace",
@@ -88,13 +88,13 @@ async fn look(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     if config.as_ref().is_some_and(|config| !config.takes_packets()) {
         host::without_engine(&mut findings);
     }
-    findings.extend(config.as_ref().and_then(|config| names::look(&config.dns)));
+    findings.extend(config.as_ref().and_then(|config| names::check_names(&config.dns)));
     let serves = config.as_ref().map(|config| agent::doctor::findings(config, &network)).unwrap_or_default();
     match config {
         Some(config) if directs || serves.is_empty() => {
-            farm::look(&config, &network, &links, attached, &mut findings).await;
+            farm::check_farm(&config, &network, &links, attached, &mut findings).await;
         }
-        _ => links.look(links.ethernet(), &mut findings),
+        _ => links.check_links(links.ethernet(), &mut findings),
     }
     findings.extend(serves);
     findings

@@ -5,7 +5,7 @@ use crate::runtime::receive_buffer::{WANTED, receive_buffer};
 use crate::views::Finding;
 
 /// Looks at the room that sockets of a process like this one get, if the file has names.
-pub(super) fn look(dns: &DnsConfig) -> Option<Finding> {
+pub(super) fn check_names(dns: &DnsConfig) -> Option<Finding> {
     let buffer = receive_buffer().ok().filter(|_| !dns.listen.is_empty())?;
     Some(finding(buffer))
 }

@@ -17,7 +17,7 @@ use crate::views::Finding;
 const WAIT: Duration = Duration::from_millis(300);
 
 /// Asks on these interfaces, as the daemon does before it answers itself (RFC 5227, section 2.1; RFC 4862, section 5.4).
-pub(super) async fn look(
+pub(super) async fn check_owners(
     config: &Config,
     network: &Network,
     interfaces: &BTreeMap<u32, Mac>,

@@ -12,7 +12,12 @@ use crate::io::network::Network;
 use crate::views::Finding;
 
 /// Judges the ways to a service's servers, and what can be told of the ways back.
-pub(super) fn look(config: &Config, service: &Service, network: &Network, links: &Links) -> Vec<Finding> {
+pub(super) fn check_routes(
+    config: &Config,
+    service: &Service,
+    network: &Network,
+    links: &Links,
+) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         service.servers.iter().filter_map(|server| way(service, server, network, links)).collect();
     if service.method.sees_replies() && !service.source_nat {

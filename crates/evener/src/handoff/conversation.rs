@@ -97,7 +97,7 @@ async fn run(mut transfer: Transfer, mut carrier: HandoffTask<'_>, mut slot: Opt
         let done = match (order, &mut slot) {
             (TransferOrder::TakePlace(quota), _) => {
                 slot = None;
-                let taken = timeout(left, carrier.reader.limit_of(quota).take(client)).await;
+                let taken = timeout(left, carrier.reader.limit_of(quota).acquire(client)).await;
                 gave_way = true;
                 taken.map(|taken| {
                     slot = Some(taken);
@@ -111,7 +111,7 @@ async fn run(mut transfer: Transfer, mut carrier: HandoffTask<'_>, mut slot: Opt
             (_, None) => timeout(left, carrier.carry_out(order)).await,
         };
         if let Some(notice) = transfer.handle(now_ms(), done.unwrap_or(TransferInput::Timer)) {
-            carrier.note(notice);
+            carrier.count_event(notice);
         }
     }
     if let Some((server, slot)) = carrier.server.take().zip(slot) {
@@ -144,7 +144,7 @@ impl<'r> HandoffTask<'r> {
 
     async fn carry_out(&mut self, order: TransferOrder) -> TransferInput {
         match order {
-            TransferOrder::Look => self.look().await,
+            TransferOrder::Look => self.check_rehandoff().await,
             TransferOrder::Pass => {
                 self.part(|ends, moving| ControlQuery::Pass { ends, held: moving.held }).await
             }
@@ -172,19 +172,19 @@ impl<'r> HandoffTask<'r> {
     }
 
     /// Counts and tells what came of it.
-    fn note(&self, notice: TransferEvent) {
+    fn count_event(&self, notice: TransferEvent) {
         let speaker = &self.reader.speaker;
         speaker.count(notice);
         match (notice, speaker.dispatcher_elsewhere()) {
             (TransferEvent::Alone { silent: true }, Some(node)) => {
                 speaker.dispatcher_answers(node, false, true)
             }
-            (TransferEvent::Settled { outcome, word }, _) => self.settle(outcome, word),
+            (TransferEvent::Settled { outcome, word }, _) => self.record_outcome(outcome, word),
             _ => {}
         }
     }
 
-    fn settle(&self, outcome: TransferOutcome, word: Option<FinalResponse>) {
+    fn record_outcome(&self, outcome: TransferOutcome, word: Option<FinalResponse>) {
         let client = self.ends.client;
         tracing::debug!(%client, ?outcome, what = self.wanted.as_ref().map(NormalizedRequest::text), "settled");
         let mechanism = match outcome {
@@ -237,7 +237,7 @@ impl<'r> HandoffTask<'r> {
     }
 
     /// Here complex routes are looked up, too.
-    async fn look(&self) -> TransferInput {
+    async fn check_rehandoff(&self) -> TransferInput {
         let Some(moving) = &self.moving else { return TransferInput::Leaves };
         let HeadClass::Wanted(wanted) = classify(&moving.payload) else { return TransferInput::Leaves };
         match self.reader.control.stays(self.ends, &wanted, moving.held.server).await {
@@ -438,7 +438,7 @@ impl<'r> HandoffTask<'r> {
             }
         };
         if slot.unless_needed(carrying).await.is_none() {
-            self.settle(TransferOutcome::Crowded, None);
+            self.record_outcome(TransferOutcome::Crowded, None);
             reset(&client);
             reset(&server);
         }

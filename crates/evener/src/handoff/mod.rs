@@ -237,7 +237,7 @@ async fn listen(listener: TcpListener, reader: ConversationContext) {
         // The port is the service's own, not the listener's, as the connection was made for that.
         let Ok(service) = stream.local_addr() else { continue };
         let ends = FourTuple { client: canonical(client), service: canonical(service) };
-        let slot = reader.limit.take(ends.client.ip()).await;
+        let slot = reader.limit.acquire(ends.client.ip()).await;
         let reader = reader.clone();
         tokio::spawn(async move { conversation::accepted(stream, ends, slot, &reader).await });
     }

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_are_named() {
+    fn proxy_header_names_both_ends() {
         let ends = |client: &str, service: &str| FourTuple {
             client: client.parse().unwrap(),
             service: service.parse().unwrap(),

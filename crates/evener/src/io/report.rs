@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn agents_are_heard() {
+    async fn agent_reports_are_parsed() {
         let percent = report_of(ReportKind::AgentCheck, b"up 40%\n").await.unwrap().percent;
         assert_eq!(percent, Some(40));
         assert_eq!(

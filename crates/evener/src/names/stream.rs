@@ -31,7 +31,7 @@ thread_local! {
 pub(super) async fn serve(listener: TcpListener, answering: Arc<QueryContext>, limit: ConnectionLimit) {
     let next = || async {
         let (stream, client) = listener.accept().await?;
-        Ok((stream, client, limit.take(client_network(client.ip())).await))
+        Ok((stream, client, limit.acquire(client_network(client.ip())).await))
     };
     accept(next, |(stream, client, slot)| talk(stream, client, slot, Arc::clone(&answering))).await;
 }

@@ -94,7 +94,7 @@ impl AccessLogQueue {
     }
 
     /// Puts a line into the queue; where there is no room, it is lost.
-    pub(super) fn put(&self, decision: AccessLogEntry) {
+    pub(super) fn enqueue(&self, decision: AccessLogEntry) {
         if self.queue.try_send(decision).is_err() {
             self.counts.lost.fetch_add(1, Relaxed);
         }
@@ -195,7 +195,7 @@ mod tests {
         for name in ["/a", "/b\n\"x\": 1"] {
             let writing =
                 AccessLogQueue::start(AccessLogFile::open(&target).unwrap(), Arc::clone(&counts)).unwrap();
-            writing.put(decision(name));
+            writing.enqueue(decision(name));
             writing.finish();
         }
         let text = fs::read_to_string(&path).unwrap();
@@ -246,7 +246,7 @@ mod tests {
         let log = AccessLogFile { target: LogTarget::Stdout, sink: Box::new(Disk { full, written: to }) };
         let writing = AccessLogQueue::start(log, Arc::clone(&counts)).unwrap();
         // One line is with the disk, which says nothing; no more than fit wait, and the rest is lost at once.
-        (0..QUEUE * 2).for_each(|_| writing.put(decision("/")));
+        (0..QUEUE * 2).for_each(|_| writing.enqueue(decision("/")));
         let lost = counts.lost.load(Relaxed);
         assert!(lost >= QUEUE as u64 / 2 && counts.written.load(Relaxed) == 0, "{lost}");
         // The disk is full, then it isn't: what it began is not continued.

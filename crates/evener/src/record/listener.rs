@@ -51,7 +51,7 @@ fn listen(mut events: Box<dyn EventSource>, recorder: &Recorder, over: &AtomicBo
             Ok(batch) => {
                 fails = false;
                 let epoch = boot_time();
-                batch.iter().for_each(|event| note(recorder, event, epoch));
+                batch.iter().for_each(|event| record_event(recorder, event, epoch));
             }
             Err(error) => {
                 if !fails {
@@ -70,11 +70,11 @@ fn listen(mut events: Box<dyn EventSource>, recorder: &Recorder, over: &AtomicBo
     // What was told until it was over.
     if let Ok(batch) = events.read(Duration::ZERO) {
         let epoch = boot_time();
-        batch.iter().for_each(|event| note(recorder, event, epoch));
+        batch.iter().for_each(|event| record_event(recorder, event, epoch));
     }
 }
 
-fn note(recorder: &Recorder, event: &TraceEvent, epoch: SystemTime) {
+fn record_event(recorder: &Recorder, event: &TraceEvent, epoch: SystemTime) {
     let at = |ns| epoch + Duration::from_nanos(ns);
     match event {
         TraceEvent::Connection(event) => recorder.connection(event, at(event.at_ns)),

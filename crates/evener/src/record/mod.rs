@@ -213,7 +213,7 @@ impl Recorder {
     pub(crate) fn redirected(&self, redirected: &RedirectRecord<'_>) {
         let line = || redirected.line();
         if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
-            writing.put(line());
+            writing.enqueue(line());
         }
         self.traces.publish(&[redirected.client], || Traced::Decision(line()));
     }
@@ -225,7 +225,7 @@ impl Recorder {
         }
         let line = || self.line(decided);
         if let Some(writing) = &*self.writing.read().unwrap_or_else(PoisonError::into_inner) {
-            writing.put(line());
+            writing.enqueue(line());
         }
         self.traces.publish(&[decided.ends.client], || Traced::Decision(line()));
     }

@@ -73,13 +73,13 @@ fn kernel_decision_makes_access_log_line() {
     {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":null,"route":null,"server":null,"mechanism":"unserved","decide_us":1.25}
     "#);
     // Whoever reads for the data plane tells of this one.
-    let asked = ConnectionEvent { also_counted: Some(Reason::Punted), ..connection(b"GE") };
-    recorder.connection(&asked, at());
+    let punted = ConnectionEvent { also_counted: Some(Reason::Punted), ..connection(b"GE") };
+    recorder.connection(&punted, at());
     let other = ConnectionEvent { client: "198.51.100.7:1".parse().unwrap(), ..connection(b"GE") };
     recorder.connection(&other, at());
     assert_eq!(lines(&mut trace), [] as [String; 0]);
-    let took: Vec<_> = recorder.latencies_shown().map(|(name, took)| (name, took.count)).collect();
-    assert_eq!(took, [("kernel".to_owned(), 3), ("unserved".to_owned(), 1)]);
+    let latency: Vec<_> = recorder.latencies_shown().map(|(name, latency)| (name, latency.count)).collect();
+    assert_eq!(latency, [("kernel".to_owned(), 3), ("unserved".to_owned(), 1)]);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn punted_request_makes_access_log_line() {
     let (recorder, mut trace) = recorder();
     let ends = FourTuple { client: CLIENT.parse().unwrap(), service: SERVICE.parse().unwrap() };
     let head = b"POST /\xff\x1b HTTP/1.1\r\n".as_slice();
-    let (took, mechanism) = (Duration::from_millis(10), Mechanism::Refused);
+    let (latency, mechanism) = (Duration::from_millis(10), Mechanism::Refused);
     let decided = HandoffRecord {
         ends,
         mechanism,
@@ -96,7 +96,7 @@ fn punted_request_makes_access_log_line() {
         server: None,
         status: Some(400),
         at: at(),
-        latency: took,
+        latency,
     };
     recorder.decided(&decided);
     recorder.decided(&HandoffRecord {

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn each_hears_of_its_client_only() {
+    fn trace_subscriber_gets_its_client_only() {
         let traces = Traces::default();
         let mut any = traces.follow(client("198.51.100.7")).unwrap();
         let mut port = traces.follow(client("198.51.100.7:40000")).unwrap();

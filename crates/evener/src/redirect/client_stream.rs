@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_takes_little_is_waited_for() {
+    async fn slow_reading_client_is_waited_for() {
         // Three times as many looks as there are until a client that takes nothing is closed.
         let slow = Slow(Cell::new(3 * LOOKS as usize));
         let mut stream = ClientStream::new(Vec::new(), slow, Duration::from_millis(100));

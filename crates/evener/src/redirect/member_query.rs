@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_asked_as_the_document_says() {
+    fn load_query_matches_document() {
         let text = message(&Url::parse("http://m1.example:9184/load").unwrap());
         let wanted = "LOAD-QUERY /load HTTP/1.1\r\nHost: m1.example:9184\r\nUser-Agent: evener\r\n\
                       Content-Length: 0\r\nConnection: close\r\n\r\n";

@@ -160,7 +160,7 @@ impl GroupContext<'_> {
         let judged = Verb::of(verb).ok_or(DenialReason::Verb).and_then(|verb| {
             // Bodies of strangers are not even read.
             let speaks = self.judge(sender, verb)?;
-            self.take(sender.address(), &speaks, GroupMessage::read(verb, body)?)
+            self.apply_message(sender.address(), &speaks, GroupMessage::read(verb, body)?)
         });
         judged.map_err(|denied| denial(&denied))
     }
@@ -181,7 +181,7 @@ impl GroupContext<'_> {
             GroupMessage::Inform(_) => Verb::Inform,
             GroupMessage::LoadQuery => Verb::LoadQuery,
         };
-        let taken = self.judge(sender, verb).and_then(|speaks| self.take(None, &speaks, message));
+        let taken = self.judge(sender, verb).and_then(|speaks| self.apply_message(None, &speaks, message));
         taken.map_err(|denied| denial(&denied))
     }
 
@@ -217,7 +217,7 @@ impl GroupContext<'_> {
         speaks.ok_or(DenialReason::Unknown)
     }
 
-    fn take(
+    fn apply_message(
         &mut self,
         from: Option<IpAddr>,
         speaks: &TokenScope,
@@ -236,7 +236,7 @@ impl GroupContext<'_> {
                 if let Some(url) = urls.iter().find(|url| !speaks.is_for(url)) {
                     return Err(DenialReason::NotFor(url.clone()));
                 }
-                self.members.leave(self.now, &urls)?;
+                self.members.remove_members(self.now, &urls)?;
                 Ok(text(200, format!("left: {}", urls.len())))
             }
             GroupMessage::Inform(report) => {

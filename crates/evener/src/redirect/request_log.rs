@@ -33,12 +33,12 @@ impl RequestLog {
         }
         let server = answered.member.and_then(|id| rules.names.get(&id)).map(String::as_str);
         let (head, status, outcome) = (answered.head, answered.status, answered.outcome);
-        self.note(front, server, client, began, head, status, outcome);
+        self.log_request(front, server, client, began, head, status, outcome);
     }
 
     /// The same of one that was answered by somebody who waits.
     #[allow(clippy::too_many_arguments, reason = "a line of the log has so many parts")]
-    pub(super) fn note(
+    pub(super) fn log_request(
         &self,
         front: &Frontend,
         server: Option<&str>,

@@ -190,7 +190,7 @@ impl Responder {
             if !self.follow_orders() {
                 return;
             }
-            self.look();
+            self.evict_late();
         }
     }
 
@@ -284,7 +284,7 @@ impl Responder {
             is_busy: false,
             is_registered: false,
         });
-        self.shares.hold(source, ticket, key);
+        self.shares.insert(source, ticket, key);
         // Mostly the request is there already.
         self.serve(key, false);
     }
@@ -296,7 +296,7 @@ impl Responder {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             if std::mem::take(&mut connection.is_busy) && spared < SPARED {
                 connection.ticket = self.shares.ticket();
-                self.shares.hold(source, connection.ticket, key);
+                self.shares.insert(source, connection.ticket, key);
                 continue;
             }
             connection.front.count_evicted();
@@ -363,7 +363,7 @@ impl Responder {
     }
 
     /// Looks for clients that took too long.
-    fn look(&mut self) {
+    fn evict_late(&mut self) {
         if self.now.duration_since(self.looked) < LOOK {
             return;
         }

@@ -96,7 +96,7 @@ impl SlowPathServer {
         let limit = ConnectionLimit::new(PLACES);
         tokio::spawn(async move {
             while let Some(given) = come.recv().await {
-                let mut slot = limit.take(given.client.ip()).await;
+                let mut slot = limit.acquire(given.client.ip()).await;
                 let desk = desk.clone();
                 tokio::spawn(async move {
                     let front = Arc::clone(&given.front);
@@ -155,7 +155,7 @@ async fn serve(
             if let Some((refusal, head)) = stream.refused() {
                 front.count(RequestOutcome::Refused(refusal));
                 let (status, outcome) = (refusal.status(), RequestOutcome::Refused(refusal));
-                desk.request_log.note(front, None, client, Instant::now(), head, status, outcome);
+                desk.request_log.log_request(front, None, client, Instant::now(), head, status, outcome);
             }
             // Whoever has gone needs no end.
             let _ = tokio::time::timeout(SEND, stream.end()).await;
@@ -180,7 +180,7 @@ async fn answer(
     };
     front.count(outcome);
     let (server, status) = (member.as_deref(), response.status().as_u16());
-    desk.request_log.note(front, server, client, began, &summary.head, status, outcome);
+    desk.request_log.log_request(front, server, client, began, &summary.head, status, outcome);
     response
 }
 

@@ -118,7 +118,7 @@ fn connections_end_where_the_next_request_could_not_be_found() {
 }
 
 #[test]
-fn http_1_0_is_told_that_a_connection_is_kept() {
+fn http_1_0_answer_has_keep_alive() {
     let text = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
     let (answer, next) = answers(&rules(&["http://m1"]), &[text.as_bytes()], false);
     assert!(answer.contains("\r\nConnection: keep-alive\r\n") && next == ConnectionAction::Read, "{answer}");
@@ -173,8 +173,8 @@ fn many_answers_are_sent_before_more_are_made() {
 fn responders(places: usize) -> (Responders, Arc<Frontend>, SocketAddr) {
     let front = Arc::new(Frontend::new("shop", rules(&["http://m1"])));
     let taker: Delegate = Arc::new(|_| false);
-    let telling = RequestLog::new(Arc::new(Recorder::default()));
-    let mut responders = Responders::start(1, places, &taker, &telling).unwrap();
+    let request_log = RequestLog::new(Arc::new(Recorder::default()));
+    let mut responders = Responders::start(1, places, &taker, &request_log).unwrap();
     // A port that was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let wanted = [(address, "shop")];
@@ -189,7 +189,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn ask(stream: &mut TcpStream) -> String {
+fn read_answer(stream: &mut TcpStream) -> String {
     stream.write_all(GET.as_bytes()).unwrap();
     let mut text = String::new();
     while !text.ends_with("</a>.\n") {
@@ -205,9 +205,9 @@ fn ask(stream: &mut TcpStream) -> String {
 fn a_responder_answers_and_falls_silent() {
     let (mut responders, front, address) = responders(16);
     let mut client = connect(address);
-    assert_eq!(locations(&ask(&mut client)), ["http://m1/a"]);
+    assert_eq!(locations(&read_answer(&mut client)), ["http://m1/a"]);
     front.publish(rules(&["http://m2"]));
-    assert_eq!(locations(&ask(&mut client)), ["http://m2/a"]);
+    assert_eq!(locations(&read_answer(&mut client)), ["http://m2/a"]);
     assert!(front.counted().any(|counted| counted == ("redirected", 2)));
     let opened = responders.open(&[]).unwrap();
     front.end();
@@ -224,24 +224,24 @@ fn a_responder_answers_and_falls_silent() {
 fn client_with_most_connections_evicts_its_own() {
     let (_responders, front, address) = responders(8);
     let mut busy = connect(address);
-    ask(&mut busy);
+    read_answer(&mut busy);
     // One after the other, so that the order in which they come is known.
     let mut idle: Vec<TcpStream> = (0..7).map(|_| connect(address)).collect();
     let mut late = connect(address);
-    ask(&mut late);
-    ask(&mut busy);
+    read_answer(&mut late);
+    read_answer(&mut busy);
     let mut rest = Vec::new();
     assert_eq!(
         idle[0].read_to_end(&mut rest).unwrap_or_default(),
         0,
         "the oldest that never asked is let go"
     );
-    ask(&mut idle[6]);
+    read_answer(&mut idle[6]);
     assert!(front.counted().any(|counted| counted == ("evicted", 1)));
 }
 
 #[test]
-fn an_address_that_is_taken_is_told() {
+fn address_in_use_is_reported() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let (responders, ..) = responders(1);
     let address = taken.local_addr().unwrap();

@@ -52,7 +52,7 @@ impl ConnectionLimit {
 
     /// A place for a client: a free one, or somebody else's, who is told to go. There are never more than there is room for, so
     /// this waits until he is gone.
-    pub(crate) async fn take(&self, client: IpAddr) -> ConnectionSlot {
+    pub(crate) async fn acquire(&self, client: IpAddr) -> ConnectionSlot {
         let places = || Arc::clone(&self.0.places);
         let place = match places().try_acquire_owned() {
             Ok(place) => Some(place),
@@ -82,7 +82,7 @@ impl WaitGuard<'_> {
         let mut table = shared.table();
         table.waiting += 1;
         table.owed += 1;
-        table.settle();
+        table.evict_owed();
         drop(table);
         WaitGuard(shared)
     }
@@ -115,7 +115,7 @@ impl ConnectionSlot {
         let mut table = self.shared.table();
         if table.slots.give_back(self.source, self.ticket).is_none() && self.needed.is_some() {
             table.owed = (table.owed + 1).min(table.waiting);
-            table.settle();
+            table.evict_owed();
         }
         drop(table);
         self.needed = None;
@@ -127,7 +127,7 @@ impl ConnectionSlot {
         // Whoever is to go already goes.
         if let Some(gone) = table.slots.give_back(self.source, self.ticket) {
             self.ticket = table.slots.ticket();
-            table.slots.hold(self.source, self.ticket, gone);
+            table.slots.insert(self.source, self.ticket, gone);
         }
     }
 
@@ -136,8 +136,8 @@ impl ConnectionSlot {
         let (gone, needed) = oneshot::channel();
         self.needed = Some(needed);
         let mut table = self.shared.table();
-        table.slots.hold(self.source, self.ticket, gone);
-        table.settle();
+        table.slots.insert(self.source, self.ticket, gone);
+        table.evict_owed();
     }
 }
 
@@ -149,7 +149,7 @@ impl Drop for ConnectionSlot {
 
 impl SlotTable {
     /// Asks as many to go as are owed, or as there are.
-    fn settle(&mut self) {
+    fn evict_owed(&mut self) {
         while self.owed > 0 {
             let Some((_, gone)) = self.slots.take_away() else { return };
             // Who doesn't listen is going already.
@@ -187,17 +187,17 @@ mod tests {
         let limit = ConnectionLimit::new(5);
         let mut greedy = Vec::new();
         for _ in 0..3 {
-            greedy.push(sit(limit.take(client("203.0.113.7")).await));
+            greedy.push(sit(limit.acquire(client("203.0.113.7")).await));
         }
-        let first = sit(limit.take(client("203.0.113.8")).await);
-        let second = sit(limit.take(client("203.0.113.9")).await);
+        let first = sit(limit.acquire(client("203.0.113.8")).await);
+        let second = sit(limit.acquire(client("203.0.113.9")).await);
         // whoever comes: others, or the same again
-        let mut late = vec![limit.take(client("203.0.113.8")).await];
+        let mut late = vec![limit.acquire(client("203.0.113.8")).await];
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, false, false]);
-        late.push(limit.take(client("203.0.113.10")).await);
+        late.push(limit.acquire(client("203.0.113.10")).await);
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, true, false]);
         // .8 holds two by now, and its older one goes
-        late.push(limit.take(client("203.0.113.7")).await);
+        late.push(limit.acquire(client("203.0.113.7")).await);
         assert!(first.is_finished() && !second.is_finished() && !greedy[2].is_finished());
         assert!(!late.iter_mut().any(is_needed));
         assert_eq!(limit.0.places.available_permits(), 0);
@@ -208,11 +208,11 @@ mod tests {
         let limit = ConnectionLimit::new(3);
         let mut sitting = Vec::new();
         for last in [3, 1, 2] {
-            sitting.push(sit(limit.take(IpAddr::from([203, 0, 113, last])).await));
+            sitting.push(sit(limit.acquire(IpAddr::from([203, 0, 113, last])).await));
         }
         let mut late = Vec::new();
         for turn in 0..3 {
-            late.push(sit(limit.take(IpAddr::from([203, 0, 113, 10 + turn])).await));
+            late.push(sit(limit.acquire(IpAddr::from([203, 0, 113, 10 + turn])).await));
             let gone: Vec<bool> = sitting.iter().map(JoinHandle::is_finished).collect();
             assert_eq!(gone, [0, 1, 2].map(|at| at <= turn), "in the order in which they came");
         }
@@ -223,13 +223,13 @@ mod tests {
         let limit = ConnectionLimit::new(3);
         let mut held = Vec::new();
         for _ in 0..3 {
-            held.push(limit.take(client("203.0.113.7")).await);
+            held.push(limit.acquire(client("203.0.113.7")).await);
         }
         held[0].renew();
         held[1].renew();
         let late = tokio::spawn({
             let limit = limit.clone();
-            async move { limit.take(client("203.0.113.8")).await }
+            async move { limit.acquire(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
         assert_eq!(held.iter_mut().map(is_needed).collect::<Vec<_>>(), [false, false, true]);
@@ -242,9 +242,9 @@ mod tests {
     async fn a_network_of_ipv6_is_one_source() {
         let limit = ConnectionLimit::new(3);
         let same = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2"].map(client);
-        let other = sit(limit.take(client("2001:db8:0:2::1")).await);
-        let (first, second) = (sit(limit.take(same[0]).await), sit(limit.take(same[1]).await));
-        let _late = limit.take(client("::ffff:203.0.113.7")).await;
+        let other = sit(limit.acquire(client("2001:db8:0:2::1")).await);
+        let (first, second) = (sit(limit.acquire(same[0]).await), sit(limit.acquire(same[1]).await));
+        let _late = limit.acquire(client("::ffff:203.0.113.7")).await;
         assert!(first.is_finished() && !second.is_finished() && !other.is_finished());
     }
 
@@ -252,18 +252,18 @@ mod tests {
     async fn kept_slot_is_not_evicted_until_offered_again() {
         let limit = ConnectionLimit::new(2);
         let address = client("203.0.113.7");
-        let (mut kept, mut offered) = (limit.take(address).await, limit.take(address).await);
+        let (mut kept, mut offered) = (limit.acquire(address).await, limit.acquire(address).await);
         kept.keep();
         let late = tokio::spawn({
             let limit = limit.clone();
-            async move { limit.take(client("203.0.113.8")).await }
+            async move { limit.acquire(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
         assert!(offered.unless_needed(pending::<()>()).await.is_none());
         // he is slow to go, and all others are busy
         let later = tokio::spawn({
             let limit = limit.clone();
-            async move { limit.take(client("203.0.113.9")).await }
+            async move { limit.acquire(client("203.0.113.9")).await }
         });
         tokio::task::yield_now().await;
         kept.offer();
@@ -280,10 +280,10 @@ mod tests {
     async fn slot_that_ignores_eviction_makes_next_one_evicted() {
         let limit = ConnectionLimit::new(2);
         let (mut first, mut second) =
-            (limit.take(client("203.0.113.7")).await, limit.take(client("203.0.113.8")).await);
+            (limit.acquire(client("203.0.113.7")).await, limit.acquire(client("203.0.113.8")).await);
         let late = tokio::spawn({
             let limit = limit.clone();
-            async move { limit.take(client("203.0.113.9")).await }
+            async move { limit.acquire(client("203.0.113.9")).await }
         });
         tokio::task::yield_now().await;
         first.keep();
@@ -295,11 +295,11 @@ mod tests {
     #[tokio::test]
     async fn cancelled_wait_evicts_no_slot() {
         let limit = ConnectionLimit::new(1);
-        let mut kept = limit.take(client("203.0.113.7")).await;
+        let mut kept = limit.acquire(client("203.0.113.7")).await;
         kept.keep();
         let late = tokio::spawn({
             let limit = limit.clone();
-            async move { limit.take(client("203.0.113.8")).await }
+            async move { limit.acquire(client("203.0.113.8")).await }
         });
         tokio::task::yield_now().await;
         late.abort();

@@ -74,7 +74,7 @@ impl Lock {
     ///
     /// # Errors
     /// [`LockError::Held`] when a daemon runs.
-    pub(crate) fn take(path: &Path) -> Result<Lock, LockError> {
+    pub(crate) fn acquire(path: &Path) -> Result<Lock, LockError> {
         patiently(|| Lock::try_take(path))
     }
 
@@ -109,7 +109,7 @@ impl Lock {
     /// # Errors
     /// [`LockError::Claimed`] when another one has it, [`LockError::Unclaimed`] without CAP_NET_RAW.
     pub(crate) fn claim(&mut self, role: Role) -> Result<(), LockError> {
-        self.claim = Some(patiently(|| match Claim::take(role) {
+        self.claim = Some(patiently(|| match Claim::acquire(role) {
             Ok(Some(claim)) => Ok(claim),
             Ok(None) => Err(LockError::Claimed { pid: claimant(role) }),
             Err(error) => Err(LockError::Unclaimed(error)),
@@ -172,8 +172,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("evener-lock-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("lock");
-        let first = Lock::take(&path).unwrap();
-        let error = Lock::take(&path).unwrap_err();
+        let first = Lock::acquire(&path).unwrap();
+        let error = Lock::acquire(&path).unwrap_err();
         assert!(error.to_string().contains(&format!("pid {}", std::process::id())), "{error}");
         assert!(Lock::is_held(&path));
         drop(first);

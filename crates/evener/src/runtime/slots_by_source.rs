@@ -38,7 +38,7 @@ impl<T> SlotsBySource<T> {
     }
 
     /// Notes a place of a source, as old as its ticket.
-    pub(crate) fn hold(&mut self, source: ClientSource, ticket: u64, holder: T) {
+    pub(crate) fn insert(&mut self, source: ClientSource, ticket: u64, holder: T) {
         self.change(source, |held| held.insert(ticket, holder));
     }
 
@@ -102,7 +102,7 @@ mod tests {
         let mut shares = SlotsBySource::default();
         for (address, holder) in [("192.0.2.1", 0), ("192.0.2.2", 1), ("192.0.2.2", 2), ("192.0.2.3", 3)] {
             let ticket = shares.ticket();
-            shares.hold(client(address), ticket, holder);
+            shares.insert(client(address), ticket, holder);
         }
         let order: Vec<_> = std::iter::from_fn(|| shares.take_away()).map(|(_, holder)| holder).collect();
         assert_eq!(order, [1, 0, 2, 3]);

@@ -139,7 +139,7 @@ impl PublishedState {
             return None;
         }
         because.push("there is no session: a new one would be chosen by the policy".to_owned());
-        let (slot, why) = self.foretell(vip, Some(flow.client), RequestContent::Unread)?;
+        let (slot, why) = self.peek(vip, Some(flow.client), RequestContent::Unread)?;
         because.push(why);
         Some(slot)
     }
@@ -174,7 +174,7 @@ impl PublishedState {
     }
 
     /// Whom the policy would choose, and in words why; nothing if that depends on what isn't known.
-    fn foretell(
+    fn peek(
         &self,
         vip: &Vip,
         client: Option<SocketAddr>,
@@ -183,7 +183,7 @@ impl PublishedState {
         let plan = &self.snapshot.plan;
         let policy = plan.services.get(&vip.service).map_or("?", |service| service.policy);
         let request = ConnectionRequest { client, content, named: None };
-        match plan.foretell(&self.readings.memory(), vip, &request) {
+        match plan.peek(&self.readings.memory(), vip, &request) {
             Ok(ChosenServer { server, name, why, .. }) => {
                 let name = &name.server;
                 let why = match why {

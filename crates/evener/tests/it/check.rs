@@ -24,8 +24,8 @@ fn check_reports_problem_and_fix() {
 fn every_file_has_an_expectation() {
     for entry in fs::read_dir("tests/check").unwrap() {
         let path = entry.unwrap().path();
-        let said = path.with_extension("trycmd");
-        assert!(said.exists(), "{} has no expectation: add {}", path.display(), said.display());
+        let expected = path.with_extension("trycmd");
+        assert!(expected.exists(), "{} has no expectation: add {}", path.display(), expected.display());
     }
 }
 
@@ -165,14 +165,14 @@ fn an_agent_listens_at_one_address_or_at_all() {
 
 #[test]
 fn hints_name_every_method() {
-    let said = |method: &str| {
+    let message = |method: &str| {
         let file =
             format!("[[service]]\naddress = '192.0.2.100:80'\ndiscover = 'arp'\nmethod = '{method}'\n");
         config::parse(&file, "file").unwrap_err().to_string()
     };
-    assert!(said("redirectt").contains("did you mean `redirect`?"), "{}", said("redirectt"));
+    assert!(message("redirectt").contains("did you mean `redirect`?"), "{}", message("redirectt"));
     let all = format!("possible here: {}", METHOD_NAMES.join(", "));
-    assert!(said("teleport").contains(&all), "{}", said("teleport"));
+    assert!(message("teleport").contains(&all), "{}", message("teleport"));
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn every_method_is_read() {
 }
 
 #[test]
-fn later_requests_stay_unless_the_file_says_otherwise() {
+fn later_requests_stay_by_default() {
     let later = |line: &str| {
         let text = format!(
             "farm = {{ secret_file = '/s', directors = ['192.0.2.2'] }}\n[[service]]\naddress = '192.0.2.100:80'\nmethod = 'handoff'\n{line}\n\
@@ -385,10 +385,11 @@ fn there_is_a_limit_to_routes() {
         (0..count).map(|i| format!("[[service.route]]\npath = '/{i}'\nservers = 's0'\n")).collect::<String>()
     };
     assert_eq!(routed(1, 1, |_| routes(10_000)).unwrap().services[0].routes.len(), 10_000);
-    let said = routed(1, 1, |_| routes(10_001)).unwrap_err().to_string();
-    assert!(said.contains("10001 routes") && said.ends_with("1 error"), "{said}");
-    let said = routed(4, 1, |number| routes(if number == 3 { 1 } else { 10_000 })).unwrap_err().to_string();
-    assert!(said.contains("30001 routes together") && said.ends_with("1 error"), "{said}");
+    let message = routed(1, 1, |_| routes(10_001)).unwrap_err().to_string();
+    assert!(message.contains("10001 routes") && message.ends_with("1 error"), "{message}");
+    let message =
+        routed(4, 1, |number| routes(if number == 3 { 1 } else { 10_000 })).unwrap_err().to_string();
+    assert!(message.contains("30001 routes together") && message.ends_with("1 error"), "{message}");
 }
 
 #[test]
@@ -406,7 +407,7 @@ fn there_is_a_limit_to_sets_of_servers() {
         (0..2 * count).map(route).collect::<String>()
     };
     assert!(routed(2, 62, |_| routes(31)).is_ok(), "2 services with 31 sets each");
-    let said = routed(2, 64, |number| routes(31 + number)).unwrap_err().to_string();
-    assert!(said.contains("2 services and 63 sets of servers that routes name, 65 together"), "{said}");
-    assert!(said.ends_with("1 error"), "{said}");
+    let message = routed(2, 64, |number| routes(31 + number)).unwrap_err().to_string();
+    assert!(message.contains("2 services and 63 sets of servers that routes name, 65 together"), "{message}");
+    assert!(message.ends_with("1 error"), "{message}");
 }

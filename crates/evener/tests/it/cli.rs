@@ -73,7 +73,7 @@ fn the_manual_has_every_key_every_reason_and_every_variable() {
 }
 
 /// What a command that fails says on a standard error that the journal reads, or another one.
-fn said_to(journal: impl Fn(&fs::Metadata) -> String, name: &str) -> String {
+fn output_to(journal: impl Fn(&fs::Metadata) -> String, name: &str) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let file = fs::File::create(&path).unwrap();
     let stream = journal(&file.metadata().unwrap());
@@ -89,11 +89,11 @@ fn said_to(journal: impl Fn(&fs::Metadata) -> String, name: &str) -> String {
 
 #[test]
 fn journal_output_has_priorities_and_terminal_none() {
-    let said = said_to(|file| format!("{}:{}", file.dev(), file.ino()), "journal");
-    assert!(said.lines().count() > 1 && said.lines().all(|line| line.starts_with("<3>")), "{said}");
+    let output = output_to(|file| format!("{}:{}", file.dev(), file.ino()), "journal");
+    assert!(output.lines().count() > 1 && output.lines().all(|line| line.starts_with("<3>")), "{output}");
     for other in ["", "1:2", "x:y"] {
-        let said = said_to(|_| other.to_owned(), "no-journal");
-        assert!(said.starts_with("evener: ") && !said.contains("<3>"), "{other}: {said}");
+        let output = output_to(|_| other.to_owned(), "no-journal");
+        assert!(output.starts_with("evener: ") && !output.contains("<3>"), "{other}: {output}");
     }
 }
 

@@ -72,16 +72,19 @@ fn install_reports_missing_program() {
         command.env("PROGRAM", program).env("DESTDIR", &folder);
         command
     };
-    let said = refusal(&mut install(Path::new("target/none/evener")));
-    assert!(said.contains("run `make build` first"), "{said}");
+    let output = refusal(&mut install(Path::new("target/none/evener")));
+    assert!(output.contains("run `make build` first"), "{output}");
     // A program whose loader isn't there: the shell calls that "not found".
     let strange = std::env::temp_dir().join(format!("evener-strange-{}", std::process::id()));
     fs::write(&strange, "#!/lib/no-such-loader\n").unwrap();
     fs::set_permissions(&strange, fs::Permissions::from_mode(0o755)).unwrap();
-    let said = refusal(&mut install(&strange));
-    assert!(said.contains("doesn't run here: it needs") || said.contains("this system has musl"), "{said}");
-    let said = refusal(install(Path::new(env!("CARGO_BIN_EXE_evener"))).arg("--undo"));
-    assert!(said.contains("nothing was installed below"), "{said}");
+    let output = refusal(&mut install(&strange));
+    assert!(
+        output.contains("doesn't run here: it needs") || output.contains("this system has musl"),
+        "{output}"
+    );
+    let output = refusal(install(Path::new(env!("CARGO_BIN_EXE_evener"))).arg("--undo"));
+    assert!(output.contains("nothing was installed below"), "{output}");
     assert!(!folder.exists(), "nothing is half installed");
     fs::remove_file(strange).unwrap();
 }
@@ -97,7 +100,7 @@ fn install_names_directory_without_permission() {
     fs::create_dir_all(folder.join("scripts")).unwrap();
     let script = folder.join("scripts/install");
     fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install"), &script).unwrap();
-    let said = refusal(Command::new(&script).env("PREFIX", "/usr/local").uid(65_534).gid(65_534));
-    assert!(said.contains("/usr/local can't be written: run this as root"), "{said}");
+    let output = refusal(Command::new(&script).env("PREFIX", "/usr/local").uid(65_534).gid(65_534));
+    assert!(output.contains("/usr/local can't be written: run this as root"), "{output}");
     fs::remove_dir_all(folder).unwrap();
 }

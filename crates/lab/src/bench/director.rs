@@ -124,8 +124,8 @@ fn row(services: usize, servers: usize) -> Result<Row> {
         daemon.rest()?;
         let farm = farm(services, servers, 2 - round as u16 % 2);
         daemon.tell(reload(farm))?;
-        let Some(took) = daemon.applied_after.take() else { bail!("A reload changed nothing") };
-        reloads.push(took);
+        let Some(elapsed) = daemon.applied_after.take() else { bail!("A reload changed nothing") };
+        reloads.push(elapsed);
     }
     if failures.len() < FAILURES / 2 {
         bail!("Of {FAILURES} failures of servers {} changed the tables", failures.len());
@@ -133,9 +133,11 @@ fn row(services: usize, servers: usize) -> Result<Row> {
     Ok(Row { services, servers, failure: percentiles(failures), reload: percentiles(reloads) })
 }
 
-fn percentiles(mut took: Vec<Duration>) -> Percentiles {
-    took.sort_unstable();
-    let at = |part: f64| took[((took.len() as f64 * part) as usize).min(took.len() - 1)].as_secs_f64() * 1e3;
+fn percentiles(mut elapsed: Vec<Duration>) -> Percentiles {
+    elapsed.sort_unstable();
+    let at = |part: f64| {
+        elapsed[((elapsed.len() as f64 * part) as usize).min(elapsed.len() - 1)].as_secs_f64() * 1e3
+    };
     Percentiles { p50: at(0.5), p99: at(0.99) }
 }
 
@@ -169,7 +171,7 @@ fn turns() -> Result<Turns> {
 fn watch(daemon: &mut Daemon) -> Result<()> {
     let (services, servers) = BUSY;
     let until_ms = daemon.now_ms + WATCHED_MS;
-    let (mut change_at, mut reread_at, mut asked) = (daemon.now_ms, daemon.now_ms, 0);
+    let (mut change_at, mut reread_at, mut requested) = (daemon.now_ms, daemon.now_ms, 0);
     while daemon.now_ms < until_ms {
         let next = daemon.director.next_at().min(change_at).min(reread_at);
         daemon.now_ms = daemon.now_ms.max(next);
@@ -187,9 +189,9 @@ fn watch(daemon: &mut Daemon) -> Result<()> {
         }
         while let Some(server) = daemon.probed.pop_front() {
             daemon.tell(Input::Probed { server, result: Ok(1_000) })?;
-            if asked < ROUTES {
-                daemon.choose(asked);
-                asked += 1;
+            if requested < ROUTES {
+                daemon.choose(requested);
+                requested += 1;
             }
         }
     }
@@ -387,7 +389,7 @@ impl Daemon {
     fn choose(&mut self, number: usize) {
         let (began, cpu_began) = (Instant::now(), cpu().unwrap_or_default());
         let path = format!("/part{number}/page");
-        let asked = RequestKey {
+        let requested = RequestKey {
             class: RequestClass::Get,
             host: b"shop.example",
             path: path.as_bytes(),
@@ -396,7 +398,7 @@ impl Daemon {
         let plan = self.director.plan();
         if let Some(vip) = plan.tables.vips.values().find(|vip| vip.handoff.is_some()) {
             let client = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(number as u32)), 1_024));
-            let request = ConnectionRequest { client, content: RequestContent::Key(asked), named: None };
+            let request = ConnectionRequest { client, content: RequestContent::Key(requested), named: None };
             // Whoever it is: how long that takes is what counts.
             let _ = black_box(plan.choose(&self.plane.memory(), vip, &request));
         }

@@ -100,7 +100,7 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 pub struct Environment {
     /// When it was begun, in UTC: `2026-01-31 12:00`.
-    pub begun: String,
+    pub started: String,
     /// The kernel's release.
     pub kernel: String,
     /// Processors that this program may use.
@@ -176,8 +176,8 @@ impl Report {
 
     /// The tables.
     pub fn print(&self) {
-        let Environment { begun, kernel, cores, programs } = &self.environment;
-        println!("Measured on {begun} UTC on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));
+        let Environment { started, kernel, cores, programs } = &self.environment;
+        println!("Measured on {started} UTC on Linux {kernel}, {cores} cores, with {}.", programs.join(", "));
         println!();
         if let Some(outcome) = &self.packet_cost {
             outcome.print();
@@ -212,10 +212,11 @@ impl Environment {
         let kernel = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
         let cores = std::thread::available_parallelism()?.get();
         let evener = crate::evener::program().map(|path| path.to_string_lossy().into_owned());
-        let asked =
+        let requested =
             [("nginx", "-v"), ("haproxy", "-v"), (evener.as_deref().unwrap_or("evener"), "--version")];
-        let programs = asked.into_iter().filter_map(|(program, option)| version(program, option)).collect();
-        Ok(Environment { begun: now()?, kernel, cores, programs })
+        let programs =
+            requested.into_iter().filter_map(|(program, option)| version(program, option)).collect();
+        Ok(Environment { started: now()?, kernel, cores, programs })
     }
 }
 

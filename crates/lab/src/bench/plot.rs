@@ -34,9 +34,9 @@ pub(super) fn write(folder: &Path, figure: &Figure<'_>) -> Result<()> {
 }
 
 fn draw(path: &Path, figure: &Figure<'_>) -> Result<(), String> {
-    let told = |why: &dyn std::fmt::Display| why.to_string();
+    let sentence = |why: &dyn std::fmt::Display| why.to_string();
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
-    root.fill(&WHITE).map_err(|why| told(&why))?;
+    root.fill(&WHITE).map_err(|why| sentence(&why))?;
     let most = |of: fn(&(f64, f64)) -> f64| {
         let values = figure.lines.iter().flat_map(|line| &line.points).map(of);
         1.05 * values.fold(1.0, f64::max)
@@ -47,13 +47,13 @@ fn draw(path: &Path, figure: &Figure<'_>) -> Result<(), String> {
         .x_label_area_size(40)
         .y_label_area_size(60)
         .build_cartesian_2d(0.0..most(|point| point.0), 0.0..most(|point| point.1))
-        .map_err(|why| told(&why))?;
-    chart.configure_mesh().x_desc(figure.x).y_desc(figure.y).draw().map_err(|why| told(&why))?;
+        .map_err(|why| sentence(&why))?;
+    chart.configure_mesh().x_desc(figure.x).y_desc(figure.y).draw().map_err(|why| sentence(&why))?;
     for (number, Line { name, points }) in figure.lines.iter().enumerate() {
         let colour = Palette99::pick(number).to_rgba();
         chart
             .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3))
-            .map_err(|why| told(&why))?
+            .map_err(|why| sentence(&why))?
             .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
     }
@@ -63,6 +63,6 @@ fn draw(path: &Path, figure: &Figure<'_>) -> Result<(), String> {
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK)
         .draw()
-        .map_err(|why| told(&why))?;
-    root.present().map_err(|why| told(&why))
+        .map_err(|why| sentence(&why))?;
+    root.present().map_err(|why| sentence(&why))
 }

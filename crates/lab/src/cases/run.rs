@@ -114,9 +114,9 @@ fn play_in_time(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Re
     let in_time = Duration::from_millis(waits.sum::<u64>() + PATIENCE_MS);
     let mut played = Ok(());
     for _ in 0..TRIES {
-        let begun = Instant::now();
+        let started = Instant::now();
         played = play(case, subject, tally);
-        if played.is_ok() || !subject.has_real_clock() || begun.elapsed() < in_time {
+        if played.is_ok() || !subject.has_real_clock() || started.elapsed() < in_time {
             break;
         }
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_is_told_with_its_place() {
+    fn every_difference_is_reported_with_its_place() {
         let text = failure("out forward 1 eth if1 > web2 ...");
         assert!(text.starts_with("a.case:8: core, case x:\n    in 1 eth router > if1 ip"), "{text}");
         assert!(text.contains("the first byte that differs is number 5\n"), "{text}");

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_tell_their_line() {
+    fn case_errors_have_their_line() {
         for (lines, expected) in [
             ("cake", "a.case:5: `cake` begins no line"),
             ("case x\nin 2 eth router > if1", "a.case:6: there is no interface 2"),

@@ -50,8 +50,8 @@ pub(super) fn tcp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
 /// A number, or `cookie`, or `cookie+N`: by what the last SYN was answered, and N more.
 fn sequence(fields: &Fields<'_>, key: &str, right: u32, scene: &Scene<'_>) -> Result<u32, Wrong> {
     let made = scene.world.cookie.map(|cookie| cookie.number);
-    let said = fields.text(key).and_then(|text| of_cookie(text, made));
-    said.unwrap_or_else(|| fields.number(key, right))
+    let cookie = fields.text(key).and_then(|text| of_cookie(text, made));
+    cookie.unwrap_or_else(|| fields.number(key, right))
 }
 
 /// Of `cookie` or `cookie+N` the number, `cookie` being what was `made` of the last SYN; `None` of anything else.

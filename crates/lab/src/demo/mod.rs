@@ -37,17 +37,17 @@ struct Audience {
 
 /// Shows everything, telling on standard error what happens.
 pub fn run() -> Result<Outcome> {
-    let stage = Stage { begun: Instant::now() };
+    let stage = Stage { started: Instant::now() };
     evener::program()?;
     let mut farm = Farm::builder().servers(SERVERS as u8).directors(2).answering().build()?;
-    stage.tell(
+    stage.print_step(
         "a farm: a client, a router, a switch, directors and three nginx servers that share one address",
     );
     let config = evener::web_service(&farm, 0, "auto");
     config.lines().for_each(|line| eprintln!("          | {line}"));
     let mut evener = Evener::start(farm.director(), &config)?;
     let servers = evener.wait_for_servers(SERVERS, FOUND_WITHIN)?;
-    stage.tell("evener: ready; found by ARP, named by nobody:");
+    stage.print_step("evener: ready; found by ARP, named by nobody:");
     stage.show(&servers);
 
     let mut outcome = Outcome { speeds: compare(&stage, &farm)?, ..Outcome::default() };
@@ -55,25 +55,25 @@ pub fn run() -> Result<Outcome> {
     let director_before = farm.director().traffic()?;
     let mut served_before = traffic_of_servers(&farm)?;
     let audience = Audience::arrive(&farm);
-    stage.tell("clients come: some with a connection for each request, some that keep theirs, some with long downloads");
+    stage.print_step("clients come: some with a connection for each request, some that keep theirs, some with long downloads");
     stage.watch(&audience, ACT);
 
     let added = farm.add_server()?;
     served_before.push(Traffic::default());
     evener.wait_for_servers(SERVERS + 1, FOUND_WITHIN)?;
-    stage.tell(&format!("a fourth server, {}, was plugged in and found", added.name()));
+    stage.print_step(&format!("a fourth server, {}, was plugged in and found", added.name()));
     stage.watch(&audience, ACT);
 
     outcome.taken_while_draining = drain_one(&stage, &evener, &audience)?;
 
     evener.daemon().kill9()?;
-    stage.tell("the daemon was killed (kill -9); who is there to send packets on?");
+    stage.print_step("the daemon was killed (kill -9); who is there to send packets on?");
     let before = audience.requests();
     stage.watch(&audience, ACT);
     outcome.answered_without_daemon = audience.requests() - before;
 
     evener.start_again()?;
-    stage.tell("the daemon is back, and carries on with the sessions it finds");
+    stage.print_step("the daemon is back, and carries on with the sessions it finds");
     stage.watch(&audience, ACT);
 
     audience.leave(&mut outcome)?;
@@ -84,8 +84,8 @@ pub fn run() -> Result<Outcome> {
     outcome.servers = evener.servers()?;
     evener.stop().context("The daemon did not stop when told to")?;
     drop(farm);
-    outcome.seconds = stage.begun.elapsed().as_secs_f64();
-    stage.tell("everything is removed again");
+    outcome.seconds = stage.started.elapsed().as_secs_f64();
+    stage.print_step("everything is removed again");
     Ok(outcome)
 }
 
@@ -119,7 +119,7 @@ fn compare(stage: &Stage, farm: &Farm) -> Result<Vec<Speed>> {
     let speeds = ways.into_iter().zip(figures);
     let speeds = speeds.map(|((way, _), figures)| Speed { way, requests_per_second: median(figures) });
     let speeds: Vec<_> = speeds.collect();
-    stage.tell("how fast, with a new connection for each request of 2 KB: measured");
+    stage.print_step("how fast, with a new connection for each request of 2 KB: measured");
     Ok(speeds)
 }
 
@@ -133,7 +133,7 @@ fn drain_one(stage: &Stage, evener: &Evener, audience: &Audience) -> Result<u64>
         Ok(server.with_context(|| format!("{name} is gone, though it was only drained"))?.connections)
     };
     let before = connections()?;
-    stage.tell(&format!("evener drain {name}: no new connections for it; those it has go on"));
+    stage.print_step(&format!("evener drain {name}: no new connections for it; those it has go on"));
     stage.watch(audience, ACT);
     Ok(connections()? - before)
 }
@@ -177,12 +177,12 @@ impl Audience {
 
 /// Where what happens is told, with the time.
 struct Stage {
-    begun: Instant,
+    started: Instant,
 }
 
 impl Stage {
-    fn tell(&self, what: &str) {
-        eprintln!("{:5.1} s   {what}", self.begun.elapsed().as_secs_f64());
+    fn print_step(&self, what: &str) {
+        eprintln!("{:5.1} s   {what}", self.started.elapsed().as_secs_f64());
     }
 
     fn show(&self, servers: &[Server]) {
@@ -193,9 +193,9 @@ impl Stage {
 
     /// Lets clients go on for a while, and tells how they fared.
     fn watch(&self, audience: &Audience, time: Duration) {
-        let (begun, before) = (Instant::now(), audience.requests());
+        let (started, before) = (Instant::now(), audience.requests());
         thread::sleep(time);
-        let rate = (audience.requests() - before) as f64 / begun.elapsed().as_secs_f64();
+        let rate = (audience.requests() - before) as f64 / started.elapsed().as_secs_f64();
         eprintln!(
             "          {} requests a second, {} broken so far",
             thousands(rate as u64),

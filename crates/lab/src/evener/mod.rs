@@ -54,8 +54,8 @@ pub fn web_service(farm: &Farm, vip: u8, engine: &str) -> String {
 
 /// Keys of a service, whose servers take turns unless these say otherwise: who counts what each got knows what to expect.
 pub fn in_turn(keys: &str) -> String {
-    let is_told = keys.lines().any(|line| line.starts_with("policy = "));
-    format!("{}{keys}", if is_told { "" } else { "policy = \"round-robin\"\n" })
+    let is_logged = keys.lines().any(|line| line.starts_with("policy = "));
+    format!("{}{keys}", if is_logged { "" } else { "policy = \"round-robin\"\n" })
 }
 
 /// The same with more keys of the service, [in turn](in_turn).

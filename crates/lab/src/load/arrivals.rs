@@ -47,7 +47,7 @@ impl Arrivals {
             let mut tally = Tally::default();
             while let Some(due) = times.get(next.fetch_add(1, Ordering::Relaxed)) {
                 thread::sleep(due.saturating_sub(started.elapsed()));
-                let outcome = self.ask();
+                let outcome = self.request();
                 let now = started.elapsed();
                 match outcome {
                     _ if *due < self.warmup => {}
@@ -69,22 +69,22 @@ impl Arrivals {
         total.report(self.duration)
     }
 
-    fn ask(&self) -> Result<Reply, Failure> {
+    fn request(&self) -> Result<Reply, Failure> {
         if !self.follow {
-            return self.ask_for(self.target, "/", 200);
+            return self.request_page(self.target, "/", 200);
         }
-        let sent_on = self.ask_for(self.target, "/", 302)?.location;
+        let sent_on = self.request_page(self.target, "/", 302)?.location;
         let place = sent_on.strip_prefix("http://").and_then(|rest| rest.split_once('/'));
         match place.and_then(|(place, path)| Some((place.parse().ok()?, path))) {
-            Some((member, path)) => self.ask_for(member, &format!("/{path}"), 200),
+            Some((member, path)) => self.request_page(member, &format!("/{path}"), 200),
             None => Err(Failure::Wrong(format!("sent on to {sent_on:?}"))),
         }
     }
 
-    fn ask_for(&self, target: SocketAddr, path: &str, status: u16) -> Result<Reply, Failure> {
+    fn request_page(&self, target: SocketAddr, path: &str, status: u16) -> Result<Reply, Failure> {
         let load = Load { path: path.to_owned(), timeout: self.timeout, status, ..Load::to(target) };
         let stop = AtomicBool::new(false);
-        let reply = Client::new(&load, 0, &stop).ask()?;
+        let reply = Client::new(&load, 0, &stop).send_request()?;
         reply.ok_or_else(|| Failure::Short("it was stopped".to_owned()))
     }
 }

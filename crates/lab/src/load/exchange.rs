@@ -132,7 +132,7 @@ impl<'a> Client<'a> {
     }
 
     /// Sends a request and reads its reply; nothing if it was stopped within a paced download.
-    pub(super) fn ask(&mut self) -> Result<Option<Reply>, Failure> {
+    pub(super) fn send_request(&mut self) -> Result<Option<Reply>, Failure> {
         let fresh = self.open.is_none();
         let mut stream = match self.open.take() {
             Some(stream) => stream,
@@ -219,16 +219,16 @@ impl<'a> Client<'a> {
                 }
                 thread::sleep(Duration::from_secs_f64(bytes.len() as f64 / pace.max(1) as f64));
             }
-            let room = if self.load.pace.is_some() { PACED_LEN } else { BUFFER_LEN };
-            (from, filled) = (0, self.read(stream, 0..room)?);
+            let buffer = if self.load.pace.is_some() { PACED_LEN } else { BUFFER_LEN };
+            (from, filled) = (0, self.read(stream, 0..buffer)?);
             if filled == 0 {
                 return Err(Failure::Short(format!("{server} closed after {at} of {body_len} bytes")));
             }
         }
     }
 
-    fn read(&mut self, stream: &mut TcpStream, room: Range<usize>) -> Result<usize, Failure> {
-        stream.read(self.buffer.get_mut(room).unwrap_or_default()).map_err(|error| failure(&error))
+    fn read(&mut self, stream: &mut TcpStream, buffer: Range<usize>) -> Result<usize, Failure> {
+        stream.read(self.buffer.get_mut(buffer).unwrap_or_default()).map_err(|error| failure(&error))
     }
 }
 
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_told_from_others() {
+    fn expected_page_differs_from_others() {
         let page = Page::of("/2k");
         assert!(page.holds("", 0, &web::PATTERN[..]));
         assert!(page.holds("", 130, &web::PATTERN[2..]));

@@ -131,11 +131,11 @@ impl Load {
         let ended = || self.duration.is_some_and(|duration| started.elapsed() >= duration);
         while left > 0 && !ended() {
             left -= 1;
-            let begun = Instant::now();
-            match client.ask() {
+            let sent_at = Instant::now();
+            match client.send_request() {
                 Ok(None) => break,
                 Ok(Some(reply)) => {
-                    tally.answered(&reply, begun.elapsed());
+                    tally.answered(&reply, sent_at.elapsed());
                     shared.requests.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(failure) => {

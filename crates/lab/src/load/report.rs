@@ -91,7 +91,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    pub(super) fn answered(&mut self, reply: &Reply, took: Duration) {
+    pub(super) fn answered(&mut self, reply: &Reply, elapsed: Duration) {
         let report = &mut self.report;
         report.requests += 1;
         report.connections += u64::from(reply.fresh);
@@ -103,12 +103,12 @@ impl Tally {
         };
         share.requests += 1;
         share.connections += u64::from(reply.fresh);
-        self.waited(took);
+        self.waited(elapsed);
     }
 
     /// Counts how long a request took, whatever became of it.
-    pub(super) fn waited(&mut self, took: Duration) {
-        self.latencies.saturating_record(u64::try_from(took.as_micros()).unwrap_or(LONGEST_US).max(1));
+    pub(super) fn waited(&mut self, elapsed: Duration) {
+        self.latencies.saturating_record(u64::try_from(elapsed.as_micros()).unwrap_or(LONGEST_US).max(1));
     }
 
     pub(super) fn failed(&mut self, failure: &Failure, at: Duration) {
@@ -156,9 +156,10 @@ impl Tally {
         let _ = self.latencies.add(&other.latencies);
     }
 
-    pub(super) fn report(mut self, took: Duration) -> Report {
-        self.report.seconds = took.as_secs_f64();
-        self.report.requests_per_second = self.report.requests as f64 / took.as_secs_f64().max(f64::EPSILON);
+    pub(super) fn report(mut self, elapsed: Duration) -> Report {
+        self.report.seconds = elapsed.as_secs_f64();
+        self.report.requests_per_second =
+            self.report.requests as f64 / elapsed.as_secs_f64().max(f64::EPSILON);
         self.report.mean_us = self.latencies.mean();
         self.report.p50_us = self.latencies.value_at_quantile(0.5);
         self.report.p99_us = self.latencies.value_at_quantile(0.99);

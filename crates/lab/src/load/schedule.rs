@@ -51,7 +51,7 @@ impl Schedule {
                     break;
                 }
                 client.aim(&mix.next_path());
-                let outcome = client.ask();
+                let outcome = client.send_request();
                 let now = started.elapsed();
                 match outcome {
                     Ok(Some(reply)) if (self.warmup..end).contains(&now) => {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_are_due_as_asked() {
+    fn schedule_has_requested_number_of_arrivals() {
         let second = Duration::from_secs(1);
         let times = times(200.0, 50 * second);
         assert!((9_700..10_300).contains(&times.len()), "{}", times.len());

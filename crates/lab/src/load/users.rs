@@ -75,12 +75,12 @@ impl Users {
                     break;
                 }
                 client.aim(&mix.next_path());
-                let begun = started.elapsed();
-                let outcome = client.ask();
+                let sent_at = started.elapsed();
+                let outcome = client.send_request();
                 let now = started.elapsed();
                 match outcome {
                     Ok(Some(reply)) if (self.warmup..end).contains(&now) => {
-                        tally.answered(&reply, now - begun)
+                        tally.answered(&reply, now - sent_at)
                     }
                     Ok(_) => {}
                     Err(failure) => {

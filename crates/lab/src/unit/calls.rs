@@ -27,7 +27,7 @@ const NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWNET,
 ];
 /// personality(2) without changing anything.
-const ASK: u64 = 0xffff_ffff;
+const QUERY: u64 = 0xffff_ffff;
 
 /// The number of an address family.
 pub(super) fn family(name: &str) -> Result<i32> {
@@ -110,7 +110,7 @@ fn calls(restriction: Restriction) -> Result<Vec<Denied>> {
             vec![(libc::SYS_sched_setscheduler, any.collect::<Result<_>>()?)]
         }
         Restriction::Personality => {
-            vec![(libc::SYS_personality, vec![vec![is(0, Ne, 0)?, is(0, Ne, ASK)?]])]
+            vec![(libc::SYS_personality, vec![vec![is(0, Ne, 0)?, is(0, Ne, QUERY)?]])]
         }
         Restriction::WriteExecute => vec![
             (libc::SYS_mmap, vec![vec![has(2, libc::PROT_WRITE | libc::PROT_EXEC)?]]),

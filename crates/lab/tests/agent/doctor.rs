@@ -47,23 +47,26 @@ fn a_tunnel_server_is_looked_at() -> Result<()> {
     let stranger = Tunnel::open(&farm, Kind::Gue, director.address().into(), server.address().into())?;
     stranger.send_as(false, &[0x40, 0, 0, 0])?;
     wait::until("a packet is refused", || Ok(status(&server)?.packets["gue_header"] == 1))?;
-    let said = new(&server, &before)?;
-    assert!(matches!(&*said, [one] if one.starts_with("warn") && one.contains("1 gue_header")), "{said:?}");
+    let output = new(&server, &before)?;
+    assert!(
+        matches!(&*output, [one] if one.starts_with("warn") && one.contains("1 gue_header")),
+        "{output:?}"
+    );
 
     let before = wrong(&server)?;
     server.ip(&["link set eth0 mtu 1400".into()])?;
     server.netns().sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
     farm.stop_web(0)?;
-    let said = new(&server, &before)?;
-    let has = |words: &[&str]| said.iter().any(|finding| words.iter().all(|word| finding.contains(word)));
+    let output = new(&server, &before)?;
+    let has = |words: &[&str]| output.iter().any(|finding| words.iter().all(|word| finding.contains(word)));
     assert!(
         has(&["fail rp_filter", "eth0"])
             || status(&server)?.settings.contains_key("net.ipv4.conf.eth0.rp_filter"),
-        "{said:?}"
+        "{output:?}"
     );
-    assert!(has(&["warn web", "mtu is 1500", "1400"]), "{said:?}");
+    assert!(has(&["warn web", "mtu is 1500", "1400"]), "{output:?}");
     for vip in vips(&farm, 80) {
-        assert!(has(&["fail web", "Nothing listens", &vip]), "{said:?}");
+        assert!(has(&["fail web", "Nothing listens", &vip]), "{output:?}");
     }
     Ok(())
 }
@@ -80,20 +83,20 @@ fn doctor_reports_leftovers_of_killed_agent() -> Result<()> {
     let before = wrong(server)?;
     let [vip, vip6] = Family::BOTH.map(|family| farm.vip_in(family, 0));
     server.ip(&[format!("addr del {vip6}/128 dev lo"), format!("addr del {vip}/32 dev lo")])?;
-    let said = new(server, &before)?;
+    let output = new(server, &before)?;
     assert!(
-        said.iter().any(|one| one.starts_with("fail web") && one.contains(&vip6.to_string())),
-        "{said:?}"
+        output.iter().any(|one| one.starts_with("fail web") && one.contains(&vip6.to_string())),
+        "{output:?}"
     );
     // back, but where it is heard of
     server.ip(&[format!("addr add {vip}/32 dev eth0"), format!("addr add {vip6}/128 dev lo")])?;
-    let said = new(server, &before)?;
-    assert!(said.iter().any(|one| one.contains("eth0") && one.contains("move it to lo")), "{said:?}");
+    let output = new(server, &before)?;
+    assert!(output.iter().any(|one| one.contains("eth0") && one.contains("move it to lo")), "{output:?}");
     server.ip(&[format!("addr del {vip}/32 dev eth0"), format!("addr add {vip}/32 dev lo")])?;
     server.netns().sysctl(&[("ipv4/conf/all/arp_ignore", "0"), ("ipv4/conf/all/arp_announce", "0")])?;
-    let said = new(server, &before)?;
-    assert!(said.iter().any(|one| one.starts_with("fail") && one.contains("arp_ignore=1")), "{said:?}");
-    assert!(said.iter().any(|one| one.starts_with("warn") && one.contains("arp_announce=2")), "{said:?}");
+    let output = new(server, &before)?;
+    assert!(output.iter().any(|one| one.starts_with("fail") && one.contains("arp_ignore=1")), "{output:?}");
+    assert!(output.iter().any(|one| one.starts_with("warn") && one.contains("arp_announce=2")), "{output:?}");
     Ok(())
 }
 
@@ -107,16 +110,16 @@ fn a_nat_server_must_answer_by_a_director() -> Result<()> {
     let directors = format!("[farm]\ndirectors = [\"{}\"]\n", director.address());
     let nat = service("web", &vips(&farm, 80)[..1], "method = \"nat\"", &server.address().to_string());
     let _agent = Agent::start(server, &(directors + &nat), &[])?;
-    let said = wrong(server)?;
-    assert!(said.iter().any(|one| one.starts_with("warn web") && one.contains("source_nat")), "{said:?}");
+    let output = wrong(server)?;
+    assert!(output.iter().any(|one| one.starts_with("warn web") && one.contains("source_nat")), "{output:?}");
     server.ip(&[format!("route replace default via {}", director.address())])?;
-    let said = wrong(server)?;
-    assert!(said.iter().all(|one| !one.contains("source_nat")), "{said:?}");
+    let output = wrong(server)?;
+    assert!(output.iter().all(|one| !one.contains("source_nat")), "{output:?}");
     Ok(())
 }
 
 #[test]
-fn an_agent_that_cannot_hear_is_told_of() -> Result<()> {
+fn doctor_reports_agent_without_packets() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -131,15 +134,16 @@ fn an_agent_that_cannot_hear_is_told_of() -> Result<()> {
     );
     let config =
         head + &service("web", &vips(&farm, 80), "method = \"handoff\"", &server.address().to_string());
-    let deaf =
-        |said: &[String]| said.iter().any(|one| one.starts_with("fail web") && one.contains("can't hear"));
+    let deaf = |output: &[String]| {
+        output.iter().any(|one| one.starts_with("fail web") && one.contains("can't hear"))
+    };
     let mut agent = Agent::start(server, &config, &[])?;
-    let said = wrong(server)?;
-    assert!(!deaf(&said), "{said:?}");
+    let output = wrong(server)?;
+    assert!(!deaf(&output), "{output:?}");
     agent.stop()?;
     let before = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"];
     let _agent = Agent::start_by(server, &config, &before, &[])?;
-    let said = wrong(server)?;
-    assert!(deaf(&said), "{said:?}");
+    let output = wrong(server)?;
+    assert!(deaf(&output), "{output:?}");
     Ok(())
 }

@@ -15,17 +15,17 @@ use libbpf_rs::Link;
 use crate::{Agent, refused, service, snapshot, status, tunnels, vips};
 
 /// Whether `asking` finds a neighbour that answers for the address.
-fn answers(asking: &Host, address: IpAddr) -> Result<bool> {
-    asking.run(&["ip", if address.is_ipv4() { "-4" } else { "-6" }, "neigh", "flush", "all"])?;
+fn answers(querying: &Host, address: IpAddr) -> Result<bool> {
+    querying.run(&["ip", if address.is_ipv4() { "-4" } else { "-6" }, "neigh", "flush", "all"])?;
     // whatever is sent there makes the kernel ask for the address
-    asking.enter(|| -> Result<()> {
+    querying.enter(|| -> Result<()> {
         let socket = UdpSocket::bind((Family::of(address).any(), 0))?;
         socket.send_to(b"?", (address, 9))?;
         Ok(())
     })??;
     let mut found = String::new();
     wait::until("the question is settled", || {
-        found = asking.run(&["ip", "neigh", "show", "to", &address.to_string()])?;
+        found = querying.run(&["ip", "neigh", "show", "to", &address.to_string()])?;
         Ok(found.contains("lladdr") || found.contains("FAILED"))
     })?;
     Ok(found.contains("lladdr"))
@@ -69,9 +69,9 @@ fn a_server_that_is_to_be_found_answers() -> Result<()> {
     let before = snapshot(server)?;
     let addresses = vips(&farm, 80);
     let config = format!("[[service]]\nname = \"web\"\naddresses = {addresses:?}\ndiscover = \"arp\"\n");
-    let (code, said) = refused(server, &config, &[])?;
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains(&server.address().to_string()) && said.contains("--service"), "{said}");
+    let (code, output) = refused(server, &config, &[])?;
+    assert_eq!(code, 1, "{output}");
+    assert!(output.contains(&server.address().to_string()) && output.contains("--service"), "{output}");
     assert_eq!(snapshot(server)?, before);
     let mut agent = Agent::start(server, &config, &["--service", "web"])?;
     for family in Family::BOTH {
@@ -158,9 +158,9 @@ fn kept_state_is_removed_by_next_agent() -> Result<()> {
     let before = snapshot(server)?;
     let config = service("web", &vips(&farm, 80), "method = \"l2\"", &server.address().to_string());
     let mut keeper = Agent::start(server, &config, &["--keep"])?;
-    let (code, said) = refused(server, &config, &[])?;
-    assert_eq!(code, 5, "{said}");
-    assert!(said.contains(&format!("pid {}", keeper.process.pid())), "{said}");
+    let (code, output) = refused(server, &config, &[])?;
+    assert_eq!(code, 5, "{output}");
+    assert!(output.contains(&format!("pid {}", keeper.process.pid())), "{output}");
     assert_eq!(keeper.stop()?, 0);
     assert_eq!(status(server)?.addresses.len(), 2);
     let mut agent = Agent::start(server, &config, &[])?;
@@ -181,13 +181,13 @@ fn host_without_role_gets_an_error() -> Result<()> {
     let farm = Farm::builder().bare().build()?;
     let server = farm.server(0);
     let config = service("web", &vips(&farm, 80), "method = \"l2\"", "192.0.2.99");
-    let (code, said) = refused(server, &config, &[])?;
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains(&server.address().to_string()), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    let (code, said) = refused(server, &config, &["--host", "web9"])?;
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("\"web9\""), "{said}");
+    let (code, output) = refused(server, &config, &[])?;
+    assert_eq!(code, 1, "{output}");
+    assert!(output.contains(&server.address().to_string()), "{output}");
+    assert_eq!(output.lines().count(), 1, "{output}");
+    let (code, output) = refused(server, &config, &["--host", "web9"])?;
+    assert_eq!(code, 1, "{output}");
+    assert!(output.contains("\"web9\""), "{output}");
     let agent = Agent::start(server, &config, &["--host", "web1"])?;
     assert_eq!(status(server)?.addresses.len(), 2);
     drop(agent);

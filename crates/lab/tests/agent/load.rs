@@ -45,8 +45,8 @@ fn silent_connections_of_one_address_block_no_director() -> Result<()> {
     let at = SocketAddr::from((host.address(), 9_183));
     let url = format!("http://{at}/v1/load");
     // Behind all that wait, each for as long as one may take, nobody is answered in this time.
-    let is_answered = |asker: &Host| {
-        let report = asker.run(&["curl", "--silent", "--max-time", "3", &url]);
+    let is_answered = |client: &Host| {
+        let report = client.run(&["curl", "--silent", "--max-time", "3", &url]);
         report.is_ok_and(|report| report.contains("\"cpu\""))
     };
     wait::until("the agent listens", || Ok(is_answered(farm.director())))?;
@@ -74,13 +74,13 @@ fn agent_on_all_addresses_answers_only_allowed_clients() -> Result<()> {
         service("web", &vips(&farm, 80), "", &host.address().to_string())
     );
     let _agent = Agent::start(host, &config, &[])?;
-    let ask = |asker: &Host, at: &str| {
+    let fetch = |client: &Host, at: &str| {
         let url = format!("http://{at}:9183/v1/load");
-        asker.run(&["curl", "--silent", "--max-time", "3", &url]).is_ok_and(|load| load.contains("\"cpu\""))
+        client.run(&["curl", "--silent", "--max-time", "3", &url]).is_ok_and(|load| load.contains("\"cpu\""))
     };
     let own = host.address().to_string();
-    wait::until("the agent listens", || Ok(ask(farm.director(), &own)))?;
-    assert!(ask(allowed, &own) && ask(host, "127.0.0.1") && ask(host, "[::1]"));
-    assert!(!ask(stranger, &own), "neither a director nor allowed");
+    wait::until("the agent listens", || Ok(fetch(farm.director(), &own)))?;
+    assert!(fetch(allowed, &own) && fetch(host, "127.0.0.1") && fetch(host, "[::1]"));
+    assert!(!fetch(stranger, &own), "neither a director nor allowed");
     Ok(())
 }

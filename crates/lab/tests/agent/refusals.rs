@@ -211,7 +211,7 @@ fn congestion(trial: &Trial<'_>, tunnel: &Tunnel, good: &[u8]) -> Result<()> {
 }
 
 #[test]
-fn each_refusal_has_its_count_by_tc() -> Result<()> {
+fn server_refusals_are_counted_by_tc() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -219,7 +219,7 @@ fn each_refusal_has_its_count_by_tc() -> Result<()> {
 }
 
 #[test]
-fn each_refusal_has_its_count_by_generic_xdp() -> Result<()> {
+fn server_refusals_are_counted_by_generic_xdp() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }

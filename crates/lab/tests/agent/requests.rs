@@ -303,7 +303,7 @@ fn answer_end_follows_headers_or_kernel_counts() -> Result<()> {
     for (name, request, pieces, expected) in cases {
         script.send(pieces)?;
         let mut reader = Reader::connect(client, at)?;
-        reader.ask(request)?;
+        reader.send_request(request)?;
         let own = reader.address()?.to_string();
         let mut last = Vec::new();
         wait::until(&format!("{name}: {expected:?}"), || {

@@ -64,7 +64,7 @@ fn every_combination(hook: &str) -> Result<()> {
 }
 
 #[test]
-fn every_combination_comes_out_by_tc() -> Result<()> {
+fn every_encapsulation_is_decapsulated_by_tc() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -72,7 +72,7 @@ fn every_combination_comes_out_by_tc() -> Result<()> {
 }
 
 #[test]
-fn every_combination_comes_out_by_generic_xdp() -> Result<()> {
+fn every_encapsulation_is_decapsulated_by_generic_xdp() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -80,7 +80,7 @@ fn every_combination_comes_out_by_generic_xdp() -> Result<()> {
 }
 
 #[test]
-fn every_combination_comes_out_by_native_xdp() -> Result<()> {
+fn every_encapsulation_is_decapsulated_by_native_xdp() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -256,10 +256,10 @@ fn without_directors_no_tunnel_is_opened() -> Result<()> {
     let server = farm.server(0);
     let before = snapshot(server)?;
     let address = server.address().to_string();
-    let (code, said) =
+    let (code, output) =
         refused(server, &service("web", &vips(&farm, 80), "method = \"tunnel\"", &address), &[])?;
-    assert_eq!(code, 1, "{said}");
-    assert!(said.contains("directors"), "{said}");
+    assert_eq!(code, 1, "{output}");
+    assert!(output.contains("directors"), "{output}");
     assert_eq!(snapshot(server)?, before);
     Ok(())
 }

@@ -59,10 +59,13 @@ fn fragments_in_any_order_come_to_one_server(engine: &str, way: Way) -> Result<(
                 let client = Client::open(stage.client(), service, LONG)?;
                 let text = "x".repeat(len);
                 let about = || format!("{family}, {order:?}, {len} bytes");
-                let server = client.ask_cut(&stage.farm, stage.client(), &text, order).with_context(about)?;
+                let server = client
+                    .request_truncated(&stage.farm, stage.client(), &text, order)
+                    .with_context(about)?;
                 for _ in 0..3 {
-                    let again =
-                        client.ask_cut(&stage.farm, stage.client(), &text, order).with_context(about)?;
+                    let again = client
+                        .request_truncated(&stage.farm, stage.client(), &text, order)
+                        .with_context(about)?;
                     assert_eq!(again, server, "{family}, {order:?}, {len} bytes");
                 }
             }

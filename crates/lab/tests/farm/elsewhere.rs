@@ -12,7 +12,7 @@ use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::wait::{self, LONG};
 
 use crate::stage::Way;
-use crate::told::{doctor, is_told};
+use crate::told::{doctor, is_logged};
 use crate::{file, shares_of, split};
 
 on_both_engines! {
@@ -91,7 +91,7 @@ fn an_interface_that_comes_up_later_is_one_more(engine: &str) -> Result<()> {
     director
         .ip(&["link set eth0 up".into(), format!("route add default via {}", router(&farm, Family::V4))])?;
     wait::until("packets are taken from both", || Ok(evener.status()?.interfaces == ["eth0", "eth1"]))?;
-    is_told(&mut evener, &["INFO", "packets are taken from here, too", "eth0"])?;
+    is_logged(&mut evener, &["INFO", "packets are taken from here, too", "eth0"])?;
     assert_eq!(shares_of(&farm, service(&farm, Family::V4), 4)?, split([2, 2]));
     Ok(())
 }
@@ -105,13 +105,13 @@ fn where_packets_are_not_seen_is_said(engine: &str) -> Result<()> {
     evener.wait_for_servers(2, LONG)?;
     let client = SocketAddr::new(farm.client(0).address_in(Family::V4), 40_000);
     let explained = || evener.command(&["explain", &client.to_string(), &service.to_string()]);
-    let said = explained()?.split_whitespace().collect::<Vec<_>>().join(" ");
-    ensure!(said.contains(&format!("but {} is behind eth0", client.ip())), "{said}");
-    let said = doctor(farm.director(), &named)?;
-    ensure!(!said.contains("come in by eth0"), "nobody has come yet: {said}");
+    let output = explained()?.split_whitespace().collect::<Vec<_>>().join(" ");
+    ensure!(output.contains(&format!("but {} is behind eth0", client.ip())), "{output}");
+    let output = doctor(farm.director(), &named)?;
+    ensure!(!output.contains("come in by eth0"), "nobody has come yet: {output}");
 
     let done = AtomicBool::new(false);
-    let said = thread::scope(|scope| {
+    let output = thread::scope(|scope| {
         scope.spawn(|| {
             farm.client(0).enter(|| {
                 while !done.load(Relaxed) {
@@ -119,18 +119,18 @@ fn where_packets_are_not_seen_is_said(engine: &str) -> Result<()> {
                 }
             })
         });
-        let said = doctor(farm.director(), &named);
+        let output = doctor(farm.director(), &named);
         done.store(true, Relaxed);
-        said
+        output
     })?;
-    ensure!(said.contains(&format!("FAIL web Packets for {service} come in by eth0")), "{said}");
+    ensure!(output.contains(&format!("FAIL web Packets for {service} come in by eth0")), "{output}");
 
     evener.reload(&open)?;
     assert_eq!(evener.status()?.interfaces, ["eth0", "eth1"]);
     assert_eq!(shares_of(&farm, service, 4)?, split([2, 2]));
-    let said = explained()?;
-    ensure!(!said.contains("behind eth0"), "{said}");
-    let said = doctor(farm.director(), &open)?;
-    ensure!(!said.contains("come in by"), "{said}");
+    let output = explained()?;
+    ensure!(!output.contains("behind eth0"), "{output}");
+    let output = doctor(farm.director(), &open)?;
+    ensure!(!output.contains("come in by"), "{output}");
     Ok(())
 }

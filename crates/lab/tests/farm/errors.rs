@@ -19,9 +19,9 @@ mod application_space {
 }
 
 /// The one line that says why, among what was logged.
-fn sentence(said: &str) -> &str {
-    let sentences: Vec<_> = said.lines().filter(|line| line.starts_with("evener: ")).collect();
-    let [sentence] = sentences.as_slice() else { panic!("not one sentence: {said}") };
+fn sentence(output: &str) -> &str {
+    let sentences: Vec<_> = output.lines().filter(|line| line.starts_with("evener: ")).collect();
+    let [sentence] = sentences.as_slice() else { panic!("not one sentence: {output}") };
     sentence
 }
 
@@ -32,17 +32,17 @@ fn each_has_its_exit_code_and_sentence(engine: &str) -> Result<()> {
     let refused = |file: &str, before: &[&str]| Evener::refused(director, file, before);
 
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    let (code, said) = refused(&good, &nobody)?;
-    assert!(code == 3 && sentence(&said).contains("ermission denied"), "{code}: {said}");
-    let (code, said) = refused(&good, &["setpriv", "--bounding-set=-all", "--inh-caps=-all"])?;
-    assert!(code == 3 && sentence(&said).contains("needs CAP_"), "{code}: {said}");
+    let (code, output) = refused(&good, &nobody)?;
+    assert!(code == 3 && sentence(&output).contains("ermission denied"), "{code}: {output}");
+    let (code, output) = refused(&good, &["setpriv", "--bounding-set=-all", "--inh-caps=-all"])?;
+    assert!(code == 3 && sentence(&output).contains("needs CAP_"), "{code}: {output}");
 
     let misspelt = good.replacen("[engine]\n", "[engine]\ninterfaces = [\"eht0\"]\n", 1);
-    let (code, said) = refused(&misspelt, &[])?;
-    assert!(code == 4 && sentence(&said).contains("did you mean \"eth0\"?"), "{code}: {said}");
+    let (code, output) = refused(&misspelt, &[])?;
+    assert!(code == 4 && sentence(&output).contains("did you mean \"eth0\"?"), "{code}: {output}");
 
-    let (code, said) = refused(&good.replace("kind", "knid"), &[])?;
-    assert!(code == 1 && said.contains("knid") && said.contains("kind"), "{code}: {said}");
+    let (code, output) = refused(&good.replace("kind", "knid"), &[])?;
+    assert!(code == 1 && output.contains("knid") && output.contains("kind"), "{code}: {output}");
     let program = evener::program()?;
     let missing = director.output(&[
         program.as_os_str(),
@@ -50,12 +50,12 @@ fn each_has_its_exit_code_and_sentence(engine: &str) -> Result<()> {
         "--config".as_ref(),
         "/none.toml".as_ref(),
     ])?;
-    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
-    assert!(missing.status.code() == Some(1) && sentence(&said).contains("/none.toml"), "{said}");
+    let output = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(missing.status.code() == Some(1) && sentence(&output).contains("/none.toml"), "{output}");
 
     let _taken = director.enter(|| std::net::TcpListener::bind("127.0.0.1:9180"))??;
-    let (code, said) = refused(&good, &[])?;
-    assert!(code == 1 && sentence(&said).contains("admin interface"), "{code}: {said}");
+    let (code, output) = refused(&good, &[])?;
+    assert!(code == 1 && sentence(&output).contains("admin interface"), "{code}: {output}");
 
     assert_eq!(left_on(director)?, [""; 0]);
     Ok(())

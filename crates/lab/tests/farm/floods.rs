@@ -11,7 +11,7 @@ use evener_core::net::wire::Mac;
 use evener_core::path::ports::PORTS;
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::late::{Asked, Late, silent};
+use evener_lab::late::{Late, LateRequests, silent};
 use evener_lab::raw::Raw;
 use evener_lab::udp::{Client, Echo};
 use evener_lab::visit::Visit;
@@ -91,14 +91,14 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     };
     let stage = Plan::new(engine, Way::SourceNat, family).stage(1)?;
     let spoofer = Spoofer::new(&stage.farm, stage.service, false)?;
-    let (done, begun) = (AtomicBool::new(false), Instant::now());
+    let (done, started) = (AtomicBool::new(false), Instant::now());
     // SYNs that were sent, and those of them before the client that is served now
     let (so_far, before) = (AtomicU32::new(0), AtomicU32::new(0));
     let (sent, slowest, served) = thread::scope(|scope| -> Result<_> {
         let flood = scope.spawn(|| -> Result<u32> {
             let mut sent = 0;
             while !done.load(Relaxed) || (sent as usize) < 3 * PORTS {
-                let late = (begun.elapsed().as_millis() * A_MILLISECOND).saturating_sub(sent.into());
+                let late = (started.elapsed().as_millis() * A_MILLISECOND).saturating_sub(sent.into());
                 let room = match done.load(Relaxed) {
                     true => u32::MAX,
                     false => (before.load(Relaxed) + A_CLIENT).saturating_sub(sent),
@@ -115,12 +115,12 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
         });
         let visits = || -> Result<_> {
             let (mut slowest, mut served) = (Duration::ZERO, 0_usize);
-            while served < 30 || begun.elapsed() < at_least {
-                let asked = Instant::now();
+            while served < 30 || started.elapsed() < at_least {
+                let sent_at = Instant::now();
                 before.store(so_far.load(Relaxed), Relaxed);
                 let visit = Visit::open(stage.client(), stage.service).and_then(|mut visit| visit.who());
                 visit.with_context(|| format!("client {served}"))?;
-                (slowest, served) = (slowest.max(asked.elapsed()), served + 1);
+                (slowest, served) = (slowest.max(sent_at.elapsed()), served + 1);
                 // fewer a second than the server's ports, each of which an ended connection keeps for a minute
                 thread::sleep(PAUSE);
             }
@@ -134,7 +134,7 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     if !at_least.is_zero() {
         println!(
             "{engine}, {family}: {sent} SYNs in {:?}; {served} served, {slowest:?} at the most",
-            begun.elapsed()
+            started.elapsed()
         );
     }
     ensure!(sent as usize >= 3 * PORTS);
@@ -166,7 +166,7 @@ fn spoofed_queries_that_are_answered_leave_ports_to_clients(engine: &str) -> Res
     })?;
     for number in 0..20 {
         let client = Client::open(stage.client(), service, LONG)?;
-        client.ask("who").with_context(|| format!("client {number}"))?;
+        client.request("who").with_context(|| format!("client {number}"))?;
     }
     let status = stage.evener.status()?;
     ensure!(status.sessions_assured == 0, "one question and its answer assure nothing: {status:?}");
@@ -248,10 +248,10 @@ fn who_has_said_all_is_answered_late(engine: &str, way: Way) -> Result<()> {
     let late = Late::start(farm.servers(), PORT)?;
     let stage = plan.start_with(farm, &text, 4)?;
     let service = SocketAddr::new(stage.service.ip(), PORT);
-    let asked = Asked::by(stage.client(), service, 12, "all that there is to say")?;
+    let requests = LateRequests::by(stage.client(), service, 12, "all that there is to say")?;
     wait::until("all are half closed, and have been for long", || {
         Ok(silent(&stage.evener.sessions()?) == 12)
     })?;
     late.answer();
-    asked.hear()
+    requests.read_answers()
 }

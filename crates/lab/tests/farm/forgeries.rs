@@ -36,7 +36,7 @@ mod tunnels {
 /// Eight bytes: the ports, and no more of a TCP header than that.
 const TINY: &str = "hex 9c 40 00 50 00 00 00 01";
 /// Sources that there are not, so that nobody answers.
-const NOBODY: [&str; 2] = ["198.18.0.1", "2001:db8:dead::1"];
+const UNUSED: [&str; 2] = ["198.18.0.1", "2001:db8:dead::1"];
 
 /// What is wrong, and a packet with that: from `src` to the service `vip`.
 fn crimes(family: Family, src: &str, vip: &str) -> Vec<(&'static str, String)> {
@@ -83,7 +83,7 @@ fn frames(stage: &Stage, packets: impl Iterator<Item = String>) -> Result<Vec<Ve
 }
 
 fn source(family: Family) -> &'static str {
-    if family == Family::V4 { NOBODY[0] } else { NOBODY[1] }
+    if family == Family::V4 { UNUSED[0] } else { UNUSED[1] }
 }
 
 fn forgeries_are_counted_and_harm_nobody(engine: &str, way: Way) -> Result<()> {
@@ -162,12 +162,12 @@ fn a_flood_of_fragments_changes_nothing(engine: &str, way: Way) -> Result<()> {
         let echoes = stage.farm.servers().iter().map(|host| Echo::start(host, address(host)));
         let _echoes: Vec<Echo> = echoes.collect::<Result<_>>()?;
         let client = Client::open(stage.client(), service, Duration::from_secs(1))?;
-        client.ask(&"x".repeat(1300)).with_context(|| format!("{family}"))?;
+        client.request(&"x".repeat(1300)).with_context(|| format!("{family}"))?;
         // nobody promises that fragments find room in the middle of a flood, only behind it
         for order in Order::ALL {
             let text = "x".repeat(4000);
             wait::until("fragments come through again", || {
-                Ok(client.ask_cut(&stage.farm, stage.client(), &text, order).is_ok())
+                Ok(client.request_truncated(&stage.farm, stage.client(), &text, order).is_ok())
             })
             .with_context(|| format!("{family} {order:?}"))?;
         }

@@ -55,16 +55,19 @@ fn errors_reach_the_server_that_they_are_about(engine: &str, way: Way) -> Result
                 let mut visit = Visit::open(stage.client(), stage.service)?;
                 let owner = visit.who()?;
                 complain(&stage, words, family, visit.client())?;
-                let mut told = Vec::new();
+                let mut client_errors = Vec::new();
                 wait::until("a server is told", || {
                     for (listener, host) in listeners.iter().zip(stage.farm.servers()) {
                         let errors =
                             listener.errors()?.into_iter().map(|error| (host.name().to_owned(), error));
-                        told.extend(errors.filter(|(_, error)| (error.kind, error.code) == (kind, code)));
+                        client_errors
+                            .extend(errors.filter(|(_, error)| (error.kind, error.code) == (kind, code)));
                     }
-                    Ok(!told.is_empty())
+                    Ok(!client_errors.is_empty())
                 })?;
-                let [(server, Error { from, to, .. })] = &told[..] else { panic!("{family}: {told:?}") };
+                let [(server, Error { from, to, .. })] = &client_errors[..] else {
+                    panic!("{family}: {client_errors:?}")
+                };
                 let (from, to) = (*from, *to);
                 assert_eq!(*server, owner, "{family} {words}");
                 if way.is_nat() {

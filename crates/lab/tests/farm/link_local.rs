@@ -87,8 +87,8 @@ fn nat_serves_link_local_clients_of_the_servers_link(engine: &str) -> Result<()>
         director
     )])?;
     five_visits(&stage, client, from)?;
-    let said =
+    let output =
         stage.evener.command(&["explain", &format!("[{}]:40000", from.ip()), &stage.service.to_string()])?;
-    ensure!(said.contains("(link_local)"), "{said}");
+    ensure!(output.contains("(link_local)"), "{output}");
     Ok(())
 }

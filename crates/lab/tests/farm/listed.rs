@@ -37,10 +37,10 @@ fn an_address_that_another_host_has_is_refused(engine: &str) -> Result<()> {
     let file = file::listed(engine, &farm, "");
     // a second time, since the first must leave nothing that makes a difference
     for _ in 0..2 {
-        let (code, said) = Evener::refused(director, &file, &[])?;
-        assert_eq!(code, 4, "{said}");
-        let sentences: Vec<_> = said.lines().filter(|line| line.starts_with("evener: ")).collect();
-        let [sentence] = sentences.as_slice() else { panic!("one sentence: {said}") };
+        let (code, output) = Evener::refused(director, &file, &[])?;
+        assert_eq!(code, 4, "{output}");
+        let sentences: Vec<_> = output.lines().filter(|line| line.starts_with("evener: ")).collect();
+        let [sentence] = sentences.as_slice() else { panic!("one sentence: {output}") };
         assert!(sentence.contains("owned elsewhere") && sentence.contains(owner.mac()), "{sentence}");
         assert_eq!(left_on(director)?, [""; 0]);
     }

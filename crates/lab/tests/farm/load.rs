@@ -41,29 +41,29 @@ fn who_is_busy_gets_fewer_connections(engine: &str) -> Result<()> {
     let keys = "policy = \"utilisation\"\nreport_gain = 32\nreport = { interval = \"200ms\" }\n";
     let evener = Evener::start(farm.director(), &file::listed(engine, &farm, keys))?;
     evener.wait_for_servers(2, LONG)?;
-    let told = |server: &str| -> Result<_> { Ok(evener.server(server)?.cause.unwrap_or_default()) };
+    let cause_of = |server: &str| -> Result<_> { Ok(evener.server(server)?.cause.unwrap_or_default()) };
     wait::until("both are asked", || {
-        Ok(told("web1")?.starts_with("reported 0.20") && told("web2")?.starts_with("reported 0.20"))
+        Ok(cause_of("web1")?.starts_with("reported 0.20") && cause_of("web2")?.starts_with("reported 0.20"))
     })?;
     let (even, visits) = held(&farm, 12)?;
     assert_eq!(even, [6, 6], "equals have equal shares");
     drop(visits);
 
-    tellers[0].now_says(&cpu(0.9))?;
+    tellers[0].set_report(&cpu(0.9))?;
     wait::until("web1 is spared", || Ok(evener.server("web1")?.effective_weight < 0.3))?;
     wait::until("connections are over", || Ok(evener.servers()?.iter().all(|server| server.sessions == 0)))?;
     // four and a half times the load: four of twenty-two, and now and then one whatever the load is
     let (shares, visits) = held(&farm, 22)?;
     ensure!((2..=7).contains(&shares[0]), "{shares:?}");
-    ensure!(told("web1")?.starts_with("reported 0.90"), "{}", told("web1")?);
+    ensure!(cause_of("web1")?.starts_with("reported 0.90"), "{}", cause_of("web1")?);
     drop(visits);
 
-    tellers[1].now_says(&json("{\"cpu\":-3}"))?;
+    tellers[1].set_report(&json("{\"cpu\":-3}"))?;
     wait::until("an odd report is refused", || {
         let report = evener.server("web2")?.report.unwrap_or_default();
         Ok(report.refused.get("not_a_number").is_some_and(|count| *count > 0) && report.error.is_some())
     })?;
-    ensure!(told("web2")?.starts_with("reported 0.20"), "what it said before holds for a while");
+    ensure!(cause_of("web2")?.starts_with("reported 0.20"), "what it said before holds for a while");
     Ok(())
 }
 
@@ -76,14 +76,14 @@ fn who_speaks_agent_check_gets_what_it_asks_for(engine: &str) -> Result<()> {
     wait::until("web1 has half of its weight", || Ok(evener.server("web1")?.effective_weight == 0.5))?;
     assert_eq!(shares(&farm, 9)?, split([3, 6]));
 
-    teller.now_says("drain\n")?;
+    teller.set_report("drain\n")?;
     evener.wait_for("web1 drains", LONG, |all| all[0].state == "draining")?;
     assert_eq!(evener.server("web1")?.reason.as_deref(), Some("drained by its own report"));
     assert_eq!(shares(&farm, 4)?, split([0, 4]));
 
-    teller.now_says("nonsense\n")?;
+    teller.set_report("nonsense\n")?;
     assert_eq!(shares(&farm, 4)?, split([0, 4]));
-    teller.now_says("ready 100%\n")?;
+    teller.set_report("ready 100%\n")?;
     evener.wait_for("web1 is back", LONG, |all| all[0].state == "up")?;
     assert_eq!(shares(&farm, 4)?, split([2, 2]));
     Ok(())
@@ -92,11 +92,11 @@ fn who_speaks_agent_check_gets_what_it_asks_for(engine: &str) -> Result<()> {
 /// As the shipped unit runs them.
 fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    let told = format!(
+    let expected = format!(
         "[agent]\nreport = \"100ms\"\nlisten = \"0.0.0.0:{PORT}\"\ncheck_listen = \"0.0.0.0:{CHECK_PORT}\"\n"
     );
     let keys = "policy = \"least-load\"\nreport = { interval = \"200ms\" }\n";
-    let file = told + &file::listed(engine, &farm, keys);
+    let file = expected + &file::listed(engine, &farm, keys);
     let _agents: Vec<Agent> =
         farm.servers().iter().map(|host| Agent::start_in_unit(host, &file)).collect::<Result<_>>()?;
     let evener = Evener::start(farm.director(), &file)?;
@@ -109,7 +109,7 @@ fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
     })?;
 
     let (shares, visits) = held(&farm, 6)?;
-    let ask = |port: u16, question: &str| -> Result<String> {
+    let query = |port: u16, question: &str| -> Result<String> {
         let to = SocketAddr::new(farm.server(0).address().into(), port);
         let mut stream = farm.director().enter(|| TcpStream::connect(to))??;
         stream.write_all(question.as_bytes())?;
@@ -118,7 +118,7 @@ fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
         Ok(answer)
     };
     wait::until("connections are counted", || {
-        let answer = ask(PORT, "GET /v1/load HTTP/1.1\r\nHost: web1\r\n\r\n")?;
+        let answer = query(PORT, "GET /v1/load HTTP/1.1\r\nHost: web1\r\n\r\n")?;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
         let load: serde_json::Value = serde_json::from_str(body)?;
         ensure!(head.contains("endpoint-load-metrics: TEXT cpu_utilization="), "{answer}");
@@ -126,7 +126,7 @@ fn agents_say_what_servers_feel(engine: &str) -> Result<()> {
         Ok(load["connections"] == shares[0])
     })?;
     drop(visits);
-    let line = ask(CHECK_PORT, "")?;
+    let line = query(CHECK_PORT, "")?;
     let percent = line.strip_prefix("up ").and_then(|line| line.strip_suffix("%\n"));
     ensure!(
         percent.is_some_and(|percent| percent.parse().is_ok_and(|percent: u8| (1..=100).contains(&percent))),

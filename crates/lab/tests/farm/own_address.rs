@@ -105,8 +105,8 @@ fn owned(engine: &str, way: Way) -> Result<()> {
         stage.farm.forward_on_directors()?;
         served(&stage, &format!("{family}, on lo of a router"))?;
         assert_eq!(stage.counted("no_route")?, 0, "{family}");
-        let said = doctor(stage.farm.director(), &std::fs::read_to_string(stage.evener.file())?)?;
-        ensure!(said.contains(&format!("ok web {vip} is this host's own")), "{said}");
+        let output = doctor(stage.farm.director(), &std::fs::read_to_string(stage.evener.file())?)?;
+        ensure!(output.contains(&format!("ok web {vip} is this host's own")), "{output}");
         if engine != "packet" {
             stage.evener.daemon().kill9()?;
             served(&stage, &format!("{family}, without a daemon"))?;

@@ -140,8 +140,8 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     let downloads = slow_downloads(&farm);
     wait::until("the downloads began", || Ok(evener.sessions()?.len() >= 4))?;
 
-    let said = evener.command(&["drain", "web/web1"])?;
-    assert!(said.contains("drains"), "{said}");
+    let output = evener.command(&["drain", "web/web1"])?;
+    assert!(output.contains("drains"), "{output}");
     let drained = evener.server("web1")?;
     assert_eq!(
         (drained.state.as_str(), drained.reason.as_deref()),
@@ -161,7 +161,7 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     let report = unbroken(downloads.join()?)?;
     assert_eq!((report.requests, report.servers.len()), (2, 2), "{report:?}");
 
-    let (code, said) = evener.failure(&["drain", "web/web9"])?;
-    assert!(code == 1 && said.contains("no server web9"), "{said}");
+    let (code, output) = evener.failure(&["drain", "web/web9"])?;
+    assert!(code == 1 && output.contains("no server web9"), "{output}");
     Ok(())
 }

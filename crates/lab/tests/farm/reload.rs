@@ -88,10 +88,10 @@ fn a_file_with_errors_changes_nothing(engine: &str) -> Result<()> {
     let server = visit.who()?;
 
     evener.write(&good.replacen("weight = 1", "wieght = 1", 1).replacen("192.0.2.12", "192.0.2.300", 1))?;
-    let (code, said) = evener.failure(&["reload"])?;
-    assert_eq!(code, 1, "{said}");
+    let (code, output) = evener.failure(&["reload"])?;
+    assert_eq!(code, 1, "{output}");
     for part in ["nothing was changed", "wieght", "weight", "192.0.2.300"] {
-        assert!(said.contains(part), "{part} is missing: {said}");
+        assert!(output.contains(part), "{part} is missing: {output}");
     }
     let status = evener.status()?;
     assert!(status.reload_error.as_deref().is_some_and(|error| error.contains("192.0.2.300")), "{status:?}");
@@ -140,8 +140,8 @@ fn what_the_engine_refuses_changes_nothing(engine: &str) -> Result<()> {
     let before: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
     let mut as_it_was = || -> Result<()> {
         let servers = evener.servers()?;
-        let told: Vec<_> = servers.iter().map(|server| (server.state.as_str(), server.weight)).collect();
-        assert_eq!(told, [("up", 1), ("up", 1)]);
+        let states: Vec<_> = servers.iter().map(|server| (server.state.as_str(), server.weight)).collect();
+        assert_eq!(states, [("up", 1), ("up", 1)]);
         assert_eq!(shares(&farm, 20)?, split([10, 10]));
         let now: Vec<_> = kept.iter_mut().map(Visit::who).collect::<Result<_>>()?;
         assert_eq!(before, now);
@@ -155,8 +155,8 @@ fn what_the_engine_refuses_changes_nothing(engine: &str) -> Result<()> {
     let fewer = more + &file::server(farm.server(0), 1);
     for refused in [&weighted, &fewer, &weighted] {
         evener.write(refused)?;
-        let (code, said) = evener.failure(&["reload"])?;
-        assert!(code == 1 && said.contains("nothing was changed"), "{code}: {said}");
+        let (code, output) = evener.failure(&["reload"])?;
+        assert!(code == 1 && output.contains("nothing was changed"), "{code}: {output}");
         as_it_was()?;
     }
     evener.reload(&good)?;
@@ -179,14 +179,14 @@ fn an_address_of_another_host_is_not_taken(engine: &str) -> Result<()> {
     let both =
         web.clone() + &file::service("second", second, "") + file::ALWAYS_UP + &file::servers(farm.servers());
     evener.write(&both)?;
-    let (code, said) = evener.failure(&["reload"])?;
-    assert!(code == 1 && said.contains("nothing was changed"), "{code}: {said}");
-    assert!(said.contains("owned elsewhere") && said.contains(owner.mac()), "{said}");
+    let (code, output) = evener.failure(&["reload"])?;
+    assert!(code == 1 && output.contains("nothing was changed"), "{code}: {output}");
+    assert!(output.contains("owned elsewhere") && output.contains(owner.mac()), "{output}");
     assert_eq!(evener.services()?.len(), 1);
     // nor by a daemon that carries on with what runs, and reads of it first
     evener.daemon().kill9()?;
-    let (code, said) = Evener::refused(director, &both, &[])?;
-    assert!(code == 4 && said.contains("owned elsewhere"), "{code}: {said}");
+    let (code, output) = Evener::refused(director, &both, &[])?;
+    assert!(code == 4 && output.contains("owned elsewhere"), "{code}: {output}");
     evener.write(&web)?;
     evener.start_again()?;
     assert!(evener.status()?.adopted);
@@ -207,14 +207,14 @@ fn what_takes_a_restart_is_said_until_it_is_done(engine: &str) -> Result<()> {
     let larger = good.replacen("65536", "131072", 1);
     // the second time as the first: it is what runs that counts, not the file before
     for _ in 0..2 {
-        let said = evener.reload(&larger)?;
-        assert!(said.contains("sessions_max") && said.contains("SIGQUIT"), "{said}");
+        let output = evener.reload(&larger)?;
+        assert!(output.contains("sessions_max") && output.contains("SIGQUIT"), "{output}");
         let keys = evener.status()?.restart_for.unwrap_or_default();
         assert!(keys.starts_with("[engine] sessions_max"), "{keys}");
     }
-    crate::told::is_told(&mut evener, &["SIGQUIT"])?;
-    let said = evener.reload(&good)?;
-    assert!(!said.contains("sessions_max"), "nothing is left to be done: {said}");
+    crate::told::is_logged(&mut evener, &["SIGQUIT"])?;
+    let output = evener.reload(&good)?;
+    assert!(!output.contains("sessions_max"), "nothing is left to be done: {output}");
     assert_eq!(evener.status()?.restart_for, None);
     Ok(())
 }

@@ -107,9 +107,9 @@ fn explain_says_what_happens(engine: &str) -> Result<()> {
         let mut visit = Visit::open_from(farm.client(0), port, farm.service())?;
         let server = visit.who()?;
         assert_eq!(foretold.server.as_deref(), Some(server.as_str()), "{foretold:?}");
-        let told = explain(port, &service)?;
-        assert_eq!(told.server.as_deref(), Some(server.as_str()), "{told:?}");
-        assert!(told.because.iter().any(|why| why.contains("there is a session")), "{told:?}");
+        let explained = explain(port, &service)?;
+        assert_eq!(explained.server.as_deref(), Some(server.as_str()), "{explained:?}");
+        assert!(explained.because.iter().any(|why| why.contains("there is a session")), "{explained:?}");
     }
     let stranger = explain(1, "192.0.2.77:80")?;
     assert_eq!((stranger.service, stranger.server), (None, None));

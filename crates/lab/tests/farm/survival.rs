@@ -63,11 +63,11 @@ fn killed_under_load_nothing_breaks(engine: &str) -> Result<()> {
     let mut lasting = kept(&farm, 4)?;
     for _ in 0..2 {
         let status = evener.status()?;
-        let asked: u64 = loads[..2].iter().map(Running::requests).sum();
+        let requests: u64 = loads[..2].iter().map(Running::requests).sum();
         evener.daemon().kill9()?;
         if engine == "xdp" {
             wait::until("traffic flows without a daemon", || {
-                Ok(loads[..2].iter().map(Running::requests).sum::<u64>() > asked + 200)
+                Ok(loads[..2].iter().map(Running::requests).sum::<u64>() > requests + 200)
             })?;
         } else {
             thread::sleep(Duration::from_millis(500));
@@ -81,8 +81,10 @@ fn killed_under_load_nothing_breaks(engine: &str) -> Result<()> {
             assert_eq!(now.get(&visit.client().to_string()), Some(server), "{now:?}");
         }
         go_on(&mut lasting)?;
-        let asked: u64 = loads[..2].iter().map(Running::requests).sum();
-        wait::until("all go on", || Ok(loads[..2].iter().map(Running::requests).sum::<u64>() > asked + 100))?;
+        let requests: u64 = loads[..2].iter().map(Running::requests).sum();
+        wait::until("all go on", || {
+            Ok(loads[..2].iter().map(Running::requests).sum::<u64>() > requests + 100)
+        })?;
     }
     for load in loads {
         let report = load.stop()?;
@@ -121,8 +123,8 @@ fn stopped_it_leaves_nothing(engine: &str) -> Result<()> {
     assert!(!left_on(director)?.is_empty());
     assert_eq!(evener.stop()?, 0);
     assert_eq!(left_on(director)?, [""; 0]);
-    let (code, said) = evener.failure(&["status"])?;
-    assert!(code == 1 && said.starts_with("evener: "), "{said}");
+    let (code, output) = evener.failure(&["status"])?;
+    assert!(code == 1 && output.starts_with("evener: "), "{output}");
     // what a killed daemon left goes with the next one
     evener.start_again()?;
     evener.daemon().kill9()?;
@@ -351,8 +353,8 @@ fn sessions_stay_where_another_size_is_asked_for(engine: &str) -> Result<()> {
     let mut evener = Evener::start(farm.director(), &file)?;
     evener.wait_for_servers(2, LONG)?;
     let mut kept = kept(&farm, 4)?;
-    let said = evener.reload(&file.replacen("65536", "131072", 1))?;
-    assert!(said.contains("sessions_max") && said.contains("SIGQUIT"), "{said}");
+    let output = evener.reload(&file.replacen("65536", "131072", 1))?;
+    assert!(output.contains("sessions_max") && output.contains("SIGQUIT"), "{output}");
     evener.daemon().kill9()?;
     evener.start_again()?;
     let status = evener.status()?;

@@ -18,7 +18,7 @@ on_both_engines! {
 }
 
 /// Waits until the daemon's log has all of these words in one line.
-pub(crate) fn is_told(evener: &mut Evener, words: &[&str]) -> Result<()> {
+pub(crate) fn is_logged(evener: &mut Evener, words: &[&str]) -> Result<()> {
     wait::until(&format!("the log says {words:?}"), || {
         let log = evener.daemon().log();
         Ok(log.lines().any(|line| words.iter().all(|word| line.contains(word))))
@@ -31,33 +31,33 @@ fn the_log_tells_what_happens_to_servers_and_links(engine: &str) -> Result<()> {
     let mut evener =
         Evener::start(farm.director(), &(file::listed(engine, &farm, "keep_last = false\n") + nowhere))?;
     evener.wait_for_servers(2, LONG)?;
-    is_told(&mut evener, &["INFO", "server web1 joined", "on eth0"])?;
+    is_logged(&mut evener, &["INFO", "server web1 joined", "on eth0"])?;
     ensure!(!evener.daemon().log().contains("on interface"), "interfaces have names");
-    is_told(&mut evener, &["WARN", "can't be found: no ARP answer", "web9"])?;
+    is_logged(&mut evener, &["WARN", "can't be found: no ARP answer", "web9"])?;
 
     let mut visit = Visit::open(farm.client(0), farm.service())?;
     let server = visit.who()?;
     let other = if server == "web1" { "web2" } else { "web1" };
-    let said = evener.command(&["drain", &format!("web/{server}")])?;
-    ensure!(!said.contains("no other server"), "{said}");
-    is_told(&mut evener, &["INFO", "drained", &server])?;
+    let output = evener.command(&["drain", &format!("web/{server}")])?;
+    ensure!(!output.contains("no other server"), "{output}");
+    is_logged(&mut evener, &["INFO", "drained", &server])?;
     let session = evener.sessions()?.into_iter().find(|session| session.server == server);
     let client = session.map(|session| session.client).unwrap_or_default();
-    let said = evener.command(&["explain", &client, &farm.service().to_string()])?;
-    ensure!(said.contains(&format!("but {server} is draining (drained by the operator)")), "{said}");
+    let output = evener.command(&["explain", &client, &farm.service().to_string()])?;
+    ensure!(output.contains(&format!("but {server} is draining (drained by the operator)")), "{output}");
     ensure!(!evener.daemon().log().contains("no server takes new sessions"), "one is left");
 
-    let said = evener.command(&["drain", &format!("web/{other}")])?;
-    ensure!(said.replace('\n', " ").contains("no other server takes new sessions"), "{said}");
-    is_told(&mut evener, &["WARN", "no server takes new sessions"])?;
+    let output = evener.command(&["drain", &format!("web/{other}")])?;
+    ensure!(output.replace('\n', " ").contains("no other server takes new sessions"), "{output}");
+    is_logged(&mut evener, &["WARN", "no server takes new sessions"])?;
     evener.command(&["undrain", &format!("web/{other}")])?;
-    is_told(&mut evener, &["INFO", "order: takes new sessions again", other])?;
-    is_told(&mut evener, &["INFO", "servers take new sessions again"])?;
+    is_logged(&mut evener, &["INFO", "order: takes new sessions again", other])?;
+    is_logged(&mut evener, &["INFO", "servers take new sessions again"])?;
 
     farm.director().unplug()?;
-    is_told(&mut evener, &["WARN", "no carrier", "eth0"])?;
+    is_logged(&mut evener, &["WARN", "no carrier", "eth0"])?;
     farm.director().plug()?;
-    is_told(&mut evener, &["INFO", "the interface works again", "eth0"])?;
+    is_logged(&mut evener, &["INFO", "the interface works again", "eth0"])?;
     ensure!(!evener.daemon().log().contains("servers work again"), "none of them has failed");
     Ok(())
 }
@@ -121,27 +121,27 @@ fn the_doctor_knows_what_run_would_refuse(engine: &str) -> Result<()> {
     let farm = Farm::builder().directors(2).servers(2).build()?;
     let file = file::listed(engine, &farm, "");
     let [first, second] = farm.directors() else { anyhow::bail!("there are two directors") };
-    let said = doctor(second, &file)?;
-    ensure!(!said.contains("owned elsewhere"), "{said}");
+    let output = doctor(second, &file)?;
+    ensure!(!output.contains("owned elsewhere"), "{output}");
     let evener = Evener::start(first, &file)?;
     evener.wait_for_servers(2, LONG)?;
     // Who directs hears no other answer; who would be the second does, as `run` would.
-    let said = doctor(first, &file)?;
-    ensure!(!said.contains("owned elsewhere"), "{said}");
-    let said = doctor(second, &file)?;
-    ensure!(said.contains("owned elsewhere") && said.contains(first.mac()), "{said}");
+    let output = doctor(first, &file)?;
+    ensure!(!output.contains("owned elsewhere"), "{output}");
+    let output = doctor(second, &file)?;
+    ensure!(output.contains("owned elsewhere") && output.contains(first.mac()), "{output}");
     let (code, refused) = Evener::refused(second, &file, &[])?;
     ensure!(code == 4 && refused.contains("owned elsewhere"), "{refused}");
 
     let secret = "[farm]\nsecret_file = \"/nonexistent/farm.key\"\ndirectors = [\"192.0.2.2\"]\n";
     let handoff = file::listed(engine, &farm, "method = \"handoff\"\nannounce = false\n") + secret;
-    let said = doctor(second, &handoff)?;
-    ensure!(said.contains("FAIL secret the farm's secret can't be read"), "{said}");
+    let output = doctor(second, &handoff)?;
+    ensure!(output.contains("FAIL secret the farm's secret can't be read"), "{output}");
     // The daemon puts the address of such a service on this host itself.
     let vip = farm.vip(0);
     second.ip(&[format!("addr add {vip}/32 dev lo")])?;
-    let said = doctor(second, &handoff)?;
-    ensure!(said.contains(&format!("{vip} is this host's own: `evener run` puts it here")), "{said}");
-    ensure!(!said.contains("address del"), "{said}");
+    let output = doctor(second, &handoff)?;
+    ensure!(output.contains(&format!("{vip} is this host's own: `evener run` puts it here")), "{output}");
+    ensure!(!output.contains("address del"), "{output}");
     Ok(())
 }

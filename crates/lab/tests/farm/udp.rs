@@ -29,7 +29,7 @@ fn datagrams_of_a_session_go_to_one_server(engine: &str) -> Result<()> {
         (0..6).map(|_| Client::open(farm.client(0), service, LONG)).collect::<Result<_>>()?;
     let mut first = Vec::new();
     for client in &clients {
-        first.push(client.ask("one")?);
+        first.push(client.request("one")?);
     }
     let mut count = BTreeMap::new();
     first.iter().for_each(|server| *count.entry(server.as_str()).or_insert(0) += 1);
@@ -38,11 +38,11 @@ fn datagrams_of_a_session_go_to_one_server(engine: &str) -> Result<()> {
     assert!(sessions.len() == 6 && sessions.iter().all(|session| session.state == "udp"), "{sessions:?}");
     for (client, server) in clients.iter().zip(&first) {
         for text in ["two", "three", &"x".repeat(1400)] {
-            assert_eq!(client.ask(text)?, *server);
+            assert_eq!(client.request(text)?, *server);
         }
     }
     wait::until("idle sessions are forgotten", || Ok(evener.sessions()?.is_empty()))?;
     // the ring stands where the first session began: another client meets its server now
-    assert_eq!(clients[1].ask("again")?, first[0]);
+    assert_eq!(clients[1].request("again")?, first[0]);
     Ok(())
 }

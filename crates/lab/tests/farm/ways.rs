@@ -159,12 +159,12 @@ fn killed_under_load_nothing_breaks(engine: &str, way: Way) -> Result<()> {
         };
         let kept = Load { keep_alive: true, path: "/2k".to_owned(), ..visit.clone() };
         let loads = [visit, kept].map(|load| load.start_on(stage.client()));
-        let asked = || loads.iter().map(Running::requests).sum::<u64>();
+        let requests = || loads.iter().map(Running::requests).sum::<u64>();
         wait::until("all are at it", || Ok(loads.iter().all(|load| load.requests() > 50)))?;
         stage.evener.daemon().kill9()?;
-        let before = asked();
+        let before = requests();
         if engine == "xdp" {
-            wait::until("traffic flows without a daemon", || Ok(asked() > before + 100))?;
+            wait::until("traffic flows without a daemon", || Ok(requests() > before + 100))?;
         } else {
             thread::sleep(Duration::from_millis(300));
         }
@@ -174,13 +174,13 @@ fn killed_under_load_nothing_breaks(engine: &str, way: Way) -> Result<()> {
         }
         stage.evener.start_again()?;
         assert!(stage.evener.status()?.adopted, "{family}");
-        let before = asked();
-        wait::until("all go on", || Ok(asked() > before + 100))?;
+        let before = requests();
+        wait::until("all go on", || Ok(requests() > before + 100))?;
         if let Some(agent) = stage.agents.first_mut() {
             agent.start_again()?;
         }
-        let before = asked();
-        wait::until("all go on with the agent", || Ok(asked() > before + 100))?;
+        let before = requests();
+        wait::until("all go on with the agent", || Ok(requests() > before + 100))?;
         for load in loads {
             unbroken(load.stop()?).with_context(|| format!("{family}"))?;
         }

@@ -72,7 +72,7 @@ fn each_request_runs_once(engine: &str) -> Result<()> {
                 let mut call = hand.call(u16::try_from(calls.len())?, handoff.service(family))?;
                 let request = get("x", path);
                 call.acknowledge(0)?;
-                call.say(0, &request)?;
+                call.send_data(0, &request)?;
                 call.listen(|call| call.end() == Some(End::Reset))?;
                 for _ in 0..3 {
                     call.repeat(0, &request)?;
@@ -90,7 +90,7 @@ fn each_request_runs_once(engine: &str) -> Result<()> {
     for family in Family::BOTH {
         let mut last = hand.call(u16::try_from(calls.len())?, handoff.service(family))?;
         last.acknowledge(0)?;
-        last.say(0, get("x", "/who"))?;
+        last.send_data(0, get("x", "/who"))?;
         last.listen(|call| call.end() == Some(End::Reset))?;
         calls.push(last);
     }

@@ -90,12 +90,12 @@ fn an_acknowledgment_comes_behind_the_data(engine: &str) -> Result<()> {
                 let what = || format!("{family}, use {use_}, {} bytes", request.len());
                 let mut call = hand.call(port, handoff.service(family)).with_context(what)?;
                 for (number, segment) in request.chunks(SEGMENT_LEN).enumerate() {
-                    call.say(number * SEGMENT_LEN, segment)?;
+                    call.send_data(number * SEGMENT_LEN, segment)?;
                 }
                 call.acknowledge(0)?;
                 call.listen(|call| call.end().is_some()).with_context(what)?;
-                let heard = String::from_utf8_lossy(call.heard());
-                ensure!(heard.starts_with("HTTP/1.1 20"), "{}: {heard:.60?}", what());
+                let received = String::from_utf8_lossy(call.received());
+                ensure!(received.starts_with("HTTP/1.1 20"), "{}: {received:.60?}", what());
                 call.finish(request.len())?;
                 call.listen(|call| call.acked() > request.len()).with_context(what)?;
             }

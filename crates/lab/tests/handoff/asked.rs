@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::late::{Asked, Late, silent};
+use evener_lab::late::{Late, LateRequests, silent};
 use evener_lab::load::Load;
 use evener_lab::transfer::there_and_back;
 use evener_lab::wait;
@@ -56,12 +56,12 @@ fn heads_in_pieces(engine: &str) -> Result<()> {
             let request = get("www.example.com", path);
             for len in [1, 7, request.len() - 1, request.len() - 2] {
                 let mut talk = open(&handoff, family)?;
-                talk.say_slowly(&request, len)?;
+                talk.send_slowly(&request, len)?;
                 let context = || format!("{family}: {path} in pieces of {len} bytes");
                 assert_eq!(talk.reply().with_context(context)?.server, server, "{}", context());
                 // it is the server's own connection from now on
                 for _ in 0..3 {
-                    assert_eq!(talk.ask(&get("x", "/who")).with_context(context)?.server, server);
+                    assert_eq!(talk.request(&get("x", "/who")).with_context(context)?.server, server);
                 }
             }
         }
@@ -83,11 +83,11 @@ fn odd_requests_are_made_normal(engine: &str) -> Result<()> {
     ];
     for family in Family::BOTH {
         for (target, server) in odd {
-            let reply = open(&handoff, family)?.ask(&get("www.example.com", target))?;
+            let reply = open(&handoff, family)?.request(&get("www.example.com", target))?;
             assert_eq!(reply.server, server, "{family}: {target}");
         }
         // empty lines in front, which servers overlook (RFC 9112, section 2.2)
-        let reply = open(&handoff, family)?.ask(&format!("\r\n{}", get("www.example.com", "/img/a")))?;
+        let reply = open(&handoff, family)?.request(&format!("\r\n{}", get("www.example.com", "/img/a")))?;
         assert_eq!(reply.server, "web2");
     }
     given(&handoff, 18)
@@ -101,12 +101,12 @@ fn complex_routes(engine: &str) -> Result<()> {
         route("path = \"/a/*\"", &["web1"]),
     ];
     let handoff = farm(engine, 3, &routes)?;
-    let ask = |text: &str| open(&handoff, Family::V4)?.ask(text).map(|reply| reply.server);
-    assert_eq!(ask(&get("x", "/plain/thumb-1.png"))?, "web1");
+    let request = |text: &str| open(&handoff, Family::V4)?.request(text).map(|reply| reply.server);
+    assert_eq!(request(&get("x", "/plain/thumb-1.png"))?, "web1");
     given(&handoff, 0)?;
-    assert_eq!(ask(&get("x", "/a/b/thumb-1.png"))?, "web2");
-    assert_eq!(ask(&get("x", "/a/b/thumb-11.png"))?, "web1");
-    assert_eq!(ask("PROPFIND /a/b HTTP/1.1\r\nHost: x\r\n\r\n")?, "web3");
+    assert_eq!(request(&get("x", "/a/b/thumb-1.png"))?, "web2");
+    assert_eq!(request(&get("x", "/a/b/thumb-11.png"))?, "web1");
+    assert_eq!(request("PROPFIND /a/b HTTP/1.1\r\nHost: x\r\n\r\n")?, "web3");
     given(&handoff, 3)
 }
 
@@ -117,7 +117,7 @@ fn half_closed_clients_are_served(engine: &str) -> Result<()> {
         for (target, server) in [("/img/a", "web2"), ("/%69mg/a", "web2"), ("/x/../a", "web1")] {
             for _ in 0..5 {
                 let mut talk = open(&handoff, family)?;
-                talk.say(get("www.example.com", target))?;
+                talk.send(get("www.example.com", target))?;
                 talk.end()?;
                 let reply = talk.reply().with_context(|| format!("{family}: {target}"))?;
                 assert_eq!(reply.server, server, "{family}: {target}");
@@ -139,16 +139,17 @@ fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
         Handoff::start(farm, Offer { port: PORT, keys, health, ..Offer::new(engine, 2, &images()) })?;
     let kinds =
         Family::BOTH.into_iter().flat_map(|family| ["/img/a", "/%69mg/a"].map(|target| (family, target)));
-    let ask = |(family, target)| {
-        let asked = Asked::by(handoff.client(), handoff.service(family), 6, &get("www.example.com", target))?;
-        Ok((format!("{family}: {target}"), asked))
+    let send_kind = |(family, target)| {
+        let requests =
+            LateRequests::by(handoff.client(), handoff.service(family), 6, &get("www.example.com", target))?;
+        Ok((format!("{family}: {target}"), requests))
     };
-    let asked = kinds.map(ask).collect::<Result<Vec<_>>>()?;
+    let requests = kinds.map(send_kind).collect::<Result<Vec<_>>>()?;
     wait::until("all are half closed, and have been for long", || {
         Ok(silent(&handoff.evener.sessions()?) == 24)
     })?;
     late.answer();
-    asked.into_iter().try_for_each(|(kind, asked)| asked.hear().context(kind))
+    requests.into_iter().try_for_each(|(kind, requests)| requests.read_answers().context(kind))
 }
 
 /// Uploads whose head had to be asked about: bytes of the body are with the head, and more come meanwhile.
@@ -163,8 +164,8 @@ fn bodies_go_on(engine: &str) -> Result<()> {
         let body = "0123456789".repeat(20_000);
         let path = if family == Family::V4 { "/upload/slow4" } else { "/upload/slow6" };
         let head = format!("PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
-        talk.say_slowly(&head, 20)?;
-        talk.say_slowly(&body, 50_000)?;
+        talk.send_slowly(&head, 20)?;
+        talk.send_slowly(&body, 50_000)?;
         assert_eq!(talk.reply().with_context(|| format!("{family}"))?.status, 201);
         assert_eq!(std::fs::read(handoff.farm.page(path.trim_start_matches('/')))?, body.as_bytes());
     }
@@ -188,18 +189,18 @@ fn bad_requests_are_told_off(engine: &str) -> Result<()> {
     for family in Family::BOTH {
         for (status, text) in answers {
             let mut talk = open(&handoff, family)?;
-            let reply = talk.ask(text)?;
+            let reply = talk.request(text)?;
             assert_eq!((reply.status, reply.server.as_str()), (status, ""), "{family}: {:.80?}", text);
             assert_eq!(talk.rest()?, b"", "and hung up");
         }
         // HTTP/2 with prior knowledge (RFC 9113, section 3.3): SETTINGS, and GOAWAY with HTTP_1_1_REQUIRED
         let mut talk = open(&handoff, family)?;
-        talk.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")?;
+        talk.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")?;
         let frames = talk.rest()?;
         assert_eq!((frames[3], frames[12], frames[frames.len() - 1]), (4, 7, 0xd), "{frames:?}");
         // neither HTTP nor TLS
         let mut talk = open(&handoff, family)?;
-        talk.say([0x7f; 40])?;
+        talk.send([0x7f; 40])?;
         assert!(talk.rest().is_err(), "it is reset");
     }
     assert_eq!(handoff.punted("refused")?, 2 * (answers.len() as u64 + 2));
@@ -210,11 +211,11 @@ fn bad_requests_are_told_off(engine: &str) -> Result<()> {
 fn the_silent_are_not_waited_for(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     let mut half = open(&handoff, Family::V4)?;
-    half.say("GET / HTTP/1.1\r\nHost")?;
+    half.send("GET / HTTP/1.1\r\nHost")?;
     let mut hello = open(&handoff, Family::V6)?;
-    hello.say([0x16, 3, 1, 2, 0, 1])?;
+    hello.send([0x16, 3, 1, 2, 0, 1])?;
     let mut left = open(&handoff, Family::V4)?;
-    left.say("GET ")?;
+    left.send("GET ")?;
     wait::until("it is being read", || Ok(handoff.counted("punted")? >= 3))?;
     drop(left);
     wait::until("who leaves is counted", || Ok(handoff.punted("left")? == 1))?;
@@ -232,15 +233,15 @@ fn nobody_for_a_route(engine: &str) -> Result<()> {
     for family in Family::BOTH {
         for target in ["/img/a", "/%69mg/a"] {
             let mut talk = open(&handoff, family)?;
-            let reply = talk.ask(&get("www.example.com", target))?;
+            let reply = talk.request(&get("www.example.com", target))?;
             assert_eq!((reply.status, reply.server.as_str()), (503, ""), "{family}: {target}");
         }
-        assert_eq!(open(&handoff, family)?.ask(&get("www.example.com", "/a"))?.server, "web1");
+        assert_eq!(open(&handoff, family)?.request(&get("www.example.com", "/a"))?.server, "web1");
     }
     assert_eq!(handoff.punted("unserved")?, 4);
     handoff.farm.start_web(1)?;
     handoff.evener.wait_for_servers(2, wait::LONG)?;
-    assert_eq!(open(&handoff, Family::V4)?.ask(&get("www.example.com", "/img/a"))?.server, "web2");
+    assert_eq!(open(&handoff, Family::V4)?.request(&get("www.example.com", "/img/a"))?.server, "web2");
     Ok(())
 }
 

@@ -55,8 +55,8 @@ fn service(team: &Team, host: usize) -> SocketAddr {
     (team.farm.own_vip(team.plan.family, host), WEB_PORT).into()
 }
 
-fn ask(team: &Team, host: usize, text: &str) -> Result<Reply> {
-    let reply = Talk::open(team.farm.client(0), service(team, host))?.ask(text);
+fn request(team: &Team, host: usize, text: &str) -> Result<Reply> {
+    let reply = Talk::open(team.farm.client(0), service(team, host))?.request(text);
     reply.with_context(|| format!("by web{}: {text:?}", host + 1))
 }
 
@@ -89,7 +89,7 @@ fn each_host_gives_what_its_routes_say(engine: &str) -> Result<()> {
         for host in 0..3 {
             for (place, servers) in PLACES {
                 for number in 0..4 {
-                    let reply = ask(&team, host, &get("www.example.com", &format!("{place}/{number}")))?;
+                    let reply = request(&team, host, &get("www.example.com", &format!("{place}/{number}")))?;
                     ensure!(
                         servers.contains(&reply.server.as_str()),
                         "{family}: {place} by {}",
@@ -100,7 +100,7 @@ fn each_host_gives_what_its_routes_say(engine: &str) -> Result<()> {
             // the first request's server is the connection's, here as anywhere
             let mut talk = Talk::open(team.farm.client(0), service(&team, host))?;
             for path in ["/img/a", "/doc/a", "/img/a"] {
-                assert_eq!(talk.ask(&get("x", path))?.server, "web2");
+                assert_eq!(talk.request(&get("x", path))?.server, "web2");
             }
         }
         given(&team, 0)?;
@@ -124,7 +124,7 @@ fn one_host_decides_for_all(engine: &str) -> Result<()> {
     }
     let mut servers = Vec::new();
     for number in 0..12 {
-        servers.push(ask(&team, 1 + number % 2, &get("x", "/who"))?.server);
+        servers.push(request(&team, 1 + number % 2, &get("x", "/who"))?.server);
     }
     for server in ["web1", "web2", "web3"] {
         assert_eq!(servers.iter().filter(|name| *name == server).count(), 4, "{servers:?}");
@@ -135,7 +135,7 @@ fn one_host_decides_for_all(engine: &str) -> Result<()> {
     // without it each decides for itself
     team.hosts[0].daemon().kill9()?;
     wait::until("the others serve without it", || {
-        Ok(ask(&team, 1, &get("x", "/who")).is_ok_and(|reply| reply.status == 200))
+        Ok(request(&team, 1, &get("x", "/who")).is_ok_and(|reply| reply.status == 200))
     })?;
     ensure!(lccp(&team, 1, "dispatch_alone")? > 0);
     Ok(())
@@ -149,14 +149,14 @@ fn each_host_reads_what_is_odd(engine: &str) -> Result<()> {
                 let request = get("www.example.com", path);
                 for len in [7, request.len() - 1] {
                     let mut talk = Talk::open(team.farm.client(0), service(&team, host))?;
-                    talk.say_slowly(&request, len)?;
+                    talk.send_slowly(&request, len)?;
                     let context = || format!("{family}: {path} in pieces of {len} by web{}", host + 1);
                     assert_eq!(talk.reply().with_context(context)?.server, server, "{}", context());
-                    assert_eq!(talk.ask(&get("x", "/who")).with_context(context)?.server, server);
+                    assert_eq!(talk.request(&get("x", "/who")).with_context(context)?.server, server);
                 }
             }
             for (path, server) in [("/%69mg/a", "web2"), ("//doc//a", "web3"), ("/x/../img/a", "web2")] {
-                assert_eq!(ask(&team, host, &get("x", path))?.server, server, "{family}: {path}");
+                assert_eq!(request(&team, host, &get("x", path))?.server, server, "{family}: {path}");
             }
         }
         given(&team, 21)?;
@@ -166,7 +166,7 @@ fn each_host_reads_what_is_odd(engine: &str) -> Result<()> {
             "{family}: no host said that it has what it was given"
         );
         // what is refused is refused by whom the client came to
-        assert_eq!(ask(&team, 1, "GET / HTTP/1.1\r\n\r\n")?.status, 400);
+        assert_eq!(request(&team, 1, "GET / HTTP/1.1\r\n\r\n")?.status, 400);
         assert_eq!(team.hosts[1].status()?.punted["refused"], 1);
     }
     Ok(())
@@ -196,9 +196,9 @@ fn hosts_behind_a_router_take_their_part(engine: &str) -> Result<()> {
     let tunnels = team.farm.server(0).capture(0, "udp port 6080")?;
     for host in 0..4 {
         for path in ["/img/a", "/%69mg/a"] {
-            assert_eq!(ask(&team, host, &get("x", path))?.server, "web2");
+            assert_eq!(request(&team, host, &get("x", path))?.server, "web2");
         }
-        assert_eq!(ask(&team, host, &get("x", "/doc/a"))?.server, "web3");
+        assert_eq!(request(&team, host, &get("x", "/doc/a"))?.server, "web3");
         assert_eq!(shares(&team, host, 12)?.len(), 4, "by web{}", host + 1);
     }
     given(&team, 4)?;
@@ -235,12 +235,12 @@ fn a_host_without_a_web_server_is_given_nothing(engine: &str) -> Result<()> {
     for host in 0..3 {
         ensure!(!shares(&team, host, 12)?.contains("web2"), "by web{}", host + 1);
         // its routes have nobody
-        assert_eq!(ask(&team, host, &get("x", "/img/a"))?.status, 503);
+        assert_eq!(request(&team, host, &get("x", "/img/a"))?.status, 503);
     }
     assert_eq!(punted(&team, "unserved")?, 3);
     team.farm.start_web(1)?;
     team.together()?;
-    assert_eq!(ask(&team, 0, &get("x", "/img/a"))?.server, "web2");
+    assert_eq!(request(&team, 0, &get("x", "/img/a"))?.server, "web2");
     Ok(())
 }
 
@@ -317,7 +317,7 @@ fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     unbroken(load.stop()?)?;
     // who reads has a new listener
     for host in 0..3 {
-        assert_eq!(ask(&team, host, &get("x", "//who"))?.status, 200);
+        assert_eq!(request(&team, host, &get("x", "//who"))?.status, 200);
     }
     given(&team, 3)
 }
@@ -333,7 +333,7 @@ fn a_host_is_drained(engine: &str) -> Result<()> {
     for host in 0..3 {
         ensure!(!shares(&team, host, 12)?.contains("web2"), "by web{}", host + 1);
         // nor is it given what is asked
-        ensure!(ask(&team, host, &get("x", "//a"))?.server != "web2", "by web{}", host + 1);
+        ensure!(request(&team, host, &get("x", "//a"))?.server != "web2", "by web{}", host + 1);
     }
     let own = team.hosts[1].server("web2")?;
     ensure!(own.sessions >= 1, "it knows what it still serves: {own:?}");
@@ -345,10 +345,10 @@ fn a_host_is_drained(engine: &str) -> Result<()> {
 
 fn stopped_it_leaves_nothing(engine: &str) -> Result<()> {
     let mut team = team(engine, Family::V4)?;
-    let said = team.farm.server(1).output(&[&program()?.to_string_lossy(), "doctor"])?;
-    let said = String::from_utf8(said.stdout)?;
-    ensure!(said.contains("Connections that are handed over are made here."), "{said}");
-    ensure!(!said.lines().any(|line| line.starts_with("FAIL")), "{said}");
+    let output = team.farm.server(1).output(&[&program()?.to_string_lossy(), "doctor"])?;
+    let output = String::from_utf8(output.stdout)?;
+    ensure!(output.contains("Connections that are handed over are made here."), "{output}");
+    ensure!(!output.lines().any(|line| line.starts_with("FAIL")), "{output}");
     for (evener, host) in team.hosts.iter_mut().zip(team.farm.servers()) {
         let local = || host.run(&["sysctl", "-n", "net.ipv4.conf.lo.accept_local"]);
         assert_eq!(local()?.trim(), "1");

@@ -108,8 +108,8 @@ fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
     for director in [0, 1] {
         let greeted = fronted.counted(director, "cookie_sent")?;
         ensure!(greeted > 0, "director {director} has a part of them");
-        let asked = &fronted.directors[director].status()?.punted;
-        ensure!(asked["given"] > 0 && asked["spliced"] == 0, "{asked:?}");
+        let punted = &fronted.directors[director].status()?.punted;
+        ensure!(punted["given"] > 0 && punted["spliced"] == 0, "{punted:?}");
     }
     Ok(())
 }
@@ -124,8 +124,8 @@ fn a_handshake_is_finished_by_another_director(engine: &str) -> Result<()> {
             let mut call = hand.call(10 * port + number, fronted.service(family))?;
             fronted.route_by(&[1])?;
             call.acknowledge(0)?;
-            call.say(0, get("x", path))?;
-            call.listen(|call| call.heard().ends_with(b"web2\n"))
+            call.send_data(0, get("x", path))?;
+            call.listen(|call| call.received().ends_with(b"web2\n"))
                 .with_context(|| format!("{family}: {path}"))?;
             call.reset(get("x", path).len())?;
         }
@@ -141,14 +141,14 @@ fn what_a_dead_director_leaves(engine: &str) -> Result<()> {
     for (family, director) in Family::BOTH.into_iter().flat_map(|family| [(family, 0), (family, 1)]) {
         fronted.route_by(&[director])?;
         let mut talk = Talk::open(fronted.client(), fronted.service(family))?;
-        assert_eq!(talk.ask(&get("x", "/who"))?.server, "web2");
+        assert_eq!(talk.request(&get("x", "/who"))?.server, "web2");
         talks.push((family, director, talk));
     }
     fronted.farm.directors()[1].unplug()?;
     fronted.route_by(&[0])?;
     fronted.serves_all("/who", "web2")?;
     for (family, director, mut talk) in talks {
-        let reply = talk.ask(&get("x", "/who"));
+        let reply = talk.request(&get("x", "/who"));
         match director {
             0 => assert_eq!(reply?.server, "web2", "{family}"),
             _ => assert!(reply.is_err(), "{family}: {reply:?}"),
@@ -185,7 +185,7 @@ fn a_director_by_layer_two_in_front(engine: &str) -> Result<()> {
     front.wait_for_servers(1, LONG)?;
     wait::until("new clients are served", || {
         Ok(Talk::open(fronted.client(), fronted.service(Family::V4))
-            .and_then(|mut talk| talk.ask(&get("x", "/who")))
+            .and_then(|mut talk| talk.request(&get("x", "/who")))
             .is_ok_and(|reply| reply.server == "web2"))
     })?;
     fronted.serves_all("/who", "web2")

@@ -80,7 +80,8 @@ fn guesses_are_limited_and_clients_are_served(engine: &str) -> Result<()> {
     handoff.client().netns().sysctl(&[("ipv4/tcp_timestamps", "0")])?;
     for family in Family::BOTH {
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        let reply = talk.ask(&get("x", "/who")).with_context(|| format!("{family}: without timestamps"))?;
+        let reply =
+            talk.request(&get("x", "/who")).with_context(|| format!("{family}: without timestamps"))?;
         assert_eq!(reply.server, "web1");
     }
     Ok(())
@@ -108,24 +109,24 @@ fn the_clock_in_the_answer_goes_on(engine: &str) -> Result<()> {
                 port += 1;
                 let what = || format!("{family}: {path}, {pause:?}");
                 let capture = handoff.client().capture(0, "tcp and src port 80")?;
-                let begun = Instant::now();
+                let started = Instant::now();
                 let mut talk = Talk::open_from(handoff.client(), port, handoff.service(family))?;
                 // Not waiting for anything: this is how slow the client is.
                 std::thread::sleep(pause);
                 for _ in 0..3 {
-                    let reply = talk.ask(&get("x", path)).with_context(what)?;
+                    let reply = talk.request(&get("x", path)).with_context(what)?;
                     assert_eq!(reply.server, "web1", "{}", what());
                 }
                 let (dport, server) = (format!("dport = :{port}"), handoff.farm.server(0));
                 let sockets = || server.run(&["ss", "-tinHO", &dport]);
-                let took_ms =
-                    |rtt: &Option<f64>| rtt.is_some_and(|rtt| rtt <= begun.elapsed().as_secs_f64() * 1e3);
-                let rtt = wait::for_value(wait::LONG, || Ok(round_trip(&sockets()?)), took_ms)?;
+                let is_elapsed =
+                    |rtt: &Option<f64>| rtt.is_some_and(|rtt| rtt <= started.elapsed().as_secs_f64() * 1e3);
+                let rtt = wait::for_value(wait::LONG, || Ok(round_trip(&sockets()?)), is_elapsed)?;
                 ensure!(rtt.is_ok(), "{}: round trip {rtt:?} in {}", what(), sockets()?);
                 let to_client = format!(".{port}: ");
                 let lines: Vec<_> =
                     capture.stop()?.into_iter().filter(|line| line.contains(&to_client)).collect();
-                let elapsed_ms = begun.elapsed().as_millis() as u32 + 2;
+                let elapsed_ms = started.elapsed().as_millis() as u32 + 2;
                 let clocks: Vec<u32> = lines.iter().filter_map(|line| clock(line)).collect();
                 ensure!(clocks.len() > 3, "{}: {lines:#?}", what());
                 for pair in clocks.windows(2) {

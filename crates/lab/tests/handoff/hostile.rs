@@ -64,7 +64,7 @@ fn handshakes_that_end_leave_nothing(engine: &str) -> Result<()> {
             for word in ["", "GET / HT", "GET /%41 HTTP/1.1\r\nHost: x\r\n\r\n", &get("x", "/who")] {
                 for _ in 0..5 {
                     let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-                    talk.say(word)?;
+                    talk.send(word)?;
                     if reset { talk.reset()? } else { drop(talk) }
                 }
             }
@@ -83,6 +83,6 @@ fn handshakes_that_end_leave_nothing(engine: &str) -> Result<()> {
         })?;
     }
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-    assert_eq!(talk.ask(&get("x", "/who"))?.server, "web1");
+    assert_eq!(talk.request(&get("x", "/who"))?.server, "web1");
     Ok(())
 }

@@ -61,7 +61,7 @@ fn servers_say_what_they_took(engine: &str) -> Result<()> {
         }
         // a head that is longer than a message
         let long = format!("GET /who HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(7_000));
-        let reply = Talk::open(handoff.client(), handoff.service(family))?.ask(&long)?;
+        let reply = Talk::open(handoff.client(), handoff.service(family))?.request(&long)?;
         assert_eq!(reply.status, 200, "{family}");
     }
     let status = handoff.evener.status()?;
@@ -107,14 +107,14 @@ fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> 
     handoff.wait_for_nodes()?;
     handoff.agents.iter_mut().try_for_each(|agent| agent.process().kill9())?;
     for family in Family::BOTH {
-        let reply = Talk::open(handoff.client(), handoff.service(family))?.ask(&get("x", "/who"))?;
+        let reply = Talk::open(handoff.client(), handoff.service(family))?.request(&get("x", "/who"))?;
         assert_eq!(reply.status, 200, "{family}");
     }
     assert_eq!((handoff.lccp("given")?, handoff.punted("given")?, handoff.punted("spliced")?), (0, 2, 0));
     handoff.agents.iter_mut().try_for_each(|agent| agent.start_again())?;
     handoff.wait_for_nodes()?;
     for family in Family::BOTH {
-        let reply = Talk::open(handoff.client(), handoff.service(family))?.ask(&get("x", "/who"))?;
+        let reply = Talk::open(handoff.client(), handoff.service(family))?.request(&get("x", "/who"))?;
         assert_eq!(reply.status, 200, "{family}");
     }
     assert_eq!((handoff.lccp("given")?, handoff.punted("given")?), (2, 4));
@@ -122,17 +122,17 @@ fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> 
 }
 
 /// Hears the control messages that come to a host.
-struct Ear(LinkSocket);
+struct Receiver(LinkSocket);
 
-impl Ear {
-    fn open(host: &Host) -> Result<Ear> {
+impl Receiver {
+    fn open(host: &Host) -> Result<Receiver> {
         let open =
             || -> Result<LinkSocket> { Ok(LinkSocket::open(if_nametoindex("eth0")?, EtherType::All)?) };
-        Ok(Ear(host.enter(open)??))
+        Ok(Receiver(host.enter(open)??))
     }
 
     /// The frames so far.
-    fn heard(&self) -> Vec<Vec<u8>> {
+    fn received(&self) -> Vec<Vec<u8>> {
         let mut buffer = vec![0; 4_096];
         let mut frames = Vec::new();
         while let Ok((len, _)) = self.0.recv(&mut buffer) {
@@ -188,13 +188,13 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 1, &[route("path = \"/*?*\"", &["web1"])])?;
     handoff.wait_for_nodes()?;
     let (server, director) = (handoff.farm.server(0).clone(), handoff.farm.director().clone());
-    let (at_server, at_director) = (Ear::open(&server)?, Ear::open(&director)?);
+    let (at_server, at_director) = (Receiver::open(&server)?, Receiver::open(&director)?);
     for _ in 0..3 {
-        let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/who"))?;
+        let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.request(&get("x", "/who"))?;
         assert_eq!(reply.server, "web1");
     }
     wait::until("these are over", || Ok(connections(&handoff)? == 0))?;
-    let (to_server, to_director) = (at_server.heard(), at_director.heard());
+    let (to_server, to_director) = (at_server.received(), at_director.received());
     let is_handoff = |frame: &&Vec<u8>| frame[ETHERNET_LEN + IP_LEN..][COMMAND] == HANDOFF;
     // more where an answer is late
     ensure!(to_server.iter().filter(is_handoff).count() >= 3);
@@ -226,12 +226,12 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     let stranger = IpAddr::from(handoff.client().address());
     let own = LocalNode { address: stranger, incarnation: 7, components: Components::new(&[]) };
     let init = LccpSession::new(own, director.address().into(), 0).init(&keys(&secret)?);
-    let at_client = Ear::open(handoff.client())?;
+    let at_client = Receiver::open(handoff.client())?;
     director.raw_to(0)?.send(&with_message(&to_director[0], Some(stranger), &init)?)?;
-    let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/who"))?;
+    let reply = Talk::open(handoff.client(), handoff.service(Family::V4))?.request(&get("x", "/who"))?;
     assert_eq!(reply.server, "web1");
     assert_eq!(handoff.lccp("hellos")?, after.lccp["hellos"]);
-    assert_eq!(at_client.heard(), Vec::<Vec<u8>>::new(), "nobody answers");
+    assert_eq!(at_client.received(), Vec::<Vec<u8>>::new(), "nobody answers");
     assert_eq!(handoff.lccp("given")?, 4);
     Ok(())
 }
@@ -299,8 +299,9 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     };
     ensure!(alone(&handoff)?, "a dispatcher that isn't there decides");
     let served_by = |handoff: &Handoff| -> Result<Vec<String>> {
-        let ask = |family| Talk::open(handoff.client(), handoff.service(family))?.ask(&get("x", "/who"));
-        (0..4).flat_map(|_| Family::BOTH).map(|family| Ok(ask(family)?.server)).collect()
+        let request =
+            |family| Talk::open(handoff.client(), handoff.service(family))?.request(&get("x", "/who"));
+        (0..4).flat_map(|_| Family::BOTH).map(|family| Ok(request(family)?.server)).collect()
     };
     served_by(&handoff)?;
     assert_eq!((handoff.lccp("dispatch_asked")?, handoff.lccp("dispatch_alone")?), (0, 8));
@@ -361,7 +362,7 @@ fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
     })?;
     let open = || -> Result<(String, Talk)> {
         let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-        Ok((talk.ask(&get("x", "/who"))?.server, talk))
+        Ok((talk.request(&get("x", "/who"))?.server, talk))
     };
     let counted = |name: &str| -> Result<u64> { Ok(dispatcher.server(name)?.sessions) };
     let talks: Vec<(String, Talk)> = (0..8).map(|_| open()).collect::<Result<_>>()?;
@@ -398,24 +399,24 @@ impl Node {
         let mut node = Node { socket, director, session: LccpSession::new(own, director, 0), keys };
         wait::until("the director knows this node", || {
             let init = node.session.init(&node.keys);
-            node.say(&init)?;
-            node.heard()?;
+            node.send(&init)?;
+            node.received()?;
             Ok(node.session.is_known())
         })?;
         Ok(node)
     }
 
-    fn say(&self, message: &[u8]) -> Result<()> {
+    fn send(&self, message: &[u8]) -> Result<()> {
         self.socket.send_to(message, &SocketAddr::new(self.director, 0).into())?;
         Ok(())
     }
 
     /// What is said next, but for greetings, which are answered.
-    fn heard(&mut self) -> Result<Option<LccpMessage>> {
+    fn received(&mut self) -> Result<Option<LccpMessage>> {
         let mut buffer = [0; 2_048];
         let Ok(len) = (&self.socket).read(&mut buffer) else { return Ok(None) };
         let received = self.session.receive(0, &self.keys, &buffer[IP_LEN..len]);
-        received.answer.map_or(Ok(()), |answer| self.say(&answer))?;
+        received.answer.map_or(Ok(()), |answer| self.send(&answer))?;
         Ok(received.message)
     }
 
@@ -423,12 +424,12 @@ impl Node {
     fn tell(&mut self, body: &MessageBody) -> Result<MessageBody> {
         let (mut answer, mut first) = (None, None);
         wait::until("the forwarder answers", || {
-            let said = self.session.send(&self.keys, Receptor::Forwarder, body.clone());
-            let (sequence, message) = said.context("The director isn't known any more")?;
-            self.say(&message)?;
+            let message = self.session.send(&self.keys, Receptor::Forwarder, body.clone());
+            let (sequence, message) = message.context("The director isn't known any more")?;
+            self.send(&message)?;
             // what it was told before and more than once, it answers more than once
             let first = *first.get_or_insert(sequence);
-            answer = self.heard()?.filter(|heard| heard.echo.sequence >= first);
+            answer = self.received()?.filter(|received| received.echo.sequence >= first);
             Ok(answer.is_some())
         })?;
         Ok(answer.context("It said nothing")?.body)
@@ -458,7 +459,7 @@ fn forwarders_do_as_they_are_told(engine: &str) -> Result<()> {
         assert_eq!(node.tell(&MessageBody::Forward { socket, server })?, MessageBody::ForwardAck { socket });
         ensure!(state("established")?, "{family}: {:?}", handoff.evener.sessions()?);
         let close = node.session.send(&node.keys, Receptor::Forwarder, MessageBody::Close { socket });
-        node.say(&close.context("The director isn't known any more")?.1)?;
+        node.send(&close.context("The director isn't known any more")?.1)?;
         wait::until("it closes", || state("closing"))?;
     }
     Ok(())

@@ -28,7 +28,7 @@ fn go_by(handoff: &Handoff, first: usize) -> Result<()> {
             let expected = if (number + first).is_multiple_of(2) { "web1" } else { "web2" };
             let host = format!("h{number}.example.com");
             let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-            let reply = talk.ask(&get(&host, "/who")).with_context(|| format!("{family}: {host}"))?;
+            let reply = talk.request(&get(&host, "/who")).with_context(|| format!("{family}: {host}"))?;
             assert_eq!(reply.server, expected, "{family}: {host}");
         }
     }

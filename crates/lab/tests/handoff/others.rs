@@ -83,7 +83,7 @@ fn files_come_whole(engine: &str, farm: Farm) -> Result<()> {
             }
         }
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        talk.say_slowly(get("x", "/2k"), 9)?;
+        talk.send_slowly(get("x", "/2k"), 9)?;
         assert_eq!(talk.reply()?.server, "web2");
     }
     Ok(())

@@ -36,9 +36,9 @@ fn a_service_address_may_be_the_directors_own(engine: &str) -> Result<()> {
             ensure!(report.servers.len() == 2, "{family}: {report:?}");
         }
         let (request, mut talk) = (get("www.example.com", "/0k"), Talk::open(handoff.client(), service)?);
-        ensure!(talk.ask(&request)?.server == "web1", "{family}, by the data plane");
+        ensure!(talk.request(&request)?.server == "web1", "{family}, by the data plane");
         let mut slow = Talk::open(handoff.client(), service)?;
-        slow.say_slowly(&request, 5)?;
+        slow.send_slowly(&request, 5)?;
         ensure!(slow.reply()?.server == "web1", "{family}, read in application space");
     }
     ensure!(handoff.evener.stop()? == 0);

@@ -61,7 +61,8 @@ fn go_round(client: &Host, handoff: &Handoff, family: Family, rounds: usize) -> 
     for round in 0..rounds {
         for (host, servers) in HOSTS {
             for (path, len) in [("/who", 5), ("/2k", 2_000), ("/108k", 108_000), ("/0k", 0)] {
-                let reply = talk.ask(&get(host, path)).with_context(|| format!("{family}, round {round}"))?;
+                let reply =
+                    talk.request(&get(host, path)).with_context(|| format!("{family}, round {round}"))?;
                 let seen = (reply.status, reply.body.len());
                 ensure!(seen == (200, len), "{family}, round {round}: {host}{path}: {seen:?}");
                 ensure!(servers.contains(&&*reply.server), "{family}: {host}{path} by {}", reply.server);
@@ -116,7 +117,7 @@ fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
         .collect::<Result<_>>()?;
     for (host, server) in [("img.example.com", "web1"), ("www.example.com", "web4")] {
         for (family, talk) in &mut talks {
-            let reply = talk.ask(&get(host, "/2k")).with_context(|| format!("{family}, before"))?;
+            let reply = talk.request(&get(host, "/2k")).with_context(|| format!("{family}, before"))?;
             assert_eq!(reply.server, server, "{family}");
         }
     }
@@ -129,7 +130,7 @@ fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
     handoff.wait_for_nodes()?;
     for (host, server) in [("www.example.com", "web4"), ("img.example.com", "web1")] {
         for (family, talk) in &mut talks {
-            let reply = talk.ask(&get(host, "/2k")).with_context(|| format!("{family}, after"))?;
+            let reply = talk.request(&get(host, "/2k")).with_context(|| format!("{family}, after"))?;
             assert_eq!(reply.server, server, "{family}");
         }
     }
@@ -142,14 +143,14 @@ fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
 /// What the kernel has kept back while nobody was there to move it ends once somebody is.
 fn no_orphan_waits_for_ever(mut handoff: Handoff) -> Result<()> {
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-    assert_eq!(talk.ask(&get("www.example.com", "/who"))?.server, "web4");
+    assert_eq!(talk.request(&get("www.example.com", "/who"))?.server, "web4");
     handoff.evener.daemon().kill9()?;
-    talk.say(get("img.example.com", "/who"))?;
+    talk.send(get("img.example.com", "/who"))?;
     thread::sleep(Duration::from_millis(300));
     handoff.evener.start_again()?;
     // Each waits for as long as a reply may take; the client's segment comes again after ever longer times.
-    let told = (0..4).map(|_| is_reset(talk.reply())).find(Result::is_ok);
-    told.context("the client was not told")?
+    let resets = (0..4).map(|_| is_reset(talk.reply())).find(Result::is_ok);
+    resets.context("the client was not told")?
 }
 
 fn servers_behind_a_router(engine: &str) -> Result<()> {
@@ -173,9 +174,9 @@ fn requests_that_come_before_the_answer(engine: &str) -> Result<()> {
     for family in Family::BOTH {
         // While a long answer is on its way: the client reads it later.
         let mut talk = Talk::open_narrow(handoff.client(), handoff.service(family))?;
-        talk.say(get("img.example.com", "/108k"))?;
+        talk.send(get("img.example.com", "/108k"))?;
         thread::sleep(Duration::from_millis(50));
-        talk.say(get("www.example.com", "/who"))?;
+        talk.send(get("www.example.com", "/who"))?;
         let long = talk.reply_slowly(4_000)?;
         ensure!((long.server.as_str(), long.body.len()) == ("web1", 108_000), "{family}: {}", long.server);
         let next = talk.reply().with_context(|| format!("{family}: the one that was not waited with"))?;
@@ -188,16 +189,16 @@ fn requests_in_pieces(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        assert_eq!(talk.ask(&get("img.example.com", "/who"))?.body, b"web1\n");
-        talk.say_slowly(get("www.example.com", "/who"), 20)?;
+        assert_eq!(talk.request(&get("img.example.com", "/who"))?.body, b"web1\n");
+        talk.send_slowly(get("www.example.com", "/who"), 20)?;
         assert_eq!(talk.reply().with_context(|| format!("{family}: in pieces"))?.body, b"web4\n");
     }
     for family in Family::BOTH {
         let long =
             |host: &str| format!("GET /who HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n", "x".repeat(7_000));
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        assert_eq!(talk.ask(&get("img.example.com", "/who"))?.body, b"web1\n");
-        assert_eq!(talk.ask(&long("www.example.com"))?.body, b"web4\n", "{family}");
+        assert_eq!(talk.request(&get("img.example.com", "/who"))?.body, b"web1\n");
+        assert_eq!(talk.request(&long("www.example.com"))?.body, b"web4\n", "{family}");
     }
     Ok(())
 }
@@ -210,14 +211,15 @@ fn empty_lines_around_requests(engine: &str) -> Result<()> {
         let requests =
             [("www.example.com", "web4"), ("img.example.com", "web1"), ("www.example.com", "web4")];
         for (host, server) in requests {
-            talk.say(format!("\r\n{}", get(host, "/who")))?;
+            talk.send(format!("\r\n{}", get(host, "/who")))?;
             ensure!(talk.reply().with_context(|| format!("{family}: before {host}"))?.server == server);
         }
         for (host, server) in requests {
             // Mostly a segment of its own; where it isn't, it is the case above.
-            talk.say_slowly("\r\n", 2)?;
+            talk.send_slowly("\r\n", 2)?;
             ensure!(
-                talk.ask(&get(host, "/who")).with_context(|| format!("{family}: {host}"))?.server == server
+                talk.request(&get(host, "/who")).with_context(|| format!("{family}: {host}"))?.server
+                    == server
             );
         }
     }
@@ -241,11 +243,11 @@ fn what_can_not_be_moved_ends(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        talk.ask(&request("POST", "img.example.com", "/who"))?;
-        is_reset(talk.ask(&get("www.example.com", "/who")))
+        talk.request(&request("POST", "img.example.com", "/who"))?;
+        is_reset(talk.request(&get("www.example.com", "/who")))
             .with_context(|| format!("{family}: after a POST"))?;
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        assert_eq!(talk.ask(&get("www.example.com", "/who"))?.server, "web4");
+        assert_eq!(talk.request(&get("www.example.com", "/who"))?.server, "web4");
     }
     ensure!(handoff.lccp("released")? == 0, "what can't be known was believed");
     Ok(())
@@ -261,15 +263,15 @@ fn servers_whose_agents_are_gone(engine: &str) -> Result<()> {
     for family in Family::BOTH {
         // From there nothing moves, and what moves there is carried.
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        assert_eq!(talk.ask(&get("www.example.com", "/who"))?.server, "web4");
-        assert_eq!(talk.ask(&get("img.example.com", "/who"))?.server, "web1", "{family}: carried");
+        assert_eq!(talk.request(&get("www.example.com", "/who"))?.server, "web4");
+        assert_eq!(talk.request(&get("img.example.com", "/who"))?.server, "web1", "{family}: carried");
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        assert_eq!(talk.ask(&get("img.example.com", "/who"))?.server, "web1");
-        is_reset(talk.ask(&get("www.example.com", "/who"))).with_context(|| format!("{family}"))?;
+        assert_eq!(talk.request(&get("img.example.com", "/who"))?.server, "web1");
+        is_reset(talk.request(&get("www.example.com", "/who"))).with_context(|| format!("{family}"))?;
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
         let seen: BTreeSet<String> = ["www.example.com", "dl.example.com", "www.example.com"]
             .into_iter()
-            .map(|host| Ok(talk.ask(&get(host, "/who"))?.server))
+            .map(|host| Ok(talk.request(&get(host, "/who"))?.server))
             .collect::<Result<_>>()?;
         ensure!(seen.contains("web4") && seen.len() == 2, "{family}: {seen:?}");
     }
@@ -284,24 +286,24 @@ fn what_others_say_moves_nothing(engine: &str) -> Result<()> {
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
     for (port, family) in (0..).zip(Family::BOTH) {
         let mut call = hand.call(port, handoff.service(family))?;
-        let mut said = 0;
-        let mut ask = |call: &mut Call, host: &str, server: &str| -> Result<()> {
-            let (request, heard) = (get(host, "/who"), call.heard().len());
-            call.say(said, &request)?;
-            said += request.len();
-            call.listen(|call| call.heard().len() > heard)?;
-            let reply = String::from_utf8_lossy(&call.heard()[heard..]).into_owned();
+        let mut count = 0;
+        let mut request = |call: &mut Call, host: &str, server: &str| -> Result<()> {
+            let (request, received) = (get(host, "/who"), call.received().len());
+            call.send_data(count, &request)?;
+            count += request.len();
+            call.listen(|call| call.received().len() > received)?;
+            let reply = String::from_utf8_lossy(&call.received()[received..]).into_owned();
             ensure!(reply.ends_with(&format!("\r\n\r\n{server}\n")), "{family}: {host}: {reply}");
             Ok(())
         };
-        ask(&mut call, "img.example.com", "web1")?;
+        request(&mut call, "img.example.com", "web1")?;
         let first = get("img.example.com", "/who").len();
         for _ in 0..3 {
             call.corrupt(first, get("www.example.com", "/who"))?;
             call.forge(get("www.example.com", "/who"))?;
         }
-        ask(&mut call, "img.example.com", "web1")?;
-        ask(&mut call, "www.example.com", "web4")?;
+        request(&mut call, "img.example.com", "web1")?;
+        request(&mut call, "www.example.com", "web4")?;
     }
     ensure!(handoff.lccp("released")? == 2, "only what the clients themselves asked for moves");
     Ok(())

@@ -57,7 +57,7 @@ fn requests_go_where_routes_say(engine: &str) -> Result<()> {
             let seen: BTreeSet<String> = (0..8)
                 .map(|_| {
                     let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-                    Ok(talk.ask(&request(method, host, path))?.server)
+                    Ok(talk.request(&request(method, host, path))?.server)
                 })
                 .collect::<Result<_>>()
                 .with_context(|| format!("{family}: {method} {host} {path}"))?;
@@ -74,13 +74,13 @@ fn connections_stay_where_they_are(engine: &str) -> Result<()> {
     let handoff = farm(engine, 4, &every_kind())?;
     for family in Family::BOTH {
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        assert_eq!(talk.ask(&get("img.example.com", "/img/"))?.server, "web2");
+        assert_eq!(talk.request(&get("img.example.com", "/img/"))?.server, "web2");
         for (method, host, path, _) in EXPECTED {
-            assert_eq!(talk.ask(&request(method, host, path))?.server, "web2", "{method} {host} {path}");
+            assert_eq!(talk.request(&request(method, host, path))?.server, "web2", "{method} {host} {path}");
         }
         // all of them in the first segment
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        talk.say([get("a.static.example.com", "/who"), get("img.example.com", "/img/a")].concat())?;
+        talk.send([get("a.static.example.com", "/who"), get("img.example.com", "/img/a")].concat())?;
         assert_eq!(talk.reply()?.body, b"web3\n");
         assert_eq!(talk.reply()?.server, "web3");
         talk.end()?;
@@ -105,15 +105,15 @@ fn later_requests_end_connections(engine: &str) -> Result<()> {
     for family in Family::BOTH {
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
         for _ in 0..3 {
-            assert_eq!(talk.ask(&get("img.example.com", "/img/"))?.server, "web2");
+            assert_eq!(talk.request(&get("img.example.com", "/img/"))?.server, "web2");
         }
-        let refused = talk.ask(&get("a.static.example.com", "/who"));
+        let refused = talk.request(&get("a.static.example.com", "/who"));
         assert!(refused.is_err(), "{family}: answered by {:?}", refused.map(|reply| reply.server));
         // by another connection it is answered; one that was asked about keeps to it as well
         let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-        assert_eq!(talk.ask(&get("a.static.example.com", "/./who"))?.server, "web3");
-        assert_eq!(talk.ask(&get("a.static.example.com", "/who"))?.server, "web3");
-        assert!(talk.ask(&get("img.example.com", "/img/")).is_err(), "{family}");
+        assert_eq!(talk.request(&get("a.static.example.com", "/./who"))?.server, "web3");
+        assert_eq!(talk.request(&get("a.static.example.com", "/who"))?.server, "web3");
+        assert!(talk.request(&get("img.example.com", "/img/")).is_err(), "{family}");
         there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 1_000_000)?;
     }
     ensure!(handoff.counted("elsewhere")? >= 4, "none was ended");
@@ -160,7 +160,7 @@ fn servers_behind_a_router(engine: &str) -> Result<()> {
         for family in Family::BOTH {
             for _ in 0..4 {
                 let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-                assert_eq!(talk.ask(&get("img.example.com", "/who"))?.body, b"web2\n");
+                assert_eq!(talk.request(&get("img.example.com", "/who"))?.body, b"web2\n");
             }
             there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 2_000_000)
                 .with_context(|| format!("{family}"))?;

@@ -76,8 +76,8 @@ fn steady(line: &Value) -> Result<Value> {
     let fields = line.as_object_mut().context("no object")?;
     let time = fields.remove("time").context("no time")?;
     ensure!(time.as_str().is_some_and(|time| time.len() == 24 && time.ends_with('Z')), "{time}");
-    let took = fields.remove("decide_us").context("no time to decide")?;
-    ensure!(took.as_f64().is_some_and(|took| took > 0.0), "{took}");
+    let latency = fields.remove("decide_us").context("no time to decide")?;
+    ensure!(latency.as_f64().is_some_and(|latency| latency > 0.0), "{latency}");
     fields.remove("client");
     Ok(line)
 }
@@ -139,7 +139,7 @@ fn what_was_asked_is_in_the_log(engine: &str) -> Result<()> {
         for Case { says, pieces, status, line } in cases() {
             let port = ports.next().context("no port left")?;
             let mut talk = Talk::open_from(handoff.client(), port, handoff.service(family))?;
-            talk.say_slowly(&says, pieces)?;
+            talk.send_slowly(&says, pieces)?;
             let reply = talk.reply().with_context(|| says.escape_ascii().to_string())?;
             assert_eq!(reply.status, status, "{}", says.escape_ascii());
             expected.insert(SocketAddr::new(handoff.client().address_in(family), port).to_string(), line);
@@ -169,7 +169,7 @@ fn hellos_are_in_the_log(engine: &str) -> Result<()> {
     assert_eq!(tls::who(handoff.client(), "a.example", handoff.service(Family::V4))?, "web1");
     assert_eq!(tls::who(handoff.client(), "x.b.example", handoff.service(Family::V6))?, "web2");
     let mut half = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-    half.say([0x16, 3, 1, 2, 0, 1])?;
+    half.send([0x16, 3, 1, 2, 0, 1])?;
     wait::until("it is being read", || Ok(handoff.counted("punted")? >= 1))?;
     drop(half);
     let mut lines: Vec<Value> = lines(handoff, 3)?.values().map(steady).collect::<Result<_>>()?;
@@ -188,21 +188,21 @@ fn hellos_are_in_the_log(engine: &str) -> Result<()> {
 fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     let mut handoff = noted(farm(engine, 1, &[])?)?;
     let log = log_of(&handoff);
-    let ask = |handoff: &Handoff, path: &str| -> Result<()> {
+    let request = |handoff: &Handoff, path: &str| -> Result<()> {
         let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-        assert_eq!(talk.ask(&get("x", path))?.server, "web1");
+        assert_eq!(talk.request(&get("x", path))?.server, "web1");
         Ok(())
     };
     let paths = |handoff: &Handoff| -> Result<Vec<Value>> {
         Ok(lines(handoff, 1)?.into_values().map(|line| line["path"].clone()).collect())
     };
-    ask(&handoff, "/first")?;
+    request(&handoff, "/first")?;
     assert_eq!(paths(&handoff)?, ["/first"]);
     fs::rename(&log, log.with_extension("1"))?;
     handoff.evener.daemon().sighup()?;
     // The event comes once the log is open again; `reloads` counts before that.
     wait::until("it is opened again", || happened(&handoff, "reloaded", 2))?;
-    ask(&handoff, "/second")?;
+    request(&handoff, "/second")?;
     assert_eq!(paths(&handoff)?, ["/second"]);
 
     // whatever is wrong with the file
@@ -211,7 +211,7 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     handoff.evener.daemon().sighup()?;
     wait::until("it is opened again", || happened(&handoff, "reload_refused", 1))?;
     assert!(log.exists() && handoff.evener.status()?.reload_error.is_some());
-    ask(&handoff, "/third")?;
+    request(&handoff, "/third")?;
     assert_eq!(paths(&handoff)?, ["/third"]);
     for (number, path) in [("1", "/first"), ("2", "/second")] {
         let old = fs::read_to_string(log.with_extension(number))?;
@@ -219,12 +219,12 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     }
 
     handoff.reload()?;
-    ask(&handoff, "/unseen")?;
+    request(&handoff, "/unseen")?;
     let status = handoff.evener.status()?.access_log;
     assert_eq!((status.path, status.written), (None, 3));
     // lines of the last moment are not lost
     handoff.evener.reload(&file_with_log(&handoff))?;
-    ask(&handoff, "/last")?;
+    request(&handoff, "/last")?;
     assert_eq!(handoff.evener.stop()?, 0);
     let text = fs::read_to_string(&log)?;
     assert!(text.lines().count() == 2 && text.contains("/last") && !text.contains("/unseen"), "{text}");
@@ -235,12 +235,12 @@ fn a_log_that_has_no_place(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     let file = format!("{}\n[log]\naccess = \"{}/none/log\"\n", handoff.file(), log_of(&handoff).display());
     handoff.evener.write(&file)?;
-    let (code, said) = handoff.evener.failure(&["reload"])?;
-    assert!(code == 1 && said.contains("nothing was changed: the access log"), "{code}: {said}");
-    let (code, said) = Evener::refused(handoff.farm.router(), &file, &[])?;
-    assert!(code == 1 && said.contains("make its folder first"), "{code}: {said}");
+    let (code, output) = handoff.evener.failure(&["reload"])?;
+    assert!(code == 1 && output.contains("nothing was changed: the access log"), "{code}: {output}");
+    let (code, output) = Evener::refused(handoff.farm.router(), &file, &[])?;
+    assert!(code == 1 && output.contains("make its folder first"), "{code}: {output}");
     assert_eq!(
-        Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/"))?.server,
+        Talk::open(handoff.client(), handoff.service(Family::V4))?.request(&get("x", "/"))?.server,
         "web1"
     );
     Ok(())
@@ -248,14 +248,15 @@ fn a_log_that_has_no_place(engine: &str) -> Result<()> {
 
 fn a_director_that_was_killed_notes_on(engine: &str) -> Result<()> {
     let mut handoff = noted(farm(engine, 1, &[])?)?;
-    let ask =
-        |handoff: &Handoff| Talk::open(handoff.client(), handoff.service(Family::V6))?.ask(&get("x", "/a"));
-    assert_eq!(ask(&handoff)?.server, "web1");
+    let request = |handoff: &Handoff| {
+        Talk::open(handoff.client(), handoff.service(Family::V6))?.request(&get("x", "/a"))
+    };
+    assert_eq!(request(&handoff)?.server, "web1");
     lines(&handoff, 1)?;
     handoff.evener.daemon().kill9()?;
     handoff.evener.start_again()?;
     handoff.evener.wait_for_servers(1, wait::LONG)?;
-    assert_eq!(ask(&handoff)?.server, "web1");
+    assert_eq!(request(&handoff)?.server, "web1");
     let lines = lines(&handoff, 2)?;
     assert!(lines.values().all(|line| line["server"] == "web1" && line["service"] == "web"), "{lines:?}");
     Ok(())
@@ -294,7 +295,7 @@ fn many_are_noted(engine: &str) -> Result<()> {
 }
 
 /// What a trace has said so far, whole lines only.
-fn said(trace: &Proc) -> Result<Vec<Value>> {
+fn lines_of(trace: &Proc) -> Result<Vec<Value>> {
     let log = trace.log();
     let whole = log.get(..=log.rfind('\n').unwrap_or_default()).unwrap_or_default();
     let lines = whole.lines().filter(|line| line.starts_with('{'));
@@ -312,7 +313,7 @@ fn follow(evener: &Evener, name: &str, words: &[&str]) -> Result<Proc> {
 fn wait_for(trace: &Proc, wanted: &Value) -> Result<Value> {
     let fields = wanted.as_object().context("no object")?;
     let has = |line: &Value| fields.iter().all(|(key, value)| line.get(key) == Some(value));
-    let found = wait::for_value(wait::LONG, || Ok(said(trace)?.into_iter().find(has)), Option::is_some)?;
+    let found = wait::for_value(wait::LONG, || Ok(lines_of(trace)?.into_iter().find(has)), Option::is_some)?;
     found.ok().flatten().with_context(|| format!("no {wanted} in\n{}", trace.log()))
 }
 
@@ -325,10 +326,10 @@ fn a_client_is_followed(engine: &str) -> Result<()> {
         let trace = follow(&handoff.evener, &format!("trace{at}"), &[&client.to_string(), "--json"])?;
         let port = 42_000 + at as u16;
         let mut talk = Talk::open_from(handoff.client(), port, service)?;
-        assert_eq!(Talk::open(other, service)?.ask(&get("other.example", "/other"))?.server, "web1");
-        assert_eq!(talk.ask(&get("www.example.com", "/img/a"))?.server, "web2");
+        assert_eq!(Talk::open(other, service)?.request(&get("other.example", "/other"))?.server, "web1");
+        assert_eq!(talk.request(&get("www.example.com", "/img/a"))?.server, "web2");
         let mut odd = Talk::open(handoff.client(), service)?;
-        assert_eq!(odd.ask(&get("www.example.com", "//img/b"))?.server, "web2");
+        assert_eq!(odd.request(&get("www.example.com", "//img/b"))?.server, "web2");
 
         let (src, dst) = (SocketAddr::new(client, port).to_string(), service.to_string());
         let packet = |flags: &str, verdict: &str, reason: &str, server: Option<&str>| {
@@ -347,7 +348,7 @@ fn a_client_is_followed(engine: &str) -> Result<()> {
                     "mechanism": mechanism}),
             )?;
         }
-        for line in said(&trace)? {
+        for line in lines_of(&trace)? {
             let ends = ["src", "dst", "client"].map(|key| line[key].as_str().unwrap_or_default().to_owned());
             let is_its = |end: &String| end.parse::<SocketAddr>().is_ok_and(|end| end.ip() == client);
             assert!(ends.iter().any(is_its), "of another: {line}");
@@ -356,7 +357,7 @@ fn a_client_is_followed(engine: &str) -> Result<()> {
     // as people see it, until there were enough
     let address = handoff.client().address().to_string();
     let mut trace = follow(&handoff.evener, "people", &[&address, "--count", "3"])?;
-    Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("www.example.com", "/img/a"))?;
+    Talk::open(handoff.client(), handoff.service(Family::V4))?.request(&get("www.example.com", "/img/a"))?;
     assert_eq!(trace.wait(wait::LONG)?.code(), Some(0));
     assert!(trace.log().contains(": forward, cookie_sent\n"), "{}", trace.log());
     Ok(())
@@ -370,8 +371,8 @@ fn traces_end(engine: &str) -> Result<()> {
     let mut traces: Vec<Proc> =
         names.iter().map(|name| follow(&handoff.evener, name, &[&address])).collect::<Result<_>>()?;
     running(4)?;
-    let (code, said) = handoff.evener.failure(&["trace", &address])?;
-    assert!(code == 1 && said.contains("4 traces run already"), "{code}: {said}");
+    let (code, output) = handoff.evener.failure(&["trace", &address])?;
+    assert!(code == 1 && output.contains("4 traces run already"), "{code}: {output}");
     // killed, with nobody to say that it is over
     traces.pop().context("no trace")?.kill9()?;
     running(3)?;
@@ -380,7 +381,7 @@ fn traces_end(engine: &str) -> Result<()> {
     drop((traces, fifth));
     running(0)?;
     assert_eq!(
-        Talk::open(handoff.client(), handoff.service(Family::V4))?.ask(&get("x", "/"))?.server,
+        Talk::open(handoff.client(), handoff.service(Family::V4))?.request(&get("x", "/"))?.server,
         "web1"
     );
     Ok(())
@@ -400,7 +401,7 @@ fn a_client_of_servers_on_the_link_is_followed(engine: &str) -> Result<()> {
     };
     wait_for(&trace, &packet("syn"))?;
     wait_for(&trace, &packet("psh,ack"))?;
-    for line in said(&trace)? {
+    for line in lines_of(&trace)? {
         assert!(line["src"].as_str().is_some_and(|src| src.starts_with(&format!("{client}:"))), "{line}");
     }
     Ok(())

@@ -34,23 +34,23 @@ fn routes() -> [String; 1] {
 }
 
 /// The next reply, if it is whole.
-fn whole(heard: &[u8]) -> Option<Reply> {
+fn whole(received: &[u8]) -> Option<Reply> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);
-    let Ok(httparse::Status::Complete(head_len)) = response.parse(heard) else { return None };
+    let Ok(httparse::Status::Complete(head_len)) = response.parse(received) else { return None };
     let status = response.code?;
     let of = |name: &str| {
         let header = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
         header.map(|header| String::from_utf8_lossy(header.value).into_owned())
     };
     let len: usize = of("Content-Length").map_or(Some(0), |len| len.parse().ok())?;
-    let body = heard.get(head_len..head_len + len)?.to_vec();
+    let body = received.get(head_len..head_len + len)?.to_vec();
     Some(Reply { status, server: of("X-Server").unwrap_or_default(), body })
 }
 
 fn reply(call: &mut Call) -> Result<Reply> {
-    call.listen(|call| whole(call.heard()).is_some())?;
-    whole(call.heard()).context("no reply")
+    call.listen(|call| whole(call.received()).is_some())?;
+    whole(call.received()).context("no reply")
 }
 
 /// The first piece of what is uploaded is behind the head or in the same segment with it; in each case the second
@@ -73,8 +73,8 @@ fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
                 let (first, second) = bytes.split_at(head.len() + cut_behind_head);
                 let mut call = hand.call(port, handoff.service(family))?;
                 call.acknowledge(0)?;
-                call.say(first.len(), second)?;
-                call.say(0, first)?;
+                call.send_data(first.len(), second)?;
+                call.send_data(0, first)?;
                 let reply = reply(&mut call).context(what.clone())?;
                 assert_eq!((reply.status, reply.server.as_str()), (201, "web1"), "{what}");
                 let stored = std::fs::read(handoff.farm.page(&format!("upload/disorder{port}")))?;
@@ -103,7 +103,7 @@ fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
                 } else {
                     call.acknowledge(request.len())?
                 }
-                call.say(0, &request)?;
+                call.send_data(0, &request)?;
                 let reply = reply(&mut call);
                 let reply = reply.with_context(|| format!("{family}: {path}, FIN: {end}"))?;
                 assert_eq!((reply.status, reply.server.as_str()), (200, "web1"), "{family}: {path}");
@@ -126,10 +126,10 @@ fn windows_of_a_few_bytes(engine: &str) -> Result<()> {
             port += 1;
             let mut call = hand.call_with(port, handoff.service(family), 5)?;
             call.acknowledge(0)?;
-            call.say(0, get("x", path))?;
-            for (heard, window) in [(10, 0), (10, 70), (1000, 700), (1500, WINDOW)] {
-                call.listen(|call| call.heard().len() >= heard)
-                    .with_context(|| format!("{family}: {path}, {heard} bytes"))?;
+            call.send_data(0, get("x", path))?;
+            for (received, window) in [(10, 0), (10, 70), (1000, 700), (1500, WINDOW)] {
+                call.listen(|call| call.received().len() >= received)
+                    .with_context(|| format!("{family}: {path}, {received} bytes"))?;
                 call.window = window;
                 call.acknowledge(get("x", path).len())?;
             }
@@ -151,15 +151,16 @@ enum Moment {
     /// It has acknowledged that.
     Open,
     /// Some of its request was read.
-    Asking,
+    Requesting,
     /// It has asked.
-    Asked,
+    Requested,
     /// Some of the reply came.
     Answered,
 }
 
 impl Moment {
-    const ALL: [Moment; 5] = [Moment::Greeted, Moment::Open, Moment::Asking, Moment::Asked, Moment::Answered];
+    const ALL: [Moment; 5] =
+        [Moment::Greeted, Moment::Open, Moment::Requesting, Moment::Requested, Moment::Answered];
 }
 
 /// What a client does until that moment; how many bytes it has said.
@@ -168,33 +169,33 @@ fn until(call: &mut Call, moment: Moment, request: &str) -> Result<usize> {
     if !matches!(moment, Moment::Greeted) {
         call.acknowledge(0)?;
     }
-    let said = match moment {
+    let sent = match moment {
         Moment::Greeted | Moment::Open => "",
-        Moment::Asking => &request[..SOME],
-        Moment::Asked | Moment::Answered => request,
+        Moment::Requesting => &request[..SOME],
+        Moment::Requested | Moment::Answered => request,
     };
-    if !said.is_empty() {
-        call.say(0, said)?;
+    if !sent.is_empty() {
+        call.send_data(0, sent)?;
     }
     match moment {
-        Moment::Asking => call.listen(|call| call.acked() == SOME)?,
-        Moment::Answered => call.listen(|call| call.heard().len() > 500)?,
+        Moment::Requesting => call.listen(|call| call.acked() == SOME)?,
+        Moment::Answered => call.listen(|call| call.received().len() > 500)?,
         _ => {}
     }
-    Ok(said.len())
+    Ok(sent.len())
 }
 
 /// A client's whole life. Who has asked and says no more is answered, others aren't waited for.
 fn come_and_leave(call: &mut Call, moment: Moment, end: End, request: &str) -> Result<()> {
-    let said = until(call, moment, request)?;
+    let sent = until(call, moment, request)?;
     if end == End::Reset {
-        return call.reset(said);
+        return call.reset(sent);
     }
     call.window = WINDOW;
-    call.finish(said)?;
+    call.finish(sent)?;
     call.listen(|call| call.end().is_some())?;
-    let len = whole(call.heard()).map(|reply| reply.body.len());
-    let right = matches!(moment, Moment::Asked | Moment::Answered).then_some(2_000);
+    let len = whole(call.received()).map(|reply| reply.body.len());
+    let right = matches!(moment, Moment::Requested | Moment::Answered).then_some(2_000);
     ensure!(len == right, "{len:?} bytes of the reply came, not {right:?}");
     Ok(())
 }
@@ -223,7 +224,7 @@ fn clients_leave_at_any_moment(engine: &str) -> Result<()> {
     for family in Family::BOTH {
         for path in [DECIDED, PUNTED] {
             let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
-            assert_eq!(talk.ask(&get("x", path))?.server, "web1", "others are served");
+            assert_eq!(talk.request(&get("x", path))?.server, "web1", "others are served");
         }
     }
     nothing_stays_of(&handoff, &mut calls)
@@ -275,14 +276,14 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
     }
     for (path, call) in &mut calls {
         call.acknowledge(0)?;
-        call.say(0, get("x", path))?;
+        call.send_data(0, get("x", path))?;
         let reply = reply(call).with_context(|| format!("{}: {path}", call.client()))?;
         assert_eq!(reply.server, "web1", "{}: {path}", call.client());
     }
     // and by the new one
     for family in Family::BOTH {
         let mut call = hand.call(calls.len() as u16, handoff.service(family))?;
-        call.say(0, get("x", DECIDED))?;
+        call.send_data(0, get("x", DECIDED))?;
         assert_eq!(reply(&mut call)?.server, "web1", "{family}");
     }
     Ok(())
@@ -298,12 +299,12 @@ fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
         for number in 0..40 {
             let mut call = hand.call(number, handoff.service(family))?;
             call.acknowledge(0)?;
-            call.say(0, &first)?;
+            call.send_data(0, &first)?;
             assert_eq!(reply(&mut call)?.server, "web1", "{family}");
-            let heard = call.heard().len();
+            let received = call.received().len();
             call.repeats = false;
-            call.say(first.len(), &second)?;
-            call.listen(|call| call.heard().len() > heard)
+            call.send_data(first.len(), &second)?;
+            call.listen(|call| call.received().len() > received)
                 .with_context(|| format!("{family}: the next request of client {number} is lost"))?;
             call.reset(first.len() + second.len())?;
         }
@@ -322,17 +323,17 @@ fn a_late_syn_has_nothing_chosen_anew(engine: &str) -> Result<()> {
     for (number, family) in Family::BOTH.into_iter().cycle().take(8).enumerate() {
         let mut call = hand.call(u16::try_from(number)?, handoff.service(family))?;
         call.acknowledge(0)?;
-        call.say(0, &first)?;
+        call.send_data(0, &first)?;
         let server = reply(&mut call)?.server;
         let chosen = [connections("web1")?, connections("web2")?];
         let greeted = handoff.counted("cookie_sent")?;
-        call.greet_late()?;
+        call.answer_syn_late()?;
         wait::until("the SYN is answered", || Ok(handoff.counted("cookie_sent")? > greeted))?;
         call.repeat(0, &first)?;
-        let heard = call.heard().len();
-        call.say(first.len(), &second)?;
-        call.listen(|call| whole(&call.heard()[heard..]).is_some())?;
-        let next = whole(&call.heard()[heard..]).context("no reply")?;
+        let received = call.received().len();
+        call.send_data(first.len(), &second)?;
+        call.listen(|call| whole(&call.received()[received..]).is_some())?;
+        let next = whole(&call.received()[received..]).context("no reply")?;
         assert_eq!(next.server, server, "{family}: the connection goes on where it was");
         assert_eq!([connections("web1")?, connections("web2")?], chosen, "{family}: nothing was chosen anew");
         call.reset(first.len() + second.len())?;

@@ -54,13 +54,13 @@ fn audience(handoff: &Handoff) -> [Running; 4] {
     [visit, sixth, kept, slow].map(|load| load.start_on(handoff.client()))
 }
 
-fn asked(loads: &[Running]) -> u64 {
+fn request_count(loads: &[Running]) -> u64 {
     loads.iter().map(Running::requests).sum()
 }
 
 fn go_on(loads: &[Running]) -> Result<()> {
-    let before = asked(loads);
-    wait::until("clients are served", || Ok(asked(loads) > before + 200))
+    let before = request_count(loads);
+    wait::until("clients are served", || Ok(request_count(loads) > before + 200))
 }
 
 fn all_whole<const N: usize>(loads: [Running; N]) -> Result<()> {
@@ -77,7 +77,7 @@ fn a_killed_director_breaks_nothing(engine: &str) -> Result<()> {
     go_on(&loads)?;
     let mut moved = Visit::open(handoff.client(), handoff.service(Family::V4))?;
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-    let server = talk.ask(&get("x", PUNTED))?.server;
+    let server = talk.request(&get("x", PUNTED))?.server;
     let first = moved.who()?;
     // the server answers as soon as it has the connection, the director notes so a moment later
     wait::until("the connection has moved", || {
@@ -95,10 +95,10 @@ fn a_killed_director_breaks_nothing(engine: &str) -> Result<()> {
         handoff.evener.start_again()?;
         assert!(handoff.evener.status()?.adopted);
         go_on(&loads).context("with the next daemon")?;
-        assert_eq!(talk.ask(&get("x", "/who"))?.server, server, "a connection that was moved stays");
+        assert_eq!(talk.request(&get("x", "/who"))?.server, server, "a connection that was moved stays");
         assert_eq!(moved.who()?, first);
-        let mut asked = Talk::open(handoff.client(), handoff.service(Family::V6))?;
-        assert_eq!(asked.ask(&get("x", PUNTED))?.status, 200, "and others are moved again");
+        let mut talk = Talk::open(handoff.client(), handoff.service(Family::V6))?;
+        assert_eq!(talk.request(&get("x", PUNTED))?.status, 200, "and others are moved again");
     }
     all_whole(loads)
 }
@@ -164,16 +164,16 @@ fn a_reload_breaks_nothing(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 3, &[])?;
     let loads = audience(&handoff);
     go_on(&loads)?;
-    let ask = |handoff: &Handoff| -> Result<String> {
+    let request = |handoff: &Handoff| -> Result<String> {
         Ok(Talk::open(handoff.client(), handoff.service(Family::V4))?
-            .ask(&get("img.example.com", "/"))?
+            .request(&get("img.example.com", "/"))?
             .server)
     };
     for server in ["web2", "web3", "web1"] {
         handoff.offer.routes = route("host = \"img.example.com\"", &[server]);
         handoff.reload()?;
         for _ in 0..4 {
-            assert_eq!(ask(&handoff)?, server);
+            assert_eq!(request(&handoff)?, server);
         }
         go_on(&loads)?;
     }
@@ -202,30 +202,30 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     assert_eq!(before, after);
     // a route that has nobody else
     let mut talk = Talk::open(handoff.client(), service)?;
-    assert_eq!(talk.ask(&get("x", "/2k"))?.status, 503);
+    assert_eq!(talk.request(&get("x", "/2k"))?.status, 503);
     assert_eq!(unbroken(slow.join()?)?.requests, 4);
     Ok(())
 }
 
 fn other_servers_take_over(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 3, &[route("path = \"/img/*\"", &["web2", "web3"])])?;
-    let ask = |handoff: &Handoff, path: &str| -> Result<(u16, String)> {
-        let reply = Talk::open(handoff.client(), handoff.service(Family::V6))?.ask(&get("x", path))?;
+    let request = |handoff: &Handoff, path: &str| -> Result<(u16, String)> {
+        let reply = Talk::open(handoff.client(), handoff.service(Family::V6))?.request(&get("x", path))?;
         Ok((reply.status, reply.server))
     };
     handoff.farm.stop_web(1)?;
     handoff.evener.wait_for_servers(2, LONG)?;
     for path in ["/img/a", "/img/%61"] {
         for _ in 0..4 {
-            assert_eq!(ask(&handoff, path)?, (404, "web3".to_owned()));
+            assert_eq!(request(&handoff, path)?, (404, "web3".to_owned()));
         }
     }
     handoff.farm.stop_web(2)?;
     handoff.evener.wait_for_servers(1, LONG)?;
     for path in ["/img/a", "/img/%61"] {
-        assert_eq!(ask(&handoff, path)?, (503, String::new()));
+        assert_eq!(request(&handoff, path)?, (503, String::new()));
     }
-    assert_eq!(ask(&handoff, "/who")?, (200, "web1".to_owned()));
+    assert_eq!(request(&handoff, "/who")?, (200, "web1".to_owned()));
     Ok(())
 }
 
@@ -248,7 +248,7 @@ fn stopped_they_leave_nothing(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 1, &[])?;
     let hosts = [handoff.farm.director().clone(), handoff.farm.server(0).clone()];
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-    assert_eq!(talk.ask(&get("x", PUNTED))?.server, "web1");
+    assert_eq!(talk.request(&get("x", PUNTED))?.server, "web1");
     for host in &hosts {
         assert!(!left_on(host)?.is_empty(), "{} has something to leave", host.name());
     }
@@ -273,8 +273,8 @@ fn settings_that_lose_connections_are_told(engine: &str) -> Result<()> {
         let output = server.output(&[&program()?.to_string_lossy(), "doctor"])?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    let said = doctor()?;
-    ensure!(!said.lines().any(|line| line.starts_with("FAIL")), "{said}");
+    let output = doctor()?;
+    ensure!(!output.lines().any(|line| line.starts_with("FAIL")), "{output}");
     for (path, name) in [
         ("ipv4/tcp_sack", "net.ipv4.tcp_sack"),
         ("ipv4/tcp_timestamps", "net.ipv4.tcp_timestamps"),
@@ -282,9 +282,9 @@ fn settings_that_lose_connections_are_told(engine: &str) -> Result<()> {
         ("ipv4/tcp_syncookies", "net.ipv4.tcp_syncookies"),
     ] {
         server.netns().sysctl(&[(path, "0")])?;
-        let said = doctor()?;
+        let output = doctor()?;
         let of_it = |line: &str| line.starts_with("FAIL") && line.contains(name);
-        ensure!(said.lines().any(of_it), "{name}: {said}");
+        ensure!(output.lines().any(of_it), "{name}: {output}");
         server.netns().sysctl(&[(path, "1")])?;
     }
     ensure!(!doctor()?.lines().any(|line| line.starts_with("FAIL")));

@@ -22,11 +22,11 @@ pub(crate) struct Talk {
 }
 
 /// Connects from this port, with so many bytes of room.
-fn connect(port: u16, service: SocketAddr, room: Option<usize>) -> io::Result<TcpStream> {
+fn connect(port: u16, service: SocketAddr, buffer: Option<usize>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(service), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    if let Some(room) = room {
-        socket.set_recv_buffer_size(room)?;
+    if let Some(buffer) = buffer {
+        socket.set_recv_buffer_size(buffer)?;
     }
     socket.bind(&SocketAddr::new(Family::of(service.ip()).any(), port).into())?;
     socket.connect_timeout(&service.into(), LIMIT)?;
@@ -80,12 +80,12 @@ impl Talk {
     }
 
     /// Says something, in one segment if it is short.
-    pub(crate) fn say(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
         Ok(self.stream.get_mut().write_all(bytes.as_ref())?)
     }
 
     /// Says something and that it is all, in one segment.
-    pub(crate) fn say_and_end(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
+    pub(crate) fn send_and_end(&mut self, bytes: impl AsRef<[u8]>) -> Result<()> {
         let socket = SockRef::from(self.stream.get_ref());
         socket.set_tcp_cork(true)?;
         (&*socket).write_all(bytes.as_ref())?;
@@ -93,9 +93,9 @@ impl Talk {
     }
 
     /// Says something in pieces of so many bytes.
-    pub(crate) fn say_slowly(&mut self, bytes: impl AsRef<[u8]>, len: usize) -> Result<()> {
+    pub(crate) fn send_slowly(&mut self, bytes: impl AsRef<[u8]>, len: usize) -> Result<()> {
         for piece in bytes.as_ref().chunks(len) {
-            self.say(piece)?;
+            self.send(piece)?;
             thread::sleep(PAUSE);
         }
         Ok(())
@@ -113,8 +113,8 @@ impl Talk {
     }
 
     /// Asks, and waits for the answer.
-    pub(crate) fn ask(&mut self, request: &str) -> Result<Reply> {
-        self.say(request)?;
+    pub(crate) fn request(&mut self, request: &str) -> Result<Reply> {
+        self.send(request)?;
         let reply = self.reply_to(request);
         reply.with_context(|| format!("to {:?}", request.get(..request.len().min(100)).unwrap_or_default()))
     }

@@ -91,8 +91,8 @@ fn hellos_go_by_their_name(engine: &str) -> Result<()> {
         let url = format!("https://{}/who", host_of(handoff.service(family)));
         assert_eq!(handoff.client().curl(&["--insecure", &url])?, "web3\n", "{family}");
     }
-    let asked = handoff.evener.status()?.punted;
-    assert!(asked.values().all(|count| *count == 0), "the data plane decides all of it: {asked:?}");
+    let punted = handoff.evener.status()?.punted;
+    assert!(punted.values().all(|count| *count == 0), "the data plane decides all of it: {punted:?}");
     Ok(())
 }
 

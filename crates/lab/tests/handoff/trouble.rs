@@ -30,7 +30,7 @@ on_both_engines! {
 }
 
 /// Two paths that the data plane knows; whatever has `8` in its path, and all else, has to be asked about.
-fn some_asked() -> [String; 3] {
+fn some_requested() -> [String; 3] {
     let both = &["web1", "web2"];
     [route("path = \"/who\"", both), route("path = \"/2k\"", both), route("path = \"/*8*\"", &["web2"])]
 }
@@ -38,7 +38,7 @@ fn some_asked() -> [String; 3] {
 fn every_tenth_packet_is_lost(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).build()?;
     let health = "[service.health]\nkind = \"none\"\n".to_owned();
-    let handoff = Handoff::start(farm, Offer { health, ..Offer::new(engine, 2, &some_asked()) })?;
+    let handoff = Handoff::start(farm, Offer { health, ..Offer::new(engine, 2, &some_requested()) })?;
     let loads = Family::BOTH.map(|family| {
         let load = |path: &str| Load {
             connections: 8,
@@ -65,7 +65,7 @@ fn every_tenth_packet_is_lost(engine: &str) -> Result<()> {
 
 /// All that a client sends, the first segment too; on the director's side and on the process's that reads.
 fn packets_come_twice(engine: &str) -> Result<()> {
-    let handoff = farm(engine, 2, &some_asked())?;
+    let handoff = farm(engine, 2, &some_requested())?;
     let (client, router) = (&handoff.client().interfaces()[0], &handoff.farm.router().interfaces()[0]);
     let rules = format!(
         "table netdev twice {{\n chain from_client {{\n  type filter hook ingress device \"{}\" priority 0\n  \
@@ -93,7 +93,7 @@ fn packets_come_twice(engine: &str) -> Result<()> {
 
 /// In both directions, at the client.
 fn packets_come_in_disorder(engine: &str) -> Result<()> {
-    let handoff = farm(engine, 2, &some_asked())?;
+    let handoff = farm(engine, 2, &some_requested())?;
     let shuffle = handoff.client().shuffle()?;
     for family in Family::BOTH {
         for path in ["/2k", "/108k"] {
@@ -119,14 +119,14 @@ fn packets_come_in_disorder(engine: &str) -> Result<()> {
 /// As little as the kernel lets them have, and a pause after each piece: the window is closed again and again.
 fn clients_read_slowly_and_have_little_room(engine: &str) -> Result<()> {
     const PIECE: usize = 3_000;
-    let handoff = farm(engine, 2, &some_asked())?;
+    let handoff = farm(engine, 2, &some_requested())?;
     let right: Vec<u8> = PATTERN.iter().copied().cycle().take(108_000).collect();
     let mut talks = Vec::new();
     for family in Family::BOTH {
         // decided, and asked about
         for path in ["/2k", "/108k"] {
             let mut talk = Talk::open_narrow(handoff.client(), handoff.service(family))?;
-            talk.say(get("x", path))?;
+            talk.send(get("x", path))?;
             talks.push((family, path, talk));
         }
     }
@@ -135,7 +135,7 @@ fn clients_read_slowly_and_have_little_room(engine: &str) -> Result<()> {
         let reply = talk.reply_slowly(PIECE).with_context(what)?;
         assert!(right.starts_with(&reply.body), "{}: other bytes came", what());
         assert_eq!(reply.body.len(), if *path == "/2k" { 2_000 } else { 108_000 }, "{}", what());
-        assert_eq!(talk.ask(&get("x", "/who"))?.status, 200, "{}", what());
+        assert_eq!(talk.request(&get("x", "/who"))?.status, 200, "{}", what());
     }
     Ok(())
 }
@@ -169,7 +169,7 @@ fn a_port_is_used_over_and_over(engine: &str) -> Result<()> {
                 let mut talk = Talk::open_from(handoff.client(), PORT, handoff.service(family))?;
                 let request = format!("GET /who HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
                 let reply =
-                    talk.ask(&request).with_context(|| format!("{family}: {server}, round {round}"))?;
+                    talk.request(&request).with_context(|| format!("{family}: {server}, round {round}"))?;
                 assert_eq!(reply.server, server);
                 assert_eq!(talk.rest()?, b"");
             }
@@ -187,14 +187,14 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     ensure!(most > COUNT as u64 + 1_000, "this process may have no more than {most} files open");
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
-    let handoff = farm(engine, 2, &some_asked())?;
+    let handoff = farm(engine, 2, &some_requested())?;
     let mut talks = Vec::new();
     for family in Family::BOTH {
         talks.extend(Talk::open_many(handoff.client(), COUNT / 2, handoff.service(family))?);
     }
     assert_eq!(handoff.evener.status()?.sessions, 0, "who has said nothing costs nothing");
     for (number, talk) in talks.iter_mut().enumerate() {
-        talk.say(get("x", if number % 4 == 0 { "/8" } else { "/who" }))?;
+        talk.send(get("x", if number % 4 == 0 { "/8" } else { "/who" }))?;
     }
     for (number, talk) in talks.iter_mut().enumerate() {
         let reply = talk.reply().with_context(|| format!("connection {number}"))?;
@@ -205,7 +205,7 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
     }
     assert!(handoff.evener.status()?.sessions >= COUNT as u64);
     for (number, talk) in talks.iter_mut().enumerate() {
-        assert_eq!(talk.ask(&get("x", "/who"))?.status, 200, "{number}");
+        assert_eq!(talk.request(&get("x", "/who"))?.status, 200, "{number}");
     }
     // and some more, if probes came so late among all these that no server was up for a moment
     assert!(handoff.punted("given")? >= COUNT as u64 / 4);
@@ -219,14 +219,14 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
         bail!("{} sessions stay open, such as {:?}", left.len(), left.first());
     }
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-    assert_eq!(talk.ask(&get("x", "/who"))?.status, 200);
+    assert_eq!(talk.request(&get("x", "/who"))?.status, 200);
     Ok(())
 }
 
 /// From sources that there are not, as fast as one thread can.
 fn a_flood_of_handshakes_costs_no_memory(engine: &str) -> Result<()> {
     const FLOOD: Duration = Duration::from_secs(3);
-    let handoff = farm(engine, 2, &some_asked())?;
+    let handoff = farm(engine, 2, &some_requested())?;
     let router = handoff.farm.router().raw(1)?;
     let to = handoff.farm.director().mac();
     let vips = Family::BOTH.map(|family| handoff.farm.vip_in(family, 0));
@@ -240,14 +240,14 @@ fn a_flood_of_handshakes_costs_no_memory(engine: &str) -> Result<()> {
     };
     let frames: Vec<Vec<u8>> = (0..1000).map(syn).collect::<Result<_>>()?;
     let load = Load { connections: 4, timeout: LONG, ..Load::to(handoff.service(Family::V4)) };
-    let asked = Load { path: "/108k".to_owned(), connections: 2, ..load.clone() };
-    let loads = [load, asked].map(|load| load.start_on(handoff.client()));
+    let punted = Load { path: "/108k".to_owned(), connections: 2, ..load.clone() };
+    let loads = [load, punted].map(|load| load.start_on(handoff.client()));
     wait::until("clients are served", || Ok(loads.iter().all(|load| load.requests() > 20)))?;
     let before = handoff.evener.status()?;
     let sent = thread::scope(|scope| {
         let flood = scope.spawn(|| -> Result<u64> {
-            let (begun, mut sent) = (Instant::now(), 0);
-            while begun.elapsed() < FLOOD {
+            let (started, mut sent) = (Instant::now(), 0);
+            while started.elapsed() < FLOOD {
                 frames.iter().try_for_each(|frame| router.send(frame))?;
                 sent += frames.len() as u64;
             }

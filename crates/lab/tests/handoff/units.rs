@@ -49,7 +49,7 @@ fn connections_are_given_and_acknowledged(engine: &str) -> Result<()> {
         {
             let mut talk = Talk::open(handoff.client(), handoff.service(family))?;
             assert_eq!(
-                talk.ask(&get("x", path)).with_context(|| format!("{family}: {path}"))?.server,
+                talk.request(&get("x", path)).with_context(|| format!("{family}: {path}"))?.server,
                 server
             );
         }
@@ -80,7 +80,7 @@ fn open_connections_move(engine: &str) -> Result<()> {
         for turn in 0..5 {
             for (host, server) in [("www.example.com", "web1"), ("img.example.com", "web2")] {
                 let reply =
-                    talk.ask(&get(host, "/who")).with_context(|| format!("{family}: {turn}: {host}"))?;
+                    talk.request(&get(host, "/who")).with_context(|| format!("{family}: {turn}: {host}"))?;
                 assert_eq!(reply.server, server, "{family}: {turn}");
             }
         }
@@ -115,7 +115,7 @@ fn others_are_served(handoff: &Handoff, host: &Host) -> Result<()> {
         for family in Family::BOTH {
             let mut talk = Talk::open(host, handoff.service(family))?;
             let request = get("x", "/img/a");
-            talk.say_slowly(&request, request.len() - 4)?;
+            talk.send_slowly(&request, request.len() - 4)?;
             assert_eq!(talk.reply().with_context(|| format!("{family}"))?.server, "web2");
         }
     }
@@ -157,7 +157,7 @@ fn so_it_is_with_many_more(engine: &str) -> Result<()> {
 /// A client that says all at once, its end too: such a connection can't be handed over, and is carried. Its answer is for later.
 fn say_and_end(host: &Host, service: SocketAddr, path: &str) -> Result<Talk> {
     let mut talk = Talk::open_narrow(host, service)?;
-    talk.say_and_end(get("x", path))?;
+    talk.send_and_end(get("x", path))?;
     Ok(talk)
 }
 
@@ -221,7 +221,7 @@ fn carried_clients_are_told_of(engine: &str) -> Result<()> {
         Ok((from.ip(), said))
     });
     let mut talk = Talk::open_from(handoff.client(), 40_000, handoff.service(Family::V4))?;
-    talk.say_and_end(get("x", "/%69mg/a"))?;
+    talk.send_and_end(get("x", "/%69mg/a"))?;
     assert_eq!(talk.reply()?.server, "web2");
     let (from, said) = taking.join().map_err(|_| anyhow!("the server's thread panicked"))??;
     assert_eq!(from, IpAddr::from(handoff.farm.director().address()));

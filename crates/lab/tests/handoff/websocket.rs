@@ -42,7 +42,7 @@ fn frames_go_both_ways(engine: &str) -> Result<()> {
                 "GET {path} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                  Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n"
             );
-            let reply = talk.ask(&upgrade).with_context(|| format!("{family}: {path}"))?;
+            let reply = talk.request(&upgrade).with_context(|| format!("{family}: {path}"))?;
             assert_eq!((reply.status, reply.server.as_str()), (101, "web2"), "{family}: {path}");
             chats.push(talk);
         }
@@ -52,22 +52,22 @@ fn frames_go_both_ways(engine: &str) -> Result<()> {
         for (number, talk) in chats.iter_mut().enumerate() {
             let text: Vec<u8> =
                 (0..(round * 379 + number) % 7_000).map(|at| (at * (round + 3)) as u8).collect();
-            talk.say(frame(TEXT, &text, true))?;
+            talk.send(frame(TEXT, &text, true))?;
             let echo = frame(TEXT, &text, false);
             let heard = talk.take(echo.len()).with_context(|| format!("chat {number}, round {round}"))?;
             assert!(heard == echo, "chat {number}, round {round}: other bytes came");
         }
         let mut other = Talk::open(handoff.client(), handoff.service(Family::V4))?;
-        assert_eq!(other.ask(&get("x", "/who"))?.server, "web1");
+        assert_eq!(other.request(&get("x", "/who"))?.server, "web1");
         thread::sleep(PAUSE);
     }
     // the server may begin as well, when it hasn't heard anything for a while; and closing is answered
     for talk in &mut chats {
         let greeting = frame(TEXT, b"still there?", false);
-        talk.say(frame(TEXT, b"ask me", true))?;
+        talk.send(frame(TEXT, b"ask me", true))?;
         assert_eq!(talk.take(frame(TEXT, b"ask me", false).len())?, frame(TEXT, b"ask me", false));
         assert_eq!(talk.take(greeting.len())?, greeting);
-        talk.say(frame(CLOSE, &[], true))?;
+        talk.send(frame(CLOSE, &[], true))?;
         assert_eq!(talk.rest()?, frame(CLOSE, &[], false));
     }
     Ok(())

@@ -48,9 +48,11 @@ fn fragments(engine: &str, keys: &str) -> Result<()> {
             let about = || format!("{order:?}, {len} bytes");
             for _ in 0..4 {
                 let visit = Client::open(client, service, LONG)?;
-                let server = visit.ask_cut(farm, client, &"x".repeat(len), order).with_context(about)?;
+                let server =
+                    visit.request_truncated(farm, client, &"x".repeat(len), order).with_context(about)?;
                 for _ in 0..2 {
-                    let again = visit.ask_cut(farm, client, &"y".repeat(len), order).with_context(about)?;
+                    let again =
+                        visit.request_truncated(farm, client, &"y".repeat(len), order).with_context(about)?;
                     assert_eq!(again, server, "{order:?}, {len} bytes");
                 }
             }

@@ -74,17 +74,17 @@ fn a_host_dies(engine: &str, family: Family) -> Result<()> {
     ensure!(neighbour(router, vip)?.as_deref() == Some(dead.mac()), "it answers for its own address");
 
     // who takes an address over tells everybody: by ARP (RFC 5227, section 3), or an advertisement (RFC 4861, section 7.2.6)
-    let (told, told_to) = match family {
+    let (icmp_filter, told_to) = match family {
         Family::V4 => (format!("arp and host {vip}"), "ff:ff:ff:ff:ff:ff"),
         Family::V6 => ("icmp6 and ip6[40] == 136".to_owned(), "ff02::1:"),
     };
-    let told = router.capture(1, &told)?;
+    let icmp_filter = router.capture(1, &icmp_filter)?;
     dead.unplug()?;
     wait::until("a peer answers for the address", || {
         Ok(neighbour(router, vip)?.is_some_and(|mac| mac != dead.mac()))
     })?;
     answered(&team, service(&team, 1))?;
-    let announced = told.stop()?;
+    let announced = icmp_filter.stop()?;
     let is_it = |line: &String| line.contains(told_to) && line.contains(&vip.to_string());
     ensure!(announced.iter().any(is_it), "{announced:?}");
     ensure!(!shares(&team, service(&team, 0), 30)?.contains_key("web2"), "who is dead serves nothing");
@@ -149,8 +149,8 @@ fn answers(team: &Team, address: IpAddr) -> Result<Vec<String>> {
     let device = &router.interfaces()[1].name;
     router.ip(&[format!("neighbour flush dev {device}")])?;
     // an answer to this is all that counts, not what becomes of the connection
-    let ask = Load { requests: Some(1), timeout: Duration::from_secs(1), ..Load::to((address, 80).into()) };
-    ask.run_on(team.farm.client(0))?;
+    let load = Load { requests: Some(1), timeout: Duration::from_secs(1), ..Load::to((address, 80).into()) };
+    load.run_on(team.farm.client(0))?;
     let is_at = format!("Reply {address} is-at ");
     let mut macs: Vec<String> = capture
         .stop()?

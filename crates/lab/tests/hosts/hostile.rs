@@ -97,11 +97,8 @@ fn a_host_with_another_secret_is_no_peer(engine: &str) -> Result<()> {
     ensure!(team.hosts[0].status()?.peers.get("forged").is_some_and(|count| *count > 0));
     let shown = team.hosts[0].command(&["hosts"])?;
     ensure!(shown.contains("another farm's secret"), "{shown}");
-    let said = team.hosts[0].daemon().log();
-    ensure!(
-        said.lines().filter(|line| line.contains("web3")).count() < 10,
-        "one line, and no flood:\n{said}"
-    );
+    let log = team.hosts[0].daemon().log();
+    ensure!(log.lines().filter(|line| line.contains("web3")).count() < 10, "one line, and no flood:\n{log}");
     for host in 0..3 {
         shares(&team, service(&team, host), 10)?;
         ensure!(team.owners(host, &[0, 1, 2])?.len() <= 1, "its address is answered for, so nobody takes it");
@@ -123,8 +120,8 @@ fn a_host_with_another_file_changes_nothing(engine: &str) -> Result<()> {
     }
     std::thread::sleep(std::time::Duration::from_secs(2));
     for host in others {
-        let said = team.hosts[host].daemon().log();
-        assert_eq!(said.matches(differs).count(), 1, "once is enough:\n{said}");
+        let log = team.hosts[host].daemon().log();
+        assert_eq!(log.matches(differs).count(), 1, "once is enough:\n{log}");
     }
     assert_eq!(shares(&team, service(&team, 0), 9)?.len(), 3, "all serve as before");
     for host in 0..3 {

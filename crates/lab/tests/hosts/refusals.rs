@@ -33,8 +33,8 @@ fn files_that_cannot_be_are_refused(engine: &str) -> Result<()> {
     farm.server(0).run(&[&program, "keygen", &secret.to_string_lossy()])?;
     let file = Plan::new(engine, crate::HASH, 2).file(&farm, &secret);
     for (fault, change, words) in FAULTS {
-        let (code, said) = Evener::refused(farm.server(0), &change(&file), &[])?;
-        ensure!(code != 0 && words.iter().all(|word| said.contains(word)), "{fault}: {code}: {said}");
+        let (code, output) = Evener::refused(farm.server(0), &change(&file), &[])?;
+        ensure!(code != 0 && words.iter().all(|word| output.contains(word)), "{fault}: {code}: {output}");
         assert_eq!(left_on(farm.server(0))?, [""; 0], "{fault}");
     }
     // a secret is made once: another one in its place would silence a farm

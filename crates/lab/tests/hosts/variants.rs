@@ -8,7 +8,7 @@ use evener_lab::again;
 use evener_lab::evener::{Plan, Team};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
-use evener_lab::late::{Asked, Late, silent};
+use evener_lab::late::{Late, LateRequests, silent};
 use evener_lab::transfer;
 use evener_lab::visit::Visit;
 use evener_lab::wait;
@@ -171,12 +171,12 @@ fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
     team.hosts.iter().try_for_each(|evener| evener.reload(&file).map(drop))?;
     team.together()?;
     let service = (team.farm.own_vip(team.plan.family, 0), PORT).into();
-    let asked = Asked::by(team.farm.client(0), service, 12, "all that there is to say")?;
+    let asked = LateRequests::by(team.farm.client(0), service, 12, "all that there is to say")?;
     wait::until("all are half closed, and have been for long", || {
         Ok(silent(&team.hosts[0].sessions()?) == 12)
     })?;
     late.answer();
-    asked.hear()
+    asked.read_answers()
 }
 
 /// Connections to the address of a host that are kept open, and their servers; they come at intervals.

@@ -51,7 +51,7 @@ fn every_kind_of_question_has_its_answer() -> Result<()> {
     assert!(stage.dig(&["WwW.eXaMpLe.CoM"])?.contains("WwW.eXaMpLe.CoM.\t7"), "as it was asked (0x20)");
     assert_eq!(stage.addresses(&[NAME, "+tcp"])?, [&*address]);
     assert_eq!(stage.addresses(&[NAME, "+noedns"])?, [&*address]);
-    for (words, said) in [
+    for (words, output) in [
         (&[NAME, "AAAA"][..], "status: NOERROR"),
         (&["nobody.example.com"], "status: NXDOMAIN"),
         (&["example.org"], "EDE: 20 (Not Authoritative)"),
@@ -64,7 +64,7 @@ fn every_kind_of_question_has_its_answer() -> Result<()> {
         (&[NAME, "+opcode=UPDATE", "+noedns"], "status: NOTIMP"),
     ] {
         let answer = stage.dig(words)?;
-        assert!(answer.contains(said), "{words:?}: {answer}");
+        assert!(answer.contains(output), "{words:?}: {answer}");
         assert!(!answer.contains("WARNING"), "{words:?}: {answer}");
     }
     assert!(stage.counted("nxdomain")? >= 1 && stage.counted("queries_tcp")? >= 1);
@@ -86,9 +86,9 @@ fn hints_of_service_bindings_follow_health() -> Result<()> {
                 www IN HTTPS 2 far.example.net. ipv4hint=192.0.2.99\n";
     stage.evener.reload(&with_zone(&stage, zone)?)?;
     let said = asked()?;
-    let said: BTreeSet<&str> = said.lines().collect();
+    let output: BTreeSet<&str> = said.lines().collect();
     let own = format!("1 . alpn=\"h2\" port=8443 ipv4hint={second}");
-    assert_eq!(said, BTreeSet::from([&*own, "2 far.example.net. ipv4hint=192.0.2.99"]));
+    assert_eq!(output, BTreeSet::from([&*own, "2 far.example.net. ipv4hint=192.0.2.99"]));
     Ok(())
 }
 

@@ -29,7 +29,7 @@ fn ask(socket: &UdpSocket, query: &[u8]) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn a_network_that_floods_is_told_to_come_by_tcp_and_others_are_answered() -> Result<()> {
+fn flooding_network_gets_tc_and_others_are_answered() -> Result<()> {
     let stage = Stage::start(1, "")?;
     let limited = file(&stage.farm, "").replace("[dns]\n", "[dns]\nrate = 1\nburst = 20\n");
     stage.evener.reload(&limited)?;
@@ -98,7 +98,7 @@ fn dns_connections_of_one_client_block_no_other() -> Result<()> {
 }
 
 #[test]
-fn a_connection_that_asks_outlives_those_of_its_network_that_do_not() -> Result<()> {
+fn active_dns_connection_outlives_idle_ones_of_its_network() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(2).build()?;
     let config = file(&farm, "");
     let evener = Evener::start_by(farm.director(), &config, &["prlimit", "--nofile=1024:1024"], &[])?;

@@ -41,17 +41,17 @@ fn slow_sender_is_answered_less_but_still() -> Result<()> {
     };
     wait::until("both have told", || Ok(delays()?.iter().all(|delay| *delay == 0.5)))?;
     assert_eq!(shares(&stage)?, [50, 50]);
-    tellers[0].now_says(&delay(2.0))?;
+    tellers[0].set_report(&delay(2.0))?;
     wait::until("a quarter of the other's", || Ok(shares(&stage)? == [20, 80]))?;
     assert_eq!((&shown(&stage, 0)?["rank"], &shown(&stage, 1)?["rank"]), (&2.into(), &1.into()));
     // Of fifty draws of a fifth none at all are once in 70,000 times, and more than thirty never.
     let given = stage.given(50)?;
     let to_first = given.get(&stage.address(0)).copied().unwrap_or_default();
     assert!((1..=30).contains(&to_first), "{given:?}");
-    tellers[0].now_says(&delay(3_600.0))?;
+    tellers[0].set_report(&delay(3_600.0))?;
     wait::until("the least that anyone has", || Ok(shares(&stage)? == [3, 97]))?;
-    tellers[0].now_says(&json("{\"delay_seconds\":-1}"))?;
-    tellers[1].now_says(&json("{\"delay_seconds\":\"soon\"}"))?;
+    tellers[0].set_report(&json("{\"delay_seconds\":-1}"))?;
+    tellers[1].set_report(&json("{\"delay_seconds\":\"soon\"}"))?;
     wait::until("what was believed grows old", || Ok(delays()?.iter().all(Value::is_null)))?;
     assert_eq!(shares(&stage)?, [50, 50], "who says nothing is of middling load");
     Ok(())
@@ -63,11 +63,11 @@ fn server_requesting_drain_is_drained() -> Result<()> {
     let stage = Stage::start(2, &keys)?;
     let teller = Teller::start(stage.farm.server(0), LOAD_PORT, "up 50%\n")?;
     wait::until("half of its weight", || Ok(shares(&stage)? == [33, 67]))?;
-    teller.now_says("drain\n")?;
+    teller.set_report("drain\n")?;
     wait::until("it drains", || Ok(shown(&stage, 0)?["state"] == "draining"))?;
     assert_eq!(shares(&stage)?, [0, 100]);
     assert!(stage.given(6)?.keys().eq([&stage.address(1)]));
-    teller.now_says("ready 100%\n")?;
+    teller.set_report("ready 100%\n")?;
     wait::until("it is back", || Ok(shares(&stage)? == [50, 50]))?;
     Ok(())
 }

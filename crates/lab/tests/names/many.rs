@@ -17,8 +17,8 @@ fn drained_server_is_not_answered_until_undrained() -> Result<()> {
     let mut stage = Stage::start(2, "")?;
     let (drained, other) = (stage.address(0), stage.address(1));
     let full = format!("{NAME}/{drained}");
-    let said = stage.evener.command(&["drain", &full])?;
-    assert!(said.contains("its address is no longer given"), "{said}");
+    let output = stage.evener.command(&["drain", &full])?;
+    assert!(output.contains("its address is no longer given"), "{output}");
     let is_drained = |stage: &Stage| -> Result<()> {
         assert!(stage.given(6)?.keys().eq([&other]));
         assert_eq!(stage.states()?[&drained], "draining");
@@ -31,8 +31,8 @@ fn drained_server_is_not_answered_until_undrained() -> Result<()> {
     stage.evener.daemon().kill9()?;
     stage.evener.start_again()?;
     is_drained(&stage)?;
-    let said = stage.evener.command(&["drain", &format!("{NAME}/{other}")])?;
-    assert!(said.contains("no other server of www.example.com lives"), "{said}");
+    let output = stage.evener.command(&["drain", &format!("{NAME}/{other}")])?;
+    assert!(output.contains("no other server of www.example.com lives"), "{output}");
     stage.evener.command(&["undrain", &full])?;
     assert!(stage.given(6)?.keys().eq([&drained]));
     let (_, refused) = stage.evener.failure(&["drain", &format!("{NAME}/nobody")])?;

@@ -223,18 +223,18 @@ fn evener_answers_made_up_zones_as_nsd_and_knot_do() -> Result<()> {
     let others = [ask(client, at(NSD), &queries, &[])?, ask(client, at(KNOT), &queries, &[])?];
     let (mut reasons, mut wrong, mut longer) = (BTreeMap::<&str, usize>::new(), Vec::new(), 0);
     for (at, query) in queries.iter().enumerate() {
-        let ((said, len), all) = (&own[at], others.each_ref().map(|other| &other[at]));
-        let [nsd, knot] = all.map(|(said, _)| said);
-        match [nsd, knot].into_iter().any(|other| other == said) {
+        let ((output, len), all) = (&own[at], others.each_ref().map(|other| &other[at]));
+        let [nsd, knot] = all.map(|(output, _)| output);
+        match [nsd, knot].into_iter().any(|other| other == output) {
             // Pointers go to the same letters alone.
             true if is_lower(query, &zones[at / QUERIES].1) => {
-                longer += usize::from(all.iter().all(|(other, least)| other == said && len > least));
+                longer += usize::from(all.iter().all(|(other, least)| other == output && len > least));
             }
             true => {}
-            false => match reason(query, said, nsd).or_else(|| reason(query, said, knot)) {
+            false => match reason(query, output, nsd).or_else(|| reason(query, output, knot)) {
                 Some(reason) => *reasons.entry(reason).or_default() += 1,
                 None => wrong.push(format!(
-                    "{} {}\n Evener {said:?}\n NSD {nsd:?}\n Knot {knot:?}",
+                    "{} {}\n Evener {output:?}\n NSD {nsd:?}\n Knot {knot:?}",
                     query.name, query.rtype
                 )),
             },
@@ -277,7 +277,7 @@ fn a_cookie_of_another_server_is_believed() -> Result<()> {
     let queries: Vec<Query> = (0..50).map(|_| Query { name: "ns.example.com.".into(), rtype: 1 }).collect();
     let limited = |cookie: &[u8]| -> Result<usize> {
         let answers = ask(client, (host, EVENER).into(), &queries, cookie)?;
-        Ok(answers.iter().filter(|(said, _)| said.is_truncated).count())
+        Ok(answers.iter().filter(|(output, _)| output.is_truncated).count())
     };
     let forged = [&cookie[..23], &[cookie[23] ^ 1]].concat();
     // One thread answers all that comes by one socket, and has no more than one answer a second without a cookie.

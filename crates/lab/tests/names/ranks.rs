@@ -45,7 +45,7 @@ fn rank_policy_of_paper_answers_best_ranked() -> Result<()> {
     assert_eq!((&shown(&stage, 1)?["rank"], &shown(&stage, 1)?["available_bps"]), (&1.into(), &60e6.into()));
     assert_eq!(fs::read_to_string(&states)?, format!("{slow} => UP/5\n{fast} => UP/5\n"));
     // A weight of 160 Mbit/s / 61 s is less than that of 8 Mbit/s at once.
-    tellers[1].now_says(&load(60.0, 100e6, 60e6))?;
+    tellers[1].set_report(&load(60.0, 100e6, 60e6))?;
     best(&slow, &fast)?;
     assert!(stage.given(8)?.keys().eq([&slow]));
     stage.farm.set_healthy(0, false)?;
@@ -71,13 +71,13 @@ fn an_idle_server_on_an_unknown_path_is_given() -> Result<()> {
     wait::until("its path is unknown", is_unknown)?;
     wait::until("the idle one is given", || given(&idle))?;
     assert!(shown(&stage, 1)?["available_bps"].is_null(), "unknown, and not 0");
-    tellers[0].now_says(&load(0.0, 100e6, 60e6))?;
+    tellers[0].set_report(&load(0.0, 100e6, 60e6))?;
     wait::until("the other is idle, too", || Ok(shown(&stage, 0)?["delay_seconds"] == 0.0))?;
     wait::until("of two alike the unknown one is given", || given(&idle))?;
-    tellers[1].now_says(&load(0.0, 4e6, 4e6))?;
+    tellers[1].set_report(&load(0.0, 4e6, 4e6))?;
     wait::until("its path is known to be slow", || given(&busy))?;
     stage.evener.reload(&file(&stage.farm, ASKED))?;
-    tellers[1].now_says(&unknown)?;
+    tellers[1].set_report(&unknown)?;
     wait::until("with the corrected rank both have half", || Ok(shares(&stage)? == [50, 50]))
 }
 
@@ -96,7 +96,7 @@ fn loads_count_when_a_period_ends_and_health_at_once() -> Result<()> {
     let tellers = tellers(&stage, [load(0.5, 1e9, 1e9), load(0.5, 1e9, 1e9)])?;
     let has_told = |server: usize, delay: f64| Ok(shown(&stage, server)?["delay_seconds"] == delay);
     wait::until("both have told", || Ok(has_told(0, 0.5)? && has_told(1, 0.5)?))?;
-    tellers[0].now_says(&load(2.0, 1e9, 1e9))?;
+    tellers[0].set_report(&load(2.0, 1e9, 1e9))?;
     wait::until("it has told more", || has_told(0, 2.0))?;
     assert_eq!(shares(&stage)?, [50, 50]);
     stage.farm.set_healthy(1, false)?;
@@ -104,7 +104,7 @@ fn loads_count_when_a_period_ends_and_health_at_once() -> Result<()> {
     stage.farm.set_healthy(1, true)?;
     wait::until("both, by what is known now", || Ok(shares(&stage)? == [20, 80]))?;
     stage.evener.reload(&file(&stage.farm, &period("300ms")))?;
-    tellers[0].now_says(&load(0.5, 1e9, 1e9))?;
+    tellers[0].set_report(&load(0.5, 1e9, 1e9))?;
     wait::until("a period ends", || Ok(shares(&stage)? == [50, 50]))
 }
 

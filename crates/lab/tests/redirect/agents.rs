@@ -107,7 +107,7 @@ fn agent_restart_with_keep_stays_member_and_quit_leaves() -> Result<()> {
 }
 
 #[test]
-fn a_director_that_forgot_its_members_has_them_again_and_asks_the_silent() -> Result<()> {
+fn forgetful_director_regains_members_and_queries_silent_ones() -> Result<()> {
     let times = "report = \"300ms\"\nquery_after = \"1s\"\nremove_after = \"30s\"\n";
     let (mut stage, path) = group("forgets", times)?;
     // It reports once a day, but for who asks.
@@ -326,8 +326,8 @@ fn haproxy_and_a_group_go_by_the_same_agent() -> Result<()> {
     wait::until("the group hears it", || {
         let all: Value = stage.evener.json(&["servers"])?;
         let percent = all[0]["member"]["weight_percent"].as_u64().unwrap_or_default();
-        let said = all[0]["report"]["percent"].as_u64().unwrap_or_default();
-        Ok(all[0]["state"] == "up" && (10..=100).contains(&percent) && (1..=100).contains(&said))
+        let output = all[0]["report"]["percent"].as_u64().unwrap_or_default();
+        Ok(all[0]["state"] == "up" && (10..=100).contains(&percent) && (1..=100).contains(&output))
     })?;
     fs::remove_file(path)?;
     Ok(())

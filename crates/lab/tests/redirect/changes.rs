@@ -65,8 +65,8 @@ fn a_reload_keeps_open_connections() -> Result<()> {
 #[test]
 fn killed_daemon_resumes_group_state() -> Result<()> {
     let mut stage = Stage::start(2, "")?;
-    let said = stage.evener.command(&["drain", "shop/web1"])?;
-    assert!(said.contains("drains"), "{said}");
+    let output = stage.evener.command(&["drain", "shop/web1"])?;
+    assert!(output.contains("drains"), "{output}");
     for _ in 0..5 {
         assert_eq!(stage.follow("/who")?, "web2");
     }
@@ -76,8 +76,8 @@ fn killed_daemon_resumes_group_state() -> Result<()> {
     assert_eq!(stage.follow("/who")?, "web2");
     stage.evener.command(&["undrain", "shop/web1"])?;
     wait::until("both serve", || Ok(stage.follow("/who")? == "web1"))?;
-    let (code, said) = stage.evener.failure(&["drain", "shop/web3"])?;
-    assert!(code == 1 && said.contains("web3"), "{said}");
+    let (code, output) = stage.evener.failure(&["drain", "shop/web3"])?;
+    assert!(code == 1 && output.contains("web3"), "{output}");
     Ok(())
 }
 

@@ -76,10 +76,10 @@ fn certificate_covers_only_its_hosts() -> Result<()> {
     let tell = |name: &str, verb: &str, body: &str| -> Result<u16> {
         let (certificate, key) = (at(director, &format!("{name}.pem")), at(director, &format!("{name}.key")));
         let shown = ["--cert", &certificate, "--key", &key];
-        let said = ["curl", "--silent", "--insecure", "--max-time", "10", "--output", "/dev/null"];
+        let output = ["curl", "--silent", "--insecure", "--max-time", "10", "--output", "/dev/null"];
         let what = ["--write-out", "%{http_code}", "--request", verb, "--data-binary", body, &url];
         let shown = if name.is_empty() { &shown[..0] } else { &shown };
-        Ok(director.run(&[&said[..], shown, &what].concat())?.trim().parse()?)
+        Ok(director.run(&[&output[..], shown, &what].concat())?.trim().parse()?)
     };
     let (own, other) = (format!("http://{own}:8080"), format!("http://{other}"));
     for (name, verb, body, status) in [
@@ -123,8 +123,8 @@ fn group_token_works_on_admin_address_too() -> Result<()> {
         if !body.is_empty() {
             what.extend(["--header", "Content-Type: application/json", "--data-binary", body]);
         }
-        let said = stage.farm.director().run(&[&words[..], &what].concat())?;
-        let (text, status) = said.trim_end().rsplit_once('\n').context("curl said nothing")?;
+        let output = stage.farm.director().run(&[&words[..], &what].concat())?;
+        let (text, status) = output.trim_end().rsplit_once('\n').context("curl said nothing")?;
         Ok((status.parse()?, serde_json::from_str(text).unwrap_or_default()))
     };
     let list = "groups/shop/members";
@@ -147,8 +147,8 @@ fn group_token_works_on_admin_address_too() -> Result<()> {
         ("GET", "servers", admins, "", 200),
         ("DELETE", list, admins, &member, 401),
     ] {
-        let (answered, said) = ask(method, path, token, body)?;
-        assert_eq!(answered, status, "{method} {path} {body}: {said}");
+        let (answered, output) = ask(method, path, token, body)?;
+        assert_eq!(answered, status, "{method} {path} {body}: {output}");
     }
     assert_eq!(ask("GET", list, members, "")?.1["members"][0]["load"], 93.0);
     fs::remove_file(admin_file)?;

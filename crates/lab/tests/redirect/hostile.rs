@@ -60,12 +60,12 @@ fn bad_requests_get_their_status_and_are_counted() -> Result<()> {
     ];
     for (text, status, counted) in cases {
         let before = stage.counted(counted)?;
-        let said = stage.say(text.as_bytes())?;
+        let output = stage.say(text.as_bytes())?;
         let beginning = text.get(..text.len().min(60));
         assert_eq!(
-            (statuses(&said), stage.counted(counted)?),
+            (statuses(&output), stage.counted(counted)?),
             (vec![status], before + 1),
-            "{beginning:?}: {said}"
+            "{beginning:?}: {output}"
         );
     }
     Ok(())

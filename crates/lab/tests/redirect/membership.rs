@@ -35,8 +35,8 @@ impl Stage {
         if !token.is_empty() {
             words.extend(["--header", &authorization]);
         }
-        let said = self.farm.server(server).run(&[&words[..], &format].concat())?;
-        let (text, status) = said.trim_end().rsplit_once('\n').context("curl said nothing")?;
+        let output = self.farm.server(server).run(&[&words[..], &format].concat())?;
+        let (text, status) = output.trim_end().rsplit_once('\n').context("curl said nothing")?;
         Ok((status.parse()?, text.trim_end().to_owned()))
     }
 
@@ -87,7 +87,7 @@ fn members_join_report_and_leave() -> Result<()> {
 }
 
 #[test]
-fn the_silent_are_asked_then_removed_and_come_back() -> Result<()> {
+fn silent_members_are_queried_removed_and_rejoin() -> Result<()> {
     let times = "report = \"200ms\"\nquery_after = \"1s\"\nremove_after = \"3s\"\n";
     let stage = empty(&format!("{INSECURE}{times}"))?;
     let listener =
@@ -96,16 +96,16 @@ fn the_silent_are_asked_then_removed_and_come_back() -> Result<()> {
     assert_eq!(stage.tell(0, "GROUP-ADD", "", &line)?.0, 201);
 
     let (mut asked, _) = listener.accept()?;
-    let mut said = String::new();
+    let mut output = String::new();
     let mut head = BufReader::new(&asked);
-    while !said.ends_with("\r\n\r\n") {
-        anyhow::ensure!(head.read_line(&mut said)? > 0, "closed after {said:?}");
+    while !output.ends_with("\r\n\r\n") {
+        anyhow::ensure!(head.read_line(&mut output)? > 0, "closed after {output:?}");
     }
     let host = listener.local_addr()?;
     let wanted = format!(
         "LOAD-QUERY /load HTTP/1.1\r\nHost: {host}\r\nUser-Agent: evener\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     );
-    assert_eq!(said, wanted);
+    assert_eq!(output, wanted);
     asked.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")?;
     drop(asked);
     assert_eq!(stage.states()?, ["silent"]);
@@ -244,8 +244,8 @@ fn members_are_json_on_the_admin_address() -> Result<()> {
         let at = "http://127.0.0.1:9180/v1/groups/shop/members";
         let words =
             [&["curl", "--silent", "--max-time", "10", "--write-out", "\n%{http_code}"], arguments, &[at]];
-        let said = stage.farm.director().run(&words.concat())?;
-        let (text, status) = said.trim_end().rsplit_once('\n').context("curl said nothing")?;
+        let output = stage.farm.director().run(&words.concat())?;
+        let (text, status) = output.trim_end().rsplit_once('\n').context("curl said nothing")?;
         Ok((status.parse()?, serde_json::from_str(text).unwrap_or_default()))
     };
     let json = ["--header", "Content-Type: application/json", "--data-binary"];

@@ -39,7 +39,7 @@ fn default_policy_uses_every_member() -> Result<()> {
 }
 
 #[test]
-fn each_way_of_asking_has_its_answer() -> Result<()> {
+fn every_request_form_gets_its_redirect() -> Result<()> {
     let stage = Stage::start(1, "status = 303")?;
     let to = |path: &str| format!("http://{}{path}", stage.farm.server(0).address());
     let cases: [(&[&str], &str, &str); 5] = [

@@ -51,8 +51,8 @@ impl Stage {
         let url = self.url(path);
         let format = ["--output", "/dev/null", "--write-out", "%{http_code} %{redirect_url}", &url];
         let words = [&["curl", "--silent", "--max-time", "10", "--path-as-is"], arguments, &format].concat();
-        let said = self.farm.client(0).run(&words)?;
-        let (status, location) = said.split_once(' ').context("curl said nothing")?;
+        let output = self.farm.client(0).run(&words)?;
+        let (status, location) = output.split_once(' ').context("curl said nothing")?;
         Ok((status.to_owned(), location.to_owned()))
     }
 

@@ -54,7 +54,7 @@ fn clients_come_by_tls_and_a_reload_brings_another_certificate() -> Result<()> {
         "%{http_code} %{http_version} %{redirect_url}",
         &url,
     ];
-    let said = client.curl(&words)?;
-    assert_eq!(said, format!("302 1.1 http://{}/who", stage.farm.server(0).address()));
+    let output = client.curl(&words)?;
+    assert_eq!(output, format!("302 1.1 http://{}/who", stage.farm.server(0).address()));
     Ok(())
 }

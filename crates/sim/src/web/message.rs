@@ -51,7 +51,7 @@ pub(super) fn order(world: &mut World, server: usize, order: Option<MembershipOr
 pub(super) fn send(world: &mut World, server: usize, message: Message) {
     let is_lost = !reaches(world, server) || world.below(100) < u64::from(world.loss);
     if is_lost {
-        post(world, server, ANSWER_MS, What::Answer(DirectorAnswer::Nobody));
+        post(world, server, ANSWER_MS, What::Answer(DirectorAnswer::NoAnswer));
     } else {
         let delay_ms = delay_ms(world);
         post(world, server, delay_ms, What::Message(message));
@@ -90,7 +90,7 @@ pub(super) fn arrive(world: &mut World, post: Post) -> Result<(), Broken> {
             let is_lost = world.below(100) < u64::from(world.loss);
             let (delay_ms, answer) = match answer {
                 Some(status) if !is_lost => (delay_ms(world), DirectorAnswer::Status(status)),
-                _ => (ANSWER_MS, DirectorAnswer::Nobody),
+                _ => (ANSWER_MS, DirectorAnswer::NoAnswer),
             };
             let due_ms = world.now_ms + delay_ms;
             world.web.posts.push(Post { due_ms, server, life, what: What::Answer(answer) });
@@ -120,7 +120,7 @@ fn deliver(world: &mut World, server: usize, message: Message) -> Option<u16> {
         Message::Report { stamp_ms } => {
             status(members.inform(now, Some(address), &LoadInform { load, stamp_ms, url: None }))
         }
-        Message::Leave => status(members.leave(now, &[url])),
+        Message::Leave => status(members.remove_members(now, &[url])),
     });
     world.nodes[DIRECTOR].director.as_ref()?;
     let status = found.unwrap_or(404);
@@ -173,7 +173,7 @@ pub(crate) fn forge(world: &mut World, how: usize, server: usize) -> Result<(), 
         let refused = match how % 7 {
             // In another host's name, of no member, with what is no load, or far ahead of time.
             0 => members.join(now, &origin(elsewhere), &[Joiner::new(stranger.clone())]).err(),
-            1 => members.leave(now, std::slice::from_ref(&stranger)).err(),
+            1 => members.remove_members(now, std::slice::from_ref(&stranger)).err(),
             2 => members
                 .inform(now, Some(elsewhere), &LoadInform { load: 1.0, stamp_ms: None, url: None })
                 .err(),

@@ -90,7 +90,7 @@ impl WatchedService {
     }
 
     /// Takes in how it is now. True if that is something else than before for the names that have it.
-    pub(super) fn look(&mut self, snapshot: &Snapshot) -> bool {
+    pub(super) fn update(&mut self, snapshot: &Snapshot) -> bool {
         let (mut candidates, at_ms) = of_service(&self.service, self.own, snapshot);
         if !self.by_load {
             for AddressCandidate { known, .. } in &mut candidates {

@@ -212,7 +212,7 @@ impl Names {
     }
 
     /// Takes in what came of an order of a name, as it was then: after a reload it may have other servers, or be gone.
-    pub(super) fn take(&mut self, name: &BalancedName, fact: NameFact, now: Moment) {
+    pub(super) fn apply_fact(&mut self, name: &BalancedName, fact: NameFact, now: Moment) {
         let Some(number) = self.number(&name.settings.name) else { return };
         match fact {
             NameFact::Server(server, fact) => self.answered(name, number, server, fact, now),
@@ -233,7 +233,7 @@ impl Names {
         let Some(place) = list.place_of(server, own_server.address) else { return };
         let counts = matches!(fact, Fact::Probed(Ok(_))) && goes_by_latency(&known);
         let before = servers.unknown();
-        let change = servers.take(place, fact, now.ms).unwrap_or_default();
+        let change = servers.apply_fact(place, fact, now.ms).unwrap_or_default();
         self.unknown = (self.unknown + servers.unknown()).saturating_sub(before);
         if change.is_news || counts {
             self.mark(number);
@@ -402,7 +402,7 @@ impl Names {
         if core::mem::take(&mut self.is_new) {
             self.dirty.clear();
             let all = 0..self.running.len();
-            let looks = all.filter_map(|number| self.look(number, now));
+            let looks = all.filter_map(|number| self.refresh(number, now));
             let (balanced, seen): (Vec<_>, Vec<_>) = looks.unzip();
             self.orders.push_back(NameOrder::AnswerAll(balanced));
             return Some(Arc::new(seen.into_iter().collect()));
@@ -412,7 +412,7 @@ impl Names {
         }
         let (mut answers, mut seen) = (Vec::new(), Vec::new());
         for number in core::mem::take(&mut self.dirty) {
-            if let Some((balanced, snapshot)) = self.look(number, now) {
+            if let Some((balanced, snapshot)) = self.refresh(number, now) {
                 answers.push((number, balanced));
                 seen.push((number, snapshot));
             }
@@ -421,10 +421,10 @@ impl Names {
         Some(Arc::new(farm.names.with(seen)))
     }
 
-    fn look(&mut self, number: usize, now: Moment) -> Option<(Arc<AddressPool>, Arc<NameSnapshot>)> {
+    fn refresh(&mut self, number: usize, now: Moment) -> Option<(Arc<AddressPool>, Arc<NameSnapshot>)> {
         let running = self.running.get_mut(number)?;
         running.is_dirty = false;
-        let looks = running.look(&self.followed, &self.paths, now);
+        let looks = running.rank(&self.followed, &self.paths, now);
         self.schedule(number);
         Some(looks)
     }
@@ -438,7 +438,7 @@ impl Names {
             return;
         }
         let followed = self.followed.iter_mut();
-        let changed = followed.filter_map(|one| one.look(farm).then(|| one.names.clone()));
+        let changed = followed.filter_map(|one| one.update(farm).then(|| one.names.clone()));
         let changed: Vec<usize> = changed.flatten().collect();
         changed.into_iter().for_each(|number| self.mark(number));
         self.seen = Some((Arc::clone(&farm.services), Arc::clone(&farm.groups)));

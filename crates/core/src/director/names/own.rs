@@ -66,8 +66,8 @@ impl OwnServers {
     }
 
     /// Takes in what came of a question.
-    pub(super) fn take(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<ServerChange> {
-        self.pool.take(&place, fact, now_ms)
+    pub(super) fn apply_fact(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<ServerChange> {
+        self.pool.apply_fact(&place, fact, now_ms)
     }
 
     /// The operator wants no more clients to come to a server, or wants them again. True if that is news.
@@ -148,13 +148,13 @@ mod tests {
         assert_eq!((servers.next_at(), servers.unknown()), (0, 2));
         assert!(servers.poll(0).iter().all(|(_, due)| due.probe && !due.query));
         assert_eq!(servers.next_at(), u64::MAX, "nothing is due while probes are under way");
-        let up = servers.take(0, Fact::Probed(Ok(5)), 3).unwrap();
+        let up = servers.apply_fact(0, Fact::Probed(Ok(5)), 3).unwrap();
         assert_eq!((up.is_news, up.transition.unwrap().to), (true, health::HealthState::Up));
-        let down = servers.take(1, Fact::Probed(Err(Failure::Refused)), 4).unwrap();
+        let down = servers.apply_fact(1, Fact::Probed(Err(Failure::Refused)), 4).unwrap();
         assert_eq!(down.transition.unwrap().reason, Some(Failure::Refused));
         assert_eq!((states(&servers, &list, 5), servers.unknown()), (vec!["up", "down"], 0));
         assert_eq!(servers.next_at(), 1_000);
-        assert_eq!(servers.take(9, Fact::Probed(Ok(5)), 5), None);
+        assert_eq!(servers.apply_fact(9, Fact::Probed(Ok(5)), 5), None);
     }
 
     #[test]
@@ -170,7 +170,7 @@ mod tests {
         let before = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::Tcp);
         let mut servers = OwnServers::new(&before, 7, 0);
         servers.poll(0);
-        servers.take(1, Fact::Probed(Ok(5)), 3);
+        servers.apply_fact(1, Fact::Probed(Ok(5)), 3);
         let after = list(&["192.0.2.2:80", "192.0.2.3:80"], HealthKind::Tcp);
         let servers = servers.follow(&before, &after, 7, 10);
         assert_eq!((states(&servers, &after, 10), servers.unknown()), (vec!["up", "down"], 1));
@@ -196,10 +196,10 @@ mod tests {
         Arc::make_mut(&mut list.settings).report = Some(Arc::new(report));
         let mut servers = OwnServers::new(&list, 7, 0);
         let refusal = || Fact::Reported(Ok(Report { percent: Some(0), ..Report::default() }));
-        let change = servers.take(0, refusal(), 1).unwrap();
+        let change = servers.apply_fact(0, refusal(), 1).unwrap();
         assert_eq!((change.is_news, change.refuses), (true, Some(true)));
         assert_eq!(states(&servers, &list, 1), ["draining", "up"]);
-        servers.take(1, refusal(), 1);
+        servers.apply_fact(1, refusal(), 1);
         assert_eq!(states(&servers, &list, 1), ["up", "up"]);
         servers.drain(1, true);
         assert_eq!(states(&servers, &list, 1), ["up", "draining"]);
@@ -218,10 +218,10 @@ mod tests {
         let after = ServerList { servers, settings: Arc::clone(&before.settings) };
         let mut servers = OwnServers::new(&before, 7, 0);
         servers.poll(0);
-        servers.take(0, Fact::Probed(Ok(5)), 1);
+        servers.apply_fact(0, Fact::Probed(Ok(5)), 1);
         let mut servers = servers.follow(&before, &after, 7, 1);
         servers.poll(1);
-        servers.take(1, Fact::Probed(Ok(5)), 1);
+        servers.apply_fact(1, Fact::Probed(Ok(5)), 1);
         let tenths = |servers: &OwnServers| -> Vec<u16> {
             servers.candidates(&after, 0).iter().map(|one| one.known.tenths).collect()
         };

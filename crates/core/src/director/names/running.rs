@@ -107,7 +107,7 @@ impl NameState {
     }
 
     /// Takes in how its servers are now, and says how it is answered and shown from now on.
-    pub(super) fn look(
+    pub(super) fn rank(
         &mut self,
         followed: &[WatchedService],
         paths: &PathProber,
@@ -135,7 +135,7 @@ impl NameState {
             }
         }
         let addresses: Box<[AddressSnapshot]> =
-            ranked.into_iter().map(|(candidate, ranked)| self.see(candidate, ranked)).collect();
+            ranked.into_iter().map(|(candidate, ranked)| self.snapshot_of(candidate, ranked)).collect();
         let given: Vec<Address> = addresses.iter().map(address).collect();
         self.balanced = Arc::new(AddressPool::new(settings, &given, self.balanced.turns()));
         let snapshot = NameSnapshot { name: Arc::clone(&self.name), addresses, at_ms: now.ms };
@@ -189,10 +189,10 @@ impl NameState {
         let text = read.map_err(BadRanks::Unread);
         let is_server = |address| servers.contains(&address);
         let read = text.and_then(|text| read_ranks(&text, &self.name.settings.name, is_server));
-        ranks.file.take(now.ms, for_ms, read)
+        ranks.file.apply_read(now.ms, for_ms, read)
     }
 
-    fn see(&mut self, candidate: AddressCandidate, ranked: Option<RankedAddress>) -> AddressSnapshot {
+    fn snapshot_of(&mut self, candidate: AddressCandidate, ranked: Option<RankedAddress>) -> AddressSnapshot {
         let given = self.given(&candidate);
         let AddressCandidate { server, address, state, known, reason, probed_ms, .. } = candidate;
         let weighs = self.name.weighing().is_some();

@@ -138,20 +138,20 @@ fn restart_keeps_sending_hosts_and_skips_hosts_without_report() {
 }
 
 /// The identity of its file, as other hosts learn it.
-fn generation_said(
+fn generation_reported(
     director: &mut Director,
     now: Moment,
     fills: &mut Fills,
     refusal: Option<&str>,
 ) -> Option<u64> {
-    let mut said = None;
+    let mut reported = None;
     director.handle(now, Input::Time { active: BTreeMap::new() });
     while let Some(order) = director.poll_output() {
         match order {
             Output::Send { datagram, .. } => {
                 let datagram = Datagram::read(&datagram, &Key([7; 32])).unwrap();
                 if let Body::Report(report) = datagram.body {
-                    said = Some(report.generation);
+                    reported = Some(report.generation);
                 }
             }
             Output::Apply(change) => {
@@ -164,7 +164,7 @@ fn generation_said(
             _ => {}
         }
     }
-    said
+    reported
 }
 
 /// Else the others no longer believe it, or it believes those that go by the file that was refused.
@@ -172,7 +172,7 @@ fn generation_said(
 fn host_with_refused_reload_reports_old_generation() {
     let at = |ms| Moment { ms, lease_holds: true, ..Moment::default() };
     let (mut director, mut fills) = (host(None, at(1_000)), Fills::default());
-    let before = generation_said(&mut director, at(1_000), &mut fills, None);
+    let before = generation_reported(&mut director, at(1_000), &mut fills, None);
     assert!(before.is_some());
     let mut farm = director.farm().clone();
     farm.services[0].servers[1].weight = 2;
@@ -185,10 +185,10 @@ fn host_with_refused_reload_reports_old_generation() {
         groups: BTreeMap::new(),
     };
     director.handle(at(2_000), reload(&farm));
-    let refused = generation_said(&mut director, at(2_000), &mut fills, Some("no room"));
-    let later = generation_said(&mut director, at(3_000), &mut fills, None);
+    let refused = generation_reported(&mut director, at(2_000), &mut fills, Some("no room"));
+    let later = generation_reported(&mut director, at(3_000), &mut fills, None);
     assert_eq!((refused, later), (before, before));
     director.handle(at(4_000), reload(&farm));
-    generation_said(&mut director, at(4_000), &mut fills, None);
-    assert_ne!(generation_said(&mut director, at(5_000), &mut fills, None), before);
+    generation_reported(&mut director, at(4_000), &mut fills, None);
+    assert_ne!(generation_reported(&mut director, at(5_000), &mut fills, None), before);
 }

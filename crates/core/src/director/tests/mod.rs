@@ -282,12 +282,13 @@ fn unresolved_server_is_reported_once() {
     for _ in 0..10 {
         world.pass(1_000);
     }
-    let told = world.events().iter().filter(|event| event.contains("can't be found: no ARP answer")).count();
-    assert_eq!(told, 1, "{:?}", world.events());
+    let reports =
+        world.events().iter().filter(|event| event.contains("can't be found: no ARP answer")).count();
+    assert_eq!(reports, 1, "{:?}", world.events());
 }
 
 #[test]
-fn links_that_fail_and_come_back_are_told_of() {
+fn failed_and_restored_links_are_reported() {
     let mut world = World::serving(&[("a", 11)]);
     // The other one that is up is new to it.
     world.learn(Input::Network(Box::new(network())));

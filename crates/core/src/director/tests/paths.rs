@@ -50,27 +50,27 @@ fn lower_path_mtu_applies_until_expiry() {
 }
 
 #[test]
-fn next_hops_are_asked_for_at_their_pace() {
+fn next_hop_requests_are_rate_limited() {
     let mut world = World::new(start(tunnels(&["192.0.2.2"])));
     world.pass(0);
-    let asked = |world: &mut World| -> BTreeSet<IpAddr> {
+    let requested = |world: &mut World| -> BTreeSet<IpAddr> {
         let orders = core::mem::take(&mut world.orders).into_iter();
-        let asked = orders.filter_map(|order| match order {
+        let requested = orders.filter_map(|order| match order {
             Output::Resolve { address, .. } => Some(address),
             _ => None,
         });
-        asked.collect()
+        requested.collect()
     };
     let (gateway, near) = (ip("192.0.2.1"), ip("198.51.100.11"));
-    assert_eq!(asked(&mut world), BTreeSet::from([gateway, near]));
+    assert_eq!(requested(&mut world), BTreeSet::from([gateway, near]));
     world.learn(Input::Network(Box::new(network())));
-    assert_eq!(asked(&mut world), BTreeSet::new());
+    assert_eq!(requested(&mut world), BTreeSet::new());
     world.now_ms += 1_000;
     world.learn(Input::Network(Box::new(network())));
-    assert_eq!(asked(&mut world), BTreeSet::from([near]), "the other is known");
+    assert_eq!(requested(&mut world), BTreeSet::from([near]), "the other is known");
     world.now_ms += 9_000;
     world.learn(Input::Network(Box::new(network())));
-    assert_eq!(asked(&mut world), BTreeSet::from([gateway, near]));
+    assert_eq!(requested(&mut world), BTreeSet::from([gateway, near]));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::pool::ServerState;
 use crate::pool::report::{AdminState, BadReport, Report};
 use crate::pool::{ReportKind, Reporting};
 
-fn asked(policy: &'static str) -> Farm {
+fn farm_with_reports(policy: &'static str) -> Farm {
     let mut farm = farm(&[("a", 11), ("b", 12)]);
     farm.services[0].policy = policy;
     farm.services[0].report =
@@ -23,7 +23,7 @@ fn uses(permille: u64) -> Report {
 
 impl World {
     fn asking(policy: &'static str) -> World {
-        let mut world = World::new(start(asked(policy)));
+        let mut world = World::new(start(farm_with_reports(policy)));
         world.pass(0);
         for server in ["a", "b"] {
             world.learn(Input::Probed { server: name(server), result: Ok(1) });
@@ -39,13 +39,13 @@ impl World {
     /// The scores that were told since this was asked last, by name.
     fn scores(&mut self) -> Vec<(String, u8)> {
         let names = &self.director.plan().servers;
-        let mut told = Vec::new();
+        let mut named = Vec::new();
         for order in self.orders.drain(..) {
             let Output::Score(scores) = order else { continue };
-            told.extend(scores.into_iter().map(|(slot, score)| (names[&slot].server.clone(), score.load)));
+            named.extend(scores.into_iter().map(|(slot, score)| (names[&slot].server.clone(), score.load)));
         }
-        told.sort();
-        told
+        named.sort();
+        named
     }
 
     fn score(&self, server: &str) -> u8 {
@@ -54,7 +54,7 @@ impl World {
 }
 
 #[test]
-fn each_server_is_asked_at_its_own_address_once_in_an_interval() {
+fn server_is_queried_at_own_address_once_per_interval() {
     let mut world = World::asking("round-robin");
     world.orders.clear();
     for _ in 0..40 {
@@ -64,9 +64,9 @@ fn each_server_is_asked_at_its_own_address_once_in_an_interval() {
         Output::LoadQuery(question) => Some(question.to.to_string()),
         _ => None,
     });
-    let mut asked: Vec<String> = questions.collect();
-    asked.sort();
-    assert_eq!(asked, ["192.0.2.11:9184", "192.0.2.11:9184", "192.0.2.12:9184", "192.0.2.12:9184"]);
+    let mut queried: Vec<String> = questions.collect();
+    queried.sort();
+    assert_eq!(queried, ["192.0.2.11:9184", "192.0.2.11:9184", "192.0.2.12:9184", "192.0.2.12:9184"]);
     world.orders.clear();
     world.reload(farm(&[("a", 11), ("b", 12)]));
     world.pass(10_000);
@@ -152,22 +152,22 @@ fn scores_follow_reports_and_no_table_is_made_for_them() {
 
 /// It may come to a data plane that has cleared it already.
 #[test]
-fn a_score_that_is_told_while_its_server_goes_does_not_stay() {
+fn score_of_removed_server_is_dropped() {
     let mut world = World::asking("utilisation");
     let slot = *world.director.plan().servers.iter().find(|(_, of)| **of == name("b")).unwrap().0;
     world.reported("a", Ok(uses(300)));
-    let (mut without, asked) = (asked("utilisation"), world.orders.len());
+    let (mut without, order_count) = (farm_with_reports("utilisation"), world.orders.len());
     without.services[0].servers.pop();
     world.is_slow = true;
     world.reload(without);
     world.reported("b", Ok(uses(600)));
     world.pass(1_000);
     world.answer();
-    let told = world.orders[asked..].iter().filter_map(|order| match order {
+    let scores = world.orders[order_count..].iter().filter_map(|order| match order {
         Output::Score(scores) => scores.iter().find(|(of, _)| *of == slot).map(|(_, score)| score.load),
         _ => None,
     });
-    assert_eq!(told.collect::<Vec<_>>(), [16, 0]);
+    assert_eq!(scores.collect::<Vec<_>>(), [16, 0]);
 }
 
 #[test]

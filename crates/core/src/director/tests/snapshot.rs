@@ -5,7 +5,7 @@ use crate::pool::ServerState;
 use crate::pool::signals::Signals;
 
 /// What a snapshot tells that a reload changes.
-fn told(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
+fn summary(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
     let described = snapshot.farm.services[0].servers.iter().map(|server| server.name.clone());
     let seen = snapshot.servers().map(|server| server.name.server.clone());
     // All of it is of one farm.
@@ -20,30 +20,30 @@ fn snapshot_during_reload_shows_applied_farm() {
     for refusal in [None, Some("no room")] {
         let mut world = World::serving(&[("a", 11), ("b", 12)]);
         let before = Arc::clone(world.director.snapshot());
-        assert_eq!(told(&before).1, ["a", "b"]);
+        assert_eq!(summary(&before).1, ["a", "b"]);
         (world.is_slow, world.refusal) = (true, refusal.map(String::from));
         world.reload(farm(&[("b", 12), ("c", 13)]));
         let meanwhile = Arc::clone(world.director.snapshot());
         assert!(meanwhile.reloads.pending && !before.reloads.pending, "that it is on its way");
-        assert_eq!(told(&meanwhile), told(&before), "and nothing else");
+        assert_eq!(summary(&meanwhile), summary(&before), "and nothing else");
         assert_eq!(meanwhile.plan.tables, world.in_force);
         world.answer();
         let after = Arc::clone(world.director.snapshot());
         assert_eq!(after.plan.tables, world.in_force);
         match refusal {
             None => {
-                assert_eq!(told(&after).1, ["b", "c"]);
+                assert_eq!(summary(&after).1, ["b", "c"]);
                 assert_eq!(after.reloads, Reloads { done: 1, ..Reloads::default() });
                 assert_eq!((after.generation, after.wanted), (before.generation + 1, before.generation + 1));
             }
             Some(error) => {
-                assert_eq!(told(&after), told(&before));
+                assert_eq!(summary(&after), summary(&before));
                 let reloads = Reloads { refused: 1, error: Some(error.into()), ..Reloads::default() };
                 assert_eq!(after.reloads, reloads);
                 assert_eq!(after.wanted, before.wanted, "nothing is tried again");
             }
         }
-        assert_eq!(told(&before).1, ["a", "b"], "what was shown doesn't change");
+        assert_eq!(summary(&before).1, ["a", "b"], "what was shown doesn't change");
     }
 }
 
@@ -85,19 +85,19 @@ fn fact_without_table_change_makes_no_generation() {
 }
 
 #[test]
-fn a_reload_that_never_reached_the_engine_is_told_of() {
+fn reload_that_never_reached_engine_is_reported() {
     let mut world = World::serving(&[("a", 11)]);
     let before = Arc::clone(world.director.snapshot());
     world.learn(Input::ReloadRefused { error: "the file has errors".into() });
     let shown = Arc::clone(world.director.snapshot());
     assert_eq!(shown.reloads.error.as_deref(), Some("the file has errors"));
-    assert_eq!((told(&shown), shown.reloads.refused), (told(&before), 1));
+    assert_eq!((summary(&shown), shown.reloads.refused), (summary(&before), 1));
     let mut twice = farm(&[("a", 11)]);
     twice.services.push(twice.services[0].clone());
     world.reload(twice);
     assert_eq!(
-        (told(world.director.snapshot()), world.director.snapshot().reloads.refused),
-        (told(&before), 2)
+        (summary(world.director.snapshot()), world.director.snapshot().reloads.refused),
+        (summary(&before), 2)
     );
     world.reload(farm(&[("a", 11)]));
     let reloads = Reloads { done: 1, refused: 2, ..Reloads::default() };
@@ -109,8 +109,8 @@ fn snapshot_is_rebuilt_only_after_changes() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.pass(1_000);
     let before = Arc::clone(world.director.snapshot());
-    let heard = Input::Frame { ifindex: 2, bytes: vec![0; 60] };
-    world.learn(heard);
+    let received = Input::Frame { ifindex: 2, bytes: vec![0; 60] };
+    world.learn(received);
     world.learn(Input::Probed { server: name("a"), result: Ok(7) });
     assert!(Arc::ptr_eq(&before, world.director.snapshot()), "nothing is otherwise");
     world.learn(Input::Probed { server: name("a"), result: Err(Failure::Refused) });

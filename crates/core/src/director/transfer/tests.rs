@@ -218,7 +218,7 @@ fn released_after(late_ms: u64) -> Option<TransferOrder> {
 /// A server that was asked has let the connection go, perhaps: to end it then, for want of an answer, is to reset a client whom nobody
 /// has refused. So whoever is still heard is waited for, and he remembers for as long what he has answered.
 #[test]
-fn a_server_that_is_heard_is_waited_for() {
+fn responding_server_is_waited_for() {
     for late_ms in [1, 500, 1_399, 1_401, 2_000, SILENCE_MS] {
         assert_eq!(released_after(late_ms), Some(TransferOrder::Restore), "{late_ms} ms late");
     }
@@ -367,7 +367,7 @@ struct World {
     transfer: Transfer,
     offered: Option<lccp::TransferImage>,
     parcels: Vec<(u64, Parcel)>,
-    takings: IncomingHandoffs,
+    incoming: IncomingHandoffs,
     releases: Releases,
     /// Until when the new server has no room.
     full_until_ms: u64,
@@ -394,14 +394,14 @@ fn state(receive_len: u32) -> TcpState {
 impl World {
     fn new(moving: bool, dice: Vec<u8>) -> World {
         let mut dice = Dice(dice);
-        let mut takings = IncomingHandoffs::default();
-        takings.serve(BTreeSet::from([socket().server()]));
+        let mut incoming = IncomingHandoffs::default();
+        incoming.serve(BTreeSet::from([socket().server()]));
         World {
             now_ms: 0,
             transfer: if moving { Transfer::moving(0) } else { Transfer::accepted(0) },
             offered: None,
             parcels: Vec::new(),
-            takings,
+            incoming,
             releases: Releases::default(),
             full_until_ms: if dice.one_in(3) { dice.below(6) * 600 } else { 0 },
             dice,
@@ -458,16 +458,16 @@ impl World {
             }
             Parcel::Piece(piece) => {
                 if self.dice.one_in(12) {
-                    self.takings.serve(BTreeSet::new());
+                    self.incoming.serve(BTreeSet::new());
                 }
-                match self.takings.take(GIVER, socket(), piece, self.now_ms) {
+                match self.incoming.receive_piece(GIVER, socket(), piece, self.now_ms) {
                     HandoffAction::Answer(body) => self.answer(body, true),
                     HandoffAction::Wait => {}
                     HandoffAction::Restore(_) => self.make_socket(),
                 }
             }
             Parcel::Restored(outcome) => {
-                self.takings.end(GIVER, socket(), outcome, self.now_ms);
+                self.incoming.end(GIVER, socket(), outcome, self.now_ms);
                 match outcome {
                     Some(Ok(())) => {
                         let missing = self.offered.as_ref().unwrap().queued_len();
@@ -478,31 +478,31 @@ impl World {
                 }
             }
             Parcel::Release => match self.releases.begin(GIVER, socket(), REST, self.now_ms) {
-                ReleaseAction::Answer(said) => self.say(said),
+                ReleaseAction::Answer(result) => self.send_result(result),
                 ReleaseAction::Wait => {}
                 ReleaseAction::LetGo => {
-                    let said = match self.dice.below(5) {
+                    let result = match self.dice.below(5) {
                         _ if !self.before => Some(Err(ErrorCode::Unknown)),
                         0 => Some(Err(ErrorCode::Busy)),
                         1 => None,
                         _ => Some(Ok(state(0))),
                     };
-                    self.before &= !matches!(said, Some(Ok(_)));
+                    self.before &= !matches!(result, Some(Ok(_)));
                     let at_ms = self.now_ms + self.dice.below(160);
-                    self.parcels.push((at_ms, Parcel::LetGo(said)));
+                    self.parcels.push((at_ms, Parcel::LetGo(result)));
                 }
             },
-            Parcel::LetGo(said) => {
-                if let Some(said) = self.releases.end(GIVER, socket(), REST, said) {
-                    self.say(said);
+            Parcel::LetGo(result) => {
+                if let Some(result) = self.releases.end(GIVER, socket(), REST, result) {
+                    self.send_result(result);
                 }
             }
         }
         None
     }
 
-    fn say(&mut self, said: Result<TcpState, ErrorCode>) {
-        let body = match said {
+    fn send_result(&mut self, result: Result<TcpState, ErrorCode>) {
+        let body = match result {
             Ok(state) => MessageBody::Released { socket: socket(), state },
             Err(code) => MessageBody::Error { socket: Some(socket()), code },
         };
@@ -648,7 +648,7 @@ impl World {
 
 fn any_input() -> impl Strategy<Value = TransferInput> {
     let code = prop_oneof![Just(ErrorCode::NoRoom), Just(ErrorCode::Busy), Just(ErrorCode::NotRestored)];
-    let said = prop_oneof![
+    let result = prop_oneof![
         Just(TransferInput::Answered),
         Just(TransferInput::Unheard),
         Just(TransferInput::Undispatched),
@@ -675,7 +675,7 @@ fn any_input() -> impl Strategy<Value = TransferInput> {
         Just(TransferInput::Stays),
         Just(TransferInput::Leaves),
     ];
-    prop_oneof![said, read, done, Just(TransferInput::Timer), Just(TransferInput::Crowded)]
+    prop_oneof![result, read, done, Just(TransferInput::Timer), Just(TransferInput::Crowded)]
 }
 
 proptest! {

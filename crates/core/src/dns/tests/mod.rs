@@ -101,14 +101,14 @@ fn query(owner: &str, rtype: u16, options: Option<&[u8]>) -> Vec<u8> {
     bytes
 }
 
-fn asked(bytes: &[u8], turn: u64) -> DnsRequest<'_> {
+fn request(bytes: &[u8], turn: u64) -> DnsRequest<'_> {
     let client = "203.0.113.7".parse().unwrap();
     DnsRequest { bytes, client, transport: Transport::Udp, now_s: 1_000_000, now_ms: 5_000, turn }
 }
 
 fn answer(names: &Catalog, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 65_535];
-    let answered = names.answer(&asked(bytes, 0), None, &mut out).unwrap();
+    let answered = names.answer(&request(bytes, 0), None, &mut out).unwrap();
     out.truncate(answered.len);
     out
 }
@@ -161,7 +161,7 @@ fn non_query_is_refused_or_unanswered() {
     let good = query("www.example.com", rtype::A, Some(&[]));
     let mut out = vec![0; 65_535];
     for len in 0..good.len() {
-        let answered = names.answer(&asked(&good[..len], 0), None, &mut out);
+        let answered = names.answer(&request(&good[..len], 0), None, &mut out);
         match len {
             0..12 => assert_eq!(answered, None, "{len}"),
             _ => assert_eq!(answered.unwrap().outcome.rcode, Rcode::FormErr, "{len}"),
@@ -173,7 +173,7 @@ fn non_query_is_refused_or_unanswered() {
         bytes
     };
     let mut code =
-        |bytes: &[u8]| names.answer(&asked(bytes, 0), None, &mut out).map(|done| done.outcome.rcode);
+        |bytes: &[u8]| names.answer(&request(bytes, 0), None, &mut out).map(|done| done.outcome.rcode);
     assert_eq!(code(&changed(2, 0x81)), None, "an answer");
     assert_eq!(code(&changed(2, 0x29)), Some(Rcode::NotImp), "an update");
     assert_eq!(code(&changed(5, 2)), Some(Rcode::FormErr), "two questions");
@@ -220,22 +220,22 @@ fn malformed_edns_options_are_refused() {
 fn dead_server_is_omitted_and_all_dead_follow_none_alive() {
     let dead = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, false)];
     let one_lives = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, true)];
-    let ask = |none_alive: EmptyPool, addresses: &[Address]| {
+    let resolve = |none_alive: EmptyPool, addresses: &[Address]| {
         let names =
             names_with(AddressPool::new(settings(Selection::RoundRobin, none_alive), addresses, [0, 0]));
         let answers = (0..4).map(|_| read(&answer(&names, &query("www.example.com", rtype::A, None))));
         answers.map(|(code, _, _, addresses)| (code, addresses)).collect::<BTreeSet<_>>()
     };
     let given = |all: &[&str]| all.iter().map(|one| (0, vec![(*one).to_string()])).collect::<BTreeSet<_>>();
-    assert_eq!(ask(EmptyPool::All, &one_lives), given(&["192.0.2.12"]));
-    assert_eq!(ask(EmptyPool::All, &dead), given(&["192.0.2.11", "192.0.2.12"]));
-    assert_eq!(ask(EmptyPool::Fixed(vec!["192.0.2.99".parse().unwrap()]), &dead), given(&["192.0.2.99"]));
-    assert_eq!(ask(EmptyPool::Refuse, &dead), BTreeSet::from([(5, vec![])]));
-    assert_eq!(ask(EmptyPool::Refuse, &one_lives), given(&["192.0.2.12"]));
+    assert_eq!(resolve(EmptyPool::All, &one_lives), given(&["192.0.2.12"]));
+    assert_eq!(resolve(EmptyPool::All, &dead), given(&["192.0.2.11", "192.0.2.12"]));
+    assert_eq!(resolve(EmptyPool::Fixed(vec!["192.0.2.99".parse().unwrap()]), &dead), given(&["192.0.2.99"]));
+    assert_eq!(resolve(EmptyPool::Refuse, &dead), BTreeSet::from([(5, vec![])]));
+    assert_eq!(resolve(EmptyPool::Refuse, &one_lives), given(&["192.0.2.12"]));
 }
 
 #[test]
-fn addresses_are_given_as_often_as_their_share_says() {
+fn addresses_are_answered_by_share() {
     let addresses =
         [address("192.0.2.11", 3, true), address("192.0.2.12", 1, true), address("192.0.2.13", 0, true)];
     let count = |draw: Selection| {
@@ -243,7 +243,7 @@ fn addresses_are_given_as_often_as_their_share_says() {
         let before: Vec<u64> = addresses.iter().map(|one| one.given.load(Relaxed)).collect();
         let (bytes, mut out) = (query("www.example.com", rtype::A, None), vec![0; 512]);
         for turn in 0..4_000 {
-            names.answer(&asked(&bytes, turn), None, &mut out).unwrap();
+            names.answer(&request(&bytes, turn), None, &mut out).unwrap();
         }
         let given = addresses.iter().zip(before).map(|(one, before)| one.given.load(Relaxed) - before);
         given.collect::<Vec<_>>()
@@ -295,17 +295,21 @@ fn limited_network_gets_no_amplification() {
         RateBucket::new(Limit { per_second: 10, burst: 5, ..Limit::default() }, KEY, Arc::default());
     let bytes = query("www.example.com", rtype::A, Some(&[]));
     let mut out = vec![0; 1_232];
-    let mut ask = |asked: DnsRequest<'_>| names.answer(&asked, Some(&mut allowance), &mut out).unwrap();
+    let mut resolve =
+        |dns_request: DnsRequest<'_>| names.answer(&dns_request, Some(&mut allowance), &mut out).unwrap();
     for turn in 0..20 {
-        let answered = ask(asked(&bytes, turn));
+        let answered = resolve(request(&bytes, turn));
         assert_eq!(answered.outcome.limited, turn >= 5, "{turn}");
         assert_eq!(answered.outcome.truncated, turn >= 5, "it may ask by TCP");
         assert!(!answered.outcome.limited || answered.len <= bytes.len());
     }
-    let elsewhere = DnsRequest { client: "198.51.100.7".parse().unwrap(), ..asked(&bytes, 0) };
-    assert!(!ask(elsewhere).outcome.limited, "others have theirs");
-    let later = DnsRequest { now_ms: 5_200, ..asked(&bytes, 0) };
-    assert_eq!([ask(later), ask(later), ask(later)].map(|done| done.outcome.limited), [false, false, true]);
+    let elsewhere = DnsRequest { client: "198.51.100.7".parse().unwrap(), ..request(&bytes, 0) };
+    assert!(!resolve(elsewhere).outcome.limited, "others have theirs");
+    let later = DnsRequest { now_ms: 5_200, ..request(&bytes, 0) };
+    assert_eq!(
+        [resolve(later), resolve(later), resolve(later)].map(|done| done.outcome.limited),
+        [false, false, true]
+    );
 }
 
 #[test]
@@ -316,22 +320,22 @@ fn networks_without_number_get_no_more_bytes_together_than_they_sent() {
     // Two threads, which count networks each for itself.
     let mut allowances = [0, 1].map(|_| RateBucket::new(limit, KEY, Arc::clone(&total)));
     let bytes = query("www.example.com", rtype::A, Some(&[]));
-    let (mut out, mut whole, mut told, mut beyond) = (vec![0; 1_232], 0, 0, 0);
+    let (mut out, mut whole, mut truncated, mut beyond) = (vec![0; 1_232], 0, 0, 0);
     for turn in 0..10_000_u32 {
         let client = IpAddr::V4(Ipv4Addr::from_bits(turn << 8));
-        let asked = DnsRequest { client, now_ms: 5_000 + turn / 10, ..asked(&bytes, turn.into()) };
-        let answered = names.answer(&asked, allowances.get_mut(turn as usize % 2), &mut out);
+        let dns_request = DnsRequest { client, now_ms: 5_000 + turn / 10, ..request(&bytes, turn.into()) };
+        let answered = names.answer(&dns_request, allowances.get_mut(turn as usize % 2), &mut out);
         match answered {
             Some(answered) if !answered.outcome.limited => whole += 1,
             Some(answered) => {
                 assert!(answered.len <= bytes.len() && answered.outcome.truncated);
-                (told, beyond) = (told + 1, beyond + 1);
+                (truncated, beyond) = (truncated + 1, beyond + 1);
             }
             None => beyond += 1,
         }
     }
     assert!((99..=100).contains(&whole), "50 at once, and as many in a second: {whole}");
-    assert!((beyond * 2 / 5..beyond * 3 / 5).contains(&told), "{told} of {beyond}");
+    assert!((beyond * 2 / 5..beyond * 3 / 5).contains(&truncated), "{truncated} of {beyond}");
 }
 
 #[test]
@@ -345,15 +349,18 @@ fn client_with_cookie_is_not_limited() {
     let cookie = answer[at..at + 28].to_vec();
     let mut limited = |cookie: &[u8], change: fn(&mut DnsRequest<'_>)| {
         let bytes = query("www.example.com", rtype::A, Some(cookie));
-        let (mut asked, mut out) = (asked(&bytes, 0), vec![0; 1_232]);
-        change(&mut asked);
-        names.answer(&asked, Some(&mut allowance), &mut out).unwrap().outcome.limited
+        let (mut dns_request, mut out) = (request(&bytes, 0), vec![0; 1_232]);
+        change(&mut dns_request);
+        names.answer(&dns_request, Some(&mut allowance), &mut out).unwrap().outcome.limited
     };
     limited(&[], |_| ());
     assert!(!limited(&cookie, |_| ()));
-    assert!(!limited(&cookie, |asked| asked.now_s += 3_600));
-    assert!(limited(&cookie, |asked| asked.now_s += 3_601), "it is old");
-    assert!(limited(&cookie, |asked| asked.client = "203.0.113.8".parse().unwrap()), "it is another's");
+    assert!(!limited(&cookie, |dns_request| dns_request.now_s += 3_600));
+    assert!(limited(&cookie, |dns_request| dns_request.now_s += 3_601), "it is old");
+    assert!(
+        limited(&cookie, |dns_request| dns_request.client = "203.0.113.8".parse().unwrap()),
+        "it is another's"
+    );
     let forged = [&cookie[..27], &[cookie[27] ^ 1]].concat();
     assert!(limited(&forged, |_| ()), "it is no cookie of ours");
 }
@@ -445,10 +452,10 @@ fn svcb_hints_match_selected_addresses() {
             KEY,
             "",
         );
-        let said = answer(&names, &query("www.example.com", rtype::HTTPS, None));
+        let message = answer(&names, &query("www.example.com", rtype::HTTPS, None));
         let given = addresses.iter().map(|one| one.given.load(Relaxed)).sum::<u64>();
         assert_eq!(given, 0, "a hint is no answer");
-        said
+        message
     };
     let both: Vec<u8> = [data(one), data(two)].concat();
     for (addresses, params) in [
@@ -462,9 +469,9 @@ fn svcb_hints_match_selected_addresses() {
         ),
         (vec![address(six, 1, true)], binding(&[(1, b"\x02h2"), (5, b"ech"), (6, &data(six))])),
     ] {
-        let said = bound(&addresses, EmptyPool::All);
+        let message = bound(&addresses, EmptyPool::All);
         let record = [&[0, 65, 0, 1, 0, 0, 0, 5][..], &(params.len() as u16).to_be_bytes(), &params].concat();
-        assert!(said.ends_with(&record), "{said:?}");
+        assert!(message.ends_with(&record), "{message:?}");
     }
     assert_eq!(bound(&[address(one, 1, false)], EmptyPool::Refuse)[3] & 15, 5);
     let names = names();
@@ -554,7 +561,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600), turn in any::<u64>()) {
         let mut out = vec![0; 65_535];
-        let _ = names().answer(&asked(&bytes, turn), None, &mut out);
+        let _ = names().answer(&request(&bytes, turn), None, &mut out);
     }
 
     #[test]
@@ -567,7 +574,7 @@ proptest! {
         bytes[at % len] = to;
         let transport = if transport { Transport::Tcp } else { Transport::Udp };
         let mut out = vec![0; room];
-        let answered = names().answer(&DnsRequest { transport, ..asked(&bytes, 0) }, None, &mut out);
+        let answered = names().answer(&DnsRequest { transport, ..request(&bytes, 0) }, None, &mut out);
         if let Some(answered) = answered {
             prop_assert!(answered.len <= room && out[2] & 0x80 != 0);
             prop_assert!(transport == Transport::Tcp || answered.len <= UDP_MAX);

@@ -5,14 +5,14 @@ use super::*;
 #[test]
 fn names_keep_the_letters_of_the_file_and_of_the_question() {
     let names = names();
-    let mut asked = query("upper.example.com", rtype::A, None);
-    asked[12..]
+    let mut query_bytes = query("upper.example.com", rtype::A, None);
+    query_bytes[12..]
         .iter_mut()
         .filter(|byte| byte.is_ascii_lowercase())
         .step_by(2)
         .for_each(u8::make_ascii_uppercase);
-    let answer = answer(&names, &asked);
-    assert_eq!(answer[12..12 + 19], asked[12..12 + 19], "the question comes back as it was");
+    let answer = answer(&names, &query_bytes);
+    assert_eq!(answer[12..12 + 19], query_bytes[12..12 + 19], "the question comes back as it was");
     assert!(answer.windows(UPPER.len()).any(|part| part == UPPER), "{answer:02x?}");
 }
 
@@ -29,8 +29,8 @@ fn a_chain_of_names_is_followed_to_its_end() {
         let names = Catalog::new([Arc::new(zone)], vec![], KEY, "");
         let bytes = query("c0.example.com", rtype::A, None);
         let mut out = vec![0; 65_535];
-        let asked = DnsRequest { transport: Transport::Tcp, ..asked(&bytes, 0) };
-        let answered = names.answer(&asked, None, &mut out).unwrap();
+        let dns_request = DnsRequest { transport: Transport::Tcp, ..request(&bytes, 0) };
+        let answered = names.answer(&dns_request, None, &mut out).unwrap();
         read(&out[..answered.len])
     };
     assert_eq!(chain(30), (0, true, [31, 0, 0], vec!["192.0.2.53".into()]));
@@ -50,8 +50,8 @@ fn cname_loop_is_detected_from_any_entry() {
         let zone = Zone::new(name("example.com"), records(&[]).into_iter().chain(links)).unwrap();
         let names = Catalog::new([Arc::new(zone)], vec![], KEY, "");
         let bytes = query("c0.example.com", rtype::A, None);
-        let asked = DnsRequest { transport: Transport::Tcp, ..asked(&bytes, 0) };
-        let outcome = names.answer(&asked, None, &mut vec![0; 65_535]).unwrap().outcome;
+        let dns_request = DnsRequest { transport: Transport::Tcp, ..request(&bytes, 0) };
+        let outcome = names.answer(&dns_request, None, &mut vec![0; 65_535]).unwrap().outcome;
         assert_eq!(outcome.rcode, Rcode::ServFail, "{before} before {around}");
     }
 }
@@ -110,7 +110,7 @@ fn error_answer_has_edns_like_its_query() {
 
 /// RFC 8945, section 5.2.1: the key isn't known.
 #[test]
-fn a_signed_query_is_told_that_its_key_is_not_known() {
+fn signed_query_gets_badkey() {
     let names = names();
     let rest = b"\x08hmac-md5\x07sig-alg\x03reg\x03int\x00\x00\x00\x65\x00\x00\x00\x01\x2c\x00\x04MAC!\xab\xcd\x00\x00\x00\x00";
     let signed = |key: &[u8]| {
@@ -137,34 +137,34 @@ fn a_signed_query_is_told_that_its_key_is_not_known() {
 }
 
 #[test]
-fn a_whole_network_has_the_same_server_and_is_told_so() {
+fn hash_answers_same_server_to_network_with_scope() {
     let all: Vec<Address> = (1..=9).map(|last| address(&format!("192.0.2.{last}"), 1, true)).collect();
     let names = names_with(AddressPool::new(settings(Selection::SourceHash, EmptyPool::All), &all, [0, 0]));
-    let ask = |client: &str, option: &[u8]| {
+    let resolve = |client: &str, option: &[u8]| {
         let bytes = query("www.example.com", rtype::A, Some(option));
-        let asked = DnsRequest { client: client.parse().unwrap(), ..asked(&bytes, 0) };
+        let dns_request = DnsRequest { client: client.parse().unwrap(), ..request(&bytes, 0) };
         let mut out = vec![0; 1_232];
-        let answered = names.answer(&asked, None, &mut out).unwrap();
+        let answered = names.answer(&dns_request, None, &mut out).unwrap();
         out.truncate(answered.len);
         let at = option.get(..6).and_then(|head| out.windows(6).position(|part| part == head));
         (read(&out).3, at.map(|at| out[at + 7]))
     };
     let of_network = |network: &str| {
-        (0..=255).map(|host| ask(&format!("{network}.{host}"), &[]).0).collect::<BTreeSet<_>>()
+        (0..=255).map(|host| resolve(&format!("{network}.{host}"), &[]).0).collect::<BTreeSet<_>>()
     };
     let networks: BTreeSet<_> = (0..40).map(|third| of_network(&format!("203.0.{third}"))).collect();
     assert!(networks.iter().all(|servers| servers.len() == 1) && networks.len() > 3, "{networks:?}");
     // What a resolver tells of its client, of more bits than count, and of fewer.
     let subnet =
         |bits: u8, octets: &[u8]| [&[0, 8, 0, 4 + octets.len() as u8, 0, 1, bits, 0], octets].concat();
-    let told = |bits, octets: &[u8]| ask("198.51.100.7", &subnet(bits, octets));
-    assert_eq!(told(32, &[203, 0, 9, 77]).1, Some(24));
-    assert_eq!(told(32, &[203, 0, 9, 77]).0, ask("203.0.9.1", &[]).0);
-    assert_eq!(told(24, &[203, 0, 9]), (ask("203.0.9.1", &[]).0, Some(24)));
-    assert_eq!(told(16, &[203, 0]), (ask("203.0.0.1", &[]).0, Some(16)));
+    let scope_of = |bits, octets: &[u8]| resolve("198.51.100.7", &subnet(bits, octets));
+    assert_eq!(scope_of(32, &[203, 0, 9, 77]).1, Some(24));
+    assert_eq!(scope_of(32, &[203, 0, 9, 77]).0, resolve("203.0.9.1", &[]).0);
+    assert_eq!(scope_of(24, &[203, 0, 9]), (resolve("203.0.9.1", &[]).0, Some(24)));
+    assert_eq!(scope_of(16, &[203, 0]), (resolve("203.0.0.1", &[]).0, Some(16)));
     // Who keeps its address for itself is its resolver (RFC 7871, section 7.1.2), also by family 0.
-    assert_eq!(told(0, &[]), (ask("198.51.100.1", &[]).0, Some(0)));
-    assert_eq!(ask("198.51.100.7", &[0, 8, 0, 4, 0, 0, 0, 0]), (ask("198.51.100.1", &[]).0, Some(0)));
+    assert_eq!(scope_of(0, &[]), (resolve("198.51.100.1", &[]).0, Some(0)));
+    assert_eq!(resolve("198.51.100.7", &[0, 8, 0, 4, 0, 0, 0, 0]), (resolve("198.51.100.1", &[]).0, Some(0)));
 }
 
 #[test]

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_all_of_a_member() {
+    fn joiner_line_parses_every_key() {
         let line = "HTTP://M1.example:80/ weight=3 anonymous control=http://m1.example:9184 path=/img/* path=/a host=*.example.com";
         let joiner = Joiner::parse(line).unwrap();
         let normal = "http://m1.example weight=3 anonymous control=http://m1.example:9184 path=/img/* path=/a host=*.example.com";

@@ -28,7 +28,7 @@ pub enum DirectorAnswer {
     /// A status of HTTP.
     Status(u16),
     /// None: it can't be reached, or takes too long.
-    Nobody,
+    NoAnswer,
     /// None, since nothing was sent: this host lacks something for it.
     Unsent,
 }
@@ -48,7 +48,7 @@ impl fmt::Display for MembershipTrouble {
             MembershipTrouble::Server => {
                 f.write_str("the server doesn't answer at its URL, so no report goes out")
             }
-            MembershipTrouble::Director(DirectorAnswer::Nobody) => {
+            MembershipTrouble::Director(DirectorAnswer::NoAnswer) => {
                 f.write_str("the director can't be reached")
             }
             MembershipTrouble::Director(DirectorAnswer::Unsent) => {
@@ -227,7 +227,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::DirectorAnswer::{Nobody, Status};
+    use super::DirectorAnswer::{NoAnswer, Status};
     use super::MembershipOrder::{Join, Probe, Report};
     use super::*;
 
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_once_and_tried_again_after_an_interval() {
+    fn refusal_is_reported_once_and_join_retried_after_interval() {
         let mut member = GroupMembership::new(0, 15_000);
         for (times, status) in [401, 401, 429, 403, 413, 503].into_iter().enumerate() {
             let now_ms = times as u64 * 20_000;
@@ -298,7 +298,7 @@ mod tests {
             );
         }
         assert_eq!((member.poll(200_000), member.probed(200_000, true)), (Some(Probe), Some(Join)));
-        assert_eq!(member.answered(200_000, Nobody, 0), None);
+        assert_eq!(member.answered(200_000, NoAnswer, 0), None);
         assert!(member.is_to_leave(), "the message may have come there");
     }
 
@@ -351,7 +351,7 @@ mod tests {
                 while order.is_some() {
                     burst += 1;
                     sent.push(now_ms);
-                    order = member.answered(now_ms, answer.map_or(Nobody, Status), draw);
+                    order = member.answered(now_ms, answer.map_or(NoAnswer, Status), draw);
                 }
                 prop_assert!(burst <= 3, "a report, a join and a report");
                 prop_assert!(member.poll_timeout() > now_ms);

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_no_host_are_never_asked() {
+    fn non_host_addresses_are_never_contacted() {
         for address in ["0.0.0.0", "::", "255.255.255.255", "224.0.0.1", "ff02::1", "::ffff:0.0.0.0"].map(at)
         {
             let refused = reach(&["0.0.0.0/0", "::/0"]).permits("m1.example", address);

@@ -259,13 +259,13 @@ fn an_allow_list_of_macs_and_addresses() {
 #[test]
 fn servers_and_remembered_refusals_are_capped() {
     let mut lan = Lan::new(Service { servers_max: 2, ..service() });
-    let mut told = 0;
+    let mut event_count = 0;
     for host in 1..=100 {
-        told += lan.reply(place(host), VIP).len();
+        event_count += lan.reply(place(host), VIP).len();
     }
     assert_eq!(lan.names().len(), 2);
     assert_eq!(lan.refused(ReplyRefusal::Full), 98);
-    assert_eq!(told, 2 + 4 * 2);
+    assert_eq!(event_count, 2 + 4 * 2);
 }
 
 #[test]
@@ -282,8 +282,8 @@ fn reply_with_director_or_router_mac_is_refused() {
     ];
     for (place, address, refusal) in cases {
         let before = lan.refused(refusal);
-        let told = MembershipEvent::Refused { reply: NeighbourReply { place, address }, refusal };
-        assert_eq!(lan.reply(place, address), [told]);
+        let refused = MembershipEvent::Refused { reply: NeighbourReply { place, address }, refusal };
+        assert_eq!(lan.reply(place, address), [refused]);
         assert_eq!(lan.refused(refusal), before + 1);
     }
     assert!(lan.names().is_empty());

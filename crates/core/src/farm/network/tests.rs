@@ -129,7 +129,7 @@ fn the_source_is_of_the_same_subnet_and_never_the_destination() {
 }
 
 #[test]
-fn surroundings_are_the_interfaces_asked_for_and_every_address() {
+fn local_network_has_selected_interfaces_and_all_addresses() {
     let network = director();
     assert!(network.is_local(ip("192.0.2.100")) && !network.is_local(ip("192.0.2.1")));
     let surroundings = network.surroundings([3, 9].into_iter());

@@ -110,20 +110,20 @@ pub fn redirect(
     path: &str,
 ) {
     head(out, frame, status.code());
-    put(out, "Content-Type: text/html\r\nCache-Control: no-store\r\nLocation: ");
+    push_text(out, "Content-Type: text/html\r\nCache-Control: no-store\r\nLocation: ");
     let from = out.len();
-    put(out, base);
+    push_text(out, base);
     encode(out, path);
     let to = out.len();
     let escapes = out.get(from..to).unwrap_or_default().iter().filter(|byte| **byte == b'&').count();
     let length = BODY_BEGIN.len() + (to - from) + escapes * (AMPERSAND.len() - 1) + BODY_END.len();
-    put(out, "\r\nContent-Length: ");
+    push_text(out, "\r\nContent-Length: ");
     number(out, length);
-    put(out, "\r\n\r\n");
+    push_text(out, "\r\n\r\n");
     if frame.is_head {
         return;
     }
-    put(out, BODY_BEGIN);
+    push_text(out, BODY_BEGIN);
     match escapes {
         0 => out.extend_from_within(from..to),
         _ => {
@@ -136,7 +136,7 @@ pub fn redirect(
             }
         }
     }
-    put(out, BODY_END);
+    push_text(out, BODY_END);
 }
 
 const AMPERSAND: &[u8] = b"&amp;";
@@ -184,13 +184,13 @@ pub fn write_text(
     sentence: &str,
 ) {
     head(out, frame, status);
-    put(out, "Content-Type: text/plain\r\nCache-Control: no-store\r\n");
+    push_text(out, "Content-Type: text/plain\r\nCache-Control: no-store\r\n");
     add(out, fields);
-    put(out, "Content-Length: ");
+    push_text(out, "Content-Length: ");
     number(out, sentence.len() + 1);
-    put(out, "\r\n\r\n");
+    push_text(out, "\r\n\r\n");
     if !frame.is_head {
-        put(out, sentence);
+        push_text(out, sentence);
         out.push(b'\n');
     }
 }
@@ -199,26 +199,26 @@ pub fn write_text(
 pub fn without_body(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, status: u16, fields: &[(&str, &str)]) {
     head(out, frame, status);
     add(out, fields);
-    put(out, "\r\n");
+    push_text(out, "\r\n");
 }
 
 fn add(out: &mut Vec<u8>, fields: &[(&str, &str)]) {
     for (name, value) in fields {
-        put(out, name);
-        put(out, ": ");
-        put(out, value);
-        put(out, "\r\n");
+        push_text(out, name);
+        push_text(out, ": ");
+        push_text(out, value);
+        push_text(out, "\r\n");
     }
 }
 
 fn head(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, status: u16) {
-    put(out, "HTTP/1.1 ");
+    push_text(out, "HTTP/1.1 ");
     number(out, usize::from(status));
     out.push(b' ');
-    put(out, phrase(status));
-    put(out, "\r\nServer: evener\r\nDate: ");
-    put(out, frame.date);
-    put(
+    push_text(out, phrase(status));
+    push_text(out, "\r\nServer: evener\r\nDate: ");
+    push_text(out, frame.date);
+    push_text(
         out,
         match (frame.closes, frame.keep_alive_header) {
             (true, _) => "\r\nConnection: close\r\n",
@@ -228,7 +228,7 @@ fn head(out: &mut Vec<u8>, frame: &ResponseFraming<'_>, status: u16) {
     );
 }
 
-fn put(out: &mut Vec<u8>, text: &str) {
+fn push_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 

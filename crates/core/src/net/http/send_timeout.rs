@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_reads_at_1_kilobyte_a_second_stays_and_one_byte_is_enough() {
+    fn client_reading_slowly_keeps_its_connection() {
         // Its kernel acknowledges 8 KB at a time.
         let mut timeout = SendTimeout::begin(TIMEOUT_MS, 0, 2_000_000);
         for second in 0..1_900 {

@@ -192,7 +192,7 @@ fn only_get_and_head_may_become_get() {
 }
 
 #[test]
-fn every_refusal_can_be_said() {
+fn every_http_refusal_has_an_answer() {
     for refusal in HttpRefusal::ALL {
         let mut out = Vec::new();
         refuse(&mut out, &ResponseFraming { closes: true, ..frame() }, refusal);

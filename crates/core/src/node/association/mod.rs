@@ -224,7 +224,7 @@ impl Association {
         };
         let mut life = known.or(self.caller.filter(same)).unwrap_or(new);
         let reach = if self.delivery == Delivery::Latest { 1 } else { REACH_MAX };
-        if !life.window.take(numbers.sequence, reach) {
+        if !life.window.accept(numbers.sequence, reach) {
             return refused(Refusal::Replayed);
         }
         life.last_ms = now_ms;

@@ -176,7 +176,7 @@ impl MessageCounters {
 pub(in crate::node) struct SenderCounts {
     pub(in crate::node) counters: MessageCounters,
     /// Bit `i`: that of this index.
-    told: u16,
+    reported: u16,
 }
 
 impl SenderCounts {
@@ -186,14 +186,14 @@ impl SenderCounts {
         if let Some(count) = self.counters.refused.get_mut(index) {
             *count = count.saturating_add(1);
         }
-        let told = self.told;
-        self.told |= 1 << index;
-        self.told != told
+        let before = self.reported;
+        self.reported |= 1 << index;
+        self.reported != before
     }
 
     /// Has all reasons told once more.
     pub(in crate::node) fn reset_logged(&mut self) {
-        self.told = 0;
+        self.reported = 0;
     }
 }
 

@@ -15,7 +15,7 @@ struct Mail {
     /// Of which life its sender is, counted over both nodes.
     life: u64,
     sent_ms: u64,
-    heard: ReceivedMessage,
+    message: ReceivedMessage,
 }
 
 struct Node {
@@ -45,41 +45,41 @@ impl Pair {
     }
 
     /// What it says: a report of its own accord, a greeting, or something that takes acquaintance for granted.
-    fn write(&mut self, from: usize, greeting: Handshake, echo: Numbers) -> Mail {
+    fn write(&mut self, from: usize, handshake: Handshake, echo: Numbers) -> Mail {
         let node = &mut self.nodes[from];
         let numbers = match self.delivery {
             Delivery::Latest => node.association.next_at(self.now_ms + node.ahead_ms),
             Delivery::Each => node.association.next(),
         };
-        let heard = ReceivedMessage { numbers, echo, handshake: greeting };
-        let mail = Mail { from, life: node.life, sent_ms: self.now_ms, heard };
+        let message = ReceivedMessage { numbers, echo, handshake };
+        let mail = Mail { from, life: node.life, sent_ms: self.now_ms, message };
         self.recorded.push(mail);
         mail
     }
 
-    fn say(&mut self, from: usize, greets: bool) -> Mail {
+    fn send(&mut self, from: usize, is_hello: bool) -> Mail {
         let echo = match self.delivery {
             Delivery::Latest => self.nodes[from].association.echo(),
-            Delivery::Each if greets => Numbers::default(),
+            Delivery::Each if is_hello => Numbers::default(),
             Delivery::Each => {
                 let incarnation = self.nodes[from].association.believed().unwrap_or_default();
                 Numbers { incarnation, sequence: 0 }
             }
         };
-        let greets = greets || self.delivery == Delivery::Latest;
-        self.write(from, if greets { Handshake::Hello } else { Handshake::None }, echo)
+        let is_hello = is_hello || self.delivery == Delivery::Latest;
+        self.write(from, if is_hello { Handshake::Hello } else { Handshake::None }, echo)
     }
 
     /// Delivers a message, whoever had it until now; what is answered.
     fn deliver(&mut self, mail: Mail) -> Option<Mail> {
         let to = 1 - mail.from;
-        let ReceivedMessage { numbers, handshake: greeting, .. } = mail.heard;
+        let ReceivedMessage { numbers, handshake, .. } = mail.message;
         let node = &mut self.nodes[to];
         let now_ms = self.now_ms + node.ahead_ms;
-        let acquaints = match node.association.judge(now_ms, mail.heard) {
+        let acquaints = match node.association.judge(now_ms, mail.message) {
             MessageVerdict::Good { first, .. } => {
                 self.check(mail, first);
-                let answers = greeting == Handshake::Hello;
+                let answers = handshake == Handshake::Hello;
                 return match self.delivery {
                     Delivery::Latest => first.then(|| self.write(to, Handshake::Hello, numbers)),
                     Delivery::Each => answers.then(|| self.write(to, Handshake::Ack, numbers)),
@@ -98,10 +98,10 @@ impl Pair {
     /// ended before the last believed one, and where it matters no older than a silence.
     fn check(&mut self, mail: Mail, first: bool) {
         let node = &mut self.nodes[1 - mail.from];
-        let (sent_ms, ReceivedMessage { numbers, echo, handshake: greeting }) = (mail.sent_ms, mail.heard);
+        let (sent_ms, ReceivedMessage { numbers, echo, handshake }) = (mail.sent_ms, mail.message);
         assert!(node.believed.insert((mail.life, numbers.sequence)), "{mail:?} is believed twice");
         assert!(
-            echo.incarnation == node.association.own || greeting == Handshake::Hello && !first,
+            echo.incarnation == node.association.own || handshake == Handshake::Hello && !first,
             "{mail:?}"
         );
         assert!(sent_ms >= node.started_ms || !first, "{mail:?} was written before this node's start");
@@ -164,7 +164,7 @@ impl Node {
 
 fn acquainted(delivery: Delivery) -> Pair {
     let mut pair = Pair::new(delivery);
-    let hello = pair.say(0, true);
+    let hello = pair.send(0, true);
     pair.talk(hello);
     assert!(pair.are_acquainted(), "{delivery:?}");
     pair
@@ -177,7 +177,7 @@ fn three_messages_make_acquaintance_and_a_restart_takes_no_more() {
         for at in [0, 1] {
             pair.restart(at);
             let before = pair.recorded.len();
-            let hello = pair.say(at, true);
+            let hello = pair.send(at, true);
             pair.talk(hello);
             assert!(pair.are_acquainted(), "{delivery:?}");
             assert!(pair.recorded.len() - before <= 4, "{delivery:?}");
@@ -189,18 +189,18 @@ fn three_messages_make_acquaintance_and_a_restart_takes_no_more() {
 fn each_kind_of_old_message_has_a_refusal_of_its_own() {
     for delivery in BOTH {
         let mut pair = acquainted(delivery);
-        let said = pair.say(0, false);
-        pair.talk(said);
-        pair.talk(said);
+        let mail = pair.send(0, false);
+        pair.talk(mail);
+        pair.talk(mail);
         assert_eq!(pair.refused(1, Refusal::Replayed), 1, "{delivery:?}: twice");
-        let held_back = pair.say(0, false);
+        let held_back = pair.send(0, false);
         pair.restart(0);
-        let hello = pair.say(0, true);
+        let hello = pair.send(0, true);
         pair.talk(hello);
         pair.deliver(held_back);
         let ended = if delivery == Delivery::Latest { Refusal::Ended } else { Refusal::Unknown };
         assert_eq!(pair.refused(1, ended), 1, "{delivery:?}: of a former life of its sender");
-        let written = pair.say(0, false);
+        let written = pair.send(0, false);
         pair.restart(1);
         pair.deliver(written);
         let former = if delivery == Delivery::Latest { 0 } else { 1 };
@@ -210,22 +210,22 @@ fn each_kind_of_old_message_has_a_refusal_of_its_own() {
 }
 
 #[test]
-fn two_that_go_on_under_one_name_are_told_apart_and_one_is_believed() {
+fn two_hosts_with_one_name_are_distinguished_and_one_accepted() {
     for delivery in BOTH {
         let mut pair = acquainted(delivery);
         let mut twin = Node::new(delivery, 99, 0, 0).association;
         for _ in 0..10 {
-            let said = pair.say(0, true);
-            pair.talk(said);
-            let said = pair.say(1, true);
-            pair.talk(said);
-            let heard = ReceivedMessage {
+            let mail = pair.send(0, true);
+            pair.talk(mail);
+            let mail = pair.send(1, true);
+            pair.talk(mail);
+            let message = ReceivedMessage {
                 numbers: twin.next(),
                 echo: Numbers::default(),
                 handshake: Handshake::Hello,
             };
             let now_ms = pair.now_ms + pair.nodes[1].ahead_ms;
-            if let MessageVerdict::Refused(refusal) = pair.nodes[1].association.judge(now_ms, heard) {
+            if let MessageVerdict::Refused(refusal) = pair.nodes[1].association.judge(now_ms, message) {
                 pair.nodes[1].association.refuse(refusal);
             }
             pair.wait(500);
@@ -241,8 +241,8 @@ fn node_restored_to_file_keeps_its_association() {
     for delivery in BOTH {
         let mut pair = acquainted(delivery);
         for _ in 0..200 {
-            let said = pair.say(0, true);
-            pair.talk(said);
+            let mail = pair.send(0, true);
+            pair.talk(mail);
         }
         let (own, after) = (pair.nodes[0].association.own, pair.nodes[0].association.sequence());
         let recorded = pair.recorded.clone();
@@ -253,8 +253,8 @@ fn node_restored_to_file_keeps_its_association() {
         }
         assert!(pair.nodes[0].association.believed().is_none(), "{delivery:?}: all that is of before");
         for at in [0, 1] {
-            let said = pair.say(at, true);
-            pair.talk(said);
+            let mail = pair.send(at, true);
+            pair.talk(mail);
         }
         assert!(pair.are_acquainted(), "{delivery:?}");
     }
@@ -274,8 +274,8 @@ fn refusal_is_reported_once_and_kept_until_valid_message() {
     assert_eq!((one.trouble(), refuse(one, version)), (Some(key), (true, true)));
     assert_eq!(refuse(one, Refusal::Replayed), (true, false));
     assert_eq!(one.trouble(), Some(version));
-    let said = pair.say(1, true);
-    pair.talk(said);
+    let mail = pair.send(1, true);
+    pair.talk(mail);
     let one = &mut pair.nodes[0].association;
     assert_eq!((one.trouble(), refuse(one, key)), (None, (true, false)), "told anew");
     assert_eq!(
@@ -288,9 +288,9 @@ fn refusal_is_reported_once_and_kept_until_valid_message() {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// Something is said, and delivered or not.
-    Say {
+    Send {
         from: usize,
-        greets: bool,
+        is_hello: bool,
         arrives: bool,
     },
     /// A message that was ever sent is delivered, late or again.
@@ -304,7 +304,7 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         8 => (0..2usize, any::<bool>(), any::<bool>())
-            .prop_map(|(from, greets, arrives)| Event::Say { from, greets, arrives }),
+            .prop_map(|(from, is_hello, arrives)| Event::Send { from, is_hello, arrives }),
         6 => any::<usize>().prop_map(Event::Play),
         1 => (0..2usize).prop_map(Event::Restart),
         3 => (0u64..2_000).prop_map(Event::Wait),
@@ -323,8 +323,8 @@ proptest! {
         let mut pair = Pair::new(if each { Delivery::Each } else { Delivery::Latest });
         for event in events {
             match event {
-                Event::Say { from, greets, arrives } => {
-                    let mail = pair.say(from, greets);
+                Event::Send { from, is_hello, arrives } => {
+                    let mail = pair.send(from, is_hello);
                     if arrives {
                         pair.talk(mail);
                     }
@@ -346,8 +346,8 @@ proptest! {
         }
         // whatever came before, a few messages that arrive are enough
         for at in [0, 1, 0, 1] {
-            let said = pair.say(at, true);
-            pair.talk(said);
+            let mail = pair.send(at, true);
+            pair.talk(mail);
         }
         prop_assert!(pair.are_acquainted());
     }

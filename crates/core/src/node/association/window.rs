@@ -20,7 +20,7 @@ impl ReplayWindow {
 
     /// Whether this number is heard for the first time, as far as is remembered, and is not `reach` below the highest or more,
     /// which is at most [`REACH_MAX`]; it counts as heard from now on. There is no number 0.
-    pub(super) fn take(&mut self, number: u64, reach: u64) -> bool {
+    pub(super) fn accept(&mut self, number: u64, reach: u64) -> bool {
         if number == 0 {
             return false;
         }
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn numbers_in_another_order_count_once() {
         let mut window = ReplayWindow::default();
-        let mut take = |number| window.take(number, REACH_MAX);
+        let mut take = |number| window.accept(number, REACH_MAX);
         let taken = [5, 3, 5, 4, 3, 70, 6, 7, 7, 5, 0].map(&mut take);
         assert_eq!(taken, [true, true, false, true, false, true, false, true, false, false, false]);
         assert!(take(u64::MAX) && !take(70) && take(u64::MAX - 63));
@@ -61,7 +61,7 @@ mod tests {
             let (mut window, mut set) = (ReplayWindow::default(), BTreeSet::new());
             for number in numbers {
                 let late = set.last().is_some_and(|highest| number + reach <= *highest);
-                prop_assert_eq!(window.take(number, reach), !late && set.insert(number));
+                prop_assert_eq!(window.accept(number, reach), !late && set.insert(number));
                 prop_assert_eq!(Some(&window.highest()), set.last());
             }
         }

@@ -83,7 +83,13 @@ impl IncomingHandoffs {
     }
 
     /// Takes in a piece of a connection.
-    pub fn take(&mut self, node: IpAddr, socket: SocketId, piece: Piece, now_ms: u64) -> HandoffAction {
+    pub fn receive_piece(
+        &mut self,
+        node: IpAddr,
+        socket: SocketId,
+        piece: Piece,
+        now_ms: u64,
+    ) -> HandoffAction {
         let state = *piece.state();
         let error = |code| HandoffAction::Answer(MessageBody::Error { socket: Some(socket), code });
         let ack = |missing| HandoffAction::Answer(MessageBody::HandoffAck { socket, missing });
@@ -223,28 +229,32 @@ mod tests {
         let (mut takings, now) = (takings(), 1_000);
         let bytes = vec![7; 2_500];
         let pieces = pieces(9_000, &bytes);
-        assert_eq!(takings.take(NODE, socket(), pieces[1].clone(), now), ack(0));
-        assert_eq!(takings.take(NODE, socket(), pieces[0].clone(), now), ack(2_048));
-        assert_eq!(takings.take(NODE, socket(), pieces[0].clone(), now), ack(2_048));
-        let HandoffAction::Restore(handed) = takings.take(NODE, socket(), pieces[2].clone(), now) else {
+        assert_eq!(takings.receive_piece(NODE, socket(), pieces[1].clone(), now), ack(0));
+        assert_eq!(takings.receive_piece(NODE, socket(), pieces[0].clone(), now), ack(2_048));
+        assert_eq!(takings.receive_piece(NODE, socket(), pieces[0].clone(), now), ack(2_048));
+        let HandoffAction::Restore(handed) = takings.receive_piece(NODE, socket(), pieces[2].clone(), now)
+        else {
             panic!("all is here")
         };
         assert_eq!((handed.receive, handed.state.rcv_nxt), (bytes, 9_000));
-        assert_eq!(takings.take(NODE, socket(), pieces[2].clone(), now), HandoffAction::Wait);
+        assert_eq!(takings.receive_piece(NODE, socket(), pieces[2].clone(), now), HandoffAction::Wait);
         takings.end(NODE, socket(), Some(Ok(())), now);
-        assert_eq!(takings.take(NODE, socket(), pieces[0].clone(), now), ack(2_500));
+        assert_eq!(takings.receive_piece(NODE, socket(), pieces[0].clone(), now), ack(2_500));
     }
 
     #[test]
     fn failed_restore_is_never_retried() {
         let (mut takings, now) = (takings(), 1_000);
         let first = pieces(5, b"GET").remove(0);
-        assert!(matches!(takings.take(NODE, socket(), first.clone(), now), HandoffAction::Restore(_)));
+        assert!(matches!(
+            takings.receive_piece(NODE, socket(), first.clone(), now),
+            HandoffAction::Restore(_)
+        ));
         takings.end(NODE, socket(), Some(Err(ErrorCode::NotRestored)), now);
-        assert_eq!(takings.take(NODE, socket(), first, now), error(ErrorCode::NotRestored));
+        assert_eq!(takings.receive_piece(NODE, socket(), first, now), error(ErrorCode::NotRestored));
         // but for the next connection between the same ends
         assert!(matches!(
-            takings.take(NODE, socket(), pieces(6, b"GET").remove(0), now),
+            takings.receive_piece(NODE, socket(), pieces(6, b"GET").remove(0), now),
             HandoffAction::Restore(_)
         ));
     }
@@ -255,31 +265,40 @@ mod tests {
         let elsewhere = SocketId::new(socket().client(), "192.0.2.101:80".parse().unwrap()).unwrap();
         let other = MessageBody::Error { socket: Some(elsewhere), code: ErrorCode::NoServer };
         assert_eq!(
-            takings.take(NODE, elsewhere, pieces(5, b"GET").remove(0), now),
+            takings.receive_piece(NODE, elsewhere, pieces(5, b"GET").remove(0), now),
             HandoffAction::Answer(other)
         );
         for len in [0, UNREAD_MAX as usize + 1] {
             let piece = pieces(5, &vec![0; len]).remove(0);
-            assert_eq!(takings.take(NODE, socket(), piece, now), error(ErrorCode::NotRestored));
+            assert_eq!(takings.receive_piece(NODE, socket(), piece, now), error(ErrorCode::NotRestored));
         }
         assert!(takings.open.is_empty());
         for port in 1..=HANDOFFS_MAX as u16 {
-            let answer = takings.take(NODE, from(port), pieces(5, &[0; 2_000]).remove(0), now);
+            let answer = takings.receive_piece(NODE, from(port), pieces(5, &[0; 2_000]).remove(0), now);
             assert_eq!(answer, ack_to(port, 1_024));
         }
-        assert_eq!(takings.take(NODE, socket(), pieces(5, b"GET").remove(0), now), error(ErrorCode::NoRoom));
+        assert_eq!(
+            takings.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
+            error(ErrorCode::NoRoom)
+        );
         // What is asked again about one of them has its place.
-        assert_eq!(takings.take(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now), ack_to(1, 1_024));
+        assert_eq!(
+            takings.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
+            ack_to(1, 1_024)
+        );
         // One that is done with makes room for one.
         takings.end(NODE, from(1), Some(Ok(())), now);
         assert!(matches!(
-            takings.take(NODE, socket(), pieces(5, b"GET").remove(0), now),
+            takings.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
             HandoffAction::Restore(_)
         ));
-        assert_eq!(takings.take(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now), ack_to(1, 2_000));
+        assert_eq!(
+            takings.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
+            ack_to(1, 2_000)
+        );
         let code = ErrorCode::NoRoom;
         let full = HandoffAction::Answer(MessageBody::Error { socket: Some(from(5_000)), code });
-        assert_eq!(takings.take(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
+        assert_eq!(takings.receive_piece(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
     }
 
     /// At any rate: what is done takes no room from what is to come.
@@ -288,14 +307,14 @@ mod tests {
         let (mut takings, now) = (takings(), 1_000);
         let piece = pieces(5, b"GET").remove(0);
         for port in 1..=u16::MAX {
-            let taken = takings.take(NODE, from(port), piece.clone(), now);
+            let taken = takings.receive_piece(NODE, from(port), piece.clone(), now);
             assert!(matches!(taken, HandoffAction::Restore(_)), "{port}: {taken:?}");
             takings.end(NODE, from(port), Some(Ok(())), now);
         }
         assert_eq!(takings.done.order.len(), usize::from(u16::MAX));
         let elsewhere = IpAddr::from([192, 0, 2, 12]);
         for port in 1..=2 {
-            takings.take(elsewhere, from(port), piece.clone(), now);
+            takings.receive_piece(elsewhere, from(port), piece.clone(), now);
             takings.end(elsewhere, from(port), Some(Ok(())), now);
         }
         // The oldest has made way, and all of it goes with time.
@@ -310,20 +329,26 @@ mod tests {
     fn taken_connection_stays_after_service_removal() {
         let (mut takings, now) = (takings(), 1_000);
         let piece = pieces(5, b"GET").remove(0);
-        assert!(matches!(takings.take(NODE, socket(), piece.clone(), now), HandoffAction::Restore(_)));
+        assert!(matches!(
+            takings.receive_piece(NODE, socket(), piece.clone(), now),
+            HandoffAction::Restore(_)
+        ));
         takings.end(NODE, socket(), Some(Ok(())), now);
         let other = pieces(7, b"GET").remove(0);
-        assert!(matches!(takings.take(NODE, from(1), other.clone(), now), HandoffAction::Restore(_)));
+        assert!(matches!(
+            takings.receive_piece(NODE, from(1), other.clone(), now),
+            HandoffAction::Restore(_)
+        ));
         takings.serve(BTreeSet::new());
-        assert_eq!(takings.take(NODE, socket(), piece, now), ack(3));
-        assert_eq!(takings.take(NODE, from(1), other.clone(), now), HandoffAction::Wait);
+        assert_eq!(takings.receive_piece(NODE, socket(), piece, now), ack(3));
+        assert_eq!(takings.receive_piece(NODE, from(1), other.clone(), now), HandoffAction::Wait);
         takings.end(NODE, from(1), None, now);
         assert!(
-            matches!(takings.take(NODE, from(1), other, now), HandoffAction::Restore(_)),
+            matches!(takings.receive_piece(NODE, from(1), other, now), HandoffAction::Restore(_)),
             "it may be here"
         );
         assert_eq!(
-            takings.take(NODE, socket(), pieces(6, b"GET").remove(0), now),
+            takings.receive_piece(NODE, socket(), pieces(6, b"GET").remove(0), now),
             error(ErrorCode::NoServer)
         );
     }

@@ -215,8 +215,8 @@ impl LccpHeader {
         };
         let Some(socket) = fields.socket else { return header };
         let (client, server) = (socket.client(), socket.server());
-        put(client, &mut header.client, &mut header.information.client, &mut header.client_port);
-        put(server, &mut header.server, &mut header.information.server, &mut header.server_port);
+        encode_endpoint(client, &mut header.client, &mut header.information.client, &mut header.client_port);
+        encode_endpoint(server, &mut header.server, &mut header.information.server, &mut header.server_port);
         header
     }
 
@@ -231,7 +231,7 @@ impl LccpHeader {
     }
 }
 
-fn put(end: SocketAddr, short: &mut [u8; 4], long: &mut [u8; 16], port: &mut U16) {
+fn encode_endpoint(end: SocketAddr, short: &mut [u8; 4], long: &mut [u8; 16], port: &mut U16) {
     match end.ip() {
         IpAddr::V4(address) => *short = address.octets(),
         IpAddr::V6(address) => *long = address.octets(),

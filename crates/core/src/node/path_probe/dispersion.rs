@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn echoes_say_at_which_rate_a_train_comes_out() {
+    fn echoes_give_output_rate_of_train() {
         let link = Link { others_bps: 2_000_000, ..Link::of(4_000_000) };
         let train = link.carry(&at_once());
         let found = echoes_available_bps(&[train.clone(), train.clone(), train]);

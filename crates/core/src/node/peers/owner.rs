@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_asked_for_twice_and_then_claimed() {
+    fn address_is_probed_twice_then_claimed() {
         let (one, mut owner) = (address(Some("a")), AddressOwnership::default());
         assert_eq!(claim(&mut owner, &one, &[host("a", true), host("b", false)]), 2);
         assert!(owner.owned().contains(&one.address));

@@ -107,7 +107,7 @@ fn host_report_arrives_and_changes_are_sent_early() {
 }
 
 #[test]
-fn silence_counts_as_down_and_is_told_once() {
+fn silent_host_is_down_and_reported_once() {
     let (mut a, _) = acquainted(0);
     for now_ms in (500..SILENCE_MS).step_by(500) {
         assert!(!a.tick(now_ms).changed || other(&a).alive);
@@ -182,7 +182,7 @@ fn a_recorded_hello_does_not_take_the_echo_from_the_host_that_lives() {
 }
 
 #[test]
-fn a_second_host_of_the_same_name_is_told_of_and_ignored() {
+fn second_host_of_same_name_is_reported_and_ignored() {
     let (mut a, mut b) = acquainted(0);
     let mut twin = host("web2", 99, 0);
     let mut notices = Vec::new();
@@ -194,8 +194,9 @@ fn a_second_host_of_the_same_name_is_told_of_and_ignored() {
         assert!(other(&a).alive && other(&b).alive);
     }
     assert!(a.counters().refused(Refusal::Namesake) > 10);
-    let told = notices.iter().filter(|n| matches!(n, PeerEvent::Refused { refusal: Refusal::Namesake, .. }));
-    assert!(told.count() <= 1);
+    let refusals =
+        notices.iter().filter(|n| matches!(n, PeerEvent::Refused { refusal: Refusal::Namesake, .. }));
+    assert!(refusals.count() <= 1);
     // when the first is gone, the other one is who it says
     for now_ms in (20_000..24_000).step_by(500) {
         twin.receive(now_ms, &tick(&mut a, now_ms));
@@ -209,7 +210,7 @@ fn a_second_host_of_the_same_name_is_told_of_and_ignored() {
 }
 
 #[test]
-fn strangers_and_forgers_are_counted_and_told_once() {
+fn unknown_and_forged_senders_are_counted_and_reported_once() {
     let (mut a, mut b) = acquainted(0);
     let mut stranger = Peers::new(settings("web9", &["web9", "web1"]), 1, 0);
     b.settings.key = Key([1; KEY_LEN]);
@@ -265,11 +266,13 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
         a.receive(now_ms + 100, &Datagram { body: Body::Foreign { version }, ..datagram }.write(&KEY))
     };
     let received = foreign(&mut b, 1_000, 2);
-    let said: Vec<String> = received.notices.iter().map(ToString::to_string).collect();
+    let sentences: Vec<String> = received.notices.iter().map(ToString::to_string).collect();
     let names = "host web2: it speaks version 2 of the protocol and this node version 1";
     assert!(
-        said.len() == 1 && said[0].starts_with(names) && said[0].ends_with("upgrade this node"),
-        "{said:?}"
+        sentences.len() == 1
+            && sentences[0].starts_with(names)
+            && sentences[0].ends_with("upgrade this node"),
+        "{sentences:?}"
     );
     assert!(received.changed && foreign(&mut b, 3_300, 2) == DatagramEffect::default(), "told once");
     assert!(!a.tick(3_500).notices.contains(&PeerEvent::Silent { host: "web2".to_string() }));
@@ -283,7 +286,7 @@ fn another_version_counts_as_alive_and_its_body_is_not_read() {
 
 /// Anybody can say to be some host with another secret: that is believed of none that is heard.
 #[test]
-fn why_a_host_is_not_heard_is_known_as_far_as_can_be_told() {
+fn silent_host_has_its_refusal_reason() {
     let (mut a, mut b) = acquainted(0);
     b.settings.key = Key([1; KEY_LEN]);
     assert!(!a.receive(500, &tick(&mut b, 500)).changed && other(&a).refused.is_none());

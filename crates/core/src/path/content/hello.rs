@@ -29,14 +29,14 @@ const HOST_NAME: u8 = 0;
 /// Reads a hello that is whole in one record of at most `limit` bytes. A name comes without a path and a method.
 pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntReason> {
     let mut hello = message(payload, limit)?;
-    hello.take(VERSION_AND_RANDOM)?;
+    hello.read_bytes(VERSION_AND_RANDOM)?;
     let session_id = hello.u8()?;
     odd_unless(usize::from(session_id) <= SESSION_ID_MAX)?;
-    hello.take(session_id.into())?;
+    hello.read_bytes(session_id.into())?;
     let cipher_suites = hello.u16()?;
-    hello.take(cipher_suites)?;
+    hello.read_bytes(cipher_suites)?;
     let compression = hello.u8()?;
-    hello.take(compression.into())?;
+    hello.read_bytes(compression.into())?;
     // until TLS 1.2 a hello could do without extensions (RFC 5246, section 7.4.1.2)
     let host = if hello.is_over() { &[] } else { extensions(&mut hello)? };
     Ok(RequestKey { class: RequestClass::Hello, host, path: &[], method: &[] })
@@ -100,7 +100,7 @@ fn extensions<'a>(hello: &mut Cursor<'a>) -> Result<&'a [u8], PuntReason> {
             odd_unless(host.is_none())?;
             host = Some(server_name(hello, len)?);
         } else {
-            hello.take(len)?;
+            hello.read_bytes(len)?;
         }
     }
     Ok(host.unwrap_or_default())
@@ -114,7 +114,7 @@ fn server_name<'a>(hello: &mut Cursor<'a>, len: usize) -> Result<&'a [u8], PuntR
     let name = hello.u16()?;
     odd_unless(hello.at + name == end)?;
     odd_unless((1..=HOST_MAX).contains(&name))?;
-    let name = hello.take(name)?;
+    let name = hello.read_bytes(name)?;
     odd_unless(name.iter().copied().all(is_name_byte) && name.last() != Some(&b'.'))?;
     Ok(name)
 }
@@ -131,7 +131,7 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], PuntReason> {
+    fn read_bytes(&mut self, len: usize) -> Result<&'a [u8], PuntReason> {
         let end = self.at + len;
         odd_unless(end <= self.end)?;
         let bytes = self.payload.get(self.at..end).ok_or(PuntReason::Incomplete)?;
@@ -140,7 +140,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn u8(&mut self) -> Result<u8, PuntReason> {
-        let bytes = self.take(1)?;
+        let bytes = self.read_bytes(1)?;
         bytes.first().copied().ok_or(PuntReason::Incomplete)
     }
 

@@ -123,7 +123,7 @@ pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, segme
         known.memory.ports.keep(found, value);
     }
     let port = owner.port.map_or(0, |(port, _)| port);
-    if let Err(reason) = track::note(known, &at, owner.server, owner.vip.id, port, true) {
+    if let Err(reason) = track::note_track(known, &at, owner.server, owner.vip.id, port, true) {
         return Decision::drop(reason);
     }
     let rewrite = |packet: &mut Packet<'_>| rewrite::translate(packet, &at, &owner.ends());

@@ -192,6 +192,6 @@ pub(super) fn hidden_port(
             }
             Ok(port)
         }
-        None => ports.take(choice.server, key, flow.hash, session, flow.now).ok_or(Reason::NoPort),
+        None => ports.allocate(choice.server, key, flow.hash, session, flow.now).ok_or(Reason::NoPort),
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, at: &
     let Some(track) = track::find(known, &track::key(at, fragment.id)) else {
         let expected = tables.has_address(at.dst) || tables.has_endpoint(at.src);
         return match expected {
-            true => Decision::hold(packet, Reason::FragmentHeld, Reason::FragmentLost),
+            true => Decision::held(packet, Reason::FragmentHeld, Reason::FragmentLost),
             false => Decision::pass(Reason::NotService),
         };
     };

@@ -64,7 +64,7 @@ pub(super) fn decide(
     match alive {
         // For the server that the connection will have: whoever moves it decides this again.
         Some(alive) if known.tables.servers.get(&alive.value.server()).is_some_and(ServerEntry::is_down) => {
-            Decision::hold(packet, Reason::KeptBack, Reason::KeptBack)
+            Decision::held(packet, Reason::KeptBack, Reason::KeptBack)
         }
         Some(alive) => {
             // What was asked about is sent once more as the first segment, when the connection moves or by the client.
@@ -130,7 +130,7 @@ fn set_aside(
     found: sessions::FoundSession<'_>,
     held: u16,
 ) -> Decision {
-    let decision = Decision::hold(packet, Reason::Moves, Reason::Moves);
+    let decision = Decision::held(packet, Reason::Moves, Reason::Moves);
     if decision.verdict != Verdict::Hold {
         return decision;
     }
@@ -415,7 +415,7 @@ fn unmatched_segment(
     reason: Reason,
 ) -> Decision {
     match segment.flags & TCP_RST == 0
-        && known.memory.unmatched.meet(flow.hash, segment.acknowledgment, known.now)
+        && known.memory.unmatched.is_retransmission(flow.hash, segment.acknowledgment, known.now)
     {
         true => reset(packet, segment),
         false => Decision::drop(reason),

@@ -141,7 +141,7 @@ impl Decision {
         Decision::of(Verdict::Drop, reason)
     }
     /// Holds a packet, if it isn't too long for that.
-    fn hold(packet: &Packet<'_>, reason: Reason, too_long: Reason) -> Self {
+    fn held(packet: &Packet<'_>, reason: Reason, too_long: Reason) -> Self {
         match packet.frame().len() {
             0..=HELD_FRAME_MAX => Decision::of(Verdict::Hold, reason),
             _ => Decision::drop(too_long),
@@ -290,7 +290,7 @@ fn carry(
         Ok(port) => port,
         Err(reason) => return Decision::drop(reason),
     };
-    if let Err(reason) = track::note(known, &segment.at, choice.server, flow.vip.id, port, false) {
+    if let Err(reason) = track::note_track(known, &segment.at, choice.server, flow.vip.id, port, false) {
         return Decision::drop(reason);
     }
     let route = DeliveryContext { hash: flow.hash, port, arrival: flow.arrival };

@@ -9,7 +9,7 @@ use crate::path::sessions::ticks;
 ///
 /// # Errors
 /// Another first fragment of the same packet was seen, and says otherwise: one would be written over the other.
-pub(super) fn note(
+pub(super) fn note_track(
     known: &DecisionContext<'_>,
     at: &Layers,
     server: u16,

@@ -43,7 +43,7 @@ pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
             if !walk.has_turn(heaviest) {
                 continue;
             }
-            table[walk.take(&mut taken, slots)] = member.slot;
+            table[walk.claim_slot(&mut taken, slots)] = member.slot;
             left -= 1;
             if left == 0 {
                 break;
@@ -121,7 +121,7 @@ impl SlotWalk {
     }
 
     /// The next free slot on the walk; there must be one.
-    fn take(&mut self, taken: &mut [u64], slots: usize) -> usize {
+    fn claim_slot(&mut self, taken: &mut [u64], slots: usize) -> usize {
         loop {
             let at = self.at;
             self.at += self.stride;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_has_no_second() {
+    fn single_server_is_no_second_choice() {
         assert!(second_candidates(&[]).is_empty());
         assert!(second_candidates(&maglev(&members(&[7], 0), HASH_SLOTS)).is_empty());
     }

@@ -174,7 +174,7 @@ mod tests {
     /// All sessions, 30 a round, arrive at the first of three hosts; one in 40 ends in a round; loads are known a
     /// round late.
     #[test]
-    fn one_host_that_gets_all_arrivals_shares_them_out() {
+    fn host_with_all_arrivals_shares_them_out() {
         let mut balance = OverflowState::default();
         let (mut loads, mut known, mut sums) = ([0u32; 3], [0u32; 3], [0u64; 3]);
         for round in 0..2_000 {

@@ -46,7 +46,7 @@ struct Plan {
     v6: bool,
     who: Who,
     port: u16,
-    asked: bool,
+    punted: bool,
     flags: u8,
     /// From what the client's connection expects next, where it has one.
     sequence: i64,
@@ -118,11 +118,11 @@ fn plan() -> impl Strategy<Value = Plan> {
     ];
     let first = (any::<bool>(), who, prop::sample::select(ports), prop::bool::weighted(0.3), flags);
     (first, delta(), acknowledges, (options(), late), data, damage).prop_map(
-        |((v6, who, port, asked, flags), sequence, acknowledges, (options, late), data, damage)| Plan {
+        |((v6, who, port, punted, flags), sequence, acknowledges, (options, late), data, damage)| Plan {
             v6,
             who,
             port,
-            asked,
+            punted,
             flags,
             sequence,
             acknowledges,
@@ -174,7 +174,7 @@ impl Plan {
         let data = vec![b'x'; self.data];
         let tcp = Tcp { sequence, acknowledgment, flags: self.flags, options: &options, data: &data };
         let mut frame = tcp.frame(&ends);
-        if self.asked {
+        if self.punted {
             frame[6..12].copy_from_slice(&PUNTED.0);
         }
         match self.damage {
@@ -217,7 +217,7 @@ impl Cleared {
         c: &Programs,
         frame: &[u8],
         socket: Socket,
-        begun: Instant,
+        started: Instant,
         met: &mut BTreeMap<String, u64>,
     ) -> TestCaseResult {
         let keys: Vec<_> = self.0.keys().collect();
@@ -227,7 +227,7 @@ impl Cleared {
             let value = [clearing.until_ns.to_ne_bytes(), u64::from(is_in).to_ne_bytes()].concat();
             self.0.update(&keys[0], &value, MapFlags::ANY).unwrap();
             let Some(ran) = c.run(Hook::Accept, frame)? else { return Ok(()) };
-            if begun.elapsed() >= Duration::from_nanos(CLEARING_NS) {
+            if started.elapsed() >= Duration::from_nanos(CLEARING_NS) {
                 return Ok(());
             }
             prop_assert_eq!(ran.goes_on, !clearing.holds(0, &socket), "{:?} {:?}", clearing, socket);
@@ -253,7 +253,7 @@ fn meet(
     before: &[u8],
     met: &mut BTreeMap<String, u64>,
 ) -> TestCaseResult {
-    let (cleared, begun) = (Cleared::of(c), Instant::now());
+    let (cleared, started) = (Cleared::of(c), Instant::now());
     cleared.forget();
     let Some(ran) = c.run(Hook::Accept, before)? else { return Ok(()) };
     let arrived = Arrived::read(tables, before);
@@ -276,7 +276,7 @@ fn meet(
     prop_assert!(ran.frame == expected, "{outcome:?}\ncore {expected:02x?}\nC    {:02x?}", ran.frame);
     *met.entry(outcome.map_or_else(|| "none".to_owned(), |outcome| name(&outcome))).or_default() += 1;
     if let (Some(Arrived { ends, .. }), Some(Outcome::Clears(..))) = (arrived, outcome) {
-        cleared.holds_alike(c, before, sockets.socket(ends.client, ends.service), begun, met)?;
+        cleared.holds_alike(c, before, sockets.socket(ends.client, ends.service), started, met)?;
     }
     Ok(())
 }

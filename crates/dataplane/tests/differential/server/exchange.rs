@@ -63,7 +63,7 @@ impl Turns {
 #[derive(Clone, Debug)]
 enum Step {
     /// The client says this, at so far from where it is, having heard all up to so far from what was said.
-    Ask { data: Vec<u8>, off: i32, heard: i32, flags: u8 },
+    Request { data: Vec<u8>, off: i32, acknowledged: i32, flags: u8 },
     /// The server does.
     Answer { data: Vec<u8>, off: i32, flags: u8 },
     /// The server says this, and what comes next leaves first.
@@ -196,7 +196,7 @@ fn step() -> impl Strategy<Value = Step> {
     let server_flags = prop_oneof![14 => Just(0x18u8), 1 => Just(0x19), 1 => Just(0x14), 1 => Just(0x12)];
     prop_oneof![
         4 => (damaged(request()), off(), off(), client_flags)
-            .prop_map(|(data, off, heard, flags)| Step::Ask { data, off, heard, flags }),
+            .prop_map(|(data, off, acknowledged, flags)| Step::Request { data, off, acknowledged, flags }),
         6 => (damaged(answer()), off(), server_flags)
             .prop_map(|(data, off, flags)| Step::Answer { data, off, flags }),
         1 => Just(Step::Again),
@@ -229,9 +229,9 @@ fn turn() -> impl Strategy<Value = Vec<Step>> {
                     [Step::Overtaken { first, next }].into_iter().chain(rest.iter().map(answer)).collect();
             }
             // Some clients end what they have asked with an empty line.
-            let ask = |data: Vec<u8>| Step::Ask { data, off: 0, heard: 0, flags: 0x18 };
-            steps.extend(empty.then(|| ask(b"\r\n".to_vec())));
-            steps.push(ask(PLAIN_REQUEST.to_vec()));
+            let request = |data: Vec<u8>| Step::Request { data, off: 0, acknowledged: 0, flags: 0x18 };
+            steps.extend(empty.then(|| request(b"\r\n".to_vec())));
+            steps.push(request(PLAIN_REQUEST.to_vec()));
             if let Some(at) = again {
                 steps.insert(at.index(steps.len()) + 1, Step::Again);
             }
@@ -270,9 +270,9 @@ impl Story<'_> {
     fn go_on(&mut self, step: &Step) -> TestCaseResult {
         let before = self.known;
         match step {
-            Step::Ask { data, off, heard, flags } => {
+            Step::Request { data, off, acknowledged, flags } => {
                 let sequence = self.next.0.wrapping_add_signed(*off);
-                let acknowledgment = self.next.1.wrapping_add_signed(*heard);
+                let acknowledgment = self.next.1.wrapping_add_signed(*acknowledged);
                 let frame =
                     Tcp { sequence, acknowledgment, flags: *flags, options: &[], data }.frame(&self.ends);
                 self.comes(&frame)?;

@@ -41,7 +41,7 @@ fn network() -> Network {
     }
 }
 
-fn asked(text: &str, identity: &AgentIdentity) -> Result<DesiredState, String> {
+fn desired_state(text: &str, identity: &AgentIdentity) -> Result<DesiredState, String> {
     let config = config::parse(text, "test").map_err(|problems| problems.render(false))?;
     let network = network();
     let roles = roles(&config, identity, &network)?;
@@ -62,15 +62,15 @@ fn server_of_dns_name_only_reports_load() {
         )
     };
     for server in ["10.0.0.11", "[2001:db8::11]:8080"] {
-        assert!(asked(&name(server), &AgentIdentity::default()).unwrap().addresses.is_empty());
+        assert!(desired_state(&name(server), &AgentIdentity::default()).unwrap().addresses.is_empty());
     }
     assert!(
-        asked(&name("10.0.0.12"), &AgentIdentity::default())
+        desired_state(&name("10.0.0.12"), &AgentIdentity::default())
             .unwrap_err()
             .contains("none of the file's servers")
     );
     let by_name = AgentIdentity { host: Some("web1".to_owned()), ..AgentIdentity::default() };
-    assert!(asked(&name("10.0.0.12"), &by_name).is_ok());
+    assert!(desired_state(&name("10.0.0.12"), &by_name).is_ok());
 }
 
 fn service(keys: &str, server: &str) -> String {
@@ -87,31 +87,31 @@ fn placed(desired: &DesiredState) -> Vec<String> {
 #[test]
 fn a_host_finds_itself_by_its_addresses_or_its_name() {
     let nobody = AgentIdentity::default();
-    assert_eq!(placed(&asked(&service("", "10.0.0.11"), &nobody).unwrap()).len(), 2);
-    let error = asked(&service("", "10.0.0.12"), &nobody).unwrap_err();
+    assert_eq!(placed(&desired_state(&service("", "10.0.0.11"), &nobody).unwrap()).len(), 2);
+    let error = desired_state(&service("", "10.0.0.12"), &nobody).unwrap_err();
     assert!(error.contains("10.0.0.11, 2001:db8::11, 10.0.1.11"), "{error}");
     let named = |name: &str| AgentIdentity { host: Some(name.to_owned()), ..AgentIdentity::default() };
-    assert_eq!(placed(&asked(&service("", "10.0.0.12"), &named("web1")).unwrap()).len(), 2);
-    assert!(asked(&service("", "10.0.0.11"), &named("web2")).unwrap_err().contains("\"web2\""));
+    assert_eq!(placed(&desired_state(&service("", "10.0.0.12"), &named("web1")).unwrap()).len(), 2);
+    assert!(desired_state(&service("", "10.0.0.11"), &named("web2")).unwrap_err().contains("\"web2\""));
     let serves = |name: &str| AgentIdentity { services: vec![name.to_owned()], ..AgentIdentity::default() };
-    assert!(asked(&service("", "10.0.0.11"), &serves("web")).unwrap_err().contains("discover"));
-    assert!(asked(&service("", "10.0.0.11"), &serves("wbe")).unwrap_err().contains("\"wbe\""));
+    assert!(desired_state(&service("", "10.0.0.11"), &serves("web")).unwrap_err().contains("discover"));
+    assert!(desired_state(&service("", "10.0.0.11"), &serves("wbe")).unwrap_err().contains("\"wbe\""));
 }
 
 #[test]
 fn listed_servers_are_silent_and_discovered_ones_answer() {
-    let silent = asked(&service("", "10.0.0.11"), &AgentIdentity::default()).unwrap();
+    let silent = desired_state(&service("", "10.0.0.11"), &AgentIdentity::default()).unwrap();
     assert_eq!(placed(&silent), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
     assert_eq!(silent.settings["ipv4/conf/all/arp_ignore"].value, 1);
     assert_eq!(silent.settings["ipv4/conf/all/arp_announce"].right, [2]);
     assert_eq!(silent.programs, None);
     let discovered = "[[service]]\nname = \"any\"\naddresses = [\"192.0.2.101:80\", \"[2001:db8::101]:80\"]\ndiscover = \"arp\"\n";
     let serves = AgentIdentity { services: vec!["any".into()], ..AgentIdentity::default() };
-    let answering = asked(discovered, &serves).unwrap();
+    let answering = desired_state(discovered, &serves).unwrap();
     assert_eq!(placed(&answering), ["eth0 2001:db8::101", "lo 192.0.2.101"]);
     assert_eq!(answering.settings["ipv4/conf/all/arp_ignore"].value, 0);
     // both at once: silence is the host's, so what is to answer goes where it is asked for
-    let both = asked(&(service("", "10.0.0.11") + discovered), &serves).unwrap();
+    let both = desired_state(&(service("", "10.0.0.11") + discovered), &serves).unwrap();
     assert_eq!(
         placed(&both),
         ["eth0 2001:db8::101", "eth1 192.0.2.101", "lo 192.0.2.100", "lo 2001:db8:1::100"]
@@ -123,10 +123,10 @@ fn listed_servers_are_silent_and_discovered_ones_answer() {
 fn tunnels_are_opened_where_directors_are() {
     let nobody = AgentIdentity::default();
     let keys = "method = \"tunnel\"\nencapsulation = \"gue\"\nmtu = 1400";
-    assert!(asked(&service(keys, "10.0.0.11"), &nobody).unwrap_err().contains("directors"));
+    assert!(desired_state(&service(keys, "10.0.0.11"), &nobody).unwrap_err().contains("directors"));
     // one on the link, one behind the default route
     let directors = "[farm]\ndirectors = [\"10.0.0.1\", \"10.9.0.1\"]\n";
-    let desired = asked(&format!("{directors}{}", service(keys, "10.0.0.11")), &nobody).unwrap();
+    let desired = desired_state(&format!("{directors}{}", service(keys, "10.0.0.11")), &nobody).unwrap();
     assert_eq!(placed(&desired), ["lo 192.0.2.100", "lo 2001:db8:1::100"]);
     let (tables, places) = desired.programs.unwrap();
     assert_eq!(places.tunnels, BTreeMap::from([(2, false), (3, true)]));
@@ -142,7 +142,7 @@ fn tunnels_are_opened_where_directors_are() {
 fn connections_are_taken_by_every_link_and_by_loopback() {
     let farm = "[farm]\nsecret_file = \"key\"\ndirectors = [\"10.0.0.1\"]\n";
     let text = format!("{farm}{}", service("method = \"handoff\"", "10.0.0.11"));
-    let desired = asked(&text, &AgentIdentity::default()).unwrap();
+    let desired = desired_state(&text, &AgentIdentity::default()).unwrap();
     let (tables, places) = desired.programs.unwrap();
     assert_eq!((places.accept, places.answers), (BTreeSet::from([1, 2, 3]), BTreeSet::from([2, 3])));
     assert!(places.tunnels.is_empty());
@@ -207,5 +207,5 @@ fn every_host_agent_accepts_and_has_punt_listener() {
 fn nat_server_needs_no_settings() {
     let text = "[[service]]\nname = \"web\"\naddress = \"192.0.2.100:80\"\nmethod = \"nat\"\n\
                 [[service.server]]\nname = \"web1\"\naddress = \"10.0.0.11:8080\"\n";
-    assert_eq!(asked(text, &AgentIdentity::default()).unwrap(), DesiredState::default());
+    assert_eq!(desired_state(text, &AgentIdentity::default()).unwrap(), DesiredState::default());
 }

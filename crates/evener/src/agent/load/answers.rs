@@ -127,7 +127,7 @@ pub(super) async fn serve<F>(
         let queries = Arc::clone(&door.queries);
         let requester =
             ReportClient { client: client.ip(), is_permitted: door.permits(client.ip()), queries };
-        Ok((stream, requester, limit.take(client.ip()).await))
+        Ok((stream, requester, limit.acquire(client.ip()).await))
     };
     let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
         let (load, refresh) = (load.clone(), door.refresh.clone());

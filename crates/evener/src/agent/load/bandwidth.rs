@@ -33,7 +33,7 @@ pub(super) struct PathBandwidth {
 
 impl Bandwidth {
     /// Takes in the rates of clients who are sent to now, so long after the first look.
-    pub(super) fn look(&mut self, mut rates: Vec<u64>, at: Duration) {
+    pub(super) fn add_sample(&mut self, mut rates: Vec<u64>, at: Duration) {
         rates.sort_unstable();
         if let (Some(middle), Some(fastest)) = (rates.get(rates.len() / 2), rates.last()) {
             self.looks.push_back(BandwidthSample { at, middle: *middle, fastest: *fastest });
@@ -69,7 +69,7 @@ mod tests {
     fn known(looks: &[&[u64]]) -> Option<PathBandwidth> {
         let mut bandwidth = Bandwidth::default();
         for (at, rates) in (0..).zip(looks) {
-            bandwidth.look(rates.to_vec(), Duration::from_secs(at));
+            bandwidth.add_sample(rates.to_vec(), Duration::from_secs(at));
         }
         bandwidth.paths()
     }
@@ -94,10 +94,10 @@ mod tests {
     #[test]
     fn old_bandwidth_samples_expire() {
         let mut bandwidth = Bandwidth::default();
-        bandwidth.look(vec![1_000], Duration::ZERO);
-        bandwidth.look(vec![], Duration::from_secs(60));
+        bandwidth.add_sample(vec![1_000], Duration::ZERO);
+        bandwidth.add_sample(vec![], Duration::from_secs(60));
         assert!(bandwidth.paths().is_some());
-        bandwidth.look(vec![], Duration::from_secs(61));
+        bandwidth.add_sample(vec![], Duration::from_secs(61));
         assert_eq!(bandwidth.paths(), None);
     }
 }

@@ -65,7 +65,7 @@ impl Delay {
     }
 
     /// Takes in one more look, some time after the one before. `sent` counts all bytes that were ever sent, `at` is the time since the first look.
-    pub(super) fn look(&mut self, sending: &Sending, sent: Option<u64>, at: Duration) {
+    pub(super) fn add_sample(&mut self, sending: &Sending, sent: Option<u64>, at: Duration) {
         let Some(sent) = sent else { return };
         let acknowledged = sending.open.iter().map(|one| ((one.client, one.server), one.acknowledged));
         let is_busy = sending.open.iter().any(|one| one.left().0 > 0);
@@ -202,7 +202,7 @@ mod tests {
 
     /// The delay by one more look, so many seconds after the first.
     fn look(delay: &mut Delay, sending: &Sending, sent: u64, at_seconds: u64) -> Option<f64> {
-        delay.look(sending, Some(sent), Duration::from_secs(at_seconds));
+        delay.add_sample(sending, Some(sent), Duration::from_secs(at_seconds));
         delay.seconds(sending, NOW_NS)
     }
 

@@ -82,32 +82,32 @@ impl Sockets {
 
     /// What connections have to send, and what their paths carry; `sent` counts the bytes that the host has sent.
     fn read(&mut self, sent: Option<u64>) -> (Option<ToSend>, Option<PathBandwidth>) {
-        if let Some(sending) = self.look() {
+        if let Some(sending) = self.sample() {
             let at = self.began.elapsed();
             let sent = self.following.as_deref().map(PendingPrograms::sent).or(sent);
-            self.delay.look(&sending, sent, at);
-            self.take(&sending);
-            self.bandwidth.look(sending.rates.into_values().collect(), at);
+            self.delay.add_sample(&sending, sent, at);
+            self.add_sample(&sending);
+            self.bandwidth.add_sample(sending.rates.into_values().collect(), at);
         }
         (self.last, self.bandwidth.paths())
     }
 
     /// What connections have to send, as it is now.
     pub(super) fn refresh(&mut self) -> Option<ToSend> {
-        if let Some(sending) = self.look() {
-            self.take(&sending);
+        if let Some(sending) = self.sample() {
+            self.add_sample(&sending);
         }
         self.last
     }
 
-    fn take(&mut self, sending: &Sending) {
+    fn add_sample(&mut self, sending: &Sending) {
         let delay_seconds = self.delay.seconds(sending, monotonic_ns());
         let unfollowed = self.following.as_deref().map(PendingPrograms::unfollowed);
         self.last = Some(ToSend { delay_seconds, unfollowed, ..to_send(sending) });
     }
 
     /// What the kernel says of sockets, unless that was asked a moment ago. Where it says nothing, nothing is known any more.
-    fn look(&mut self) -> Option<Sending> {
+    fn sample(&mut self) -> Option<Sending> {
         let began = Instant::now();
         if began < self.due {
             return None;

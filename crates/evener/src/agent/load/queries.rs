@@ -110,7 +110,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, t
                 break (stream, client.ip());
             }
         };
-        Ok((stream, client, limit.take(client).await))
+        Ok((stream, client, limit.acquire(client).await))
     };
     accept(next, |(stream, client, mut slot)| {
         let (queries, tls) = (Arc::clone(&queries), tls.clone());

@@ -80,10 +80,10 @@ impl DirectorClient {
         match timeout(TIMEOUT, self.try_send(tls.as_ref(), verb, token, body)).await {
             Ok(Ok(answer)) => match status(&answer) {
                 Some(status) => (DirectorAnswer::Status(status), sentence(&answer)),
-                None => (DirectorAnswer::Nobody, "what answers there speaks no HTTP".to_owned()),
+                None => (DirectorAnswer::NoAnswer, "what answers there speaks no HTTP".to_owned()),
             },
-            Ok(Err(error)) => (DirectorAnswer::Nobody, error.to_string()),
-            Err(_) => (DirectorAnswer::Nobody, "it doesn't answer in time".to_owned()),
+            Ok(Err(error)) => (DirectorAnswer::NoAnswer, error.to_string()),
+            Err(_) => (DirectorAnswer::NoAnswer, "it doesn't answer in time".to_owned()),
         }
     }
 

@@ -167,7 +167,7 @@ impl MemberTask {
             }
         };
         if leaves && self.membership.is_to_leave() {
-            let leaving = timeout(LEAVING, self.leave()).await;
+            let leaving = timeout(LEAVING, self.send_exit()).await;
             if leaving.is_err() {
                 tracing::warn!("{}: its director was not told in time that it leaves", self.wanted.name());
             }
@@ -262,7 +262,7 @@ impl MemberTask {
     async fn join(&mut self) -> (DirectorAnswer, String) {
         let located = match self.director.locate().await {
             Ok(located) => located,
-            Err(error) => return (DirectorAnswer::Nobody, error),
+            Err(error) => return (DirectorAnswer::NoAnswer, error),
         };
         let directors =
             located.addresses.iter().map(SocketAddr::ip).chain(self.wanted.directors.iter().copied());
@@ -323,7 +323,7 @@ impl MemberTask {
         }
     }
 
-    async fn leave(&mut self) {
+    async fn send_exit(&mut self) {
         let Some(url) = self.url.clone() else { return };
         let (answer, reason) = self.send(Verb::Exit, &format!("{url}\n")).await;
         match answer {

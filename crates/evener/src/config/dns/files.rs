@@ -115,7 +115,7 @@ fn text(path: &Path) -> Result<String, String> {
 /// The names of a file, which is the one of this number.
 fn names_of(file: &NamesFile, number: usize, all: &mut SettingsInterner) -> Vec<NameEntry> {
     let (document, errors) = DeTable::parse_recoverable(&file.text);
-    if let Err(problem) = syntax::note(&file.text, &errors, &file.sink) {
+    if let Err(problem) = syntax::collect_errors(&file.text, &errors, &file.sink) {
         file.sink.push(problem);
         return Vec::new();
     }

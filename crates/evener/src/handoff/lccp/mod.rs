@@ -314,7 +314,7 @@ impl LccpState {
         match (message.receptor, &message.body) {
             (Receptor::Distributor, MessageBody::Handoff { socket, piece }) => {
                 let (socket, piece) = (*socket, piece.clone());
-                self.take(way, message, socket, piece);
+                self.receive_handoff(way, message, socket, piece);
             }
             (Receptor::Distributor, MessageBody::Release { socket, rcv_nxt, snd_nxt }) => {
                 let place = ResumePoint { rcv_nxt: *rcv_nxt, snd_nxt: *snd_nxt };

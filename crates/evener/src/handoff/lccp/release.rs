@@ -71,7 +71,7 @@ impl HandoffReceiver {
     ) -> Option<Result<TcpState, ErrorCode>> {
         let (client, service) = (socket.client(), socket.server());
         let look = || {
-            connections.look(client, service).inspect_err(|error| {
+            connections.state(client, service).inspect_err(|error| {
                 tracing::warn!(%error, "whether a connection rests can't be told");
             })
         };
@@ -86,7 +86,7 @@ impl HandoffReceiver {
             // An earlier segment is missing yet, or more is under way.
             ConnectionState::Idle(_) | ConnectionState::Busy => return Some(Err(ErrorCode::Busy)),
         };
-        self.put(&repair::reset(client, service, idle.receive_next));
+        self.inject(&repair::reset(client, service, idle.receive_next));
         for after_ms in LOOKS_MS {
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
             // What the server said at the very end the client has heard.

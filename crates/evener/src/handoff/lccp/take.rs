@@ -88,7 +88,7 @@ impl HandoffReceiver {
     }
 
     /// Puts one packet of the client's there.
-    pub(super) fn put(&self, packet: &[u8]) {
+    pub(super) fn inject(&self, packet: &[u8]) {
         if let Err(error) = self.stack.send(&framed(LOOPBACK, packet)) {
             tracing::debug!(%error, "a segment of a connection was not put in");
         }
@@ -106,7 +106,7 @@ impl HandoffReceiver {
             if after_ms > 0 {
                 tokio::time::sleep(Duration::from_millis(after_ms)).await;
             }
-            let seen = Self::see(socket, connections.as_ref(), saved)?;
+            let seen = Self::find_socket(socket, connections.as_ref(), saved)?;
             match seen.outcome(saved.unread.len()) {
                 ReplayOutcome::Taken => return Some(Ok(())),
                 // What was put in may be on its way yet.
@@ -119,7 +119,11 @@ impl HandoffReceiver {
     }
 
     /// What there is of a connection; `None` if that can't be told.
-    fn see(socket: SocketId, connections: Option<&Connections>, saved: &Saved) -> Option<LocalSocket> {
+    fn find_socket(
+        socket: SocketId,
+        connections: Option<&Connections>,
+        saved: &Saved,
+    ) -> Option<LocalSocket> {
         let seen = diag::find(socket).and_then(|found| match found {
             FoundSocket::Connection { received } => Ok(LocalSocket::Connection { received }),
             // Asked for last: what wasn't there may have been made, and gone, since.
@@ -137,7 +141,7 @@ impl HandoffReceiver {
     /// bytes that it has.
     fn put_in(&self, saved: &Saved, from: usize) {
         let left = Saved { unread: saved.unread.get(from..).unwrap_or_default().to_vec(), ..saved.clone() };
-        repair::replay(&left, SEGMENT_MAX).iter().for_each(|packet| self.put(packet));
+        repair::replay(&left, SEGMENT_MAX).iter().for_each(|packet| self.inject(packet));
     }
 }
 
@@ -180,7 +184,7 @@ impl LocalSocket {
 
 impl LccpState {
     /// Takes a piece of a connection, and answers once there is something to say.
-    pub(super) fn take(
+    pub(super) fn receive_handoff(
         self: &Arc<Self>,
         way: AddressPair,
         message: LccpMessage,
@@ -192,7 +196,7 @@ impl LccpState {
             return self.answer(way, &message, Receptor::Distributor, body);
         };
         let len = piece.state().queued_len();
-        let action = taker.incoming().take(way.node, socket, piece, now_ms());
+        let action = taker.incoming().receive_piece(way.node, socket, piece, now_ms());
         let saved = match action {
             HandoffAction::Answer(body) => return self.answer(way, &message, Receptor::Distributor, body),
             HandoffAction::Wait => return,

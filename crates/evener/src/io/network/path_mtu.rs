@@ -176,7 +176,7 @@ mod tests {
     const DNS: [u8; 8] = [0xc3, 0x50, 0, 53, 0, 0, 0, 0];
 
     #[test]
-    fn fragmentation_needed_tells_server_and_mtu() {
+    fn fragmentation_needed_gives_server_and_mtu() {
         let (from, to) = ("192.0.2.2".parse().unwrap(), "198.51.100.11".parse().unwrap());
         let path_mtu = Some(PathMtu { from, to, mtu: 1400 });
         assert_eq!(fragmentation_needed(&needed(1400, 4, &[0; 8])), path_mtu);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_too_big_tells_server_and_mtu() {
+    fn packet_too_big_gives_server_and_mtu() {
         let (from, to) = ("2001:db8::2".parse().unwrap(), "2001:db8:9::11".parse().unwrap());
         let path_mtu = Some(PathMtu { from, to, mtu: 1280 });
         assert_eq!(packet_too_big(&too_big(1280, 41, &[0; 8])), path_mtu);

@@ -122,7 +122,7 @@ impl phy::TxToken for &mut Egress<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         let mut packet = vec![0; len];
         let filled = fill(&mut packet);
-        match self.syn_cookie.as_mut().map(|syn_cookie| syn_cookie.take(&packet)) {
+        match self.syn_cookie.as_mut().map(|syn_cookie| syn_cookie.handle_sent(&packet)) {
             None | Some(PacketAction::Send) => self.send(&packet),
             Some(PacketAction::Answer(answer)) => self.answers.push_back(answer),
             Some(PacketAction::Swallow) => {}

@@ -51,8 +51,8 @@ impl<'a> ProbeDialogue<'a> {
 
     /// Takes in a part of the reply.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> ReplyVerdict {
-        let room = REPLY_MAX.saturating_sub(self.reply.len());
-        self.reply.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        let left = REPLY_MAX.saturating_sub(self.reply.len());
+        self.reply.extend_from_slice(bytes.get(..left).unwrap_or(bytes));
         judge_http(self.kind, &self.reply, false)
     }
 

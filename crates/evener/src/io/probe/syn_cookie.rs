@@ -37,7 +37,7 @@ impl SynCookie {
     }
 
     /// Takes an IP packet of the probe's.
-    pub(super) fn take(&mut self, packet: &[u8]) -> PacketAction {
+    pub(super) fn handle_sent(&mut self, packet: &[u8]) -> PacketAction {
         if self.handed_over {
             return PacketAction::Send;
         }

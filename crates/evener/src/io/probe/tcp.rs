@@ -50,7 +50,7 @@ pub(super) async fn probe(
     let mut dialogue = ProbeDialogue::new(kind, target.destination, keys.is_some());
     let result =
         match ProbeConnection::open(&received, device, target.destination, own, dialogue.request().len()) {
-            Ok(mut connection) => connection.hold(&mut dialogue, timeout).await,
+            Ok(mut connection) => connection.run_dialogue(&mut dialogue, timeout).await,
             Err(failure) => Err(failure),
         };
     apart.into_iter().chain([received]).for_each(ProbeSocket::close);
@@ -117,7 +117,11 @@ impl<'a> ProbeConnection<'a> {
     }
 
     /// Goes through the dialogue, for `timeout` at most.
-    async fn hold(&mut self, dialogue: &mut ProbeDialogue<'_>, timeout: Duration) -> Result<(), Failure> {
+    async fn run_dialogue(
+        &mut self,
+        dialogue: &mut ProbeDialogue<'_>,
+        timeout: Duration,
+    ) -> Result<(), Failure> {
         let result = self.talk(dialogue, timeout).await;
         // A reset leaves nothing behind on either side, whatever state the connection is in.
         self.sockets.get_mut::<Socket<'_>>(self.socket).abort();

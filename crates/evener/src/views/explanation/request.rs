@@ -98,7 +98,7 @@ impl PublishedState {
         because.push(taken);
         explanation.request = Some(dispatch);
         let content = RequestContent::Routed { route, ring };
-        let Some((slot, why)) = self.foretell(vip, flow.map(|flow| flow.client), content) else {
+        let Some((slot, why)) = self.peek(vip, flow.map(|flow| flow.client), content) else {
             because
                 .push("hash: which of them depends on the client: name its address and port, too".to_owned());
             return Explanation { because, waits: true, ..explanation };

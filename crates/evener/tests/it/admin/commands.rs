@@ -135,7 +135,7 @@ fn commands_report_their_effect() {
     assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(1), &b""[..]));
     assert_eq!(refused.stderr, b"evener: evener.toml: 1 error\n  | here\n");
     // Programs get that as the API says it.
-    for (args, said) in [
+    for (args, output) in [
         (&["reload", "--json"][..], "evener.toml: 1 error\n  | here"),
         (&["drain", "web/nobody", "--json"], "Service web has no server nobody."),
         (&["sessions", "--service", "nope", "--json"], "there is no service nope; there are: web"),
@@ -143,12 +143,12 @@ fn commands_report_their_effect() {
         let refused = daemon.command(args);
         assert_eq!(refused.status.code(), Some(1), "{args:?}");
         let answer: Value = serde_json::from_slice(&refused.stdout).unwrap();
-        assert_eq!(answer, json!({ "error": said }), "{args:?}");
+        assert_eq!(answer, json!({ "error": output }), "{args:?}");
     }
 }
 
 #[test]
-fn no_daemon_is_said_so() {
+fn missing_daemon_is_reported() {
     let nowhere = std::env::temp_dir().join(format!("evener-nowhere-{}", std::process::id()));
     for args in [&["status"][..], &["servers", "--json"], &["drain", "web/web1"], &["reload"]] {
         let output = command(args, &nowhere);

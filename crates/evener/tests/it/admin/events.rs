@@ -21,9 +21,9 @@ fn listening(daemon: &Daemon, args: &[&str]) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = String::new();
-    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "evener: listening\n");
+    let mut output = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut output).unwrap();
+    assert_eq!(output, "evener: listening\n");
     child
 }
 
@@ -71,15 +71,15 @@ fn a_browser_gets_server_sent_events() {
     assert_eq!(lines.next().unwrap(), ": listening");
     daemon.bus.publish(dispatcher(true));
     daemon.bus.end();
-    let told: Vec<String> = lines.collect();
-    assert_eq!(told[..3], ["", "event: dispatcher_decides", "id: 1"].map(str::to_owned));
-    let data: Value = serde_json::from_str(told[3].strip_prefix("data: ").unwrap()).unwrap();
+    let lines: Vec<String> = lines.collect();
+    assert_eq!(lines[..3], ["", "event: dispatcher_decides", "id: 1"].map(str::to_owned));
+    let data: Value = serde_json::from_str(lines[3].strip_prefix("data: ").unwrap()).unwrap();
     assert_eq!((&data["event"], &data["level"]), (&json!("dispatcher_decides"), &json!("info")));
-    assert_eq!(told[4..], [String::new()], "and that is the end");
+    assert_eq!(lines[4..], [String::new()], "and that is the end");
 }
 
 #[test]
-fn only_so_many_can_listen() {
+fn event_subscribers_are_limited() {
     let daemon = Daemon::start();
     let all: Vec<_> = (0..READERS_MAX).map(|_| daemon.bus.listen().unwrap()).collect();
     let (status, message) = error(daemon.unix("GET", "/v1/events"));
@@ -87,7 +87,7 @@ fn only_so_many_can_listen() {
     drop(all);
     let mut child = listening(&daemon, &["--count", "1"]);
     daemon.bus.publish(dispatcher(true));
-    let mut said = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(child.wait().unwrap().success() && said.contains("decides again"), "{said}");
+    let mut output = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    assert!(child.wait().unwrap().success() && output.contains("decides again"), "{output}");
 }

@@ -105,8 +105,8 @@ async fn control(mut requests: mpsc::Receiver<ControlRequest>) {
                     _ => Ok(format!("{service:?} {server:?} drains: {drain}.")),
                 }))
             }
-            ControlRequest::Group { group, sender: asker, message, answer } => {
-                let body = format!("{group} {asker:?} {message:?}");
+            ControlRequest::Group { group, sender, message, answer } => {
+                let body = format!("{group} {sender:?} {message:?}");
                 drop(answer.send(GroupReply { status: 409, body, is_json: false }));
             }
             // Three lines, and then no more for as long as somebody listens.
@@ -267,18 +267,18 @@ fn views_are_the_same_on_both_sockets() {
 #[test]
 fn queries_reach_the_control_loop() {
     let daemon = Daemon::start();
-    let asked = |answer: Value| answer[0]["service"].as_str().unwrap().to_owned();
-    let all = asked(parsed(daemon.unix("GET", "/v1/sessions")));
+    let service_of = |answer: Value| answer[0]["service"].as_str().unwrap().to_owned();
+    let all = service_of(parsed(daemon.unix("GET", "/v1/sessions")));
     assert_eq!(all, "SessionFilter { service: None, client: None, client_port: None, limit: None }");
     let some = "/v1/sessions?service=192.0.2.100%3A80&client=198.51.100.7:40000&limit=5";
     let expected = "SessionFilter { service: Some(\"192.0.2.100:80\"), client: Some(198.51.100.7), \
                     client_port: Some(40000), limit: Some(5) }";
-    assert_eq!(asked(parsed(daemon.unix("GET", some))), expected);
+    assert_eq!(service_of(parsed(daemon.unix("GET", some))), expected);
     for (text, expected) in [("2001:db8::7", "None"), ("%5B2001:db8::7%5D:40000", "Some(40000)")] {
-        let filter = asked(parsed(daemon.unix("GET", &format!("/v1/sessions?client={text}"))));
+        let filter = service_of(parsed(daemon.unix("GET", &format!("/v1/sessions?client={text}"))));
         assert!(filter.contains(&format!("client: Some(2001:db8::7), client_port: {expected}")), "{filter}");
     }
-    let bounded = asked(parsed(daemon.tcp("GET", "/v1/sessions")));
+    let bounded = service_of(parsed(daemon.tcp("GET", "/v1/sessions")));
     assert!(bounded.contains("limit: Some(10000)"), "{bounded}");
 
     let flow = "/v1/explain?client=198.51.100.7:40000&vip=192.0.2.100:80&protocol=udp";

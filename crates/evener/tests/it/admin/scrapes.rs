@@ -125,7 +125,7 @@ fn metrics_format_follows_accept_header() {
 
 /// Samples and their types are the same in both formats, and every sample stands behind the type of its own family.
 #[test]
-fn both_formats_say_the_same() {
+fn both_metric_formats_have_the_same_values() {
     let [open, plain] = [Format::OpenMetrics, Format::Text].map(|format| metrics::text(scraped(), format));
     assert_eq!(samples(&open), samples(&plain));
     let (mut family, mut kind, mut told) = ("", "", Vec::new());

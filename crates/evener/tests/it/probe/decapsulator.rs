@@ -24,14 +24,14 @@ pub(crate) fn start(host: &Host) -> Result<()> {
         "link set outside up".to_owned(),
     ])?;
     let sockets = host.enter(|| -> Result<(LinkSocket, LinkSocket)> {
-        let heard = LinkSocket::open(if_nametoindex("eth0")?, EtherType::All)?;
-        Ok((heard, LinkSocket::open(if_nametoindex("outside")?, EtherType::All)?))
+        let received = LinkSocket::open(if_nametoindex("eth0")?, EtherType::All)?;
+        Ok((received, LinkSocket::open(if_nametoindex("outside")?, EtherType::All)?))
     });
-    let (heard, out) = sockets??;
+    let (received, out) = sockets??;
     thread::spawn(move || {
         let mut buffer = [0; 2000];
         loop {
-            match heard.recv(&mut buffer) {
+            match received.recv(&mut buffer) {
                 Ok((len, _)) => {
                     if let Some(frame) = inner(&buffer[..len]) {
                         let _ = out.send(&frame);

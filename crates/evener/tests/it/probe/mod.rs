@@ -122,7 +122,7 @@ fn text<T: std::fmt::Debug>(result: Result<T, Failure>) -> String {
 }
 
 #[test]
-fn a_server_is_asked_at_its_mac_for_the_service_address() -> Result<()> {
+fn arp_probe_of_l2_server_asks_for_service_address() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -195,8 +195,8 @@ fn odd_servers_fail_probes_with_reason() -> Result<()> {
 
     // far more than a window, and more than is looked at; the client goes first
     server(host, (vip, 8006), |mut stream| {
-        let asked = request(&stream);
-        let len: usize = asked[5..].split(' ').next().unwrap().parse().unwrap();
+        let request_text = request(&stream);
+        let len: usize = request_text[5..].split(' ').next().unwrap().parse().unwrap();
         let body = [vec![b'.'; len], b"the end".to_vec()].concat();
         let _ = stream.write_all(&[b"HTTP/1.0 200 OK\r\n\r\n".to_vec(), body].concat());
     })?;

@@ -116,7 +116,7 @@ fn kernel_resolves_requested_neighbour() -> Result<()> {
 }
 
 #[test]
-fn routers_tell_how_long_tunnel_packets_may_be() -> Result<()> {
+fn router_icmp_sets_tunnel_mtu() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
@@ -126,15 +126,15 @@ fn routers_tell_how_long_tunnel_packets_may_be() -> Result<()> {
     for family in Family::BOTH {
         let (from, to) = (director.address_in(family), farm.server(0).address_in(family));
         let mac: Mac = resolved(director, to).mac.expect("the router answers");
-        for (len, told) in [(1300, None), (1400, Some(PathMtu { from, to, mtu: 1300 }))] {
+        for (len, expected) in [(1300, None), (1400, Some(PathMtu { from, to, mtu: 1300 }))] {
             let frame = decapsulator::ip_in_ip(director.mac().parse()?, mac, from, to, len);
-            let heard = on(director, async || {
+            let received = on(director, async || {
                 let mut messages = path_mtu::listen().unwrap();
                 director.raw(0).unwrap().send(&frame).unwrap();
-                let limit = if told.is_some() { TIMEOUT } else { Duration::from_millis(200) };
+                let limit = if expected.is_some() { TIMEOUT } else { Duration::from_millis(200) };
                 within(limit, messages.recv()).await.flatten()
             });
-            assert_eq!(heard, told, "{len} bytes over {family}");
+            assert_eq!(received, expected, "{len} bytes over {family}");
         }
     }
     Ok(())

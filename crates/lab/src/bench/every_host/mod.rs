@@ -55,10 +55,10 @@ impl Outcome {
     fn figures(&self) -> [Figure<'_>; 4] {
         let figure = |file, title, x, y, lines| Figure { file, title, x, y, lines };
         let (variants, scaling) = (&self.variants, &self.scaling);
-        let (asked, answered) = ("requests per second, asked", "requests per second, answered");
+        let (requested, answered) = ("requests per second, asked", "requests per second, answered");
         [
-            figure("figure-2.svg", "Throughput of variants", asked, answered, &variants.throughput),
-            figure("figure-3.svg", "Delay of variants", asked, "milliseconds, mean", &variants.delay),
+            figure("figure-2.svg", "Throughput of variants", requested, answered, &variants.throughput),
+            figure("figure-3.svg", "Delay of variants", requested, "milliseconds, mean", &variants.delay),
             figure(
                 "figure-4.svg",
                 "Throughput by population",

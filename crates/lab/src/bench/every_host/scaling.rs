@@ -118,10 +118,10 @@ fn populate(system: &System, count: usize, effort: Effort) -> Result<(Report, f6
     thread::scope(|scope| {
         let running = scope.spawn(|| users.run_on(client));
         thread::sleep(WARMUP);
-        let (before, begun) = (client.traffic()?, Instant::now());
+        let (before, started) = (client.traffic()?, Instant::now());
         thread::sleep(effort.each_point);
-        let (traffic, took) = (client.traffic()?.since(&before), begun.elapsed());
+        let (traffic, elapsed) = (client.traffic()?.since(&before), started.elapsed());
         let report = running.join().map_err(|_| anyhow!("The population's thread panicked"))??;
-        Ok((report, traffic.received_bytes as f64 * 8.0 / 1e6 / took.as_secs_f64()))
+        Ok((report, traffic.received_bytes as f64 * 8.0 / 1e6 / elapsed.as_secs_f64()))
     })
 }

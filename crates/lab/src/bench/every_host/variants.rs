@@ -49,12 +49,12 @@ pub(super) fn run(effort: Effort) -> Result<Outcome> {
         let mut delay = throughput.clone();
         let (from, step) = if effort.few_points { (3, 3) } else { (0, 1) };
         for part in PUNTED.into_iter().skip(from).step_by(step) {
-            let asked = part * 2.0 * rate();
-            let report = measure(&system, asked, effort)?;
+            let requested = part * 2.0 * rate();
+            let report = measure(&system, requested, effort)?;
             outcome.errors += report.errors.total();
-            throughput.points.push((asked, report.requests_per_second));
-            if report.requests_per_second >= NEARLY * asked {
-                delay.points.push((asked, report.mean_us / 1e3));
+            throughput.points.push((requested, report.requests_per_second));
+            if report.requests_per_second >= NEARLY * requested {
+                delay.points.push((requested, report.mean_us / 1e3));
             }
         }
         outcome.throughput.push(throughput);
@@ -83,23 +83,23 @@ impl Outcome {
     }
 
     fn table(&self, lines: &[Line], digits: usize) -> Table {
-        let asked: Vec<f64> = self
+        let requested: Vec<f64> = self
             .throughput
             .first()
             .into_iter()
             .flat_map(|line| &line.points)
-            .map(|(asked, _)| *asked)
+            .map(|(requested, _)| *requested)
             .collect();
         let heading: Vec<String> = std::iter::once("asked".to_owned())
-            .chain(asked.iter().map(|asked| format!("{asked:.0}")))
+            .chain(requested.iter().map(|requested| format!("{requested:.0}")))
             .collect();
         let mut table = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
         for line in lines {
-            let cell = |asked: &f64| {
-                let point = line.points.iter().find(|(at, _)| at == asked);
+            let cell = |requested: &f64| {
+                let point = line.points.iter().find(|(at, _)| at == requested);
                 point.map_or_else(|| "-".to_owned(), |(_, found)| format!("{found:.digits$}"))
             };
-            table.row(std::iter::once(line.name.clone()).chain(asked.iter().map(cell)));
+            table.row(std::iter::once(line.name.clone()).chain(requested.iter().map(cell)));
         }
         table
     }

@@ -104,21 +104,21 @@ fn start(servers: u8) -> Result<Handoff> {
 /// What so many clients find on the same servers, straight and by way of the director.
 fn both(handoff: &Handoff, count: usize, effort: Effort) -> Result<[Point; 2]> {
     let duration = LONGER * effort.each_point;
-    let ask = |targets| -> Result<Point> {
+    let measure_point = |targets| -> Result<Point> {
         let users = Users { targets, count, thinking: false, duration, warmup: WARMUP };
         let client = handoff.client();
         thread::scope(|scope| {
             let running = scope.spawn(|| users.run_on(client));
             thread::sleep(WARMUP);
-            let (before, begun) = (client.traffic()?, Instant::now());
+            let (before, started) = (client.traffic()?, Instant::now());
             thread::sleep(duration);
-            let (traffic, took) = (client.traffic()?.since(&before), begun.elapsed());
+            let (traffic, elapsed) = (client.traffic()?.since(&before), started.elapsed());
             let report = running.join().map_err(|_| anyhow!("The clients' thread panicked"))??;
-            let megabits = traffic.received_bytes as f64 * 8.0 / 1e6 / took.as_secs_f64();
+            let megabits = traffic.received_bytes as f64 * 8.0 / 1e6 / elapsed.as_secs_f64();
             Ok(Point { report, megabits })
         })
     };
-    Ok([ask(handoff.farm.straight())?, ask(vec![handoff.service(Family::V4)])?])
+    Ok([measure_point(handoff.farm.straight())?, measure_point(vec![handoff.service(Family::V4)])?])
 }
 
 impl Outcome {

@@ -216,14 +216,14 @@ pub(super) struct Counted {
     pub(super) passed: u64,
     pub(super) begun: u64,
     /// Packets without SYN that its LRU map didn't know, and any that found no such map.
-    pub(super) strays: u64,
+    pub(super) unexpected: u64,
 }
 
 pub(super) fn counted(programs: &Programs) -> Result<Counted> {
     let stats = |place| programs.count("stats", place);
     let ([forwarded, _], [passed, _]) = (stats(SENT)?, stats(PASSED)?);
-    let ([begun, unknown], [fallbacks, _]) = (stats(LRU_MISSES)?, stats(FALLBACKS)?);
-    Ok(Counted { forwarded, passed, begun, strays: unknown + fallbacks })
+    let ([started, unknown], [fallbacks, _]) = (stats(LRU_MISSES)?, stats(FALLBACKS)?);
+    Ok(Counted { forwarded, passed, begun: started, unexpected: unknown + fallbacks })
 }
 
 #[cfg(test)]

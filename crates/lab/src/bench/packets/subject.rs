@@ -88,9 +88,9 @@ struct Counts {
     forwarded: Option<u64>,
     passed: Option<u64>,
     /// New sessions.
-    begun: Option<u64>,
+    started: Option<u64>,
     /// Packets whose session was not found, or found no room.
-    strays: Option<u64>,
+    unexpected: Option<u64>,
 }
 
 /// A data plane without a network, for measuring what one packet costs.
@@ -251,8 +251,8 @@ impl Bench {
         for (what, before, after, wanted) in [
             ("were forwarded", before.forwarded, after.forwarded, wanted.forwarded),
             ("were passed", before.passed, after.passed, wanted.passed),
-            ("began a session", before.begun, after.begun, wanted.begun),
-            ("found no session", before.strays, after.strays, wanted.strays),
+            ("began a session", before.started, after.started, wanted.started),
+            ("found no session", before.unexpected, after.unexpected, wanted.unexpected),
         ] {
             let (Some(before), Some(after), Some(wanted)) = (before, after, wanted) else { continue };
             let more = after - before;
@@ -267,14 +267,14 @@ impl Bench {
     /// The counts that a run must have made.
     fn wanted(&self, subject: Subject, doing: Doing, packets: u64) -> Counts {
         let (forwarded, passed) = if doing == Doing::Pass { (0, packets) } else { (packets, 0) };
-        let begun = if doing == Doing::Begin { packets } else { 0 };
+        let started = if doing == Doing::Begin { packets } else { 0 };
         let notes = !self.stateless || subject == Subject::Katran;
         let looked_at = notes && doing != Doing::Open;
         Counts {
             forwarded: Some(forwarded),
             passed: Some(passed),
-            begun: looked_at.then_some(begun),
-            strays: looked_at.then_some(0),
+            started: looked_at.then_some(started),
+            unexpected: looked_at.then_some(0),
         }
     }
 
@@ -286,9 +286,11 @@ impl Bench {
                 Ok(Counts { forwarded: Some(forwarded), ..Counts::default() })
             }
             (Subject::Katran, Some(katran)) => {
-                let katran::Counted { forwarded, passed, begun, strays } = katran::counted(katran)?;
-                let [forwarded, passed, begun, strays] = [forwarded, passed, begun, strays].map(Some);
-                Ok(Counts { forwarded, passed, begun, strays })
+                let katran::Counted { forwarded, passed, begun: started, unexpected } =
+                    katran::counted(katran)?;
+                let [forwarded, passed, started, unexpected] =
+                    [forwarded, passed, started, unexpected].map(Some);
+                Ok(Counts { forwarded, passed, started, unexpected })
             }
             _ => {
                 let counters = self.bare.counters()?;
@@ -297,8 +299,8 @@ impl Bench {
                 Ok(Counts {
                     forwarded: sum([Reason::Forwarded, Reason::Answered]),
                     passed: counters.reasons.get(&Reason::NotService).copied(),
-                    begun: Some(counters.servers.values().map(|server| server.connections).sum()),
-                    strays: sum([Reason::NoSession, Reason::TableFull]),
+                    started: Some(counters.servers.values().map(|server| server.connections).sum()),
+                    unexpected: sum([Reason::NoSession, Reason::TableFull]),
                 })
             }
         }

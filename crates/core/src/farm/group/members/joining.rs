@@ -88,7 +88,7 @@ impl Members {
     ///
     /// # Errors
     /// If one of them is none.
-    pub fn leave(&mut self, now: ClockReading, urls: &[Url]) -> Result<(), MemberRefusal> {
+    pub fn remove_members(&mut self, now: ClockReading, urls: &[Url]) -> Result<(), MemberRefusal> {
         let is_here = |url: &&Url| {
             let member = self.by_url.get(*url).and_then(|id| self.members.get(id));
             member.is_none_or(|member| member.left)

@@ -156,7 +156,7 @@ impl TrackedMember {
         if let Some((reach, address)) = reach.zip(address)
             && let Err(outside) = reach.permits(self.joiner.url.host(), address)
         {
-            self.server.take(Fact::Probed(Err(Failure::Forbidden(outside.to_string()))), now.now_ms);
+            self.server.apply_fact(Fact::Probed(Err(Failure::Forbidden(outside.to_string()))), now.now_ms);
         }
     }
 

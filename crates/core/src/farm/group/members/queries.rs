@@ -41,9 +41,9 @@ impl Members {
     }
 
     /// Takes in what came of a probe, or of a question for what a member knows of its load.
-    pub fn take(&mut self, now: ClockReading, member: usize, fact: Fact) {
+    pub fn apply_fact(&mut self, now: ClockReading, member: usize, fact: Fact) {
         if let Some(one) = self.members.get_mut(&member) {
-            let change = one.server.take(fact, now.now_ms);
+            let change = one.server.apply_fact(fact, now.now_ms);
             self.take_in(now, member, change);
         }
     }
@@ -177,21 +177,21 @@ mod tests {
     fn due_members_are_queried_and_answers_set_turns() {
         let mut members = asking("utilisation");
         assert_eq!(shares(&mut members, 0), [150, 150]);
-        let asked = |orders: Vec<MemberOrder>| {
+        let queried = |orders: Vec<MemberOrder>| {
             orders.iter().filter(|order| matches!(order, MemberOrder::FetchReport { .. })).count()
         };
-        assert_eq!(asked(members.poll(at(1_000))), 2);
-        assert_eq!(asked(members.poll(at(1_001))), 0);
+        assert_eq!(queried(members.poll(at(1_000))), 2);
+        assert_eq!(queried(members.poll(at(1_001))), 0);
         assert!(members.poll_timeout() <= 2_000);
         let utilised = |permille| Report { utilisation_permille: Some(permille), ..Report::default() };
-        members.take(at(1_100), 0, Fact::Reported(Ok(utilised(200))));
-        members.take(at(1_100), 1, Fact::Reported(Ok(utilised(400))));
+        members.apply_fact(at(1_100), 0, Fact::Reported(Ok(utilised(200))));
+        members.apply_fact(at(1_100), 1, Fact::Reported(Ok(utilised(400))));
         let [first, second] = shares(&mut members, 1_100);
         assert!(first.abs_diff(200) <= 2 && second.abs_diff(100) <= 2, "{first} {second}");
         assert!(
             members.snapshot(at(1_200))[1].cause.starts_with("reported 0.40 0 s ago, 50 % of its weight")
         );
-        assert_eq!(asked(members.poll(at(20_000))), 2);
+        assert_eq!(queried(members.poll(at(20_000))), 2);
         assert_eq!(shares(&mut members, 20_000), [150, 150], "they said nothing for too long");
     }
 
@@ -199,15 +199,15 @@ mod tests {
     fn answers_drain_a_member_as_long_as_another_takes_clients() {
         let mut members = asking("round-robin");
         let refusal = || Ok(Report { percent: Some(0), ..Report::default() });
-        members.take(at(1), 0, Fact::Reported(refusal()));
+        members.apply_fact(at(1), 0, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 1), [0, 300]);
         assert_eq!(members.snapshot(at(1))[0].state, ServerState::Draining);
         let events = members.take_events();
         assert!(events.iter().any(|(_, event)| *event == MemberEvent::Refuses(true)), "{events:?}");
-        members.take(at(2), 1, Fact::Reported(refusal()));
+        members.apply_fact(at(2), 1, Fact::Reported(refusal()));
         assert_eq!(shares(&mut members, 2), [150, 150]);
-        members.take(at(3), 0, Fact::Reported(Ok(Report { percent: Some(50), ..Report::default() })));
-        members.take(at(3), 1, Fact::Reported(Ok(Report { percent: Some(100), ..Report::default() })));
+        members.apply_fact(at(3), 0, Fact::Reported(Ok(Report { percent: Some(50), ..Report::default() })));
+        members.apply_fact(at(3), 1, Fact::Reported(Ok(Report { percent: Some(100), ..Report::default() })));
         let [first, second] = shares(&mut members, 3);
         assert!(first.abs_diff(100) <= 2, "{first} {second}");
     }

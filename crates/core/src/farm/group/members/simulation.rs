@@ -103,7 +103,7 @@ impl Play {
         let mut servers: Vec<Server> = self.rates.iter().map(server).collect();
         let mut looks: Vec<(f64, u64)> =
             servers.iter().map(|_| (numbers.uniform() * self.report_s / 10.0, 0)).collect();
-        let (mut now, mut took, mut counts) = (0.0, Vec::new(), vec![0u64; servers.len()]);
+        let (mut now, mut durations, mut counts) = (0.0, Vec::new(), vec![0u64; servers.len()]);
         while now < SECONDS {
             now += numbers.exponential(self.requests_per_second);
             for (place, (server, (due, count))) in servers.iter_mut().zip(&mut looks).enumerate() {
@@ -131,15 +131,15 @@ impl Play {
             let ends = begins + numbers.exponential(if is_slow { server.rate / 5.0 } else { server.rate });
             server.ends.push_back(ends);
             if now > if self.slows_down { MIDDLE } else { WARM_UP } {
-                took.push(ends - now);
+                durations.push(ends - now);
                 counts[place] += 1;
             }
         }
-        took.sort_by(f64::total_cmp);
+        durations.sort_by(f64::total_cmp);
         let all: u64 = counts.iter().sum();
         Outcome {
             shares: counts.iter().map(|count| *count as f64 * 100.0 / all as f64).collect(),
-            p99_s: took[took.len() * 99 / 100],
+            p99_s: durations[durations.len() * 99 / 100],
         }
     }
 
@@ -154,7 +154,7 @@ impl Play {
         for place in 0..self.rates.len() {
             let joiner = Joiner::parse(&format!("http://192.0.2.31:{}", 8_000 + place)).unwrap();
             members.borrow_mut().join(at(0.0), &origin, &[joiner]).unwrap();
-            members.borrow_mut().take(at(0.0), place, Fact::Probed(Ok(1)));
+            members.borrow_mut().apply_fact(at(0.0), place, Fact::Probed(Ok(1)));
         }
         let mut dispatch = members.borrow_mut().dispatch(at(0.0));
         let choose = |now: f64, _: &[u64]| {
@@ -272,7 +272,7 @@ fn first_reports_are_compared_as_soon_as_there_are_two() {
     let joiners =
         ["http://192.0.2.31:1 weight=2", "http://192.0.2.31:2"].map(|line| Joiner::parse(line).unwrap());
     members.join(at(0.0), &origin, &joiners).unwrap();
-    (0..2).for_each(|member| members.take(at(0.0), member, Fact::Probed(Ok(1))));
+    (0..2).for_each(|member| members.apply_fact(at(0.0), member, Fact::Probed(Ok(1))));
     members.dispatch(at(1.0));
     for (load, port) in [(1_000_000.0, 1), (0.5, 2)] {
         let url = Some(Url::parse(&format!("http://192.0.2.31:{port}")).unwrap());

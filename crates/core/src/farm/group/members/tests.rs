@@ -47,7 +47,7 @@ fn join(members: &mut Members, seconds: u64, lines: &[&str]) -> Result<JoinResul
     // Where nobody is probed it is looked where those are who joined.
     for state in members.snapshot(at(seconds)) {
         if members.group.health.kind == HealthKind::None {
-            members.take(at(seconds), state.id, Fact::Probed(Ok(0)));
+            members.apply_fact(at(seconds), state.id, Fact::Probed(Ok(0)));
         }
     }
     joined
@@ -92,15 +92,18 @@ fn join_and_exit_apply_to_all_members_or_none() {
         Ok(JoinResult { new: 1, known: 1 })
     );
     assert_eq!(members.snapshot(at(1))[1].joiner.weight, 3);
-    let stranger = members.leave(at(1), &[url("http://m1"), url("http://m4")]);
+    let stranger = members.remove_members(at(1), &[url("http://m1"), url("http://m4")]);
     assert_eq!(stranger, Err(MemberRefusal::NotHere(url("http://m4"))));
     assert_eq!(members.snapshot(at(1)).len(), 3);
-    assert_eq!(members.leave(at(1), &[url("http://m1"), url("http://m1"), url("http://m3")]), Ok(()));
+    assert_eq!(
+        members.remove_members(at(1), &[url("http://m1"), url("http://m1"), url("http://m3")]),
+        Ok(())
+    );
     assert_eq!(states(&members, 1), [("http://m2".into(), ServerState::Up)]);
 }
 
 #[test]
-fn the_silent_are_asked_then_removed_and_may_return() {
+fn silent_members_are_queried_removed_and_may_return() {
     let mut members = unprobed(&[]);
     join(&mut members, 0, &["http://m1 control=http://m1:9184"]).unwrap();
     assert_eq!(queries(&members.poll(at(44))), 0);
@@ -131,7 +134,7 @@ fn the_listed_need_not_report_and_stay() {
     let mut members = unprobed(&["m1"]);
     assert_eq!(queries(&members.poll(at(1_000))), 0);
     assert_eq!(states(&members, 1_000), [("m1".into(), ServerState::Up)]);
-    members.leave(at(1_000), &[url("http://m1.example")]).unwrap();
+    members.remove_members(at(1_000), &[url("http://m1.example")]).unwrap();
     assert_eq!(states(&members, 1_000), [("m1".into(), ServerState::Draining)]);
     assert_eq!(chosen(&mut members, 1_000, "/"), None);
     assert_eq!(
@@ -151,7 +154,11 @@ fn restart_after_kill_keeps_members() {
     join(&mut members, 0, &["http://192.0.2.31:8080/a weight=3 anonymous path=/img/* host=*.example.com"])
         .unwrap();
     for member in 0..3 {
-        members.take(at(1), member, Fact::Probed(if member == 1 { Err(Failure::Refused) } else { Ok(5) }));
+        members.apply_fact(
+            at(1),
+            member,
+            Fact::Probed(if member == 1 { Err(Failure::Refused) } else { Ok(5) }),
+        );
     }
     members.drain(at(1), "m1", true);
     inform(&mut members, 2, 1.0, Some(2), "http://192.0.2.31:8080/a").unwrap();
@@ -160,7 +167,7 @@ fn restart_after_kill_keeps_members() {
     assert_eq!(states(&again, 5), states(&members, 5));
     assert_eq!(again.record(), record);
     assert_eq!(inform(&mut again, 6, 1.0, Some(2), "http://192.0.2.31:8080/a"), Err(MemberRefusal::Stale));
-    assert_eq!(again.leave(at(6), &[url("http://192.0.2.31:8080/a")]), Ok(()));
+    assert_eq!(again.remove_members(at(6), &[url("http://192.0.2.31:8080/a")]), Ok(()));
 }
 
 #[test]
@@ -181,7 +188,7 @@ fn reports_are_in_order_and_can_be() {
     let several = LoadInform { load: 1.0, stamp_ms: None, url: None };
     let from = Some([192, 0, 2, 31].into());
     assert_eq!(members.inform(at(5), from, &several), Err(MemberRefusal::Several));
-    members.leave(at(5), &[url("http://m2")]).unwrap();
+    members.remove_members(at(5), &[url("http://m2")]).unwrap();
     assert_eq!(members.inform(at(5), from, &several), Ok(()));
     assert_eq!(members.inform(at(5), None, &several).unwrap_err().status(), 409);
     join(&mut members, 6, &["http://192.0.2.31:8080"]).unwrap();
@@ -219,13 +226,17 @@ fn member_by_name_is_chosen_only_while_resolved() {
         members.poll(at(0)).iter().any(|order| matches!(order, MemberOrder::Probe { reach: Some(_), .. }))
     );
     assert_eq!(chosen(&mut members, 0, "/"), None, "nobody knows yet");
-    members.take(at(1), 0, Fact::Probed(Err(Failure::NotProbed("no answer of a name server".into()))));
+    members.apply_fact(at(1), 0, Fact::Probed(Err(Failure::NotProbed("no answer of a name server".into()))));
     assert_eq!(chosen(&mut members, 1, "/"), None, "nor now");
-    members.take(at(2), 0, Fact::Probed(Ok(0)));
+    members.apply_fact(at(2), 0, Fact::Probed(Ok(0)));
     assert_eq!(chosen(&mut members, 2, "/").as_deref(), Some("http://m1"));
-    members.take(at(4), 0, Fact::Probed(Err(Failure::NotProbed("no answer of a name server".into()))));
+    members.apply_fact(at(4), 0, Fact::Probed(Err(Failure::NotProbed("no answer of a name server".into()))));
     assert_eq!(chosen(&mut members, 4, "/").as_deref(), Some("http://m1"));
-    members.take(at(6), 0, Fact::Probed(Err(Failure::Forbidden("127.0.0.1 is a loopback address".into()))));
+    members.apply_fact(
+        at(6),
+        0,
+        Fact::Probed(Err(Failure::Forbidden("127.0.0.1 is a loopback address".into()))),
+    );
     assert_eq!(chosen(&mut members, 6, "/"), None);
     assert_eq!(states(&members, 6), [("http://m1".into(), ServerState::Down)]);
 }
@@ -250,13 +261,13 @@ fn a_report_never_stands_for_a_probe() {
         members.poll(at(0)).iter().filter(|order| matches!(order, MemberOrder::Probe { .. })).count();
     assert_eq!(probes, 2);
     assert!(chosen(&mut members, 0, "/").is_some(), "nobody knows yet");
-    members.take(at(1), 0, Fact::Probed(Err(Failure::Refused)));
-    members.take(at(1), 1, Fact::Probed(Ok(10)));
+    members.apply_fact(at(1), 0, Fact::Probed(Err(Failure::Refused)));
+    members.apply_fact(at(1), 1, Fact::Probed(Ok(10)));
     inform(&mut members, 1, 0.0, None, "http://192.0.2.31:1").unwrap();
     inform(&mut members, 1, 900.0, None, "http://192.0.2.31:2").unwrap();
     assert!((0..20).all(|_| chosen(&mut members, 1, "/").as_deref() == Some("http://192.0.2.31:2")));
     for seconds in [3, 5, 7] {
-        members.take(at(seconds), 1, Fact::Probed(Err(Failure::Timeout)));
+        members.apply_fact(at(seconds), 1, Fact::Probed(Err(Failure::Timeout)));
     }
     assert_eq!(chosen(&mut members, 7, "/"), None);
 }
@@ -285,7 +296,7 @@ fn routed_request_goes_only_to_route_members() {
     assert_eq!(all.len(), 3);
     members.drain(at(1), "http://m2", true);
     assert_eq!(chosen(&mut members, 1, "/img/x"), None);
-    members.leave(at(2), &[url("http://m2")]).unwrap();
+    members.remove_members(at(2), &[url("http://m2")]).unwrap();
     assert!(chosen(&mut members, 2, "/img/x").is_some());
 }
 
@@ -314,7 +325,7 @@ fn returning_member_starts_slowly() {
     settings.slow_start_ms = 100_000;
     let record = "evener group members 1\nhttp://m1.example @up\n";
     let mut members = Members::new(at(0), &settings, Seed(1, 2), Some(record));
-    members.take(at(10), 1, Fact::Probed(Ok(1)));
+    members.apply_fact(at(10), 1, Fact::Probed(Ok(1)));
     let shares = |members: &mut Members, seconds| {
         let dispatch = members.dispatch(at(seconds));
         let wanted = DispatchRequest { client: [10, 0, 0, 1].into(), method: "GET", host: b"h", target: "/" };
@@ -375,9 +386,9 @@ proptest! {
             let name = |number: u8| format!("http://m{number}.example");
             match fact {
                 Happening::Join(number) => drop(join(&mut members, now, &[&name(number)])),
-                Happening::Leave(number) => drop(members.leave(at(now), &[url(&name(number))])),
+                Happening::Leave(number) => drop(members.remove_members(at(now), &[url(&name(number))])),
                 Happening::Inform(number, load, stamp) => drop(inform(&mut members, now, load.into(), stamp, &name(number))),
-                Happening::Probed(member, good) => members.take(at(now), member.into(), Fact::Probed(if good { Ok(1) } else { Err(Failure::Timeout) })),
+                Happening::Probed(member, good) => members.apply_fact(at(now), member.into(), Fact::Probed(if good { Ok(1) } else { Err(Failure::Timeout) })),
                 Happening::Drain(number, drained) => drop(members.drain(at(now), &name(number), drained)),
                 Happening::Wait(seconds) => now += seconds,
             }
@@ -407,12 +418,12 @@ fn drained_member_stays_drained_after_rejoin() {
         |members: &Members| states(members, 1).into_iter().map(|(_, state)| state).collect::<Vec<_>>();
     assert_eq!(states(&members), [ServerState::Up, ServerState::Draining]);
     assert!(members.drain(at(1), "http://m1", true) && members.drain(at(1), "HTTP://m2/", false));
-    members.leave(at(1), &[url("http://m1"), url("http://m2")]).unwrap();
+    members.remove_members(at(1), &[url("http://m1"), url("http://m2")]).unwrap();
     join(&mut members, 1, &["http://m1", "http://m2"]).unwrap();
     assert_eq!(states(&members), [ServerState::Draining, ServerState::Up]);
     let mut again =
         Members::new(at(1), &group("least-load", &[], HealthKind::None), Seed(1, 2), Some(&members.record()));
-    again.leave(at(1), &[url("http://m1")]).unwrap();
+    again.remove_members(at(1), &[url("http://m1")]).unwrap();
     join(&mut again, 1, &["http://m1"]).unwrap();
     assert!(
         again.snapshot(at(1)).iter().any(|one| one.name == "http://m1" && one.state == ServerState::Draining)

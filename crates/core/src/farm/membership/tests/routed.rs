@@ -11,7 +11,7 @@ fn routed(method: Method) -> Service {
 }
 
 #[test]
-fn servers_behind_routers_are_where_the_routes_say() {
+fn routed_servers_are_located_by_routes() {
     for method in [Method::Nat, Method::Tunnel] {
         let reached = |hops: &[(u8, ServerRoute)]| LocalNetwork {
             hops: hops.iter().map(|(host, hop)| (own_address(*host), *hop)).collect(),
@@ -37,8 +37,8 @@ fn servers_behind_routers_are_where_the_routes_say() {
         assert_eq!(member(&membership, 1).mac, Some(mac(12)), "unresolved for a while");
 
         // Whoever answers for its address on the link means nothing.
-        let stray = NeighbourReply { place: place(9), address: own_address(12) };
-        assert_eq!(membership.answer(3, stray), []);
+        let foreign = NeighbourReply { place: place(9), address: own_address(12) };
+        assert_eq!(membership.answer(3, foreign), []);
         for at in 0..10 {
             assert_eq!(membership.round(4 + at * 10_000), DiscoveryRound::default());
         }

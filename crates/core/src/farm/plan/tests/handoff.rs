@@ -46,9 +46,9 @@ fn planned(
 
 /// The slots that serve a path.
 fn serve(plan: &Plan, path: &str) -> Vec<u16> {
-    let asked =
+    let punted =
         RequestKey { class: RequestClass::Get, host: b"a.example", path: path.as_bytes(), method: b"GET" };
-    match plan.tables.routes[&0].find(&asked) {
+    match plan.tables.routes[&0].find(&punted) {
         RouteMatch::Ring { ring, .. } => plan.tables.rings[&ring].order.clone(),
         RouteMatch::Punt => panic!("{path} is asked"),
     }
@@ -152,8 +152,8 @@ fn a_route_follows_its_ring() {
     let full = others.iter().map(|service| ServiceState { service, members: vec![] });
     let full: Vec<ServiceState<'_>> = [state].into_iter().chain(full).collect();
     let before = plan(&full, INTERFACES, &mut slots, None).unwrap();
-    let asked = RequestKey { class: RequestClass::Get, host: b"a.example", path: b"/", method: b"GET" };
-    let (_, ring) = before.tables.routes[&0].find_all(&asked);
+    let key = RequestKey { class: RequestClass::Get, host: b"a.example", path: b"/", method: b"GET" };
+    let (_, ring) = before.tables.routes[&0].find_all(&key);
     assert!(!before.tables.rings.contains_key(&ring), "there is no room");
     let alone = [ServiceState { service: &routed, members: members() }];
     let after = plan(&alone, INTERFACES, &mut slots, Some(&before)).unwrap();

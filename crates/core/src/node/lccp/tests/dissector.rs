@@ -246,8 +246,8 @@ fn shown(name: &str, packets: &[Vec<u8>]) -> Option<Vec<Fields>> {
         }
         output => output.unwrap(),
     };
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !said.contains("lua"), "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("lua"), "{errors}");
     let text = String::from_utf8(output.stdout).unwrap();
     let line = |line: &str| -> Fields {
         let pairs = NAMES[..COMPARED].iter().copied().zip(line.split('|').map(str::to_string));

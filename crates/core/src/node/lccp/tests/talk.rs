@@ -11,7 +11,7 @@ struct Node {
     own: IpAddr,
     peer: IpAddr,
     session: LccpSession,
-    heard: Vec<LccpMessage>,
+    received: Vec<LccpMessage>,
     notices: Vec<LccpEvent>,
 }
 
@@ -24,13 +24,13 @@ fn node(last: u8, incarnation: u64) -> Node {
     let own = LocalNode { address: address(last), incarnation, components };
     let peer = address(23 - last);
     let session = LccpSession::new(own, peer, 0);
-    Node { own: own.address, peer, session, heard: Vec::new(), notices: Vec::new() }
+    Node { own: own.address, peer, session, received: Vec::new(), notices: Vec::new() }
 }
 
 impl Node {
     fn receive(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let received = self.session.receive(0, &keys(), bytes);
-        self.heard.extend(received.message);
+        self.received.extend(received.message);
         self.notices.extend(received.notice);
         received.answer
     }
@@ -40,7 +40,7 @@ impl Node {
     }
 
     /// Asks the dispatcher.
-    fn ask(&mut self) -> Vec<u8> {
+    fn query(&mut self) -> Vec<u8> {
         let body = MessageBody::DispatchRequest { socket: socket(false), content: ClientRequest::default() };
         self.session.send(&keys(), Receptor::Dispatcher, body).unwrap().1
     }
@@ -76,18 +76,18 @@ fn three_messages_make_two_nodes_known_to_each_other() {
     assert!(one.session.components().unwrap().contains(Receptor::Dispatcher));
     assert!(!one.session.components().unwrap().contains(Receptor::Forwarder));
 
-    let request = one.ask();
+    let request = one.query();
     assert_eq!(other.receive(&request), None);
-    let heard = other.heard.remove(0);
-    assert_eq!(heard.body.socket(), Some(socket(false)));
+    let received = other.received.remove(0);
+    assert_eq!(received.body.socket(), Some(socket(false)));
     let body = MessageBody::DispatchReply {
         socket: socket(false),
         route: 1,
         server: "192.0.2.21:80".parse().unwrap(),
     };
-    let reply = other.session.answer(&keys(), &heard, Receptor::Distributor, body.clone()).unwrap();
+    let reply = other.session.answer(&keys(), &received, Receptor::Distributor, body.clone()).unwrap();
     assert_eq!(one.receive(&reply), None);
-    assert_eq!((&one.heard[0].body, one.heard[0].echo), (&body, heard.numbers));
+    assert_eq!((&one.received[0].body, one.received[0].echo), (&body, received.numbers));
     for node in [&one, &other] {
         assert!(node.session.counters().refusals().all(|(_, count)| count == 0));
     }
@@ -115,11 +115,11 @@ fn unknown_node_gets_no_message_before_handshake() {
 #[test]
 fn replayed_message_is_refused() {
     let (mut one, mut other, wire) = acquainted();
-    let request = one.ask();
+    let request = one.query();
     other.receive(&request);
     for n in 1..=3 {
         assert_eq!(other.receive(&request), None);
-        assert_eq!((other.heard.len(), other.refused(Refusal::Replayed)), (1, n));
+        assert_eq!((other.received.len(), other.refused(Refusal::Replayed)), (1, n));
     }
     // the greetings, too: each is of a life that is known, and was counted or comes too late
     for bytes in [&wire[0], &wire[2]] {
@@ -134,50 +134,50 @@ fn replayed_message_is_refused() {
 #[test]
 fn reordered_message_is_accepted_once() {
     let (mut one, mut other, _) = acquainted();
-    let requests: Vec<Vec<u8>> = (0..70).map(|_| one.ask()).collect();
+    let requests: Vec<Vec<u8>> = (0..70).map(|_| one.query()).collect();
     for bytes in requests.iter().skip(6).rev() {
         other.receive(bytes);
     }
-    assert_eq!(other.heard.len(), 64);
+    assert_eq!(other.received.len(), 64);
     for bytes in &requests {
         other.receive(bytes);
     }
-    assert_eq!((other.heard.len(), other.refused(Refusal::Replayed)), (64, 70));
+    assert_eq!((other.received.len(), other.refused(Refusal::Replayed)), (64, 70));
 }
 
 #[test]
 fn restarted_receiver_refuses_old_messages() {
     let (mut one, mut other, wire) = acquainted();
-    let (delivered, held_back) = (one.ask(), one.ask());
+    let (delivered, held_back) = (one.query(), one.query());
     other.receive(&delivered);
     let mut other = node(12, 201);
     for bytes in [&wire[2], &delivered, &held_back] {
         other.receive(bytes);
     }
-    assert!(other.heard.is_empty() && !other.session.is_known());
+    assert!(other.received.is_empty() && !other.session.is_known());
     assert_eq!(other.refused(Refusal::Former), 3);
 
     // the first that comes after the restart is lost on it, and leads to a new acquaintance
-    let lost = one.ask();
+    let lost = one.query();
     assert_eq!(deliver(lost, &mut one, &mut other).len(), 3);
     assert_eq!(one.notices.last(), Some(&LccpEvent::Restarted { peer: address(12) }));
     other.receive(&held_back);
-    assert!(other.heard.is_empty(), "what was written to its former life stays dead");
-    other.receive(&one.ask());
-    assert_eq!(other.heard.len(), 1);
+    assert!(other.received.is_empty(), "what was written to its former life stays dead");
+    other.receive(&one.query());
+    assert_eq!(other.received.len(), 1);
 }
 
 #[test]
 fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     let (mut former, mut other, wire) = acquainted();
-    let (delivered, held_back) = (former.ask(), former.ask());
+    let (delivered, held_back) = (former.query(), former.query());
     other.receive(&delivered);
     let late = former.session.init(&keys());
     let mut one = node(11, 101);
     let init = one.session.init(&keys());
     assert_eq!(deliver(init, &mut one, &mut other).len(), 3);
     assert_eq!(other.notices.last(), Some(&LccpEvent::Restarted { peer: address(11) }));
-    let heard = other.heard.len();
+    let received = other.received.len();
     for bytes in [&wire[0], &wire[2], &delivered, &held_back, &late] {
         // what it asks goes to a node that is no more: to one that has its address, it is old
         let answer = other.receive(bytes);
@@ -185,13 +185,13 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
             assert!(one.receive(&answer).is_none_or(|more| other.receive(&more).is_none()))
         });
     }
-    assert_eq!(other.heard.len(), heard, "no message of the former life is believed");
+    assert_eq!(other.received.len(), received, "no message of the former life is believed");
     assert_eq!(
         other.notices.iter().filter(|notice| matches!(notice, LccpEvent::Restarted { .. })).count(),
         1
     );
-    other.receive(&one.ask());
-    assert_eq!(other.heard.len(), heard + 1);
+    other.receive(&one.query());
+    assert_eq!(other.received.len(), received + 1);
 }
 
 /// Whoever can hold messages back gives a node the answers of a former life, later than those of the new one.
@@ -207,8 +207,8 @@ fn a_former_life_does_not_come_back_by_answers_that_were_held_back() {
     assert_eq!(other.receive(&held_back), None);
     assert_eq!(other.refused(Refusal::Ended), 1);
     assert_eq!(other.notices.len(), before + 1, "told, and no restart");
-    other.receive(&one.ask());
-    assert_eq!(other.heard.len(), 1);
+    other.receive(&one.query());
+    assert_eq!(other.received.len(), 1);
 }
 
 #[test]
@@ -219,11 +219,11 @@ fn lost_handshake_is_repaired_by_next_message() {
         for n in 0..lost {
             bytes = if n % 2 == 0 { other.receive(&bytes).unwrap() } else { one.receive(&bytes).unwrap() };
         }
-        let again = if one.session.is_known() { one.ask() } else { one.session.init(&keys()) };
+        let again = if one.session.is_known() { one.query() } else { one.session.init(&keys()) };
         deliver(again, &mut one, &mut other);
         assert!(one.session.is_known() && other.session.is_known(), "{lost}");
-        other.receive(&one.ask());
-        assert_eq!(other.heard.len(), 1, "{lost}");
+        other.receive(&one.query());
+        assert_eq!(other.received.len(), 1, "{lost}");
     }
 }
 
@@ -233,14 +233,14 @@ fn a_node_that_only_answers_is_found_after_its_start() {
     let (mut one, _, _) = acquainted();
     let mut other = node(12, 201);
     let init = other.session.init(&keys());
-    let greeting = one.receive(&init).unwrap();
-    let lost = other.receive(&greeting);
+    let hello = one.receive(&init).unwrap();
+    let lost = other.receive(&hello);
     assert!(lost.is_some() && other.session.is_known());
-    let stale = one.ask();
+    let stale = one.query();
     deliver(stale, &mut one, &mut other);
-    assert_eq!((other.heard.len(), other.refused(Refusal::Former)), (0, 1));
-    other.receive(&one.ask());
-    assert_eq!(other.heard.len(), 1);
+    assert_eq!((other.received.len(), other.refused(Refusal::Former)), (0, 1));
+    other.receive(&one.query());
+    assert_eq!(other.received.len(), 1);
 }
 
 #[test]
@@ -251,9 +251,9 @@ fn a_message_for_a_component_that_is_not_there_is_refused() {
         other.receive(&one.session.send(&keys(), receptor, body).unwrap().1);
         assert_eq!(other.refused(Refusal::Receptor), refused);
     }
-    assert_eq!(other.heard.len(), 1);
-    let told = |notice: &&LccpEvent| matches!(notice, LccpEvent::Refused { .. });
-    assert_eq!(other.notices.iter().filter(told).count(), 1, "told once");
+    assert_eq!(other.received.len(), 1);
+    let is_refusal = |notice: &&LccpEvent| matches!(notice, LccpEvent::Refused { .. });
+    assert_eq!(other.notices.iter().filter(is_refusal).count(), 1, "told once");
     assert!(std::format!("{}", other.notices[1]).starts_with("a control message from 192.0.2.11: this node"));
 }
 
@@ -275,9 +275,9 @@ fn strangers_change_counters_alone() {
         assert_eq!(other.receive(&bytes), None, "{refusal:?} is not answered");
         assert_eq!(other.refused(refusal), count + 1);
     }
-    assert!(before && other.session.is_known() && other.heard.is_empty());
-    other.receive(&one.ask());
-    assert_eq!(other.heard.len(), 1);
+    assert!(before && other.session.is_known() && other.received.is_empty());
+    other.receive(&one.query());
+    assert_eq!(other.received.len(), 1);
 }
 
 #[test]
@@ -300,10 +300,12 @@ fn clock_leap_is_reported_and_association_kept() {
         let wrong = HourlyKeys::at(&secret(), NOW_S.saturating_add_signed(leap_h * EPOCH_S as i64));
         let mut notices = [Vec::new(), Vec::new()];
         for now_ms in (1_000..6_000).step_by(1_000) {
-            let (_, said) = one.session.send(&wrong, Receptor::Agent, body()).unwrap();
-            let (_, heard) = other.session.send(&keys(), Receptor::Agent, body()).unwrap();
-            let received =
-                [other.session.receive(now_ms, &keys(), &said), one.session.receive(now_ms, &wrong, &heard)];
+            let (_, message) = one.session.send(&wrong, Receptor::Agent, body()).unwrap();
+            let (_, received) = other.session.send(&keys(), Receptor::Agent, body()).unwrap();
+            let received = [
+                other.session.receive(now_ms, &keys(), &message),
+                one.session.receive(now_ms, &wrong, &received),
+            ];
             for (received, notices) in received.into_iter().zip(&mut notices) {
                 assert_eq!((received.message, received.answer), (None, None));
                 notices.extend(received.notice);
@@ -319,8 +321,8 @@ fn clock_leap_is_reported_and_association_kept() {
             assert_eq!((session.trouble(), session.is_alive(6_000)), (Some(refusal), false));
         }
         // and it is set right
-        let (_, said) = one.session.send(&keys(), Receptor::Agent, body()).unwrap();
-        let received = other.session.receive(7_000, &keys(), &said);
+        let (_, message) = one.session.send(&keys(), Receptor::Agent, body()).unwrap();
+        let received = other.session.receive(7_000, &keys(), &message);
         assert!(received.message.is_some(), "nobody has to be asked who it is");
         assert_eq!(received.notice, Some(LccpEvent::Answers { peer: address(11) }));
         assert_eq!((other.session.trouble(), other.session.is_alive(7_000)), (None, true));
@@ -338,7 +340,7 @@ fn of_version(node: &mut Node, version: u8) -> Vec<u8> {
 
 /// Each kind of message that is from elsewhere is told apart and named, whether the node is known or not.
 #[test]
-fn another_version_another_farm_and_another_life_are_told_apart() {
+fn version_farm_and_incarnation_mismatch_are_distinguished() {
     let (mut known, mut other, _) = acquainted();
     let foreign = HourlyKeys::at(&Secret::new([9; 32]), NOW_S);
     for (version, older) in [(0, "upgrade it"), (2, "upgrade this node"), (255, "upgrade this node")] {
@@ -350,9 +352,9 @@ fn another_version_another_farm_and_another_life_are_told_apart() {
             assert_eq!(receiver.receive(&bytes), None, "not answered");
             assert_eq!((receiver.refused(refusal), receiver.session.trouble()), (before + 1, Some(refusal)));
         }
-        let said = std::format!("{}", fresh.notices[0]);
+        let message = std::format!("{}", fresh.notices[0]);
         let names = std::format!("from 192.0.2.11: it speaks version {version} of the protocol");
-        assert!(said.contains(&names) && said.ends_with(older), "{said}");
+        assert!(message.contains(&names) && message.ends_with(older), "{message}");
     }
     // of each kind there is, from another farm and to a former life
     for message in samples(false) {
@@ -365,6 +367,6 @@ fn another_version_another_farm_and_another_life_are_told_apart() {
         anew.receive(&bytes);
         let is_init = matches!(message.body, MessageBody::Init { .. });
         assert_eq!(anew.refused(Refusal::Former), u64::from(!is_init), "{message:?}");
-        assert!(anew.heard.is_empty() && !anew.session.is_known() && other.heard.is_empty());
+        assert!(anew.received.is_empty() && !anew.session.is_known() && other.received.is_empty());
     }
 }

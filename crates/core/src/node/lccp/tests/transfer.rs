@@ -15,7 +15,7 @@ fn transfer(send_len: u32, receive_len: u32) -> TransferImage {
 }
 
 #[test]
-fn a_lost_piece_is_asked_for_again() {
+fn lost_piece_is_requested_again() {
     let transfer = transfer(100, 4_000);
     let mut pieces = transfer.pieces(0).filter(|piece| piece.offset() != 1_024);
     let mut assembly = Assembly::new(pieces.next().unwrap());

@@ -196,8 +196,8 @@ impl Farm {
     }
 
     /// Asks the hosts in sight for addresses; who owns one answers, unless that is lost.
-    fn ask(&mut self, by: usize, asks: Vec<IpAddr>) {
-        for address in asks {
+    fn probe(&mut self, by: usize, addresses: Vec<IpAddr>) {
+        for address in addresses {
             for at in 0..HOSTS {
                 let owns = self.hosts[at].as_ref().is_some_and(|peers| peers.owned().contains(&address));
                 if at != by && owns && self.sees(at, by) && self.random(100) >= u64::from(self.loss) {
@@ -224,7 +224,7 @@ impl Farm {
             if peers.next_at() <= now_ms {
                 let tick = peers.tick(now_ms);
                 assert!(peers.next_at() > now_ms, "time goes on");
-                self.ask(at, tick.probes);
+                self.probe(at, tick.probes);
                 self.send(at, tick.datagrams);
             }
         }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::{
     ContentParse, HELLO_MAX, LATER_MAX, METHOD_MAX, PuntReason, READ_MAX, later_request, read, read_within,
 };
-use super::{asked, reading, request};
+use super::{key_of, reading, request};
 
 const ODD: ContentParse<'_> = ContentParse::Punt(PuntReason::Odd);
 const INCOMPLETE: ContentParse<'_> = ContentParse::Punt(PuntReason::Incomplete);
@@ -40,12 +40,12 @@ fn requests_are_read() {
         ("GETS / HTTP/1.1\r\nX: \u{e9}\r\nHost: a\r\n\r\n", request("GETS", "a", "/")),
     ];
     for (text, wanted) in cases {
-        assert_eq!(asked(text.as_bytes()), wanted, "{text:?}");
+        assert_eq!(key_of(text.as_bytes()), wanted, "{text:?}");
     }
 }
 
 #[test]
-fn odd_request_lines_are_asked_about() {
+fn odd_request_lines_are_punted() {
     let cases = [
         " / HTTP/1.1",
         "get / HTTP/1.1",
@@ -78,7 +78,7 @@ fn odd_request_lines_are_asked_about() {
 }
 
 #[test]
-fn odd_targets_are_asked_about() {
+fn odd_targets_are_punted() {
     let cases = [
         "",
         "*",
@@ -118,7 +118,7 @@ fn odd_targets_are_asked_about() {
 }
 
 #[test]
-fn odd_headers_are_asked_about() {
+fn odd_headers_are_punted() {
     let cases = [
         "X: y",
         "Host:",
@@ -192,25 +192,25 @@ fn odd_head_is_detected_as_early_as_possible() {
 #[test]
 fn sizes_are_bounded() {
     let host = |len| format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "a".repeat(len));
-    assert_eq!(asked(host(255).as_bytes()).host.len(), 255);
+    assert_eq!(key_of(host(255).as_bytes()).host.len(), 255);
     assert_eq!(reading(host(256).as_bytes()), ODD);
     let v6 = |len| format!("GET / HTTP/1.1\r\nHost: [{}]\r\n\r\n", ":".repeat(len));
-    assert_eq!(asked(v6(253).as_bytes()).host.len(), 255);
+    assert_eq!(key_of(v6(253).as_bytes()).host.len(), 255);
     assert_eq!(reading(v6(254).as_bytes()), ODD);
     let method = |len| format!("{} / HTTP/1.0\r\n\r\n", "A".repeat(len));
-    assert_eq!(asked(method(METHOD_MAX).as_bytes()).method.len(), METHOD_MAX);
+    assert_eq!(key_of(method(METHOD_MAX).as_bytes()).method.len(), METHOD_MAX);
     assert_eq!(reading(method(METHOD_MAX + 1).as_bytes()), ODD);
 
     let head = |len| {
         let frame = "GET / HTTP/1.0\r\nX: \r\n\r\n";
         format!("GET / HTTP/1.0\r\nX: {}\r\n\r\n", "x".repeat(len - frame.len()))
     };
-    assert_eq!(asked(head(READ_MAX).as_bytes()).path, b"/");
+    assert_eq!(key_of(head(READ_MAX).as_bytes()).path, b"/");
     let (long, body) = (head(READ_MAX + 1), "x".repeat(READ_MAX));
     assert_eq!(reading(long.as_bytes()), ODD);
     assert_eq!(read(&long.as_bytes()[..READ_MAX - 1]), INCOMPLETE);
     assert_eq!(read(&long.as_bytes()[..READ_MAX]), ODD, "there is no room left to complete it");
-    assert_eq!(asked(format!("{}{body}", head(READ_MAX)).as_bytes()).path, b"/", "a body doesn't count");
+    assert_eq!(key_of(format!("{}{body}", head(READ_MAX)).as_bytes()).path, b"/", "a body doesn't count");
     assert!(matches!(read_within(long.as_bytes(), HELLO_MAX), ContentParse::Request(_)));
     assert_eq!(read_within(&long.as_bytes()[..READ_MAX], HELLO_MAX), INCOMPLETE);
 }
@@ -257,10 +257,10 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn another_reader_reads_the_same(head in heads()) {
-        if let (ContentParse::Request(asked), Some((method, path, hosts))) = (reading(&head), oracle(&head)) {
-            prop_assert_eq!(asked.method, method.as_bytes());
-            prop_assert_eq!(asked.path, path.as_bytes());
-            let host = core::str::from_utf8(asked.host).unwrap();
+        if let (ContentParse::Request(key), Some((method, path, hosts))) = (reading(&head), oracle(&head)) {
+            prop_assert_eq!(key.method, method.as_bytes());
+            prop_assert_eq!(key.path, path.as_bytes());
+            let host = core::str::from_utf8(key.host).unwrap();
             match hosts.as_slice() {
                 [] => prop_assert_eq!(host, ""),
                 [value] => {
@@ -278,7 +278,7 @@ proptest! {
         host in "[a-z0-9]{1,9}(\\.[a-z0-9-]{1,9}){0,9}", header in "[A-GI-Z][a-z-]{0,9}: [ -~]{0,30}",
     ) {
         let head = format!("{method} {path}{query} HTTP/1.1\r\n{header}\r\nHost: {host}\r\n\r\n");
-        prop_assert_eq!(asked(head.as_bytes()), request(&method, &host, &path));
+        prop_assert_eq!(key_of(head.as_bytes()), request(&method, &host, &path));
         prop_assert_eq!(oracle(head.as_bytes()), Some((method, path, vec![host])));
         prop_assert_eq!(read(&head.as_bytes()[..head.len() - 1]), INCOMPLETE);
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::super::{
     ContentParse, HELLO_MAX, PuntReason, READ_MAX, RequestClass, RequestKey, joined, read, read_within,
 };
-use super::{asked, reading};
+use super::{key_of, reading};
 
 const ODD: ContentParse<'_> = ContentParse::Punt(PuntReason::Odd);
 
@@ -76,24 +76,24 @@ fn named(host: &[u8]) -> RequestKey<'_> {
 
 #[test]
 fn hellos_are_read() {
-    assert_eq!(asked(&Hello::to(b"www.Example.com").bytes()), named(b"www.Example.com"));
-    assert_eq!(asked(&Hello::to(&[b'a'; 255]).bytes()).host.len(), 255);
-    assert_eq!(asked(&Hello::new(vec![]).bytes()), named(b""));
-    assert_eq!(asked(&Hello { extensions: None, ..Hello::new(vec![]) }.bytes()), named(b""));
+    assert_eq!(key_of(&Hello::to(b"www.Example.com").bytes()), named(b"www.Example.com"));
+    assert_eq!(key_of(&Hello::to(&[b'a'; 255]).bytes()).host.len(), 255);
+    assert_eq!(key_of(&Hello::new(vec![]).bytes()), named(b""));
+    assert_eq!(key_of(&Hello { extensions: None, ..Hello::new(vec![]) }.bytes()), named(b""));
     let empty = Hello { session_id: vec![], cipher_suites: vec![], compression: vec![], ..Hello::to(b"a") };
-    assert_eq!(asked(&empty.bytes()), named(b"a"));
+    assert_eq!(key_of(&empty.bytes()), named(b"a"));
     for minor in [0, 1, 2, 3, 4, 5, 255] {
-        assert_eq!(asked(&Hello { version: [3, minor], ..Hello::to(b"a") }.bytes()), named(b"a"));
+        assert_eq!(key_of(&Hello { version: [3, minor], ..Hello::to(b"a") }.bytes()), named(b"a"));
     }
     let many = Hello::new((1..=490).map(|kind| (kind, vec![])).collect());
-    assert_eq!(asked(&many.bytes()), named(b""));
+    assert_eq!(key_of(&many.bytes()), named(b""));
     // early data, or the change of ciphers that goes for it
     let more = [Hello::to(b"a").bytes(), vec![20, 3, 3, 0, 1, 1]].concat();
-    assert_eq!(asked(&more), named(b"a"));
+    assert_eq!(key_of(&more), named(b"a"));
 }
 
 #[test]
-fn odd_hellos_are_asked_about() {
+fn odd_hellos_are_punted() {
     let good = Hello::to(b"a");
     let extension = |extension| Hello::new(vec![(1, vec![]), extension]);
     let cases = [
@@ -152,12 +152,12 @@ fn a_hello_in_several_records_is_joined() {
     for len in [1, 2, 3, 4, 5, 50, message.len() - 1] {
         let split: Vec<u8> = message.chunks(len).flat_map(|part| hello.record(part)).collect();
         assert_eq!(reading(&split), ContentParse::Punt(PuntReason::Split), "{len}");
-        assert_eq!(asked(&joined(&split).unwrap()), named(b"www.example.com"), "{len}");
+        assert_eq!(key_of(&joined(&split).unwrap()), named(b"www.example.com"), "{len}");
         for cut in 1..split.len() {
             assert_eq!(joined(&split[..cut]), Err(PuntReason::Incomplete), "{len}, the first {cut} bytes");
         }
         let more = [&split[..], &[23, 3, 3, 0, 1, 0]].concat();
-        assert_eq!(asked(&joined(&more).unwrap()), named(b"www.example.com"), "data behind it");
+        assert_eq!(key_of(&joined(&more).unwrap()), named(b"www.example.com"), "data behind it");
     }
     let (part, rest) = message.split_at(60);
     let two = |rest: &[u8]| [hello.record(part), rest.to_vec()].concat();
@@ -179,7 +179,7 @@ fn sizes_are_bounded() {
         let bare = Hello::new(vec![server_name(0, b"a"), (21, vec![])]).bytes();
         Hello::new(vec![server_name(0, b"a"), (21, vec![0; len - bare.len()])]).bytes()
     };
-    assert_eq!(asked(&padded(READ_MAX)), named(b"a"));
+    assert_eq!(key_of(&padded(READ_MAX)), named(b"a"));
     let long = padded(READ_MAX + 1);
     assert_eq!(reading(&long), ODD);
     assert_eq!(read(&long[..5]), ODD, "as soon as its length is known");
@@ -200,7 +200,7 @@ proptest! {
         let own: Vec<_> = name.iter().map(|name| server_name(0, name.as_bytes())).collect();
         let hello = Hello { session_id: vec![9; session_id], ..Hello::new([before, own, after].concat()) };
         let bytes = hello.bytes();
-        prop_assert_eq!(asked(&bytes), named(name.as_deref().unwrap_or_default().as_bytes()));
+        prop_assert_eq!(key_of(&bytes), named(name.as_deref().unwrap_or_default().as_bytes()));
         prop_assert_eq!(read(&bytes[..bytes.len() - 1]), ContentParse::Punt(PuntReason::Incomplete));
     }
 

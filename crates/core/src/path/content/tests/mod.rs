@@ -26,9 +26,9 @@ fn reading(payload: &[u8]) -> ContentParse<'_> {
 }
 
 /// The same of what must be decided.
-fn asked(payload: &[u8]) -> RequestKey<'_> {
+fn key_of(payload: &[u8]) -> RequestKey<'_> {
     match reading(payload) {
-        ContentParse::Request(asked) => asked,
+        ContentParse::Request(key) => key,
         ContentParse::Punt(why) => panic!("{why:?}: {:?}", payload.escape_ascii()),
     }
 }

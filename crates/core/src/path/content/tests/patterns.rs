@@ -51,7 +51,7 @@ fn path_patterns_match() {
 }
 
 #[test]
-fn patterns_that_are_wrong_say_why() {
+fn invalid_patterns_have_an_error() {
     let long = "a".repeat(256);
     let hosts = [
         ("", PatternError::HostMissing),

@@ -49,16 +49,16 @@ fn hello(host: &str) -> RequestKey<'_> {
 }
 
 /// The first route that takes a request, by words and nothing else.
-fn naive(routes: &[Written], asked: &RequestKey<'_>) -> Option<u16> {
+fn naive(routes: &[Written], key: &RequestKey<'_>) -> Option<u16> {
     let text = |bytes| core::str::from_utf8(bytes).unwrap();
-    let (host, path, method) = (text(asked.host).to_lowercase(), text(asked.path), text(asked.method));
+    let (host, path, method) = (text(key.host).to_lowercase(), text(key.path), text(key.method));
     let takes = |route: &Written| {
         let by_host = route.host.as_ref().is_none_or(|pattern| match pattern.strip_prefix("*") {
             Some(end) => host.strip_suffix(&end.to_lowercase()).is_some_and(|label| !label.is_empty()),
             None => host == pattern.to_lowercase(),
         });
         let by_path = route.path.as_ref().is_none_or(|pattern| {
-            asked.class != RequestClass::Hello && glob(&pattern.chars().collect::<Vec<_>>(), path)
+            key.class != RequestClass::Hello && glob(&pattern.chars().collect::<Vec<_>>(), path)
         });
         by_host && by_path && (route.methods.is_empty() || route.methods.iter().any(|m| m == method))
     };
@@ -101,9 +101,9 @@ fn the_first_route_wins() {
         (hello("www.example.com"), 5),
         (hello(""), NO_ROUTE),
     ];
-    for (asked, route) in cases {
-        assert_eq!(routes.find(&asked), ring(route), "{asked:?}");
-        let (all, its_ring) = routes.find_all(&asked);
+    for (key, route) in cases {
+        assert_eq!(routes.find(&key), ring(route), "{key:?}");
+        let (all, its_ring) = routes.find_all(&key);
         assert_eq!(RouteMatch::Ring { route: all.unwrap_or(NO_ROUTE), ring: its_ring }, ring(route));
     }
 }
@@ -162,7 +162,7 @@ fn an_entry_holds_the_first_route_of_each_class() {
 }
 
 #[test]
-fn ten_thousand_routes_are_told_apart() {
+fn ten_thousand_routes_do_not_collide() {
     let many: Vec<Written> = (0..10_000_usize)
         .map(|n| match n % 3 {
             0 => written(&format!("{n}.example.com"), "", &[]),
@@ -200,24 +200,24 @@ proptest! {
     #[test]
     fn routes_are_found_in_their_order(
         routes in prop::collection::vec(route(), 0..12),
-        asked in prop::collection::vec((
+        key in prop::collection::vec((
             "([abAB]\\.){0,9}[abAB]|", "(/[xy]){1,4}|(/[xy]){0,3}/|(/x){14,18}/", "GET|PUT|POST|PATCH|", any::<bool>(),
         ), 20),
     ) {
         let compiled = compile(&routes);
         let mut simple_first = 0;
-        for (host, path, method, is_hello) in &asked {
-            let asked = if *is_hello { hello(host) } else { request(method, host, path) };
-            let wanted = naive(&routes, &asked);
+        for (host, path, method, is_hello) in &key {
+            let key = if *is_hello { hello(host) } else { request(method, host, path) };
+            let wanted = naive(&routes, &key);
             let found = ring(wanted.unwrap_or(NO_ROUTE));
-            let (route, its_ring) = compiled.find_all(&asked);
-            prop_assert_eq!(route, wanted, "{:?}", asked);
+            let (route, its_ring) = compiled.find_all(&key);
+            prop_assert_eq!(route, wanted, "{:?}", key);
             prop_assert_eq!(RouteMatch::Ring { route: route.unwrap_or(NO_ROUTE), ring: its_ring }, found);
-            match compiled.find(&asked) {
+            match compiled.find(&key) {
                 RouteMatch::Punt => prop_assert!(wanted.is_none_or(|route| route >= compiled.complex_from)),
                 decided => {
                     simple_first += 1;
-                    prop_assert_eq!(decided, found, "{:?}", asked);
+                    prop_assert_eq!(decided, found, "{:?}", key);
                 }
             }
         }

@@ -82,7 +82,7 @@ impl Resizer {
         now: u32,
     ) -> ResizeStep {
         if !table.extent.masks().is_moving() {
-            return self.look(table, most, now);
+            return self.next_step(table, most, now);
         }
         if !self.is_settled {
             (self.next, self.left) = (0, 0);
@@ -105,7 +105,7 @@ impl Resizer {
     }
 
     /// Looks how full the table is, and begins to move sessions where it shall be larger or smaller.
-    fn look<const N: usize>(&mut self, table: &Table<'_, N>, most: usize, now: u32) -> ResizeStep {
+    fn next_step<const N: usize>(&mut self, table: &Table<'_, N>, most: usize, now: u32) -> ResizeStep {
         let (used, all) = (table.buckets(), table.buckets.len());
         let (taken, places) = table.sample(&mut self.next, now);
         let most = most.min(all);

@@ -53,8 +53,8 @@ fn refusal(folder: &Path) -> Result<String> {
 fn a_folder_without_the_source_is_refused_in_a_sentence() -> Result<()> {
     let nothing = Folder::new("nothing")?;
     for folder in [nothing.0.as_path(), Path::new("/nowhere")] {
-        let said = refusal(folder)?;
-        assert!(said.contains("has neither katran/lib/bpf/balancer.bpf.c nor a commit"), "{said}");
+        let output = refusal(folder)?;
+        assert!(output.contains("has neither katran/lib/bpf/balancer.bpf.c nor a commit"), "{output}");
     }
     Ok(())
 }
@@ -67,8 +67,8 @@ fn other_repository_is_refused_with_sentence() -> Result<()> {
     other.git(&["add", "."])?;
     other.git(&["commit", "--quiet", "-m", "it"])?;
     for folder in [other.0.clone(), other.0.join(".git")] {
-        let said = refusal(&folder)?;
-        assert!(said.contains("has no katran/lib/bpf") && said.contains(KNOWN), "{said}");
+        let output = refusal(&folder)?;
+        assert!(output.contains("has no katran/lib/bpf") && output.contains(KNOWN), "{output}");
     }
     Ok(())
 }
@@ -76,9 +76,9 @@ fn other_repository_is_refused_with_sentence() -> Result<()> {
 #[test]
 fn source_that_clang_refuses_is_named_in_a_sentence() -> Result<()> {
     let broken = Folder::with("broken", "#include \"not/there.h\"\n")?;
-    let said = refusal(&broken.0)?;
-    assert!(said.contains("can't be built") && said.contains("not/there.h"), "{said}");
-    assert!(!said.contains('\n'), "{said}");
+    let output = refusal(&broken.0)?;
+    assert!(output.contains("can't be built") && output.contains("not/there.h"), "{output}");
+    assert!(!output.contains('\n'), "{output}");
     Ok(())
 }
 
@@ -110,12 +110,12 @@ fn packets_that_are_not_forwarded_are_not_measured() -> Result<()> {
     let source = Source::build(&folder.0)?;
     assert_eq!(source.commit, None);
     let surroundings = Surroundings::new()?;
-    let said = surroundings.netns.enter(|| {
+    let output = surroundings.netns.enter(|| {
         let mut bench = Bench::new(4096, &Arc::new(tables(Kind::Link)), VIP, Some(&source))?;
         Ok::<_, anyhow::Error>(
             bench.open(Subject::Katran, 16).err().map(|error| error.to_string()).unwrap_or_default(),
         )
     })??;
-    assert!(said.contains("the last of 16 packets met verdict 1"), "{said}");
+    assert!(output.contains("the last of 16 packets met verdict 1"), "{output}");
     Ok(())
 }
