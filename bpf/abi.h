@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What the kernel's side and the control plane share: map keys, values, counters. Rust's types are made
+ * The part that the kernel's side and the control plane share: map keys, values, counters. Rust's types are made
  * from this file's BTF, its constants from this file's text. A build fails where they differ from those of `core`, and where Rust
  * has no use for one: what C alone knows stands elsewhere.
  */
@@ -181,7 +181,7 @@ struct settings {
 	__u64 ring_seed[2];
 };
 
-/* What a packet is recognised by. In network byte order, as the packet has them; of an IPv6 address
+/* The key by which a packet is recognised. In network byte order, as the packet has it; of an IPv6 address
  * address_digest() in maps.h. */
 struct vip_key {
 	__be32 address;
@@ -308,7 +308,7 @@ struct ring {
 #define SERVER_BLACKHOLE 1024 /* stands for nobody, while connections move */
 #define SERVER_MARKED 2048 /* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
 
-/* Value of `previous`; index: service. Who may know a flow that this host doesn't; zeros where nobody. */
+/* Value of `previous`; index: service. The host that may know a flow that this one doesn't; zeros where none does. */
 struct previous {
 	__u16 hash[HASH_SLOTS];
 	__u16 pad[3];
@@ -386,7 +386,7 @@ struct track {
 	__u32 answer;
 };
 
-/* What `held` carries to application space. */
+/* A record of `held`, for user space. */
 struct held {
 	__u32 ifindex;
 	__u32 len;
@@ -398,7 +398,7 @@ struct held {
 #define WATCH_CONNECTIONS 1
 #define WATCH_CLIENTS 2
 
-/* What is to be told. */
+/* The subscriptions to events. */
 struct watch {
 	__u64 what;
 	__u64 lost; /* events that found no room */
@@ -418,7 +418,7 @@ enum told_verdict {
 	TRACED_HOLD = 3,
 };
 
-/* What `events` carries: of a packet without a head, of a connection with as much as there is. */
+/* A record of `events`: of a packet without a head, of a connection with as much as there is. */
 struct event {
 	__u64 at_ns;
 	struct ip src, dst;

@@ -26,7 +26,7 @@ __attribute__((noinline)) int select_without_session(__u32 service, __u32 flags,
 
 	if (arrival == ARRIVED_DIRECT) {
 		slot = by_hash(ring_at(service, flags), ring_hash);
-		/* What is stateless needs no session. */
+		/* A stateless service needs no session. */
 		if (slot == NO_SERVER || slot != own)
 			return slot | (flags & VIP_STATELESS ? 0 : REASON_NO_SESSION) << 16;
 	}

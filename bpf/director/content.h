@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What a client asks for, and which ring that is: core/src/path/content. What is known so far stands in the scratch: the
+ * A client's request, and its ring: core/src/path/content. The state so far stands in the scratch: the
  * verifier can't tell its values apart, and walks through a loop over bytes once and not once for each state.
  */
 #ifndef EVENER_CONTENT_H

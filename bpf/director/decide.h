@@ -25,7 +25,7 @@ __attribute__((noinline)) int slow_path_send(context *ctx, struct scratch *at)
 	vip = find_vip_by_id(pkt->vip);
 	if (!server || !vip)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	/* What no session is known of couldn't be answered either. */
+	/* A packet without a known session couldn't be answered either. */
 	if (server->flags & SERVER_NAT && !pkt->session)
 		return with_reason(VERDICT_DROP, also_counted ? also_counted : REASON_NO_SESSION);
 	if (server->flags & SERVER_NAT && !put_near(ctx, pkt, server, &at->owner.key))
@@ -266,7 +266,7 @@ static __always_inline int enter_slow_path(context *ctx)
 	return outcome;
 }
 
-/* What the kernel is told. */
+/* The outcome for the kernel. */
 static __always_inline int settle(int outcome)
 {
 	__u32 reason = (__u32)outcome >> REASON_SHIFT;

@@ -10,7 +10,7 @@
 
 #include "director/answer.h"
 
-/* What it wants of a frame in one piece: the headers of TCP, also of UDP, whose frames are seldom shorter. */
+/* The bytes that it wants of a frame in one piece: the headers of TCP, also of UDP, whose frames are seldom shorter. */
 #define SHORT_LEN (ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr))
 
 /* Fields of a frame, in one load each: of packed structs the compiler loads bytes. */

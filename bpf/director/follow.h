@@ -9,12 +9,12 @@
 /* In units of time_mark(). */
 #define LASTING 16
 
-/* What is known of a packet besides its control bits, behind them. */
+/* The state of a packet besides its control bits, behind them. */
 #define OF_SERVER 0x200
 #define SEES_ANSWERS 0x400
 #define KEEPS_MARK 0x800
 
-/* What becomes of a session: its state, and from bit 16 on the mark. */
+/* The new state of a session, and from bit 16 on the mark. */
 #define STEP_MARK 16
 #define STEP_LASTS (1u << 30) /* it lives at least as long as before */
 #define STEP_NONE (1u << 31) /* nothing changes */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What differs between XDP, which sees a frame before the kernel has made anything of it, and TC, which sees
+ * The differences between XDP, which sees a frame before the kernel has made anything of it, and TC, which sees
  * the kernel's socket buffer: where a driver has no XDP of its own, TC spares a copy, keeps segments that
  * were gathered together, and knows of checksums that are yet to be finished. Everything else is one code.
  */
@@ -29,7 +29,7 @@ struct change {
 
 #ifdef EVENER_TC
 
-/* Whatever program stands behind this one has it next. */
+/* The program behind this one has it next. */
 #define VERDICT_PASS ((__u8)TC_ACT_UNSPEC)
 #define VERDICT_DROP TC_ACT_SHOT
 
@@ -60,7 +60,7 @@ static __always_inline int frame_store(context *ctx, __u32 at, const void *from,
 	return bpf_skb_store_bytes(ctx, at, from, len, 0);
 }
 
-/* Makes room at the front. What the frame begins with moves there is for who writes it. */
+/* Makes room at the front. The caller writes the frame's new beginning there. */
 static __always_inline int frame_grow(context *ctx, __u32 len)
 {
 	return len ? bpf_skb_change_head(ctx, len, 0) : 0;

@@ -160,7 +160,7 @@ static __always_inline int accept_forwarded(context *ctx, struct scratch *at, co
 	__u64 value;
 
 	pkt->server = flow->vip->own;
-	/* What closes may be an old connection of the same port: no SYN would tell. */
+	/* A closing segment may be of an old connection of the same port: no SYN would tell. */
 	if ((!noted || is_ending(found->value)) && payload_len(at) && is_answer(ctx, at, COOKIE_REPLAYED)) {
 		value = with_mark(value_in(flow, flow->vip->own, STATE_ESTABLISHED), answered_mark(at));
 		pkt->new_session = true;
@@ -225,7 +225,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 			return !payload_len(at) || is_sound(ctx, at) ? STEP_BEGIN :
 								       with_reason(VERDICT_DROP, REASON_BAD_CHECKSUM);
 	}
-	/* Who has begun to end a connection says no more on it: this is for another. */
+	/* A side that has begun to end a connection sends no more on it: this is for another. */
 	if (proof == PROOF_UNCHECKED && !at_work)
 		return unmatched_segment(at, &flow, REASON_COOKIE_UNCHECKED);
 	if (!alive)
@@ -241,7 +241,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	return keep_on(pkt, &flow, &found);
 }
 
-/* Whether a server answers what a segment of its connection may ask for. What doesn't begin like a request is part of
+/* Whether a server answers a request in a segment of its connection. A segment that doesn't begin like a request is part of
  * one, or nobody's to read; of one that can't be read here nothing is known. */
 static __always_inline bool answers(context *ctx, struct scratch *at, const struct handoff *handoff)
 {
@@ -295,7 +295,7 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !flow_of(at, &flow) || !find_again(&flow, at->pkt.slot, at->pkt.found, &found))
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	/* What was asked about is sent once more as the first segment, when the connection moves or by the client. */
+	/* The segment that was asked about is sent once more as the first segment, when the connection moves or by the client. */
 	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
 		return keep_on(&at->pkt, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)
@@ -370,7 +370,7 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
-	/* Who closes without having said anything is not waited for. */
+	/* A client that closes without having sent anything is not waited for. */
 	if (!payload_len(at))
 		return pkt->flags & TCP_FIN ? STEP_RESET : with_reason(VERDICT_DROP, REASON_COOKIE_ACKED);
 	handoff = find_handoff(pkt->vip);

@@ -21,7 +21,7 @@ static __always_inline bool read_offered(context *ctx, struct scratch *at)
 	return read_options(ctx, at->pkt.l4 + TCP_LEN, options_len(at), &at->offered);
 }
 
-/* What is offered is a subset of what the SYN does, so the answer is no longer. */
+/* The offer is a subset of the SYN's, so the answer is no longer. */
 static __always_inline void put_options(struct scratch *at, __u16 mss, __u32 clock, bool scaling)
 {
 	const struct tcp_options *offered = &at->offered;

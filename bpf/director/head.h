@@ -6,7 +6,7 @@
 #include "director/reading.h"
 #include "director/rewrite.h"
 
-/* What the next byte belongs to. */
+/* The part that the next byte belongs to. */
 enum head {
 	HEAD_METHOD,
 	HEAD_TARGET,
@@ -30,7 +30,7 @@ enum head {
 	HEAD_ODD,
 };
 
-/* What a path's last segment is, as far as it has come. */
+/* The last segment of a path, as far as it has come. */
 enum segment {
 	SEGMENT_EMPTY,
 	SEGMENT_DOT,

@@ -17,7 +17,7 @@
 #define SERVER_NAME 0
 #define HOST_NAME 0
 
-/* What a number is where there is none: no number of two bytes is so large. */
+/* The value of a number that isn't there: no number of two bytes is so large. */
 #define MISSING 0x10000
 
 static __always_inline bool skip(struct reading *r, __u32 len)

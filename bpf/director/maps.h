@@ -76,7 +76,7 @@ __u64 unmatched[STRAY_PLACES] TABLE(unmatched);
 /* core/src/path/guesses.rs */
 struct guesses guesses[VIP_IDS] TABLE(guesses);
 
-/* What is to be told: see trace.h. */
+/* The subscriptions to events: see trace.h. */
 struct watch watch TABLE(watch);
 
 struct interface interfaces[INTERFACE_PLACES] TABLE(interfaces);
@@ -89,7 +89,7 @@ __u64 pools[SERVER_SLOTS] TABLE(pools);
 /* Active sessions by server slot. */
 __u64 active[SERVER_SLOTS] TABLE(active);
 
-/* What policies make of each server's load, by server slot: the load, of which 0 is best, below its gain. Written at any time. */
+/* Policies' scores of each server's load, by server slot: the load, of which 0 is best, below its gain. Written at any time. */
 __u16 scores[SERVER_SLOTS] TABLE(scores);
 
 /* The time, where it is given. */
@@ -98,7 +98,7 @@ __u64 given_now TABLE(given_now);
 /* How much of `sessions` and of `sessions6` is in use: core/src/path/sessions/extent.rs. */
 __u64 extents[2] TABLE(extents);
 
-/* What of the session table is whose. */
+/* The shares of the session table. */
 struct share shares[VIP_IDS] TABLE(shares);
 
 /* Where each service's ring stands. */
@@ -119,7 +119,7 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
-/* What clients of services with method handoff ask for. Most farms have few routes. */
+/* Clients' requests to services with method handoff. Most farms have few routes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -185,7 +185,7 @@ struct {
 	__uint(max_entries, 1 << 20);
 } held SEC(".maps");
 
-/* What is told of packets and connections, on its way to who wants to know. */
+/* Events of packets and connections, on their way to subscribers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -212,7 +212,7 @@ struct {
 	__type(value, __u64);
 } reasons SEC(".maps");
 
-/* What the rarer ways of a packet need to know of it: scratch.h. */
+/* The scratch of a packet's rarer ways: scratch.h. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -257,7 +257,7 @@ static __always_inline struct vip *find_vip(__u64 bits)
 	return vip;
 }
 
-/* What stands for an IPv6 address in a VIP's key. */
+/* The digest of an IPv6 address in a VIP's key. */
 static __always_inline __u32 address_digest(const struct ip *address)
 {
 	const __u64 *half = (const void *)address;
@@ -371,7 +371,7 @@ static __always_inline void count_reason(__u32 reason)
 		*count += 1;
 }
 
-/* A verdict, and above it why: it is counted when nothing is left to do, in settle(). What is sent to a server is counted to that
+/* A verdict, and above it why: it is counted when nothing is left to do, in settle(). A packet sent to a server is counted to that
  * one alone. */
 static __always_inline int with_reason(int verdict, __u32 reason)
 {

@@ -49,7 +49,7 @@ enum parsed {
 	PARSED_ODD,
 };
 
-/* What every packet on the fast path needs; more stands in the scratch, where a packet has it. */
+/* The context that every packet on the fast path needs; more stands in the scratch, where a packet has it. */
 struct packet {
 	struct ethhdr *ethernet;
 	struct arp *arp;

@@ -11,7 +11,7 @@
 /* A host's end from a dot on, or a path's beginning up to a slash. */
 #define PART (1ULL << 31)
 
-/* What a client asks for, and what that is looked up by: core/src/path/content. */
+/* A client's request, and the key by which it is looked up: core/src/path/content. */
 struct reading {
 	__u64 method; /* its letters, or the last eight */
 	__u64 name; /* a header's in lower case, the last eight letters */
@@ -61,7 +61,7 @@ static __always_inline bool is_name_byte(__u8 byte)
 	return (lower >= 'a' && lower <= 'z') || is_digit(byte) || byte == '.' || byte == '-' || byte == '_';
 }
 
-/* What stands between the brackets of an IPv6 address (RFC 3986, section 3.2.2). */
+/* The characters between the brackets of an IPv6 address (RFC 3986, section 3.2.2). */
 static __always_inline bool is_v6_byte(__u8 byte)
 {
 	__u8 lower = byte | 0x20;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What the rarer ways of a packet need to know of it. It stands in a map and not on the stack, of which all
+ * The state of a packet's rarer ways. It stands in a map and not on the stack, of which all
  * functions on one way have 512 bytes together. Programs are not interrupted by others on their CPU.
  */
 #ifndef EVENER_SCRATCH_H
@@ -27,7 +27,7 @@ struct tcp_header {
 /* Of an answer: what Linux sends. */
 #define SYN_ACK_OPTIONS_MAX 20
 
-/* What an answer says, and its headers. */
+/* An answer's payload, and its headers. */
 struct tcp_answer {
 	__be32 sequence;
 	__be32 acknowledgment;
@@ -38,7 +38,7 @@ struct tcp_answer {
 	__be32 ip[10];
 };
 
-/* What ICMP and ICMPv6 messages begin with. */
+/* The first fields of ICMP and ICMPv6 messages. */
 struct icmp {
 	__u8 type;
 	__u8 code;
@@ -90,7 +90,7 @@ struct weighed {
 	__u64 sources[2 * BUCKET_SESSIONS + 1];
 };
 
-/* What becomes of a packet's two ends; a port of 0 stays as it is. */
+/* The new ends of a packet; a port of 0 stays as it is. */
 struct ends {
 	struct ip src, dst;
 	__be16 src_port, dst_port;
@@ -119,7 +119,7 @@ struct owner {
 	__u8 v6;
 };
 
-/* What a packet goes from and to. */
+/* A packet's source and destination. */
 struct way_back {
 	struct endpoint_key from;
 	struct ip to;
@@ -141,7 +141,7 @@ struct hop {
 	struct bpf_redir_neigh next;
 };
 
-/* What an ICMP error quotes. */
+/* The packet that an ICMP error quotes. */
 struct quoted {
 	struct ip src, dst;
 	__be16 src_port, dst_port;
@@ -165,7 +165,7 @@ struct ip6_header {
 	struct ip to;
 };
 
-/* What goes before the packet that an ICMP error quotes. */
+/* The headers before the packet that an ICMP error quotes. */
 struct v4_error {
 	struct iphdr ip;
 	struct icmp icmp;
@@ -193,7 +193,7 @@ struct advertisement {
 };
 
 /*
- * What a function that is not inlined may give in the place of a verdict: which one comes next. So none has
+ * The codes that a function that is not inlined may give in the place of a verdict: which one comes next. So none has
  * to call another from deep within, and stacks stay short.
  */
 enum step {
@@ -219,7 +219,7 @@ enum step {
 #define TRACE_CONNECTION 2
 #define TRACE_ANSWER 4 /* if it goes to a client that is watched */
 
-/* What there is to tell of a packet: see trace.h. */
+/* The trace of a packet: see trace.h. */
 struct trace {
 	__u8 is_held; /* what is held is dropped here */
 	struct event packet;

@@ -402,7 +402,7 @@ static __always_inline bool insert_in(struct bucket *bucket, __u64 key, __u32 ho
 	return false;
 }
 
-/* Whose turn it is to go where room is short: the least goes first. */
+/* The order of eviction where room is short: the least goes first. */
 #define STAYS (~0ULL)
 #define NO_SOURCE (~0ULL)
 

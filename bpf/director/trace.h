@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What is told of decisions, where somebody wants to know: each connection that is handed over, each packet of a few
- * clients (dataplane/src/events.rs). What a packet and its sender say is noted before it is decided, since that
+ * Events of decisions, for subscribers: each connection that is handed over, each packet of a few
+ * clients (dataplane/src/events.rs). The packet and its sender are noted before the decision, since that
  * changes it; the verdict says why.
  */
 #ifndef EVENER_TRACE_H

@@ -21,7 +21,7 @@ static __always_inline __u32 outer_len(const struct server *server)
 	return len + (flags / SERVER_MARKED & 1) * sizeof(struct mark);
 }
 
-/* What the outer header takes from the inner one. */
+/* The fields that the outer header takes from the inner one. */
 struct inherited {
 	__u8 class;
 	__be16 id;

@@ -17,7 +17,7 @@
 #define COOKIE_WSCALE_MAX 14
 /* Neither window scaling nor selective acknowledgments. */
 #define COOKIE_NO_SCALE 15
-/* What of our clock a client's first segment echoes: less than so many milliseconds behind what the answer said; and one that
+/* The part of our clock that a client's first segment echoes: less than so many milliseconds behind the answer's; and one that
  * is said again in its place. */
 #define COOKIE_FIRST 1
 #define COOKIE_REPLAYED (1 << 15)
@@ -25,13 +25,13 @@
 #define COOKIE_ENDS4 3
 #define COOKIE_ENDS6 9
 
-/* What a cookie vouches for: the client's address, the service's, their ports, and behind these, wherever they
+/* The data that a cookie vouches for: the client's address, the service's, their ports, and behind these, wherever they
  * end, the client's initial sequence number and the terms. */
 struct cookie_message {
 	__be32 word[COOKIE_ENDS6 + 2];
 };
 
-/* What of a cookie a client's segment says. */
+/* The parts of a cookie in a client's segment. */
 struct echoed_numbers {
 	__u32 sequence;
 	__u32 acknowledgment;
@@ -87,7 +87,7 @@ static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, boo
 	return scale << 4 | index << 2 | (epoch & COOKIE_EPOCH_BITS);
 }
 
-/* What a session's mark has of a cookie, and beside it that a SYN came since: core/src/path/cookie.rs. */
+/* The part of a cookie in a session's mark, and beside it that a SYN came since: core/src/path/cookie.rs. */
 #define MARK_DOUBTED 0x800
 
 static __always_inline __u16 cookie_mark(__u32 cookie)
@@ -129,7 +129,7 @@ __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *mes
 }
 
 /* Whether a segment that says this is the first one after an answer with a cookie, of the epoch before, of this one or of the
- * next. What it echoes of our clock is less than `late` behind the answer's; a client without timestamps has nothing to echo. */
+ * next. Its echo of our clock is less than `late` behind the answer's; a client without timestamps has nothing to echo. */
 static __always_inline bool cookie_is_good(const struct cookie_keys *keys, __u32 now, struct cookie_message *message,
 					   const struct echoed_numbers *echo, __u32 late, bool v6)
 {
@@ -157,7 +157,7 @@ struct guesses {
 	__u64 unchecked; /* and that were not looked at */
 };
 
-/* Tries that are used up, in ticks, where all are there again at that tick; none at 0. What is further ahead than tries can be is long
+/* Tries that are used up, in ticks, where all are there again at that tick; none at 0. A tick further ahead than tries can be is long
  * ago. */
 static __always_inline __u32 guesses_used(__u64 again, __u32 now)
 {

@@ -62,7 +62,7 @@ static __always_inline bool is_link_local(const struct ip *address)
 	return (address->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-/* What a fragment says of itself; offset and end in units of eight bytes. */
+/* A fragment's place; offset and end in units of eight bytes. */
 struct fragment {
 	__u32 id;
 	__u16 offset;
@@ -91,13 +91,13 @@ enum fault {
 	FAULT_LENGTH,
 };
 
-/* What every extension header has; of a fragment's the identification, too. */
+/* The fields of every extension header; of a fragment's the identification, too. */
 struct extension {
 	__u8 next, len, kind, left;
 	__be32 id;
 };
 
-/* What stands behind the extension headers, as far as they are gone through. */
+/* The part behind the extension headers, as far as they are gone through. */
 struct walked {
 	__u32 l4;
 	__u8 protocol;

@@ -2,7 +2,7 @@
 /*
  * How often a packet was passed on, where every host decides. A GUE header says it, with a tag that shows that a host says so:
  * core/src/path/mark.rs. Of what came out of a tunnel the frame's source tells it the program behind, and likewise of what goes up
- * the host's stack that it is punted: core/src/path/arrival.rs. What comes by a wire has none of these sources: decapsulate.h.
+ * the host's stack that it is punted: core/src/path/arrival.rs. A packet that comes by a wire has none of these sources: decapsulate.h.
  */
 #ifndef EVENER_MARK_H
 #define EVENER_MARK_H
@@ -36,13 +36,13 @@ struct mark {
 	__be32 tag[2];
 };
 
-/* What a host writes marks with. A zero key is none. */
+/* The state by which a host writes marks. A zero key is none. */
 struct marker {
 	struct sip_key key;
 	__u64 generation;
 };
 
-/* What the tag covers; addresses as IPv6 has them. */
+/* The data that the tag covers; addresses as IPv6 has them. */
 struct mark_message {
 	struct ip outer_from;
 	struct ip outer_to;

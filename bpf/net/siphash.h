@@ -64,7 +64,7 @@ static __always_inline __u64 siphash(const struct sip_key *key, const __u32 *mes
 	#pragma unroll
 	for (__u32 i = 0; i + 1 < words; i += 2)
 		sip_word(&s, sip_half(message[i]) | sip_half(message[i + 1]) << 32);
-	/* What is left over, and the length in bytes. */
+	/* The bytes that are left over, and the length in bytes. */
 	sip_word(&s, (words & 1 ? sip_half(message[words - 1]) : 0) | (__u64)words * 4 << 56);
 	s.v2 ^= 0xff;
 	sip_round(&s);

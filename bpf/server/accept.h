@@ -28,7 +28,7 @@
 /* No verdict of ours: the host's stack knows what to do. */
 #define GO_ON (-1)
 
-/* What bpf_sk_assign_tcp_reqsk is told (include/net/tcp.h of Linux). */
+/* The argument of bpf_sk_assign_tcp_reqsk (include/net/tcp.h of Linux). */
 struct bpf_tcp_req_attrs {
 	__u32 rcv_tsval;
 	__u32 rcv_tsecr;
@@ -101,7 +101,7 @@ static __always_inline bool has_good_cookie(struct arrived *arrived)
 	return keys && cookie_is_good(keys, now, &arrived->message, &echo, COOKIE_REPLAYED, arrived->v6);
 }
 
-/* What was announced of just this segment. It stays where it is for a while, as a cookie stays good: the stack may have no
+/* The announcement of just this segment. It stays where it is for a while, as a cookie stays good: the stack may have no
  * room for the connection yet, and once it had, that is to be known. */
 static __always_inline struct expectation *expectation_of(const struct arrived *arrived)
 {
@@ -138,7 +138,7 @@ static __always_inline void note_made(const struct arrived *arrived)
 	bpf_map_update_elem(&made, &connection, &made_of, BPF_ANY);
 }
 
-/* What was agreed on: it is in the cookie, or was announced. Of timestamps a cookie says nothing: they were agreed on if
+/* The agreed terms: they are in the cookie, or were announced. Of timestamps a cookie says nothing: they were agreed on if
  * the segment has them (RFC 7323, section 3.2). Global, like what follows, so that it is verified once and not for each way that
  * leads to it. */
 __noinline int agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
@@ -243,7 +243,7 @@ static __always_inline int resolve_conflict(struct bpf_sock *found, const struct
 	return SERVER_STALE_CLEARED;
 }
 
-/* What becomes of a segment whose ends the host has a socket for. */
+/* The outcome of a segment whose ends the host has a socket for. */
 static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, struct arrived *arrived,
 				struct old *old)
 {
@@ -283,7 +283,7 @@ static __always_inline int give_to_other(struct __sk_buff *skb, struct arrived *
 	return verdict;
 }
 
-/* What is said on a connection, from its `first` segment on. */
+/* The exchange on a connection, from its `first` segment on. */
 static __always_inline void follow(struct __sk_buff *skb, const struct arrived *arrived, bool first)
 {
 	struct payload payload = {

@@ -49,7 +49,7 @@ struct outer {
 	bool malformed;
 };
 
-/* What a packet has inside. */
+/* The inner packet. */
 struct inner {
 	struct own_service service;
 	__u32 outer_len; /* of all that stands before it, but for the Ethernet header, in bytes */
@@ -158,7 +158,7 @@ static __always_inline int open_mark(struct cursor *cursor, __u8 last, struct ou
 	return SERVER_DECAPSULATED;
 }
 
-/* Takes the UDP and GUE headers away. What carries something else than IP is of no use here. */
+/* Takes the UDP and GUE headers away. A payload that isn't IP is of no use here. */
 static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *udp, struct outer *outer,
 				    struct inner *inner)
 {
@@ -214,7 +214,7 @@ static __always_inline int name_service(struct cursor *cursor, struct outer *out
 	return SERVER_DECAPSULATED;
 }
 
-/* What becomes of the ECN field (RFC 6040, section 4.2); negative where the packet must go. */
+/* The new ECN field (RFC 6040, section 4.2); negative where the packet must go. */
 static __always_inline int merged_ecn(__u8 outer, __u8 inner)
 {
 	if (outer == ECN_CE)
@@ -301,7 +301,7 @@ static __always_inline bool walk(struct cursor *cursor, struct outer *outer, str
 	}
 	if (walked->fault)
 		return false;
-	/* What is behind is the same to the verifier then, however many there were. */
+	/* The bytes behind are the same to the verifier then, however many there were. */
 	walked_len = (cursor->at - first) & (WALKED_MAX - 1);
 	hide(walked_len);
 	cursor->at = first + walked_len;
@@ -321,7 +321,7 @@ static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer
 		return SERVER_MALFORMED;
 	outer->len = bpf_ntohs(ip->payload_len);
 	from = (const void *)&ip->saddr;
-	/* What a link-local address sends stays on its link. */
+	/* A packet from a link-local address stays on its link. */
 	if (is_martian6(from) || is_link_local(from) || same_ip(from, (const void *)&ip->daddr))
 		return SERVER_INNER_MARTIAN;
 	inner->service.address = unmapped((const void *)&ip->daddr);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Whose turn it is on a connection that was handed off: whether the client waits for an answer or the server for the next
+ * The turn on a connection that was handed off: whether the client waits for an answer or the server for the next
  * request. Only then can the connection be taken from this host. Followed are plain turns alone, where one segment has one
- * request, whole and without a body, and where the answer says how long it is (RFC 9112, section 6.3). What was anything
+ * request, whole and without a body, and where the answer says how long it is (RFC 9112, section 6.3). An exchange that was anything
  * else once stays so: whoever is in doubt takes the connection for busy.
  */
 #ifndef EVENER_EXCHANGE_H
@@ -96,7 +96,7 @@ static __always_inline void begin_exchange(struct __sk_buff *skb, const struct c
 	bpf_map_update_elem(&turns, connection, &exchange, BPF_ANY);
 }
 
-/* What the client says next. */
+/* Follows the client's next bytes. */
 static __always_inline void follow_request(struct __sk_buff *skb, const struct connection *connection,
 					   const struct payload *payload)
 {
@@ -184,7 +184,7 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct exchange 
 }
 
 /*
- * What leaves of an answer of which the first has not. What waited until a neighbour was found is overtaken by what is sent once
+ * Later bytes of an answer of which the first have not left. Segments that waited until a neighbour was found are overtaken by those sent once
  * it is: a host's queue for it is emptied on one CPU, while a process goes on on another.
  */
 static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, struct exchange *exchange, const struct payload *payload,
@@ -196,7 +196,7 @@ static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, struct ex
 	return (__s32)(payload->sequence - begin) > 0;
 }
 
-/* What the server says; with `last` it is the last. */
+/* Follows the server's bytes; with `last` they are the last. */
 static __always_inline void follow_answer(struct __sk_buff *skb, const struct connection *connection,
 					  const struct payload *payload, bool last)
 {

@@ -22,7 +22,7 @@
 #define MADE_MAX 32768
 #define CLEARING_MAX 4096
 
-/* What the maps were made by. */
+/* The version that the maps were made by. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -125,7 +125,7 @@ struct {
 	__type(value, __u64);
 } server_reasons SEC(".maps");
 
-/* What is too long for the stack. Programs are not interrupted by others on their CPU. */
+/* Data that are too long for the stack. Programs are not interrupted by others on their CPU. */
 struct scratch {
 	struct tcp_options options;
 	struct message message;

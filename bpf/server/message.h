@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. What is unusual counts as odd, and
- * nobody goes by it. What is known so far stands in the message: the verifier can't tell its values apart, and walks
+ * The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. An unusual one counts as odd, and
+ * nobody goes by it. The state so far stands in the message: the verifier can't tell its values apart, and walks
  * through a loop over bytes once and not once for each state. The maps that a program includes before have message_here().
  */
 #ifndef EVENER_MESSAGE_H
@@ -13,7 +13,7 @@
 #include "net/cursor.h"
 #include "server/head.h"
 
-/* Of a body, in bytes: with its head less than half of all sequence numbers. Who counts otherwise says so before. */
+/* Of a body, in bytes: with its head less than half of all sequence numbers. A caller that counts otherwise says so before. */
 #ifndef LENGTH_MAX
 #define LENGTH_MAX 0x7fff0000
 #endif

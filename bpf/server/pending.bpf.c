@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
  * Runs where the host's own sockets take and give packets, for whatever interface, tunnel or method they come by: requests that come in, and what
- * leaves of their answers. What is known of a connection's last request stands with its socket, where sock_diag(7) tells of it beside
+ * leaves of their answers. The state of a connection's last request stands with its socket, where sock_diag(7) tells of it beside
  * what the client has acknowledged.
  *
  * Sockets are those of one network namespace and of the ports that the agent names. No packet is changed or held.
@@ -24,7 +24,7 @@ static __always_inline bool is_ours(struct __sk_buff *skb)
 	return !namespace_cookie || bpf_get_netns_cookie(skb) == namespace_cookie;
 }
 
-/* What stands in a packet behind its headers; false where that is nothing, and no end either. */
+/* The payload of a packet; false where there is none, and no end either. */
 static __always_inline bool read_data(struct __sk_buff *skb, struct data *data, struct early_key *ends)
 {
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
@@ -62,7 +62,7 @@ static __always_inline bool read_data(struct __sk_buff *skb, struct data *data, 
 	return data->len || data->is_last;
 }
 
-/* Who speaks is the client of what comes in, and the server of what leaves. */
+/* The sender is the client in what comes in, and the server in what leaves. */
 static __always_inline void turn_round(struct early_key *ends)
 {
 	struct ip client = ends->server;

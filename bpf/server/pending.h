@@ -13,7 +13,7 @@
 
 #define REQUEST_MIN 16
 #define ANSWER_HEAD_MAX MESSAGE_MAX
-/* What is copied of an answer at first: most heads are shorter, and a copy of the most costs as much as to read them. */
+/* The bytes of an answer that are copied at first: most heads are shorter, and a copy of the most costs as much as to read them. */
 #define ANSWER_HEAD_USUAL 512
 #define PROVISIONAL_MAX 2
 #define VERSION_LEN 8
@@ -207,7 +207,7 @@ static __always_inline void finish(struct pending *p, const struct data *data, _
 	}
 }
 
-/* What the server sends next; `position` is that of its first byte. */
+/* Follows the server's next bytes; `position` is that of their first. */
 static __always_inline void follow(struct __sk_buff *skb, struct bpf_sock *sk, struct pending *p, const struct data *data,
 				   __u64 position)
 {

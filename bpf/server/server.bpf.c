@@ -92,7 +92,7 @@ int decap_tc(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (verdict != SERVER_DECAPSULATED)
 		return refused(verdict, TC_ACT_SHOT);
-	/* What GRO has put together stays together: its segments were that long before, and inside. */
+	/* Segments that GRO has put together stay together: they were that long before, and inside. */
 	decap |= inner.ethertype == bpf_htons(ETH_P_IP) ? DECAP_L3_IPV4 : DECAP_L3_IPV6;
 	if (bpf_skb_adjust_room(skb, -(__s32)inner.outer_len, BPF_ADJ_ROOM_MAC, decap))
 		return refused(SERVER_NOT_SHRUNK, TC_ACT_SHOT);
@@ -159,7 +159,7 @@ static __always_inline bool read_leaving(struct __sk_buff *skb, struct leaving *
 	return true;
 }
 
-/* Whom a segment from here is for, mixed: by part of it unmatched segments are told apart. */
+/* The receiver of a segment from here, mixed: by part of it unmatched segments are told apart. */
 static __always_inline __u64 mixed(const struct leaving *leaving)
 {
 	const struct connection *connection = &leaving->connection;
@@ -204,7 +204,7 @@ int outgoing(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (flags & TCP_SYN && offer->mss)
 		lower_mss(skb, leaving.l4 + TCP_LEN, leaving.payload.from, offer->mss);
-	/* What a director sends on has come in by an interface, and what it sends itself is marked. */
+	/* A packet that a director sends on has come in by an interface, and its own are marked. */
 	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
 	    !is_retransmission(unmatched, mixed(&leaving), leaving.payload.sequence, bpf_ktime_get_ns() >> 20))
 		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
@@ -214,7 +214,7 @@ int outgoing(struct __sk_buff *skb)
 }
 
 /*
- * Behind all that decides where packets go: what gets here is for this host. What it makes no connection of, the
+ * Behind all that decides where packets go: a packet that gets here is for this host. One that it makes no connection of, the
  * host's stack answers, by a reset where it knows of none.
  */
 SEC("tc")

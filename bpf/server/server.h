@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What a server's side shares with the agent that loads it: keys, values, reasons. Rust's numbers are held
+ * The part that a server's side shares with the agent that loads it: keys, values, reasons. Rust's numbers are held
  * against these when it is built.
  */
 #ifndef EVENER_SERVER_H
@@ -110,7 +110,7 @@ struct exchange {
 	__u32 ahead; /* where that answer begins of which something left before its first */
 };
 
-/* What `look` is given, behind an Ethernet header, and what it makes of that. */
+/* The input of `look`, behind an Ethernet header, and its result. */
 struct socket_snapshot {
 	struct connection connection;
 	__u32 state; /* 0: no socket */

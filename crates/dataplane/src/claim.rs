@@ -9,7 +9,7 @@ use socket2::Socket;
 
 use crate::link::{self, EtherType, set_option_with};
 
-/// Whose data plane it is: a namespace has one of each at most.
+/// The lock on a data plane: a namespace has one of each at most.
 ///
 /// Each has its number, by which the sockets receive and their groups are told apart. An EtherType below 1,536 is a length
 /// (IEEE 802.3, 3.2.6), and these are none that Linux has given a meaning of its own: no frame ever reaches the sockets.

@@ -1,7 +1,7 @@
-//! What the data plane tells of what it decides, when somebody wants to know: each connection that is handed over, and
+//! Events of the data plane's decisions, for subscribers: each connection that is handed over, and
 //! each packet of a few clients.
 //!
-//! What nobody reads in time is lost and counted; packets never wait for a reader.
+//! An event that isn't read in time is lost and counted; packets never wait for a reader.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,7 +17,7 @@ pub const CLIENTS_MAX: usize = 4;
 /// The most that is told of what a client said first, in bytes.
 pub const HEAD_MAX: usize = 256;
 
-/// What is to be told.
+/// The filter of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceFilter {
     /// Each connection of a service with method handoff whose client has said what it wants.
@@ -68,13 +68,13 @@ pub struct ConnectionEvent {
     pub service: SocketAddr,
     /// The slot, of a server or for what is punted, that now has the connection; `NO_SERVER` where nobody does.
     pub server: u16,
-    /// What became of the segment.
+    /// The reason of the segment's verdict.
     pub reason: Reason,
     /// [`Reason::Punted`]: the server is yet to be chosen, in application space. [`Reason::TableFull`]: refused.
     pub also_counted: Option<Reason>,
     /// The number of the route that chose, in the service's list; `None` where none did, or where it is yet to be chosen.
     pub route: Option<u16>,
-    /// What the client said, its first [`HEAD_MAX`] bytes.
+    /// The client's first [`HEAD_MAX`] bytes.
     pub head: Vec<u8>,
 }
 
@@ -95,11 +95,11 @@ pub struct PacketEvent {
     pub tcp_flags: u8,
     /// Length of the IP packet.
     pub len: u16,
-    /// What was done with it.
+    /// The verdict.
     pub verdict: TracedVerdict,
     /// Why.
     pub reason: Reason,
-    /// What was counted beside it.
+    /// A reason that was counted beside it.
     pub also_counted: Option<Reason>,
     /// The slot of the server that it is for and counted to; `NO_SERVER` for all others.
     pub server: u16,
@@ -114,7 +114,7 @@ pub enum TracedVerdict {
     Pass,
     /// It goes nowhere.
     Drop,
-    /// It waits for its packet's first fragment, or its connection moves. What then becomes of it is counted, but not told.
+    /// It waits for its packet's first fragment, or its connection moves. Its later verdict is counted, but not reported.
     Hold,
 }
 
@@ -131,7 +131,7 @@ impl From<Verdict> for TracedVerdict {
 
 /// Where events are read, on a thread of its own.
 pub trait EventSource: Send {
-    /// What was told since the last time, oldest first. Waits for something so long at most; nothing is told then.
+    /// The events since the last time, oldest first. Waits for one so long at most; none are given then.
     ///
     /// # Errors
     /// When the system refuses.

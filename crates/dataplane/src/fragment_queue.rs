@@ -58,7 +58,7 @@ impl WaitingFrame {
     }
 }
 
-/// What became of a frame that waited.
+/// The outcome of a frame that waited.
 pub(crate) enum WaitOutcome<'f> {
     /// It was decided.
     Decided {

@@ -31,7 +31,7 @@ pub struct IdleEngine {
     memory: Arc<EmptyMemory>,
 }
 
-/// What is remembered of no packets: a table of one bucket, which stays empty.
+/// The memory of packets that no one keeps: a table of one bucket, which stays empty.
 #[derive(Debug)]
 struct EmptyMemory {
     four: [Bucket4; 1],

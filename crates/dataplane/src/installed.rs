@@ -1,4 +1,4 @@
-//! What an engine keeps in the kernel, part by part. Others can take each away, by intent or not: a firewall's reload flushes all of
+//! The engine's parts in the kernel, one by one. Others can take each away, by intent or not: a firewall's reload flushes all of
 //! nftables, a tool detaches a program, somebody clears the BPF file system. So an engine reads what the kernel holds, and never
 //! believes what it once set up.
 
@@ -13,7 +13,7 @@ use crate::link::name_of;
 pub enum Part {
     /// The program on the interface of this number.
     Program(u32),
-    /// What a later daemon carries on with, pinned in this folder.
+    /// The pins in this folder, with which a later daemon carries on.
     Pins(PathBuf),
     /// The rules that keep the host's stack from what the engine handles.
     Guard,

@@ -44,20 +44,20 @@ pub trait Engine: Send {
     /// One line for people: how it is attached, and where.
     fn describe(&self) -> String;
 
-    /// What an earlier daemon left and this engine carries on with, until something else is applied: its VIPs,
+    /// The state that an earlier daemon left and this engine carries on with, until something else is applied: its VIPs,
     /// servers and interfaces, and the kernel engine's rings.
     fn running(&self) -> Option<&Tables>;
 
-    /// What is in force, by which packets are decided.
+    /// The tables in force, by which packets are decided.
     fn tables(&self) -> &Arc<Tables>;
 
     /// Puts other tables in force. Traffic flows meanwhile; each packet sees each VIP either before or after its change.
     ///
     /// # Errors
-    /// When the kernel refuses. What was in force is so still, with all its sessions; [`Engine::tables`] says what that is.
+    /// When the kernel refuses. The tables in force stay so, with all sessions; [`Engine::tables`] has them.
     fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError>;
 
-    /// What this engine keeps in the kernel.
+    /// This engine's parts in the kernel.
     fn installed(&self) -> Vec<Part>;
 
     /// Looks whether the kernel holds each part of [`Engine::installed`] still, and puts back what it doesn't: that is named. To be
@@ -70,7 +70,7 @@ pub trait Engine: Send {
     /// The time by the clock that [`Engine::memory`]'s sessions go by, in ticks of 2^20 ns.
     fn now(&self) -> u32;
 
-    /// What was counted since the engine first started; survives restarts of the daemon.
+    /// The counts since the engine first started; they survive restarts of the daemon.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -92,7 +92,7 @@ pub trait Engine: Send {
         Vec::new()
     }
 
-    /// Buckets of the session tables in force, in use or not, for IPv4 and for IPv6. What an earlier daemon left keeps its tables.
+    /// Buckets of the session tables in force, in use or not, for IPv4 and for IPv6. An earlier daemon's tables stay.
     fn buckets(&self) -> [usize; 2];
 
     /// From now on tells this, and nothing else. Until then a data plane that outlived its daemon goes on with what that one
@@ -109,9 +109,9 @@ pub trait Engine: Send {
     fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError>;
 
     /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]), and those of
-    /// connections that a session has as nobody's meanwhile, as they were on the wire. What a sender on this machine left of the checksum is filled in; a frame may still be one that the kernel
-    /// gathered from several. What is too long to be held comes again; what nobody takes doesn't, and what its client
-    /// sends goes nowhere until somebody notes otherwise.
+    /// connections that a session has as nobody's meanwhile, as they were on the wire. A checksum that a sender on this machine left open is filled in; a frame may still be one that the kernel
+    /// gathered from several. One too long to be held comes again; one that no reader takes doesn't, and its client's further
+    /// bytes go nowhere until a session is noted.
     ///
     /// [`Later::Rehandoff`]: evener_core::path::tables::Later::Rehandoff
     fn moves(&mut self, mover: RehandoffSink);
@@ -167,11 +167,11 @@ pub struct RehandoffSegment<'f> {
     pub server: u16,
     /// All of it.
     pub frame: &'f [u8],
-    /// Whether its checksum is right. What it says otherwise has no other TCP to doubt it.
+    /// Whether its checksum is right. No other TCP is there to doubt it.
     pub is_whole: bool,
 }
 
-/// Who takes what is to be moved. It is called by the engine's own threads and must not wait.
+/// The taker of frames that are to be moved. It is called by the engine's own threads and must not wait.
 pub type RehandoffSink = Arc<dyn Fn(RehandoffSegment<'_>) + Send + Sync>;
 
 /// Totals since the engine first started.
@@ -185,7 +185,7 @@ pub struct Counters {
     pub gone: ServerCounters,
 }
 
-/// What one server was given.
+/// The counts of one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounters {
     /// Frames sent to it.
@@ -214,7 +214,7 @@ pub enum EngineError {
     /// A missing capability.
     #[error("{what} needs {capability}; run as root or grant it")]
     Privilege {
-        /// What was tried.
+        /// The step that was tried.
         what: String,
         /// The capability's name.
         capability: &'static str,
@@ -224,7 +224,7 @@ pub enum EngineError {
     Kernel {
         /// The engine asked for.
         engine: &'static str,
-        /// What is missing.
+        /// The missing part.
         missing: String,
     },
     /// There is no such interface, or it can't be used.
@@ -232,7 +232,7 @@ pub enum EngineError {
     Interface {
         /// Its name or number.
         interface: String,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
     /// The host is set up so that its own stack would interfere.
@@ -244,7 +244,7 @@ pub enum EngineError {
     /// The system refused an operation.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The step that was tried.
         what: String,
         /// Its answer.
         source: io::Error,

@@ -39,7 +39,7 @@ impl EtherType {
     }
 }
 
-/// What is known of a received frame besides its bytes.
+/// The facts of a received frame besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
     /// This host sent it. Only kernels before 4.20 deliver such frames.
@@ -182,7 +182,7 @@ pub fn tcp_filter_v6(from: Ipv6Addr, to: SocketAddrV6) -> Vec<Instruction> {
     filter(&fields)
 }
 
-/// What a filter looks at: an offset from where it begins to see, and the value that must stand there.
+/// The fields that a filter looks at: an offset from where it begins to see, and the value that must stand there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// One byte.
@@ -282,7 +282,7 @@ impl TooBigSocket {
 
     fn open(domain: Domain, protocol: Protocol, filter: &[Instruction]) -> io::Result<Self> {
         let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
-        // What came before the filter was in force is dropped by whoever reads it.
+        // The reader drops frames that came before the filter was in force.
         attach(&socket, filter)?;
         socket.set_nonblocking(true)?;
         Ok(TooBigSocket { socket })

@@ -1,7 +1,7 @@
 //! The kernel's side of what a server still has to send: `bpf/server/pending.bpf.c`, which follows requests where the host's own sockets
 //! take and give packets.
 //!
-//! Nothing is pinned: the programs end with who holds a [`PendingPrograms`]. What they know of a connection stands with its socket, and is
+//! Nothing is pinned: the programs end with the owner of a [`PendingPrograms`]. Their state of a connection stands with its socket, and is
 //! told by sock_diag(7) beside what TCP knows.
 
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ pub enum FollowError {
     /// The kernel refuses.
     #[error("requests can't be followed: {what}: {source}")]
     Refused {
-        /// What was tried.
+        /// The step that was tried.
         what: &'static str,
         /// The kernel's answer.
         source: Error,

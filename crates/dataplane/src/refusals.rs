@@ -77,7 +77,7 @@ impl InjectedRefusals {
             // SAFETY: the kernel writes a struct seccomp_notif to `call`.
             if unsafe { libc::ioctl(listener.as_raw_fd(), receive, &raw mut call) } < 0 {
                 match io::Error::last_os_error().raw_os_error() {
-                    // Who called is dead already, or this thread was interrupted.
+                    // The caller is dead already, or this thread was interrupted.
                     Some(libc::EINTR) => continue,
                     Some(libc::ENOENT) if has_data(listener) => continue,
                     _ => return,
@@ -96,7 +96,7 @@ impl InjectedRefusals {
                 false => answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
             }
             let send = libc::SECCOMP_IOCTL_NOTIF_SEND;
-            // SAFETY: the kernel reads a struct seccomp_notif_resp. Who called may have been killed meanwhile.
+            // SAFETY: the kernel reads a struct seccomp_notif_resp. The caller may have been killed meanwhile.
             unsafe { libc::ioctl(listener.as_raw_fd(), send, &raw mut answer) };
         }
     }

@@ -15,7 +15,7 @@ use crate::{RehandoffSegment, RehandoffSink};
 /// Where TCP has its checksum.
 const CHECKSUM_AT: usize = 16;
 
-/// Who takes them; nobody at first. All who hold frames share it.
+/// The taker of frames; none at first. All holders of frames share it.
 #[derive(Default)]
 pub(crate) struct RehandoffSlot(ArcSwapOption<RehandoffSink>);
 

@@ -83,12 +83,12 @@ impl Routes for HostRoutes {
     }
 }
 
-/// What is in these is whole at any moment, so a thread that failed leaves nothing half done.
+/// These are whole at any moment, so a thread that failed leaves nothing half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a look at the tables gave.
+/// The result of a look at the tables.
 struct FibLookup {
     hop: FibResult,
     /// The kernel hasn't heard of the neighbour for a while.

@@ -5,9 +5,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys as sys;
 
-/// What a run led to.
+/// The result of a run.
 pub(crate) struct TestRun {
-    /// What the program returned.
+    /// The program's return value.
     pub(crate) verdict: u32,
     /// Length of the frame as it then stands, in `out`.
     pub(crate) len: usize,

@@ -93,7 +93,7 @@ fn page(name: &str) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// What the command line says of itself, and around it what it doesn't.
+/// The command line's own page, with the parts that it doesn't know around it.
 fn program(out: &mut Vec<u8>) -> io::Result<()> {
     clap_mangen::Man::new(Cli::command()).render(out)?;
     let mut more = Roff::new();

@@ -3,7 +3,7 @@
 #include "director/decide.h"
 #include "wrapper.h"
 
-/* What `nat` changes besides. One CPU runs these at a time. */
+/* The further changes of `nat`. One CPU runs these at a time. */
 struct {
 	__u32 addresses[2];
 	__u32 ports;

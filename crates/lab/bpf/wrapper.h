@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * What is put around each program whose packets are measured, the same around all. BPF_PROG_TEST_RUN repeats a program on one frame and does
+ * The wrapper around each program whose packets are measured, the same around all. BPF_PROG_TEST_RUN repeats a program on one frame and does
  * not restore it: this varies the flow before each run and undoes the rewrite after it. Compiled with SHOWN=1 it leaves the frame as the
  * program made it, for who looks whether that is right.
  *
- * Whoever includes this has <linux/bpf.h> or what stands for it, `__always_inline` and `bpf_htonl`.
+ * The file that includes this has <linux/bpf.h> or a substitute, `__always_inline` and `bpf_htonl`.
  */
 #ifndef EVENER_BENCH_WRAPPER_H
 #define EVENER_BENCH_WRAPPER_H

@@ -10,14 +10,14 @@ use crate::family::Family;
 use crate::farm::{Farm, WEB_PORT};
 use crate::host::Host;
 
-/// What a farm may break more than a server alone does, of as many requests.
+/// The number that a farm may break more than a server alone does, of as many requests.
 const MORE: u64 = 2;
 /// Requests of one run of ab: more than there are ports, so that it uses them again.
 const RUN: u64 = 30_000;
 /// Requests at a time.
 const CONCURRENCY: &str = "42";
 
-/// What broke of as many requests to each.
+/// The broken ones of as many requests to each.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Broken {
     /// Requests to each.

@@ -17,7 +17,7 @@ use crate::wait::LONG;
 
 /// The ports of such clients. The host's own TCP, which knows nothing of them, never hears what comes for them.
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
-/// What isn't acknowledged after so long is sent again.
+/// A segment that isn't acknowledged after so long is sent again.
 const AGAIN: Duration = Duration::from_millis(300);
 const POLL: Duration = Duration::from_micros(200);
 const TTL: u8 = 64;
@@ -53,7 +53,7 @@ pub struct Call {
     isn: u32,
     /// The number of the next byte that is to be heard.
     next: u32,
-    /// What the service has acknowledged: how many bytes of what was said.
+    /// The bytes that the service has acknowledged.
     acked: usize,
     expected: Vec<Sent>,
     received: Vec<u8>,

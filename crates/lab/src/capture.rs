@@ -1,4 +1,4 @@
-//! What is on a wire, by tcpdump(1).
+//! The packets on a wire, by tcpdump(1).
 
 use std::time::Duration;
 

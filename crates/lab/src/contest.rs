@@ -36,7 +36,7 @@ pub struct Contest {
     pub rates: Vec<f64>,
     /// How many come in a second.
     pub per_second: f64,
-    /// What is due in this time isn't counted.
+    /// Requests that are due in this time aren't counted.
     pub warmup: Duration,
     /// How long requests are due after that.
     pub duration: Duration,

@@ -1,4 +1,4 @@
-//! What a host's part of a farm costs the machine's processors.
+//! The cost of a host's part of a farm to the machine's processors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ impl Drop for BpfTimes {
 
 impl Host {
     /// Processor time so far of all processes on this host, in application space and in the kernel on their behalf; and
-    /// of the BPF programs that they hold, while [they are counted](BpfTimes). What the kernel does with packets
+    /// of the BPF programs that they hold, while [they are counted](BpfTimes). The kernel's work on packets
     /// between the two is in nobody's account.
     pub fn processor_time(&self) -> Result<Duration> {
         let netns = self.netns.inode()?;

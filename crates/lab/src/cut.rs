@@ -28,14 +28,14 @@ impl Order {
     pub const ALL: [Order; 3] = [Order::Forwards, Order::Backwards, Order::Twice];
 }
 
-/// Who sends which datagram to whom, and how it is cut.
+/// A datagram's sender and receiver, and how it is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// The sender's MAC address and endpoint.
     pub from: (Mac, SocketAddr),
     /// The next hop's MAC address, and the receiver's endpoint.
     pub to: (Mac, SocketAddr),
-    /// What it carries.
+    /// Its payload.
     pub payload: &'a [u8],
     /// Tells its fragments from those of others.
     pub id: u16,

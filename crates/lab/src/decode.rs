@@ -19,7 +19,7 @@ const GUE_LEN: usize = 4;
 /// Bytes at the beginning of a capture file, and before each frame in it (pcap-savefile(5)).
 const FILE_HEADER_LEN: usize = 24;
 const FRAME_HEADER_LEN: usize = 16;
-/// What tcpdump says of checksums that it finds wrong.
+/// tcpdump's words for checksums that it finds wrong.
 const COMPLAINTS: [&str; 5] =
     ["incorrect", "bad cksum", "bad udp cksum", "wrong icmp cksum", "bad icmp6 cksum"];
 
@@ -81,7 +81,7 @@ fn frames_of(file: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// What tcpdump finds wrong.
+/// The errors that tcpdump finds.
 fn complaints(file: &Path) -> Result<()> {
     let output = Command::new("tcpdump").args(["-n", "-vv", "-r"]).arg(file).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -87,7 +87,7 @@ impl Client {
         Ok(Client { socket })
     }
 
-    /// Whoever answers.
+    /// The name in the answer.
     pub fn who(&self) -> Result<String> {
         let answer = self.query(WHO, 0)?;
         answer.into_iter().next().context("The answer is empty")

@@ -1,4 +1,4 @@
-//! What can be wrong with a host or its cables, and how much went through them.
+//! Faults of a host or its cables, and the traffic through them.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::farm::WEB_PORT;
 use crate::host::{Host, Interface};
 
-/// What went through a host's cables, in bytes and packets, seen from the host.
+/// The traffic through a host's cables, in bytes and packets, seen from the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Traffic {
     /// Bytes that came to the host.
@@ -21,7 +21,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What was added since `before`.
+    /// The traffic since `before`.
     pub fn since(&self, before: &Traffic) -> Traffic {
         Traffic {
             received_bytes: self.received_bytes - before.received_bytes,
@@ -126,7 +126,7 @@ impl Host {
         })
     }
 
-    /// What went through the host's cables so far, counted in the switch: nothing that the host does
+    /// The traffic through the host's cables so far, counted in the switch: nothing that the host does
     /// with packets can hide them there.
     pub fn traffic(&self) -> Result<Traffic> {
         self.switch.enter(|| {

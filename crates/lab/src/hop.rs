@@ -1,5 +1,5 @@
-//! A bare hop in a director's place: it rewrites link addresses, or wraps packets, and does nothing else. What a director takes beside
-//! it is for being one.
+//! A bare hop in a director's place: it rewrites link addresses, or wraps packets, and does nothing else. The cost of a director beside
+//! it is that of being one.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -26,7 +26,7 @@ pub struct Error {
     pub kind: u8,
     /// Its code.
     pub code: u8,
-    /// Who sent the packet that it is about.
+    /// The sender of the packet that it is about.
     pub from: SocketAddr,
     /// To whom.
     pub to: SocketAddr,

@@ -111,10 +111,10 @@ enum Command {
 
 #[derive(clap::Args)]
 struct LoadOptions {
-    /// Whom to ask; connections take turns
+    /// The targets; connections take turns
     #[arg(required = true, value_name = "IP:PORT")]
     targets: Vec<SocketAddr>,
-    /// What to ask for
+    /// The path to ask for
     #[arg(long, default_value = "/who")]
     path: String,
     /// Connections at a time

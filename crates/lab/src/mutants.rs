@@ -1,7 +1,7 @@
 //! Small wrong changes, put into a copy of the tree one at a time: which test of core, or which simulated farm, finds each.
 //!
 //! Some are listed ([`LISTED`]), each a diff with a sentence before it: changes that nothing had noticed once. Others are those of cargo-mutants,
-//! drawn by a seed. What was found is written down after each, and the next run goes on from there.
+//! drawn by a seed. The finding of each is written down, and the next run goes on from there.
 
 use std::collections::BTreeMap;
 use std::fs;

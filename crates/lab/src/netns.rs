@@ -11,7 +11,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns};
 
-/// A named network namespace. Whoever holds this does not own it: see [`crate::owner`].
+/// A named network namespace. The holder of this does not own it: see [`crate::owner`].
 #[derive(Clone, Debug)]
 pub struct Netns {
     name: String,

@@ -1,4 +1,4 @@
-//! Who owns which namespaces, and how they go when their owner does.
+//! The owners of namespaces, and how they go when their owner does.
 //!
 //! Every namespace, and every directory, is named after the process that made it: its number, and
 //! its start time so that a number used again is not taken for its owner. Three things remove them:

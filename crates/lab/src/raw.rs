@@ -48,7 +48,7 @@ impl Raw {
         Ok(Raw { socket: netns.enter(open)??, mac: mac.parse()? })
     }
 
-    /// Whose frames they are, unless they say otherwise.
+    /// The MAC of its frames, unless they have another.
     pub fn mac(&self) -> Mac {
         self.mac
     }

@@ -9,9 +9,9 @@ use socket2::{Domain, Socket, Type};
 
 use crate::host::Host;
 
-/// What it has room for beside what it has read, in bytes.
+/// The room beside the bytes that it has read, in bytes.
 const RECEIVE_BUFFER: usize = 32 * 1024;
-/// What hangs should fail.
+/// A reader that hangs should fail.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A connection with a request.
@@ -90,7 +90,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What ends the connection while it is read.
+    /// The stream that ends the connection while it is read.
     ///
     /// # Errors
     /// When there are too many files.
@@ -106,7 +106,7 @@ impl Reader {
         self.read_to(u64::MAX)
     }
 
-    /// What it lacks of the answer, head and body, in bytes.
+    /// The bytes that it lacks of the answer, head and body.
     ///
     /// # Errors
     /// Before the head is read.

@@ -67,7 +67,7 @@ impl Drop for Shuffle {
     }
 }
 
-/// What comes in at one end.
+/// The packets that come in at one end.
 struct Way {
     from: LinkSocket,
     /// A frame that waits, how many have yet to overtake it, and since when.

@@ -12,7 +12,7 @@ use crate::family::Family;
 use crate::host::Host;
 use crate::wait;
 
-/// What takes longer has failed: a SYN that a busy machine loses is sent again after 1, 3, 7 and 15 seconds.
+/// A request that takes longer has failed: a SYN that a busy machine loses is sent again after 1, 3, 7 and 15 seconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// An open HTTP connection. Dropping it closes it, by FIN.

@@ -2,7 +2,7 @@
 //!
 //! Every reply names its server in `X-Server`, and so does the body of `/who`. `/0k`, `/2k`, `/108k`
 //! and `/big` are files of that many bytes (1 KB = 1000 bytes, as in the papers), filled with
-//! [`PATTERN`] over and over, so that a client can tell every byte. What is put below `/upload/` on one server is there on all.
+//! [`PATTERN`] over and over, so that a client can tell every byte. A file put below `/upload/` on one server is there on all.
 //! `/healthz` can be made to fail.
 
 use std::fs;
@@ -16,7 +16,7 @@ use crate::proc::Proc;
 
 /// A second port that they listen on, where a service has another than its servers.
 pub const OTHER_PORT: u16 = 8080;
-/// What files consist of.
+/// The content of files.
 pub const PATTERN: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-\n";
 
 /// Length of the file `/big`, in bytes.
@@ -24,7 +24,7 @@ pub const BIG_LEN: usize = 16_000_000;
 /// The files, by name and length in bytes.
 pub const PAGES: [(&str, usize); 4] = [("0k", 0), ("2k", 2_000), ("108k", 108_000), ("big", BIG_LEN)];
 
-/// What begins the names of files that are called by their length, see [`write_by_length`].
+/// The prefix of the names of files that are called by their length, see [`write_by_length`].
 pub const BY_LENGTH: &str = "bytes/";
 
 /// Writes the files that all servers of a farm serve.

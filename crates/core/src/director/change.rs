@@ -1,4 +1,4 @@
-//! Changes on their way to the engine: one at a time, in force when its answer says so. What is learned meanwhile leads to the next.
+//! Changes on their way to the engine: one at a time, in force when its answer says so. Facts that come meanwhile lead to the next.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -165,7 +165,7 @@ impl Director {
         self.slots.adopt(&self.in_force);
         let PendingChange { reload, newcomers, is_wanted_anyway, .. } = applying;
         if !newcomers.is_empty() {
-            // What they are must not keep the farm from following anything else.
+            // Their content must not keep the farm from following anything else.
             self.report_unattached(&newcomers, &error);
             self.links.retain(|ifindex, _| !newcomers.contains(ifindex));
             self.look_around(now_ms);
@@ -183,7 +183,7 @@ impl Director {
         }
     }
 
-    /// Goes on with a reload that is in force. What was learned since it was ordered stays.
+    /// Goes on with a reload that is in force. Facts learned since it was ordered stay.
     fn follow(&mut self, reload: &Reload, network_then: &Arc<Network>, now_ms: u64) {
         let newer = Some(Arc::clone(&self.network)).filter(|network| !Arc::ptr_eq(network, network_then));
         let (hosts_notices, members_notices) = self.take_in(reload, now_ms);

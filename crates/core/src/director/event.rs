@@ -1,4 +1,4 @@
-//! What happens in a farm, for logs and for whoever watches.
+//! Events of a farm, for logs and subscribers.
 
 use alloc::string::String;
 use core::fmt;
@@ -18,7 +18,7 @@ use crate::pool::report::BadReport;
 pub enum Event {
     /// Of who the servers are.
     Membership {
-        /// What.
+        /// The notice.
         notice: membership::ServiceNotice,
         /// In words, with names of interfaces.
         text: String,
@@ -34,7 +34,7 @@ pub enum Event {
     },
     /// Somebody answers for an address that is this host's to own.
     Answered {
-        /// Who.
+        /// The MAC of the sender.
         mac: Mac,
         /// For what.
         notice: peers::PeerEvent,
@@ -118,7 +118,7 @@ pub enum Event {
     },
     /// A server's reports of its load fail, or come again.
     Reports {
-        /// Whose.
+        /// The server.
         server: ServerName,
         /// Why the last one isn't believed.
         error: Option<BadReport>,

@@ -1,4 +1,4 @@
-//! What the director makes of the other hosts, and what it tells them.
+//! The director's view of the other hosts, and its reports to them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -82,7 +82,7 @@ impl Director {
         self.hosts.as_ref().map(|hosts| hosts.peers.hosts()).unwrap_or_default()
     }
 
-    /// What the plan is to know of this host among others.
+    /// This host among others, for the plan.
     pub(super) fn planned_hosts(&self, known: &[KnownHost]) -> plan::Hosts {
         let own =
             plan::Hosts { reads_punted: self.farm.hands_over(), seed: self.seed, ..plan::Hosts::default() };
@@ -268,7 +268,7 @@ impl Director {
         self.member_states(service, known).into_iter().filter(usable).map(|state| state.member).collect()
     }
 
-    /// Whose a server is that isn't this host's, if every host decides.
+    /// The owner of a server that isn't this host's, if every host decides.
     pub fn other_host<'s>(&self, server: &'s ServerName) -> Option<&'s str> {
         let hosts = self.hosts.as_ref().filter(|_| self.bit(&server.service).is_some())?;
         (hosts.name != server.server).then_some(server.server.as_str())
@@ -309,7 +309,7 @@ fn bits() -> impl Iterator<Item = u64> {
     (0..u64::BITS).map(|number| 1 << number)
 }
 
-/// What a host has said of its own server.
+/// A host's report of its own server.
 fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
     let was_received = host.believed && host.received_ms.is_some();
     let state = match (host.alive, host.ready, host.up & bit != 0) {

@@ -14,7 +14,7 @@ use crate::node::peers::{HostSetting, PeerSettings, Peers, Publishable};
 use crate::node::secret::Key;
 use crate::pool::policy::Sharing;
 
-/// Who this host is in the file.
+/// This host's identity in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Its name.
@@ -64,7 +64,7 @@ impl Identity {
     }
 }
 
-/// What the hosts of this farm are to know of each other.
+/// The settings that the hosts of this farm have in common.
 pub(super) fn settings(farm: &Farm, name: &str, key: Key) -> PeerSettings {
     let servers = || farm.every_host().flat_map(|service| &service.servers);
     let hosts: BTreeMap<&String, IpAddr> = servers().map(|server| (&server.name, server.address)).collect();
@@ -114,7 +114,7 @@ pub(super) struct LocalHost {
     /// Of services whose policy goes by what is known of servers, by their name and the policy's: how it shares out what this host
     /// is asked for.
     pub(super) sharings: BTreeMap<(String, &'static str), Box<dyn Sharing>>,
-    /// What follows: shares of what this host is asked for.
+    /// The result: shares of the load that is offered to this host.
     pub(super) shares: BTreeMap<ServerName, u16>,
     /// This host's load, in hundredths of a session.
     pub(super) load: u64,

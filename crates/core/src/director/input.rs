@@ -1,4 +1,4 @@
-//! What a director learns: facts, and nothing that it has concluded itself.
+//! The inputs of a director: facts, and none of its own conclusions.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -37,12 +37,12 @@ pub enum Input {
     Datagram {
         /// Where it is said to be from.
         from: SocketAddr,
-        /// What it says.
+        /// Its bytes.
         bytes: Vec<u8>,
     },
     /// A probe has ended: its latency in microseconds, or why there is none.
     Probed {
-        /// Whose.
+        /// The server.
         server: ServerName,
         /// Its result.
         result: Result<u64, Failure>,
@@ -51,7 +51,7 @@ pub enum Input {
     Reported {
         /// Which.
         server: ServerName,
-        /// What it said, or why that isn't believed.
+        /// Its report, or why that isn't believed.
         result: Result<Report, BadReport>,
     },
     /// An order of a group has come to its end.
@@ -112,7 +112,7 @@ pub enum Input {
         /// Whether it is to take no new sessions.
         drain: bool,
     },
-    /// What became of [`super::Output::Apply`].
+    /// The result of [`super::Output::Apply`].
     Applied(Box<Applied>),
     /// No session names this slot any more, and its counters are cleared: see [`super::Output::Forget`].
     Released {

@@ -1,6 +1,6 @@
 //! The farm as its director knows it, and what is to be done about it.
 //!
-//! [`Director`] is a state machine: facts go in with the time ([`Input`]), orders come out ([`Output`]). Whoever runs it carries the
+//! [`Director`] is a state machine: facts go in with the time ([`Input`]), orders come out ([`Output`]). Its caller carries the
 //! orders out in turn, and says what came of those that ask for it. It does no IO and reads no clock, so whole farms of directors
 //! run in a test.
 //!
@@ -75,7 +75,7 @@ use probe::can_be_probed;
 use scores::Scores;
 use watch::MissingServers;
 
-/// What a director begins with.
+/// The state that a director begins with.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// The farm.
@@ -88,11 +88,11 @@ pub struct Start {
     pub drained: BTreeSet<ServerName>,
     /// The same of servers that are listed for a name alone.
     pub drained_of_names: BTreeSet<ServerName>,
-    /// Who this host is, where every host decides; with the key of datagrams, and a number that is random for each start.
+    /// This host's identity, where every host decides; with the key of datagrams, and a number that is random for each start.
     pub host: Option<(Identity, Key, u64)>,
     /// A secret for the hash of what clients ask for.
     pub seed: Seed,
-    /// What a data plane goes by that outlived an earlier director.
+    /// The tables of a data plane that outlived an earlier director.
     pub running: Option<Tables>,
     /// The kept state of groups.
     pub groups: BTreeMap<String, KeptGroup>,
@@ -137,7 +137,7 @@ pub struct Director {
     held_back: VecDeque<Output>,
     until_answer: usize,
     reloads: Reloads,
-    /// What was shown last, and whether something has changed since.
+    /// The last snapshot, and whether something has changed since.
     snapshot: Arc<Snapshot>,
     has_changed: bool,
     /// Active sessions by slot, as they were counted last, and when.
@@ -201,7 +201,7 @@ impl Director {
         director.adopt(&running, now.ms);
         director.in_force = running;
         if !director.in_force.vips.is_empty() {
-            // Who ran it may have died before the sessions of servers that were gone had ended: their numbers are to mean nobody.
+            // The daemon before may have died before the sessions of removed servers had ended: their numbers are to mean no server.
             let before = Arc::clone(&director.in_force);
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
@@ -228,7 +228,7 @@ impl Director {
         self.resume_hosts(running, now_ms);
     }
 
-    /// Takes in a fact. What is to be done about it waits in [`Director::poll_output`].
+    /// Takes in a fact. The orders that follow from it wait in [`Director::poll_output`].
     pub fn handle(&mut self, now: Moment, input: Input) {
         let mut first = self.outputs.len();
         self.lease_holds = now.lease_holds;
@@ -272,7 +272,7 @@ impl Director {
             hosts.peers.wait_for_tables(self.applying.is_some());
         }
         self.hold_back(first);
-        // What waits for tables is shown with them.
+        // Changes that wait for tables are shown with them.
         if self.applying.is_some() || !self.replan_wanted {
             self.show(None, now.ms);
         }
@@ -363,7 +363,7 @@ impl Director {
         self.look_around(now_ms);
         self.resolve_next_hops(now_ms);
         if moved {
-            // Whoever knew an announced address at another MAC, or forgot it, is told.
+            // Hosts that knew an announced address at another MAC, or forgot it, learn of it.
             self.announce(self.announced());
         }
     }
@@ -453,7 +453,7 @@ impl Director {
     }
 
     /// The service addresses that this host would answer for with another farm on these links, and doesn't yet: it has to be asked
-    /// for them before. What every host may own is claimed later, with care.
+    /// for them before. The addresses that every host may own are claimed later, with care.
     pub fn newly_announced(&self, farm: &Farm, links: &BTreeMap<u32, Mac>) -> BTreeSet<(u32, IpAddr)> {
         let now = &self.in_force;
         let addresses: BTreeSet<IpAddr> =
@@ -497,12 +497,12 @@ impl Director {
         &self.links
     }
 
-    /// Who the servers are.
+    /// The servers.
     pub fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// What the operator drained.
+    /// The servers that the operator drained.
     pub fn drained(&self) -> &BTreeSet<ServerName> {
         self.pools.drained()
     }
@@ -512,7 +512,7 @@ impl Director {
         self.names.drained()
     }
 
-    /// What the tables in force mean.
+    /// The meaning of the tables in force.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -1,4 +1,4 @@
-//! What events are called, and what they are about: for programs, so it stays as it is.
+//! Names and subjects of events: for programs, so they stay as they are.
 
 use alloc::string::{String, ToString};
 use core::net::IpAddr;
@@ -9,7 +9,7 @@ use crate::farm::membership;
 use crate::node::peers;
 use crate::pool::health::HealthState;
 
-/// What an event is about, as far as it is about anything.
+/// The subject of an event, as far as it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventSubject<'e> {
     /// A service.
@@ -79,7 +79,7 @@ impl Event {
         }
     }
 
-    /// What it is about.
+    /// Its subject.
     pub fn about(&self) -> EventSubject<'_> {
         let service = self.service();
         let about = EventSubject {

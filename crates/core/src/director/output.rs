@@ -1,4 +1,4 @@
-//! What a director orders.
+//! The orders of a director.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub enum Output {
     /// Servers or service addresses are gone: end what is left of their sessions, add up the counters of these slots, clear them, and
     /// say so by [`super::Input::Released`]. It comes before the next [`Output::Apply`], so no tables change meanwhile.
     Forget {
-        /// What was in force before.
+        /// The tables that were in force before.
         before: Arc<Tables>,
         /// Slots whose servers are gone.
         retired: Vec<u16>,
@@ -73,7 +73,7 @@ pub enum Output {
     Group {
         /// Which.
         group: String,
-        /// What.
+        /// The order.
         order: group::MemberOrder,
     },
     /// Do this for names.
@@ -90,17 +90,17 @@ pub enum Output {
 /// A probe that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Whose.
+    /// The server.
     pub server: ServerName,
     /// Where to.
     pub target: Target,
     /// Whether connections are handed over: the handshake is then made by who probes.
     pub handed_over: bool,
-    /// What to do, and how long it may take.
+    /// The kind of probe, and how long it may take.
     pub settings: HealthCheck,
 }
 
-/// Whom to probe, and from where.
+/// The target of a probe, and the address it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The service address, and the port to probe.
@@ -137,7 +137,7 @@ pub enum ProbePath {
         hop: Adjacency,
         /// The address of this host's that answers go to; of the service address's family.
         source: IpAddr,
-        /// What it is put into.
+        /// The outer protocol.
         encapsulation: Encapsulation,
         /// The outer source.
         from: IpAddr,
@@ -160,7 +160,7 @@ pub struct Adjacency {
 /// A question that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadQuery {
-    /// Whom to ask.
+    /// The server to query.
     pub server: ServerName,
     /// Where: the server's own address.
     pub to: SocketAddr,

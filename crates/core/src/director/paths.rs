@@ -19,7 +19,7 @@ const CONFIRM_MS: u64 = 10_000;
 /// A next hop that it doesn't know is asked for no more often than this, in milliseconds.
 const REQUEST_INTERVAL_MS: u64 = 1_000;
 
-/// What the kernel's tables don't say about the paths.
+/// Facts about paths that the kernel's tables don't have.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
     /// The longest packet that routers said to pass on to a server, in bytes, and until when that counts.
@@ -29,7 +29,7 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// What stands around the servers, with the paths that are known to those reached by routes.
+    /// The surroundings of the servers, with the paths that are known to those reached by routes.
     pub(super) fn surroundings(
         &self,
         farm: &Farm,
@@ -93,7 +93,7 @@ pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Opt
 }
 
 impl Director {
-    /// Has the kernel ask for the next hops that it doesn't know, and confirm the others now and then. What it finds comes as
+    /// Has the kernel ask for the next hops that it doesn't know, and confirm the others now and then. Its findings come as
     /// [`super::Input::Network`].
     pub(super) fn resolve_next_hops(&mut self, now_ms: u64) {
         let hops = routed(&self.farm).into_iter().filter_map(|address| {

@@ -13,11 +13,11 @@ use crate::pool::signals::Signal;
 /// Time between two comparisons, in milliseconds.
 const COMPARES_MS: u64 = 1_000;
 
-/// What servers were found to be worth.
+/// The scores of servers.
 #[derive(Clone, Debug)]
 pub(super) struct Scores {
     loads: BTreeMap<ServerName, Smoothed>,
-    /// What the data plane was told, by slot. What an earlier director told it is not known.
+    /// The scores that the data plane has, by slot. Scores from an earlier director are not known.
     reported: BTreeMap<u16, Score>,
     /// When servers are compared next, in milliseconds: never where no service asks for that.
     pub(super) compare_at_ms: u64,
@@ -65,7 +65,7 @@ impl Director {
             let slots = servers.iter().map(|(slot, _)| *slot);
             let gains = match weighing.needs.contains(&Signal::Load) {
                 true => self.gains(&service.name, slots.clone().zip(&loads), service.report_gain_percent),
-                // What Evener has measured itself is believed.
+                // Evener's own measurements are believed.
                 false => alloc::vec![u8::MAX; loads.len()],
             };
             let scores = loads.iter().zip(gains).map(|(load, gain)| Score { load: *load, gain });

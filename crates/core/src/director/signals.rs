@@ -1,4 +1,4 @@
-//! What a director knows of its servers' load, from whomever it has it.
+//! All that a director knows of its servers' load, from any source.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -45,7 +45,7 @@ impl Director {
         SlotsByIdentity(slots)
     }
 
-    /// What is known of a server with this slot, if it has one. Where every host decides, all hosts are `known`.
+    /// The signals of a server with this slot, if it has one. Where every host decides, all hosts are `known`.
     pub(super) fn signals(
         &self,
         name: &ServerName,

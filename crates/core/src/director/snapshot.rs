@@ -26,19 +26,19 @@ use crate::pool::{PoolServer, ServerState};
 /// A farm at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When it was made, in milliseconds. What only counts or lasts is as of then.
+    /// When it was made, in milliseconds. Counters and ages are as of then.
     pub at_ms: u64,
     /// The generation of tables that is in force; 0 before there is one.
     pub generation: u64,
     /// The one that is to be: greater where the engine has refused a change that is tried again.
     pub wanted: u64,
-    /// What became of reloads.
+    /// The results of reloads.
     pub reloads: Reloads,
     /// The farm as its operator describes it.
     pub farm: Arc<Farm>,
     /// The network around this host.
     pub network: Arc<Network>,
-    /// What the tables in force mean.
+    /// The meaning of the tables in force.
     pub plan: Arc<Plan>,
     /// The services, in the order of the farm.
     pub services: Arc<[ServiceSnapshot]>,
@@ -50,11 +50,11 @@ pub struct Snapshot {
     pub hosts: Arc<[HostSnapshot]>,
     /// Answers to ARP and neighbour discovery that were not believed, by reason.
     pub refused: Arc<BTreeMap<&'static str, u64>>,
-    /// What became of datagrams between hosts, by name, where every one decides; else empty.
+    /// The results of datagrams between hosts, by name, where every one decides; else empty.
     pub datagrams: Arc<BTreeMap<&'static str, u64>>,
 }
 
-/// What became of reloads.
+/// The results of reloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
     /// Whether one waits for the engine's answer. The rest of the snapshot is still that of the farm before.
@@ -83,7 +83,7 @@ pub struct ServiceSnapshot {
 pub struct ServerSnapshot {
     /// Its name and its service's.
     pub name: ServerName,
-    /// Who it is.
+    /// The member.
     pub member: Member,
     /// Its own address, as far as anybody knows it.
     pub address: Option<IpAddr>,
@@ -95,11 +95,11 @@ pub struct ServerSnapshot {
     pub reason: Option<String>,
     /// How much of its weight it has by now, in tenths.
     pub tenths: u16,
-    /// What is known of its load.
+    /// The signals of its load.
     pub signals: Signals,
     /// Its score in the tables in force.
     pub score: u8,
-    /// What became of its reports, if it is asked for them.
+    /// The state of its reports, if it is asked for them.
     pub reports: ReportsSnapshot,
     /// Why the last probe failed, while the server isn't up.
     pub probe_error: Option<String>,
@@ -112,7 +112,7 @@ pub struct ServerSnapshot {
 /// A host's part, where every one decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSnapshot {
-    /// What is known of it.
+    /// The host as it is known.
     pub host: KnownHost,
     /// The services that its own server is up for.
     pub up: Vec<String>,
@@ -134,13 +134,13 @@ impl Snapshot {
         service.servers.iter().find(|server| server.name == *name)
     }
 
-    /// Whose a slot is by the tables in force.
+    /// The server of a slot by the tables in force.
     pub fn slot(&self, slot: u16) -> Option<&ServerName> {
         self.plan.servers.get(&slot)
     }
 }
 
-/// What all servers are looked at with.
+/// The context in which all servers are looked at.
 struct SnapshotContext {
     slots: SlotsByIdentity,
     hosts: Vec<KnownHost>,

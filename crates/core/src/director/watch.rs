@@ -1,4 +1,4 @@
-//! What is told of servers, services and links besides the words of those who decide: who is missing, and what is left.
+//! Events of servers, services and links besides those of their state machines: servers that are missing, and those that are left.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -14,7 +14,7 @@ const LOOKS: u32 = 3;
 /// Between two looks, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
-/// What was told.
+/// The servers that were reported missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MissingServers {
     /// Servers that have not been found, and how often they were missed.
@@ -83,7 +83,7 @@ impl Director {
             let service = planned.name.clone();
             match (was.is_some_and(|was| was.degraded), planned.degraded) {
                 (false, true) => events.push(Event::Degraded { service }),
-                // What isn't kept any more may also have been drained or taken out of the file.
+                // A server that isn't kept any more may also have been drained or taken out of the file.
                 (true, false) if !planned.ring_members.is_empty() => {
                     events.push(Event::Recovered { service })
                 }
@@ -99,7 +99,7 @@ impl Director {
         self.emit_all(events);
     }
 
-    /// What an operator who has just drained a server of this service should know: that there is no other.
+    /// A warning for an operator who has just drained the last server of this service.
     pub fn without_servers(&self, service: &str) -> Option<&'static str> {
         let planned = self.plan.services.values().find(|planned| planned.name == service)?;
         match (planned.ring_members.is_empty(), planned.degraded) {

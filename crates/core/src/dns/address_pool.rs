@@ -15,7 +15,7 @@ use crate::pool::policy::{Selection, Weighted, in_turn};
 /// The most addresses in an answer.
 pub(super) const TOP_MAX: usize = 16;
 
-/// What is answered where no server lives.
+/// The answer where no server lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EmptyPool {
     /// All of them: they may live for clients.
@@ -26,7 +26,7 @@ pub enum EmptyPool {
     Fixed(Vec<IpAddr>),
 }
 
-/// What a file says of such a name.
+/// The settings of such a name in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameSettings {
     /// The name.
@@ -35,9 +35,9 @@ pub struct NameSettings {
     pub ttl_s: u32,
     /// The most addresses in an answer.
     pub top: usize,
-    /// Who is given first.
+    /// The selection of the first address.
     pub draw: Selection,
-    /// What is answered where no server lives.
+    /// The answer where no server lives.
     pub empty_pool: EmptyPool,
 }
 
@@ -60,7 +60,7 @@ struct AddressSet {
     addresses: Box<[Address]>,
     /// With [`Selection::RoundRobin`]: a round of turns, as places among them.
     round: Box<[u16]>,
-    /// Whose turn it is. Of each version its own: who asks for both would meet every other one.
+    /// The turn. Each IP version has its own: a client that asks for both would meet every other one.
     turn: AtomicU64,
 }
 
@@ -74,7 +74,7 @@ pub struct AddressPool {
     pub(super) all_down: bool,
 }
 
-/// Who asks.
+/// The network of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientNetwork {
     pub(super) network: IpAddr,
@@ -119,7 +119,7 @@ impl AddressPool {
         }
     }
 
-    /// Whose turn it is among IPv4 addresses, and among IPv6 ones.
+    /// The turns among IPv4 addresses, and among IPv6 ones.
     pub fn turns(&self) -> [u64; 2] {
         [&self.four, &self.six].map(|set| set.turn.load(Relaxed))
     }

@@ -22,12 +22,12 @@ use super::{cookie, svcb};
 use crate::net::prefix::client_prefix;
 use crate::path::seed::Seed;
 
-/// What every client takes (RFC 1035, section 4.2.1).
+/// The message length that every client takes (RFC 1035, section 4.2.1).
 const UDP_LEAST: usize = 512;
 const TCP_MAX: usize = 65_535;
 /// How many other names an answer follows; its client goes on from there by itself.
 const CNAMES_MAX: usize = 64;
-/// What is said to who asks for everything, and for how long (RFC 8482).
+/// The answer to a query for everything, and its TTL (RFC 8482).
 const HINFO: &[u8] = b"\x07RFC8482\x00";
 const HINFO_TTL_S: u32 = 3_600;
 /// Reasons (RFC 8914).
@@ -47,7 +47,7 @@ pub struct Catalog {
     balanced: SharedList<AddressPool>,
     key: Seed,
     cookies: cookie::Secrets,
-    /// What this server is called by who asks for it (RFC 5001).
+    /// This server's identifier (RFC 5001).
     nsid: Vec<u8>,
 }
 
@@ -82,11 +82,11 @@ pub struct DnsRequest<'a> {
 pub struct EncodedResponse {
     /// How long it is.
     pub len: usize,
-    /// What it says.
+    /// Its outcome.
     pub outcome: ResponseOutcome,
 }
 
-/// What an answer says.
+/// The outcome of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseOutcome {
     /// In a number.
@@ -97,7 +97,7 @@ pub struct ResponseOutcome {
     pub limited: bool,
 }
 
-/// What is found on the way to an answer.
+/// Findings on the way to an answer.
 #[derive(Default)]
 struct ResponseContext {
     authoritative: bool,
@@ -149,7 +149,7 @@ impl Catalog {
         out: &mut [u8],
     ) -> Option<EncodedResponse> {
         let header = query::header(request.bytes)?;
-        // What the client said, and the kind of query it was.
+        // The client's flags, and the kind of its query.
         let kept = QR | header.flags & (0xf << 11 | RD);
         let query = match query::read(request.bytes, header) {
             Ok(query) => query,
@@ -278,7 +278,7 @@ impl Catalog {
                     let cname = node.set(rtype::CNAME).and_then(|set| Some((set, set.data.first()?)));
                     if let Some((set, target)) = cname {
                         write_set(writer, limit, RecordSection::Answer, name, set, 0)?;
-                        // Who asks for all that there is gets it (RFC 8482, section 4.1).
+                        // A query for all types gets them (RFC 8482, section 4.1).
                         if matches!(query.rtype, rtype::CNAME | rtype::ANY) {
                             return Ok(Rcode::NoError);
                         }
@@ -368,7 +368,7 @@ impl Catalog {
         if balanced.all_down {
             response.error = Some((OTHER, "no server of this name is known to live"));
         }
-        // Who says nothing of its client's address is answered as its resolver (RFC 7871, section 7.1.2).
+        // A query without a client subnet is answered as its resolver (RFC 7871, section 7.1.2).
         let subnet = query.edns.and_then(|edns| edns.subnet).filter(|subnet| subnet.prefix_len > 0);
         let named = subnet.and_then(|Subnet { address, prefix_len }| Some((address?, prefix_len)));
         let network = client_prefix(named.map_or(request.client, |(address, _)| address));
@@ -378,7 +378,7 @@ impl Catalog {
         Some(ClientNetwork { network: network.address(), draw: self.number(request.turn) })
     }
 
-    /// What is said about the message itself.
+    /// Options about the message itself.
     fn options(
         &self,
         writer: &mut Writer<'_>,

@@ -1,4 +1,4 @@
-//! What an answer says about the message itself, by EDNS (RFC 6891).
+//! The EDNS part of an answer (RFC 6891).
 
 use core::net::IpAddr;
 
@@ -7,7 +7,7 @@ use super::wire::{Rcode, RecordSection, SizeExceeded, SizeLimit, Writer, option,
 
 /// The longest answer by UDP: what goes everywhere unfragmented (dnsflagday.net/2020).
 pub const UDP_MAX: usize = 1_232;
-/// What the options of an answer take at most, the identifier and its length aside.
+/// The most that the options of an answer take, the identifier and its length aside.
 pub(super) const OPTIONS_MAX: usize = 128;
 
 /// The record of EDNS without options.

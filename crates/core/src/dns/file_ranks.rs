@@ -82,7 +82,7 @@ pub struct FileRanks {
     bad: Option<BadRanks>,
 }
 
-/// What reading a file changed.
+/// The change by reading a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RanksChange {
     /// Answers are others from now on.
@@ -92,7 +92,7 @@ pub struct RanksChange {
 }
 
 impl FileRanks {
-    /// Takes what was read. What was believed before counts on for a while where this can't be.
+    /// Takes the text of a file. Earlier ranks count on for a while where it can't be used.
     pub fn apply_read(
         &mut self,
         now_ms: u64,

@@ -38,7 +38,7 @@ pub enum LimitExceeded {
     Total,
 }
 
-/// What all networks together have left, of all threads.
+/// The budget that all networks together have left, for all threads.
 #[derive(Debug)]
 pub struct SharedBudget {
     /// Answers left, in thousandths, and when that was so, in milliseconds that wrap.
@@ -75,7 +75,7 @@ impl SharedBudget {
     }
 }
 
-/// What each network has left. Of one thread: the kernel gives each of them another part of the clients.
+/// The budget that each network has left. Of one thread: the kernel gives each of them another part of the clients.
 #[derive(Debug)]
 pub struct RateBucket {
     limit: Limit,
@@ -106,7 +106,7 @@ impl RateBucket {
         if !self.take_of_network(client, now_ms) {
             return Err(LimitExceeded::Network);
         }
-        // What its own network doesn't get takes nothing from others.
+        // A query beyond its own network's budget takes nothing from others.
         self.total.try_spend(self.limit.total_per_second, now_ms).then_some(()).ok_or(LimitExceeded::Total)
     }
 

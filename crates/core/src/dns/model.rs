@@ -25,11 +25,11 @@ pub struct BalancedName {
     pub rank_from: Option<String>,
     /// How paths to its servers are probed, if they are.
     pub probe: Option<PathProbing>,
-    /// Whose addresses.
+    /// The origin of its addresses.
     pub from: AddressesFrom,
 }
 
-/// Whose addresses a name has.
+/// The origin of a name's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressesFrom {
     /// Of services of the farm: those of their servers, or their own.

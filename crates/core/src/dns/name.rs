@@ -142,7 +142,7 @@ fn label<'t>(mut text: &'t [u8], wire: &mut Vec<u8>) -> Result<&'t [u8], NameErr
                 text = rest;
                 *octet
             }
-            // What stands for something else in zone files.
+            // Bytes that stand for something else in zone files.
             [b'\\' | b'"' | b'(' | b')' | b';' | b'@', ..] => return Err(NameError::Character),
             [octet @ b'!'..=b'~', rest @ ..] => {
                 text = rest;

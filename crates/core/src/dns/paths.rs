@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::pool::report::Report;
 
-/// What a probe found counts for so many intervals.
+/// A probe's result counts for so many intervals.
 const KEPT_INTERVALS: u64 = 3;
 
 /// How a path is measured.
@@ -28,12 +28,12 @@ pub struct PathProbing {
     pub interval_ms: u64,
 }
 
-/// What a path carries, in bits a second.
+/// The bandwidth of a path, in bits a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasuredPath {
     /// Its narrowest link.
     pub bottleneck_bps: u64,
-    /// What others leave of that; `None`: this couldn't be told.
+    /// The bandwidth that others leave; `None`: this couldn't be measured.
     pub available_bps: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ pub struct PathOrder {
     pub mode: PathMode,
 }
 
-/// What changed by a probe.
+/// The change by a probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathChange {
     /// Whether it is known now, or no more, or as something else.
@@ -138,7 +138,7 @@ impl PathProber {
         }
     }
 
-    /// What is known of the path to a server, and how old that is, in milliseconds.
+    /// The path to a server, and how old that is, in milliseconds.
     pub fn of(&self, address: IpAddr, now_ms: u64) -> Option<(MeasuredPath, u64)> {
         let path = self.all.get(&address)?;
         let (found, at_ms) = path.found?;

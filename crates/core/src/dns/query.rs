@@ -13,7 +13,7 @@ const ADDITIONAL_MAX: u16 = 8;
 pub(super) struct Query<'a> {
     /// The question as it came.
     pub(super) question: &'a [u8],
-    /// What is asked for.
+    /// The name of the question.
     pub(super) name: Lowered,
     pub(super) rtype: u16,
     pub(super) class: u16,
@@ -49,7 +49,7 @@ impl Signature<'_> {
     }
 }
 
-/// What a client says about messages (RFC 6891).
+/// A client's EDNS options (RFC 6891).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Edns<'a> {
     pub(super) udp_len: u16,
@@ -121,7 +121,7 @@ fn try_read(bytes: &[u8]) -> Option<Query<'_>> {
         }
         rest = behind;
     }
-    // What is behind the message is nobody's.
+    // Bytes behind the message belong to none.
     rest.is_empty().then_some(query)
 }
 

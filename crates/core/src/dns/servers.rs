@@ -20,7 +20,7 @@ pub struct OwnServer {
 }
 
 impl OwnServer {
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> Cow<'_, str> {
         match &self.name {
             Some(name) => Cow::Borrowed(name),

@@ -20,7 +20,7 @@ use crate::pool::signals::Signals;
 pub struct AddressSnapshot {
     /// It.
     pub address: IpAddr,
-    /// Whose it is; `None`: the server is called by its address.
+    /// The server's name; `None`: the server is called by its address.
     pub server: Option<Arc<str>>,
     /// How its server is.
     pub state: ServerState,
@@ -30,17 +30,17 @@ pub struct AddressSnapshot {
     pub weight: u16,
     /// How much of that it has by now, in tenths.
     pub tenths: u16,
-    /// What of its weight its share is, in thousandths; none of who doesn't live.
+    /// Its share of its weight, in thousandths; none of a dead server.
     pub permille: Option<u32>,
     /// How often it was given first.
     pub given: Arc<AtomicU64>,
     /// Why it isn't up.
     pub reason: Option<Box<str>>,
-    /// What is known of its load.
+    /// The signals of its load.
     pub load: Option<Box<LoadSnapshot>>,
 }
 
-/// What is known of the load of a server that tells it, or that is given by it.
+/// The load of a server that reports it, or that is given by it.
 #[derive(Clone, Debug, Default)]
 pub struct LoadSnapshot {
     /// The load that it reports.
@@ -49,7 +49,7 @@ pub struct LoadSnapshot {
     pub age_ms: Option<u64>,
     /// How old that was which a probe found of its path, likewise, where that is in the report.
     pub probed_ms: Option<u64>,
-    /// What of its load its share was made of, where policies go by load.
+    /// The load that its share was made of, where policies go by load.
     pub weighed: Signals,
 }
 
@@ -65,7 +65,7 @@ pub struct NameSnapshot {
 }
 
 impl AddressSnapshot {
-    /// What its server is called.
+    /// Its server's name.
     pub fn server(&self) -> Cow<'_, str> {
         match &self.server {
             Some(server) => Cow::Borrowed(server),
@@ -73,7 +73,7 @@ impl AddressSnapshot {
         }
     }
 
-    /// What the server says of its load.
+    /// The server's report of its load.
     pub fn report(&self) -> Report {
         self.load.as_ref().map(|load| load.report).unwrap_or_default()
     }
@@ -132,7 +132,7 @@ impl NameSnapshot {
         }
     }
 
-    /// What part of the answers gives it first.
+    /// The part of the answers that gives it first.
     pub fn part(&self, shown: &AddressSnapshot) -> f64 {
         let sum: u64 = self.other_addresses(shown).map(|one| u64::from(one.share)).sum();
         match (self.name.settings.draw, self.rank(shown)) {

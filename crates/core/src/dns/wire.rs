@@ -1,4 +1,4 @@
-//! What messages are made of, and the writer of one.
+//! The parts of messages, and the writer of one.
 
 use super::name::parents;
 
@@ -14,13 +14,13 @@ pub mod rtype {
     pub const SOA: u16 = 6;
     /// A host's kind; here that there is more than is told (RFC 8482).
     pub const HINFO: u16 = 13;
-    /// Who takes mail for this name.
+    /// The mail server of this name.
     pub const MX: u16 = 15;
     /// An IPv6 address.
     pub const AAAA: u16 = 28;
     /// Another name for all below this one.
     pub const DNAME: u16 = 39;
-    /// What is said about the message itself (RFC 6891).
+    /// The pseudo-record of EDNS (RFC 6891).
     pub const OPT: u16 = 41;
     /// The key of a zone below.
     pub const DS: u16 = 43;
@@ -44,7 +44,7 @@ pub mod rtype {
     pub const IXFR: u16 = 251;
     /// A whole zone.
     pub const AXFR: u16 = 252;
-    /// Whatever there is.
+    /// All types.
     pub const ANY: u16 = 255;
 }
 
@@ -67,7 +67,7 @@ pub(super) mod option {
     pub(crate) const ERROR: u16 = 15;
 }
 
-/// What became of a query (RFC 1035, section 4.1.1; RFC 6891).
+/// The result of a query (RFC 1035, section 4.1.1; RFC 6891).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rcode {
     /// It was answered.
@@ -339,7 +339,7 @@ pub(super) fn parts(rtype: u16, data: &[u8]) -> impl Iterator<Item = RdataPart<'
     core::iter::once(RdataPart::Octets(before)).chain(names).chain([RdataPart::Octets(rest)])
 }
 
-/// What stands before the names in the data of a type, in octets, and how many names there are.
+/// The octets before the names in the data of a type, and how many names there are.
 fn names_in(rtype: u16) -> (usize, usize) {
     match rtype {
         // NS, MD, MF, CNAME, MB, MG, MR, PTR, DNAME

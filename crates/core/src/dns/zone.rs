@@ -17,11 +17,11 @@ pub struct RrSet {
     pub rtype: u16,
     /// How long they may be kept, in seconds.
     pub ttl_s: u32,
-    /// What each says, as on the wire, without compression.
+    /// The data of each, as on the wire, without compression.
     pub data: Vec<Box<[u8]>>,
 }
 
-/// What is at a name.
+/// The records of a name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ZoneNode {
     sets: Vec<RrSet>,
@@ -72,7 +72,7 @@ pub struct Zone {
     negative_ttl_s: u32,
 }
 
-/// What there is for a question.
+/// The result of a look-up.
 pub enum Lookup<'z, 'n> {
     /// This, perhaps without what was asked for.
     Found(ZoneMatch<'z>),
@@ -87,7 +87,7 @@ pub enum Lookup<'z, 'n> {
     Absent,
 }
 
-/// What there is at a name.
+/// The records of a name.
 pub struct ZoneMatch<'z>(pub(super) &'z ZoneNode);
 
 impl ZoneNode {
@@ -235,7 +235,7 @@ impl Zone {
         self.nodes.get(name).or_else(of_wildcard)
     }
 
-    /// What there is for a question about a name in the zone (RFC 1034, section 4.3.2), whose letters are lower ones.
+    /// The records for a question about a name in the zone (RFC 1034, section 4.3.2), whose letters are lower ones.
     pub fn find<'z, 'n>(&'z self, name: &'n [u8], rtype: u16) -> Lookup<'z, 'n> {
         let mut below = [&[] as &[u8]; LABELS_MAX];
         let mut count = 0;
@@ -262,7 +262,7 @@ impl Zone {
         Lookup::Found(ZoneMatch(node))
     }
 
-    /// What stands for all names below one (RFC 4592).
+    /// The wildcard that stands for all names below one (RFC 4592).
     fn wildcard<'n>(&self, closest: &[u8]) -> Lookup<'_, 'n> {
         let mut name = [0; NAME_MAX + 2];
         name[..2].copy_from_slice(b"\x01*");

@@ -1,7 +1,7 @@
 //! Which server a new connection gets, and why: one function for all who ask.
 //!
-//! The data plane chooses for packets, by the same tables. What it leaves open is asked here: by the process that reads what clients
-//! want, for a later request on an open connection, by another node, and by people who want to know beforehand.
+//! The data plane chooses for packets, by the same tables. This module makes the choices that it leaves open: for the process that reads
+//! requests, for a later request on an open connection, by another node, and by people who want to know beforehand.
 
 use core::net::SocketAddr;
 
@@ -12,18 +12,18 @@ use crate::path::select::{Counts, peek, select};
 use crate::path::sessions::{FlowHash, SessionKey};
 use crate::path::tables::{Pick, Tables, Vip};
 
-/// What is known of who asks.
+/// A client and its request.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionRequest<'a> {
     /// The client's address and port, if they are known.
     pub client: Option<SocketAddr>,
-    /// What it asks for.
+    /// Its content.
     pub content: RequestContent<'a>,
     /// The server that was named for it already: by a node that decides for all, or when it was asked before.
     pub named: Option<u16>,
 }
 
-/// What a client asks for. It matters to services that hand connections over, and to no others.
+/// The content of a client's request. It matters to services that hand connections over, and to no others.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestContent<'a> {
     /// Nobody has read it.

@@ -1,4 +1,4 @@
-//! What each method is: one row of a table, which everybody else asks.
+//! The properties of each method: one row of a table, which all other code reads.
 
 use core::fmt;
 
@@ -16,12 +16,12 @@ pub enum Method {
     Handoff,
 }
 
-/// What there is to know of a method.
+/// The properties of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
     /// Its name in the file and everywhere else.
     pub name: &'static str,
-    /// What becomes of a packet on its way to a server.
+    /// The form of a packet on its way to a server.
     pub packet_form: PacketForm,
     /// Whether servers are chosen by what clients ask for.
     pub routes: bool,
@@ -29,13 +29,13 @@ pub struct Properties {
     pub replies: Replies,
     /// How it is known where a server is.
     pub found: ServerLookup,
-    /// What Evener has to do on servers.
+    /// The work of Evener on servers.
     pub agent: AgentRequirement,
     /// Whether each host may decide.
     pub every_host: bool,
 }
 
-/// What becomes of a packet on its way to a server.
+/// The form of a packet on its way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketForm {
     /// It stays as it is, in a frame for the server.
@@ -64,7 +64,7 @@ pub enum ServerLookup {
     ByRoute,
 }
 
-/// What Evener has to do on servers.
+/// The work of Evener on servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentRequirement {
     /// Nothing; an agent can do what their operator would.

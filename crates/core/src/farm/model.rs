@@ -30,7 +30,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// Who chooses where packets are sent on.
+    /// The part of the program that chooses where packets are sent on.
     pub const fn consumer(self) -> Consumer {
         match self {
             Placement::Director => Consumer::Director,
@@ -56,7 +56,7 @@ pub enum Discover {
     Arp,
 }
 
-/// Who may become a server by discovery: discovery is not identity.
+/// The hosts that may become a server by discovery: discovery is not identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allow {
     /// This MAC address.

@@ -26,7 +26,7 @@ const fn fold(sum: u32) -> u32 {
     (sum & 0xffff) + (sum >> 16)
 }
 
-/// What changed in the bytes that a checksum covers, as a sum to be added.
+/// The change of the bytes that a checksum covers, as a sum to be added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChecksumDelta(u32);
 

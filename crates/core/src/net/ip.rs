@@ -1,4 +1,4 @@
-//! What both versions of IP put before a transport: which addresses no packet is rightly from, fragments, extension headers.
+//! The headers that both versions of IP put before a transport: addresses that no packet is rightly from, fragments, extension headers.
 //! Directors and servers go by the same rules. `bpf/net/ip.h` is its copy in C.
 
 use core::net::IpAddr;
@@ -55,7 +55,7 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// What a fragment of `len` bytes says of itself; `None` if it is the whole packet (RFC 6946).
+    /// The fragment of `len` bytes; `None` if it is the whole packet (RFC 6946).
     ///
     /// # Errors
     /// [`Fault::Length`].
@@ -71,14 +71,14 @@ impl Fragment {
     }
 }
 
-/// What stands behind the extension headers.
+/// The part behind the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpperLayer {
     /// As IANA numbers it.
     pub protocol: u8,
     /// Where, counted from the end of the fixed header. It may lie behind the packet's end.
     pub offset: usize,
-    /// What a fragment says of itself.
+    /// The fragment's place.
     pub fragment: Option<Fragment>,
 }
 

@@ -16,7 +16,7 @@ pub const HOP_LIMIT: u8 = 255;
 
 /// The answer was asked for (RFC 4861, section 4.4).
 const SOLICITED: u32 = 1 << 30;
-/// What is known of the address is to be replaced.
+/// The override flag: a known address is to be replaced.
 const OVERRIDE: u32 = 1 << 29;
 /// Option: the sender's MAC (RFC 4861, section 4.6.1).
 const SOURCE_LINK_ADDRESS: u8 = 1;
@@ -186,7 +186,7 @@ mod tests {
         let header = Ipv6::read_from_bytes(&frame[ETHERNET_LEN..HEAD]).unwrap();
         assert_eq!(icmp_checksum(&header, &frame[HEAD..]), 0);
         assert_eq!(Advertisement::read(&frame), Ok(None));
-        // Who has no address yet can't be answered by its MAC (RFC 4861, section 4.3).
+        // A host without an address can't be answered by its MAC (RFC 4861, section 4.3).
         assert_eq!(solicitation(OWN, Ipv6Addr::UNSPECIFIED, TARGET).len(), 78);
     }
 

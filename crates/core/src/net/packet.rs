@@ -6,7 +6,7 @@ use crate::net::wire::{ETHERNET_LEN, Mac};
 /// an ICMP error about the packet puts before it, whichever is more.
 pub const HEADROOM: usize = 64;
 
-/// What the transport checksum of a packet holds.
+/// The state of a packet's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Checksum {
     /// The checksum, or what the sender took for one.
@@ -24,7 +24,7 @@ pub struct Packet<'a> {
     end: usize,
     /// The interface it came in by.
     pub ingress: u32,
-    /// What its transport checksum holds.
+    /// The state of its transport checksum.
     pub checksum: Checksum,
     /// Bytes of payload in each of the packets that the frame is yet to be cut into, where it is one of
     /// those that the kernel gathers.

@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
 
-/// What limits count a client by: an IPv4 /24, or an IPv6 /56.
+/// The networks that limits count as one client: an IPv4 /24, or an IPv6 /56.
 const CLIENT_PREFIX4: u8 = 24;
 const CLIENT_PREFIX6: u8 = 56;
 

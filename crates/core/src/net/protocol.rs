@@ -1,4 +1,4 @@
-//! What carries a service, and what carries its packets on their way to a server.
+//! The protocol of a service, and the encapsulation of its packets on their way to a server.
 
 use core::fmt;
 
@@ -39,7 +39,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// What a packet is put into on its way to a server.
+/// The encapsulation of a packet on its way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Encapsulation {
     /// IP in IP, of either version in either (RFC 2003, RFC 2473, RFC 4213).

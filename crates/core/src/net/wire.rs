@@ -187,7 +187,7 @@ pub struct Ethernet {
     pub dst: Mac,
     /// Source.
     pub src: Mac,
-    /// What follows.
+    /// The protocol that follows.
     pub ethertype: U16,
 }
 
@@ -223,9 +223,9 @@ pub struct Ipv4 {
 pub struct Ipv6 {
     /// Version in the high four bits, then traffic class and flow label.
     pub version_class_flow: U32,
-    /// What follows this header, in bytes.
+    /// The bytes that follow this header.
     pub payload_len: U16,
-    /// What follows this header, as a protocol number.
+    /// The protocol that follows this header.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -239,7 +239,7 @@ pub struct Ipv6 {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FragmentHeader {
-    /// What the fragmented part begins with.
+    /// The protocol of the fragmented part.
     pub next_header: u8,
     /// Zero.
     pub reserved: u8,
@@ -249,7 +249,7 @@ pub struct FragmentHeader {
     pub id: U32,
 }
 
-/// What ICMP and ICMPv6 messages begin with (RFC 792; RFC 4443, section 2.1).
+/// The first fields of ICMP and ICMPv6 messages (RFC 792; RFC 4443, section 2.1).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Icmp {
@@ -259,7 +259,7 @@ pub struct Icmp {
     pub code: u8,
     /// Checksum, in ICMPv6 with a pseudo-header.
     pub checksum: U16,
-    /// What depends on the kind.
+    /// A field that depends on the kind.
     pub rest: U32,
 }
 

@@ -1,4 +1,4 @@
-//! What nodes of a farm say to each other: [`peers`] between every-host hosts, [`lccp`] between directors and servers, [`group`] between
+//! Messages between nodes of a farm: [`peers`] between every-host hosts, [`lccp`] between directors and servers, [`group`] between
 //! the director of a server group and its members; and how a director measures the
 //! path from a server ([`path_probe`]).
 //!

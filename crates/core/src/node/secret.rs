@@ -42,7 +42,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What all nodes of a farm share and nobody else has: 256 random bits.
+/// The secret that all nodes of a farm share: 256 random bits.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; KEY_LEN]);
 

@@ -1,7 +1,7 @@
 //! SYN cookies: a handshake that costs no memory until the client says what it wants.
 //!
 //! The initial sequence number of the answer to a SYN holds all that was agreed on, and a keyed hash over it, the
-//! connection's ends and the client's own number (Bernstein and Schenk 1996; RFC 4987, section 3.6). Whoever has the
+//! connection's ends and the client's own number (Bernstein and Schenk 1996; RFC 4987, section 3.6). A node that has the
 //! key reads it back from the first segment that acknowledges it: the director, which chooses a server, and the
 //! server, which makes a socket of it. `bpf/net/cookie.h` is its copy in C.
 //!
@@ -33,13 +33,13 @@ const NO_SCALE: u8 = 15;
 const EPOCH_BITS: u8 = 3;
 /// The largest window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
-/// What of our clock a client's first segment echoes: just what the answer said.
+/// The part of our clock that a client's first segment echoes: just the answer's.
 pub const FIRST: u32 = 1;
 /// Of a segment that is said again in its place, the echo is up to so many milliseconds later: meanwhile this host's process
 /// read it, and its own socket's clock went on. Longer than that waits for a whole request.
 pub const REPLAYED: u32 = 1 << 15;
 
-/// What makes and believes cookies at one time: the farm's key, and the number of the epoch, which is hashed with the
+/// The keys that make and believe cookies at one time: the farm's key, and the number of the epoch, which is hashed with the
 /// rest. So one key is enough for ever, and who has it needs no more than a clock. A zero key is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
@@ -59,8 +59,8 @@ impl Keys {
         (self.key != Seed(0, 0)).then(|| cookie_of(self.key, ends, client_isn, terms, self.epoch))
     }
 
-    /// What was agreed on, if a segment that says this is the first one after such an answer, of the epoch before, of this one
-    /// or of the next. What it echoes of our clock is less than `late` behind the answer's: [`FIRST`] or [`REPLAYED`].
+    /// The agreement of the handshake, if a segment with this number is the first one after such an answer, of the epoch before, of this one
+    /// or of the next. Its echo of our clock is less than `late` behind the answer's: [`FIRST`] or [`REPLAYED`].
     pub fn check(&self, ends: &FourTuple, echoed: &EchoedNumbers, late: u32) -> Option<SynOptions> {
         let number = echoed.acknowledgment.wrapping_sub(1);
         let terms = number as u8;
@@ -77,7 +77,7 @@ impl Keys {
     }
 }
 
-/// What the answer to a SYN says that only its client can know.
+/// The number in the answer to a SYN that only its client can know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     /// The initial sequence number.
@@ -86,7 +86,7 @@ pub struct Cookie {
     pub clock: u32,
 }
 
-/// What of a cookie a client's segment says.
+/// The parts of a cookie in a client's segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoedNumbers {
     /// Its sequence number.
@@ -200,7 +200,7 @@ impl FourTuple {
     }
 }
 
-/// What a client offered that a cookie holds.
+/// The options of a client that a cookie holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynOptions {
     /// Its window scale, if it knows selective acknowledgments as well: it is given both or neither.
@@ -251,7 +251,7 @@ impl SynOptions {
 /// In a session's mark: a SYN came since the connection's first segment. It may be forged, or late, or begin another one.
 pub const DOUBTED: u16 = 1 << 11;
 
-/// What a session's mark has of a cookie: bits of its hash, by which the first segment of another connection between the same
+/// The part of a cookie in a session's mark: bits of its hash, by which the first segment of another connection between the same
 /// ends is told from this one's that comes again.
 pub const fn mark_of(cookie: u32) -> u16 {
     (cookie >> 8) as u16 & (DOUBTED - 1)

@@ -1,4 +1,4 @@
-//! What is remembered of a fragmented packet's first fragment, which alone has the ports, for the later ones.
+//! The record of a fragmented packet's first fragment, which alone has the ports, for the later ones.
 //!
 //! The memory is bounded: the engines keep a fixed number of entries and put the oldest out. Nothing is ever
 //! put together again: later fragments follow the first one to its server and are reassembled there.
@@ -12,7 +12,7 @@ pub const LIFETIME_MS: u64 = 5_000;
 /// How long a later fragment that came first waits for it, in milliseconds.
 pub const PATIENCE_MS: u64 = 500;
 
-/// What the fragments of one packet have in common (RFC 791, section 3.2; RFC 8200, section 4.5).
+/// The fields that the fragments of one packet have in common (RFC 791, section 3.2; RFC 8200, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentKey {
     /// Source address.
@@ -45,7 +45,7 @@ pub struct Track {
 
 /// The memory of first fragments.
 pub trait Fragments: fmt::Debug {
-    /// What is remembered. Entries that have expired may be given.
+    /// The record. Entries that have expired may be given.
     fn find(&self, key: &FragmentKey) -> Option<Track>;
     /// Remembers, in the place of an older entry of this key.
     fn note(&self, key: &FragmentKey, track: Track);

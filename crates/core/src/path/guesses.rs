@@ -1,6 +1,6 @@
 //! Guesses at cookies.
 //!
-//! What a client without timestamps sends back of a cookie has 24 bits that can't be foretold, and who sends enough segments in
+//! The part of a cookie that a client without timestamps sends back has 24 bits that can't be foretold, and a sender of enough segments in
 //! the names of others hits them. So a VIP looks at so many wrong ones only: when those are used up, at no further segment
 //! of that kind, right or wrong, until time has given it another try. Clients with timestamps send back 56 bits
 //! ([`crate::path::cookie`]), and are always looked at; so is what has a session, as long as half of the tries are left.

@@ -16,13 +16,13 @@ pub static ENDLESS: AtomicU64 = AtomicU64::new(0);
 const LIMITED: u64 = 1 << 32;
 /// The word of a lease that was seen to have ended.
 const ENDED: u64 = 2 << 32;
-/// The longest lease, in ticks: an hour. What ends later than that has ended long ago, since ticks wrap.
+/// The longest lease, in ticks: an hour. An end later than that is long past, since ticks wrap.
 const LONGEST: u32 = 1 << 22;
 
 impl Lease<'_> {
     /// Whether addresses may be answered for at tick `now`.
     ///
-    /// Who finds that it has ended notes so: ticks wrap after 52 days, and it must not hold again. Only who asks for
+    /// The reader that finds that it has ended notes so: ticks wrap after 52 days, and it must not hold again. Only a reader that asks for
     /// nothing in all that time could meet it once more.
     pub fn holds(&self, now: u32) -> bool {
         let word = self.0.load(Relaxed);

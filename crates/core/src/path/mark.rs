@@ -8,7 +8,7 @@
 //! checked before anything else of the inner packet is read.
 //!
 //! It covers no ports and nothing behind them: the kernel puts one header before all the segments that it cuts a long one
-//! into, and later fragments have no ports. Whoever sees such packets on the way, and can write outer source addresses, can
+//! into, and later fragments have no ports. An attacker who sees such packets on the way, and can write outer source addresses, can
 //! hence pass on what they like in the same client's name, as they could send it in that client's own; it is served, or refused,
 //! where it comes out, and no session of another host's changes by it ([`crate::path::arrival`]).
 //!
@@ -57,7 +57,7 @@ impl ForwardCount {
         }
     }
 
-    /// What the flags of a GUE header say that has a mark.
+    /// The forward count in the flags of a GUE header that has a mark.
     pub const fn of_flags(flags: u16) -> ForwardCount {
         if flags & GUE_LAST != 0 { ForwardCount::Twice } else { ForwardCount::Once }
     }
@@ -72,7 +72,7 @@ pub struct TunnelAddresses {
     pub inner: (IpAddr, IpAddr),
 }
 
-/// What a host writes marks with.
+/// The state by which a host writes marks.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marker {
     /// Of all hosts of a farm; zero is none.
@@ -130,7 +130,7 @@ pub struct SharedMarker<'a>(pub &'a [AtomicU64; WORDS]);
 pub static NO_MARKER: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
 impl SharedMarker<'_> {
-    /// What marks are written with. The key is written once, before any packet is passed on.
+    /// The key of marks. It is written once, before any packet is passed on.
     pub fn get(&self) -> Marker {
         let [first, second, generation] = self.0.each_ref().map(|word| word.load(Relaxed));
         Marker { key: Seed(first, second), generation: generation as u32 }

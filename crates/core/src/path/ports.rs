@@ -44,7 +44,7 @@ pub struct LinkLocalPeer {
     pub mac: Mac,
 }
 
-/// Whom a port stands for.
+/// The holder of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The session's key.
@@ -126,7 +126,7 @@ impl<'a> Ports<'a> {
         Some(FIRST_PORT + number as u16)
     }
 
-    /// Whom a port stands for towards a server.
+    /// The holder of a port towards a server.
     pub fn holder(&self, server: u16, port: u16, now: u32) -> Option<(Holder, FoundSession<'a>)> {
         let number = usize::from(port.checked_sub(FIRST_PORT)?);
         let (words, found) = (number < PORTS).then(|| self.pool(server).at(number, now))??;

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use crate::path::sessions::FlowHash;
 use crate::path::tables::{NO_SERVER, Pick, Ring, SERVICE_SERVERS_MAX, Tables};
 
-/// What selection reads and moves on: the rings' cursors by service, active sessions by server slot.
+/// The state that selection reads and moves on: the rings' cursors by service, active sessions by server slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
     /// Where each service's ring stands; grows by one with each pick.
@@ -16,7 +16,7 @@ pub struct Counts<'a> {
     pub scores: &'a [AtomicU16],
 }
 
-/// What a server's sessions are weighed with.
+/// The weights of a server's sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
     /// Its load: by how many [`SCORE_UNIT`]ths it is above the least of its service's.

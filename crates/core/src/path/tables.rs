@@ -1,4 +1,4 @@
-//! What a director knows when a packet comes: immutable tables, made by [`crate::farm::plan`], carried to
+//! A director's knowledge when a packet comes: immutable tables, made by [`crate::farm::plan`], carried to
 //! an engine as a [`Delta`].
 //!
 //! Identifiers are small numbers because sessions hold them. A number keeps its meaning for as long
@@ -38,7 +38,7 @@ pub(crate) fn place(slot: u16) -> usize {
     usize::from(slot) % SERVER_SLOTS
 }
 
-/// What a packet is recognised by: one address, port and protocol of a service.
+/// The key by which a packet is recognised: one address, port and protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipKey {
     /// The service address.
@@ -113,11 +113,11 @@ pub struct Handoff {
     /// The slot that stands for nobody, where packets are kept back while their connection moves; [`NO_SERVER`] if there is
     /// none.
     pub held: u16,
-    /// What becomes of later requests on a connection that is kept open.
+    /// The treatment of later requests on a connection that is kept open.
     pub later: RehandoffMode,
 }
 
-/// What becomes of a request that other servers are for than the one whose connection it comes by.
+/// The treatment of a request for other servers than the one whose connection it comes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u32)]
 pub enum RehandoffMode {
@@ -212,7 +212,7 @@ impl ServerEntry {
     }
 }
 
-/// What a packet from a server may be the answer to: a VIP, and which of its servers this endpoint is.
+/// The origin of a packet from a server: a VIP, and which of its servers this endpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReplyOrigin {
     /// [`Vip::id`].
@@ -221,7 +221,7 @@ pub struct ReplyOrigin {
     pub server: u16,
 }
 
-/// What a director knows when a packet comes.
+/// A director's knowledge when a packet comes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Tables {
     /// By address, port and protocol.
@@ -285,8 +285,8 @@ impl Tables {
     }
 }
 
-/// What changed between two [`Tables`], in the order an engine must carry it out: what is referred to
-/// comes before what refers to it, removals come last.
+/// The changes between two [`Tables`], in the order in which an engine must carry them out: referenced entries
+/// come before those that refer to them, removals come last.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Delta {
     /// New or changed interfaces.
@@ -320,7 +320,7 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// What makes `old` into `new`.
+    /// The changes that make `old` into `new`.
     pub fn between(old: &Tables, new: &Tables) -> Delta {
         Delta {
             interfaces: changed(&old.interfaces, &new.interfaces),

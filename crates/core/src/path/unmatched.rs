@@ -13,7 +13,7 @@ pub const PLACES: usize = 1_024;
 /// Until then what was lost has come again: a client's TCP repeats it within three seconds, even where it knows nothing of
 /// the path (RFC 6298, sections 2 and 5).
 pub const PATIENCE_TICKS: u32 = ticks(3_000);
-/// What comes later than this is met as if for the first time: longer than the pauses of who only asks whether the
+/// A segment later than this is met as if for the first time: longer than the pauses of keep-alives that only ask whether the
 /// connection lives (RFC 9293, section 3.8.4, as systems have it).
 pub const FORGOTTEN_TICKS: u32 = ticks(300_000);
 

@@ -12,7 +12,7 @@ use super::{HealthCheck, HealthKind};
 /// The most of a reply that is read for a probe, head and body, in bytes.
 pub const REPLY_MAX: usize = 64 * 1024;
 
-/// What is known of a server's health.
+/// The state of a server's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HealthState {
     /// No probe has been answered or failed yet.
@@ -47,7 +47,7 @@ pub struct Transition {
     pub from: HealthState,
     /// After.
     pub to: HealthState,
-    /// What the last failed probe met, where the server went down.
+    /// The failure of the last probe, where the server went down.
     pub reason: Option<Failure>,
 }
 
@@ -75,7 +75,7 @@ pub enum Failure {
     /// The connection ended in the middle of the reply.
     #[error("closed before the reply was complete")]
     Closed,
-    /// What came is not an HTTP/1 reply.
+    /// The bytes that came are not an HTTP/1 reply.
     #[error("the reply is not HTTP/1")]
     NotHttp,
     /// A status that the service does not accept.
@@ -265,7 +265,7 @@ fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What a reply read so far amounts to.
+/// The verdict on a reply read so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyVerdict {
     /// Read on.
@@ -298,7 +298,7 @@ pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
 
 /// Judges the reply to a probe from its bytes so far; `eof`: no more will come.
 ///
-/// What follows the first [`REPLY_MAX`] bytes is not looked at. A probe that only opens a connection
+/// Bytes behind the first [`REPLY_MAX`] are not looked at. A probe that only opens a connection
 /// needs no reply and is always [`ReplyVerdict::Ok`].
 pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
     let HealthKind::Http { status: accepted, body: wanted, .. } = kind else {
@@ -345,7 +345,7 @@ fn status_of(reply: &[u8]) -> Result<Option<u16>, Failure> {
     Ok(reply.get(..SHAPE.len()).and_then(|line| line.get(9..12)).map(code))
 }
 
-/// What follows the empty line, lone line feeds accepted (RFC 9112, section 2.2).
+/// The body behind the empty line, lone line feeds accepted (RFC 9112, section 2.2).
 fn body_of(reply: &[u8]) -> Option<&[u8]> {
     let mut at_line_start = false;
     let mut bytes = reply.iter();

@@ -1,7 +1,7 @@
-//! What servers say of their own load. A report is a claim: it is read with care, it grows old, and it never makes a server up that
+//! Servers' reports of their own load. A report is a claim: it is read with care, it grows old, and it never makes a server up that
 //! fails its probes.
 
-/// A server's report. What it doesn't say is unknown.
+/// A server's report. Fields that it lacks are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// How much of what it can do it does, in thousandths: by its application if that knows, else of its processors.
@@ -12,13 +12,13 @@ pub struct Report {
     pub requests_milli: Option<u64>,
     /// Of them, those that failed.
     pub errors_milli: Option<u64>,
-    /// What it has still to send, in bytes.
+    /// The bytes that it has still to send.
     pub bytes_to_send: Option<u64>,
     /// How long that will take, in microseconds.
     pub delay_us: Option<u64>,
-    /// What one of its clients is sent at a time, in bits a second: the middle of them.
+    /// The bandwidth to one of its clients at a time, in bits a second: the middle of them.
     pub available_bps: Option<u64>,
-    /// What one is sent where nothing else is in the way, in bits a second.
+    /// The bandwidth to one where nothing else is in the way, in bits a second.
     pub bottleneck_bps: Option<u64>,
     /// How much of its weight it wants, in percent; at most 100.
     pub percent: Option<u16>,
@@ -26,7 +26,7 @@ pub struct Report {
     pub claim: Option<AdminState>,
 }
 
-/// What a server wants.
+/// The state that a server wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminState {
     /// New sessions, as far as its probes succeed.
@@ -117,7 +117,7 @@ pub fn agent_check(line: &[u8]) -> Result<Report, BadReport> {
         if let Some(percent) = word.strip_suffix('%') {
             report.percent = Some(percents(percent)?);
         } else if let Some(claim) = claim(word) {
-            // Who both wants and doesn't want does not.
+            // A report with both means drain.
             let refuses = report.claim == Some(AdminState::Drain);
             report.claim = Some(if refuses { AdminState::Drain } else { claim });
         } else if !word.to_ascii_lowercase().starts_with("maxconn:") {
@@ -141,7 +141,7 @@ pub fn mod_status(page: &[u8]) -> Result<Report, BadReport> {
     };
     let (busy, idle) = (workers("BusyWorkers")?, workers("IdleWorkers")?);
     Ok(Report {
-        // Whoever has no worker at all answers nobody, and didn't answer this either.
+        // A server without any worker answers no client, and didn't answer this either.
         utilisation_permille: (busy * 1_000).checked_div(busy + idle),
         // The one that answers the question is none of the clients'.
         load_milli: Some(busy.saturating_sub(1) * 10_000),

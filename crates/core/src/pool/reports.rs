@@ -42,7 +42,7 @@ impl RequestedWeight {
     }
 }
 
-/// What is known of a server's reports.
+/// The state of a server's reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReportsSnapshot {
     /// How many were not believed, by reason.
@@ -51,7 +51,7 @@ pub struct ReportsSnapshot {
     pub error: Option<BadReport>,
 }
 
-/// What a report changed, or the want of one.
+/// The change by a report, or by the want of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportChange {
     /// Something is known that was not, or the other way round.
@@ -136,7 +136,7 @@ impl Reports {
         self.requested.refuses
     }
 
-    /// What became of its reports.
+    /// The state of its reports.
     pub fn snapshot(&self) -> ReportsSnapshot {
         self.seen.clone()
     }

@@ -38,7 +38,7 @@ pub enum Fact {
     Reported(Result<Report, BadReport>),
 }
 
-/// What a fact, or the want of one, changed.
+/// The change by a fact, or by the want of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerChange {
     /// Something is known of it that was not, or the other way round.
@@ -263,15 +263,15 @@ mod tests {
     }
 
     fn works(server: &mut PoolServer, now_ms: u64) -> ServerChange {
-        server.take(Fact::Probed(Ok(700)), now_ms)
+        server.apply_fact(Fact::Probed(Ok(700)), now_ms)
     }
 
     fn fails(server: &mut PoolServer, now_ms: u64) -> ServerChange {
-        server.take(Fact::Probed(Err(Failure::Refused)), now_ms)
+        server.apply_fact(Fact::Probed(Err(Failure::Refused)), now_ms)
     }
 
     fn reports(server: &mut PoolServer, report: Report, now_ms: u64) -> ServerChange {
-        server.take(Fact::Reported(Ok(report)), now_ms)
+        server.apply_fact(Fact::Reported(Ok(report)), now_ms)
     }
 
     fn wants(percent: u16) -> Report {
@@ -334,7 +334,7 @@ mod tests {
     fn a_server_that_can_not_be_probed_here_is_not_waited_for() {
         let mut server = PoolServer::new(&without_reports(0), 0, 0, false);
         let lacks = Failure::NotProbed("no descriptor is left".into());
-        server.take(Fact::Probed(Err(lacks)), 1);
+        server.apply_fact(Fact::Probed(Err(lacks)), 1);
         assert!(!server.is_unknown() && !server.is_up());
     }
 
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn reports_that_are_not_believed_are_counted_by_their_reason() {
         let mut server = PoolServer::new(&settings(0), 0, 0, false);
-        let mut bad = |bad| server.take(Fact::Reported(Err(bad)), 1).reports;
+        let mut bad = |bad| server.apply_fact(Fact::Reported(Err(bad)), 1).reports;
         assert_eq!(bad(BadReport::Silent), Some(Some(BadReport::Silent)));
         assert_eq!((bad(BadReport::Silent), bad(BadReport::Odd)), (None, None), "that is known");
         assert_eq!(reports(&mut server, wants(100), 2).reports, Some(None));

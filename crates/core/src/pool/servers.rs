@@ -122,7 +122,7 @@ mod tests {
     }
 
     fn works(pool: &mut Pool<u8>, key: u8, now_ms: u64) -> Option<ServerChange> {
-        pool.take(&key, Fact::Probed(Ok(5)), now_ms)
+        pool.apply_fact(&key, Fact::Probed(Ok(5)), now_ms)
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((all.next_at(), due(&mut all, 10)), (0, [2, 6].into()), "the new ones are probed");
         assert!(all.get(&3).is_some() && all.get(&1).is_none());
         assert_eq!(works(&mut all, 1, 20), None, "an answer of one that is gone changes nothing");
-        assert_eq!(all.take(&7, Fact::Probed(Err(Failure::Refused)), 20), None);
+        assert_eq!(all.apply_fact(&7, Fact::Probed(Err(Failure::Refused)), 20), None);
         assert_eq!(
             all.into_servers().map(|server| server.is_up()).collect::<Vec<_>>(),
             [false, true, true, false]

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 /// How servers are probed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HealthCheck {
-    /// What a probe does.
+    /// The kind of probe.
     pub kind: HealthKind,
     /// Time between two probes of one server, in milliseconds.
     pub interval_ms: u64,
@@ -22,7 +22,7 @@ pub struct HealthCheck {
     pub port: Option<u16>,
 }
 
-/// What a probe does.
+/// The kinds of probes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HealthKind {
     /// A TCP connection opens.

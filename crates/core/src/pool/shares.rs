@@ -1,4 +1,4 @@
-//! What part of the clients of a name, or of a server group, each server is given, by what is known of its load.
+//! The part of the clients of a name, or of a server group, that each server is given, by its load.
 //!
 //! The paper (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*) answers with the one server that ranks best, and until
 //! the next report all clients go there. Here the part of a server falls as its load rises, so that none is flooded between two reports.
@@ -13,10 +13,10 @@ pub const LEAST_PERMILLE: u64 = 30;
 /// All of its weight.
 pub(crate) const PERMILLE: u64 = 1_000;
 
-/// What is known of a server.
+/// A server as it is known.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolMember {
-    /// What it can take relative to others.
+    /// Its weight relative to others.
     pub weight: u16,
     /// How much of it it has by now, in tenths.
     pub tenths: u16,
@@ -24,12 +24,12 @@ pub struct PoolMember {
     pub signals: Signals,
 }
 
-/// What comes of it.
+/// Its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberShare {
     /// Relative to others.
     pub share: u16,
-    /// What of its weight that is, in thousandths.
+    /// Its part of its weight, in thousandths.
     pub permille: u64,
     /// Whether it has said something that counts; else it is taken for one of middling load.
     pub is_known: bool,
@@ -74,7 +74,7 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
         .collect()
 }
 
-/// What of its weight a server has at the most, in thousandths, lest it gains more than so many percent of its fair share. Those that are
+/// The most of its weight that a server has, in thousandths, lest it gains more than so many percent of its fair share. Those that are
 /// cut make the whole less, so it is found step by step.
 pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     let weight: u128 = servers.iter().map(|(weight, _)| u128::from(*weight)).sum();
@@ -92,7 +92,7 @@ pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     }
 }
 
-/// What part of a load the least one is. Loads may be any numbers.
+/// The ratio of the least load to a load. Loads may be any numbers.
 fn permille_of(least: u64, load: u64) -> u64 {
     let part = u128::from(PERMILLE) * u128::from(least) / u128::from(load.max(least));
     u64::try_from(part).unwrap_or(PERMILLE)

@@ -1,10 +1,10 @@
-//! What is known of a server's load: the same for every placement, and whoever has measured it.
+//! The signals of a server's load: the same for every placement, and from any source.
 
 use core::fmt;
 
 use super::report::Report;
 
-/// What is known of one server at a moment. What nobody measures, or nobody has told, is unknown.
+/// The signals of one server at a moment. Signals that are not measured, or not reported, are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
     /// Its sessions that count as active on this host.
@@ -15,7 +15,7 @@ pub struct Signals {
     pub reported: Option<u64>,
     /// How long the last good probe took, in microseconds.
     pub latency_us: Option<u64>,
-    /// What it says of its load, if it was asked and its answer isn't too old.
+    /// Its report of its load, if it was asked and its answer isn't too old.
     pub report: Report,
     /// How old its report is, in milliseconds.
     pub age_ms: Option<u64>,
@@ -53,8 +53,8 @@ impl fmt::Display for Signal {
 pub struct Candidate {
     /// Whether it is this host itself.
     pub own: bool,
-    /// What it can take relative to others; 0 takes nothing.
+    /// Its weight relative to others; 0 takes nothing.
     pub weight: u16,
-    /// What is known of its load.
+    /// The signals of its load.
     pub signals: Signals,
 }

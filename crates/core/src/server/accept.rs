@@ -15,17 +15,17 @@ use crate::path::cookie::{self, FourTuple, Keys, RCV_WSCALE, REPLAYED};
 use crate::path::mark::PUNTED;
 use crate::path::tables::VipKey;
 
-/// What the host has besides the tables.
+/// The host's state besides the tables.
 pub trait Host {
     /// The socket that a segment from a client to an address of this host would reach: the connection's, else a listener.
     fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket;
-    /// What was announced of a connection, and is still to be believed.
+    /// An announcement of a connection that is still to be believed.
     fn expected(&self, ends: &FourTuple) -> Option<Expectation>;
     /// The segment that a socket was made of last between two ends.
     fn made(&self, ends: &FourTuple) -> Option<Made>;
 }
 
-/// What there is between two ends.
+/// The socket between two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Socket {
     /// Nothing.
@@ -42,12 +42,12 @@ pub enum Socket {
         first: u32,
         /// That of the next byte that the process may write.
         written: u32,
-        /// What it expects and has seen last.
+        /// The numbers that it expects and has seen last.
         old: OldConnection,
     },
 }
 
-/// What a connection that may be in the way of a new one between the same ends expects and has seen last.
+/// The numbers of a connection that may be in the way of a new one between the same ends: expected, and seen last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldConnection {
     /// Sequence number of the next byte from the client.
@@ -74,13 +74,13 @@ pub struct Expectation {
     pub sequence: u32,
     /// Its acknowledgment.
     pub acknowledgment: u32,
-    /// What was agreed on.
+    /// The agreed terms.
     pub terms: Terms,
     /// Whether a socket was made of it: the server may have answered and ended that, and what it was told runs once.
     pub made: bool,
 }
 
-/// What the kernel is told of a connection that it is to make.
+/// The terms of a connection that the kernel is to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// The largest segment that the client takes, in bytes.
@@ -93,7 +93,7 @@ pub struct Terms {
     pub timestamps: bool,
 }
 
-/// What becomes of a segment. But for [`Outcome::Clears`] the host's stack has it as it is.
+/// The outcome of a segment. But for [`Outcome::Clears`] the host's stack has it as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A connection that is at work knows what to do.
@@ -115,7 +115,7 @@ pub enum Outcome {
 pub struct Arrived<'a> {
     /// Between whom.
     pub ends: FourTuple,
-    /// What it says.
+    /// Its payload.
     pub payload: Payload<'a>,
     /// Its timestamps: the client's, and what it echoes.
     pub timestamps: Option<(u32, u32)>,
@@ -156,7 +156,7 @@ impl<'a> Arrived<'a> {
         })
     }
 
-    /// What becomes of it.
+    /// Its outcome.
     pub fn outcome(&self, keys: &Keys, host: &dyn Host) -> Outcome {
         let FourTuple { client, service } = self.ends;
         let other = SocketAddr::new(service.ip(), self.listener);
@@ -190,7 +190,7 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// What was agreed on: it is in the cookie, or was announced. Of timestamps a cookie says nothing: they were agreed on
+    /// The agreed terms: they are in the cookie, or were announced. Of timestamps a cookie says nothing: they were agreed on
     /// if the segment has them (RFC 7323, section 3.2).
     fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
         let has_timestamps = self.timestamps.is_some();
@@ -215,13 +215,13 @@ impl<'a> Arrived<'a> {
         Some(Terms { timestamps: terms.timestamps && has_timestamps, ..terms })
     }
 
-    /// What is noted once the kernel has made a socket of it.
+    /// The note once the kernel has made a socket of it.
     pub fn made(&self) -> Made {
         let Payload { sequence, acknowledgment, .. } = self.payload;
         Made { sequence, acknowledgment, listener: self.listener }
     }
 
-    /// What was announced of just this segment.
+    /// The announcement of just this segment.
     fn expectation(&self, host: &dyn Host) -> Option<Expectation> {
         let numbers = (self.payload.sequence, self.payload.acknowledgment);
         host.expected(&self.ends).filter(|expected| (expected.sequence, expected.acknowledgment) == numbers)
@@ -241,7 +241,7 @@ impl<'a> Arrived<'a> {
             || self.timestamps.is_some_and(|(now, _)| old.timestamp != 0 && is_after(now, old.timestamp))
     }
 
-    /// What is known of whose turn it is on the connection, after this segment. The kernel has `made` a connection of it, or
+    /// The state of the exchange on the connection, after this segment. The kernel has `made` a connection of it, or
     /// has not.
     pub fn follow(&self, outcome: Outcome, made: bool, known: Option<Exchange>) -> Option<Exchange> {
         match outcome {

@@ -1,8 +1,8 @@
-//! Whose turn it is on a connection that was handed off: whether the client waits for an answer or the server for the next
+//! The turn on a connection that was handed off: whether the client waits for an answer or the server for the next
 //! request. `bpf/server/exchange.h` is its copy in C.
 //!
 //! Only in the latter case can the connection be taken from this host. Followed are plain turns alone, where one segment has
-//! one request, whole and without a body, and where the answer says how long it is (RFC 9112, section 6.3). What was
+//! one request, whole and without a body, and where the answer says how long it is (RFC 9112, section 6.3). An exchange that was
 //! anything else once stays so: whoever is in doubt takes the connection for busy.
 
 use super::message::Head;
@@ -13,7 +13,7 @@ const MESSAGE_MAX: usize = 4_096;
 const ANSWER_HEAD_MAX: usize = 2_048;
 /// The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk or head before.
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
-/// What some clients send behind a request or before one, and servers pass over (RFC 9112, section 2.2).
+/// The line end that some clients send behind a request or before one, and servers pass over (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 /// Bytes that are kept of what was said last, in one word.
 const TAIL_LEN: usize = 8;
@@ -23,7 +23,7 @@ const TAIL_LEN: usize = 8;
 pub struct Payload<'a> {
     /// Sequence number of its first byte.
     pub sequence: u32,
-    /// What it acknowledges.
+    /// The number that it acknowledges.
     pub acknowledgment: u32,
     /// Whether part of it is urgent.
     pub urgent: bool,
@@ -102,7 +102,7 @@ impl Exchange {
         }
     }
 
-    /// What the client says next.
+    /// Follows the client's next bytes.
     pub fn follow_request(&mut self, payload: &Payload<'_>) {
         // Something comes again.
         if !self.plain || is_up_to(payload.end(), self.request.end) {
@@ -125,7 +125,7 @@ impl Exchange {
         }
     }
 
-    /// What the server says; with `last` it is the last.
+    /// Follows the server's bytes; with `last` they are the last.
     pub fn answer(&mut self, payload: &Payload<'_>, last: bool) {
         if self.plain {
             self.plain = !last && self.goes_on(payload);
@@ -154,7 +154,7 @@ impl Exchange {
         true
     }
 
-    /// What leaves of an answer of which the first has not. What waited until a neighbour was found is overtaken by what is sent
+    /// Later bytes of an answer of which the first have not left. Segments that waited until a neighbour was found are overtaken by those sent
     /// once it is: a host's queue for it is emptied on one processor, while a process goes on on another.
     fn begins_or_overtakes(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
         if payload.sequence == begin {
@@ -220,7 +220,7 @@ mod tests {
     const BEHIND_LINE: &[u8] = b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
-    /// What is known of a connection on which client and server say this in turn: the client first.
+    /// The state of a connection on which client and server send these in turn: the client first.
     fn after(payload: &[&[u8]]) -> Option<Exchange> {
         let (mut next, mut exchange) = ([7_u32, 9_u32], None::<Exchange>);
         for (at, data) in payload.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! What is looked at of a segment that leaves a server: servers answer clients directly, so only here can it be seen.
+//! The look at a segment that leaves a server: servers answer clients directly, so only here can it be seen.
 //! `outgoing` in `bpf/server/server.bpf.c` is its copy in C.
 //!
-//! What clients send back must fit into the tunnel, so servers offer no longer segments (RFC 9293, section 3.7.1). Where it
+//! Clients' segments must fit into the tunnel, so servers offer no longer ones (RFC 9293, section 3.7.1). Where it
 //! matters whether answers are whole, they are followed. And where connections are handed off, a segment may overtake its
 //! connection's first, or still be on its way here when the connection has moved to another host: the stack knows nothing of
 //! it, and answers by a reset (RFC 9293, section 3.10.7.1), which has no acknowledgment. That waits until the segment has come
@@ -24,7 +24,7 @@ use crate::path::tables::VipKey;
 pub struct Leaving<'a> {
     /// Between whom.
     pub ends: FourTuple,
-    /// What it says.
+    /// Its payload.
     pub payload: Payload<'a>,
     flags: u8,
     offer: Offer,
@@ -54,13 +54,13 @@ impl<'a> Leaving<'a> {
     }
 
     /// Whether it is to be held until what it answers has come again: `is_strange` says whether that has, and is asked of
-    /// the stack's own resets alone. What a director sends on, or by itself, is none (`is_own`).
+    /// the stack's own resets alone. A reset that a director sends on, or by itself, is none (`is_own`).
     pub fn is_held(&self, is_own: bool, is_strange: impl FnOnce() -> bool) -> bool {
         let is_reset = self.flags & (TCP_RST | TCP_ACK) == TCP_RST;
         is_reset && self.offer.listener.is_some() && is_own && !is_strange()
     }
 
-    /// What is known of whose turn it is on the connection, after this segment.
+    /// The state of the exchange on the connection, after this segment.
     pub fn follow(&self, known: Option<Exchange>) -> Option<Exchange> {
         let has_payload = !self.payload.data.is_empty() || self.flags & (TCP_FIN | TCP_RST) != 0;
         known.map(|mut exchange| {

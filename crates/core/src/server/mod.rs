@@ -1,4 +1,4 @@
-//! What a server's programs decide: the specification of `bpf/server/server.bpf.c`.
+//! The decisions of a server's programs: the specification of `bpf/server/server.bpf.c`.
 //!
 //! Packets come out of tunnels ([`open`]); segments that a director hands off become connections ([`Arrived`]), whose requests
 //! and answers are followed ([`Exchange`]); what leaves is looked at ([`Leaving`]); and of any
@@ -29,21 +29,21 @@ use core::net::IpAddr;
 use crate::path::seed::Seed;
 use crate::path::tables::VipKey;
 
-/// What a server's programs go by.
+/// The tables of a server's programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// This host's addresses that tunnels end at.
     pub addresses: BTreeSet<IpAddr>,
     /// From whom tunnels are accepted.
     pub directors: BTreeSet<IpAddr>,
-    /// What may come out, and may be handed off: this host's services.
+    /// The services that may come out of tunnels, and may be handed off: this host's own.
     pub services: BTreeMap<VipKey, Offer>,
     /// Where this host decides too, and passes packets on, the key of marks ([`crate::path::mark`]): the source of what comes out
     /// then says how often that was done already ([`crate::path::arrival`]).
     pub marks: Option<Seed>,
 }
 
-/// What a server's programs do for a service.
+/// The treatment of a service by a server's programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     /// The largest segment that the server may offer, in bytes, where it is not free to choose.
@@ -61,7 +61,7 @@ pub struct Offer {
 }
 
 impl Tables {
-    /// What goes for packets to an address that have no port to go by: what goes for none of its services, but that they need
+    /// The offer for packets to an address that have no port: that of none of its services, but that they need
     /// marks if any of them does. `None` where there is none.
     pub fn portless(&self, address: IpAddr) -> Option<Offer> {
         let mut offers =

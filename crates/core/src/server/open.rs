@@ -61,7 +61,7 @@ struct OuterHeader<'a> {
     is_fragment: bool,
     is_malformed: bool,
     is_gue: bool,
-    /// What stands behind those headers, as far as they say that it goes.
+    /// The inner packet behind those headers, as far as they name it.
     rest: &'a [u8],
 }
 
@@ -146,7 +146,7 @@ impl<'a> OuterHeader<'a> {
         Some(Encapsulated { outer, is_later_fragment, bytes })
     }
 
-    /// What is to come out, if it may.
+    /// The inner packet, if it may come out.
     fn inside(&self, tables: &Tables) -> Result<Inner, Reason> {
         if !tables.directors.contains(&self.from) {
             return Err(Reason::UnlistedSource);
@@ -282,7 +282,7 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     }
     rest = split_prefix(&mut rest, ip.payload_len.get().into())?;
     let [src, dst] = [ip.src, ip.dst].map(Ipv6Addr::from);
-    // What a link-local address sends stays on its link (RFC 4291, section 2.5.6).
+    // A packet from a link-local address stays on its link (RFC 4291, section 2.5.6).
     if is_martian(src.into(), dst.into()) || src.is_unicast_link_local() {
         return Err(Reason::InnerMartian);
     }
@@ -293,7 +293,7 @@ fn read_v6(tables: &Tables, mut rest: &[u8]) -> Result<(u8, Offer), Reason> {
     Ok(((word >> 20) as u8 & ECN, offer))
 }
 
-/// What is inside makes no sense up to its transport, or isn't for this host.
+/// The inner packet makes no sense up to its transport, or isn't for this host.
 const fn nonsense(fault: Fault) -> Reason {
     match fault {
         Fault::Foreign => Reason::NotOwnService,
@@ -324,7 +324,7 @@ fn find_service(
     offer.ok_or(Reason::NotOwnService)
 }
 
-/// What becomes of the ECN field (RFC 6040, section 4.2); nothing where the packet must go.
+/// The new ECN field (RFC 6040, section 4.2); none where the packet must go.
 const fn merged_ecn(outer: u8, inner: u8) -> Option<u8> {
     match (outer, inner) {
         (CONGESTED, NOT_CAPABLE) => None,
@@ -339,7 +339,7 @@ struct Inner {
     /// Where it begins in the frame.
     at: usize,
     ethertype: u16,
-    /// What its ECN field is to be.
+    /// Its ECN field from now on.
     ecn: u8,
     /// How often it was passed on, if that is known.
     passed: Option<ForwardCount>,

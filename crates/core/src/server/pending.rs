@@ -1,4 +1,4 @@
-//! What a server still has to send of the answer to a connection's request. `bpf/server/pending.h` is its copy in C.
+//! The bytes that a server still has to send of the answer to a connection's request. `bpf/server/pending.h` is its copy in C.
 //!
 //! The load-balancing agent of Chow and Semwal reports the bytes that remain of each pending request (equation 2.2), for which they changed
 //! Apache. Here it follows from what leaves: the answer's head says how long it is (RFC 9112, section 6.3), and TCP what the client has
@@ -37,7 +37,7 @@ pub enum ResponseProgress {
 /// of TCP counts those that the client has acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// What is known of the answer.
+    /// The state of the answer.
     pub answer: ResponseProgress,
     /// Whether it is one to HEAD, which has no body (RFC 9110, section 9.3.2).
     pub is_head: bool,
@@ -51,7 +51,7 @@ pub struct Pending {
     pub end: u64,
 }
 
-/// What the server sends: data, or the end of it.
+/// The server's bytes: data, or the end of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent<'a> {
     /// Sequence number of its first byte.
@@ -77,7 +77,7 @@ impl Pending {
         }
     }
 
-    /// What the client sends next, in order: a request that begins there if it looks like one, and if the answer before is over. `acknowledgment` is
+    /// Follows the client's next bytes, in order: a request that begins there if they look like one, and if the answer before is over. `acknowledgment` is
     /// the sequence number that the segment acknowledges: where the answer will begin, since clients that don't ask ahead have all of the answer before.
     #[must_use]
     pub fn request(before: Option<Pending>, acknowledgment: u32, data: &[u8]) -> Option<Pending> {
@@ -90,7 +90,7 @@ impl Pending {
         if is_open || !is_request(data) {
             return before;
         }
-        // What follows these is no HTTP/1 (RFC 9113, section 3.4; RFC 9110, section 9.3.6).
+        // The bytes behind these are no HTTP/1 (RFC 9113, section 3.4; RFC 9110, section 9.3.6).
         let answer = match data.starts_with(b"PRI ") || data.starts_with(b"CONNECT ") {
             true => ResponseProgress::Unknown,
             false => ResponseProgress::Waiting,
@@ -198,7 +198,7 @@ impl Pending {
         (head.lengths == 1 && head.codings == 0).then_some(head.length)
     }
 
-    /// What the client lacks of the answer, in bytes, where that is known; so much of the connection it has acknowledged.
+    /// The bytes of the answer that the client lacks, where that is known; so much of the connection it has acknowledged.
     pub fn left(&self, acknowledged: u64) -> Option<u64> {
         (self.answer == ResponseProgress::Known)
             .then(|| self.end.saturating_sub(acknowledged.max(self.begin)))
@@ -418,7 +418,7 @@ mod tests {
         let before = connection.position;
         connection.request(GET).answer(&head);
         assert_eq!(connection.left(before), Some(head.len() as u64 + 10));
-        // What is no request changes nothing.
+        // Bytes that are no request change nothing.
         let known = connection.pending;
         for data in
             ["", "GET / HTTP/1.1", "get /aaaaaaaa HTTP/1.1", " GET /aaaaaa HTTP/1.1", "ABCDEFGHIJKLMNOPQ / H"]

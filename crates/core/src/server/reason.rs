@@ -1,4 +1,4 @@
-//! What can become of a tunnel packet or a handed-off segment that reaches a server, as it is counted.
+//! The counted outcomes of a tunnel packet or a handed-off segment that reaches a server.
 
 /// Why a tunnel packet was let out or dropped, a connection made or not; one for each of `enum server_reason` in
 /// `bpf/server/server.h`.
@@ -11,9 +11,9 @@ pub enum Reason {
     Clamped = 1,
     /// Not from one of the farm's directors.
     UnlistedSource = 2,
-    /// What is inside is for none of this host's services.
+    /// The inner packet is for none of this host's services.
     NotOwnService = 3,
-    /// What is inside comes from an address that no client has (RFC 1812, section 5.3.7).
+    /// The inner packet comes from an address that no client has (RFC 1812, section 5.3.7).
     InnerMartian = 4,
     /// A tunnel inside the tunnel.
     Nested = 5,

@@ -1,4 +1,4 @@
-//! Whoever asks which server a connection gets is told the one that the data plane gives it to.
+//! A client that asks which server a connection gets is told the one that the data plane gives it to.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -90,7 +90,7 @@ fn vip(plan: &Plan) -> &Vip {
     plan.tables.vips.values().next().unwrap()
 }
 
-/// What packets and those who ask go by: the same counts for both.
+/// The inputs of packets and of those who ask: the same counts for both.
 struct Known {
     world: World,
     cursors: Vec<AtomicU64>,
@@ -239,7 +239,7 @@ proptest! {
                 Ok(_) | Err(NoServerReason::NoServer) => prop_assert_eq!(decision.server, punt),
                 Err(nobody) => panic!("{nobody:?}"),
             }
-            // What was looked up elsewhere is the same.
+            // The result of a look-up elsewhere is the same.
             let (route, ring) = routes.find_all(&key);
             let routed = ConnectionRequest { content: RequestContent::Routed { route, ring }, ..request };
             let memory = known.memory(&known.cursors);

@@ -1,4 +1,4 @@
-//! What fuzzing has found interesting is tried again, on every way to a server: nothing panics, and what is
+//! Inputs that fuzzing has found interesting are tried again, on every way to a server: nothing panics, and one that is
 //! not sent on is left as it was.
 
 use std::collections::BTreeMap;

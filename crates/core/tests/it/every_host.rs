@@ -131,7 +131,7 @@ impl Dice {
         }
     }
 
-    /// What a host may believe: any servers by any way, in any ring. It only knows who its peers are.
+    /// The tables that a host may have: any servers by any way, in any ring. It only knows who its peers are.
     fn tables(&mut self, host: usize, hosts: usize) -> Tables {
         let pick = [Pick::Hash, Pick::Cursor, Pick::Least][self.below(3)];
         let own = self.below(3) as u16 + 1;
@@ -173,7 +173,7 @@ proptest! {
                 let (entry, port) = (dice.below(hosts), 40_000 + dice.below(8) as u16);
                 let flags = [SYN, ACK, ACK, SYN | ACK][dice.below(4)];
                 let mut frame = segment(entry, port, flags);
-                // What comes in may look as if it came from anyone.
+                // A packet may look as if it came from any host.
                 let source = [ROUTER, PASSED, PASSED_TWICE, mac(dice.below(hosts))][dice.below(4)];
                 frame[6..12].copy_from_slice(&source.0);
                 follow(&worlds, entry, &frame);
@@ -306,7 +306,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever a stranger on the link makes look as if another host had passed it on.
+    /// The packets of a stranger on the link that look as if another host had passed them on.
     #[test]
     fn forged_forwarded_segment_ends_no_connection(
         seed: u64, to in 1..3usize, method in method(), forged in prop::collection::vec((0..4usize, any::<u8>()), 1..12),

@@ -1,4 +1,4 @@
-//! What a server gains by a report that nothing bears out.
+//! The gain of a server by a report that nothing bears out.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! What makes no sense to a director makes none to a server: both read packets by the same rules.
+//! A packet that makes no sense to a director makes none to a server: both read packets by the same rules.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -39,7 +39,7 @@ fn frame(packet: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd][..], packet].concat()
 }
 
-/// What becomes of a packet from a client in a tunnel from a director.
+/// The way of a packet from a client in a tunnel from a director.
 fn opened(from: &str, next: u8, rest: &[u8]) -> Reason {
     let inside = packet(from, SERVICE, next, rest);
     let mut frame = frame(&packet("2001:db8::1", "2001:db8::2", 41, &inside));
@@ -101,7 +101,7 @@ fn of_two_segment_sizes_the_last_one_counts() {
         ([mss(1000), mss(1440)].concat(), true),
         ([mss(1440), mss(1000)].concat(), false),
         ([&[3, 3, 7, 1][..], &mss(1440)].concat(), true),
-        // What stands behind an end, or something malformed, is none.
+        // An option behind an end, or one that is malformed, is none.
         ([&[0, 0, 0, 0][..], &mss(1440)].concat(), false),
         ([&[5, 1, 1, 1][..], &mss(1440)].concat(), false),
     ] {

@@ -1,4 +1,4 @@
-//! What core decides, seen from outside. One program, since each links all of core.
+//! Core's decisions, seen from outside. One program, since each links all of core.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

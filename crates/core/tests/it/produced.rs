@@ -161,7 +161,7 @@ fn a_sum_that_hardware_is_to_finish_comes_out_right() {
             let Forwarding::Nat { to, .. } = way else { continue };
             let mut frame = frame(client, vip, false, 2, b"hello");
             let l4 = if v6 { 54 } else { 34 };
-            // What a stack leaves there: the folded sum of the pseudo-header.
+            // The checksum that a stack leaves there: the folded sum of the pseudo-header.
             let len = (frame.len() - l4) as u32;
             let pseudo = pseudo_sum(&frame, v6, len);
             frame[l4 + 16..l4 + 18].copy_from_slice(&pseudo.to_be_bytes());

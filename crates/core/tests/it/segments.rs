@@ -57,7 +57,7 @@ fn tables() -> Tables {
     Tables { services: [(80, own), (81, other)].into_iter().flat_map(keys).collect(), ..Tables::default() }
 }
 
-/// What became of a frame, in words.
+/// The verdict on a frame, in words.
 pub fn meet_and_check(frame: &[u8]) -> String {
     if let Some(leaving) = Leaving::read(&tables(), frame) {
         let mut after = frame.to_vec();

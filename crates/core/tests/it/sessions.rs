@@ -103,7 +103,7 @@ proptest! {
                     }
                 }
             }
-            // What has expired is counted until its place is taken or swept.
+            // A session that has expired is counted until its place is taken or swept.
             sessions.sweep(0..sessions.buckets(), now, |_, _| true);
             let live = all(now);
             let assured = |vip| live.iter().filter(|(key, value)| key.vip == vip && value.state().is_assured()).count() as u64;

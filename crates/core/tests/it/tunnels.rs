@@ -26,7 +26,7 @@ fn tables(marks: bool) -> Tables {
     }
 }
 
-/// What becomes of a frame, which was seen to be all right.
+/// The verdict on a frame, which was seen to be all right.
 pub fn open_and_check(frame: &[u8]) -> Option<Reason> {
     let [with, without] = [true, false].map(|marks| {
         let mut buffer = frame.to_vec();

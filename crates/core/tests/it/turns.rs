@@ -1,4 +1,4 @@
-//! What client and server say in turn, for the corpus and for fuzzing: records of one byte that says who speaks (its lowest
+//! The exchange of client and server, for the corpus and for fuzzing: records of one byte that says who speaks (its lowest
 //! bit: the server) and whether that comes late (the next ones: so many bytes), two for the length, and the data.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 

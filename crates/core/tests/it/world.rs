@@ -61,7 +61,7 @@ impl Routes for Around {
     }
 }
 
-/// What packets meet.
+/// The surroundings of packets.
 pub(crate) struct World {
     pub(crate) tables: Tables,
     pub(crate) around: Around,
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// What packets meet besides the tables.
+    /// The memory of packets besides the tables.
     pub(crate) fn memory(&self) -> Memory<'_> {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {

@@ -47,7 +47,7 @@ fn vector(text: &'static str) -> Vector {
     Vector { text, bytes: bytes(head), expected }
 }
 
-/// What escapes and repetitions stand for.
+/// The bytes that escapes and repetitions stand for.
 fn bytes(text: &str) -> Vec<u8> {
     if let Some((before, (repeated, after))) =
         text.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))

@@ -1,4 +1,4 @@
-//! What becomes of one frame: decided where it lies, and put into the batch that goes out.
+//! The way of one frame: decided where it lies, and put into the batch that goes out.
 
 use evener_core::net::packet::{Checksum, Packet};
 use evener_core::path::decide::{Decision, Memory, Reason, Verdict, decide};
@@ -16,7 +16,7 @@ use crate::events::TraceFilter;
 use crate::fragment_queue::FragmentQueue;
 use crate::rehandoff::RehandoffSlot;
 
-/// What every frame meets.
+/// The context of every frame.
 pub(super) struct FrameContext<'a> {
     pub(super) tables: &'a Tables,
     pub(super) withheld: &'a Withheld,
@@ -32,7 +32,7 @@ pub(super) struct FrameContext<'a> {
     pub(super) moves: &'a RehandoffSlot,
 }
 
-/// What working on frames uses up and makes anew.
+/// The scratch memory for frames.
 pub(super) struct FrameScratch {
     pub(super) tally: Tally,
     pub(super) fragments: FragmentQueue,
@@ -123,7 +123,7 @@ pub(super) fn work<'f>(
         return tools.queue_fragment(&decision, packet.frame(), around);
     }
     tools.tally.decision(&decision, len);
-    // What the decision made itself leaves nothing to the hardware, or its checksum at most.
+    // A packet that the decision made itself leaves nothing to the hardware, or its checksum at most.
     if packet.segment_len.is_none() {
         virtio = virtio.of_one_packet();
     }

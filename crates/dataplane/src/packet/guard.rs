@@ -43,7 +43,7 @@ enum GuardState {
     Silent,
 }
 
-/// What the rules drop that the engine may pass: segments from servers that answer clients, to whomever but this host.
+/// The packets that the rules drop and the engine may pass: segments from servers that answer clients, to any host but this one.
 #[derive(Debug, Default)]
 pub(super) struct Withheld {
     /// This host's addresses as the rules have them; `None` where there are no rules.
@@ -233,7 +233,7 @@ fn vlans() -> String {
     fs::read_to_string("/proc/thread-self/net/vlan/config").unwrap_or_default()
 }
 
-/// What nft is to carry out, in one transaction. Each IP version has its chain of sets and rules.
+/// The commands for nft, in one transaction. Each IP version has its chain of sets and rules.
 fn rules(tables: &Tables, interfaces: &[String], local: &BTreeSet<IpAddr>) -> String {
     let mut text = REMOVE.to_owned();
     if tables.vips.is_empty() || interfaces.is_empty() {
@@ -261,7 +261,7 @@ fn rules(tables: &Tables, interfaces: &[String], local: &BTreeSet<IpAddr>) -> St
     text
 }
 
-/// What the stack must not see of one IP version.
+/// The packets of one IP version that the stack must not see.
 struct Guarded {
     v6: bool,
     /// Addresses, transports and ports of services.
@@ -356,7 +356,7 @@ impl Guarded {
     }
 }
 
-/// What is for a service's address and names no port, or has headers that are not taken for what they say.
+/// A packet for a service's address that names no port, or has headers that are not taken for what they say.
 const ODD_V4: &[&str] = &[
     "ip protocol { icmp, tcp, udp } ip frag-off & 0x3fff != 0",
     "ip protocol { icmp, tcp, udp } ip hdrlength > 5",

@@ -16,7 +16,7 @@ use crate::link::{self, set_option};
 
 /// Frames in a batch.
 pub(super) const BATCH: usize = 64;
-/// What may be on its way out at once, in bytes.
+/// The most that may be on its way out at once, in bytes.
 const QUEUE_LEN: i32 = 8 << 20;
 
 /// The sockets that frames leave by; none is bound, each frame names its interface.
@@ -44,7 +44,7 @@ impl Exits {
         Ok(exits)
     }
 
-    /// Has the host's own stack send a packet, from its IP header on, whose checksums are whole. What it has no
+    /// Has the host's own stack send a packet, from its IP header on, whose checksums are whole. A packet that it has no
     /// way for is lost. `link` is the interface that leads to a link-local address.
     pub(crate) fn by_host(&self, packet: &[u8], link: Option<u32>) {
         let Some((dst, len)) = destination(packet) else { return };
@@ -180,7 +180,7 @@ pub(crate) struct Filling<'o, 'f> {
 }
 
 impl<'f> Filling<'_, 'f> {
-    /// Adds a frame with its virtio header before it. What exceeds [`BATCH`] is left out.
+    /// Adds a frame with its virtio header before it. A frame beyond [`BATCH`] is left out.
     pub(crate) fn push(&mut self, packet: &'f mut [u8], ifindex: u32) {
         let at = self.len;
         if let (Some(part), Some(target)) = (self.outbox.parts.get_mut(at), self.outbox.targets.get_mut(at)) {

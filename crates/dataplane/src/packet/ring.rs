@@ -156,7 +156,7 @@ impl<'r> Iterator for ReadyFrames<'r> {
 
 /// Shares an interface's frames among the sockets of a group by the CPU that a frame came in on
 /// (PACKET_FANOUT): a thread on that CPU is the cheapest to wake. Network cards and RPS keep a flow on one
-/// CPU, and thereby in order. What a full ring has no room for goes to another one.
+/// CPU, and thereby in order. A frame that a full ring has no room for goes to another one.
 ///
 /// Group 0 founds a new group, whose number the kernel picks. Returns the group's number.
 fn fan_out(socket: &Socket, group: u16) -> io::Result<u16> {

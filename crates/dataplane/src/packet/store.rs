@@ -228,7 +228,7 @@ impl Store {
         Guesses(&self.words[layout::GUESSES])
     }
 
-    /// What packets meet, with what is not in the file.
+    /// The memory of packets, with the parts that are not in the file.
     pub(super) fn memory<'a>(&'a self, fragments: &'a dyn Fragments, routes: &'a dyn Routes) -> Memory<'a> {
         Memory {
             sessions: self.sessions(),
@@ -306,7 +306,7 @@ impl Store {
         }
     }
 
-    /// What [`Store::record`] noted.
+    /// The tables that [`Store::record`] noted.
     fn recorded(&self) -> Tables {
         let load =
             |place: &[AtomicU64]| -> Vec<u64> { place.iter().map(|word| word.load(Relaxed)).collect() };
@@ -389,7 +389,7 @@ fn header(sizes: Sizes) -> io::Result<[u64; HEADER_WORDS]> {
     Ok([MAGIC, VERSION, boot, namespace, four as u64, six as u64, layout::WORDS as u64])
 }
 
-/// What names this network namespace among all of this boot (SO_NETNS_COOKIE, Linux 5.14); 0 before that.
+/// The number of this network namespace among all of this boot (SO_NETNS_COOKIE, Linux 5.14); 0 before that.
 fn network_namespace_cookie() -> io::Result<u64> {
     use std::os::fd::AsRawFd;
     const SO_NETNS_COOKIE: libc::c_int = 71;

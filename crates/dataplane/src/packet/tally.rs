@@ -1,4 +1,4 @@
-//! What one thread counts while it works on a batch, before it adds that to the engine's totals.
+//! The counts of one thread while it works on a batch, before it adds them to the engine's totals.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,4 +1,4 @@
-//! What this engine's threads tell of what they decide: by a bounded channel, past which events are lost.
+//! Events of this engine's threads: by a bounded channel, past which events are lost.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::events::{ConnectionEvent, EventSource, HEAD_MAX, PacketEvent, TraceEv
 /// Events that may wait for their reader.
 pub(super) const WAITING_MAX: usize = 4096;
 
-/// What is to be told, and to whom.
+/// The filter of events, and their receiver.
 #[derive(Debug)]
 pub(super) struct EventSender {
     pub(super) watch: ArcSwap<TraceFilter>,
@@ -57,7 +57,7 @@ impl EventSource for EventReceiver {
     }
 }
 
-/// What there is to tell of a packet, as it was before it was decided.
+/// The facts of a packet for an event, as it was before it was decided.
 pub(super) struct TraceContext {
     began_ns: u64,
     packet: Option<WatchedPacket>,
@@ -71,7 +71,7 @@ enum WatchedPacket {
     Perhaps(PacketEndpoints),
 }
 
-/// What may be the first that a client says to a service whose connections are handed over.
+/// A segment that may be a client's first to a service whose connections are handed over.
 struct Opening {
     client: SocketAddr,
     service: SocketAddr,
@@ -99,7 +99,7 @@ impl WatchedPacket {
             .then_some(WatchedPacket::Perhaps(glance))
     }
 
-    /// What to tell, if anything, of a packet that was decided so and now stands in `frame`.
+    /// The event, if any, of a packet that was decided so and now stands in `frame`.
     fn decided(self, watch: &TraceFilter, decision: &Decision, frame: &[u8]) -> Option<PacketEndpoints> {
         match self {
             WatchedPacket::Its(glance) => Some(glance),

@@ -33,11 +33,11 @@ const FRAME_LEN: usize = RESERVE + 14 + VLAN_LEN + 40 + 65_535;
 /// How many of those one batch may hold.
 const LARGE: usize = 16;
 
-/// What all threads read.
+/// The state that all threads read.
 #[derive(Debug)]
 pub(super) struct WorkerShared {
     pub(super) tables: ArcSwap<Tables>,
-    /// What the guard keeps from the host's own stack.
+    /// The packets that the guard keeps from the host's own stack.
     pub(super) withheld: ArcSwap<Withheld>,
     pub(super) store: Store,
     pub(super) fragments: FirstFragments,
@@ -49,7 +49,7 @@ pub(super) struct WorkerShared {
 }
 
 impl WorkerShared {
-    /// What packets meet.
+    /// The memory of packets.
     pub(super) fn memory(&self) -> Memory<'_> {
         self.store.memory(&self.fragments, &self.routes)
     }

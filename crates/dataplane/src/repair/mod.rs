@@ -11,7 +11,7 @@
 //! reads, it sees to that itself; afterwards whoever has the segments holds or drops them, and the client sends
 //! them again.
 //!
-//! What is not kept: congestion control and round-trip times, which begin anew; explicit congestion notification; and
+//! These are not kept: congestion control and round-trip times, which begin anew; explicit congestion notification; and
 //! what the process itself set on the socket.
 
 mod options;
@@ -38,19 +38,19 @@ pub struct Saved {
     pub receive_next: u32,
     /// Sequence number of the next byte that will be written to the client: the one behind `unacked`.
     pub send_next: u32,
-    /// What was written and the client has not acknowledged, up to `send_next`.
+    /// The bytes that were written and the client has not acknowledged, up to `send_next`.
     pub unacked: Vec<u8>,
     /// How many bytes at the end of `unacked` were never sent.
     pub unsent: usize,
-    /// What the client sent and whoever restores the connection is to read, up to `receive_next`.
+    /// The bytes that the client sent and the restoring process is to read, up to `receive_next`.
     pub unread: Vec<u8>,
-    /// What was agreed on in the handshake.
+    /// The agreed options of the handshake.
     pub terms: AgreedOptions,
     /// How much either side lets the other send.
     pub window: Window,
 }
 
-/// What the ends of a connection agreed on when it was opened.
+/// The options that the ends of a connection agreed on when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgreedOptions {
     /// The largest segment that the client takes, in bytes.
@@ -68,13 +68,13 @@ pub struct AgreedOptions {
 pub struct Window {
     /// Sequence number of the segment that `send` is from (RFC 9293, section 3.3.1: SND.WL1).
     pub send_update: u32,
-    /// What the client takes.
+    /// The window that the client takes.
     pub send: u32,
     /// The most that it ever took.
     pub send_max: u32,
-    /// What we announced.
+    /// The window that we announced.
     pub receive: u32,
-    /// What was expected next when we announced it.
+    /// The number that was expected next when we announced it.
     pub receive_update: u32,
 }
 
@@ -102,7 +102,7 @@ pub enum RepairError {
     /// The system refused an operation.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The step that was tried.
         what: &'static str,
         /// Its answer.
         source: io::Error,

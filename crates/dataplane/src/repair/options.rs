@@ -1,4 +1,4 @@
-//! What the kernel has for TCP_REPAIR: socket options of linux/tcp.h, and lengths of queues.
+//! The kernel's interface for TCP_REPAIR: socket options of linux/tcp.h, and lengths of queues.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -65,7 +65,7 @@ pub(super) fn set_sequence(socket: BorrowedFd<'_>, sequence: u32) -> Result<(), 
     set(socket, libc::TCP_QUEUE_SEQ, &sequence, "setting TCP_QUEUE_SEQ")
 }
 
-/// What TCP_INFO has on a connection's state and terms.
+/// The part of TCP_INFO about a connection's state and terms.
 pub(super) struct TcpInfo {
     state: u8,
     options: u8,
@@ -93,14 +93,14 @@ impl TcpInfo {
         }
     }
 
-    /// What was agreed on. In repair mode, where the largest segment is the one of the handshake.
+    /// The agreed options. In repair mode, where the largest segment is the one of the handshake.
     pub(super) fn terms(&self, socket: BorrowedFd<'_>) -> Result<AgreedOptions, RepairError> {
         // TCPI_OPT_* of linux/tcp.h.
         let [timestamps, sack, scaling] = [1, 2, 4].map(|option| self.options & option != 0);
         let mss: u32 = get(socket, libc::TCP_MAXSEG, "TCP_MAXSEG")?;
         let timestamp: u32 = get(socket, libc::TCP_TIMESTAMP, "TCP_TIMESTAMP")?;
         // Since Linux 6.7 the lowest bit says by which unit the clock runs, and is none of the time: what was sent last may be one
-        // more. What comes next must not be less.
+        // more. The next one must not be less.
         let timestamp = (timestamp | 1).wrapping_add(1);
         Ok(AgreedOptions {
             mss: u16::try_from(mss).unwrap_or(u16::MAX),
@@ -114,7 +114,7 @@ impl TcpInfo {
 /// Sets the largest segment; before the socket is connected. The kernel reckons with it only there: one that comes with
 /// the other terms counts for what the next packets may be at most, and they stay as short as without any.
 pub(super) fn set_mss(socket: BorrowedFd<'_>, mss: u16) -> Result<(), RepairError> {
-    /// What the kernel takes (TCP_MIN_MSS and MAX_TCP_WINDOW of its net/tcp.h).
+    /// The kernel's bounds (TCP_MIN_MSS and MAX_TCP_WINDOW of its net/tcp.h).
     const TAKEN: std::ops::RangeInclusive<u16> = 88..=32_767;
     let mss = libc::c_int::from(mss.clamp(*TAKEN.start(), *TAKEN.end()));
     set(socket, libc::TCP_MAXSEG, &mss, "setting TCP_MAXSEG")

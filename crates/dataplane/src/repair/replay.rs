@@ -16,7 +16,7 @@ const TIMESTAMP: [u8; 4] = [1, 1, 8, 10];
 const TCP_LEN: usize = 20;
 /// Time to live and hop limit: those that most clients begin with.
 const HOPS: u8 = 64;
-/// What an IPv4 packet may be long.
+/// The longest IPv4 packet.
 const PACKET_MAX: usize = 65_535;
 
 /// The client's segments as IP packets, from the first byte that is in `unread` on, with `mss` bytes or less of data and
@@ -119,7 +119,7 @@ fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, payload_len: usize) -> Ipv4 {
     header
 }
 
-/// What stands before the addresses (RFC 8200, section 3).
+/// The header before the addresses (RFC 8200, section 3).
 fn ipv6(payload_len: usize) -> [u8; 8] {
     let [high, low] = (payload_len as u16).to_be_bytes();
     [0x60, 0, 0, 0, high, low, protocol::TCP, HOPS]

@@ -40,7 +40,7 @@ fn read_out(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairErro
     saved
 }
 
-/// What is changed of a socket in order to read it.
+/// The options that are changed of a socket in order to read it.
 struct SavedOptions {
     reuse: bool,
     urgent_inline: bool,
@@ -52,7 +52,7 @@ impl SavedOptions {
         Ok(SavedOptions { reuse: socket.reuse_address()?, urgent_inline: socket.out_of_band_inline()? })
     }
 
-    /// Makes the socket what it was. What could be set can be set back.
+    /// Makes the socket as it was. An option that could be set can be set back.
     fn again(&self, socket: &TcpStream) {
         let _ = options::leave_repair_mode(socket.as_fd());
         let socket = SockRef::from(socket);
@@ -147,7 +147,7 @@ fn peek(socket: BorrowedFd<'_>, queue: Queue, len: usize) -> Result<Option<Vec<u
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     match recv(socket.as_raw_fd(), &mut bytes, flags) {
         Ok(read) if read == len => Ok(Some(bytes)),
-        // What is longer than the buffer is a bad address to the kernel, in a send queue.
+        // A length beyond the buffer is a bad address to the kernel, in a send queue.
         Ok(_) | Err(nix::Error::EFAULT | nix::Error::EAGAIN) => Ok(None),
         Err(error) => Err(RepairError::system("reading a queue")(error.into())),
     }

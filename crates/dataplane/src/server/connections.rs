@@ -1,4 +1,4 @@
-//! What is known of connections of this host's services, and those that are to come.
+//! The state of connections of this host's services, and those that are to come.
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ pub struct Connections {
     expected: Arc<MapHandle>,
 }
 
-/// What there is between a client and a service of this host.
+/// The state between a client and a service of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionState {
     /// No connection that is open both ways.
@@ -149,10 +149,10 @@ fn connection_key(client: SocketAddr, service: SocketAddr) -> [u8; CONNECTION_LE
     key
 }
 
-/// What is announced of a connection; nothing if the kernel would make none of it (`bpf_sk_assign_tcp_reqsk`).
+/// The announcement of a connection; none if the kernel would make none of it (`bpf_sk_assign_tcp_reqsk`).
 fn expectation(saved: &Saved, until: Duration) -> Option<Vec<u8>> {
     let terms = &saved.terms;
-    // What every host takes: RFC 9293, section 3.7.1.
+    // The segment size that every host takes: RFC 9293, section 3.7.1.
     let least = if saved.service.ip().to_canonical().is_ipv4() { 536 } else { 1220 };
     let (send, receive) = terms.window_scales.unwrap_or_default();
     if terms.mss < least || send > SCALE_MAX || receive > SCALE_MAX {

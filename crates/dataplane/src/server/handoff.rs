@@ -2,10 +2,10 @@
 
 use libbpf_rs::btf::{Btf, types};
 
-/// What `bpf/server/accept.h` has the kernel do.
+/// The kernel function that `bpf/server/accept.h` calls.
 const MAKES_CONNECTIONS: &str = "bpf_sk_assign_tcp_reqsk";
 
-/// What the kernel lacks for handoffs.
+/// The feature that the kernel lacks for handoffs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandoffUnsupported {
     /// It doesn't describe itself, so nothing is known of what it can.

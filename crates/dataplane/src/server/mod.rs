@@ -57,7 +57,7 @@ pub enum ProgramError {
     /// The kernel does not let this process.
     #[error("{what} needs CAP_BPF and CAP_NET_ADMIN; run as root or grant them ({answer})")]
     Privilege {
-        /// What was tried.
+        /// The step that was tried.
         what: String,
         /// The kernel's answer.
         answer: String,
@@ -65,7 +65,7 @@ pub enum ProgramError {
     /// The kernel can't.
     #[error("this kernel can't take packets out of tunnels: {what}: {answer}; Linux 6.1 or later is needed")]
     Kernel {
-        /// What was tried.
+        /// The step that was tried.
         what: String,
         /// Its answer.
         answer: String,
@@ -93,7 +93,7 @@ pub enum ProgramError {
     /// Something in it.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The step that was tried.
         what: String,
         /// The system's answer.
         source: io::Error,
@@ -118,7 +118,7 @@ pub struct ServerPrograms {
     unclamped: BTreeSet<u32>,
 }
 
-/// What a program on an interface is for.
+/// The use of a program on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ProgramUse {
     Tunnels,
@@ -176,7 +176,7 @@ pub fn namespace_cookie() -> io::Result<u64> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }
 
-/// What was counted since the programs were first loaded.
+/// The counts since the programs were first loaded.
 #[derive(Debug)]
 pub struct ProgramCounters(libbpf_rs::MapHandle);
 
@@ -190,7 +190,7 @@ impl ProgramCounters {
     }
 }
 
-/// What the programs pinned in `dir` have counted; `None` where there are none.
+/// The counts of the programs pinned in `dir`; `None` where there are none.
 pub fn counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
     program::pinned_counters(dir)
 }
@@ -218,8 +218,8 @@ pub fn clear(dir: &Path) -> Result<(), ProgramError> {
 }
 
 impl ServerPrograms {
-    /// Makes the maps; programs are loaded as places want them, those for handoffs where the kernel can. What an earlier
-    /// agent pinned in `dir` is adopted, and goes on until [`ServerPrograms::apply`] says otherwise.
+    /// Makes the maps; programs are loaded as places want them, those for handoffs where the kernel can. Pins of an earlier
+    /// agent in `dir` are adopted, and go on until [`ServerPrograms::apply`] says otherwise.
     ///
     /// # Errors
     /// Missing privileges, or a kernel too old.
@@ -329,7 +329,7 @@ impl ServerPrograms {
         self.links.iter().map(|((ifindex, _), (_, hook))| (*ifindex, *hook))
     }
 
-    /// What was counted since the programs were first loaded; survives restarts of the agent.
+    /// The counts since the programs were first loaded; they survive restarts of the agent.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -398,7 +398,7 @@ impl ServerPrograms {
 
     fn detach(&mut self, place: (u32, ProgramUse)) {
         if let Some((link, hook)) = self.links.remove(&place) {
-            // Whose interface is gone is detached already.
+            // A link whose interface is gone is detached already.
             if let Err(error) = link.detach() {
                 tracing::debug!(ifindex = place.0, hook = hook.name(), %error, "not to be detached");
             }

@@ -79,12 +79,12 @@ pub(super) fn is_adoptable(dir: &Path) -> bool {
     PINNED.iter().all(|map| dir.join(map).exists()) && version() == Some(ABI_VERSION)
 }
 
-/// What the program whose maps are pinned in `dir` has counted.
+/// The counts of the program whose maps are pinned in `dir`.
 pub(super) fn pinned_counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
     counted(&MapHandle::from_pinned_path(dir.join(REASONS)).ok()?).ok()
 }
 
-/// What the map of counts says.
+/// The values of the map of counts.
 pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ProgramError> {
     let mut counters = BTreeMap::new();
     for reason in Reason::ALL {
@@ -180,7 +180,7 @@ impl Program {
         MapHandle::try_from(map).map_err(|error| refused(format!("opening map {name}"), &error))
     }
 
-    /// Makes the maps say what `tables` says; each entry changes at once. What is new comes before what is
+    /// Makes the maps equal to `tables`; each entry changes at once. New entries come before removals of those that are
     /// gone.
     pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ProgramError> {
         let present = || 1u32.to_ne_bytes().to_vec();

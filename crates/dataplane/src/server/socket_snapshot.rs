@@ -1,4 +1,4 @@
-//! What was seen of a connection, and whether it rests.
+//! The look at a connection, and whether it rests.
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -8,7 +8,7 @@ use crate::repair::Window;
 
 /// `BPF_TCP_ESTABLISHED` of linux/bpf.h.
 const ESTABLISHED: u32 = 1;
-/// What is found of a connection that has no socket of its own: nothing, or who would take it (`BPF_TCP_LISTEN`).
+/// The result for a connection that has no socket of its own: nothing, or a listener that would take it (`BPF_TCP_LISTEN`).
 const NO_SOCKET: [u32; 2] = [0, 10];
 
 /// `struct socket_snapshot` of `bpf/server/server.h`.
@@ -40,7 +40,7 @@ pub(super) struct SocketSnapshot {
 }
 
 impl SocketSnapshot {
-    /// What is asked: nothing is known yet of the connection with this key.
+    /// The question: nothing is known yet of the connection with this key.
     pub(super) fn at(connection: [u8; CONNECTION_LEN]) -> Self {
         SocketSnapshot { connection, ..SocketSnapshot::new_zeroed() }
     }

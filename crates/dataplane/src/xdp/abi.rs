@@ -194,7 +194,7 @@ fn ip_of(ip: c::ip, v6: bool) -> IpAddr {
     }
 }
 
-/// What stands for an IPv6 address in a VIP's key: `address_digest` of `bpf/director/maps.h`.
+/// The digest of an IPv6 address in a VIP's key: `address_digest` of `bpf/director/maps.h`.
 fn address_digest(address: Ipv6Addr) -> u32 {
     let [high, low] = [0, 8].map(|at| {
         let mut half = [0; 8];
@@ -532,14 +532,14 @@ const HELD_HEADER_LEN: usize = 12;
 pub(super) struct PuntedFrame<'r> {
     /// The interface that it came in by.
     pub(super) ifindex: u32,
-    /// What it is held for.
+    /// The reason for which it is held.
     pub(super) reason: Reason,
     /// The slot of the server whose connection moves.
     pub(super) server: u16,
     pub(super) frame: &'r [u8],
 }
 
-/// What `held` brought; `None` for what this version doesn't know.
+/// A frame of `held`; `None` for one that this version doesn't know.
 pub(super) fn held_of(record: &[u8]) -> Option<PuntedFrame<'_>> {
     let (header, frame) = record.split_at_checked(HELD_HEADER_LEN)?;
     let [ifindex, len, last] = *header.as_chunks::<4>().0 else { return None };

@@ -16,7 +16,7 @@ use super::program::{Program, refused};
 use super::routes::Current;
 use crate::EngineError;
 
-/// What stands ready beside what is in force.
+/// The tables that stand ready beside those in force.
 struct Staged {
     /// The halves that the VIPs will name.
     halves: BTreeMap<u16, u8>,
@@ -30,7 +30,7 @@ struct Staged {
 }
 
 impl Staged {
-    /// What a VIP of this service is to name.
+    /// The numbers that a VIP of this service is to name.
     fn in_force(&self, service: u16) -> HandoffKeys {
         let halves = self.halves.iter().filter(|(_, half)| **half == 1);
         let ring_halves = halves.fold(0, |bits, (ring, _)| bits | 1 << ring);
@@ -229,7 +229,7 @@ impl Program {
         staged.gone
     }
 
-    /// Removes what nothing in force names. What stays for an error harms nobody, and the next change removes it.
+    /// Removes entries that no table in force names. One that stays for an error harms nobody, and the next change removes it.
     fn tidy(&mut self, delta: &Delta, gone: &[(&'static str, Vec<u8>)]) {
         for slot in &delta.servers_removed {
             self.clear_server(*slot);

@@ -38,7 +38,7 @@ impl DetachedProgram {
         self.0.share(open).map_err(|error| refused("sharing the director's maps", error))
     }
 
-    /// What was counted.
+    /// The counts.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -1,4 +1,4 @@
-//! What the kernel's side tells of its decisions, read from the ring that it shares with this one.
+//! Events of the kernel's side, read from the ring that it shares with this one.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -16,11 +16,11 @@ use crate::shared::Shared;
 
 /// Events that one reading brings at most; the kernel's side may add to them as fast as they are read.
 const TAKEN_MAX: usize = 4096;
-/// What ends a reading when there are so many.
+/// The error that ends a reading when there are so many.
 const ENOUGH: i32 = -libc::ENOBUFS;
 
 impl Program {
-    /// Says what is to be told. What is asked for both before and after goes on being told.
+    /// Sets the filter. An event that is wanted both before and after goes on being reported.
     pub(super) fn write_watch(&self, watch: &TraceFilter) {
         let image = abi::watch(watch);
         let (what, clients) = (&self.watch[0], abi::LOST_WORD + 1);

@@ -31,7 +31,7 @@ pub(super) struct FibEpoch {
 }
 
 impl FibEpoch {
-    /// Listens from now on, in the network namespace of the calling thread. What was remembered before is over.
+    /// Listens from now on, in the network namespace of the calling thread. Earlier entries are over.
     pub(super) fn start(program: &Program) -> Result<FibEpoch, EngineError> {
         let failed = |error| EngineError::system("listening for changes of routes", "CAP_NET_ADMIN", error);
         let (woken, wake) = io::pipe().map_err(failed)?;

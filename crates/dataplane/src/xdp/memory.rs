@@ -1,4 +1,4 @@
-//! What packets meet in the kernel, seen from here: the same sessions, ports and first fragments.
+//! The memory of packets in the kernel, seen from here: the same sessions, ports and first fragments.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -48,7 +48,7 @@ pub(super) struct KernelMemory {
     pub(super) guesses: Shared<AtomicU64>,
     /// [`STAT_WORDS`] words for each server slot: what user space counted; at [`NO_SERVER`] all of servers that are gone.
     pub(super) stats: Shared<AtomicU64>,
-    /// What user space counted, by reason.
+    /// The counts of user space, by reason.
     pub(super) reasons: Shared<AtomicU64>,
     pub(super) fragments: FragmentMap,
     pub(super) routes: HostRoutes,
@@ -80,7 +80,7 @@ impl KernelMemory {
         self.stats.get(at..at + STAT_WORDS).unwrap_or_default()
     }
 
-    /// What user space counted for a server.
+    /// The counts of user space for a server.
     pub(super) fn counted(&self, slot: u16) -> ServerCounters {
         let word = |at: usize| self.stats_of(slot).get(at).map_or(0, |word| word.load(Relaxed));
         ServerCounters { packets: word(0), bytes: word(1), connections: word(2) }

@@ -159,7 +159,7 @@ impl XdpEngine {
         self.program.apply(tables)
     }
 
-    /// What the kernel's side goes by, read from its maps, but for routes, which can't be read back. For tests.
+    /// The tables of the kernel's side, read from its maps, but for routes, which can't be read back. For tests.
     pub fn read_back(&self) -> Tables {
         self.program.read_back().0
     }
@@ -184,8 +184,8 @@ impl XdpEngine {
             .map_err(|error| EngineError::system("looking at a program", "CAP_BPF", error))
     }
 
-    /// Attaches to an interface, or to one that has a program already in a better way, if there is any. What the file asks
-    /// for by name it gets, or an error.
+    /// Attaches to an interface, or to one that has a program already in a better way, if there is any. A mode that the file
+    /// names it gets, or an error.
     fn attach(&mut self, ifindex: u32) -> Result<(), EngineError> {
         let name = name_of(ifindex);
         let modes = self.mode.map_or_else(|| preferred(&name), |mode| vec![mode]);
@@ -406,7 +406,7 @@ impl Engine for XdpEngine {
         // On an interface that the tables in force don't name the program passes every frame.
         let attached = tables.interfaces.keys().try_for_each(|ifindex| self.attach(*ifindex));
         let applied = attached.and_then(|()| self.program.apply(tables));
-        // Whatever came of it, the rest follows what is in force.
+        // In any case the rest follows the tables in force.
         if let Some(held) = &self.held {
             held.apply(&self.program.tables);
         }

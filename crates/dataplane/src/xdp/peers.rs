@@ -32,7 +32,7 @@ impl Program {
         Ok(multiplier)
     }
 
-    /// What an earlier daemon wrote.
+    /// The table that an earlier daemon wrote.
     pub(super) fn adopted_peers(&self) -> BTreeSet<Mac> {
         match self.peers_in[0].load(Relaxed) {
             0 => BTreeSet::new(),

@@ -176,7 +176,7 @@ pub(super) fn refused(dir: &Path, error: io::Error) -> EngineError {
     EngineError::system(format!("pinning in {}", dir.display()), "CAP_SYS_ADMIN", error)
 }
 
-/// What names of pinned links begin with.
+/// The prefix of pinned links' names.
 const LINK: &str = "link-";
 
 pub(super) fn link_path(dir: &Path, ifindex: u32) -> PathBuf {
@@ -206,7 +206,7 @@ pub(super) fn clear(dir: &Path) -> io::Result<()> {
 
 /// Clears what namespaces that are gone have left. Namespace numbers are used again, so `own` is looked at as well.
 pub(super) fn clear_stale(own: &Path) {
-    // What can't be looked at isn't known to be stale.
+    // A pin that can't be looked at isn't known to be stale.
     clear_gone(own, |dir| {
         let found = links(dir).unwrap_or_default();
         !found.is_empty() && found.iter().all(|found| found.place.is_none())

@@ -34,7 +34,7 @@ use crate::{Counters, DataPlane, EngineError, ServerCounters};
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director.bpf.o"));
 /// Its program that decides; the others are small.
 const DIRECTOR: &str = "director";
-/// What decides at TC.
+/// The program for TC.
 const OBJECT_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director_tc.bpf.o"));
 const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 /// Destinations whose way is remembered: packets find theirs in the kernel, only those that waited do it here.
@@ -89,7 +89,7 @@ pub(super) const PINNED: [&str; 42] = [
 /// Came with version 16: tables of the one before were always whole, and are adopted as such.
 pub(super) const EXTENTS: &str = "extents";
 
-/// What a data plane made anew is to be.
+/// The sizes of a data plane made anew.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TableSizes {
     pub(super) sessions_max: usize,
@@ -133,7 +133,7 @@ pub(super) struct Program {
     pub(super) departed: BTreeSet<u16>,
     pub(super) grace: Arc<GraceMap>,
     pub(super) passing: GracePeriod,
-    /// What is in force.
+    /// The tables in force.
     pub(super) tables: Arc<Tables>,
     /// Whether hash maps may hold more than that, or less: what an earlier daemon or a failed change left.
     pub(super) is_stale: bool,
@@ -317,7 +317,7 @@ impl Program {
         second(&self.maps[name])
     }
 
-    /// What is to be told, and how much was lost, for who reads it.
+    /// The filter, and how much was lost, for the reader.
     pub(super) fn second_watch(&self) -> Result<Shared<AtomicU64>, EngineError> {
         shared(&self.maps, "watch", abi::WATCH_WORDS)
     }
@@ -501,7 +501,7 @@ fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> R
     Ok(())
 }
 
-/// What the data plane pinned in `dir` was loaded with.
+/// The settings that the data plane pinned in `dir` was loaded with.
 pub(super) fn pinned_settings(dir: &Path) -> Result<Settings, EngineError> {
     let about =
         MapHandle::from_pinned_path(dir.join("about")).map_err(|e| refused("opening the pinned maps", e))?;

@@ -56,7 +56,7 @@ impl PuntThread {
         });
         let (woken, wake) = io::pipe().map_err(failed)?;
         let map = program.map("held")?;
-        // What an earlier daemon left is too old: its packets' numbers may be used again by now. What comes from here on is new, however
+        // Frames that an earlier daemon left are too old: their numbers may be used again by now. Frames from here on are new, however
         // late the thread begins.
         let _ = ring(&map, |_| 0)?.consume();
         let worker = PuntReader {

@@ -1,4 +1,4 @@
-//! What clients ask for, where the kernel's side looks it up: each service's routes under a generation of their own, so
+//! Clients' requests, where the kernel's side looks them up: each service's routes under a generation of their own, so
 //! that packets go by the old ones until the VIPs name the new.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +15,13 @@ use crate::EngineError;
 /// The routes that VIPs name, by service, each under its generation.
 pub(super) type Current = BTreeMap<u16, (u32, Arc<Routes>)>;
 
-/// What the map of routes holds.
+/// The content of the map of routes.
 #[derive(Debug, Default)]
 pub(super) struct Generations {
     current: Current,
-    /// What no VIP is to name any more.
+    /// The routes that no VIP is to name any more.
     retired: Vec<(u32, Arc<Routes>)>,
-    /// What an earlier daemon's VIPs name.
+    /// The generations that an earlier daemon's VIPs name.
     adopted: BTreeSet<u32>,
     last: u32,
     /// Whether there is more in the map: an earlier daemon's, or what a failed attempt left.

@@ -1,4 +1,4 @@
-//! What the kernel's sockets have agreed on is what `evener_core::server` says that they have.
+//! The kernel's sockets have the agreed options that `evener_core::server` says that they have.
 
 use std::net::SocketAddr;
 

@@ -39,7 +39,7 @@ const PLAIN: [&[&str]; 18] = [
     &["HTTP/1.1 200 OK\r\nConnection: Keep-Alive, x\r\nContent-Length: 1\r\nDate: close\r\n\r\n."],
 ];
 
-/// What leaves a doubt about it.
+/// The answers that leave a doubt about it.
 const DOUBTFUL: [&[&str]; 25] = [
     &["HTTP/1.1 200 OK\r\nServer: x\r\n\r\nhello"],
     &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello"],
@@ -108,7 +108,7 @@ fn unclear_exchange_never_rests() {
                 talk.send(part.as_bytes());
             }
             assert_eq!(talk.seen(), Seen::Unclear, "{parts:?}");
-            // What has once been in doubt stays so.
+            // A connection that has once been in doubt stays so.
             talk.send_request(OTHER);
             talk.send(ANSWER);
             assert_eq!(talk.seen(), Seen::Unclear, "{parts:?}");

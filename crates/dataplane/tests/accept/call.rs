@@ -24,7 +24,7 @@ pub struct Call {
     pub timestamps: Option<(u32, u32)>,
 }
 
-/// What a client offers that a cookie holds.
+/// The options of a client that a cookie holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {
     pub mss: u16,

@@ -10,7 +10,7 @@ use crate::skipped;
 use crate::talk::{ANSWER, GET, OTHER, Seen, Talk, where_turns_are_followed};
 use crate::world::{FAMILIES, PORT, listen, on_a_server, read};
 
-/// What is no plain request: it may have a body, or be more than one, or less.
+/// The requests that are not plain: they may have a body, or be more than one, or less.
 const DOUBTFUL: [&[u8]; 12] = [
     b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
     b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",

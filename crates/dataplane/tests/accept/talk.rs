@@ -17,7 +17,7 @@ pub const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
 pub const OTHER: &[u8] = b"GET /other HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
 pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
-/// What is seen of a connection.
+/// The states seen of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Gone,
@@ -57,7 +57,7 @@ impl<'a> Talk<'a> {
         let last = call.first(request);
         world.send(&call, &last);
         let (mut stream, _) = accept(listener, SOON).expect("a connection");
-        // What is written leaves at once, in segments of its own.
+        // Each write leaves at once, in segments of its own.
         stream.set_nodelay(true).unwrap();
         assert_eq!(read(&mut stream, request.len()), request);
         let sent = request.len() as u32;

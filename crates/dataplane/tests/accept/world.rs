@@ -26,7 +26,7 @@ pub const PORT: u16 = 80;
 pub const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x100);
 pub const CLIENT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x7, 0, 0, 0, 0, 7);
 pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: www.example.com\r\n\r\n";
-/// What clients of today offer.
+/// The options that clients of today offer.
 pub const USUAL: Offered = Offered { mss: 1460, scale: Some(9) };
 
 /// IPv4, and IPv6.
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// The next data. What is sent again of the connection before, between the same ends, acknowledges something else.
+    /// The next data. A retransmission of the connection before, between the same ends, acknowledges something else.
     pub fn receive_data(&self, call: &Call) -> Received {
         loop {
             let received = self.receive(call, SOON).expect("a segment with data");
@@ -292,7 +292,7 @@ pub fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// What the kernel knows of its one established connection.
+/// The kernel's state of its one established connection.
 pub fn knowledge() -> String {
     run("ss -Htino state established")
 }

@@ -26,7 +26,7 @@ const A_SECOND: u32 = 953;
 const XDP_PASS: u64 = 2;
 const XDP_TX: u64 = 3;
 
-/// What of a session at work is walked, and the most instructions that its packet may take: a few more than it does.
+/// The paths that are walked of a session at work, and the most instructions that its packet may take: a few more than it does.
 struct Kind {
     name: &'static str,
     protocol: Protocol,
@@ -113,7 +113,7 @@ fn options() -> Options {
     Options { sessions_max, sessions6_max, seed, ring_seed, mode: None, pins: None }
 }
 
-// What needs privileges is skipped without them.
+// Tests that need privileges are skipped without them.
 
 fn start_at(now: u32) -> Option<XdpEngine> {
     XdpEngine::start_at(options(), now).ok()
@@ -149,7 +149,7 @@ fn answered(engine: &XdpEngine) -> Vec<u8> {
     answer
 }
 
-/// What is remembered is of one CPU.
+/// The memory is of one CPU.
 fn stay_on_this_cpu() {
     let mut cpus = CpuSet::new();
     cpus.set(sched_getcpu().unwrap()).unwrap();

@@ -111,7 +111,7 @@ fn header_byte_changes_decide_the_same_on_fast_path() {
                     });
                     for frame in lengths.chain(changes) {
                         both(&mut core, &c, &frame);
-                        // What has moved a mark or an end is moved back.
+                        // A moved mark or end is moved back.
                         both(&mut core, &c, &whole);
                     }
                 }

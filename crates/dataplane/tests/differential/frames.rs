@@ -9,7 +9,7 @@ use crate::every_host::{EVERY_HOST, SOURCES};
 use crate::handoff;
 use crate::world::{EMPTY, L2, NAT, OWN, SOURCE_NAT, TUNNELS, client, vip};
 
-/// What is sent, before it is damaged.
+/// The plan of a frame, before it is damaged.
 #[derive(Clone, Debug)]
 pub struct Plan {
     kind: Kind,
@@ -88,7 +88,7 @@ enum Damage {
     SetByte(usize, u8),
     /// Of the first headers.
     SetHeaderByte(usize, u8),
-    /// What stands behind the IP header is so long only, and the header says so.
+    /// The part behind the IP header is so long only, and the header says so.
     Shorten(usize),
     Truncate(usize),
     Extend(usize),
@@ -298,7 +298,7 @@ pub fn datagram(v6: bool, service: u8, client: u8, port: u16, payload: usize) ->
     link(ip(numbered(v6, client), vip(v6, service), &body, (port, 80), 64))
 }
 
-/// What a server says to a packet that was sent on to an address of its own; with TCP, with these flags.
+/// A server's answer to a packet that was sent on to an address of its own; with TCP, with these flags.
 pub fn answer_to(forwarded: &[u8], flags: u8) -> Option<Vec<u8>> {
     let packet = Packet::read(forwarded)?;
     if !matches!(packet.dst, IpAddr::V4(address) if address.octets()[..3] == [10, 0, 5]) {

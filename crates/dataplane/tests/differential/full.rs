@@ -11,7 +11,7 @@ use evener_dataplane::Engine;
 use crate::world::{Core, NOW, SEED};
 use crate::{HOOKS, Kernel, frames, meet, sessions, world};
 
-/// What is embryonic goes first, then what is ending, then what is another service's beyond its share; the rest stays.
+/// Embryonic sessions go first, then those that are ending, then another service's beyond its share; the rest stays.
 #[test]
 fn a_full_table_gives_places_and_then_goes_by_the_hash_alike() {
     const SYN: u8 = 0x02;

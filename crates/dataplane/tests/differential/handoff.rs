@@ -35,7 +35,7 @@ pub struct CookieClaim {
 }
 
 impl CookieClaim {
-    /// What it has told, where it is `now`, which is in the middle of an epoch.
+    /// The events at `now`, which is in the middle of an epoch.
     pub fn schedule(&self, now: u32) -> Schedule {
         let age = (self.epochs * self.epoch_ms * 1_000_000) >> 20;
         let unix_ms = 25_000_000 * self.epoch_ms + self.epoch_ms / 2;
@@ -174,7 +174,7 @@ pub fn syn_offers() -> impl Strategy<Value = SynOffer> {
 }
 
 impl SynOffer {
-    /// Whatever it is, it goes to one ring, by its place in [`RINGS`].
+    /// Any request goes to one ring, by its place in [`RINGS`].
     pub fn all_to(ring: usize) -> SynOffer {
         let route = RouteWords { host: None, path: None, methods: Vec::new(), ring };
         SynOffer { routes: vec![route], seed: (1, 2) }
@@ -412,7 +412,7 @@ impl Segment {
     }
 }
 
-/// What the segments must meet between them.
+/// The reasons that the segments must meet between them.
 pub const MET: [Reason; 13] = [
     Reason::BadChecksum,
     Reason::Elsewhere,

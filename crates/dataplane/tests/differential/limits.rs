@@ -16,7 +16,7 @@ use crate::{HOOKS, Kernel, meet};
 
 /// `ROUTE_ENTRIES` of `bpf/abi.h`. A route takes one, and each host of any takes another.
 const ENTRIES: usize = 131_072;
-/// What a file may have: routes of one service, and services that have as many.
+/// The sizes that a file may have: routes of one service, and services that have as many.
 const ROUTES: usize = 10_000;
 const SERVICES: [(bool, u8); 3] = [(false, HANDOFF[0]), (true, HANDOFF[0]), (false, HANDOFF[2])];
 

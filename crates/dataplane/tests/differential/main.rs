@@ -112,7 +112,7 @@ impl Kernel {
         (self.reasons, self.servers) = (counters.reasons, counters.servers);
     }
 
-    /// What was counted in this round.
+    /// The counts of this round.
     fn counted(&self) -> (BTreeMap<Reason, u64>, BTreeMap<u16, ServerCounters>) {
         let counters = self.engine.counters().unwrap();
         let reasons = counters.reasons.iter().map(|(reason, count)| {
@@ -291,7 +291,7 @@ fn core_and_c_agree_on_random_and_damaged_packets() {
     for hook in HOOKS {
         let mut coverage = Coverage::default();
         let mut missing = Vec::new();
-        // What is rare may need more stories.
+        // A rare case may need more stories.
         for _ in 0..5 {
             agree(hook, &mut coverage);
             let met = |reason: &&Reason| world::RARE.contains(reason) || coverage.0.contains_key(reason);
@@ -431,7 +431,7 @@ fn handed_off(
     Ok(reasons)
 }
 
-/// What is counted of each VIP's guesses, and whether they used up tries; how many, the clock says, too, which for the core
+/// The counts of each VIP's guesses, and whether they used up tries; how many, the clock says, too, which for the core
 /// stands still.
 fn guesses(memory: &Memory<'_>) -> Vec<(u64, u64, bool)> {
     let of = |vip: u16| {
@@ -481,7 +481,7 @@ fn connections_are_handed_off_alike() {
             }
             Ok(())
         };
-        // What is rare may need more stories.
+        // A rare case may need more stories.
         let missing = || -> Vec<_> {
             let coverage = &state.borrow().2;
             handoff::MET.iter().filter(|reason| !coverage.0.contains_key(reason)).collect()

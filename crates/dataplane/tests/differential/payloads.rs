@@ -1,4 +1,4 @@
-//! What clients say first: heads of requests and hellos, whole and damaged.
+//! Clients' first bytes: heads of requests and hellos, whole and damaged.
 
 use proptest::prelude::*;
 
@@ -162,7 +162,7 @@ enum Damage {
     Insert(usize, u8),
 }
 
-/// What a client says first.
+/// A client's first bytes.
 pub fn payload() -> impl Strategy<Value = Vec<u8>> {
     let at = any::<prop::sample::Index>;
     let byte = prop_oneof![

@@ -1,4 +1,4 @@
-//! What is told of packets and connections: the C says by itself what is made here of the core's decision.
+//! Events of packets and connections: the C makes by itself those that are made here of the core's decision.
 
 use std::net::SocketAddr;
 
@@ -30,7 +30,7 @@ pub fn without_clock(mut event: TraceEvent) -> TraceEvent {
     event
 }
 
-/// What there is to tell of a frame that was decided so.
+/// The event of a frame that was decided so.
 pub fn expected(frame: &[u8], decision: &Decision, after: &[u8]) -> Vec<TraceEvent> {
     connection(frame, decision).into_iter().chain(packet(frame, decision, after)).collect()
 }

@@ -18,7 +18,7 @@ const STACK: u64 = 3 << 48;
 const MAP: u64 = 4 << 48;
 const VALUES: u64 = 5 << 48;
 const OF_CPU: u64 = 6 << 48;
-/// What the context names besides the frame, as its interface.
+/// The object that the context names besides the frame, as its interface.
 const OBJECT: u64 = 7 << 48;
 const REGION: u64 = 0xffff << 48;
 /// The interface that frames come in by.
@@ -60,7 +60,7 @@ pub struct Walk {
     counted: u32,
 }
 
-/// What a program does with a frame, and in how many instructions.
+/// A program's verdict on a frame, and in how many instructions.
 pub fn walk(engine: &XdpEngine, frame: &[u8]) -> (u64, u32) {
     let id = engine.program_id(Hook::Xdp).unwrap();
     let options = ProgInfoQueryOptions::default().include_xlated_prog_insns(true);

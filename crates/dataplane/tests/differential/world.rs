@@ -35,7 +35,7 @@ use crate::{every_host, handoff};
 
 pub const SEED: Seed = Seed(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 pub const RING_SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
-/// What marks are written with.
+/// The key of marks.
 pub const MARKER: Marker = Marker { key: Seed(31, 0x2222), generation: 0x8000_0001 };
 pub const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER_SIDE: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -54,7 +54,7 @@ pub const IDLE: IdleTicks = IdleTicks {
     udp_new: ticks(620_000),
 };
 
-/// What random packets needn't meet; the last six take a cookie, or a segment that is empty.
+/// Reasons that random packets needn't meet; the last six take a cookie, or a segment that is empty.
 pub const RARE: [Reason; 13] = [
     Reason::BadChecksum,
     Reason::TableFull,
@@ -170,7 +170,7 @@ impl Fragments for TestFragments {
     }
 }
 
-/// What the farm is made of, one thing after the other.
+/// The parts of the farm, one thing after the other.
 pub struct Builder {
     pub tables: Tables,
     pub next_server: u16,
@@ -299,7 +299,7 @@ pub fn load(engine: &mut XdpEngine) {
     engine.memory().counts.score(&scores_at(NOW));
 }
 
-/// What policies make of the servers' load at this time: equal for some, other than a moment ago for most.
+/// Policies' scores of the servers' load at this time: equal for some, other than a moment ago for most.
 pub fn scores_at(now: u32) -> Vec<(u16, Score)> {
     let score = |slot: u16| {
         let mixed = now.wrapping_mul(u32::from(slot) | 1).wrapping_mul(0x9e37_79b9);
@@ -327,7 +327,7 @@ pub struct Core {
     pub fragments: TestFragments,
     pub reasons: BTreeMap<Reason, u64>,
     pub servers: BTreeMap<u16, ServerCounters>,
-    /// What time it is.
+    /// The time.
     pub now: u32,
 }
 
@@ -404,7 +404,7 @@ impl Core {
         for reason in [Some(decision.reason), decision.also_counted].into_iter().flatten() {
             *self.reasons.entry(reason).or_default() += 1;
         }
-        // What is held goes to nobody yet.
+        // A frame that is held goes to no server yet.
         if decision.server != NO_SERVER && decision.verdict != Verdict::Hold {
             let server = self.servers.entry(decision.server).or_default();
             server.packets += 1;

@@ -30,7 +30,7 @@ fn handing_off() -> Tables {
     tables
 }
 
-/// Whether a client's TCP takes the answer to its SYN for good. What it sends has half a checksum, which the director's
+/// Whether a client's TCP takes the answer to its SYN for good. Its segments have half a checksum, which the director's
 /// link must fill in, and then it looks at it.
 fn connects(engine: &dyn Engine, client: &Host) {
     let keys = Keys { key: Seed(15, 16), epoch: 15 };
@@ -41,7 +41,7 @@ fn connects(engine: &dyn Engine, client: &Host) {
     });
 }
 
-/// Has every engine at work on a director in turn, with these tables, and a client on its link. What they send leaves as much of
+/// Has every engine at work on a director in turn, with these tables, and a client on its link. Their segments leave as much of
 /// the checksum to the hardware as can be.
 pub fn on_every_engine(tables: fn() -> Tables, work: impl Fn(&mut dyn Engine, &Host) + Sync) {
     let (director, client) = (Host::new("director"), Host::new("client"));

@@ -114,7 +114,7 @@ fn every_host(bench: &Bench) -> Tables {
 const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1));
 const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 2));
 
-/// What the other host writes marks with, and this one.
+/// The key of the other host's marks, and of this one's.
 const MARKER: Marker = Marker { key: Seed(41, 42), generation: 7 };
 
 /// A client's segment as another host passes it on through a tunnel, or, without a mark, as a director sends it.

@@ -228,7 +228,7 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     row.director.enter(|| engine.leave(false)).unwrap();
 }
 
-/// Whatever stands for the client on the way.
+/// The client's side of the way may be any host.
 fn both_ways_are_told(mut events: Box<dyn EventSource>, client: IpAddr) {
     let (mut there, mut back) = (0, 0);
     let end = Instant::now() + SOON;
@@ -245,7 +245,7 @@ fn both_ways_are_told(mut events: Box<dyn EventSource>, client: IpAddr) {
                     assert_eq!((packet.dst.ip(), packet.src.port()), (client, 8080));
                     back += 1;
                 }
-                // What neighbours say to one another.
+                // Messages between neighbours.
                 _ => assert_ne!(packet.protocol, Protocol::Tcp.number(), "{packet:?}"),
             }
         }

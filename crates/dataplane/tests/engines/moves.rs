@@ -26,7 +26,7 @@ use crate::{count, key, server, skipped, tables};
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-/// What is under /img is for the second server, and the rest for the first.
+/// Requests under /img are for the second server, and the rest for the first.
 fn moving() -> Tables {
     let inside = (index_of("in0"), mac_of("in0"));
     let mut tables = tables(&[inside], &[server(OWN, inside.0), server(OTHER, inside.0)], false);
@@ -52,7 +52,7 @@ fn request(path: &str) -> String {
 /// The interface, the server, and the frame.
 type Given = (u32, u16, Vec<u8>);
 
-/// What a mover is given, and the mover.
+/// The input of a mover, and the mover.
 fn mover() -> (RehandoffSink, Receiver<Given>) {
     let (sender, given) = channel();
     let mover = move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
@@ -63,7 +63,7 @@ fn mover() -> (RehandoffSink, Receiver<Given>) {
     (Arc::new(mover), given)
 }
 
-/// A client's open connection with the first server. What it says next is no first segment: the cookie is forgotten. No two
+/// A client's open connection with the first server. Its next segment is no first one: the cookie is forgotten. No two
 /// connections have one key: what the client's stack still repeats of an earlier one is nobody's first segment either.
 fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
     static MADE: AtomicU64 = AtomicU64::new(0);

@@ -1,5 +1,5 @@
-//! Whatever of a change the system refuses, and wherever a daemon is killed in the middle of one, what was in force is in
-//! force or what was to be, and what is told is what is in force.
+//! When the system refuses any part of a change, and wherever a daemon is killed in the middle of one, the tables in force are
+//! either the old or the new ones, and the reported tables are those in force.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;

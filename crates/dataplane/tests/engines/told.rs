@@ -1,4 +1,4 @@
-//! What engines tell of their decisions.
+//! Engines' events of their decisions.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

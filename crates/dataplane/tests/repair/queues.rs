@@ -1,4 +1,4 @@
-//! What is saved of a connection's queues, and comes back.
+//! The parts of a connection's queues that are saved, and come back.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -68,7 +68,7 @@ fn long_queues_are_moved_whole() {
     }
     const LEN: usize = 3 << 20;
     let farm = Farm::set_up(false);
-    // What a socket may grow to by itself.
+    // The size to which a socket may grow by itself.
     farm.set("tcp_rmem", "4096 65536 262144");
     setsockopt(&farm.listener, RcvBufForce, &(4 * LEN)).unwrap();
     setsockopt(&farm.listener, SndBufForce, &(2 * LEN)).unwrap();
@@ -131,7 +131,7 @@ fn an_answer_that_was_lost_is_sent_again_by_the_other_host() {
     }
     let farm = Farm::set_up(true);
     let (client, server) = farm.connection();
-    // What the client says of it is lost, so that to the server the answer was.
+    // The client's acknowledgment is lost, so that to the server the answer was.
     farm.hold();
     let answer = data(5000, 7);
     (&server).write_all(&answer).unwrap();

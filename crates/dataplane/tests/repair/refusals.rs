@@ -1,4 +1,4 @@
-//! What can't be moved, and goes on as it was.
+//! Connections that can't be moved, and go on as they were.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -72,7 +72,7 @@ fn a_connection_with_urgent_data_stays() {
     let (client, server) = farm.connection();
     SockRef::from(&client).send_out_of_band(b"before!").unwrap();
     (&client).write_all(b"behind").unwrap();
-    // What comes before the urgent byte, and is read apart from what is behind it.
+    // The bytes before the urgent one, which are read apart from those behind it.
     let mut received = [0; 6];
     server.peek(&mut received).unwrap();
     let NotSaved { socket, error } = save(server, &[]).unwrap_err();

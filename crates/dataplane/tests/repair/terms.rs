@@ -1,4 +1,4 @@
-//! What was agreed on in the handshake, which the kernel can't agree on again.
+//! The agreed options of the handshake, which the kernel can't agree on again.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ fn options_not_negotiated_are_not_used() {
     let off = [("tcp_timestamps", "0"), ("tcp_sack", "0"), ("tcp_window_scaling", "0")];
     let [first, second] = terms(false, &off);
     assert_eq!((first.timestamp, first.sack, first.window_scales), (None, false, None));
-    // What we announce is not scaled either, whatever this host would have chosen.
+    // Our announced window is not scaled either, whatever this host would have chosen.
     assert_eq!(second.window_scales.unwrap_or_default(), (0, 0));
     assert_eq!((second.timestamp, second.sack), (None, false));
 }

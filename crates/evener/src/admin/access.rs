@@ -1,4 +1,4 @@
-//! Who may look over TCP. A web page must not reach the farm through the browser of somebody who may (DNS rebinding), so
+//! Access over TCP. A web page must not reach the farm through the browser of somebody who may (DNS rebinding), so
 //! requests have to name a host that this one is; and an address that is not loopback is for those with a token.
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use super::api::ApiError;
 use crate::config;
 use crate::runtime::token::{TokenError, Tokens};
 
-/// What is answered without a token: it tells no more than whether the daemon works.
+/// The paths that are answered without a token: they show no more than whether the daemon works.
 const OPEN: &str = "/healthz";
 /// Below this path a token of the group does as well: the control loop asks for it.
 pub(super) const GROUPS: &str = "/v1/groups/";
@@ -35,7 +35,7 @@ pub(super) struct Peer(pub(super) IpAddr);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadPermission(pub(super) bool);
 
-/// What is asked of who connects.
+/// The requirements for a client.
 #[derive(Debug)]
 pub(super) struct Access {
     /// Names of this host that requests may have besides its addresses, in lower case.
@@ -77,7 +77,7 @@ impl Access {
             _ => return Err(malformed()),
         };
         let named = named.map(|host| host.parse::<Authority>().map_err(|_| malformed())).transpose()?;
-        // What stands in the request line goes before the field (RFC 9112, section 3.2.2), and both must be right.
+        // The host in the request line goes before the field (RFC 9112, section 3.2.2), and both must be right.
         for host in named.iter().chain(request.uri().authority()) {
             if !self.is_this(host.host(), reached) {
                 let message = format!(

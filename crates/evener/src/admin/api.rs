@@ -1,4 +1,4 @@
-//! What can be asked over HTTP. The same routes serve the Unix socket, whose file mode says who may change
+//! The HTTP API. The same routes serve the Unix socket, whose file mode says who may change
 //! the farm, and the TCP port, where [`access`] says who may look.
 
 use std::net::SocketAddr;
@@ -39,10 +39,10 @@ const SESSIONS_READ_ONLY: usize = 10_000;
 
 /// Members of a server group.
 const GROUP_MEMBERS: &str = "/v1/groups/{name}/members";
-/// What they report of their load.
+/// The members' reports of their load.
 const GROUP_REPORTS: &str = "/v1/groups/{name}/reports";
 
-/// What was done.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandResult {
     /// A sentence.
@@ -76,7 +76,7 @@ pub(super) fn everything(farm: Arc<dyn ViewSource>, control: Handle) -> Router {
     with_fallbacks(routes).with_state(Api { farm, control, may_change: true, sessions_max: usize::MAX })
 }
 
-/// What changes nothing, for who may look.
+/// The routes that change nothing, for clients with access.
 pub(super) fn read_only(farm: Arc<dyn ViewSource>, control: Handle, access: Access) -> Router {
     with_fallbacks(views_and_health())
         .layer(middleware::from_fn(refuse_changes))
@@ -100,7 +100,7 @@ fn views_and_health() -> Router<Api> {
         .route("/healthz", get(healthz))
 }
 
-/// Who may look may look at groups too, and whoever has a token of one may do here what it may do at the group's own address.
+/// A client with access to views may see groups too, and one with a token of a group may do here what it may do at the group's own address.
 fn group_members() -> MethodRouter<Api> {
     get(groups::members)
         .post(groups::add)
@@ -362,9 +362,9 @@ async fn wrong_method(request: HttpRequest) -> ApiError {
     ApiError(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-/// Whoever is on the host can reach a TCP port, and many a browser too: it must not change the farm.
+/// Any program on the host can reach a TCP port, and many a browser too: it must not change the farm.
 async fn refuse_changes(request: HttpRequest, next: Next) -> Response {
-    // Who changes members shows a token of their group.
+    // A client that changes members shows a token of their group.
     let is_groups = request.uri().path().starts_with(access::GROUPS);
     if is_groups || matches!(*request.method(), Method::GET | Method::HEAD) {
         return next.run(request).await;

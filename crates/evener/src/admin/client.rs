@@ -47,12 +47,12 @@ pub enum ClientError {
     /// The daemon said no more.
     #[error("the daemon has hung up: it has stopped, or was stopped")]
     Ended,
-    /// What came is no answer.
+    /// The bytes that came are no answer.
     #[error("the answer on {path} can't be understood: {why}; is the daemon of the same version?")]
     Garbled {
         /// The socket.
         path: String,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
 }
@@ -165,7 +165,7 @@ impl Client {
 #[derive(Debug)]
 pub struct LineStream {
     body: BodyDataStream,
-    /// What came behind the last line's end.
+    /// The bytes behind the last line's end.
     rest: Vec<u8>,
 }
 

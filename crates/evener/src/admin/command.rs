@@ -51,7 +51,7 @@ pub fn run(command: &Command) -> Exit {
             let error = table::message(&error.to_string());
             eprintln!("evener: {error}");
             if wants_json(command) {
-                // What can't be written here has been said there.
+                // An error that can't be written here has been reported there.
                 let refusal = serde_json::to_string_pretty(&ErrorBody { error });
                 let _ = refusal.map(|text| print(&(text + "\n")));
             }
@@ -137,7 +137,7 @@ pub(super) fn daemon(admin: &AdminArgs) -> Result<Client, CommandError> {
     })
 }
 
-/// What it is waited for with.
+/// The runtime of a command.
 pub(super) fn runtime() -> Result<Runtime, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(CommandError::Runtime)

@@ -1,4 +1,4 @@
-//! What happens in the farm, live: server-sent events for programs and browsers, lines for people.
+//! Events of the farm, live: server-sent events for programs and browsers, lines for people.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::views::{EventStreamItem, EventView};
 const CONTENT_TYPE: &str = "text/event-stream";
 /// A comment so often, so that an end that is gone is noticed.
 const PULSE: Duration = Duration::from_secs(15);
-/// What a line of data begins with.
+/// The beginning of a line of data.
 const DATA: &[u8] = b"data:";
 
 /// Answers with what happens, until the other end hangs up.
@@ -37,7 +37,7 @@ pub(super) async fn events(
         ApiError(StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
     lasting.begin();
-    // Whoever waits for the answer's head learns that everything from here on is told.
+    // A client that waits for the answer's head learns that it gets every event from here on.
     let first_line = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
     let items = stream::unfold(listener, |mut listener| async {
         Some((Ok::<_, Infallible>(Bytes::from(next(&mut listener).await?)), listener))

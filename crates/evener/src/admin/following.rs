@@ -11,7 +11,7 @@ use super::command::{CommandError, daemon, runtime};
 use crate::cli::AdminArgs;
 use crate::record;
 
-/// What is followed, and for how long.
+/// The stream to follow, and for how long.
 pub(super) struct StreamRequest<'a> {
     /// The path of an answer that has no end.
     pub(super) path: &'a str,
@@ -61,7 +61,7 @@ impl StreamRequest<'_> {
             let mut out = io::stdout().lock();
             match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
                 Ok(()) => count -= 1,
-                // Who reads wants no more.
+                // The reader wants no more.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 Err(error) => return Err(CommandError::Output(error)),
             }

@@ -43,7 +43,7 @@ struct MemberUrl {
     url: String,
 }
 
-/// What a member says of its load.
+/// A member's report of its load.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LoadReport {
@@ -93,7 +93,7 @@ pub(super) async fn members(
     sender: GroupSender,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
-    // Whoever may look at the farm may look at its groups.
+    // A client with access to the farm may see its groups.
     let sender = match looks {
         Some(Extension(ReadPermission(true))) => GroupSender::Operator,
         _ => sender,
@@ -173,7 +173,7 @@ fn read<T: for<'d> Deserialize<'d>>(
         .map_err(|error| ApiError(StatusCode::BAD_REQUEST, format!("{error}: {help}.")))
 }
 
-/// Who reaches the socket may change the farm; others show a token of the group.
+/// A client of the socket may change the farm; others show a token of the group.
 impl FromRequestParts<Api> for GroupSender {
     type Rejection = StatusCode;
 

@@ -40,7 +40,7 @@ impl Format {
         }
     }
 
-    /// What it is called in HTTP.
+    /// Its media type.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -49,12 +49,12 @@ impl Format {
     }
 }
 
-/// What metrics are made of.
+/// The sources of metrics.
 #[derive(Debug)]
 pub struct Scrape {
     /// All that there is to see, of one moment.
     pub farm: FarmView,
-    /// What the daemon takes.
+    /// The daemon's resources.
     pub process: Process,
 }
 
@@ -312,7 +312,7 @@ fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt
     MetricFamily { encoder, things: &refused, labels }.gauge("node_refused", help, |_| 1)
 }
 
-/// What has happened.
+/// Counts of events.
 fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let things: Vec<_> = status.events.iter().collect();
     MetricFamily { encoder, things: &things, labels: |(event, _)| vec![("event", (*event).clone())] }
@@ -321,7 +321,7 @@ fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
     all.counter("events_lost", "Events that came faster than somebody read them.", |()| status.events_lost)
 }
 
-/// What is told of single connections.
+/// Counts of traces of single connections.
 fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let help = "Time to decide about connections that are handed over.";
     let mut metric =

@@ -1,4 +1,4 @@
-//! What the daemon takes of its host, under the names that Prometheus' client libraries have made usual.
+//! The daemon's use of its host, under the names that Prometheus' client libraries have made usual.
 
 use std::fs;
 use std::time::Duration;

@@ -28,7 +28,7 @@ use crate::views::ViewSource;
 
 /// Connections at once, for each of the two sockets; further ones wait in the kernel.
 const CONNECTIONS: usize = 64;
-/// Who sends no request for this long is let go.
+/// A client that sends no request for this long is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection carries one request, and is over after this long whatever the other end does, unless it is a trace.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);

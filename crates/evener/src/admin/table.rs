@@ -1,5 +1,5 @@
 //! The views for people: columns as wide as they must be, numbers to the right and in units that are read at
-//! a glance. What is too wide loses the columns that matter least; programs get all by `--json`.
+//! a glance. A table that is too wide loses the columns that matter least; programs get all by `--json`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -315,7 +315,7 @@ pub(super) fn status(status: &StatusView, page: usize) -> String {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     let line = |(name, value): &(&str, String)| {
         let text = format!("{:<1$}{GAP}{value}", format!("{name}:"), width + 1, value = message(value));
-        // What the file is like is shown as it is; the rest is sentences and lists.
+        // Lines like the file's are shown as they are; the rest is sentences and lists.
         let page = if value.contains('\n') { usize::MAX } else { page };
         let text = terminal::wrap(&text, page, width + 1 + GAP.len());
         text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>()
@@ -331,7 +331,7 @@ fn engine(status: &StatusView) -> String {
     }
 }
 
-/// What was counted, without the zeros.
+/// The counts, without the zeros.
 fn counts(counts: &BTreeMap<String, u64>) -> String {
     let seen = counts.iter().filter(|(_, number)| **number > 0);
     let seen: Vec<_> = seen.map(|(reason, number)| format!("{} {reason}", count(*number))).collect();

@@ -1,4 +1,4 @@
-//! What this host has to be for the services that it is a server of: decided here, carried out in `place`.
+//! The state that this host needs for the services that it is a server of: decided here, carried out in `place`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const TCP_LEN: u32 = 20;
 /// An Ethernet frame's content, where the interface can't be asked.
 const MTU: u32 = 1500;
 
-/// Who this host is, where its addresses don't say it.
+/// This host's identity, where its addresses don't say it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AgentIdentity {
     /// It is the server of this name.
@@ -202,11 +202,11 @@ pub(super) struct DesiredState {
     pub(super) settings: BTreeMap<String, SysctlSetting>,
     /// Service addresses, and where they are put.
     pub(super) addresses: BTreeSet<PlacedAddress>,
-    /// What comes out of tunnels, and what is handed over; `None` where no service is reached so.
+    /// The services whose packets come out of tunnels, and those handed over; `None` where no service is reached so.
     pub(super) programs: Option<(Tables, AttachPoints)>,
 }
 
-/// What there is on this host that the desired state depends on, beyond the network.
+/// The facts of this host that the desired state depends on, beyond the network.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostFacts {
     /// Interfaces that are made by software, whose drivers gain nothing from running programs early.
@@ -221,7 +221,7 @@ pub(super) struct HostFacts {
     pub(super) deciding: BTreeSet<u32>,
 }
 
-/// What `roles` ask of this host.
+/// The state that `roles` want of this host.
 pub(super) fn desired(
     roles: &[ServedService<'_>],
     directors: &[IpAddr],
@@ -410,7 +410,7 @@ fn accept(
         }
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;
-    // What is handed over by word of another node comes by the loopback interface, too.
+    // A connection that is handed over by another node's message comes by the loopback interface, too.
     let serves = roles.iter().any(|role| role.serves());
     let takes = |found: &Interface| match found.loopback {
         true => by_loopback || serves,

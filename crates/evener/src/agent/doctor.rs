@@ -29,7 +29,7 @@ fn done() -> Option<AppliedState> {
     state::read(&paths::directory().ok()?).ok()?
 }
 
-/// What is there to say, if this host is a server of the file; nothing if it isn't.
+/// The findings, if this host is a server of the file; none if it isn't.
 pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
     let identity = done().map(|done| done.identity).unwrap_or_default();
     let Ok(roles) = desired::roles(config, &identity, network) else { return Vec::new() };
@@ -209,7 +209,7 @@ impl Listening {
     fn has(&self, protocol: Protocol, wanted: SocketAddr) -> bool {
         let name = if protocol == Protocol::Tcp { "tcp" } else { "udp" };
         let any = |address: IpAddr| self.0.contains(&(name, SocketAddr::new(address, wanted.port())));
-        // What listens at :: takes IPv4 clients too, unless it says otherwise, which can't be seen here.
+        // A listener at :: takes IPv4 clients too, unless it says otherwise, which can't be seen here.
         any(wanted.ip())
             || any(Ipv6Addr::UNSPECIFIED.into())
             || (wanted.is_ipv4() && any(Ipv4Addr::UNSPECIFIED.into()))

@@ -1,4 +1,4 @@
-//! What an agent would do, done by the daemon: on a host that is director and server at once, and where connections
+//! An agent's work, done by the daemon: on a host that is director and server at once, and where connections
 //! arrive here to be read before they are handed over.
 
 use std::collections::btree_map::Entry;
@@ -28,7 +28,7 @@ pub(crate) struct LocalServer {
     mark_key: Option<Seed>,
     adopted: bool,
     trouble: LastProblem,
-    /// Who reads, where connections are handed over.
+    /// The reader, where connections are handed over.
     reader: Option<ConversationContext>,
     /// Where, by service address.
     listeners: BTreeMap<IpAddr, PuntListener>,
@@ -114,7 +114,7 @@ impl LocalServer {
         self.host_state.renew_cookies();
     }
 
-    /// What there is to see.
+    /// The state to show.
     pub(crate) fn local(&self) -> LocalServerState {
         let reader = self.reader.as_ref();
         LocalServerState {
@@ -131,7 +131,7 @@ impl LocalServer {
         }
     }
 
-    /// Who speaks with other nodes here, where connections are handed over.
+    /// The LCCP node here, where connections are handed over.
     pub(crate) fn speaker(&self) -> Option<&LccpNode> {
         self.reader.as_ref().map(|reader| &reader.speaker)
     }

@@ -163,7 +163,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Does all that is to be done. What was done until an error is taken back.
+    /// Carries out the desired state. Steps done before an error are undone.
     async fn start(
         config_path: &Path,
         identity: AgentIdentity,
@@ -187,7 +187,7 @@ impl Agent {
         host_state.secret = secret;
         host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
         if let Err(error) = host_state.fulfil(&desired, &network).await {
-            // What was found at work is left as it was found.
+            // A state that was found at work is left as it was found.
             if let Err(left) = host_state.leave(adopted, &network_now(network).await).await {
                 tracing::warn!(error = %left, "something stays as it was changed");
             }
@@ -265,7 +265,7 @@ impl Agent {
         }
     }
 
-    /// Reads the file again. What is wrong with it changes nothing.
+    /// Reads the file again. A file with an error changes nothing.
     async fn reload(&mut self) {
         notify_systemd(sd_notify::NotifyState::Reloading);
         match self.try_reload().await {
@@ -368,7 +368,7 @@ fn take_over(
     Ok((state, lock))
 }
 
-/// What went wrong last, which is told once.
+/// The last problem, which is reported once.
 #[derive(Default)]
 struct LastProblem(Option<String>);
 

@@ -77,7 +77,7 @@ fn start(socket: &UdpSocket, to: SocketAddr, train: Train) {
     tokio::task::spawn_blocking(move || send(&sender, to, train));
 }
 
-/// Each packet is a call of its own: none is part of another (GSO). What the socket has no room for is lost, as on any full link.
+/// Each packet is a call of its own: none is part of another (GSO). A packet that the socket has no room for is lost, as on any full link.
 fn send(socket: &std::net::UdpSocket, to: SocketAddr, train: Train) {
     let (began, gap) = (Instant::now(), Duration::from_nanos(train.gap_ns.into()));
     for index in 0..train.step.packets() {

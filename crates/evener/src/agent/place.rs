@@ -87,7 +87,7 @@ impl HostState {
         Ok(HostState { handle, state, server: None, secret: None, cookie_epoch_ms: EPOCH_MS })
     }
 
-    /// Makes the host be as `desired` says. What is refused is left out, and the rest done.
+    /// Makes the host be as `desired` says. A refused part is left out, and the rest done.
     ///
     /// # Errors
     /// The first refusal.
@@ -96,8 +96,8 @@ impl HostState {
         desired: &DesiredState,
         network: &Network,
     ) -> Result<(), PlaceError> {
-        // What a program no longer lets out must not reach an address any more either, and an address must
-        // not be answered for before the host has been told not to.
+        // A packet that a program no longer lets out must not reach an address any more either, and an address must
+        // not be answered for before the host is set not to.
         let mut done = if desired.programs.is_none() { self.leave_programs() } else { Ok(()) };
         done = done.and(self.remove_addresses(desired, network).await);
         done = done.and(self.change_settings(desired));
@@ -117,9 +117,9 @@ impl HostState {
         self.state.remove().map_err(PlaceError::State)
     }
 
-    /// What the programs know of connections, while they run.
+    /// The programs' view of connections, while they run.
     pub(super) fn connections(&self) -> Option<Connections> {
-        // What the kernel lacks for it, the host's prerequisites tell.
+        // The host's prerequisites name what the kernel lacks for it.
         self.server.as_ref()?.connections().ok()
     }
 
@@ -268,7 +268,7 @@ impl HostState {
     }
 
     fn set(&mut self, path: &str, is: u32, value: u32) -> Result<(), PlaceError> {
-        // Whatever an earlier change set, what was there first is what comes back.
+        // A setting goes back to its first value, whatever an earlier change set.
         let was = self.state.done.settings.get(path).map_or(is, |changed| changed.was);
         self.state.done.settings.insert(path.to_owned(), SysctlChange { was, set: value });
         self.state.store().map_err(PlaceError::State)?;
@@ -346,7 +346,7 @@ pub(super) fn dotted(path: &str) -> String {
     format!("net.{}", path.chars().map(swap).collect::<String>())
 }
 
-/// What the desired state depends on, beyond the network.
+/// The facts that the desired state depends on, beyond the network.
 pub(super) async fn host(hook: Option<Hook>) -> HostFacts {
     HostFacts {
         hook,

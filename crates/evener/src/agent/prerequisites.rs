@@ -1,4 +1,4 @@
-//! What a server must be for connections to be handed over to it: told by `evener doctor`. A director finds out by
+//! The prerequisites of a server for connections to be handed over to it: shown by `evener doctor`. A director finds out by
 //! probing, which takes the same way.
 
 use std::fs;
@@ -29,7 +29,7 @@ const SETTINGS: [(&str, &str); 4] = [
 /// Whether connection tracking takes up connections in the middle.
 const LOOSE: &str = "netfilter/nf_conntrack_tcp_loose";
 
-/// What there is to say of the roles whose connections are handed over.
+/// The findings for roles whose connections are handed over.
 pub(super) fn findings(roles: &[ServedService<'_>], config: &Config) -> Vec<Finding> {
     let handed_over: Vec<_> = roles.iter().filter(|role| role.is_handed_over()).collect();
     let Some(first) = handed_over.first() else { return Vec::new() };
@@ -139,7 +139,7 @@ fn sharers(check: &str) -> Option<Finding> {
     })
 }
 
-/// What the program has refused, and what that is a sign of.
+/// The program's refusals, and what they are a sign of.
 fn refusals(check: &str) -> Vec<Finding> {
     let counted = server::existing_directory().and_then(|pins| server::counters(&pins)).unwrap_or_default();
     let signs = [

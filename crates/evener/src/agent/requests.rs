@@ -50,7 +50,7 @@ enum RequestsError {
 pub fn run(args: &cli::RequestsArgs) -> Exit {
     match show(args) {
         Ok(()) => Exit::Ok,
-        // Whoever reads has enough.
+        // The reader has enough.
         Err(RequestsError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Ok,
         Err(error) => {
             eprintln!("evener: {error}");
@@ -111,7 +111,7 @@ fn config(args: &cli::RequestsArgs) -> Result<Config, RequestsError> {
     config::load(&path).map_err(|problems| RequestsError::Config(problems.render(false)))
 }
 
-/// Who follows requests.
+/// The source of requests.
 enum PendingSource {
     /// The agent of this host.
     Agent(OwnedFd),

@@ -14,7 +14,7 @@ use crate::runtime::Exit;
 use crate::runtime::lock::Lock;
 use crate::runtime::paths;
 
-/// What there is to show.
+/// The state to show.
 #[derive(Debug, Serialize)]
 struct AgentView {
     /// Whether the agent runs.

@@ -1,4 +1,4 @@
-//! What the agent has done to this host, written down before it is done, so that whoever comes after it, however
+//! The agent's changes to this host, written down before they are made, so that the next agent, however
 //! it ended, can take back exactly that.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ pub(super) struct SysctlChange {
     pub(super) set: u32,
 }
 
-/// What was done.
+/// The applied state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AppliedState {
     /// In which network namespace: the folder's number may be another's by now.
@@ -87,7 +87,7 @@ fn path(directory: &Path) -> PathBuf {
     directory.join("agent.json")
 }
 
-/// What an agent has done here, if one has and has not taken it back.
+/// An agent's changes here, if one has made some and not taken them back.
 pub(super) fn read(directory: &Path) -> io::Result<Option<AppliedState>> {
     match fs::read(path(directory)) {
         Ok(bytes) => {

@@ -6,12 +6,12 @@ use evener_dataplane::installed::{MissingPart, Part};
 
 use crate::events::DaemonEvent;
 
-/// What is set up, and what of it isn't there.
+/// The parts that are set up, and those that are missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Installed {
     /// All of it.
     pub(crate) parts: Vec<Part>,
-    /// What the kernel refuses to have again, and why.
+    /// The parts that the kernel refuses to have again, and why.
     pub(crate) missing: BTreeMap<Part, String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the control loop publishes for everybody who looks at the farm: nobody asks the loop for it, and nobody waits for it.
+//! The state that the control loop publishes for all readers: none asks the loop for it, and none waits for it.
 //!
 //! Counts are the data plane's and are read when somebody looks. Those of a server that goes are added to its service's sums, and for
 //! that instant they would stand in two places or in none: [`SnapshotStore::moment`] reads them again then.
@@ -30,7 +30,7 @@ pub(crate) use local::LocalServerState;
 const PAUSE: Duration = Duration::from_micros(500);
 const LOOKS: u32 = 2_000;
 
-/// What a daemon is, besides its farm.
+/// A daemon's state besides its farm.
 #[derive(Clone, Debug)]
 pub(crate) struct DaemonInfo {
     /// When it started, in milliseconds of the monotonic clock.
@@ -45,12 +45,12 @@ pub(crate) struct DaemonInfo {
     pub(crate) loaded: LoadedFile,
 }
 
-/// What is known of a file in force.
+/// A file in force.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadedFile {
     /// When it was read.
     pub(crate) at: SystemTime,
-    /// What of it takes a restart.
+    /// The part of it that takes a restart.
     pub(crate) restart_for: Option<String>,
     /// Why it is not followed in all else.
     pub(crate) trouble: Option<String>,
@@ -61,7 +61,7 @@ pub(crate) struct LoadedFile {
 pub(crate) struct PublishedState {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) about: Arc<DaemonInfo>,
-    /// What servers that are gone had been given, by service.
+    /// The counts of servers that are gone, by service.
     pub(crate) gone: Arc<BTreeMap<String, ServerCounters>>,
     /// The engine's kind, and how it is attached.
     pub(crate) engine: &'static str,
@@ -69,9 +69,9 @@ pub(crate) struct PublishedState {
     pub(crate) readings: Arc<dyn DataPlane>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) bus: Bus,
-    /// What this host is as a server, and where it reads for the data plane.
+    /// This host as a server, and its reader for the data plane.
     pub(crate) local: Option<LocalServerState>,
-    /// What is set up in the kernel.
+    /// The parts set up in the kernel.
     pub(crate) installed: Arc<Installed>,
     /// The redirectors of groups, whose clients are sent on by HTTP.
     pub(crate) fronts: Arc<Frontends>,
@@ -119,7 +119,7 @@ impl SnapshotStore {
         }
     }
 
-    /// What was published last.
+    /// The last published state.
     pub(crate) fn latest(&self) -> Arc<PublishedState> {
         self.published.load_full()
     }

@@ -1,4 +1,4 @@
-//! What others may ask of the control loop: orders. What there is to see is published ([`crate::board`]), and nobody asks for it.
+//! Orders from others to the control loop. State is published ([`crate::board`]), and not requested.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,18 +22,18 @@ pub enum ControlRequest {
         server: String,
         /// Whether to drain; else to end that.
         drain: bool,
-        /// What was done, or why it can't be, in a sentence.
+        /// The result, or why it can't be, in a sentence.
         answer: oneshot::Sender<Result<String, String>>,
     },
     /// Do what a message of the group protocol says.
     Group {
         /// Service name.
         group: String,
-        /// Who says it.
+        /// The sender.
         sender: GroupSender,
-        /// What.
+        /// The message.
         message: GroupMessage,
-        /// What came of it.
+        /// The reply.
         answer: oneshot::Sender<GroupReply>,
     },
     /// Tell of a client until the receiver is dropped, or say in a sentence why that can't be.
@@ -42,21 +42,21 @@ pub enum ControlRequest {
     Reload(oneshot::Sender<Result<String, String>>),
 }
 
-/// Who speaks of a group's members.
+/// The sender of a message about a group's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupSender {
     /// Somebody on the network.
     Stranger {
-        /// Whose address this is.
+        /// The sender's address.
         from: IpAddr,
-        /// What an `Authorization` line says.
+        /// The value of an `Authorization` line.
         authorization: Option<String>,
     },
-    /// Who may change the farm anyway.
+    /// An operator, who may change the farm anyway.
     Operator,
 }
 
-/// What came of a message of the group protocol.
+/// The reply to a message of the group protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupReply {
     /// By the numbers of HTTP.
@@ -80,14 +80,14 @@ pub struct SessionFilter {
     pub limit: Option<usize>,
 }
 
-/// What is to be explained.
+/// The subject of an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExplainSubject {
     /// Which server a flow gets.
     Flow(FlowQuery),
     /// Which server a request gets, where connections are handed over.
     Request {
-        /// What the client asks for.
+        /// The client's request.
         request: WebRequest,
         /// Over which connection, if that is known.
         flow: Option<FlowQuery>,

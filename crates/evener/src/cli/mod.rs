@@ -30,12 +30,12 @@ Exit status:
 #[derive(Debug, Parser)]
 #[command(name = "evener", version, after_help = EXIT_STATUS, max_term_width = 80)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the farm in the foreground; ready when it prints "evener: ready"
@@ -228,7 +228,7 @@ pub struct ExplainArgs {
         conflicts_with = "request"
     )]
     pub protocol: ProtocolArg,
-    /// What a client asks for, as in 'HEAD http://img.example.com/a.png'; of https:// only the host counts
+    /// A client's request, as in 'HEAD http://img.example.com/a.png'; of https:// only the host counts
     #[arg(long, value_name = "REQUEST")]
     pub request: Option<WebRequest>,
     /// The service that the request is for; found by its address or port unless named
@@ -353,7 +353,7 @@ impl FromStr for ServerArg {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // What has no name of its own is called by its URL, which has slashes; nothing else has.
+        // A server without a name of its own is called by its URL, which has slashes; no other name has.
         let url = text.split_once('/').filter(|(_, rest)| rest.contains("://"));
         match url.or_else(|| text.rsplit_once('/')) {
             Some((service, server)) if !service.is_empty() && !server.is_empty() => {

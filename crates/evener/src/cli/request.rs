@@ -8,7 +8,7 @@ use evener_core::path::content::METHOD_MAX;
 
 const HELP: &str = "write it as in 'GET http://img.example.com/a.png' or https://img.example.com/";
 
-/// What a client asks a web server for.
+/// A client's request to a web server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebRequest {
     /// As it was written.
@@ -63,7 +63,7 @@ impl FromStr for WebRequest {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at_checked(end).ok_or(HELP)?;
         let (host, port) = host_and_port(authority)?;
-        // What is behind a # stays with the client (RFC 3986, section 3.5).
+        // The part behind a # stays with the client (RFC 3986, section 3.5).
         let target = rest.split('#').next().unwrap_or_default();
         if !target.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("write path and query as clients send them: %20 for a space, %C3%A9 for an é");

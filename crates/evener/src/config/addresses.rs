@@ -109,7 +109,7 @@ pub(super) fn mac(value: &DeValue<'_>) -> Result<Mac, Complaint> {
     }
 }
 
-/// Who may be discovered: a MAC address or an IP address.
+/// A server that may be discovered: a MAC address or an IP address.
 pub(super) fn allow(value: &DeValue<'_>) -> Result<Allow, Complaint> {
     let text = text(value)?;
     if let Ok(address) = text.parse() {

@@ -37,7 +37,7 @@ pub struct AgentConfig {
 /// How the time is reckoned that a server takes to send what it has to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DelayKind {
-    /// What clients lack, by what the link and their paths carry.
+    /// The delay of outstanding bytes, by the recent rates of the link and clients' paths.
     #[default]
     Corrected,
     /// Equations 2.3 to 2.5 of the load-balancing agent's paper.

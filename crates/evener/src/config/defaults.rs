@@ -42,7 +42,7 @@ pub(super) const HEALTH_STATUS: (u16, u16) = (200, 399);
 pub(super) const MEASURE_MS: u64 = 1_000;
 /// Loopback: what a server tells of itself is for those whom its operator names.
 pub(super) const LOAD_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, LOAD_PORT));
-/// What a server may gain by its report, in percent of its share: up to twice what two candidates can give it at all.
+/// The most that a server may gain by its report, in percent of its share: up to twice what two candidates can give it at all.
 pub(super) const GAIN_PERCENT: RangeInclusive<u64> = 100..=3_200;
 pub(super) const REPORT_PATH: &str = "/v1/load";
 /// As Apache's manual has it.

@@ -54,7 +54,7 @@ const SERVER_KEYS: [&str; 3] = ["url", "anonymous", "control"];
 /// A group, and what of it is on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupService {
-    /// What it means.
+    /// Its meaning.
     pub group: Arc<Group>,
     /// The tokens by which members join and report.
     pub token_file: Option<PathBuf>,
@@ -64,7 +64,7 @@ pub struct GroupService {
     pub tls: Option<Tls>,
 }
 
-/// What clients know a service by.
+/// The TLS identity of a service for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     /// A file with its certificate, and others up to one that clients know.
@@ -78,7 +78,7 @@ pub(super) struct PlacedGroup {
     pub(super) service: GroupService,
     pub(super) name: Span,
     pub(super) addresses: Vec<Spanned<SocketAddr>>,
-    /// What else the file names.
+    /// The other files that the file names.
     pub(super) files: GroupFiles,
     /// Where its members' URLs are.
     pub(super) urls: Vec<Span>,
@@ -317,7 +317,7 @@ fn member(
     Some((GroupMember { name, url, weight, anonymous, control }, place))
 }
 
-/// What a member without a name is called: names have no slash.
+/// The name of a member without one: names have no slash.
 fn host_of(url: &Url) -> String {
     format!("{}{}", url.authority(), url.path().replace('/', "_"))
 }

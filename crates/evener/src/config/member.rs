@@ -24,7 +24,7 @@ pub struct MemberConfig {
     pub weight: u16,
     /// Whether clients never learn of it.
     pub anonymous: bool,
-    /// What it has alone.
+    /// The paths that it alone has.
     pub paths: Vec<PathPattern>,
     /// Hosts likewise.
     pub hosts: Vec<HostPattern>,

@@ -62,21 +62,21 @@ pub(crate) use zone::{ZoneError, zones};
 /// A configuration that holds together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What moves the packets.
+    /// The engine that moves the packets.
     pub engine: EngineConfig,
     /// How the daemon is watched.
     pub admin: AdminConfig,
-    /// What is written down.
+    /// The log's settings.
     pub log: LogConfig,
     /// How servers tell their load.
     pub agent: AgentConfig,
-    /// What holds for all hosts of the farm.
+    /// The settings of all hosts of the farm.
     pub farm: FarmConfig,
     /// Those that packets go through, with names and addresses of their own.
     pub services: Vec<Service>,
     /// Those whose clients are sent on by HTTP, likewise. At least one of either, or a zone.
     pub groups: Vec<GroupService>,
-    /// What is answered by DNS.
+    /// The names answered by DNS.
     pub dns: DnsConfig,
 }
 
@@ -86,7 +86,7 @@ impl Config {
         self.services.iter().filter(|service| service.is_on_every_host())
     }
 
-    /// What a director is to know of it.
+    /// The farm's description for a director.
     pub fn description(&self) -> farm::Farm {
         farm::Farm {
             interfaces: self.engine.interfaces.clone(),
@@ -152,7 +152,7 @@ impl Config {
 /// A server that clients are told of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedMember<'a> {
-    /// What it is called.
+    /// Its name.
     pub name: Cow<'a, str>,
     /// Where it is; `None` where its clients resolve a name for that.
     pub address: Option<IpAddr>,
@@ -160,7 +160,7 @@ pub struct ListedMember<'a> {
     pub port: u16,
 }
 
-/// What moves the packets.
+/// The engine that moves the packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
     /// Which engine.
@@ -212,7 +212,7 @@ pub struct AdminConfig {
     pub hosts: Vec<String>,
 }
 
-/// What is written down.
+/// The log's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
     /// Where each connection that is handed over is noted; `None`: nowhere.
@@ -237,7 +237,7 @@ impl fmt::Display for LogTarget {
     }
 }
 
-/// What holds for all hosts of the farm.
+/// The settings of all hosts of the farm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FarmConfig {
     /// The secret by which hosts of the farm know each other, and connections that are handed over.
@@ -274,7 +274,7 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
 /// A good file: what it means, and what it leaves to Evener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// What it means.
+    /// The meaning.
     pub config: Config,
     /// Sentences on what isn't written in it.
     pub notes: Vec<String>,
@@ -354,7 +354,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
     read(SourceText { name: origin, text, folder: None }, |_, _, _| {}).map(|checked| checked.config)
 }
 
-/// What a text and its files say, if nothing is wrong with them and `check` finds nothing either.
+/// The meaning of a text and its files, if `check` finds no error.
 fn read(
     origin: SourceText<'_>,
     check: impl FnOnce(&Config, &References, &ProblemSink),
@@ -516,7 +516,7 @@ fn peers(section: &mut Section<'_>) -> Peers {
     }
 }
 
-/// What each service may have for itself only.
+/// Checks the addresses that each service may have for itself only.
 fn check_between_services(root: &Section<'_>, placed: &[ServiceEntry], groups: &[PlacedGroup]) {
     let mut names = FirstSeen::new();
     let mut vips: FirstSeen<(SocketAddr, Protocol)> = FirstSeen::new();
@@ -547,7 +547,7 @@ fn check_between_services(root: &Section<'_>, placed: &[ServiceEntry], groups: &
     }
 }
 
-/// What goes to a service address is taken by the data plane, and never gets to a server of that address.
+/// A packet for a service address is taken by the data plane, and never gets to a server of that address.
 fn check_servers(root: &Section<'_>, placed: &[ServiceEntry]) {
     let servers: BTreeMap<IpAddr, (&ServiceEntry, &str)> = placed
         .iter()

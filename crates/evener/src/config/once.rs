@@ -1,4 +1,4 @@
-//! What may stand in the file only once.
+//! Values that may stand in the file only once.
 
 use std::collections::BTreeMap;
 

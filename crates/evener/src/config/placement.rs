@@ -78,7 +78,7 @@ pub(super) struct PublishedAddress {
     pub(super) address: Spanned<IpAddr>,
 }
 
-/// What hosts must agree on before they can know each other.
+/// The settings that hosts must agree on before they can know each other.
 pub(super) fn check(root: &Section<'_>, farm: &FarmConfig, placed: &[ServiceEntry]) {
     if farm.secret_file.is_none() {
         check_secret(root, placed);

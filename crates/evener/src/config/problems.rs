@@ -1,4 +1,4 @@
-//! What is wrong with a file: everything at once, each with its place and what to write instead.
+//! The problems of a file: everything at once, each with its place and what to write instead.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ pub(super) struct Problem {
     pub(super) cause: Cause,
 }
 
-/// What a problem comes from, which decides whether it still means anything beside another one.
+/// The origin of a problem, which decides whether it still means anything beside another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The text is not TOML here.
@@ -75,7 +75,7 @@ pub struct Problems {
     omitted: usize,
 }
 
-/// What is wrong with one file.
+/// The problems of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileProblems {
     file: String,
@@ -94,9 +94,9 @@ pub struct ProblemReport<'p> {
     pub column: Option<usize>,
     /// `error`; `note` where nothing is wrong.
     pub level: &'static str,
-    /// What is wrong, or to know.
+    /// The problem, or a note.
     pub message: &'p str,
-    /// What to write or do instead.
+    /// The remedy.
     pub help: &'p str,
 }
 

@@ -1,4 +1,4 @@
-//! What a file names on the host that it is for: held against this one by `evener check`.
+//! Things of the host that a file names: held against this one by `evener check`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,9 @@ pub(super) struct References {
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) access_log: Option<Spanned<LogTarget>>,
     pub(super) interfaces: Vec<Spanned<String>>,
-    /// What server groups name.
+    /// The files that server groups name.
     pub(super) groups: Vec<GroupFiles>,
-    /// What the host's part in groups names.
+    /// The files of the host's part in groups.
     pub(super) member: MemberFiles,
     /// Where `[dns]` begins.
     pub(super) dns: Span,

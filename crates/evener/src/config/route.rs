@@ -197,7 +197,7 @@ fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
     [None, Some(text.to_owned())].into_iter().chain(beginnings.map(Some)).collect()
 }
 
-/// What there is room for in a farm: each service has a ring, and so has each set of servers that its routes name.
+/// The room in a farm: each service has a ring, and so has each set of servers that its routes name.
 pub(super) fn check_capacity(root: &Section<'_>, placed: &[ServiceEntry]) {
     let routes: Vec<(&str, &Route, &Span)> = placed.iter().flat_map(routes_of).collect();
     if let Some((_, _, one_too_many)) = routes.get(defaults::FARM_ROUTES) {

@@ -1,4 +1,4 @@
-//! Reads a TOML table key by key. What was asked for is known; what is left over is an error.
+//! Reads a TOML table key by key. A key that was read is known; one that is left over is an error.
 
 use std::sync::LazyLock;
 
@@ -61,7 +61,7 @@ pub(super) struct Section<'d> {
     span: Span,
     known: Vec<&'static str>,
     later: Vec<&'static str>,
-    /// What to do about other keys, where nobody may have meant one that is known.
+    /// The help for other keys, where probably none that is known was meant.
     others: Option<&'static str>,
     sink: &'d ProblemSink,
 }

@@ -24,7 +24,7 @@ pub(super) struct ServersReader<'a> {
     macs: FirstSeen<Mac>,
 }
 
-/// What was read of a service's servers.
+/// The servers read for a service.
 pub(super) struct ConfiguredServers {
     pub(super) servers: Vec<Server>,
     /// The service addresses that they own.
@@ -41,7 +41,7 @@ struct WrittenAddress {
 }
 
 impl WrittenAddress {
-    /// What a server without a name is called.
+    /// The name of a server without one.
     fn text(&self) -> String {
         match self.port {
             Some(port) => SocketAddr::new(self.address, port).to_string(),

@@ -1,4 +1,4 @@
-//! What is no TOML: each error with what to write instead, or one for a file that is something else altogether.
+//! Errors of TOML's syntax: each with what to write instead, or one for a file that is something else altogether.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ fn unquoted(text: &str, start: usize) -> Option<Problem> {
     Some(Problem::new(at..at + value.len(), format!("the value of `{key}` needs quotes"), help))
 }
 
-/// What to do about an error, told by the parser's message and the line that it is on.
+/// The help for an error, by the parser's message and the line that it is on.
 fn help(message: &str, line: &str) -> &'static str {
     if message.contains("duplicate key") {
         "a key can stand only once in a table: remove one, or write [[...]] before each of several tables"

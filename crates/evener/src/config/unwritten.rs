@@ -1,4 +1,4 @@
-//! What a good file leaves to Evener, and its reader will want to know: the policies of those for which it has none.
+//! The values that a good file leaves to Evener, and its reader will want to know: the policies of those for which it has none.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ impl DefaultedPolicies {
     }
 }
 
-/// What there is to know of a good file, as a program wants it.
+/// The notes on a good file, for programs.
 pub(super) fn reports<'a>(file: &'a str, notes: &'a [String]) -> impl Iterator<Item = ProblemReport<'a>> {
     notes.iter().map(move |message| ProblemReport {
         file,

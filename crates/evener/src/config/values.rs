@@ -222,7 +222,7 @@ pub(super) fn host_name(value: &DeValue<'_>) -> Result<String, Complaint> {
     )
 }
 
-/// What an HTTP request has for a host: a name or an address, perhaps with a port.
+/// The host in an HTTP request: a name or an address, perhaps with a port.
 pub(super) fn host_field(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = word(value)?;
     let bare = text.split_once("://").map_or(text.as_str(), |(_, rest)| rest);

@@ -42,7 +42,7 @@ pub(crate) enum ZoneError {
         /// Why.
         source: io::Error,
     },
-    /// What it says.
+    /// The parser's message.
     #[error("zone {zone}: {}", .faults.join("; "))]
     Malformed {
         /// The zone.
@@ -50,12 +50,12 @@ pub(crate) enum ZoneError {
         /// Its file, a line, and what is wrong there.
         faults: Vec<String>,
     },
-    /// What its records are together.
+    /// The errors of its records together.
     #[error("{}", joined(.0))]
     Records(Vec<RecordFault>),
 }
 
-/// What is wrong with a zone's records together.
+/// An error of a zone's records together.
 #[derive(Debug)]
 pub(crate) struct RecordFault {
     /// The zone's file, if it has one, and the line of the record that is too much there.
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(lines(&TEXT.replace("CNAME ns", "CNAME .b")), [9]);
         assert_eq!(lines(&TEXT.replace("www 300", "w..w 300")), [9]);
         assert_eq!(lines(&wrong.replace('\n', "\r\n")), [6, 8]);
-        // What else is wrong with an entry of several lines can't be told without it.
+        // Other errors of an entry of several lines can't be found without it.
         assert_eq!(lines(&wrong.replace("1 2 3", "1 x 3")), [3]);
         assert_eq!(lines(&format!("{TEXT}$include other\nx IN A 1\n")), [12, 13]);
         assert_eq!(lines(&format!("{TEXT}$GENERATE 1-4 h$ A 192.0.2.$\nx IN A 1\n")), [12, 13]);

@@ -26,7 +26,7 @@ const WAIT: Duration = Duration::from_millis(300);
 pub(super) struct OwnedElsewhere {
     /// The address.
     address: IpAddr,
-    /// Who answers.
+    /// The MAC of the host that answers.
     mac: Mac,
     /// Where.
     interface: String,
@@ -49,8 +49,8 @@ pub(super) struct ProbedAddresses {
 }
 
 impl ProbedAddresses {
-    /// Asks for what the director would answer for with this file, and doesn't yet; `None` if that is nothing. What every
-    /// host may own is claimed later, with care.
+    /// Asks for the addresses that the director would answer for with this file, and doesn't yet; `None` if there are none. Addresses that every
+    /// host may own are claimed later, with care.
     pub(super) fn send(
         executor: &Executor,
         farm: &Farm,

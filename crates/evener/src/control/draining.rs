@@ -20,7 +20,7 @@ pub(super) struct PendingDrain {
 }
 
 impl Daemon {
-    /// Drains a server, or has it take sessions again. Who has ordered that may be gone when it is answered; that is no matter.
+    /// Drains a server, or has it take sessions again. The client may be gone when it is answered; that is no matter.
     pub(super) fn begin_drain(
         &mut self,
         meant: &ServerName,

@@ -73,7 +73,7 @@ pub(super) struct Executor {
     fitting: Fitting,
 }
 
-/// What orders are carried out with.
+/// The means by which orders are carried out.
 pub(super) struct Tools {
     pub(super) engine: Box<dyn Engine>,
     pub(super) neighbours: Neighbours,
@@ -343,7 +343,7 @@ impl Executor {
         found.map(|interface| interface.name.as_str())
     }
 
-    /// Who this host is, where every one decides.
+    /// This host's identity, where every one decides.
     pub(super) fn identity(&self) -> Option<&Identity> {
         self.hosts.as_ref().map(|hosts| &hosts.identity)
     }

@@ -169,7 +169,7 @@ impl GroupControl {
         if reply.status >= 400 {
             tracing::debug!(group, %from, verb, status = reply.status, why = reply.body.trim_end(), "refused");
         }
-        // Who asked may have gone; that is no matter.
+        // The client may have gone; that is no matter.
         let _ = answer.send(reply);
     }
 

@@ -37,16 +37,16 @@ const LOOKED_AT_MAX: usize = 8_192;
 /// Attempts to change a session that packets change at the same time.
 const ATTEMPTS: usize = 8;
 
-/// What handing over takes.
+/// The means of handing over.
 #[derive(Default)]
 pub(super) struct HandoffControl {
-    /// Whose keys make cookies that servers believe.
+    /// The secret whose keys make cookies that servers believe.
     secret: Option<Secret>,
     /// Ways out, by interface.
     exits: BTreeMap<u32, LinkSocket>,
     /// Connections that are kept back; the sweep notes there those of which it finds nobody.
     pub(super) kept_back: RefCell<KeptBack<HeldSegment>>,
-    /// Who reads what the data plane holds, for what is held when it is decided once more.
+    /// The reader of punted packets, for those that are decided once more.
     pub(super) again: Option<mpsc::Sender<HeldSegment>>,
     /// Connections that the dispatcher has decided, and counts until it is told that they are over.
     dispatched: VecDeque<FourTuple>,
@@ -84,7 +84,7 @@ impl Executor {
         }
     }
 
-    /// Answers who reads for the data plane. Who asked may have gone; that is no matter.
+    /// Answers the reader for the data plane. The client may have gone; that is no matter.
     pub(super) fn answer_question(&mut self, question: ControlQuery) {
         match question {
             ControlQuery::Choose { ends, matched, advice, answer } => {

@@ -26,7 +26,7 @@ pub(super) type ReceivedDatagram = (SocketAddr, Vec<u8>);
 const DATAGRAM_BYTES: usize = 1_024;
 /// Datagrams that wait for the control loop; more than that are lost, as on any network.
 const QUEUE: usize = 256;
-/// What the key of the hash tables' hash is derived by.
+/// The label by which the key of the hash tables' hash is derived.
 const RING_LABEL: &str = "evener ring";
 
 /// The key by which all hosts come to the same choice.
@@ -125,7 +125,7 @@ async fn listen(socket: Arc<UdpSocket>, sender: mpsc::Sender<ReceivedDatagram>) 
                     return;
                 }
             }
-            // What came back for a datagram that reached nobody.
+            // An error that came back for a datagram without a receiver.
             Err(error) => tracing::trace!(%error, "a host is not there"),
         }
     }

@@ -1,4 +1,4 @@
-//! What has to be let through on the interfaces that packets are taken from.
+//! The packets that have to be let through on the interfaces that packets are taken from.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use evener_dataplane::Engine;
 use super::executor::KERNEL_ENGINE;
 use crate::io::sysctl::Forwarded;
 
-/// What the kernel must let through: for NAT, and from servers whose router this host is. Of interfaces that the file doesn't name, only those that answers need.
+/// The packets that the kernel must let through: for NAT, and from servers whose router this host is. Of interfaces that the file doesn't name, only those that answers need.
 pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forwarded<'d> {
     let (farm, network) = (director.farm(), director.network());
     let nat = || farm.services.iter().filter(|service| service.method.translates());

@@ -68,7 +68,7 @@ const PACKET_ENGINE: &str = "packet";
 const IDLE_ENGINE: &str = "none";
 /// How long other hosts may take to own the addresses of one that leaves.
 const HANDOVER: Duration = Duration::from_millis(1_500);
-/// What a reload can't bring.
+/// The help for keys that a reload can't change.
 const RESTART: &str = "restart the daemon for that (`evener run --keep` leaves traffic flowing meanwhile)";
 /// Requests waiting for the loop.
 const REQUESTS: usize = 64;
@@ -130,21 +130,21 @@ struct Daemon {
     executor: Executor,
     config_path: PathBuf,
     directory: PathBuf,
-    /// What of the file is read at the start only, as it was then.
+    /// The part of the file that is read at the start only, as it was then.
     fixed: StartupSettings,
     frames: mpsc::Receiver<ReceivedFrame>,
     requests: mpsc::Receiver<ControlRequest>,
     network_changes: mpsc::Receiver<()>,
     path_mtus: mpsc::Receiver<PathMtu>,
-    /// What other hosts say.
+    /// The datagrams of other hosts.
     datagrams: mpsc::Receiver<ReceivedDatagram>,
-    /// What those ask who read for the data plane.
+    /// The questions of the readers for the data plane.
     questions: mpsc::Receiver<ControlQuery>,
     /// Later requests that other servers are for.
     held: mpsc::Receiver<HeldSegment>,
-    /// What this host is as a server, where every host is director and server.
+    /// This host as a server, where every host is director and server.
     local_server: Option<LocalServer>,
-    /// What came of probes and of questions to servers.
+    /// The results of probes and of questions to servers.
     facts: mpsc::Receiver<Input>,
     /// Files that are read for a reload.
     reading: FileReader,
@@ -179,7 +179,7 @@ impl Daemon {
             let wake = self.next_wake();
             tokio::select! {
                 action = signals.next() => match action {
-                    // What came of it is told on the bus.
+                    // The bus reports its result.
                     SignalAction::Reload => self.begin_reload(None),
                     end => return end,
                 },
@@ -294,7 +294,7 @@ impl Daemon {
     }
 
     async fn answer(&mut self, request: ControlRequest) {
-        // Who asked may have gone; that is no matter.
+        // The client may have gone; that is no matter.
         match request {
             ControlRequest::Ping(to) => drop(to.send(())),
             ControlRequest::Drain { service, server, drain, answer } => {

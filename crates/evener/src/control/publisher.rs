@@ -1,4 +1,4 @@
-//! What the loop publishes of the farm and of itself.
+//! The state of the farm and of the loop itself, as published.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl SnapshotPublisher {
         &self.about
     }
 
-    /// What is to be told of a file once it is in force: at once with the farm that it describes.
+    /// The notes on a file once it is in force: at once with the farm that it describes.
     pub(super) fn will_load(&mut self, loaded: Option<LoadedFile>) {
         self.next = loaded;
     }

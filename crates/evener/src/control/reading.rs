@@ -43,7 +43,7 @@ pub(super) enum DnsFileError {
     CookieSecret(#[from] CookieSecretError),
 }
 
-/// Who waits to hear what came of a reload.
+/// The client that waits for the result of a reload.
 pub(super) type ReloadReply = oneshot::Sender<Result<String, String>>;
 
 /// A file that was read, or why it wasn't, in words.

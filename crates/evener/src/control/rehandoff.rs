@@ -26,7 +26,7 @@ impl Executor {
         self.handing.again = Some(sender.clone());
         let mover = Arc::new(
             move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
-                // What finds no room is an orphan: see `Executor::keeps_back`.
+                // A connection without room is an orphan: see `Executor::keeps_back`.
                 let _ =
                     sender.try_send(HeldSegment { reason, ifindex, server, frame: frame.to_vec(), is_whole });
             },
@@ -61,7 +61,7 @@ impl Executor {
                 self.keep_back(&ends, &vip);
                 Some(Rehandoff { ends, at, header, payload, held })
             }
-            // What this host carries stays here.
+            // A connection that this host carries stays here.
             None if self.director.plan().tables.pools.get(&server) == Some(&u64::MAX) => {
                 self.note_session(&ends, &vip, server);
                 self.let_pass(held);

@@ -113,7 +113,7 @@ impl Daemon {
                 None => format!("{file} is in force"),
             }),
             Err(why) => {
-                // Whoever has moved the log aside waits for that, whatever is wrong with the file.
+                // A program that has moved the log aside waits for that, whatever is wrong with the file.
                 if let Err(error) = self.executor.reopen_log() {
                     tracing::warn!("{error}; it goes on where it was");
                 }
@@ -228,7 +228,7 @@ struct CheckedFile {
     opened_names: OpenedNames,
 }
 
-/// What to do about keys that a running daemon, or a running data plane, can't follow.
+/// The help for keys that a running daemon, or a running data plane, can't follow.
 pub(super) fn remedy(keys: &str) -> String {
     match keys.contains("sessions") {
         true => "stop the daemon without --keep (SIGQUIT does that always) and start it: a session table has the size it was \
@@ -238,7 +238,7 @@ pub(super) fn remedy(keys: &str) -> String {
     }
 }
 
-/// What of a file a daemon reads when it starts, and never again.
+/// The part of a file that a daemon reads when it starts, and never again.
 #[derive(Debug)]
 pub(super) struct StartupSettings {
     engine: EngineConfig,
@@ -263,7 +263,7 @@ impl StartupSettings {
         fixed
     }
 
-    /// What of it is otherwise in another file, by its keys.
+    /// The keys of it that differ in another file.
     pub(super) fn differences(&self, config: &Config) -> Option<String> {
         let (old, new) = (&self.engine, &config.engine);
         let keys = [

@@ -55,7 +55,7 @@ use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::paths;
 use crate::runtime::secret;
 
-/// What every key begins with.
+/// The source of every key.
 const RANDOM: &str = "no random numbers from /dev/urandom";
 
 /// Why the daemon did not start, or did not end well.
@@ -82,7 +82,7 @@ pub(super) enum StartError {
     /// The secret by which hosts know each other.
     #[error(transparent)]
     Secret(#[from] secret::SecretFileError),
-    /// What this host has to be as a server.
+    /// This host can't be the server that it has to be.
     #[error(transparent)]
     Server(#[from] AgentError),
     /// The engine can't do it.
@@ -103,7 +103,7 @@ pub(super) enum StartError {
     /// Something on this host can't be used.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The step that was tried.
         what: String,
         /// The system's answer.
         source: io::Error,
@@ -139,7 +139,7 @@ impl StartError {
     }
 }
 
-/// Starts everything. What was attached until an error is detached with it.
+/// Starts everything. Programs attached until an error are detached with it.
 pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartError> {
     let config = config::load(config_path).map_err(StartError::Config)?;
     if !config.has_services() {
@@ -241,7 +241,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let (handle, requests) = mpsc::channel(REQUESTS);
     let opened = open(&mut executor, &mut local_server, adopted, &mut frames, handle, &directory).await;
     if let Err(error) = opened {
-        // What was found running is left as it was found.
+        // A state that was found running is left as it was found.
         let _ = fs::remove_file(directory.join("admin.sock"));
         executor.fall_silent();
         if let Some(local_server) = local_server {
@@ -279,12 +279,12 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     Ok(daemon)
 }
 
-/// When the director begins. What runs may have a lease to answer for addresses, if hosts share them.
+/// When the director begins. A running data plane may have a lease to answer for addresses, if hosts share them.
 fn beginning(engine: &dyn Engine, lease_ms: Option<u64>, now_ms: u64) -> Moment {
     let (lease, now) = (engine.memory().lease, engine.now());
     let lease_holds = lease.until().is_some() && lease.holds(now);
     match lease_ms {
-        // What ran may have had hosts.
+        // The data plane before may have had hosts.
         None => lease.set(None),
         // A new one has no end: a host that begins without a cable, and so renews none, would answer after its daemon's death.
         Some(ms) if lease.until().is_none() => lease.set(Some(now.wrapping_add(ticks(ms)))),
@@ -293,14 +293,14 @@ fn beginning(engine: &dyn Engine, lease_ms: Option<u64>, now_ms: u64) -> Moment 
     Moment { ms: now_ms, lease_holds: lease_holds && lease_ms.is_some(), ..clocks() }
 }
 
-/// Who this host is among others, and the secret that they share, where every host decides.
+/// This host's identity among others, and the secret that they share, where every host decides.
 fn identity(config: &Config, network: &Network) -> Result<Option<(Identity, Secret)>, StartError> {
     let found = Identity::find(&config.description(), network)?;
     let Some((identity, secret_file)) = found.zip(config.farm.secret_file.as_ref()) else { return Ok(None) };
     Ok(Some((identity, secret::read(secret_file)?)))
 }
 
-/// What was found running is left as it was found.
+/// A state that was found running is left as it was found.
 fn leave_engine(engine: Box<dyn Engine>, adopted: bool) {
     if let Err(error) = engine.leave(adopted) {
         tracing::warn!(%error, "something stays attached");
@@ -334,7 +334,7 @@ async fn host_role(
     Ok(HostRole { hosts, datagrams, local_server })
 }
 
-/// Who reads for the data plane, and speaks with other nodes.
+/// The reader for the data plane, which speaks with other nodes.
 fn reader(
     queries: mpsc::Sender<ControlQuery>,
     secret: Secret,
@@ -404,7 +404,7 @@ async fn open(
     executor.finish().await?;
     executor.watch()?;
     if let Some(local_server) = local_server {
-        // What makes connections here must stand behind the engine, which is there only now.
+        // The program that makes connections here must stand behind the engine, which is there only now.
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
     executor.bus.publish(DaemonEvent::Started { engine: executor.engine_detail.clone(), adopted });

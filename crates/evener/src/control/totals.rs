@@ -1,4 +1,4 @@
-//! What servers that are gone had been given, by service: a service's sums never fall. They outlive the daemon as sessions
+//! The counts of servers that are gone, by service: a service's sums never fall. They outlive the daemon as sessions
 //! do, in a file beside its lock.
 
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ impl ServiceTotals {
         }
     }
 
-    /// What servers that are gone had been given, by service.
+    /// The counts of servers that are gone, by service.
     pub(super) fn gone(&self) -> Arc<BTreeMap<String, ServerCounters>> {
         Arc::clone(&self.gone)
     }

@@ -13,13 +13,13 @@ use crate::config::Config;
 use crate::record::Traced;
 use crate::record::{AccessLogFile, Recorder, TRACES_MAX, TableNames, TraceReader};
 
-/// What telling takes.
+/// The means of tracing.
 #[derive(Default)]
 pub(super) struct TraceControl {
     pub(super) recorder: Arc<Recorder>,
     /// Begins when the data plane is first to tell something.
     listener: Option<TraceReader>,
-    /// What the data plane was told to tell; not known at first, since an earlier daemon may have wanted something.
+    /// The filter that the data plane has; not known at first, since an earlier daemon may have set one.
     watched: Option<TraceFilter>,
 }
 

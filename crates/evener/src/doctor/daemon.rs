@@ -1,4 +1,4 @@
-//! What a running daemon says of itself, or what one that is gone has left.
+//! A running daemon's report of itself, or the remains of one that is gone.
 
 use std::path::Path;
 
@@ -63,7 +63,7 @@ fn silent(socket: &Path, error: &ClientError) -> Finding {
     }
 }
 
-/// What is odd about the daemon as a whole.
+/// The problems of the daemon as a whole.
 fn judge(status: &views::StatusView) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(error) = &status.reload_error {
@@ -118,7 +118,7 @@ fn server(server: &views::ServerView) -> Option<Finding> {
     Some(Finding::warn(check, format!("{} ({}){why}.", server.state, server.address)))
 }
 
-/// What keeps hosts from acting as one.
+/// The problems that keep hosts from acting as one.
 fn host(host: &views::HostView) -> Vec<Finding> {
     const CHECK: &str = "hosts";
     let (name, address) = (&host.name, &host.address);

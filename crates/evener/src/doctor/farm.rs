@@ -138,7 +138,7 @@ fn addresses(service: &Service, network: &Network) -> Vec<Finding> {
             (true, _) => {
                 Finding::ok(&service.name, format!("{address} is this host's own, which serves it too."))
             }
-            // What is read in application space goes up this host's own stack.
+            // A packet that is read in user space goes up this host's own stack.
             (false, true) => Finding::ok(
                 &service.name,
                 format!(

@@ -42,7 +42,7 @@ pub(super) fn findings() -> Vec<Finding> {
     ]
 }
 
-/// What is to be said instead where packets are not taken at all: what engines need of a host is no matter there.
+/// The findings instead where packets are not taken at all: what engines need of a host is no matter there.
 pub(super) fn without_engine(findings: &mut Vec<Finding>) {
     const FOR_ENGINES: [&str; 6] = [PRIVILEGES, "BTF", "BPF JIT", "BPF file system", "memory lock", "nft"];
     findings.retain(|finding| !FOR_ENGINES.contains(&finding.check.as_ref()));
@@ -205,7 +205,7 @@ mod tests {
         let root = effective("Name:\tx\nCapEff:\t000001ffffffffff\n");
         assert_eq!(root, Some(0x1ff_ffff_ffff));
         assert_eq!(privileges(root).state, Severity::Ok);
-        // What a container gets as a rule: CAP_NET_RAW, nothing that BPF needs.
+        // The capabilities that a container gets as a rule: CAP_NET_RAW, none that BPF needs.
         let container = privileges(Some(0xa804_25fb));
         assert_eq!(container.state, Severity::Warn);
         assert!(container.message.contains("CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON"), "{container:?}");

@@ -14,7 +14,7 @@ use crate::views::Finding;
 /// A full Ethernet frame's content.
 const MTU: u32 = 1500;
 
-/// What the kernel tells of an interface, beyond addresses.
+/// The kernel's facts of an interface, beyond addresses.
 #[derive(Clone, Debug, Default)]
 struct InterfaceFacts {
     name: String,
@@ -22,7 +22,7 @@ struct InterfaceFacts {
     up: bool,
     carrier: bool,
     mtu: u32,
-    /// What a virtual interface is; `None` for hardware.
+    /// The kind of a virtual interface; `None` for hardware.
     kind: Option<String>,
     veth: bool,
     loopback: bool,
@@ -71,7 +71,7 @@ impl Links {
     /// whether it is Ethernet.
     pub(super) fn besides(&self, names: &BTreeSet<String>) -> Vec<(u32, &str, bool)> {
         let is_named = |ifindex: &u32| self.links.get(ifindex).is_some_and(|link| names.contains(&link.name));
-        // What comes in by a port of a bridge, or below a VLAN, is seen where it goes from there.
+        // A packet that comes in by a port of a bridge, or below a VLAN, is seen where it goes from there.
         let below: BTreeSet<u32> =
             self.links.iter().filter(|(i, _)| is_named(i)).filter_map(|(_, link)| link.lower).collect();
         let besides = self.links.iter().filter(|(ifindex, link)| {

@@ -57,7 +57,7 @@ pub(super) fn loops(service: &Service, network: &Network) -> Option<Finding> {
 fn way(service: &Service, server: &Server, network: &Network, links: &Links) -> Option<Finding> {
     let (check, address) = (format!("{}/{}", service.name, server.name), server.address);
     if network.is_local(address) {
-        // What it lacks of addresses is told of the service.
+        // Addresses that it lacks are reported for the service.
         let elsewhere = !service.keeps_ports(&server.name);
         return why_not_itself(service, &server.name, network)
             .filter(|_| elsewhere)

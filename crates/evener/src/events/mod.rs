@@ -1,4 +1,4 @@
-//! What happens, for whoever wants to know: one bus, on which the control loop never waits.
+//! Events, for subscribers: one bus, on which the control loop never waits.
 //!
 //! Each reader has the last [`BEHIND_MAX`] events before it. One that is slower loses the oldest, and is told how many. The log
 //! ([`log`]) is one reader; `evener events` is another for each who asks.
@@ -47,7 +47,7 @@ pub enum DaemonEvent {
     Reloaded {
         /// Which.
         file: String,
-        /// What of it waits for a restart, and what to do about that.
+        /// The keys that wait for a restart, and what to do about that.
         restart_for: Option<(String, String)>,
         /// Why it isn't followed in all else.
         trouble: Option<String>,
@@ -168,7 +168,7 @@ pub struct PublishedEvent {
     pub number: u64,
     /// When it happened.
     pub at: SystemTime,
-    /// What.
+    /// The event.
     pub event: DaemonEvent,
 }
 
@@ -242,7 +242,7 @@ pub struct Subscriber {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// What a reader gets.
+/// An item for a reader.
 #[derive(Clone, Debug)]
 pub enum BusItem {
     /// The next event.
@@ -252,7 +252,7 @@ pub enum BusItem {
 }
 
 impl Subscriber {
-    /// What comes next; `None` at the end.
+    /// The next item; `None` at the end.
     pub async fn next(&mut self) -> Option<BusItem> {
         let next = self.receiver.recv().await;
         self.item_of(next)

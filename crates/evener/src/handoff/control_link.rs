@@ -36,7 +36,7 @@ pub(crate) struct MatchedRoute {
     pub(crate) ring: u16,
 }
 
-/// What the control loop says to that.
+/// The control loop's reply.
 #[derive(Debug)]
 pub(crate) enum ControlReply<T> {
     Is(T),
@@ -80,7 +80,7 @@ impl ControlLink {
         let _ = self.questions.try_send(question);
     }
 
-    /// Who is to serve this? The route, and the server. The dispatcher may have said who.
+    /// Which server is to serve this? The route, and the server. The dispatcher may have named it.
     pub(crate) async fn choose(
         &self,
         ends: FourTuple,
@@ -98,7 +98,7 @@ impl ControlLink {
         self.matched(ends.service, wanted, question).await.1.unwrap_or_default()
     }
 
-    /// Who would serve this that another node asks about? The route, and where the server is.
+    /// Which server would serve this that another node asks about? The route, and where the server is.
     pub(crate) async fn decide(
         &self,
         ends: FourTuple,

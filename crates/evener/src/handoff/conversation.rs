@@ -41,7 +41,7 @@ enum ClientSocket {
 /// A connection without a socket.
 struct Exported {
     saved: Saved,
-    /// What its server is to be told of it, if that can be.
+    /// The image that its server is to get, if that can be.
     announced: Option<lccp::TransferImage>,
 }
 
@@ -51,7 +51,7 @@ struct HandoffTask<'r> {
     ends: FourTuple,
     began: Instant,
     place: ClientSocket,
-    /// What its client has said here, and what that comes to.
+    /// The client's bytes here, and their class.
     bytes: Vec<u8>,
     wanted: Option<NormalizedRequest>,
     /// The later request that other servers are for.
@@ -260,7 +260,7 @@ impl<'r> HandoffTask<'r> {
     fn dispatch(&mut self) -> TransferInput {
         let speaker = &self.reader.speaker;
         let Some(node) = speaker.dispatcher_elsewhere() else { return TransferInput::Undispatched };
-        // What is too long to be told is decided here, and that is nobody's fault.
+        // A request too long for a message is decided here, without any fault.
         let Some(content) = self.wanted.as_ref().and_then(NormalizedRequest::content) else {
             return TransferInput::Unheard;
         };
@@ -325,7 +325,7 @@ impl<'r> HandoffTask<'r> {
     }
 
     async fn choose(&mut self) -> TransferInput {
-        // Whoever was asked before has answered, or is waited for no more.
+        // The node that was asked before has answered, or is waited for no more.
         self.exchange = None;
         let Some(wanted) = &self.wanted else { return TransferInput::Unserved };
         let (route, chosen) = self.reader.control.choose(self.ends, wanted, self.advice).await;
@@ -415,7 +415,7 @@ impl<'r> HandoffTask<'r> {
         let ClientSocket::Local(stream) = &mut self.place else { return TransferInput::Done };
         match word {
             FinalResponse::Status(status) => answer(stream, status).await,
-            // Who has not said a whole request is told so (RFC 9110, section 15.5.9); of TLS nothing can be told.
+            // A client that has not sent a whole request gets 408 (RFC 9110, section 15.5.9); of TLS none can be sent.
             FinalResponse::TimedOut if speaks_text => answer(stream, 408).await,
             FinalResponse::Http1Required => end(stream, HTTP_1_REQUIRED).await,
             FinalResponse::TimedOut | FinalResponse::Reset => reset(stream),
@@ -446,7 +446,7 @@ impl<'r> HandoffTask<'r> {
 }
 
 impl HeadRefusal {
-    /// What a client is told.
+    /// The client's response.
     fn word(self) -> FinalResponse {
         match self {
             HeadRefusal::Request(refusal) => FinalResponse::Status(refusal.status()),
@@ -456,7 +456,7 @@ impl HeadRefusal {
     }
 }
 
-/// What a status means (RFC 9110, section 15; RFC 6585, section 5).
+/// The meaning of a status (RFC 9110, section 15; RFC 6585, section 5).
 fn reason(status: u16) -> &'static str {
     match status {
         400 => "Bad Request",

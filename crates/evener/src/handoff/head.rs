@@ -1,4 +1,4 @@
-//! What a client wants, where the data plane wasn't sure: read in full, made normal, or refused as the protocol says.
+//! A client's request, where the data plane wasn't sure: read in full, made normal, or refused as the protocol says.
 
 use evener_core::net::http;
 use evener_core::node::lccp::ClientRequest;
@@ -8,7 +8,7 @@ use evener_core::path::content::{
 
 /// The longest head that is read, in bytes; servers take no longer ones either.
 pub(super) const HEAD_MAX: usize = 32 * 1024;
-/// What HTTP/2 begins with (RFC 9113, section 3.4).
+/// The beginning of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The first byte of a TLS record that has a hello.
 const HANDSHAKE: u8 = 0x16;
@@ -33,7 +33,7 @@ pub(crate) enum HeadRefusal {
     Unreadable,
 }
 
-/// What the first bytes of a connection come to.
+/// The class of a connection's first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HeadClass {
     Wanted(NormalizedRequest),
@@ -48,14 +48,14 @@ impl NormalizedRequest {
         RequestKey { class: self.class, host: &self.host, path: &self.path, method: &self.method }
     }
 
-    /// What a dispatcher is told of it; `None` if that is too long.
+    /// The request for a dispatcher; `None` if that is too long.
     pub(crate) fn content(&self) -> Option<ClientRequest> {
         let (method, path) =
             if self.is_hello() { (&[][..], &[][..]) } else { (&self.method[..], &self.path[..]) };
         ClientRequest::new(&self.host, method, path)
     }
 
-    /// What a node tells the dispatcher of it: a hello has a host alone.
+    /// A node's request to the dispatcher: a hello has a host alone.
     pub(crate) fn from_peer(content: &ClientRequest) -> NormalizedRequest {
         let is_hello = content.method().is_empty() && content.path().is_empty();
         NormalizedRequest {

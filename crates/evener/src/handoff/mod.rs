@@ -38,14 +38,14 @@ use crate::runtime::descriptors::ClientLimits;
 
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
-/// Who sends what a client has sent already: a station's address on no link at all.
+/// Source MAC of replayed frames: a station's address on no link.
 pub(crate) const FROM_HERE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 /// The loopback interface's own.
 pub(crate) const LOOPBACK: Mac = Mac([0; 6]);
 
-/// What a conversation asks of the control loop.
+/// A conversation's questions to the control loop.
 pub(crate) enum ControlQuery {
-    /// Who is to serve this? Until it is [given](ControlQuery::Give), what the client sends is dropped, and comes again.
+    /// Which server is to serve this? Until it is [given](ControlQuery::Give), the client's segments are dropped, and come again.
     /// The dispatcher may have said who.
     Choose {
         ends: FourTuple,
@@ -77,7 +77,7 @@ pub(crate) enum ControlQuery {
     End { ends: FourTuple, held: HeldSegment },
 }
 
-/// Who is to serve.
+/// The server that is to serve.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChosenTarget {
     /// The server's slot.
@@ -94,7 +94,7 @@ pub(crate) struct ChosenTarget {
     pub(crate) advised: bool,
 }
 
-/// What became of the connections that were read here.
+/// The outcomes of the connections that were read here.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     /// Given to a server.
@@ -151,7 +151,7 @@ impl Outcomes {
     }
 }
 
-/// What all conversations share.
+/// The state that all conversations share.
 #[derive(Clone)]
 pub(crate) struct ConversationContext {
     control: ControlLink,
@@ -165,7 +165,7 @@ pub(crate) struct ConversationContext {
 }
 
 impl ConversationContext {
-    /// Whatever is read is told to the recorder.
+    /// The recorder gets everything that is read.
     pub(crate) fn new(
         control: ControlLink,
         recorder: Arc<Recorder>,
@@ -209,7 +209,7 @@ impl PuntListener {
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::new(address, 0).into())?;
         socket.listen(BACKLOG)?;
-        // What it accepts has the service's port, which this host's own web server must be able to take meanwhile.
+        // An accepted connection has the service's port, which this host's own web server must be able to take meanwhile.
         socket.set_reuse_address(true)?;
         let listener = TcpListener::from_std(socket.into())?;
         let port = listener.local_addr()?.port();
@@ -248,7 +248,7 @@ fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// A connection in a socket of this process. What it says where there can be none is for people.
+/// A connection in a socket of this process. Its error where there can be none is for people.
 fn restore(saved: &Saved) -> Result<TcpStream, String> {
     let stream = repair::restore(saved).map_err(|error| error.to_string())?;
     let ready = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));

@@ -12,7 +12,7 @@ const VERSION_PROXY: u8 = 0x21;
 const TCP4: u8 = 0x11;
 const TCP6: u8 = 0x21;
 
-/// What stands before the client's first byte.
+/// The header before the client's first byte.
 pub(super) fn header(ends: &FourTuple) -> Vec<u8> {
     let (family, addresses) = match (ends.client.ip(), ends.service.ip()) {
         (IpAddr::V4(client), IpAddr::V4(service)) => (TCP4, [client.octets(), service.octets()].concat()),

@@ -104,7 +104,7 @@ mod tests {
         );
         assert_eq!((moved.window.send, moved.window.send_max), (64_000, 65_536));
         assert_eq!((moved.window.receive, moved.window.receive_update), (65_160, 77));
-        // Who agreed on no timestamps has none, whatever the segment says.
+        // A connection without agreed timestamps has none, whatever the segment says.
         let terms = AgreedOptions { timestamp: None, window_scales: None, ..at_rest.terms };
         let silent = Saved { terms, ..at_rest.clone() };
         assert_eq!(taken_up(&moving(Some(123)), silent.clone()).terms.timestamp, None);

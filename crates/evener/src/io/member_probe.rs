@@ -43,7 +43,7 @@ pub(crate) async fn probe_member(
     probe(&target, None, &kind(url, health), left).await
 }
 
-/// What is asked of a member: below its URL, and by its own name. One that wants TLS is seen to listen, since probes don't speak it.
+/// The probe of a member: below its URL, and by its own name. One that wants TLS is seen to listen, since probes don't speak it.
 fn kind(url: &Url, health: &HealthCheck) -> HealthKind {
     match &health.kind {
         HealthKind::Http { .. } if url.is_secure() && health.port.is_none() => HealthKind::Tcp,

@@ -104,7 +104,7 @@ fn head(bytes: &[u8]) -> Option<(usize, u16, Option<usize>)> {
     Some((len, parsed.code?, length))
 }
 
-/// What is asked for: the URL's path, which may be left out in it.
+/// The target: the URL's path, which may be left out in it.
 pub(crate) fn target(url: &Url) -> &str {
     if url.path().is_empty() { "/" } else { url.path() }
 }

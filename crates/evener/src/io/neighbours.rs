@@ -182,7 +182,7 @@ impl InterfaceSockets {
     }
 }
 
-/// What can't be sent is lost, as any frame may be.
+/// A frame that can't be sent is lost, as any frame may be.
 fn send(listener: &FrameReceiver, ifindex: u32, frame: &[u8]) {
     if let Err(error) = listener.socket.get_ref().send(frame) {
         tracing::debug!(ifindex, %error, "a question to the neighbours was not sent");

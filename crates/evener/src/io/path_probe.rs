@@ -25,7 +25,7 @@ mod echoes;
 
 pub(crate) use echoes::by_echoes;
 
-/// What a probe may take.
+/// The longest time for a probe.
 const LIMIT: Duration = Duration::from_secs(2);
 /// An answer that isn't there by then is asked for again.
 const AGAIN: Duration = Duration::from_millis(400);

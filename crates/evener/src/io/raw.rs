@@ -22,7 +22,7 @@ pub(crate) struct RawReceiver {
 }
 
 impl RawReceiver {
-    /// Opens it on an address that this host has. What comes is given to `hear`, which is told the source first and says
+    /// Opens it on an address that this host has. Each packet is given to `hear`, which gets the source first and says
     /// whether to look any further.
     pub(crate) fn open(
         own: IpAddr,
@@ -70,7 +70,7 @@ async fn listen(socket: Arc<UdpSocket>, is_node: impl Fn(IpAddr) -> bool, receiv
     }
 }
 
-/// What stands behind the IP header, which IPv4 leaves in front (raw(7)) and IPv6 doesn't (RFC 3542, section 3).
+/// The part behind the IP header, which IPv4 leaves in front (raw(7)) and IPv6 doesn't (RFC 3542, section 3).
 fn content(from: IpAddr, packet: &[u8]) -> &[u8] {
     match (from, packet.first()) {
         (IpAddr::V4(_), Some(first)) => packet.get(usize::from(first & 0xf) * 4..).unwrap_or_default(),

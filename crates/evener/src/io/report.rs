@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What is read of an answer, in bytes: more is no report.
+/// The most that is read of an answer, in bytes: more is no report.
 const ANSWER_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;
 
@@ -65,7 +65,7 @@ struct HttpResponse<'a> {
     length: Option<usize>,
 }
 
-/// Reads a response; `None` until its head is there. What comes in chunks isn't read: a report is short.
+/// Reads a response; `None` until its head is there. A chunked one isn't read: a report is short.
 fn response(answer: &[u8]) -> Result<Option<HttpResponse<'_>>, BadReport> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Response::new(&mut headers);
@@ -140,7 +140,7 @@ mod tests {
         Reporting { kind, port: to.port(), interval_ms: 2_000, timeout_ms: 400 }
     }
 
-    /// What is made of a server that says this, and leaves the connection open.
+    /// The result for a server that sends this, and leaves the connection open.
     async fn report_of(kind: ReportKind, reply: &'static [u8]) -> Result<Report, BadReport> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();

@@ -24,7 +24,7 @@ pub(crate) fn is_reverse_path_strict(interface: &str) -> bool {
 /// A setting as sysctl(8) names it, with slashes.
 type SysctlName = String;
 
-/// What the kernel must let through.
+/// The packets that the kernel must let through.
 #[derive(Debug, Default)]
 pub(crate) struct Forwarded<'a> {
     /// Between these interfaces,
@@ -43,7 +43,7 @@ pub(crate) struct ChangedSysctls {
     /// Where it is noted what they were, for a daemon that comes after one that was killed.
     note: PathBuf,
     were: BTreeMap<SysctlName, String>,
-    /// What could not be set, and was said once.
+    /// The settings that were refused, and reported once.
     refused: BTreeSet<SysctlName>,
 }
 
@@ -132,7 +132,7 @@ impl ChangedSysctls {
         self.read(&format!("net/ipv4/conf/{interface}/forwarding")).is_ok_and(|value| value == "1")
     }
 
-    /// What has the stack take packets from its own addresses: as RFC 1812 (section 5.3.8) has it, it believes none of them, and
+    /// The setting that has the stack take packets from its own addresses: as RFC 1812 (section 5.3.8) has it, it believes none of them, and
     /// a strict reverse path filter asks for the very interface besides.
     fn let_own_through(&self, interface: &str) -> Vec<(SysctlName, &'static str)> {
         let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
@@ -163,7 +163,7 @@ impl ChangedSysctls {
         let (back, stay): (BTreeMap<_, _>, _) =
             std::mem::take(&mut self.were).into_iter().partition(|(name, _)| which(name));
         self.were = stay;
-        // What was done last is undone first: forwarding before what was prepared for it.
+        // The last change is undone first: forwarding before what was prepared for it.
         for (name, was) in back.iter().rev() {
             // The interface may be gone, and its settings with it.
             match fs::write(self.root.join(name), was) {

@@ -1,4 +1,4 @@
-//! What became of queries.
+//! The outcomes of queries.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,4 +1,4 @@
-//! Names: sockets by which queries come, and what is counted. What is answered is [`evener_core::dns`]'s.
+//! Names: sockets by which queries come, and counts. The answers are [`evener_core::dns`]'s.
 
 mod counts;
 mod datagrams;

@@ -37,7 +37,7 @@ pub(crate) enum NamesError {
         address: SocketAddr,
         /// The system's answer.
         source: io::Error,
-        /// What to do about it, behind a semicolon.
+        /// The remedy, behind a semicolon.
         help: &'static str,
     },
     /// A thread can't be had.
@@ -50,7 +50,7 @@ pub(crate) enum NamesError {
 pub(crate) struct QueryContext {
     pub(crate) names: ArcSwap<Catalog>,
     pub(crate) limit: ArcSwap<Limit>,
-    /// What all threads together have left of it.
+    /// The budget that all threads together have left of it.
     total: Arc<SharedBudget>,
     pub(crate) counts: Arc<QueryCounts>,
     key: Seed,
@@ -92,7 +92,7 @@ impl QueryContext {
 /// Sockets of one address, on which nobody answers yet.
 pub(crate) struct BoundSockets(Vec<(SocketAddr, Vec<UdpSocket>, TcpListener)>);
 
-/// Who answers at one address.
+/// The server at one address.
 struct DnsServer {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,

@@ -1,6 +1,6 @@
 //! Queries by TCP (RFC 7766): each behind its length, as many as a client has, answered in their order.
 //!
-//! Connections are as many as the process has descriptors for, on all addresses together. Whoever comes when all places are taken gets that of
+//! Connections are as many as the process has descriptors for, on all addresses together. One that comes when all slots are taken gets that of
 //! the network that has most of them, and there of the connection that has asked nothing for longest.
 
 use std::cell::RefCell;
@@ -75,7 +75,7 @@ async fn exchange(
         framed.extend_from_slice(bytes);
         Some(framed)
     });
-    // Who sends no query has no answer to wait for.
+    // A client that sends no query has no answer to wait for.
     let Some(answer) = answer else { return Ok(false) };
     timeout(PATIENCE, stream.write_all(&answer)).await.map_err(late)??;
     Ok(true)

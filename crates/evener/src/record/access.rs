@@ -18,13 +18,13 @@ use crate::config::LogTarget;
 const QUEUE: usize = 8_192;
 /// Bytes that are gathered before they are written, while more lines wait.
 const GATHER: usize = 64 * 1024;
-/// Who may read it: its group too, since it says who asked for what.
+/// Its readers: its group too, since it says who asked for what.
 const MODE: u32 = 0o640;
 /// How long the last lines may take when the daemon ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What became of lines, since the daemon started.
+/// The outcomes of lines, since the daemon started.
 #[derive(Debug, Default)]
 pub(super) struct LogCounts {
     pub(super) written: AtomicU64,
@@ -114,7 +114,7 @@ impl AccessLogQueue {
 fn write(mut sink: Box<dyn Write + Send>, lines: &Receiver<AccessLogEntry>, counts: &LogCounts) {
     let (mut text, mut torn) = (String::new(), false);
     while let Ok(first) = lines.recv() {
-        // What a full disk has cut off stays alone on its line.
+        // A line that a full disk has cut off stays alone on its line.
         if torn {
             text.push('\n');
         }

@@ -1,4 +1,4 @@
-//! What a trace and the access log say of single packets and connections, and what is shown of both: names that others rely on.
+//! Lines of a trace and the access log about single packets and connections, and how both are shown: names that others rely on.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ pub struct AccessLogEntry {
     /// carried there; `refused`, `unserved`, `late`, `left` or `crowded`: it came to none. With method `redirect`, `redirected`: its
     /// client was told to go there; `fetched`: it was fetched from there; `unserved` or `refused`.
     pub mechanism: String,
-    /// What the daemon answered, if it did.
+    /// The daemon's status, if it answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// How long that took, in microseconds.
@@ -63,7 +63,7 @@ pub struct TracedPacket {
     pub verdict: String,
     /// Why, as in the status.
     pub reason: String,
-    /// What was remarkable besides, as in the status.
+    /// Another remarkable fact, as in the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
     /// The server's name, if it went to one.
@@ -81,7 +81,7 @@ pub struct AccessLog {
     pub lost: u64,
 }
 
-/// What deciding about connections took.
+/// The time that decisions about connections took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecisionLatency {
     /// How many were decided.

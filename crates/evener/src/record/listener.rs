@@ -67,7 +67,7 @@ fn listen(mut events: Box<dyn EventSource>, recorder: &Recorder, over: &AtomicBo
         }
         lost = now_lost;
     }
-    // What was told until it was over.
+    // The events until it was over.
     if let Ok(batch) = events.read(Duration::ZERO) {
         let epoch = boot_time();
         batch.iter().for_each(|event| record_event(recorder, event, epoch));

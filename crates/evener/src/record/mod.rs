@@ -1,4 +1,4 @@
-//! What is told of single connections and packets: the access log, and traces of a client.
+//! Records of single connections and packets: the access log, and traces of a client.
 //!
 //! The data plane tells what it decides on a thread of its own ([`listener`]); who reads for it tells the rest. Nobody
 //! waits here: what finds no room is lost, and counted.
@@ -89,13 +89,13 @@ impl Mechanism {
 pub(crate) struct HandoffRecord<'b> {
     pub(crate) ends: FourTuple,
     pub(crate) mechanism: Mechanism,
-    /// What the client has said, or the beginning of it.
+    /// The client's bytes, or the beginning of them.
     pub(crate) head: &'b [u8],
     /// The route that takes it, counted from 1.
     pub(crate) route: Option<u64>,
     /// The slot of its server.
     pub(crate) server: Option<u16>,
-    /// What the client was answered, if nobody else answers it.
+    /// The client's status, if no other answers it.
     pub(crate) status: Option<u16>,
     pub(crate) at: SystemTime,
     pub(crate) latency: Duration,
@@ -110,7 +110,7 @@ pub(crate) struct RedirectRecord<'b> {
     /// The member's name, if one was chosen.
     pub(crate) server: Option<&'b str>,
     pub(crate) status: u16,
-    /// What became of it, in a word.
+    /// Its mechanism, in a word.
     pub(crate) mechanism: &'static str,
     pub(crate) at: SystemTime,
     pub(crate) latency: Duration,
@@ -193,7 +193,7 @@ impl Recorder {
         self.traces.follow(client)
     }
 
-    /// What the data plane should tell.
+    /// The filter for the data plane.
     pub(crate) fn wanted(&self) -> TraceFilter {
         let clients = self.traces.clients();
         TraceFilter { connections: self.target().is_some() || !clients.is_empty(), clients }
@@ -254,7 +254,7 @@ impl Recorder {
         }
     }
 
-    /// Notes a connection that the data plane tells of. Whoever reads for it tells of the others himself.
+    /// Notes a connection that the data plane reports. The user-space reader records the others.
     fn connection(&self, event: &ConnectionEvent, at: SystemTime) {
         let mechanism = match (event.also_counted, event.server) {
             (Some(Reason::Punted), _) => return,
@@ -290,7 +290,7 @@ impl Recorder {
         self.traces.publish_lost(count);
     }
 
-    /// What became of the lines of the access log.
+    /// The outcomes of the access log's lines.
     pub(crate) fn show_log(&self) -> AccessLog {
         AccessLog {
             path: self.target().map(|target| target.to_string()),

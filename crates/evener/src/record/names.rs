@@ -1,4 +1,4 @@
-//! What numbers of the data plane mean to people.
+//! The meaning of the data plane's numbers for people.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

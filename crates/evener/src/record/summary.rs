@@ -1,5 +1,5 @@
-//! What a client asked for, as it was sent: for people, who want to read what came and not what was made of it. Nothing
-//! is decided by it.
+//! A client's request, as it was sent: for people, who want to read what came and not what was made of it. No decision
+//! depends on it.
 
 /// Bytes of a method, a target and a host that are told.
 const METHOD_MAX: usize = 32;
@@ -11,7 +11,7 @@ const HANDSHAKE: u8 = 0x16;
 const BEFORE_SESSION: usize = 5 + 4 + 2 + 32;
 const SERVER_NAME: usize = 0;
 
-/// What a client speaks.
+/// A client's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ApplicationProtocol {
     /// HTTP/1, or what begins like it.
@@ -29,7 +29,7 @@ impl ApplicationProtocol {
     }
 }
 
-/// What the first bytes of a connection say, as far as they are there.
+/// The meaning of a connection's first bytes, as far as they are there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestSummary<'b> {
     pub(super) kind: Option<ApplicationProtocol>,
@@ -68,7 +68,7 @@ fn request(bytes: &[u8]) -> RequestSummary<'_> {
     let mut summary = RequestSummary { kind: Some(ApplicationProtocol::Http), ..RequestSummary::default() };
     let mut lines = bytes.split(|byte| *byte == b'\n').peekable();
     let first = lines.next().unwrap_or_default();
-    // What has no line end behind it may go on.
+    // A line without an end may go on.
     let mut ends = lines.peek().is_some();
     let mut words = first.strip_suffix(b"\r").unwrap_or(first).splitn(3, |byte| *byte == b' ');
     let (method, target, rest) = (words.next(), words.next(), words.next());

@@ -1,4 +1,4 @@
-//! Who follows a client, and what of it they have yet to read.
+//! The followers of a client, and the lines that they have yet to read.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

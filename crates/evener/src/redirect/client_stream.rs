@@ -33,14 +33,14 @@ impl UnacknowledgedBytes for TcpStream {
     }
 
     fn reset_on_close(&self) {
-        // What can't be set leaves the rest to the kernel's own timers.
+        // An option that can't be set leaves the rest to the kernel's own timers.
         let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
     }
 }
 
 /// See the module.
 pub(super) struct ClientStream<S> {
-    /// What was read already.
+    /// The bytes that were read already.
     unread: Bytes,
     stream: S,
     /// A client that takes no byte for so long is closed.

@@ -1,4 +1,4 @@
-//! What clients want of members that they never learn of is fetched for them, and passed on as it comes.
+//! Requests for members that clients never learn of are fetched for them, and passed on as they come.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// What concerns one connection and no more (RFC 9110, section 7.6.1); others are named by `Connection`.
+/// Fields that concern one connection and no more (RFC 9110, section 7.6.1); others are named by `Connection`.
 const OF_ONE_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -45,7 +45,7 @@ const OF_ONE_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// Who fetches.
+/// The client that fetches.
 #[derive(Clone)]
 pub(super) struct MemberClient {
     client: legacy::Client<HttpConnector, BoxBody<Bytes, hyper::Error>>,
@@ -68,7 +68,7 @@ pub(super) struct Destination<'a> {
     pub(super) own: &'a [SocketAddr],
 }
 
-/// What came of it.
+/// The result.
 pub(super) enum Fetch {
     Answer(Response<ResponseBody>),
     /// Nothing: a status and a sentence for the client, in which the member has no name.

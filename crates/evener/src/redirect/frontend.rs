@@ -10,7 +10,7 @@ use evener_core::farm::group;
 use evener_core::net::http::HttpRefusal;
 use rustls::ServerConfig;
 
-/// What the messages of members are called: section 3.3 of the paper.
+/// The methods of members' messages: section 3.3 of the paper.
 const PROTOCOL: [&str; 5] = ["GROUP-ADD", "GROUP-EXIT", "GROUP-QUERY", "LOAD-INFORM", "LOAD-QUERY"];
 
 /// Statuses by which messages are refused, and what they are counted as.
@@ -24,11 +24,11 @@ const REFUSED_MESSAGES: [(u16, &str); 10] = [
     (413, "message_413"),
     (422, "message_422"),
     (429, "message_429"),
-    // Whatever else; most likely that it is this host which can't.
+    // Any other error; most likely one of this host.
     (503, "message_503"),
 ];
 
-/// What answers go by. Others take its place as a whole.
+/// The rules of answers. Others take their place as a whole.
 #[derive(Debug)]
 pub(crate) struct Rules {
     by: group::GroupRules,
@@ -55,7 +55,7 @@ impl Rules {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestOutcome {
     /// Its client was sent to a member.
@@ -127,7 +127,7 @@ impl Frontend {
         self.tls.store(tls);
     }
 
-    /// What they come by.
+    /// The TLS settings of clients.
     pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.tls.load_full()
     }

@@ -12,7 +12,7 @@ const DRAINED_MAX: u64 = 64 * 1024;
 /// Answers that are gathered before they are sent, in bytes.
 const GATHERED_MAX: usize = 64 * 1024;
 
-/// Whoever answers, and to whom.
+/// The answering side, and the client.
 pub(super) struct AnswerContext<'s> {
     pub(super) client: IpAddr,
     pub(super) rules: &'s Rules,
@@ -22,7 +22,7 @@ pub(super) struct AnswerContext<'s> {
     pub(super) ends: bool,
 }
 
-/// What to do once the answers are sent.
+/// The action once the answers are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionAction {
     /// Hear more.
@@ -38,7 +38,7 @@ pub(super) enum ConnectionAction {
     GiveAway,
 }
 
-/// What was answered, for whom it is told.
+/// The answered request, for the log.
 pub(super) struct AnsweredRequest<'t> {
     /// The head, as it came.
     pub(super) head: &'t [u8],
@@ -51,9 +51,9 @@ pub(super) struct AnsweredRequest<'t> {
 /// A connection's talk so far.
 #[derive(Debug, Default)]
 pub(super) struct HttpConnection {
-    /// What was heard and not acted on: a part of a head, or all that came behind too many answers.
+    /// The bytes received and not acted on: a part of a head, or all that came behind too many answers.
     unread: Vec<u8>,
-    /// What is left of a body that nobody wants.
+    /// The rest of a body that is drained.
     drained: u64,
 }
 
@@ -63,7 +63,7 @@ impl HttpConnection {
         !self.unread.is_empty() || self.drained > 0
     }
 
-    /// What nobody has acted on.
+    /// The bytes without action.
     pub(super) fn into_unread(self) -> Vec<u8> {
         self.unread
     }
@@ -156,7 +156,7 @@ fn is_for_others(request: &Request<'_>, rules: &Rules) -> bool {
     rules.is_protocol(request.method)
 }
 
-/// Whether the connection is kept after an answer, and how much of the body there is to read away. Who waits for a word before
+/// Whether the connection is kept after an answer, and how much of the body there is to read away. A client that waits for a word before
 /// sending the body may send it or not (RFC 9110, section 10.1.1), so that nobody would know where the next request begins.
 fn kept(request: &Request<'_>, ends: bool) -> (bool, u64) {
     let (short, length) = match request.body {

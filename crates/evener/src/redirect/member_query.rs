@@ -1,5 +1,5 @@
-//! What a member is asked: for its load by LOAD-QUERY, which it answers by a message of its own, and by the group's `report` for what it
-//! knows of it.
+//! Questions to a member: for its load by LOAD-QUERY, which it answers by a message of its own, and by the group's `report` for
+//! its own view.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ use crate::runtime::tls;
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Members that are asked at a time; others are asked the next time.
 const AT_ONCE: usize = 128;
-/// What is read of an answer, in bytes, so that the connection ends well.
+/// The most that is read of an answer, in bytes, so that the connection ends well.
 const READ: u64 = 4 * 1024;
 
 static PLACES: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));

@@ -1,7 +1,7 @@
 //! Services of method `redirect`: clients are told by HTTP which member of a group to ask.
 //!
 //! Threads with sockets of their own answer ([`responder`]), by rules that the control loop publishes ([`Frontend`]); what is said on a
-//! connection is [`talk`]'s. What they don't answer goes with its connection to the [`attendant`]: messages of members, and what is
+//! connection is [`http_connection`]'s. Requests that they don't answer go with their connection to the [`slow_path`]: messages of members, and those
 //! fetched for clients.
 
 mod client_stream;
@@ -56,7 +56,7 @@ pub(crate) enum ListenError {
         address: SocketAddr,
         /// The system's answer.
         source: io::Error,
-        /// What to do about it, behind a semicolon.
+        /// The remedy, behind a semicolon.
         help: &'static str,
     },
     /// A certificate or key can't be had.
@@ -115,15 +115,15 @@ impl Thread {
 /// All that answers clients of groups.
 pub(crate) struct Responders {
     threads: Vec<Thread>,
-    /// Who answers where.
+    /// The frontends by address.
     fronts: BTreeMap<SocketAddr, Arc<Frontend>>,
 }
 
-/// What a file's groups need, before anybody answers by it.
+/// The needs of a file's groups, before any request is answered by it.
 pub(crate) struct GroupSockets {
     /// Sockets for addresses that nobody answered on before, and whom they are for.
     sockets: Vec<(SocketAddr, String, Vec<TcpListener>)>,
-    /// What clients come by, of services that have TLS.
+    /// The TLS settings of clients, of services that have TLS.
     pub(crate) tls: BTreeMap<String, Arc<ServerConfig>>,
 }
 
@@ -184,7 +184,7 @@ impl Responders {
     }
 
     /// Answers by these fronts from now on, each by its name, on the sockets that were opened and on those of before; open connections go
-    /// on. Who isn't among the fronts falls silent.
+    /// on. An address without a frontend falls silent.
     pub(crate) fn follow(
         &mut self,
         opened: GroupSockets,

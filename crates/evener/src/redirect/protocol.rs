@@ -1,4 +1,4 @@
-//! What members say, judged by what they may, and answered: the HTTP side of the group protocol (`docs/server-groups.md`). The control
+//! Members' messages, judged by their credentials, and answered: the HTTP side of the group protocol (`docs/server-groups.md`). The control
 //! loop asks here, so that each message sees all before it.
 
 use std::net::IpAddr;
@@ -19,14 +19,14 @@ use crate::runtime::group_tokens::{GroupTokens, TokenScope};
 pub(crate) enum MessageSender<'a> {
     /// Somebody on the network.
     Stranger {
-        /// Whose address this is.
+        /// The sender's address.
         from: IpAddr,
         /// The value of an `Authorization` line.
         authorization: Option<&'a str>,
         /// A certificate that the group's authority has signed.
         certificate: Option<&'a CertificateDer<'static>>,
     },
-    /// Who may change the farm anyway.
+    /// An operator, who may change the farm anyway.
     Operator,
 }
 
@@ -253,7 +253,7 @@ impl GroupContext<'_> {
     }
 
     fn list(&self, speaks: &TokenScope) -> Reply {
-        // Who shows a credential is a member, and members may know each other.
+        // A client with a credential is a member, and members may know each other.
         let knows_all = self.tokens.is_some()
             || self.certifies
             || matches!(speaks, TokenScope::Operator | TokenScope::ForAll);

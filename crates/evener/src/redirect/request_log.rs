@@ -1,4 +1,4 @@
-//! What of single requests is told: a line of the access log, and to those who follow a client.
+//! Records of single requests: a line of the access log, and for those who follow a client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

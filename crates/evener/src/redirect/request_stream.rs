@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 pub(super) struct RequestStream<S> {
     stream: S,
     requests: Requests,
-    /// What was read and not passed on, of which so many bytes may be.
+    /// The bytes that were read and not passed on, of which there may be so many.
     unread: Vec<u8>,
     passed: usize,
     /// Why nothing more is passed on.
@@ -54,7 +54,7 @@ impl<S> RequestStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> RequestStream<S> {
-    /// Says the last word: what a request is refused for, if one was. What the client goes on sending is read away, so that no reset
+    /// Sends the last response: the refusal of a request, if there was one. The client's further bytes are read away, so that no reset
     /// overtakes that (RFC 9112, section 9.6).
     pub(super) async fn end(&mut self) -> io::Result<()> {
         if let Some(refusal) = self.refusal {

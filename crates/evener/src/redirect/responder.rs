@@ -24,7 +24,7 @@ use crate::runtime::slots_by_source::{ClientSource, SlotsBySource, source};
 pub(super) const ORDERS: Token = Token(usize::MAX);
 /// Listeners have the numbers below that.
 const LISTENERS: usize = usize::MAX / 2;
-/// What is read at once, in bytes.
+/// The bytes that are read at once.
 const READ: usize = 16 * 1024;
 /// Reads of one connection before others have their turn.
 const READS: u32 = 8;
@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Sources that are spared, for having asked for something lately, before one is not.
 const SPARED: u32 = 16;
 
-/// What a responder is told to do.
+/// An order to a responder.
 pub(super) enum ResponderOrder {
     /// Answer for a group here.
     Listen { listener: std::net::TcpListener, address: SocketAddr, front: Arc<Frontend> },
@@ -58,11 +58,11 @@ pub(crate) struct DelegatedConnection {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) client: SocketAddr,
     pub(crate) front: Arc<Frontend>,
-    /// What was heard already.
+    /// The bytes received already.
     pub(crate) received: Vec<u8>,
 }
 
-/// Who takes such connections. Called by the responder's thread, and must not wait; false where there is no room.
+/// The taker of such connections. Called by the responder's thread, and must not wait; false where there is no room.
 pub(crate) type Delegate = Arc<dyn Fn(DelegatedConnection) -> bool + Send + Sync>;
 
 struct Listener {
@@ -71,7 +71,7 @@ struct Listener {
     front: Arc<Frontend>,
 }
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionWait {
     /// For the client.
@@ -97,7 +97,7 @@ struct Connection {
     is_registered: bool,
 }
 
-/// What is left of a connection after a turn.
+/// The rest of a connection after a turn.
 enum TurnResult {
     /// It waits.
     Waits,
@@ -309,7 +309,7 @@ impl Responder {
         let mut connection = self.connections.try_remove(key)?;
         self.shares.give_back(connection.source, connection.ticket);
         if connection.is_registered {
-            // What is closed is forgotten by the kernel all the same.
+            // The kernel forgets a closed socket all the same.
             let _ = self.poll.registry().deregister(&mut connection.stream);
         }
         Some(connection)
@@ -394,7 +394,7 @@ fn is_the_clients(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted)
 }
 
-/// What a turn is made with.
+/// The means of a turn.
 struct WorkerContext<'d> {
     buffer: &'d mut [u8],
     out: &'d mut Vec<u8>,

@@ -42,7 +42,7 @@ const SEND: Duration = Duration::from_secs(20);
 /// How long a message may take, and how long it may be, in bytes.
 const MESSAGE: Duration = Duration::from_secs(10);
 const MESSAGE_MAX: usize = 64 * 1024;
-/// What hyper reads ahead; also bounds a head.
+/// The most that hyper reads ahead; also bounds a head.
 const READ_BUFFER: usize = 16 * 1024;
 
 /// The body of an answer.
@@ -53,15 +53,15 @@ pub(super) type ResponseBody = BoxBody<Bytes, hyper::Error>;
 pub(crate) struct MemberMessage {
     /// The group's name.
     pub(crate) group: String,
-    /// Who says it.
+    /// The sender.
     pub(crate) from: SocketAddr,
     /// How: a method of the group protocol.
     pub(crate) verb: String,
-    /// What it shows for itself: the value of an `Authorization` line,
+    /// The credential: the value of an `Authorization` line,
     pub(crate) authorization: Option<String>,
     /// and a certificate that was found to be good.
     pub(crate) certificate: Option<CertificateDer<'static>>,
-    /// What it says.
+    /// Its body.
     pub(crate) body: Vec<u8>,
     /// Where the answer goes.
     pub(crate) answer: oneshot::Sender<Reply>,
@@ -76,7 +76,7 @@ pub(crate) struct Reply {
     pub(crate) body: String,
 }
 
-/// Who takes connections that responders give away.
+/// The taker of connections that responders give away.
 pub(crate) struct SlowPathServer {
     given: mpsc::Sender<DelegatedConnection>,
 }
@@ -157,7 +157,7 @@ async fn serve(
                 let (status, outcome) = (refusal.status(), RequestOutcome::Refused(refusal));
                 desk.request_log.log_request(front, None, client, Instant::now(), head, status, outcome);
             }
-            // Whoever has gone needs no end.
+            // A client that has gone needs no end.
             let _ = tokio::time::timeout(SEND, stream.end()).await;
         }
     }
@@ -294,7 +294,7 @@ async fn send_on(
     }
 }
 
-/// What a request says, for who answers and tells of it.
+/// The summary of a request, for the answer and the log.
 struct Summary {
     method: String,
     host: String,

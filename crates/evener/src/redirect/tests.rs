@@ -36,7 +36,7 @@ pub(super) fn rules(members: &[&str]) -> Rules {
     Rules::new(by, &Arc::from([]))
 }
 
-/// What is answered to bytes that come in these pieces, and what is next.
+/// The answers to bytes that come in these pieces, and the next action.
 fn answers(rules: &Rules, pieces: &[&[u8]], ends: bool) -> (String, ConnectionAction) {
     let (mut talk, mut out, mut next) = (HttpConnection::default(), Vec::new(), ConnectionAction::Read);
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -1,6 +1,6 @@
 //! Places for clients: so many, and when all are taken, who has most of them gives one up.
 //!
-//! Whose place that is, [`shares`](crate::runtime::shares) says.
+//! The slots of each source are counted by [`slots_by_source`](crate::runtime::slots_by_source).
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ struct LimitState {
     table: Mutex<SlotTable>,
 }
 
-/// Who may be asked to go.
+/// The connections that may be asked to go.
 #[derive(Default)]
 struct SlotTable {
     slots: SlotsBySource<oneshot::Sender<()>>,
@@ -124,7 +124,7 @@ impl ConnectionSlot {
     /// Was of use just now: of a source's places those that were not go first.
     pub(crate) fn renew(&mut self) {
         let mut table = self.shared.table();
-        // Whoever is to go already goes.
+        // The connection that is to go already goes.
         if let Some(gone) = table.slots.give_back(self.source, self.ticket) {
             self.ticket = table.slots.ticket();
             table.slots.insert(self.source, self.ticket, gone);
@@ -152,7 +152,7 @@ impl SlotTable {
     fn evict_owed(&mut self) {
         while self.owed > 0 {
             let Some((_, gone)) = self.slots.take_away() else { return };
-            // Who doesn't listen is going already.
+            // A connection that doesn't listen is going already.
             let _ = gone.send(());
             self.owed -= 1;
         }

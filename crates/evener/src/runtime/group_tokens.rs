@@ -1,4 +1,4 @@
-//! What members show for themselves: a token of the group speaks for the members below its URLs, a certificate for those on the hosts
+//! Members' credentials: a token of the group speaks for the members below its URLs, a certificate for those on the hosts
 //! that it names.
 
 use std::fs::File;
@@ -46,7 +46,7 @@ pub(crate) enum GroupTokenError {
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error in it.
         why: LineError,
     },
     /// There is none in it.
@@ -57,7 +57,7 @@ pub(crate) enum GroupTokenError {
     },
 }
 
-/// What is wrong with a line.
+/// The error in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LineError {
     /// The token.
@@ -170,7 +170,7 @@ impl GroupTokens {
         Ok((!tokens.is_empty()).then_some(GroupTokens(tokens)))
     }
 
-    /// Whom a token speaks for. How long that takes tells at most how long tokens are.
+    /// The members that a token speaks for. How long that takes tells at most how long tokens are.
     pub(crate) fn of(&self, token: &[u8]) -> Option<TokenScope> {
         let same = self.0.iter().filter(|(known, _)| bool::from(known.as_bytes().ct_eq(token)));
         // All of them are compared, whichever it is; one that stands in several lines speaks for all of these.

@@ -92,7 +92,7 @@ impl Lock {
                     writeln!(file, "{}", std::process::id()).map_err(failed)?;
                     return Ok(Lock { file, path: path.to_owned(), claim: None });
                 }
-                // Who had it has just removed it: this is not the file that others will lock.
+                // The process that had it has just removed it: this is not the file that others will lock.
                 Ok(_) => {}
                 Err((mut file, Errno::EWOULDBLOCK)) => {
                     let mut pid = String::new();

@@ -1,4 +1,4 @@
-//! What the daemon and the agent say while they run: lines for people, or for the journal with their priorities.
+//! The log of the daemon and the agent: lines for people, or for the journal with their priorities.
 
 use std::env;
 use std::fmt::Display;
@@ -35,7 +35,7 @@ pub(crate) fn error(why: impl Display) {
         true => PriorityWriter { priority: ERROR }.write_all(text.as_bytes()),
         false => io::stderr().write_all(text.as_bytes()),
     };
-    // Who can't hear it can't be told that either.
+    // A log that can't be written can't report that either.
     drop(written);
 }
 

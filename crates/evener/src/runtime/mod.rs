@@ -1,4 +1,4 @@
-//! What every program of Evener needs of the host it runs on: where its files are, who holds them, its secret, its log and its end.
+//! The needs of every program of Evener on its host: where its files are, their lock, its secret, its log and its end.
 
 pub(crate) mod accept;
 pub(crate) mod connection_limit;

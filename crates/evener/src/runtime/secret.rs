@@ -32,7 +32,7 @@ pub enum SecretFileError {
     Text {
         /// As [farm] secret_file names it.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         source: SecretError,
     },
 }
@@ -54,10 +54,10 @@ pub fn read(path: &Path) -> Result<Secret, SecretFileError> {
         .map_err(|source| SecretFileError::Text { path: path.to_owned(), source })
 }
 
-/// What the key of cookies is derived by.
+/// The label by which the key of cookies is derived.
 const COOKIE_LABEL: &str = "evener cookie";
 
-/// What the key of marks is derived by.
+/// The label by which the key of marks is derived.
 const MARK_LABEL: &str = "evener mark";
 
 /// The key of marks: all hosts that have the secret come to the same one.

@@ -12,7 +12,7 @@ pub(crate) struct ProcessSignals {
     hangup: Signal,
 }
 
-/// What one says.
+/// The meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalAction {
     /// End, as the command line says.

@@ -1,4 +1,4 @@
-//! Who gives up a place when all are taken: whoever has most of them, his oldest first.
+//! The connection that gives up a slot when all are taken: the oldest of the source that has most of them.
 //!
 //! A stranger can open any number of connections and say next to nothing on them. So places are counted by source, and who takes all
 //! there are takes them from himself. Among sources that hold as many, the one whose oldest came first is the slowest.
@@ -7,10 +7,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// What a network gives to one customer at least (RFC 6177, section 2), in bits.
+/// The prefix that a network gives to one customer at least (RFC 6177, section 2), in bits.
 const PREFIX6_LEN: u32 = 64;
 
-/// Whose a connection is: an IPv4 address, or an IPv6 /64.
+/// The source of a connection: an IPv4 address, or an IPv6 /64.
 pub(crate) type ClientSource = IpAddr;
 
 /// In which order sources give up places: the last one first.
@@ -80,7 +80,7 @@ impl<T> SlotsBySource<T> {
     }
 }
 
-/// Whose a client is.
+/// The source of a client.
 pub(crate) fn source(client: IpAddr) -> ClientSource {
     match client.to_canonical() {
         IpAddr::V6(client) => IpAddr::V6((client.to_bits() >> PREFIX6_LEN << PREFIX6_LEN).into()),

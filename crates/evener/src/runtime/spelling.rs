@@ -1,4 +1,4 @@
-//! What a misspelt word was probably meant to be.
+//! The word that a misspelt one was probably meant to be.
 
 /// Likeness from which on one word is taken for a misspelling of another.
 const LIKE: f64 = 0.8;

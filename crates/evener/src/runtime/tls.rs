@@ -1,4 +1,4 @@
-//! What it takes to be spoken to by TLS: a certificate and its key, from files.
+//! The needs of TLS: a certificate and its key, from files.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// What is spoken by it: no other version of HTTP is read here.
+/// The protocol that is spoken by it: no other version of HTTP is read here.
 const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// Why there can be no TLS.
@@ -22,7 +22,7 @@ pub(crate) enum TlsError {
     File {
         /// Which.
         path: PathBuf,
-        /// What it should have.
+        /// The part that it should have.
         what: &'static str,
         /// Why.
         source: pem::Error,
@@ -48,7 +48,7 @@ pub(crate) enum TlsError {
 }
 
 impl TlsError {
-    /// What to do about it.
+    /// The remedy.
     pub(crate) fn help(&self) -> &'static str {
         match self {
             TlsError::Authority { .. } => {
@@ -135,7 +135,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     read.map_err(|source| TlsError::File { path: path.to_owned(), what: "certificate", source })
 }
 
-/// Who holds clients' certificates against the authorities of a file.
+/// The verifier of clients' certificates by the authorities of a file.
 fn authority(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let failed = |source| TlsError::Authority { path: path.to_owned(), source };
     let mut roots = RootCertStore::empty();

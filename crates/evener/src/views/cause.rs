@@ -7,7 +7,7 @@ use evener_core::pool::FULL_WEIGHT;
 use evener_core::pool::policy;
 use evener_core::pool::signals::Signal;
 
-/// What is left of a whole weight, between 0 and 1: of a server that takes new sessions.
+/// The remaining part of a whole weight, between 0 and 1: of a server that takes new sessions.
 pub(super) fn share(seen: &ServerSnapshot) -> f64 {
     let by_score = SCORE_UNIT as f64 / (SCORE_UNIT as f64 + f64::from(seen.score));
     f64::from(seen.tenths) / f64::from(FULL_WEIGHT) * by_score

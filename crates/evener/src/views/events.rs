@@ -1,4 +1,4 @@
-//! What happens, as it is told live.
+//! Events, as they are shown live.
 
 use std::net::IpAddr;
 
@@ -41,7 +41,7 @@ pub struct EventView {
     pub text: String,
 }
 
-/// What somebody who listens gets.
+/// An item for a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "lowercase")]
 pub enum EventStreamItem {

@@ -29,17 +29,17 @@ pub struct Explanation {
     /// Whether the choice waits for what isn't known: what the client asks for, or who it is.
     #[serde(default)]
     pub waits: bool,
-    /// What becomes of a request, if one was named.
+    /// The course of a request, if one was named.
     #[serde(default)]
     pub request: Option<DispatchExplanation>,
 }
 
-/// Who serves a request.
+/// The server of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DispatchExplanation {
     /// The route that takes it, counted from 1 in the order of the file; none if all servers do.
     pub route: Option<u64>,
-    /// What the route takes, in words.
+    /// The pattern of the route, in words.
     pub pattern: Option<String>,
     /// Names of the servers that it may go to.
     pub servers: Vec<String>,
@@ -92,7 +92,7 @@ impl PublishedState {
         }
     }
 
-    /// What is wrong with a server that gets a flow all the same, if it isn't up.
+    /// The problem of a server that gets a flow all the same, if it isn't up.
     fn explain_state(&self, slot: u16) -> Option<String> {
         let name = self.snapshot.plan.servers.get(&slot)?;
         let server = self.snapshot.server(name)?;
@@ -173,7 +173,7 @@ impl PublishedState {
         self.snapshot.plan.servers.get(&slot).map(|name| name.server.clone())
     }
 
-    /// Whom the policy would choose, and in words why; nothing if that depends on what isn't known.
+    /// The policy's choice, and in words why; none if that depends on something unknown.
     fn peek(
         &self,
         vip: &Vip,
@@ -226,7 +226,7 @@ impl PublishedState {
     }
 }
 
-/// What `nat` can't do for a client with a link-local address, if the flow's is one and may be on another link than the server.
+/// The limits of `nat` for a client with a link-local address, if the flow's is one and may be on another link than the server.
 fn only_on_link(flow: &FlowQuery, entry: &ServerEntry, name: &str) -> Option<String> {
     let Forwarding::Nat { source_nat: false, .. } = entry.forwarding else { return None };
     matches!(flow.client.ip(), IpAddr::V6(client) if client.is_unicast_link_local()).then(|| {

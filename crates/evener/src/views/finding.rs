@@ -1,4 +1,4 @@
-//! What was looked at on a host, and how it is.
+//! Findings on a host.
 
 use serde::Serialize;
 
@@ -14,10 +14,10 @@ pub enum Severity {
     Fail,
 }
 
-/// What was looked at, and how it is.
+/// A finding, and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at, in a word or two.
+    /// Its subject, in a word or two.
     pub check: String,
     /// How good it is.
     pub state: Severity,

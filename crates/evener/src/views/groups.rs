@@ -17,7 +17,7 @@ use crate::board::request::ExplainSubject;
 use crate::cli::WebRequest;
 use crate::redirect::ShownGroup;
 
-/// What a server is in its group.
+/// A server's part in its group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberView {
     /// Where clients are sent.
@@ -132,7 +132,7 @@ fn units(thousandths: u64) -> f64 {
     thousandths as f64 / 1e3
 }
 
-/// Who gets a request, or a flow, if it is for one of these groups.
+/// The server of a request, or a flow, if it is for one of these groups.
 pub(super) fn explain(groups: &[ShownGroup], subject: &ExplainSubject) -> Option<Explanation> {
     let (flow, request, named) = match subject {
         ExplainSubject::Flow(flow) => (Some(flow), None, None),

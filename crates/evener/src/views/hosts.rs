@@ -66,7 +66,7 @@ fn host_of(seen: &HostSnapshot, at_ms: u64) -> HostView {
         load: host.load.into(),
         up: up.clone(),
         draining: draining.clone(),
-        // What a silent one owned is another's by now.
+        // The addresses of a silent host are another's by now.
         owns: host.owned.iter().filter(|_| host.alive).map(ToString::to_string).collect(),
         put_off: put_off.iter().map(ToString::to_string).collect(),
         refused: host.refused.map(NodeRefusal::from),

@@ -1,4 +1,4 @@
-//! What the daemon shows: one set of names for the command line, the API, metrics and the dashboard. Each view is a file, made of
+//! The daemon's views: one set of names for the command line, the API, metrics and the dashboard. Each view is a file, made of
 //! what the control loop has published ([`crate::board`]).
 //!
 //! Fields are only ever added. Times are seconds, sizes bytes.
@@ -48,7 +48,7 @@ pub struct FarmView {
     pub names: Vec<NameView>,
 }
 
-/// What shows itself, to as many as want to see it, whatever the control loop does meanwhile. Calls may take some milliseconds.
+/// The source of views, for any number of readers, whatever the control loop does meanwhile. Calls may take some milliseconds.
 pub trait ViewSource: Send + Sync + 'static {
     /// All of one moment.
     fn farm(&self) -> FarmView;
@@ -83,7 +83,7 @@ pub trait ViewSource: Send + Sync + 'static {
     /// Which server a flow or a request gets.
     fn explain(&self, subject: &ExplainSubject) -> Explanation;
 
-    /// What happens from now on; `None` where too many listen already.
+    /// Events from now on; `None` where too many listen already.
     fn listen(&self) -> Option<Subscriber>;
 }
 

@@ -17,13 +17,13 @@ pub struct NameView {
     pub name: String,
     /// The address.
     pub address: String,
-    /// Whose it is: a server's name, or with `answer = "addresses"` a service's.
+    /// The owner: a server's name, or with `answer = "addresses"` a service's.
     pub server: String,
     /// `up`, `down`, `draining` or `silent`.
     pub state: String,
     /// 1 for whoever is given first, or most often; none of who isn't given.
     pub rank: Option<u64>,
-    /// What part of the answers gives it first.
+    /// The part of the answers that gives it first.
     pub share: f64,
     /// How often it was given first.
     pub answers: u64,
@@ -31,9 +31,9 @@ pub struct NameView {
     pub policy: String,
     /// How long an answer may be kept.
     pub ttl_seconds: u32,
-    /// What the fastest of its clients is sent, in bits a second, by its report: what the narrowest link of the path carries.
+    /// The rate to the fastest of its clients, in bits a second, by its report: the narrowest link of the path.
     pub bottleneck_bps: Option<f64>,
-    /// What one of its clients is sent, in the middle, likewise.
+    /// The rate to one of its clients, in the middle, likewise.
     pub available_bps: Option<f64>,
     /// Whence these are: `clients`, or `probe` where clients show nothing.
     pub path_source: Option<String>,
@@ -56,7 +56,7 @@ pub(crate) fn names(snapshot: &Snapshot, now_ms: u64) -> Vec<NameView> {
         .collect()
 }
 
-/// What became of queries, if there are any to answer.
+/// The outcomes of queries, if there are any to answer.
 pub(crate) fn counts(snapshot: &Snapshot, counts: &QueryCounts) -> BTreeMap<String, u64> {
     let all: BTreeMap<String, u64> = counts.all().map(|(name, count)| (name.to_owned(), count)).collect();
     if all.values().all(|count| *count == 0) && snapshot.names.is_empty() { BTreeMap::new() } else { all }

@@ -15,9 +15,9 @@ pub struct RequestView {
     pub method: Option<String>,
     /// The request's target, as far as it is kept.
     pub url: Option<String>,
-    /// What the client has of the answer, in bytes.
+    /// The bytes that the client has of the answer.
     pub bytes_sent: Option<u64>,
-    /// What it lacks.
+    /// The bytes that it lacks.
     pub bytes_left: u64,
     /// How fast it was sent what it has, since the request came, in bits a second.
     pub rate_bps: Option<f64>,

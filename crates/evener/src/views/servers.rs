@@ -31,7 +31,7 @@ pub struct ServerView {
     pub reason: Option<String>,
     /// Its share.
     pub weight: u16,
-    /// What of it is in force now: less while it comes back with `slow_start`, and 0 while it takes no new sessions.
+    /// The part of it that is in force now: less while it comes back with `slow_start`, and 0 while it takes no new sessions.
     #[serde(default)]
     pub effective_weight: f64,
     /// Why that isn't its weight, or by what it is chosen.
@@ -40,7 +40,7 @@ pub struct ServerView {
     /// By how many sixteenths its load is above the least of its service's, where the policy goes by load.
     #[serde(default)]
     pub score: u8,
-    /// What it says of its load, where it is asked.
+    /// Its report of its load, where it is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<ReportedLoad>,
     /// Active sessions.
@@ -71,12 +71,12 @@ pub struct ServerView {
     /// How often probes found it up or down since the daemon started, when it was not so before.
     #[serde(default)]
     pub state_changes: u64,
-    /// What it is in its group, with method `redirect`.
+    /// Its part in its group, with method `redirect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<MemberView>,
 }
 
-/// What a server says of its load. What it doesn't say isn't there.
+/// A server's report of its load. Fields that it lacks aren't there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReportedLoad {
@@ -88,13 +88,13 @@ pub struct ReportedLoad {
     pub load: Option<f64>,
     /// Requests in a second.
     pub requests_per_second: Option<f64>,
-    /// What it has still to send, in bytes.
+    /// The bytes that it has still to send.
     pub bytes_to_send: Option<u64>,
     /// How long that will take.
     pub delay_seconds: Option<f64>,
-    /// What one of its clients is sent at a time, in bits a second: the middle of them.
+    /// The rate to one of its clients, in bits a second: the middle of them.
     pub available_bps: Option<u64>,
-    /// What one is sent where nothing else is in the way.
+    /// The rate to one where nothing else is in the way.
     pub bottleneck_bps: Option<u64>,
     /// How much of its weight it wants.
     pub percent: Option<u16>,

@@ -75,7 +75,7 @@ pub struct StatusView {
     pub packets: BTreeMap<String, u64>,
     /// Answers to ARP and neighbour discovery that were not believed, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// What has happened since the start, by the names of events.
+    /// The counts of events since the start, by name.
     #[serde(default)]
     pub events: BTreeMap<String, u64>,
     /// Events that came faster than somebody read them, and were lost to him.
@@ -83,17 +83,17 @@ pub struct StatusView {
     pub events_lost: u64,
     /// The interfaces that packets are taken from.
     pub interfaces: Vec<String>,
-    /// What is set up in the kernel while this daemon runs: programs, pins, rules, settings.
+    /// The parts set up in the kernel while this daemon runs: programs, pins, rules, settings.
     #[serde(default)]
     pub installed: Vec<InstalledPart>,
-    /// What came of other hosts' datagrams, where every host decides; else empty.
+    /// The outcomes of other hosts' datagrams, where every host decides; else empty.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
-    /// What came of packets in tunnels to this host, and of what is handed to its servers, by reason, where a daemon does what an
+    /// The outcomes of packets in tunnels to this host, and of those handed to its servers, by reason, where a daemon does what an
     /// agent does elsewhere; else empty.
     #[serde(default)]
     pub tunnels: BTreeMap<String, u64>,
-    /// What became of connections that were read in application space, where connections are handed over; else empty.
+    /// The outcomes of connections that were read in user space, where connections are handed over; else empty.
     #[serde(default)]
     pub punted: BTreeMap<String, u64>,
     /// The access log.
@@ -106,7 +106,7 @@ pub struct StatusView {
     /// tells of its own only while there is an access log or a trace.
     #[serde(default)]
     pub deciding: BTreeMap<String, DecisionLatency>,
-    /// What came of control messages (LCCP), and what was done by them, where connections are handed over; else empty.
+    /// The outcomes of control messages (LCCP), and of actions by them, where connections are handed over; else empty.
     #[serde(default)]
     pub lccp: BTreeMap<String, u64>,
     /// Other nodes that control messages are exchanged with, by address: `known`, `silent` or `unknown`.
@@ -118,7 +118,7 @@ pub struct StatusView {
     /// Which node decides for this one, if another does.
     #[serde(default)]
     pub dispatcher: Option<Dispatcher>,
-    /// What became of queries by DNS, by name; empty where none are answered.
+    /// The outcomes of queries by DNS, by name; empty where none are answered.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dns: BTreeMap<String, u64>,
 }

@@ -72,7 +72,7 @@ fn the_manual_has_every_key_every_reason_and_every_variable() {
     }
 }
 
-/// What a command that fails says on a standard error that the journal reads, or another one.
+/// The error of a command on a standard error that the journal reads, or another one.
 fn output_to(journal: impl Fn(&fs::Metadata) -> String, name: &str) -> String {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let file = fs::File::create(&path).unwrap();

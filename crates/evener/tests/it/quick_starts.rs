@@ -1,4 +1,4 @@
-//! What README and the pages of docs/ tell people to write: each of it is a file that `evener check` finds nothing wrong with.
+//! The files that README and the pages of docs/ show: each of it is one that `evener check` finds nothing wrong with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use evener::config;
 use evener_core::farm::METHOD_NAMES;
 use evener_core::pool::policy::{Consumer, names_for_packets};
 
-/// What makes a whole file of a few keys.
+/// The service that makes a whole file of a few keys.
 const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
 
 fn pages() -> Vec<PathBuf> {

@@ -55,7 +55,7 @@ const REST_MS: u64 = 250;
 /// The goal for a turn's processor time, in microseconds.
 const TURN_GOAL_US: f64 = 5_000.0;
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     farms: Vec<Row>,
@@ -257,7 +257,7 @@ impl Workshop {
     }
 }
 
-/// What the daemon's loop has.
+/// The state of the daemon's loop.
 struct Daemon {
     director: Director,
     plane: Arc<dyn DataPlane>,
@@ -399,7 +399,7 @@ impl Daemon {
         if let Some(vip) = plan.tables.vips.values().find(|vip| vip.handoff.is_some()) {
             let client = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(number as u32)), 1_024));
             let request = ConnectionRequest { client, content: RequestContent::Key(requested), named: None };
-            // Whoever it is: how long that takes is what counts.
+            // Any of them: how long that takes is what counts.
             let _ = black_box(plan.choose(&self.plane.memory(), vip, &request));
         }
         let cpu_us = (cpu().unwrap_or_default().saturating_sub(cpu_began)).as_secs_f64() * 1e6;
@@ -498,7 +498,7 @@ fn reload(farm: Farm) -> Input {
     }
 }
 
-/// What the kernel knows: one link, with all servers on it.
+/// The kernel's network: one link, with all servers on it.
 fn network(servers: usize) -> Network {
     let link = Interface {
         name: "out".to_owned(),

@@ -20,7 +20,7 @@ use crate::table::{Table, median, thousands};
 const CONNECTIONS: usize = 42;
 pub(super) const SERVERS: u8 = 3;
 
-/// What is asked for.
+/// The page that is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub(super) name: &'static str,
@@ -34,7 +34,7 @@ pub(super) const PAGES: [Page; 3] = [
     Page { name: "2 KB", path: "/2k", connections: CONNECTIONS },
     Page { name: "108 KB", path: "/108k", connections: CONNECTIONS },
 ];
-/// What all others are compared with, where servers reply directly.
+/// The baseline, where servers reply directly.
 pub(super) const STRAIGHT: &str = "straight";
 /// A program that does the least in a director's place.
 pub(super) const HOP: &str = "a bare hop";
@@ -43,9 +43,9 @@ pub(super) const HOP: &str = "a bare hop";
 pub(super) struct Way<'a> {
     pub(super) name: &'static str,
     pub(super) targets: Vec<SocketAddr>,
-    /// Who asks.
+    /// The client.
     pub(super) client: &'a Host,
-    /// Whose processor time is counted, where it is.
+    /// The host whose processor time is counted, where it is.
     pub(super) director: Option<&'a Host>,
 }
 
@@ -66,14 +66,14 @@ pub struct Outcome {
     pub figures: Vec<Figure>,
     /// Ways that did not start, and why.
     pub missing: Vec<String>,
-    /// What the engines are.
+    /// The engines.
     pub engines: Vec<String>,
 }
 
 /// One way, for one kind of request.
 #[derive(Debug, Serialize)]
 pub struct Figure {
-    /// What stands between clients and servers.
+    /// The way between clients and servers.
     pub way: &'static str,
     /// Whether connections are used again.
     pub keep_alive: bool,
@@ -149,7 +149,7 @@ pub(super) fn start(farm: &Farm, host: &Host, file: &str, engine: &str) -> Resul
     Ok((evener, says))
 }
 
-/// What a daemon says of its engine, which is this one.
+/// Checks that a daemon's engine is this one.
 pub(super) fn engine_of(evener: &Evener, engine: &str) -> Result<String> {
     let status: serde_json::Value = serde_json::from_str(&evener.command(&["status", "--json"])?)?;
     let says = status.get("engine_detail");

@@ -35,7 +35,7 @@ const WARMUP: Duration = Duration::from_secs(45);
 /// An answer that takes longer is none.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     dispatches: Vec<Dispatch>,

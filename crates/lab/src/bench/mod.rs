@@ -33,11 +33,11 @@ pub struct Effort {
     pub each_point: Duration,
     /// Leave out most of these points.
     pub few_points: bool,
-    /// What to measure.
+    /// The benchmark to run.
     pub what: What,
 }
 
-/// What to measure.
+/// The benchmark to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// All there is.
@@ -56,7 +56,7 @@ pub enum What {
     Redirect,
     /// Only how long clients wait, by the policy.
     Load,
-    /// What agents report, beside what is so.
+    /// Agents' reports, beside the truth.
     Reports,
 }
 
@@ -79,7 +79,7 @@ impl Effort {
     };
 }
 
-/// What was measured, and on what.
+/// The measurements, and their machine.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The machine, the programs and the day.

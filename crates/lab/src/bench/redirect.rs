@@ -19,7 +19,7 @@ const NGINX_PORT: u16 = 8001;
 /// Connections at a time.
 const CONNECTIONS: [usize; 3] = [1, 10, 100];
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     rows: Vec<Row>,
@@ -112,7 +112,7 @@ fn row(
     let mut errors = 0;
     for round in 0..effort.rounds {
         let mut both = [None; 2];
-        // Whoever is first in a round is second in the next.
+        // The first side of a round is the second of the next.
         for side in [round % 2, 1 - round % 2] {
             let (host, address) = sides[side];
             let load = Load {

@@ -13,12 +13,12 @@ use crate::farm::{Builder, Farm};
 use crate::hop::{Hop, Method};
 use crate::proxies::{HaProxy, NftDnat};
 
-/// What nat is compared with: the same client and servers, and the director only their router.
+/// The baseline of nat: the same client and servers, and the director only their router.
 const ROUTED: &str = "the director's kernel, routing";
 /// And the kernel's own nat.
 const DNAT: &str = "nftables DNAT";
 
-/// A way from clients to servers. What stands between them ends before its farm does.
+/// A way from clients to servers. The hosts between them end before their farm does.
 struct Lane {
     name: &'static str,
     targets: Vec<SocketAddr>,

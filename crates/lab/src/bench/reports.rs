@@ -22,7 +22,7 @@ use crate::table::{Table, thousands};
 use crate::wait::LONG;
 use crate::web::write_by_length;
 
-/// What is downloaded, how often at a time, over what the link carries.
+/// The downloads, how often at a time, over the link's bandwidth.
 const DOWNLOADS: [(usize, usize); 5] = [(1, LARGE), (4, LARGE), (8, LARGE), (200, LARGE), (200, SMALL)];
 const LARGE: usize = 5 << 20;
 const SMALL: usize = 50 << 10;
@@ -35,14 +35,14 @@ const NEAR: u64 = 64 * 1024;
 const PAGE: usize = 20_000;
 const PACES: [(usize, u64); 3] = [(0, 0), (20, 9_500), (170, 9_000)];
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     bytes: Vec<Bytes>,
     costs: Vec<Cost>,
 }
 
-/// What was reported beside what clients lacked.
+/// The report beside the bytes that clients lacked.
 #[derive(Debug, Serialize)]
 struct Bytes {
     downloads: usize,
@@ -51,7 +51,7 @@ struct Bytes {
     /// The greatest difference of the sums, in bytes, and in percent of what was lacked; the same of single requests. Nothing up to 64 KB is none.
     sum: Difference,
     single: Difference,
-    /// What part of it the kernel's queues held, by the median look, in percent.
+    /// The part of it that the kernel's queues held, by the median look, in percent.
     queued_percent: f64,
 }
 
@@ -62,7 +62,7 @@ struct Difference {
     percent: f64,
 }
 
-/// What the agent takes of a processor, in percent.
+/// The agent's part of a processor, in percent.
 #[derive(Debug, Serialize)]
 struct Cost {
     requests_per_second: f64,

@@ -1,4 +1,4 @@
-//! What sessions cost in memory, and how full the table can get.
+//! The cost of sessions in memory, and how full the table can get.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::AtomicU64;

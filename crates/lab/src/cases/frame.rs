@@ -11,7 +11,7 @@ use super::ip;
 use super::words::{Fields, Words, Wrong};
 use super::world::World;
 
-/// What the words of a frame may refer to.
+/// The scene that the words of a frame may refer to.
 pub(super) struct Scene<'a> {
     pub(super) world: &'a World,
     /// The frame that came in, of which `...` takes what is meant at its place.

@@ -14,7 +14,7 @@ use crate::wait;
 
 /// Where the interfaces' numbers begin: the loopback interface has number 1 already.
 pub(super) const FIRST: u32 = 100;
-/// What the interfaces take, in bytes.
+/// The interfaces' MTU, in bytes.
 pub(super) const MTU: usize = 3_000;
 
 /// A namespace in which every interface of a file is one end of a cable.

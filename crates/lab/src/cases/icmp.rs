@@ -91,7 +91,7 @@ fn head(fields: &Fields<'_>, kind: u8, code: u8) -> Result<Vec<u8>, Wrong> {
     Ok(header.as_bytes().to_vec())
 }
 
-/// What an advertisement says of itself: from a router, solicited, to override (RFC 4861, section 4.4).
+/// The flags of an advertisement: from a router, solicited, to override (RFC 4861, section 4.4).
 fn advertised(word: &str) -> Result<u32, Wrong> {
     word.chars().try_fold(0, |flags, letter| match "RSO".find(letter) {
         Some(bit) => Ok(flags | 1 << (31 - bit)),

@@ -19,7 +19,7 @@ const NO_NEXT: u8 = 59;
 /// The option that is only padding, and the longest way to fill eight bytes with it (RFC 8200, section 4.2).
 const PADDING: [u8; 8] = [1, 6, 0, 0, 0, 0, 0, 0];
 
-/// Whom a packet is from and to, which transports' checksums cover.
+/// The source and destination of a packet, which transports' checksums cover.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     pub(super) src: IpAddr,
@@ -94,7 +94,7 @@ pub(super) fn v6(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<Vec<u8>, Wr
     Ok([header.as_bytes(), &body].concat())
 }
 
-/// What a packet carries, and its protocol number where it has one.
+/// The payload of a packet, and its protocol number where it has one.
 fn body(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<(Option<u8>, Vec<u8>), Wrong> {
     let (number, bytes) = match words.peek() {
         Some("tcp") => (protocol::TCP, transport::tcp(words, scene, ends)?),

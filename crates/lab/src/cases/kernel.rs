@@ -82,7 +82,7 @@ impl Kernel {
         self.tables.interfaces.iter().find(|(_, mac)| **mac == src).map(|(interface, _)| *interface)
     }
 
-    /// What becomes of one frame.
+    /// Runs one frame.
     fn one(&mut self, ingress: u32, frame: &[u8]) -> Result<Seen> {
         if self.ingress != ingress {
             let (here, there) = (FIRST + ingress, FIRST + self.ingress);
@@ -136,7 +136,7 @@ fn start(sessions_max: usize) -> Result<XdpEngine, EngineError> {
     XdpEngine::start(options)
 }
 
-/// What was counted meanwhile.
+/// The counts meanwhile.
 pub(super) fn counted(
     before: &BTreeMap<Reason, u64>,
     after: &BTreeMap<Reason, u64>,
@@ -212,7 +212,7 @@ impl Subject for Kernel {
 
     fn meet(&mut self, packet: &Packet) -> Result<Seen> {
         let mut seen = self.one(packet.ingress, &packet.frame)?;
-        // What moves waits for no other packet.
+        // A frame that moves waits for no other packet.
         if seen.reasons.contains_key(&Reason::FragmentHeld) {
             self.held.push((packet.ingress, packet.frame.clone()));
             return Ok(seen);

@@ -53,7 +53,7 @@ pub fn keys(epoch: u32) -> Keys {
     Keys { key: SEED, epoch }
 }
 
-/// What marks are written with in every case.
+/// The key of marks in every case.
 pub const MARKER: Marker = Marker { key: SEED, generation: 9 };
 
 /// One file of cases.
@@ -63,7 +63,7 @@ pub struct CaseFile {
     pub path: PathBuf,
     /// The director's interfaces, by the number they have in the file.
     pub interfaces: BTreeMap<u32, Mac>,
-    /// What the host's routing table says.
+    /// The host's routing table.
     pub routes: Arc<Vec<Route>>,
     /// In the order of the file.
     pub cases: Vec<Case>,
@@ -103,17 +103,17 @@ fn source(frame: &[u8]) -> Option<IpAddr> {
 /// A story that begins without any session.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What the case shows.
+    /// The case's claim.
     pub name: String,
     /// Where it begins, counted from 1.
     pub line: usize,
     /// Sessions that the table is sized for.
     pub sessions_max: usize,
-    /// What the director knows at first. Interfaces have the numbers of the file.
+    /// The director's tables at first. Interfaces have the numbers of the file.
     pub tables: Arc<Tables>,
-    /// What the host's routing table says.
+    /// The host's routing table.
     pub routes: Arc<Vec<Route>>,
-    /// What happens, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
@@ -124,11 +124,11 @@ pub struct Step {
     pub line: usize,
     /// That line.
     pub text: String,
-    /// What it says.
+    /// The action.
     pub action: Action,
 }
 
-/// What a [`Step`] does.
+/// The action of a [`Step`].
 #[derive(Clone, Debug)]
 pub enum Action {
     /// A frame comes in.
@@ -183,16 +183,16 @@ pub struct Packet {
     pub ingress: u32,
     /// Its bytes, from the Ethernet header on.
     pub frame: Vec<u8>,
-    /// What must become of it.
+    /// The expected result.
     pub expected: Seen,
 }
 
-/// What became of a frame.
+/// The result of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Where it went.
     pub exit: Exit,
-    /// What was counted.
+    /// The counted reasons.
     pub reasons: BTreeMap<Reason, u64>,
     /// Its bytes as it went; without meaning where none could be seen.
     pub frame: Vec<u8>,
@@ -231,7 +231,7 @@ impl Seen {
     /// Whether what was seen is what was expected, as far as it could be seen.
     pub fn agrees(&self, expected: &Seen) -> bool {
         let exit = match (self.exit, expected.exit) {
-            // What is meant for a server on this host is to be seen on its way there.
+            // A packet for a server on this host is to be seen on its way there.
             (Exit::Unseen, Exit::Host) => !expected.reasons.contains_key(&Reason::Local),
             (Exit::Unseen, Exit::Nowhere | Exit::Held) => true,
             (seen, expected) => seen == expected,

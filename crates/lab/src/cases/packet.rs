@@ -118,7 +118,7 @@ fn is_tagged(frame: &[u8]) -> bool {
 
 /// The engine, and our ends of its cables.
 struct Bench {
-    /// What the engine sends up its host's own stack is to be seen on the loopback interface.
+    /// A packet that the engine sends up its host's own stack is to be seen on the loopback interface.
     ends: Vec<(Exit, End)>,
     session_file: PathBuf,
     engine: Option<Box<PacketEngine>>,
@@ -134,7 +134,7 @@ impl Bench {
         if let Some(engine) = self.engine.take() {
             engine.leave(false)?;
         }
-        // What was still on its way belongs to no packet of the next case.
+        // A packet that was still on its way belongs to no packet of the next case.
         let late = self.frames()?;
         ensure!(late.is_empty(), "After the last case {} more frames were sent", late.len());
         Ok(())
@@ -166,7 +166,7 @@ fn is_hosts_own(frame: &[u8]) -> bool {
     frame.get(12..22) == Some(&ARP_REQUEST) || solicitation || from_itself
 }
 
-/// What was seen of a frame that came in as `packet`. What was held may come out with it.
+/// The result of a frame that came in as `packet`. A held one may come out with it.
 fn seen(packet: &Packet, frames: &[(Exit, Vec<u8>)], reasons: BTreeMap<Reason, u64>) -> Result<Seen> {
     let released = packet.expected.released.len();
     let (own, besides) = frames.split_at(frames.len().saturating_sub(released));

@@ -1,4 +1,4 @@
-//! What the host's routing table says in a case.
+//! The host's routing table in a case.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

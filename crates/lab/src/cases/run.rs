@@ -15,7 +15,7 @@ use evener_core::path::tables::Tables;
 
 use super::{Action, Case, CaseFile, Lease, Packet, Seen, Step};
 
-/// What cases are played on.
+/// A subject on which cases are played.
 pub trait Subject {
     /// For people.
     fn name(&self) -> &'static str;
@@ -59,7 +59,7 @@ pub trait Subject {
     /// When no case has begun, or they are too many.
     fn trace(&mut self, clients: &BTreeSet<IpAddr>) -> Result<()>;
 
-    /// Gives it a frame. What becomes of that may take a while to see: whoever has to wait, waits
+    /// Gives it a frame. Its result may take a while to see: a subject that has to wait, waits
     /// for what is expected.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ pub struct Tally {
     pub packets: usize,
     /// Packets left out, because the subject can't be given such frames.
     pub left_out: usize,
-    /// What differed, for people.
+    /// The differences, for people.
     pub failures: Vec<String>,
 }
 
@@ -208,7 +208,7 @@ mod tests {
     use super::super::{Spec, parse};
     use super::*;
 
-    /// What a case with these lines has to complain about on the core.
+    /// The complaints about a case with these lines on the core.
     fn failure(lines: &str) -> String {
         let farm = "interface 1 02:00:00:00:00:01\ninterface 2 02:00:00:00:00:02\nhost router 02:00:00:00:00:09\n\
             server web1 02:00:00:00:01:01 via 1\nserver web2 02:00:00:00:01:02 via 2\n\

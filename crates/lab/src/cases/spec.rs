@@ -99,7 +99,7 @@ impl Spec {
         Sessions::new(&self.four, &self.six, counted)
     }
 
-    /// What was held and may go on now; what still may not waits on.
+    /// The held frame that may go on now; one that may not still waits.
     fn release(&mut self, reasons: &mut BTreeMap<Reason, u64>) -> Vec<(Exit, Vec<u8>)> {
         let mut released = Vec::new();
         for held in mem::take(&mut self.held) {
@@ -197,7 +197,7 @@ impl Subject for Spec {
         count(&decision, &mut reasons);
         let exit = exit(decision.verdict);
         let released = match exit {
-            // What moves waits for no other packet.
+            // A frame that moves waits for no other packet.
             Exit::Held if decision.reason == Reason::FragmentHeld => {
                 let until = self.now.wrapping_add(ticks(PATIENCE_MS));
                 self.held.push(Held { ingress: packet.ingress, frame: frame.clone(), until });

@@ -34,7 +34,7 @@ pub fn parse(path: &Path, text: &str) -> Result<CaseFile> {
     Ok(CaseFile { path: path.to_owned(), interfaces, routes: Arc::new(routes), cases: reader.cases })
 }
 
-/// What the lines so far amount to.
+/// The lines so far.
 #[derive(Default)]
 struct Reader {
     /// The farm that every case begins with.
@@ -187,7 +187,7 @@ impl Reader {
     }
 }
 
-/// What is counted: `usual`, unless another reason is named that isn't only one beside a verdict's own.
+/// The counted reason: `usual`, unless another reason is named that isn't only one beside a verdict's own.
 fn reasons(words: &mut Words<'_>, usual: Option<Reason>) -> Result<BTreeMap<Reason, u64>, Wrong> {
     let mut reasons = BTreeMap::new();
     if usual.is_none() {

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// What is wrong with a line, for people.
+/// The error in a line, for people.
 pub(super) type Wrong = String;
 
 /// The words of a line that are yet to be read.

@@ -68,7 +68,7 @@ struct Service {
     /// Which of them is this host, where every host decides.
     own: Option<usize>,
     stateless: bool,
-    /// Who was in the hash table before.
+    /// The servers of the hash table before.
     previous: Vec<usize>,
     handoff: Option<Terms>,
     routes: Vec<ServiceRoute>,
@@ -78,12 +78,12 @@ struct Service {
 #[derive(Clone, Copy)]
 struct Terms {
     mss: u16,
-    /// Who is asked about what isn't decided here.
+    /// The slot of connections that are punted.
     punt: Option<usize>,
     later: RehandoffMode,
 }
 
-/// What clients of a service may ask for, and who serves that.
+/// Clients' requests to a service, and their servers.
 #[derive(Clone)]
 struct ServiceRoute {
     host: Option<HostPattern>,
@@ -310,7 +310,7 @@ impl World {
         }
     }
 
-    /// What happens to a server in the middle of a case.
+    /// Changes a server in the middle of a case.
     pub(super) fn change(&mut self, words: &mut Words<'_>) -> Result<(), Wrong> {
         let name = words.next("a server's name, or interface")?;
         if name == "interface" {
@@ -367,7 +367,7 @@ impl World {
         }
     }
 
-    /// What a director knows of this farm.
+    /// A director's tables of this farm.
     pub(super) fn tables(&self) -> Tables {
         let (interfaces, peers) = (self.interfaces.clone(), self.peers.clone());
         let mut tables = Tables { interfaces, peers, ..Tables::default() };
@@ -481,7 +481,7 @@ impl World {
         }
     }
 
-    /// Who takes new sessions: what is down or gone is in no ring.
+    /// The servers that take new sessions: one that is down or gone is in no ring.
     fn members(&self, servers: &[usize]) -> Vec<Weighted> {
         servers
             .iter()
@@ -528,7 +528,7 @@ fn tunnel(words: &mut Words<'_>) -> Result<Forwarding, Wrong> {
     Ok(Forwarding::Tunnel { encapsulation, from, to, mtu, mark })
 }
 
-/// What a policy makes of a service's servers.
+/// A policy's ring of a service's servers.
 fn ring_of(policy: &PacketPolicy, members: &[Weighted]) -> Ring {
     let hash = maglev(members, HASH_SLOTS);
     let second = if policy.pick == Pick::Two { second_candidates(&hash) } else { [].into() };

@@ -1,4 +1,4 @@
-//! What the demonstration showed.
+//! The results of the demonstration.
 
 use serde::Serialize;
 
@@ -8,14 +8,14 @@ use crate::faults::Traffic;
 use crate::load::Report;
 use crate::table::Table;
 
-/// What the demonstration showed.
+/// The results of the demonstration.
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
-    /// What each kind of clients met with.
+    /// The experience of each kind of clients.
     pub clients: Vec<Clients>,
     /// The servers at the end, as the daemon saw them.
     pub servers: Vec<Server>,
-    /// What went through the director's cable while clients were there.
+    /// The bytes on the director's cable while clients were there.
     pub director: Traffic,
     /// Bytes that the servers sent meanwhile.
     pub served_bytes: u64,
@@ -29,19 +29,19 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
-/// What one kind of clients met with.
+/// The experience of one kind of clients.
 #[derive(Debug, Serialize)]
 pub struct Clients {
-    /// What they do.
+    /// Their work.
     pub who: &'static str,
-    /// What they met with.
+    /// Their results.
     pub report: Report,
 }
 
 /// How fast one way to the servers is.
 #[derive(Debug, Serialize)]
 pub struct Speed {
-    /// What stands between clients and servers.
+    /// The way between clients and servers.
     pub way: &'static str,
     /// Median of a few rounds.
     pub requests_per_second: f64,

@@ -86,14 +86,14 @@ pub fn route(keys: &str, servers: &[&str]) -> String {
     format!("[[service.route]]\n{keys}\nservers = {servers:?}\n\n")
 }
 
-/// A director that hands connections over, and servers with agents. What is first goes first.
+/// A director that hands connections over, and servers with agents. Fields are dropped in order.
 #[derive(Debug)]
 pub struct Handoff {
     /// On the director.
     pub evener: Evener,
     /// By server, as the farm counts them.
     pub agents: Vec<Agent>,
-    /// What they were told last.
+    /// Their last offer.
     pub offer: Offer,
     /// The file of their secret.
     pub secret: PathBuf,
@@ -147,7 +147,7 @@ impl Handoff {
         Ok(self.evener.status()?.packets.get(reason).copied().unwrap_or_default())
     }
 
-    /// What became of control messages, and of connections that they were about, by this name.
+    /// The count of control messages, and of connections that they were about, by this name.
     pub fn lccp(&self, outcome: &str) -> Result<u64> {
         Ok(self.evener.status()?.lccp.get(outcome).copied().unwrap_or_default())
     }
@@ -163,7 +163,7 @@ impl Handoff {
         wait::until("all nodes know each other", || Ok(known(&self.evener.status()?.nodes)))
     }
 
-    /// What became of connections that were read in application space, by this name.
+    /// The count of connections that were read in user space, by this name.
     pub fn punted(&self, outcome: &str) -> Result<u64> {
         Ok(self.evener.status()?.punted.get(outcome).copied().unwrap_or_default())
     }

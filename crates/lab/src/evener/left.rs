@@ -1,4 +1,4 @@
-//! What a daemon has left behind on its host.
+//! The remains of a daemon on its host.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::host::Host;
 
 /// Where daemons keep files and pins, a folder for each network namespace.
 const FOLDERS: [&str; 2] = ["/run/evener", "/sys/fs/bpf/evener"];
-/// What may stay: the lock of a daemon that was killed says nothing, since nobody holds it.
+/// The remains that may stay: the lock of a daemon that was killed says nothing, since it isn't held.
 const HARMLESS: &str = "lock";
 
 /// Programs on interfaces, packet filters, pins and files of a daemon on this host, in words.

@@ -193,7 +193,7 @@ impl Evener {
         Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// What a command prints with `--json`.
+    /// The output of a command with `--json`.
     pub fn json<T: DeserializeOwned>(&self, words: &[&str]) -> Result<T> {
         let text = self.command(&[words, &["--json"]].concat())?;
         serde_json::from_str(&text)

@@ -14,7 +14,7 @@ use crate::wait::{self, LONG};
 /// The port of the hosts' own datagrams.
 pub const PEERS_PORT: u16 = 9181;
 
-/// What the file of such a farm says.
+/// The file of such a farm.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// `auto`, `xdp` or `packet`.
@@ -103,12 +103,12 @@ impl Plan {
     }
 }
 
-/// Hosts that all run the product. What is first goes first.
+/// Hosts that all run the product. Fields are dropped in order.
 #[derive(Debug)]
 pub struct Team {
     /// By host, as the farm counts its servers.
     pub hosts: Vec<Evener>,
-    /// What they were told last.
+    /// Their last plan.
     pub plan: Plan,
     /// The file of their secret.
     pub secret: PathBuf,
@@ -166,13 +166,13 @@ impl Team {
             && (0..running).all(|number| self.owners_seen(peers, number) == [self.farm.server(number).name()])
     }
 
-    /// Who owns the address of host `number`, as somebody sees it.
+    /// The owners of the address of host `number`, as one host sees them.
     fn owners_seen<'a>(&self, peers: &'a [Peer], number: usize) -> Vec<&'a str> {
         let vip = self.farm.own_vip(self.plan.family, number).to_string();
         peers.iter().filter(|peer| peer.owns.contains(&vip)).map(|peer| peer.name.as_str()).collect()
     }
 
-    /// Who says of itself that it owns the address of host `number`, among these hosts.
+    /// The hosts that claim the address of host `number`, among these.
     pub fn owners(&self, number: usize, among: &[usize]) -> Result<Vec<usize>> {
         let vip = self.farm.own_vip(self.plan.family, number).to_string();
         let mut owners = Vec::new();

@@ -1,4 +1,4 @@
-//! What the program's commands print with `--json`, as far as its users may rely on it. The testbed has
+//! The output of the program's commands with `--json`, as far as its users may rely on it. The testbed has
 //! these names of its own: who renames one in the product must notice here.
 
 use std::collections::BTreeMap;
@@ -39,9 +39,9 @@ pub struct Status {
     pub packets: BTreeMap<String, u64>,
     /// ARP answers that were not believed, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// What has happened, by the names of events.
+    /// The counts of events, by name.
     pub events: BTreeMap<String, u64>,
-    /// What is set up in the kernel.
+    /// The parts set up in the kernel.
     #[serde(default)]
     pub installed: Vec<Installed>,
     /// Datagrams of other hosts, where every host decides: `accepted`, and others by why they were refused.
@@ -133,7 +133,7 @@ pub struct Service {
     pub cookies_unchecked: u64,
 }
 
-/// What a server says of its load, in `evener servers --json`.
+/// A server's report of its load, in `evener servers --json`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Load {
     /// How long ago it said so.
@@ -161,11 +161,11 @@ pub struct Server {
     pub reason: Option<String>,
     /// Its share of new sessions.
     pub weight: u32,
-    /// What of that is in force.
+    /// The part of it that is in force.
     pub effective_weight: f64,
     /// Why it isn't all.
     pub cause: Option<String>,
-    /// What it says of its load, where it is asked.
+    /// Its report of its load, where it is asked.
     pub report: Option<Load>,
     /// Active sessions.
     pub sessions: u64,

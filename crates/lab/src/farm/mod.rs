@@ -25,7 +25,7 @@ pub const WEB_PORT: u16 = 80;
 const HOSTS_MAX: u8 = 80;
 const DIRECTORS_MAX: u8 = 8;
 
-/// Who answers ARP for the service addresses.
+/// The hosts that answer ARP for the service addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arp {
     /// The servers do, and the router has a route to the director: LSMAC's own set-up (section 3.1).
@@ -73,7 +73,7 @@ enum Offload {
     All,
 }
 
-/// What a farm shall be; see [`Farm::builder`].
+/// The description of a farm; see [`Farm::builder`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     shape: Shape,
@@ -382,7 +382,7 @@ impl Farm {
         self.router.ip(&lines.collect::<Vec<_>>())
     }
 
-    /// Who answers ARP for the service addresses.
+    /// The hosts that answer ARP for the service addresses.
     pub fn arp(&self) -> Arp {
         self.spec.arp
     }

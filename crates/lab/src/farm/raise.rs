@@ -12,7 +12,7 @@ use crate::lan::{self, Lan, number};
 use crate::netns::{Netns, ip_batch};
 use crate::web;
 
-/// What every host begins with. Replies take another way than requests, which strict filters refuse; and
+/// The settings of every host. Replies take another way than requests, which strict filters refuse; and
 /// addresses are those that the farm gives, at once.
 const SETTINGS: [(&str, &str); 6] = [
     ("ipv4/conf/all/rp_filter", "0"),
@@ -23,7 +23,7 @@ const SETTINGS: [(&str, &str); 6] = [
     ("ipv6/conf/default/dad_transmits", "0"),
 ];
 
-/// What routers do.
+/// The settings of routers.
 const FORWARDING: [(&str, &str); 3] =
     [("ipv4/ip_forward", "1"), ("ipv4/conf/all/send_redirects", "0"), ("ipv6/conf/all/forwarding", "1")];
 

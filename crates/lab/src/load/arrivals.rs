@@ -19,7 +19,7 @@ const CLIENTS_MAX: usize = 256;
 /// Requests at the times of a Poisson process, which are the same in each run; each has a connection of its own.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
-    /// Whom to ask for `/`.
+    /// The target of requests for `/`.
     pub target: SocketAddr,
     /// Whether the answer sends on, by 302, and its location is asked then.
     pub follow: bool,

@@ -32,7 +32,7 @@ pub(super) enum Failure {
     Wrong(String),
 }
 
-/// What a good reply was.
+/// A good reply.
 #[derive(Debug)]
 pub(super) struct Reply {
     /// Header `X-Server`; empty if there was none.
@@ -45,7 +45,7 @@ pub(super) struct Reply {
     pub(super) location: String,
 }
 
-/// What the body must be.
+/// The expected body.
 #[derive(Debug)]
 enum Page {
     /// So many bytes of the pattern.
@@ -88,7 +88,7 @@ fn patterns() -> &'static [u8] {
     PATTERNS.get_or_init(|| web::PATTERN.repeat(BUFFER_LEN / web::PATTERN.len() + 1))
 }
 
-/// What a reply's head says.
+/// The head of a reply.
 struct Head {
     len: usize,
     body_len: usize,
@@ -124,7 +124,7 @@ impl<'a> Client<'a> {
         client
     }
 
-    /// What is asked for from now on.
+    /// Sets the path from now on.
     pub(super) fn aim(&mut self, path: &str) {
         let close = if self.load.keep_alive { "" } else { "Connection: close\r\n" };
         self.request = format!("GET {path} HTTP/1.1\r\nHost: www.example.com\r\n{close}\r\n");
@@ -239,7 +239,7 @@ fn failure(error: &io::Error) -> Failure {
     }
 }
 
-/// What a reply's head says; nothing while it is not complete.
+/// The head of a reply; none while it is not complete.
 fn parse_head(bytes: &[u8], good: u16) -> Result<Option<Head>, Failure> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);

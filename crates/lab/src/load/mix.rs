@@ -1,4 +1,4 @@
-//! What requests are for: files of many lengths, as SPECweb96 asks for them.
+//! The targets of requests: files of many lengths, as SPECweb96 asks for them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -39,7 +39,7 @@ impl Mix {
         Mix { deck: hundreds.concat(), next: AtomicUsize::new(0) }
     }
 
-    /// What is asked for next.
+    /// The next path.
     pub(super) fn next_path(&self) -> String {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let len = self.deck.get(turn % self.deck.len()).copied().unwrap_or_default();

@@ -34,12 +34,12 @@ const STACK_LEN: usize = 128 * 1024;
 /// After an error a connection rests for so long, lest a dead farm be asked a million times a second.
 const REST: Duration = Duration::from_millis(10);
 
-/// What to ask of whom, and for how long. Start from [`Load::to`].
+/// The requests and their targets, and for how long. Start from [`Load::to`].
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Connections take turns over these.
     pub targets: Vec<SocketAddr>,
-    /// What is asked for; see [`crate::web`] for what there is.
+    /// The path; see [`crate::web`] for what there is.
     pub path: String,
     /// How many connections at a time.
     pub connections: usize,
@@ -66,7 +66,7 @@ pub struct Running {
     thread: JoinHandle<Result<Report>>,
 }
 
-/// What the threads of a load share.
+/// The state that the threads of a load share.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -123,7 +123,7 @@ impl Load {
         total.report(started.elapsed())
     }
 
-    /// What one of the connections does.
+    /// The work of one of the connections.
     fn work(&self, number: usize, started: Instant, shared: &Shared) -> Tally {
         let mut tally = Tally::default();
         let mut client = Client::new(self, number, &shared.stop);

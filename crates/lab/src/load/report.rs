@@ -1,4 +1,4 @@
-//! What a load found.
+//! The results of a load.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ const EXAMPLES_MAX: usize = 8;
 /// Replies are taken to last no longer, in microseconds.
 const LONGEST_US: u64 = 600_000_000;
 
-/// What a load found.
+/// The results of a load.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// How long it ran.
@@ -73,7 +73,7 @@ impl Errors {
     }
 }
 
-/// What one connection, or several, have found so far.
+/// The results of one connection, or several, so far.
 #[derive(Debug)]
 pub(super) struct Tally {
     report: Report,

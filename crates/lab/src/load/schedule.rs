@@ -24,12 +24,12 @@ pub struct Schedule {
     pub rate: f64,
     /// How long requests are due.
     pub duration: Duration,
-    /// What comes before this isn't counted.
+    /// Requests before this aren't counted.
     pub warmup: Duration,
 }
 
 impl Schedule {
-    /// Runs on a host of a farm. What is answered within the time is counted as answered; how long it took is
+    /// Runs on a host of a farm. A request that is answered within the time counts as answered; how long it took is
     /// counted from when it was due: what waits for a slow server waits for it no less where the client does.
     pub fn run_on(&self, host: &Host) -> Result<Report> {
         host.enter(|| self.run())

@@ -31,12 +31,12 @@ pub struct Users {
     pub thinking: bool,
     /// How long replies are counted.
     pub duration: Duration,
-    /// What comes before this isn't counted.
+    /// Requests before this aren't counted.
     pub warmup: Duration,
 }
 
 impl Users {
-    /// Runs on a host of a farm. What is answered within the time is counted.
+    /// Runs on a host of a farm. Requests that are answered within the time are counted.
     pub fn run_on(&self, host: &Host) -> Result<Report> {
         host.enter(|| self.run())
     }
@@ -61,7 +61,7 @@ impl Users {
         total.report(self.duration)
     }
 
-    /// What one of them does.
+    /// The work of one of them.
     fn live(&self, mut client: Client<'_>, number: usize, mix: &Mix, started: Instant) -> Tally {
         let end = self.warmup + self.duration;
         let mut random = Random::new(number as u64 + 1);

@@ -71,7 +71,7 @@ fn calls(restriction: Restriction) -> Result<Vec<Denied>> {
     let always = |numbers: &[c_long]| numbers.iter().map(|number| (*number, Vec::new())).collect::<Vec<_>>();
     let has = |argument, bits: i32| is(argument, MaskedEq(bits as u64), bits as u64);
     Ok(match restriction {
-        // What these two are about is seen to elsewhere: there is no new privilege, and every filter is for native calls alone.
+        // Other tests see to these two: there is no new privilege, and every filter is for native calls alone.
         Restriction::NewPrivileges | Restriction::ForeignCalls | Restriction::ControlGroups => Vec::new(),
         Restriction::Devices => always(&[libc::SYS_iopl, libc::SYS_ioperm]),
         Restriction::SetUserBits => {
@@ -141,7 +141,7 @@ fn only(words: &[String]) -> Result<BpfProgram> {
     Ok(SeccompFilter::new(rules, denied, SeccompAction::Allow, native)?.try_into()?)
 }
 
-/// What is in a set of system calls.
+/// The calls in a set of system calls.
 fn set(name: &str) -> Result<Vec<String>> {
     let output = Command::new("systemd-analyze").args(["syscall-filter", name]).output();
     let output = output.context("systemd-analyze, which knows sets of system calls, does not run")?;

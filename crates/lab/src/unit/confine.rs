@@ -1,4 +1,4 @@
-//! What a service manager does to a process before it becomes the program.
+//! The steps of a service manager for a process before it becomes the program.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd as _;
@@ -22,7 +22,7 @@ const OF_THE_KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 /// Devices that are left (systemd.exec(5), `PrivateDevices`).
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
-/// What flags take capabilities away, however many the unit has.
+/// The capabilities that flags take away, however many the unit has.
 const TAKEN: [(Restriction, &[&str]); 4] = [
     (Restriction::Clock, &["sys_time", "wake_alarm"]),
     (Restriction::KernelLogs, &["syslog"]),
@@ -149,7 +149,7 @@ fn read_only(writable: &[&PathBuf]) -> Result<()> {
             || writable.iter().any(|folder| below(folder))
     };
     for point in points.filter(|point| !is_left(point)) {
-        // What another mount hides can't be reached.
+        // A path that another mount hides can't be reached.
         let _ = set(&point, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY);
     }
     Ok(())

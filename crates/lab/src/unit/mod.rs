@@ -19,10 +19,10 @@ pub use confine::become_it;
 /// Where the product's program and file are when it is installed.
 const PROGRAM: &str = "/usr/bin/evener";
 const CONFIG: &str = "/etc/evener/evener.toml";
-/// What a service manager gives to units that say nothing (systemd-system.conf(5), `DefaultLimitNOFILE`).
+/// The default of a service manager for units that say nothing (systemd-system.conf(5), `DefaultLimitNOFILE`).
 const DESCRIPTORS: Limit = Limit { resource: Resource::RLIMIT_NOFILE, soft: 1_024, hard: 524_288 };
 
-/// What a service may do.
+/// The permissions of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
     command: Vec<String>,
@@ -51,7 +51,7 @@ struct Limit {
     hard: u64,
 }
 
-/// What a flag of the file denies.
+/// The permissions that a flag of the file denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Restriction {
     NewPrivileges,
@@ -84,7 +84,7 @@ const FLAGS: [(&str, Restriction); 12] = [
     ("ProtectControlGroups", Restriction::ControlGroups),
     ("RestrictSUIDSGID", Restriction::SetUserBits),
 ];
-/// What bears on when a service runs and how it is shown, not on what it may do.
+/// The keys about when a service runs and how it is shown, not about its permissions.
 const OF_NO_MATTER: [&str; 20] = [
     "Description",
     "Documentation",
@@ -154,9 +154,9 @@ impl Unit {
             ("SystemCallFilter", _) if !value.starts_with('~') => {
                 self.allowed.get_or_insert_default().extend(words().map(str::to_owned));
             }
-            // What a call gets that isn't let through; else the process would be ended.
+            // The error of a call that isn't let through; else the process would be ended.
             ("SystemCallErrorNumber", "EPERM") => {}
-            // Who is in the group root sees all processes all the same (proc_pid(5), `hidepid`).
+            // A member of the group root sees all processes all the same (proc_pid(5), `hidepid`).
             ("ProtectProc", "invisible") => {}
             ("SystemCallArchitectures", "native") => self.restrictions.push(Restriction::ForeignCalls),
             ("ProtectSystem", "strict") => self.strict = true,

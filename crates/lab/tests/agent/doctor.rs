@@ -1,4 +1,4 @@
-//! What `evener doctor` says on a server that would not serve.
+//! The findings of `evener doctor` on a server that would not serve.
 
 use anyhow::{Context, Result};
 use evener_lab::evener::program;
@@ -28,7 +28,7 @@ fn wrong(host: &Host) -> Result<Vec<String>> {
     Ok(wrong.map(|finding| format!("{} {}: {}", finding.state, finding.check, finding.message)).collect())
 }
 
-/// What is said only once something was changed.
+/// The findings that come only once something was changed.
 fn new(host: &Host, before: &[String]) -> Result<Vec<String>> {
     Ok(wrong(host)?.into_iter().filter(|finding| !before.contains(finding)).collect())
 }

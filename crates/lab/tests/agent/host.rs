@@ -1,4 +1,4 @@
-//! What an agent does to its host for each method, and that it takes back exactly that.
+//! The changes of an agent to its host for each method, and that it takes back exactly those.
 
 use std::collections::BTreeSet;
 use std::fs;

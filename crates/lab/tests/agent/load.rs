@@ -1,4 +1,4 @@
-//! Who asks an agent for its load.
+//! The clients of an agent's load.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;

@@ -31,7 +31,7 @@ struct Agent {
     process: Proc,
 }
 
-/// What `evener agent --status --json` says.
+/// The output of `evener agent --status --json`.
 #[derive(Debug, Deserialize)]
 struct Status {
     running: bool,

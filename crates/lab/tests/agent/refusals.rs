@@ -1,4 +1,4 @@
-//! What does not come out of tunnels, and what becomes of congestion marks.
+//! The packets that do not come out of tunnels, and the fate of congestion marks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -168,7 +168,7 @@ fn outer_fragments(trial: &Trial<'_>, good: &[u8]) -> Result<()> {
     trial.expect("decapsulated", "the same, whole", || raw.send(&frame(&|_| {})))
 }
 
-/// RFC 6040, section 4.2. What arrives is counted by the host's own stack, which wants the checksum right.
+/// RFC 6040, section 4.2. The host's own stack counts the packets that arrive, and wants the checksum right.
 fn congestion(trial: &Trial<'_>, tunnel: &Tunnel, good: &[u8]) -> Result<()> {
     let server = trial.farm.server(0);
     let ecns = ["not-ect", "ect1", "ect0", "ce"];

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::{Agent, service};
 
-/// What may be in a client's receive buffer, unread, or on its way.
+/// The most that may be in a client's receive buffer, unread, or on its way.
 const NEAR: u64 = 64 * 1024;
 const SCRIPTED_PORT: u16 = 8_088;
 
@@ -196,7 +196,7 @@ fn scripted_with_agent(farm: &Farm) -> Result<(Script, Agent)> {
 enum Left {
     /// To the byte.
     Exact(u64),
-    /// What the kernel holds.
+    /// The kernel's count.
     AtLeast,
     /// Nothing: no request is open.
     Nothing,
@@ -441,7 +441,7 @@ fn connections_without_memory_to_follow_them_are_counted_and_known_by_the_kernel
     let farm = Farm::builder().build()?;
     let (host, client) = (farm.server(0), farm.client(0));
     let _agent = Agent::start(host, &config(&farm, host, WEB_PORT), &[])?;
-    // What a socket may have beside its buffers; before Linux 6.7 it is the machine's.
+    // The most that a socket may have beside its buffers; before Linux 6.7 it is the machine's.
     if host.run(&["sysctl", "-qw", "net.core.optmem_max=64"]).is_err() {
         evener_lab::skip::skipped("this kernel has no net.core.optmem_max for each network namespace");
         return Ok(());

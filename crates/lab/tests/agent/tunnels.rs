@@ -1,4 +1,4 @@
-//! What comes out of tunnels, by every combination of headers.
+//! The packets that come out of tunnels, by every combination of headers.
 
 use std::net::SocketAddr;
 use std::process::Command;

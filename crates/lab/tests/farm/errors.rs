@@ -1,4 +1,4 @@
-//! What can't be done is said in one sentence, by one exit code, and leaves nothing.
+//! An order that can't be carried out gets one sentence and one exit code, and leaves nothing.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};

@@ -38,7 +38,7 @@ const TINY: &str = "hex 9c 40 00 50 00 00 00 01";
 /// Sources that there are not, so that nobody answers.
 const UNUSED: [&str; 2] = ["198.18.0.1", "2001:db8:dead::1"];
 
-/// What is wrong, and a packet with that: from `src` to the service `vip`.
+/// The error, and a packet with that: from `src` to the service `vip`.
 fn crimes(family: Family, src: &str, vip: &str) -> Vec<(&'static str, String)> {
     match family {
         Family::V4 => vec![
@@ -109,7 +109,7 @@ fn forgeries_are_counted_and_harm_nobody(engine: &str, way: Way) -> Result<()> {
     Ok(())
 }
 
-/// What the daemon takes of memory, in KB.
+/// The daemon's memory, in KB.
 fn memory_kb(evener: &mut Evener) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", evener.daemon().pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;

@@ -46,7 +46,7 @@ fn jumbo_frames(engine: &str, way: Way) -> Result<()> {
     arrive(engine, way, Family::V6)
 }
 
-/// What is sent in both directions arrives, in frames that are long indeed.
+/// Data in both directions arrive, in frames that are long indeed.
 fn arrive(engine: &str, way: Way, family: Family) -> Result<()> {
     let farm = way.builder().servers(2).build()?;
     farm.widen(MTU)?;

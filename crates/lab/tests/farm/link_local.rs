@@ -46,7 +46,7 @@ fn link_local(host: &Host, interface: &str) -> Result<SocketAddrV6> {
     Ok(SocketAddrV6::new(address.parse::<Ipv6Addr>()?, 0, 0, index))
 }
 
-/// What veth needs for an engine, for as long as it is kept.
+/// The engine's needs of veth, for as long as they are kept.
 fn far_ends(farm: &Farm, engine: &str) -> Result<Vec<impl Send + use<>>> {
     if engine == NATIVE { receive_by_xdp(farm) } else { Ok(Vec::new()) }
 }

@@ -66,7 +66,7 @@ use evener_lab::host::Host;
 use evener_lab::load::{Load, Report, Running};
 use evener_lab::visit::Visit;
 
-/// Whom so many new connections to the farm's service, one after another, were given to.
+/// The servers of so many new connections to the farm's service, one after another.
 fn shares(farm: &Farm, connections: u64) -> Result<BTreeMap<String, u64>> {
     shares_of(farm, farm.service(), connections)
 }

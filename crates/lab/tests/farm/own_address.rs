@@ -76,7 +76,7 @@ pub(crate) fn receive_by_xdp(farm: &Farm) -> Result<Vec<impl Send + use<>>> {
     farm.switch().enter(|| ports.map(attach).collect())?
 }
 
-/// What the kernel is told of packets from own addresses on the director's last interface, which leads to servers.
+/// The kernel's settings for packets from own addresses on the director's last interface, which leads to servers.
 fn believes(farm: &Farm) -> Result<[String; 2]> {
     let interface = farm.director().interfaces().last().context("a director without interfaces")?;
     let value = |name: &str| -> Result<String> {

@@ -1,4 +1,4 @@
-//! Who is chosen.
+//! The choice of servers.
 
 use std::collections::BTreeSet;
 

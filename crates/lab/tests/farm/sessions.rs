@@ -1,4 +1,4 @@
-//! What belongs together stays together.
+//! Packets that belong together stay together.
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Evener, Explanation, Session};

@@ -58,7 +58,7 @@ impl Way {
     }
 }
 
-/// What a farm is to be like.
+/// The plan of a farm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan<'a> {
     pub(crate) engine: &'a str,
@@ -142,7 +142,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A farm at work. What is first goes first.
+/// A farm at work. Fields are dropped in order.
 pub(crate) struct Stage {
     pub(crate) service: SocketAddr,
     pub(crate) evener: Evener,
@@ -155,7 +155,7 @@ impl Stage {
         self.farm.client(0)
     }
 
-    /// Whom so many new connections were given to.
+    /// The servers of so many new connections.
     pub(crate) fn shares(&self, connections: u64) -> Result<BTreeMap<String, u64>> {
         shares_of(&self.farm, self.service, connections)
     }

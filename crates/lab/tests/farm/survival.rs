@@ -1,4 +1,4 @@
-//! Whatever happens to the daemon, the farm goes on; and when it shall end, nothing is left of it.
+//! The farm goes on after any fault of the daemon; and when it shall end, nothing is left of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -270,7 +270,7 @@ fn vanished_namespaces_are_cleared_up_after(engine: &str) -> Result<()> {
     })
 }
 
-/// What the unit gives the daemon beside its file.
+/// The unit's options for the daemon beside its file.
 fn options_of_the_unit() -> Vec<&'static str> {
     let unit = include_str!("../../../../packaging/evener.service");
     let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();

@@ -1,4 +1,4 @@
-//! What an operator is told: by the log, by commands, and by `evener doctor`.
+//! The operator's view: by the log, by commands, and by `evener doctor`.
 
 use anyhow::{Context, Result, ensure};
 use evener_lab::evener::{Evener, program};
@@ -108,7 +108,7 @@ fn events_are_shown_while_they_happen(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the doctor says of a file, without line breaks.
+/// The doctor's findings on a file, without line breaks.
 pub(crate) fn doctor(host: &Host, file: &str) -> Result<String> {
     let path = host.write("doctor.toml", file)?;
     let output =
@@ -125,7 +125,7 @@ fn the_doctor_knows_what_run_would_refuse(engine: &str) -> Result<()> {
     ensure!(!output.contains("owned elsewhere"), "{output}");
     let evener = Evener::start(first, &file)?;
     evener.wait_for_servers(2, LONG)?;
-    // Who directs hears no other answer; who would be the second does, as `run` would.
+    // The first director gets no other answer; one that would be the second does, as `run` would.
     let output = doctor(first, &file)?;
     ensure!(!output.contains("owned elsewhere"), "{output}");
     let output = doctor(second, &file)?;

@@ -1,4 +1,4 @@
-//! What holds whatever the way to the servers is, in both families.
+//! Properties that hold whatever the way to the servers is, in both families.
 
 use std::thread;
 use std::time::Duration;
@@ -207,7 +207,7 @@ fn a_reload_breaks_nothing(engine: &str, way: Way) -> Result<()> {
     Ok(())
 }
 
-/// What routers are set to do, on a host.
+/// The settings of routers, on a host.
 fn forwarding(stage: &Stage) -> Result<Vec<String>> {
     let list = "cd /proc/sys/net; grep -r . ipv4/conf/*/forwarding ipv6/conf/*/forwarding";
     let settings = stage.farm.director().run(&["sh", "-c", list])?;

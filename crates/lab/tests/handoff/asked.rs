@@ -1,4 +1,4 @@
-//! What the data plane doesn't decide is read in application space: it goes where routes say as well, or is answered.
+//! A request that the data plane doesn't decide is read in user space: it goes where routes say as well, or is answered.
 
 use std::net::SocketAddr;
 

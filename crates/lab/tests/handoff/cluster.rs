@@ -30,7 +30,7 @@ on_both_engines! {
     stopped_it_leaves_nothing,
 }
 
-/// Who serves what, by its first label: the second host images, the third documents.
+/// The servers by first label: the second host images, the third documents.
 const PLACES: [(&str, &[&str]); 3] =
     [("/img", &["web2"]), ("/doc", &["web3"]), ("/any", &["web1", "web2", "web3"])];
 
@@ -60,7 +60,7 @@ fn request(team: &Team, host: usize, text: &str) -> Result<Reply> {
     reply.with_context(|| format!("by web{}: {text:?}", host + 1))
 }
 
-/// What became of connections that all hosts have read, by this name.
+/// The count of connections that all hosts have read, by this name.
 fn punted(team: &Team, outcome: &str) -> Result<u64> {
     let of = |host: &evener_lab::evener::Evener| {
         Ok(host.status()?.punted.get(outcome).copied().unwrap_or_default())
@@ -77,7 +77,7 @@ fn given(team: &Team, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Who serves so many new connections to the address of a host.
+/// The servers of so many new connections to the address of a host.
 fn shares(team: &Team, host: usize, connections: u64) -> Result<BTreeSet<String>> {
     let load = Load { requests: Some(connections), timeout: LONG, ..Load::to(service(team, host)) };
     Ok(unbroken(load.run_on(team.farm.client(0))?)?.servers.into_keys().collect())
@@ -108,7 +108,7 @@ fn each_host_gives_what_its_routes_say(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is asked about on any host, one of them decides, and so servers take turns over all of it.
+/// A request that is punted on any host is decided by one of them, and so servers take turns over all of it.
 fn one_host_decides_for_all(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
     let dispatcher = farm.server(0).address();

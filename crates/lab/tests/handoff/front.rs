@@ -101,7 +101,7 @@ impl Fronted {
 
 fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
     let fronted = Fronted::behind_a_router(engine)?;
-    // What the data plane decides, and what each director's daemon reads.
+    // The requests that the data plane decides, and those that each director's daemon reads.
     for (path, server) in [("/who", "web2"), ("/2k", "web1"), ("/./who", "web2"), ("/./2k", "web1")] {
         fronted.serves_all(path, server)?;
     }

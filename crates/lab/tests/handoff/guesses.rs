@@ -1,4 +1,4 @@
-//! Who sees no answers can't guess what a client sends back of one, and who has seen them is served meanwhile.
+//! A client that sees no answers can't guess what a client sends back of one, and one that has seen them is served meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -103,7 +103,7 @@ fn the_clock_in_the_answer_goes_on(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     let mut port = 40_000;
     for family in Family::BOTH {
-        // What the data plane decides, and what has to be asked about.
+        // The requests that the data plane decides, and those that are punted.
         for path in ["/who", "/./who"] {
             for pause in [Duration::ZERO, Duration::from_millis(1_500)] {
                 port += 1;

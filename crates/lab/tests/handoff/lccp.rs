@@ -1,4 +1,4 @@
-//! What the nodes of a farm say to each other: servers acknowledge the connections that they are given.
+//! Messages between the nodes of a farm: servers acknowledge the connections that they are given.
 
 use std::fs;
 use std::io::Read as _;
@@ -101,7 +101,7 @@ fn a_lan_that_loses_every_fifth_packet(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// What accepts connections works on without the agent, and so they are given as to one that never spoke.
+/// The program that accepts connections works on without the agent, and so they are given as to one that never spoke.
 fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 2, &all_asked())?;
     handoff.wait_for_nodes()?;
@@ -156,7 +156,7 @@ fn with_message(frame: &[u8], source: Option<IpAddr>, message: &[u8]) -> Result<
     Ok([&frame[..ETHERNET_LEN], &ip.to_bytes(), message].concat())
 }
 
-/// What somebody without the secret could make of a message that it saw: the same once more, cut off, changed in one
+/// The forgeries that a host without the secret could make of a message that it saw: the same once more, cut off, changed in one
 /// place, and with a newer number and another secret.
 fn forgeries(frame: &[u8]) -> Result<Vec<Vec<u8>>> {
     let message = &frame[ETHERNET_LEN + IP_LEN..];
@@ -345,7 +345,7 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Who has the fewest connections gets the next one, also where another node has the clients.
+/// The server with the fewest connections gets the next one, also where another node has the clients.
 fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).directors(2).answering().build()?;
     let chief = farm.directors()[1].clone();
@@ -411,7 +411,7 @@ impl Node {
         Ok(())
     }
 
-    /// What is said next, but for greetings, which are answered.
+    /// The next message, but for greetings, which are answered.
     fn received(&mut self) -> Result<Option<LccpMessage>> {
         let mut buffer = [0; 2_048];
         let Ok(len) = (&self.socket).read(&mut buffer) else { return Ok(None) };

@@ -41,7 +41,7 @@ fn farm(engine: &str, servers: u8, routes: &[String]) -> Result<Handoff> {
     Handoff::start(farm, Offer::new(engine, servers.into(), routes))
 }
 
-/// What a server's program has counted for a reason.
+/// The count of a server's program for a reason.
 fn counted(server: &Host, reason: &str) -> Result<u64> {
     let text = server.run(&[&program()?.to_string_lossy(), "agent", "--status", "--json"])?;
     let status: serde_json::Value = serde_json::from_str(&text)?;

@@ -23,7 +23,7 @@ fn apache_serves(engine: &str) -> Result<()> {
     files_come_whole(engine, farm)
 }
 
-/// What Go's TCP and HTTP make of it: one socket for both families.
+/// The view of Go's TCP and HTTP: one socket for both families.
 fn caddy_serves(engine: &str) -> Result<()> {
     if !web_others::caddy_is_there() {
         return Ok(());

@@ -39,7 +39,7 @@ fn routes() -> [String; 3] {
     ]
 }
 
-/// Who has what: several may.
+/// The hosts' content: several may have the same.
 const HOSTS: [(&str, &[&str]); 3] =
     [("img.example.com", &["web1"]), ("dl.example.com", &["web2", "web3"]), ("www.example.com", &["web4"])];
 
@@ -140,7 +140,7 @@ fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel has kept back while nobody was there to move it ends once somebody is.
+/// A connection that the kernel has kept back without a mover ends once there is one.
 fn no_orphan_waits_for_ever(mut handoff: Handoff) -> Result<()> {
     let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;
     assert_eq!(talk.request(&get("www.example.com", "/who"))?.server, "web4");
@@ -168,7 +168,7 @@ fn a_lan_that_loses_packets(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Who doesn't wait for an answer gets it all the same, and all in order.
+/// A client that doesn't wait for an answer gets it all the same, and all in order.
 fn requests_that_come_before_the_answer(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {
@@ -238,7 +238,7 @@ fn is_reset(reply: Result<Reply>) -> Result<()> {
     Ok(())
 }
 
-/// What was said on a connection may leave its rest unknown. It ends then, and no server answers what others are for.
+/// An exchange on a connection may leave its rest unknown. It ends then, and no server answers what others are for.
 fn what_can_not_be_moved_ends(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {

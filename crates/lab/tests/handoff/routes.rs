@@ -33,7 +33,7 @@ fn every_kind() -> [String; 5] {
     ]
 }
 
-/// Who must answer; `web1` stands for any of them, in turn.
+/// The servers that must answer; `web1` stands for any of them, in turn.
 const EXPECTED: [(&str, &str, &str, &[&str]); 13] = [
     ("GET", "img.example.com", "/img/a.png", &["web2"]),
     ("GET", "IMG.example.com:80", "/img/", &["web2"]),

@@ -1,4 +1,4 @@
-//! What is seen of single connections: in the access log, and by who follows a client.
+//! The records of single connections: in the access log, and for those who follow a client.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -82,7 +82,7 @@ fn steady(line: &Value) -> Result<Value> {
     Ok(line)
 }
 
-/// What is to be said, in how many bytes at a time, the answer's status, and the line.
+/// The client's bytes, in how many at a time, the answer's status, and the line.
 struct Case {
     says: Vec<u8>,
     pieces: usize,
@@ -294,7 +294,7 @@ fn many_are_noted(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a trace has said so far, whole lines only.
+/// The lines of a trace so far, whole ones only.
 fn lines_of(trace: &Proc) -> Result<Vec<Value>> {
     let log = trace.log();
     let whole = log.get(..=log.rfind('\n').unwrap_or_default()).unwrap_or_default();

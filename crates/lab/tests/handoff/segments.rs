@@ -24,7 +24,7 @@ on_both_engines! {
     a_late_syn_has_nothing_chosen_anew,
 }
 
-/// What the data plane decides, and what has to be asked about.
+/// The requests that the data plane decides, and those that are punted.
 const DECIDED: &str = "/who";
 const PUNTED: &str = "/./who";
 
@@ -87,7 +87,7 @@ fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// What has no data in it, but belongs behind the request, comes before it.
+/// A segment without data that belongs behind the request comes before it.
 fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -163,7 +163,7 @@ impl Moment {
         [Moment::Greeted, Moment::Open, Moment::Requesting, Moment::Requested, Moment::Answered];
 }
 
-/// What a client does until that moment; how many bytes it has said.
+/// A client's steps until that moment; how many bytes it has sent.
 fn until(call: &mut Call, moment: Moment, request: &str) -> Result<usize> {
     const SOME: usize = 12;
     if !matches!(moment, Moment::Greeted) {
@@ -185,7 +185,7 @@ fn until(call: &mut Call, moment: Moment, request: &str) -> Result<usize> {
     Ok(sent.len())
 }
 
-/// A client's whole life. Who has asked and says no more is answered, others aren't waited for.
+/// A client's whole life. One that has asked and sends no more is answered, others aren't waited for.
 fn come_and_leave(call: &mut Call, moment: Moment, end: End, request: &str) -> Result<()> {
     let sent = until(call, moment, request)?;
     if end == End::Reset {
@@ -289,8 +289,8 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A server answers as soon as it has a connection that was read on the director, which notes so a moment later. What its
-/// client says meanwhile isn't lost: it says it once.
+/// A server answers as soon as it has a connection that was read on the director, which notes so a moment later. The
+/// client's bytes meanwhile are not lost: it sends them once.
 fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;

@@ -1,4 +1,4 @@
-//! Whatever happens to daemons, agents and servers, connections go on, and new ones go where somebody serves.
+//! Connections go on after any fault of daemons, agents and servers, and new ones go where a server works.
 
 use std::thread;
 use std::time::{Duration, Instant};

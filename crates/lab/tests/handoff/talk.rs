@@ -37,7 +37,7 @@ fn connect(port: u16, service: SocketAddr, buffer: Option<usize>) -> io::Result<
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// Who answers; empty if it is no server of the farm.
+    /// The server that answers; empty if it is none of the farm.
     pub(crate) server: String,
     pub(crate) body: Vec<u8>,
 }

@@ -64,7 +64,7 @@ fn serve(host: &Host) -> Result<Proc> {
     Ok(nginx)
 }
 
-/// Who answers for a name, as curl(1) asks by way of `to`.
+/// The server that answers for a name, as curl(1) asks by way of `to`.
 pub(crate) fn who(client: &Host, name: &str, to: SocketAddr) -> Result<String> {
     let connect_to = format!("{name}:443:{}:{}", host_of(to), to.port());
     let url = format!("https://{name}/who");

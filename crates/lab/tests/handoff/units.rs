@@ -161,7 +161,7 @@ fn say_and_end(host: &Host, service: SocketAddr, path: &str) -> Result<Talk> {
     Ok(talk)
 }
 
-/// Whose daemon may have as many descriptors as a process usually has.
+/// The daemon may have as many descriptors as a process usually has.
 fn with_few_descriptors(engine: &str) -> Result<Handoff> {
     let mut handoff = shipped(engine, 2, "")?;
     handoff.evener.stop()?;
@@ -191,7 +191,7 @@ fn what_is_carried_is_bounded_too(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whatever its limit, a daemon keeps descriptors for its probes.
+/// Under any limit, a daemon keeps descriptors for its probes.
 fn few_descriptors_are_enough(engine: &str) -> Result<()> {
     let handoff = with_few_descriptors(engine)?;
     let other = handoff.farm.client(1);
@@ -207,7 +207,7 @@ fn few_descriptors_are_enough(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is carried comes from the director; the server is told who the client is, where it takes that.
+/// A carried connection comes from the director; the server learns the client, where it takes that.
 fn carried_clients_are_told_of(engine: &str) -> Result<()> {
     const PORT: u16 = 8_081;
     let handoff = shipped(engine, 1, &format!("proxy_protocol_port = {PORT}\n"))?;

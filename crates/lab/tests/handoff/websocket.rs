@@ -73,7 +73,7 @@ fn frames_go_both_ways(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A whole message. What clients say is masked (section 5.3).
+/// A whole message. Clients' messages are masked (section 5.3).
 fn frame(first: u8, payload: &[u8], masked: bool) -> Vec<u8> {
     let mut frame = vec![first];
     let flag = if masked { MASKED } else { 0 };

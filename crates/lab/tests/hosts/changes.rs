@@ -1,4 +1,4 @@
-//! What an operator changes breaks no connection: hosts come and go, daemons restart.
+//! An operator's changes break no connection: hosts come and go, daemons restart.
 
 use std::thread;
 use std::time::Duration;

@@ -142,7 +142,7 @@ fn a_dead_daemons_address_is_answered_and_given_back(engine: &str) -> Result<()>
     shares(&team, service(&team, 2), 10).map(drop)
 }
 
-/// Who is told when everyone is asked for an address: MAC addresses, each once.
+/// The hosts that receive a question to everyone for an address: MAC addresses, each once.
 fn answers(team: &Team, address: IpAddr) -> Result<Vec<String>> {
     let router = team.farm.router();
     let capture = router.capture(1, "arp[6:2] = 2")?;

@@ -1,4 +1,4 @@
-//! What comes to the port of the hosts' own datagrams from others changes nothing, and is counted.
+//! Datagrams of others to the port of the hosts' own change nothing, and are counted.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -16,7 +16,7 @@ on_engine! { packet:
     a_host_with_another_file_changes_nothing,
 }
 
-/// What one host tells another, as it was on the wire.
+/// One host's messages to another, as they were on the wire.
 fn overheard(from: &Host, to: &Host) -> Result<Vec<Vec<u8>>> {
     let recording = from.record(0)?;
     std::thread::sleep(std::time::Duration::from_secs(2));

@@ -41,7 +41,7 @@ fn service(team: &Team, host: usize) -> SocketAddr {
     (team.farm.own_vip(team.plan.family, host), WEB_PORT).into()
 }
 
-/// Whom so many new connections to an address, one after another, were given to.
+/// The servers of so many new connections to an address, one after another.
 fn shares(team: &Team, service: SocketAddr, connections: u64) -> Result<BTreeMap<String, u64>> {
     let load = Load { requests: Some(connections), timeout: LONG, ..Load::to(service) };
     let report = unbroken(load.run_on(team.farm.client(0))?)?;

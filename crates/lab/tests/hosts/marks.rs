@@ -1,4 +1,4 @@
-//! What only looks as if another host had passed it on is dropped, and counted; and what is believed to be ends no connection.
+//! A packet that only looks as if another host had passed it on is dropped, and counted; and one that is believed ends no connection.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -37,7 +37,7 @@ fn unmarked(team: &Team, client: SocketAddr) -> Result<Vec<Vec<u8>>> {
     let family = team.plan.family;
     let [one, two] = [0, 1].map(|host| team.farm.server(host));
     let (ip, from, to) = (word(family), two.address_in(family), one.address_in(family));
-    // Whoever makes cases has another key.
+    // The author of cases has another key.
     let tunnels =
         ["", "udp 50000 > 6080 gue", "udp 50000 > 6080 gue mark=once", "udp 50000 > 6080 gue mark=twice"];
     let tunnels = tunnels.map(|tunnel| (two.mac().to_owned(), format!("{ip} {from} > {to} {tunnel}")));

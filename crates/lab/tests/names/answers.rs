@@ -1,4 +1,4 @@
-//! What is answered, and how that follows servers.
+//! The answers, and how they follow servers.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What one client can do to others.
+//! The harm that one client can do to others.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};

@@ -15,7 +15,7 @@ fn delay(seconds: f64) -> String {
     json(&format!("{{\"delay_seconds\":{seconds}}}"))
 }
 
-/// What is shown of a server's address.
+/// The view of a server's address.
 pub(crate) fn shown(stage: &Stage, server: usize) -> Result<Value> {
     let names: Vec<Value> = stage.evener.json(&["names"])?;
     let address = stage.address(server);

@@ -8,7 +8,7 @@ use evener_lab::farm::Farm;
 
 use crate::stage::{NAME, PORT, Stage, file};
 
-/// What a name with two servers may take of memory, in bytes.
+/// The memory that a name with two servers may take, in bytes.
 const NAME_BYTES: u64 = 2_048;
 const MANY: usize = 10_000;
 

@@ -27,7 +27,7 @@ const EVENER: u16 = 5303;
 const WINDOW: usize = 64;
 const SECRET: &str = "e5e973e5a6b2a43f48e7dc849e37bfcf";
 
-/// What a message says, for comparison: order, letters and EDNS aside.
+/// The parts of a message, for comparison: order, letters and EDNS aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Said {
     rcode: String,

@@ -18,7 +18,7 @@ use crate::loads::{LOAD_PORT, shown};
 use crate::stage::{Stage, file};
 
 const SECRET: [u8; 32] = [7; 32];
-/// What goes beside probes: bytes of a datagram, with all headers.
+/// The bytes beside probes: of a datagram, with all headers.
 const OTHERS_LEN: usize = 1_242;
 
 fn keys(mode: &str) -> String {
@@ -128,7 +128,7 @@ fn trains_that_are_lost_leave_a_path_unknown_and_others_known() -> Result<()> {
     wait::until("it is an event", || Ok(events(&stage, "path_known")? > before))
 }
 
-/// Whoever asks an agent for a train.
+/// A client that asks an agent for a train.
 struct Asker {
     socket: UdpSocket,
     to: SocketAddr,
@@ -151,7 +151,7 @@ impl Asker {
         Ok(())
     }
 
-    /// What comes until nothing comes for a while.
+    /// The datagrams until none comes for a while.
     fn received(&self) -> Vec<Vec<u8>> {
         let mut buffer = [0; 2_048];
         std::iter::from_fn(|| self.socket.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())).collect()
@@ -193,7 +193,7 @@ fn only_directors_with_the_secret_get_trains_and_each_once() -> Result<()> {
         let packets = asker.received();
         ensure!(packets.len() == train, "{} packets, and not {train}", packets.len());
     }
-    // Whatever else comes, nothing goes back.
+    // To any other datagram, nothing goes back.
     for bytes in
         [&b""[..], b"x", &[0; 200], &ProbeMessage::Request(request).seal(&key(&Secret::new(SECRET)))[..20]]
     {

@@ -9,7 +9,7 @@ use evener_lab::farm::Farm;
 
 /// A port that takes no privileges.
 pub(crate) const PORT: u16 = 5300;
-/// What takes all privileges from root.
+/// The command that takes all privileges from root.
 const UNPRIVILEGED: [&str; 5] = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"];
 pub(crate) const NAME: &str = "www.example.com";
 
@@ -26,7 +26,7 @@ impl Stage {
         Ok(Stage { evener: Evener::start_by(farm.director(), &config, &UNPRIVILEGED, &[])?, farm })
     }
 
-    /// What dig says, of which `words` tell what is asked and how.
+    /// The output of dig, of which `words` tell what is asked and how.
     pub(crate) fn dig(&self, words: &[&str]) -> Result<String> {
         dig(&self.farm, 0, words)
     }

@@ -1,4 +1,4 @@
-//! What members show for themselves: certificates, and tokens on the admin address.
+//! Members' credentials: certificates, and tokens on the admin address.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -44,7 +44,7 @@ pub(crate) fn at(host: &Host, name: &str) -> String {
     host.file(name).to_string_lossy().into_owned()
 }
 
-/// Whatever ends as a file does is one of the host's own.
+/// A name that ends as a file does is one of the host's own.
 fn openssl(host: &Host, words: &str) -> Result<()> {
     let is_file = |word: &&str| [".pem", ".key", ".csr", ".ext"].iter().any(|end| word.ends_with(end));
     let own = |word: &str| match is_file(&word) {
@@ -170,7 +170,7 @@ fn member_name_resolving_to_director_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// What is answered to so many wrong tokens, one behind the other on one connection.
+/// The answers to so many wrong tokens, one behind the other on one connection.
 fn guess(stage: &Stage, host: &Host, count: usize) -> Result<String> {
     let message = |connection: &str| {
         format!("GROUP-QUERY / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer guess\r\n{connection}\r\n")

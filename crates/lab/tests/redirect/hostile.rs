@@ -1,4 +1,4 @@
-//! What strangers send.
+//! Strangers' messages.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

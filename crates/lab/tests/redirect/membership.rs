@@ -64,7 +64,7 @@ fn members_join_report_and_leave() -> Result<()> {
     wait::until("both work", || Ok(stage.states()? == ["up", "up"]))?;
     assert!(["web1", "web2"].contains(&stage.follow("/who")?.as_str()));
 
-    // Each is known by its address. Whoever is loaded gets what nobody looks at, and no more.
+    // Each is known by its address. A loaded server gets requests that are not looked at, and no more.
     assert_eq!(stage.tell(0, "LOAD-INFORM", "", "1000000")?.0, 204);
     assert_eq!(stage.tell(1, "LOAD-INFORM", "", &format!("0.5 1764000000 {}", url(&stage, 1)))?.0, 204);
     wait::until("the reports are in force", || {
@@ -133,7 +133,7 @@ fn members_outlive_the_daemon() -> Result<()> {
     let members = stage.members("")?;
     assert_eq!((&members[0]["weight"], &members[0]["paths"][0]), (&Value::from(3), &Value::from("/img/*")));
     assert_eq!(members[1]["anonymous"], true);
-    // What only one has is asked of it alone.
+    // A path that only one has is asked of it alone.
     for _ in 0..5 {
         assert_eq!(stage.answer(&[], "/img/a")?.1, format!("{}/img/a", url(&stage, 0)));
     }

@@ -1,4 +1,4 @@
-//! What clients ask, and where they are sent.
+//! Clients' requests, and where they are sent.
 
 use std::collections::BTreeMap;
 

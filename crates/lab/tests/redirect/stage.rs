@@ -10,7 +10,7 @@ use evener_lab::wait::LONG;
 
 /// Where the group is: a port that takes no privileges.
 pub(crate) const PORT: u16 = 8000;
-/// What takes all privileges from root.
+/// The command that takes all privileges from root.
 const UNPRIVILEGED: [&str; 5] = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"];
 
 pub(crate) struct Stage {
@@ -41,7 +41,7 @@ impl Stage {
         format!("http://{}{path}", self.address())
     }
 
-    /// What a client gets that follows where it is sent.
+    /// The answer for a client that follows redirects.
     pub(crate) fn follow(&self, path: &str) -> Result<String> {
         Ok(self.farm.client(0).curl(&["--location", &self.url(path)])?.trim().to_owned())
     }
@@ -71,7 +71,7 @@ impl Stage {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// What became of requests, by name.
+    /// The outcomes of requests, by name.
     pub(crate) fn counted(&self, outcome: &str) -> Result<u64> {
         let services: serde_json::Value = self.evener.json(&["services"])?;
         Ok(services[0]["requests"][outcome].as_u64().unwrap_or_default())

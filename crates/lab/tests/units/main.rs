@@ -106,7 +106,7 @@ fn units_are_exposed_at_most_to_3() -> Result<()> {
     Ok(())
 }
 
-/// What the testbed leaves a program is what the unit says, or these tests would show nothing.
+/// The testbed leaves a program what the unit says, or these tests would show nothing.
 #[test]
 fn the_units_are_carried_out() -> Result<()> {
     if !skip::has_root() {

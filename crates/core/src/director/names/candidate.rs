@@ -1,4 +1,4 @@
-//! Whose addresses a name may be answered with, as they are now: of services' servers, of groups' members, and of services as sites.
+//! The addresses that may answer a name, as they are now: of services' servers, of groups' members, and of services as sites.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};

@@ -10,21 +10,21 @@ use crate::dns::BalancedName;
 use crate::pool::policy::{Selection, Weighing};
 use crate::pool::shares::{PoolMember, shares};
 
-/// What became of a candidate that lives.
+/// The rank of a candidate that lives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankedAddress {
     pub(super) share: u16,
-    /// What of its weight that is, in thousandths.
+    /// Its part of the weight, in thousandths.
     pub(super) permille: u32,
-    /// What was known of it then.
+    /// The signals known then.
     pub(super) known: PoolMember,
     load: Option<u64>,
 }
 
-/// Who lived, and whether its load was known.
+/// A living address, and whether its load was known.
 type LiveAddress = (Option<Arc<str>>, IpAddr, bool);
 
-/// Who lived, and what became of it.
+/// The living addresses, and their ranks.
 #[derive(Clone, Debug)]
 struct RankingRun {
     at_ms: u64,
@@ -47,7 +47,7 @@ impl Ranking {
     }
 
     /// The same candidates with what becomes of those that live, in the order in which answers have them. Ranks that are made now count for
-    /// `for_ms`; 0: until loads change. Who comes or goes, or is known for the first time, counts at once; other loads when they are due.
+    /// `for_ms`; 0: until loads change. A server that comes or goes, or is known for the first time, counts at once; other loads when they are due.
     pub(super) fn rank(
         &mut self,
         name: &BalancedName,

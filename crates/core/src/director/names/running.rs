@@ -38,7 +38,7 @@ pub(super) struct NameState {
     pub(super) is_dirty: bool,
 }
 
-/// Whose addresses it has.
+/// The origin of its addresses.
 #[derive(Clone, Debug)]
 pub(super) enum AddressSource {
     /// Of servers of its own.
@@ -124,7 +124,7 @@ impl NameState {
         let mut settings = Arc::clone(&self.name.settings);
         if let Some(ranks) = &self.ranks {
             match ranks.file.order(now.ms) {
-                // Whoever isn't ranked comes last, in the order of the file.
+                // Unranked addresses come last, in the order of the file.
                 Some(order) => ranked.sort_by_key(|(candidate, _)| {
                     order.iter().position(|one| *one == candidate.address).unwrap_or(usize::MAX)
                 }),
@@ -207,7 +207,7 @@ impl NameState {
             address,
             server,
             state,
-            // What lives no more keeps its weight, for when nobody does.
+            // A dead server keeps its weight, for when all are dead.
             share: ranked.map_or(known.weight, |ranked| ranked.share),
             weight: known.weight,
             tenths: known.tenths,

@@ -31,12 +31,12 @@ mod services;
 mod slow_start;
 mod snapshot;
 
-/// What the director runs in.
+/// The surroundings of the director.
 struct World {
     director: Director,
     now_ms: u64,
     in_force: Arc<Tables>,
-    /// What the engine says to the next generation.
+    /// The engine's answer to the next generation.
     refusal: Option<String>,
     /// Whether its answers come only when the test says so, and the change that is on its way then.
     is_slow: bool,

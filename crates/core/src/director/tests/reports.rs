@@ -1,4 +1,4 @@
-//! What servers say of their load, and what becomes of it.
+//! Servers' reports of their load, and their effects.
 
 use super::*;
 use crate::pool::ServerState;
@@ -212,7 +212,7 @@ fn a_server_that_wants_part_of_its_weight_gets_that_to_the_nearest_tenth() {
 #[test]
 fn the_operator_bounds_what_a_server_gains_by_its_report() {
     for (percent, gain) in [(100, 0), (150, 127), (10_000, u8::MAX)] {
-        let mut farm = asked("utilisation");
+        let mut farm = farm_with_reports("utilisation");
         farm.services[0].report_gain_percent = percent;
         let mut world = World::new(start(farm));
         world.pass(0);

@@ -1,10 +1,10 @@
-//! What a director shows: what is in force, whole, whatever is on its way.
+//! A director's snapshot: the state in force, whole, whatever is on its way.
 
 use super::*;
 use crate::pool::ServerState;
 use crate::pool::signals::Signals;
 
-/// What a snapshot tells that a reload changes.
+/// The parts of a snapshot that a reload changes.
 fn summary(snapshot: &Snapshot) -> (Vec<String>, Vec<String>, u64) {
     let described = snapshot.farm.services[0].servers.iter().map(|server| server.name.clone());
     let seen = snapshot.servers().map(|server| server.name.server.clone());
@@ -71,7 +71,7 @@ fn fact_without_table_change_makes_no_generation() {
     let applied = world.applied;
     world.learn(Input::Network(Box::new(network())));
     assert_eq!((world.applied, world.director.snapshot().generation), (applied, before.generation));
-    // What was refused, and isn't wanted any more, is not tried again.
+    // A refused change that isn't wanted any more is not tried again.
     world.refusal = Some("no room".into());
     for drain in [true, false] {
         world.learn(Input::Drain { server: name("a"), drain });
@@ -119,7 +119,7 @@ fn snapshot_is_rebuilt_only_after_changes() {
     assert_eq!((server.state, server.reason.as_deref()), (ServerState::Down, Some("connection refused")));
     assert_eq!((server.probe_failures, server.signals.latency_us), (1, Some(7)));
     assert_eq!(before.server(&name("a")).map(|server| server.state), Some(ServerState::Up));
-    // What only goes on is looked at once a second.
+    // Counters alone are looked at once a second.
     world.learn(Input::Probed { server: name("b"), result: Ok(9) });
     world.pass(1_000);
     assert_eq!(world.director.snapshot().server(&name("b")).unwrap().signals.latency_us, Some(9));

@@ -1,4 +1,4 @@
-//! What clients say while their connections are nobody's: it is kept, and follows once they are somebody's.
+//! Segments of clients while no host owns their connections: they are kept, and follow once one does.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,11 +1,11 @@
 //! A connection in motion: from when this host has it until a server does, or its client has been told why none does.
 //!
 //! [`Transfer`] is a state machine for one of them. [`Transfer::order`] says what is to be done, and whoever has the socket and the
-//! network says by [`Transfer::handle`] what came of it, or that [`Transfer::deadline_ms`] has passed. What doesn't belong to the step
+//! network says by [`Transfer::handle`] what came of it, or that [`Transfer::deadline_ms`] has passed. An input that doesn't belong to the step
 //! that it is at came late, or twice, and changes nothing.
 //!
 //! Exactly one has the connection at any time. It is this host's while it has a socket of it; from [`TransferOrder::Export`] on it is nobody's,
-//! and its client's packets are kept back, until the server says that it is its own. Who was never answered for certain doesn't take it
+//! and its client's packets are kept back, until the server says that it is its own. A transfer without a certain answer doesn't take it
 //! back: the server may have it. It comes back by [`TransferOrder::Restore`] only where the server has said that it has none of it, or was
 //! never told.
 
@@ -21,7 +21,7 @@ use step::{AfterRestore, PeerKnowledge, RequestRound, TransferState};
 
 /// How long a client may take to say what it wants, and the longest that anything else may take, in milliseconds.
 pub const PATIENCE_MS: u64 = 10_000;
-/// What isn't acknowledged is said again after these times, in milliseconds; after the last it is given up.
+/// An unacknowledged message is sent again after these times, in milliseconds; after the last it is given up.
 const OFFERS_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600];
 /// The same for a server that is to let a connection go: longer than one may be silent and still count as heard, since it may have let
 /// go already, and shorter than it remembers that.
@@ -29,7 +29,7 @@ const RELEASES_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600, 1_600];
 /// The same for who decides for all.
 const DISPATCHES_MS: &[u64] = &[40, 60];
 
-/// What is to be done about a connection.
+/// The next step for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferOrder {
     /// Look whether its server answers its next request after all: [`TransferInput::Stays`] or [`TransferInput::Leaves`].
@@ -62,7 +62,7 @@ pub enum TransferOrder {
     },
     /// Make a socket of it on this host: of what was exported, or of what its server has let go. [`TransferInput::Restored`].
     Restore,
-    /// What the client says comes to this host's socket from now on. [`TransferInput::Done`].
+    /// The client's bytes come to this host's socket from now on. [`TransferInput::Done`].
     Keep,
     /// Connect to the server, as its bytes are to be carried: [`TransferInput::Reached`].
     Reach,
@@ -74,7 +74,7 @@ pub enum TransferOrder {
     End,
 }
 
-/// Who shares places. There are so many in each, and who holds most of them gives way.
+/// The quotas of connections. There are so many in each, and the client that holds most of them gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quota {
     /// Connections that are read, for a while that is bounded.
@@ -90,13 +90,13 @@ pub enum FinalResponse {
     Status(u16),
     /// Status 408, if what it has said is text; else nothing.
     TimedOut,
-    /// What a client of HTTP/2 understands.
+    /// An answer that a client of HTTP/2 understands.
     Http1Required,
     /// Nothing but a reset.
     Reset,
 }
 
-/// What came of an order, or happened meanwhile.
+/// The result of an order, or an event meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferInput {
     /// The deadline has passed.
@@ -126,7 +126,7 @@ pub enum TransferInput {
         /// Counted from the beginning of what was exported.
         missing: u32,
     },
-    /// What was asked for is not done.
+    /// The server refuses the request.
     Denied(ErrorCode),
     /// It is clear what the client wants.
     Wanted {
@@ -161,7 +161,7 @@ pub enum TransferInput {
     Reached(bool),
 }
 
-/// What there is to count or to tell.
+/// Events to count or to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferEvent {
     /// A server was asked to let it go.
@@ -189,14 +189,14 @@ pub enum TransferEvent {
     Unanswered,
     /// All is decided about it.
     Settled {
-        /// What became of it.
+        /// Its outcome.
         outcome: TransferOutcome,
-        /// What its client is told, if it is told anything.
+        /// The last response to its client, if there is one.
         word: Option<FinalResponse>,
     },
 }
 
-/// What became of a connection.
+/// The outcome of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferOutcome {
     /// It is a server's, or is lost on the way to one.
@@ -247,7 +247,7 @@ impl Transfer {
         Transfer { step, deadline_ms: now_ms + step.patience_ms(), vouched, hello: false, len: 0 }
     }
 
-    /// What is to be done now; nothing once all is done.
+    /// The order of this step; none once all is done.
     pub fn order(&self) -> Option<TransferOrder> {
         self.step.order()
     }
@@ -257,7 +257,7 @@ impl Transfer {
         self.deadline_ms
     }
 
-    /// Whether it gives way to another that needs its place. What is nobody's socket doesn't, for a while that is bounded.
+    /// Whether it gives way to another that needs its place. A connection that is no socket of this host's doesn't, for a while that is bounded.
     pub fn gives_way(&self) -> bool {
         self.step.gives_way()
     }
@@ -453,7 +453,7 @@ impl Transfer {
                 TransferInput::Acknowledged { missing: first } if first < self.len => {
                     (TransferState::Offered { round, missing: missing.max(first), is_full: false }, None)
                 }
-                // Who says nothing now may have started anew, and misses everything.
+                // A silent node may have started anew, and misses everything.
                 TransferInput::Answered => {
                     (TransferState::Offered { round: round.sent()?, missing: 0, is_full: false }, None)
                 }
@@ -469,7 +469,7 @@ impl Transfer {
             (TransferState::Committing(PeerKnowledge::Nothing), TransferInput::Committed(false)) => {
                 (back, None)
             }
-            // What may be there must not be here, too.
+            // A connection that may be there must not be here, too.
             (TransferState::Committing(_), TransferInput::Committed(_) | TransferInput::Timer) => given,
             _ => return None,
         })

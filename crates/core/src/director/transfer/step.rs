@@ -27,7 +27,7 @@ pub(super) enum TransferState {
     /// The server is told of it.
     Offered {
         round: RequestRound,
-        /// What it has said in this round: the first byte that it misses, and that it has no room.
+        /// Its state in this round: the first byte that it misses, and that it has no room.
         missing: u32,
         is_full: bool,
     },
@@ -56,7 +56,7 @@ pub(super) struct RequestRound {
     is_sent: bool,
 }
 
-/// What is known of whether a server has a connection.
+/// The known state of a connection at its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerKnowledge {
     /// It was told nothing.
@@ -67,7 +67,7 @@ pub(super) enum PeerKnowledge {
     Taken,
 }
 
-/// What is done once a connection is this host's again.
+/// The step after a connection is this host's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterRestore {
     Read,

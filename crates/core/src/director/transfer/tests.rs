@@ -169,13 +169,13 @@ fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
     };
     let reset = Some(TransferOrder::Answer(FinalResponse::Reset));
     assert_eq!(crowded(&[]), (reset, vec![settled_as(TransferOutcome::Crowded)]));
-    // What is kept back belongs to this host again before it ends.
+    // Buffered segments belong to this host again before it ends.
     assert_eq!(crowded(&read()), (Some(TransferOrder::Keep), vec![settled_as(TransferOutcome::Crowded)]));
     let choosing = [read(), vec![TransferInput::Crowded, TransferInput::Done]].concat();
     assert_eq!(after(Transfer::accepted(0), &choosing).0, reset);
     let exporting = [read(), vec![CHOSEN]].concat();
     assert_eq!(crowded(&exporting), (Some(TransferOrder::Export), vec![]));
-    // What was settled isn't again.
+    // A settled transfer isn't settled again.
     let refused = [TransferInput::Refused(FinalResponse::Status(400))];
     let word = Some(FinalResponse::Status(400));
     assert_eq!(
@@ -222,7 +222,7 @@ fn responding_server_is_waited_for() {
     for late_ms in [1, 500, 1_399, 1_401, 2_000, SILENCE_MS] {
         assert_eq!(released_after(late_ms), Some(TransferOrder::Restore), "{late_ms} ms late");
     }
-    // Who says nothing for longer isn't heard any more.
+    // A node that is silent for longer doesn't count as alive any more.
     assert_eq!(released_after(PATIENCE_MS), Some(TransferOrder::End));
     let tries_ms: u64 = RELEASES_MS.iter().sum();
     assert!((SILENCE_MS + 1..PATIENCE_MS).contains(&tries_ms), "{tries_ms} ms");
@@ -427,7 +427,7 @@ impl World {
         self.send(|| Parcel::Answer(body.clone(), is_offered));
     }
 
-    /// What comes next of that which is under way, until then.
+    /// The next parcel of those on their way, until then.
     fn next(&mut self, until_ms: u64) -> Option<Parcel> {
         let first = (0..self.parcels.len()).min_by_key(|at| self.parcels[*at].0)?;
         if self.parcels[first].0 > until_ms {
@@ -443,7 +443,7 @@ impl World {
         Some(parcel)
     }
 
-    /// What a server does about a parcel; what this host hears of it.
+    /// A server's reaction to a parcel, and this host's view of it.
     fn arrive(&mut self, parcel: Parcel) -> Option<TransferInput> {
         match parcel {
             Parcel::Answer(_, is_offered) if is_offered != self.offered.is_some() => {}
@@ -521,7 +521,7 @@ impl World {
         self.parcels.push((at_ms, Parcel::Restored(outcome)));
     }
 
-    /// Whatever comes until the deadline, of which this host hears the first.
+    /// All parcels until the deadline, of which this host gets the first.
     fn listen(&mut self) -> TransferInput {
         while let Some(parcel) = self.next(self.transfer.deadline_ms()) {
             if let Some(input) = self.arrive(parcel) {
@@ -581,7 +581,7 @@ impl World {
             }
             TransferOrder::Commit { replayed } => {
                 let is_sent = !self.dice.one_in(4);
-                // What was let go before has no cookie, and its segments make no socket.
+                // A connection that was released before has no cookie, and its segments make no socket.
                 self.there |= is_sent && replayed && self.transfer.vouched;
                 TransferInput::Committed(is_sent)
             }
@@ -634,7 +634,7 @@ impl World {
             orders += 1;
             assert!(orders < ORDERS_MAX, "{order:?}, {input:?}: {:?}", self.transfer);
         }
-        // What comes late makes no second socket of it.
+        // A late segment makes no second socket of it.
         let end = (self.transfer.clone(), self.settled.clone());
         while let Some(parcel) = self.next(u64::MAX) {
             if let Some(input) = self.arrive(parcel) {

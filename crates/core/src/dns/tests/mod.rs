@@ -427,7 +427,7 @@ fn names_are_read_as_people_write_them() {
     assert_eq!(name(r"A\066c.\*"), name(r"abc.*"));
 }
 
-/// What an HTTPS record says (RFC 9460, section 2.2), with parameters by number.
+/// The data of an HTTPS record (RFC 9460, section 2.2), with parameters by number.
 fn binding(params: &[(u16, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0, 1, 0];
     for (key, value) in params {

@@ -154,7 +154,7 @@ fn hash_answers_same_server_to_network_with_scope() {
     };
     let networks: BTreeSet<_> = (0..40).map(|third| of_network(&format!("203.0.{third}"))).collect();
     assert!(networks.iter().all(|servers| servers.len() == 1) && networks.len() > 3, "{networks:?}");
-    // What a resolver tells of its client, of more bits than count, and of fewer.
+    // A resolver's client subnet, of more bits than count, and of fewer.
     let subnet =
         |bits: u8, octets: &[u8]| [&[0, 8, 0, 4 + octets.len() as u8, 0, 1, bits, 0], octets].concat();
     let scope_of = |bits, octets: &[u8]| resolve("198.51.100.7", &subnet(bits, octets));
@@ -162,7 +162,7 @@ fn hash_answers_same_server_to_network_with_scope() {
     assert_eq!(scope_of(32, &[203, 0, 9, 77]).0, resolve("203.0.9.1", &[]).0);
     assert_eq!(scope_of(24, &[203, 0, 9]), (resolve("203.0.9.1", &[]).0, Some(24)));
     assert_eq!(scope_of(16, &[203, 0]), (resolve("203.0.0.1", &[]).0, Some(16)));
-    // Who keeps its address for itself is its resolver (RFC 7871, section 7.1.2), also by family 0.
+    // A client that keeps its address for itself is its resolver (RFC 7871, section 7.1.2), also by family 0.
     assert_eq!(scope_of(0, &[]), (resolve("198.51.100.1", &[]).0, Some(0)));
     assert_eq!(resolve("198.51.100.7", &[0, 8, 0, 4, 0, 0, 0, 0]), (resolve("198.51.100.1", &[]).0, Some(0)));
 }

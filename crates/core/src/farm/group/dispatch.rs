@@ -1,4 +1,4 @@
-//! Who is chosen for a request: immutable but for counts, so that many threads choose by it at once and none waits.
+//! The choice for a request: immutable but for counts, so that many threads choose by it at once and none waits.
 //!
 //! The control plane makes a new one when something changes, and from time to time, since reports age; what was given out since
 //! then is counted here.
@@ -39,7 +39,7 @@ pub struct MemberCandidate {
     pub reach: Option<Arc<Reach>>,
     /// Its share relative to the others; 0 is never chosen.
     pub weight: u16,
-    /// What part of that it has by its load, in thousandths.
+    /// Its part of that by its load, in thousandths.
     pub permille: u64,
     /// Its load as it is thought to be now, in thousandths of the paper's unit.
     pub load: u64,
@@ -56,10 +56,10 @@ pub struct RouteTo {
     pub members: Vec<usize>,
 }
 
-/// What a client wants.
+/// A client's request.
 #[derive(Clone, Copy, Debug)]
 pub struct DispatchRequest<'a> {
-    /// Who asks.
+    /// The client.
     pub client: IpAddr,
     /// The method, as written.
     pub method: &'a str,
@@ -73,7 +73,7 @@ pub struct DispatchRequest<'a> {
 #[derive(Debug)]
 pub struct Dispatch {
     candidates: Vec<MemberCandidate>,
-    /// What each was given since this was made.
+    /// The count of requests given to each since this was made.
     given: Vec<AtomicU64>,
     /// All of them; behind that those of routes.
     sets: Vec<CandidateSet>,
@@ -146,12 +146,12 @@ impl Dispatch {
         Some(candidate)
     }
 
-    /// What each candidate was given since this was made, by [`MemberCandidate::id`].
+    /// The count of requests given to each candidate since this was made, by [`MemberCandidate::id`].
     pub fn given(&self) -> impl Iterator<Item = (usize, u64)> {
         self.candidates.iter().zip(&self.given).map(|(candidate, given)| (candidate.id, given.load(Relaxed)))
     }
 
-    /// Who may be chosen.
+    /// The candidates.
     pub fn candidates(&self) -> &[MemberCandidate] {
         &self.candidates
     }
@@ -170,7 +170,7 @@ impl Dispatch {
     fn routed(&self, wanted: &DispatchRequest<'_>) -> (Option<u16>, u16) {
         let Some(routes) = &self.routes else { return (None, 0) };
         let path = wanted.target.split(['?', '#']).next().unwrap_or_default();
-        // What has no normal form is taken by no route that wants one.
+        // A target without a normal form is taken by no route that wants one.
         let (host, path) = (host_of(wanted.host).unwrap_or_default(), normal_path(path).unwrap_or_default());
         let class = RequestClass::of(wanted.method.as_bytes());
         routes.find_all(&RequestKey { class, host: &host, path: &path, method: wanted.method.as_bytes() })
@@ -189,7 +189,7 @@ impl Dispatch {
     /// Of two different members, drawn by their weights, the one that was given less.
     fn lesser_of_two(&self, set: &CandidateSet) -> Option<usize> {
         let (one, second) = (set.at(self.random())?, self.random());
-        // Who has the other turns is spread evenly, so that another one is soon found.
+        // The members with the other turns are spread evenly, so that another one is soon found.
         let others = (0..OTHERS).filter_map(|step| set.at(second.wrapping_add(step)));
         let other = others.into_iter().find(|other| *other != one).unwrap_or(one);
         Some(if self.compare(other, one).is_lt() { other } else { one })

@@ -29,7 +29,7 @@ pub struct Joiner {
     pub hosts: Vec<HostPattern>,
 }
 
-/// What is wrong with a member's description.
+/// The error in a member's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinerError {
     /// Nothing.
@@ -53,7 +53,7 @@ pub enum JoinerError {
     /// Too many of them.
     #[error("a member has at most {PATTERNS_MAX} paths and {PATTERNS_MAX} hosts of its own")]
     Patterns,
-    /// What only one can be.
+    /// A key that may stand only once.
     #[error("weight, anonymous and control may be said once")]
     Twice,
     /// Another word.
@@ -176,7 +176,7 @@ impl fmt::Display for Joiner {
     }
 }
 
-/// What a route is called where there is no better name: its host and path.
+/// The name of a route that has no better one: its host and path.
 pub(super) fn pattern_text(host: Option<&HostPattern>, path: Option<&PathPattern>) -> (String, String) {
     (host.map(ToString::to_string).unwrap_or_default(), path.map(ToString::to_string).unwrap_or_default())
 }

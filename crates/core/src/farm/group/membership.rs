@@ -1,5 +1,5 @@
 //! A member's side of a group (section 3.3 of the paper): it joins once its server answers, reports its load, and joins again when the director
-//! no longer knows it. Whoever carries this out says what came of each order before it asks for the next.
+//! no longer knows it. Its caller reports the result of each order before it asks for the next.
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ const PROBE_MS: u64 = 1_000;
 /// Between two that were asked for there is this time at least, whatever comes of them, in milliseconds.
 const QUERIED_MS: u64 = 1_000;
 
-/// What is to be done.
+/// The orders of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipOrder {
     /// Ask the own server whether it answers at its URL, for [`GroupMembership::probed`].
@@ -22,7 +22,7 @@ pub enum MembershipOrder {
     },
 }
 
-/// What the director answers.
+/// The director's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectorAnswer {
     /// A status of HTTP.
@@ -83,7 +83,7 @@ pub struct GroupMembership {
     /// When it was last begun to say something.
     polled_ms: Option<u64>,
     trouble: Option<MembershipTrouble>,
-    /// What was last told of that.
+    /// The problem that was reported last.
     reported_problem: Option<MembershipTrouble>,
 }
 
@@ -104,7 +104,7 @@ impl GroupMembership {
         }
     }
 
-    /// What is to be done now, if anything is.
+    /// The order that is due now, if there is one.
     pub fn poll(&mut self, now_ms: u64) -> Option<MembershipOrder> {
         if self.step != JoinState::Idle || now_ms < self.due_ms {
             return None;
@@ -213,7 +213,7 @@ impl GroupMembership {
         self.trouble
     }
 
-    /// What has changed of its trouble since this was last asked; nothing of what stays as it is.
+    /// The change of its trouble since this was last asked; nothing where it stays the same.
     pub fn news(&mut self) -> Option<Option<MembershipTrouble>> {
         let is_news = self.reported_problem != self.trouble;
         self.reported_problem = self.trouble;

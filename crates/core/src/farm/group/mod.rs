@@ -1,5 +1,5 @@
 //! Server groups: web servers that clients are sent to by HTTP, after *Implementing Distributed Server Groups for the World Wide Web*
-//! (CMU-CS-95-114). What a file means ([`Group`]), who the members are and how they are ([`Members`]), and who is chosen for a request
+//! (CMU-CS-95-114). The meaning of a file ([`Group`]), the members and their states ([`Members`]), and the choice for a request
 //! ([`Dispatch`]).
 
 mod dispatch;

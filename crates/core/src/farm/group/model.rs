@@ -1,4 +1,4 @@
-//! What a valid service of method `redirect` means.
+//! The meaning of a valid service of method `redirect`.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Where a director opens connections for a member that joined by itself. Whoever may join must not be able to make it ask others:
+//! The addresses to which a director opens connections for a member that joined by itself. A joining member must not be able to make it ask others:
 //! its own services, the host's, or those of a network that only the director is in.
 
 use alloc::string::{String, ToString};

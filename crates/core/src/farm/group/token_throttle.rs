@@ -1,6 +1,6 @@
 //! How often somebody may show a token: guesses come from networks, members from addresses that are known by their tokens.
 //!
-//! A wrong token uses up one of a network's tries, and each second gives one back. What is kept is when a network has all of its tries
+//! A wrong token uses up one of a network's tries, and each second gives one back. The state is the time when a network has all of its tries
 //! again, which orders networks by how many they have used up, whenever that is looked at. So where the table is full, the network that has used
 //! up least gives way: nobody clears the brake of another without using up as many tries from each of all the other places.
 
@@ -29,7 +29,7 @@ pub struct TokenThrottle {
     known: Expiring<IpAddr>,
 }
 
-/// Whose tries are counted.
+/// The owner of counted tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ThrottleKey {
     Network(IpAddr),

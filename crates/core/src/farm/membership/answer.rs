@@ -48,7 +48,7 @@ impl NeighbourReply {
         Ok((arp.operation.get() == ARP_REPLY).then_some(answer))
     }
 
-    /// Who was asked alone may answer without naming its MAC: frames reach it where the question did.
+    /// A host that was asked alone may answer without naming its MAC: frames reach it where the question did.
     fn read_advertisement(from: LinkAddress, frame: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let malformed = NeighbourReply { place: from, address: Ipv6Addr::UNSPECIFIED.into() };
         let found = Advertisement::read(frame).map_err(|_| malformed)?;

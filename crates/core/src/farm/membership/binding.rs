@@ -33,7 +33,7 @@ pub(super) struct Binding {
     stranded: bool,
 }
 
-/// What an answer meant.
+/// The meaning of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BindingChange {
     /// The first: the holder is there.

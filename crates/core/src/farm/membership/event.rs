@@ -1,4 +1,4 @@
-//! What happens to a membership, in words for the log.
+//! Events of a membership, in words for the log.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -12,11 +12,11 @@ use super::binding::LinkAddress;
 pub struct ServiceNotice {
     /// The service's name.
     pub service: Option<String>,
-    /// What happened.
+    /// The event.
     pub event: MembershipEvent,
 }
 
-/// What happened to a server, or to who would be one. All but [`MembershipEvent::Moved`] and
+/// An event of a server, or of a host that would be one. All but [`MembershipEvent::Moved`] and
 /// [`MembershipEvent::Refused`] call for a new plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipEvent {

@@ -25,9 +25,9 @@ const SECOND_ROUND_MS: u64 = 1_000;
 pub(super) struct ServiceMembers {
     service: farm::Service,
     records: BTreeMap<String, ServerRecord>,
-    /// Who answers for the addresses on the `allow` list.
+    /// The hosts that answer for the addresses on the `allow` list.
     allowed: BTreeMap<IpAddr, Binding>,
-    /// Who answered for the service address before it was clear whether they are listed or allowed.
+    /// The hosts that answered for the service address before it was clear whether they are listed or allowed.
     waiting: BTreeMap<Mac, NeighbourReply>,
     strangers: RefusalLog,
     rounds_sent: u32,

@@ -1,8 +1,8 @@
-//! Who the servers are and at which MAC address, from what ARP and neighbour discovery tell (LSMAC,
+//! The servers and their MAC addresses, by ARP and neighbour discovery (LSMAC,
 //! section 3.1), or from the routes to them.
 //!
 //! The director asks everyone on its links for a service address; every MAC that answers is a server. Servers
-//! the operator listed are asked for by their own address. Who falls silent is drained, then removed.
+//! the operator listed are asked for by their own address. A silent server is drained, then removed.
 //! Discovery is not identity: answers pass an `allow` list, a cap, and [`LocalNetwork`], and whoever
 //! claims another's place is logged first and followed only when the other is gone.
 //!
@@ -75,12 +75,12 @@ pub struct Member {
     pub last_seen_ms: Option<u64>,
 }
 
-/// What a round of discovery asks for.
+/// The questions of a round of discovery.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DiscoveryRound {
     /// Addresses to ask everyone for, on every interface: by ARP, or by neighbour solicitation.
     pub requests: Vec<IpAddr>,
-    /// What the silence since the last round meant.
+    /// The meaning of the silence since the last round.
     pub notices: Vec<ServiceNotice>,
 }
 
@@ -97,12 +97,12 @@ pub struct RestoredServer {
     pub hop: Option<ServerRoute>,
 }
 
-/// Who the servers of all services are.
+/// The servers of all services.
 #[derive(Clone, Debug, Default)]
 pub struct Membership {
     surroundings: LocalNetwork,
     services: BTreeMap<String, ServiceMembers>,
-    /// Who claimed a place of the director or a router.
+    /// The hosts that claimed a place of the director or a router.
     impostors: RefusalLog,
 }
 
@@ -137,7 +137,7 @@ impl Membership {
     }
 
     /// Takes in what is newly known of the director's interfaces, its addresses, the routers and the ways to
-    /// servers. Who turns out to be a router is a server no longer.
+    /// servers. A host that turns out to be a router is a server no longer.
     pub fn surroundings(&mut self, surroundings: LocalNetwork, now_ms: u64) -> Vec<ServiceNotice> {
         let moved = self.surroundings.interfaces != surroundings.interfaces;
         self.surroundings = surroundings;

@@ -1,4 +1,4 @@
-//! What is known of one server of a service.
+//! One server of a service as it is known.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

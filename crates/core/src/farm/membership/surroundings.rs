@@ -1,4 +1,4 @@
-//! What stands around the servers and must not be taken for one: the director itself and the routers.
+//! The neighbours that must not be taken for a server: the director itself and the routers.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

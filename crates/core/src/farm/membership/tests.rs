@@ -193,7 +193,7 @@ fn a_listed_server_that_answers_for_the_service_is_itself() {
     let servers = vec![listed(11), listed(12)];
     let mut lan = Lan::new(Service { servers, ..service() });
     assert_eq!(lan.membership.clone().round(1_000).requests, [own_address(11), own_address(12), VIP]);
-    // Whoever answers before the listed have said where they are may be one of them.
+    // A host that answers before the listed have said where they are may be one of them.
     assert_eq!(lan.reply(place(1), VIP), []);
     assert_eq!(lan.reply(place(3), VIP), []);
     lan.reply(place(1), own_address(11));
@@ -476,7 +476,7 @@ fn notices_are_sentences() {
 }
 
 proptest! {
-    /// Whatever is heard, the servers are no more than the cap, and none is director or router.
+    /// With any answers, the servers are no more than the cap, and none is director or router.
     #[test]
     fn any_answers(
         heard in prop::collection::vec(

@@ -15,7 +15,7 @@ use core::net::IpAddr;
 use crate::farm::membership::{LocalNetwork, Router};
 use crate::net::wire::Mac;
 
-/// What the kernel knew when it was asked.
+/// The kernel's answer when it was asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     /// Interfaces by index.
@@ -112,7 +112,7 @@ impl Network {
         self.addresses().any(|own| own == address)
     }
 
-    /// What must not be taken for a server, for a director on these interfaces.
+    /// The addresses that must not be taken for a server, for a director on these interfaces.
     pub fn surroundings(&self, ifindexes: impl Iterator<Item = u32>) -> LocalNetwork {
         let found = ifindexes.filter_map(|ifindex| Some((ifindex, self.interfaces.get(&ifindex)?.mac)));
         LocalNetwork {

@@ -132,7 +132,7 @@ impl Network {
         defaults.filter_map(|route| route.ifindex).filter(ethernet)
     }
 
-    /// The Ethernet interfaces that are up and lead somewhere. What is link-local comes by itself, and says nothing.
+    /// The Ethernet interfaces that are up and lead somewhere. Link-local routes come by themselves, and say nothing.
     fn leading_somewhere(&self) -> BTreeSet<u32> {
         let routed = |ifindex| {
             let mut routes = self.routes.iter().filter(|route| route.ifindex == Some(ifindex));

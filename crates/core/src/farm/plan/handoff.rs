@@ -1,4 +1,4 @@
-//! What a service that hands connections over has besides: routes, a ring for each set of servers that they name, and
+//! The tables of a service that hands connections over: routes, a ring for each set of servers that they name, and
 //! the slot of what is punted.
 
 use alloc::format;
@@ -49,7 +49,7 @@ pub(super) struct HandoffSlots {
     held: u16,
 }
 
-/// What routes were compiled from.
+/// The source of compiled routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CompiledRoutes {
     routes: RouteList,

@@ -66,7 +66,7 @@ pub struct MemberState {
     pub tenths: u16,
 }
 
-/// What concerns this host among others, where every host decides.
+/// The part of a plan for this host among others, where every host decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hosts {
     /// The service addresses that this host answers for.
@@ -123,14 +123,14 @@ pub struct Plan {
     pub left_out: Vec<ServerName>,
 }
 
-/// What a plan made of a service.
+/// A service in a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedService {
     /// Its name.
     pub name: String,
     /// The policy that filled its ring.
     pub policy: &'static str,
-    /// Who is in its ring.
+    /// The members of its ring.
     pub ring_members: Vec<Weighted>,
     /// The same with their shares of what this host is asked for.
     pub shares: Vec<Weighted>,
@@ -138,7 +138,7 @@ pub struct PlannedService {
     pub degraded: bool,
     /// This host among them, where every host decides.
     standing: Option<OwnPlace>,
-    /// What its routes come from, where connections are handed over.
+    /// The source of its routes, where connections are handed over.
     compiled: Option<CompiledRoutes>,
 }
 
@@ -158,7 +158,7 @@ pub enum PlanError {
     #[error("services {first} and {second} both have {protocol} {address}",
         protocol = .key.protocol, address = SocketAddr::new(.key.address, .key.port))]
     SharedVip {
-        /// What they share.
+        /// The key that they share.
         key: VipKey,
         /// One service.
         first: String,
@@ -193,12 +193,12 @@ pub enum PlanError {
     },
 }
 
-/// What names the way to a host that is the last one that a packet takes; no server is called so.
+/// The name of the way to a host that is the last one that a packet takes; no server is called so.
 fn last_identity(service: &str, server: &str) -> u64 {
     digest_of(&[service, "/", server, "/last"])
 }
 
-/// What names a server through restarts and reloads: a digest of its names.
+/// The identity of a server through restarts and reloads: a digest of its names.
 pub fn identity(service: &str, server: &str) -> u64 {
     digest_of(&[service, "/", server])
 }
@@ -433,7 +433,7 @@ impl Planner<'_> {
         let own = servers.iter().find(|servers| servers.state.member.local);
         let own = own.filter(|_| service.is_on_every_host())?.slot_weight.slot;
         let mut last_ways = BTreeMap::new();
-        // What was handed over is known by who handed it over: a ring that goes by hash names nobody.
+        // A connection that was handed over is known by the host that did: a ring that goes by hash names none.
         let others = servers.iter().filter(|_| !service.method.hands_over());
         for WeightedServer { state: MemberState { member, .. }, slot_weight } in others {
             let way = forwarding::last(member).filter(|_| !member.local);
@@ -472,7 +472,7 @@ impl Planner<'_> {
     }
 }
 
-/// Who is picked how often for what this host is asked for: by their shares, where there are any.
+/// How often each host is picked for the load offered to this host: by their shares, where there are any.
 fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
     let share = |slot| servers.iter().find(|servers| servers.slot_weight.slot == slot)?.state.share;
     let shares = chosen.iter().map(|one| Weighted { weight: share(one.slot).unwrap_or(one.weight), ..*one });
@@ -480,14 +480,14 @@ fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> 
     if shares.iter().any(|one| one.weight > 0) { shares } else { chosen.to_vec() }
 }
 
-/// Who takes new sessions, and whether that is only because nobody works who doesn't refuse them.
+/// The servers that take new sessions, and whether that is only because all that work refuse them.
 fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) -> (Vec<Weighted>, bool) {
     let wanted = || servers.iter().filter(|servers| servers.state.is_wanted());
     let working: Vec<Weighted> = wanted().filter(|s| s.state.is_working()).map(|s| s.slot_weight).collect();
     if !working.is_empty() || !service.keep_last {
         return (working, false);
     }
-    // Reports alone never empty a service. Who works and refuses is better than who has failed.
+    // Reports alone never empty a service. A server that works and refuses is better than one that has failed.
     let refusing: Vec<Weighted> = wanted().filter(|s| s.state.is_able()).map(|s| s.slot_weight).collect();
     if !refusing.is_empty() {
         return (refusing, true);

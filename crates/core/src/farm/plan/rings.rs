@@ -8,7 +8,7 @@ use super::Plan;
 use crate::path::tables::{NO_SERVER, Pick, Ring, SERVER_SLOTS, place};
 use crate::pool::policy::{Fills, PacketPolicy, Weighted, second_candidates};
 
-/// Who is picked from a ring.
+/// The policy of a ring.
 pub(super) struct RingPolicy<'a> {
     /// By the policy of this name.
     pub(super) policy: &'static str,
@@ -66,8 +66,8 @@ pub(super) fn ring(
 /// Where packets get a second chance, by slot of the hash table: who has passed one on to here may know more, or less,
 /// than this host.
 ///
-/// What this host's own table names another one for goes there: who passed it on has changed its table already. What
-/// it names this host for goes to whom it named before: that lasts until the slot's host changes again. Hosts
+/// A flow that this host's own table gives to another goes there: the host that passed it on has changed its table already. A flow that
+/// it gives to this host goes to the server it named before: that lasts until the slot's host changes again. Hosts
 /// that can't be reached are left out, since nobody can be sent to them, and their numbers may become others'.
 fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Arc<[u16]> {
     let OwnPlace { own, last_ways } = standing;

@@ -12,7 +12,7 @@ use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, VIP_IDS, VipKey};
 /// The most services of a farm, each having a VIP: their numbers are less than this.
 pub const SERVICES_MAX: usize = VIPS_MAX;
 
-/// Who has which number.
+/// The servers' numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Slots {
     /// Server slots, by identity; the retired ones too.

@@ -15,7 +15,7 @@ impl Scale {
         Scale(if rises && fits { FULL_WEIGHT } else { 1 })
     }
 
-    /// A server's weight now. Who has one keeps one.
+    /// A server's weight now. A server that has one keeps one.
     pub(super) fn weight(&self, member: &MemberState) -> u16 {
         let whole = u64::from(member.member.weight);
         let risen =

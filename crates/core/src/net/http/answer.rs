@@ -54,7 +54,7 @@ impl RedirectStatus {
     }
 }
 
-/// What an answer has around it.
+/// The framing of an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseFraming<'a> {
     /// The time, as HTTP writes it (RFC 9110, section 5.6.7).

@@ -4,7 +4,7 @@
 const LINE_MAX: u32 = 8 * 1024;
 const TRAILERS_MAX: u32 = 16 * 1024;
 
-/// What the next byte belongs to.
+/// The part that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
     Size,
@@ -32,7 +32,7 @@ pub(super) struct Chunks {
     line: u32,
 }
 
-/// What bytes of a body come to.
+/// The parts of a body's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkSpan {
     /// All of them belong to it, and it goes on.
@@ -73,7 +73,7 @@ impl Chunks {
         ChunkSpan::All
     }
 
-    /// What follows this byte; nothing where that can't be known. Strict about line ends, on which readers differ (section 2.2).
+    /// The part that follows this byte; none where that can't be known. Strict about line ends, on which readers differ (section 2.2).
     fn step(&mut self, byte: u8) -> Option<ChunkState> {
         self.line += 1;
         let max = if matches!(self.state, ChunkState::LineStart | ChunkState::Trailer) {

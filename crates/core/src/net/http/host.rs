@@ -15,7 +15,7 @@ const HOST_MAX: usize = 255;
 /// When it is none.
 pub fn host_of(value: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
     let text = core::str::from_utf8(value).map_err(|_| HttpRefusal::Host)?.trim();
-    // Whoever is named before the host is no part of it, and nobody should name them (RFC 9110, section 4.2.4).
+    // User information before the host is no part of it, and should not be there (RFC 9110, section 4.2.4).
     let host = match text.strip_prefix('[') {
         Some(rest) => rest
             .split_once(']')
@@ -62,7 +62,7 @@ pub fn normal_path(path: &str) -> Result<Vec<u8>, HttpRefusal> {
     Ok(path)
 }
 
-/// What percent signs stand for. None stands alone, and none for a NUL.
+/// The bytes that percent signs stand for. None stands alone, and none for a NUL.
 fn decoded(bytes: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let (mut decoded, mut rest) = (Vec::with_capacity(bytes.len()), bytes);

@@ -25,17 +25,17 @@ pub struct Request<'b> {
     pub is_old: bool,
     /// Whether more requests may follow on the connection.
     pub keeps_alive: bool,
-    /// What follows the head.
+    /// The body that follows the head.
     pub body: BodyFraming,
     /// Whether the client waits before it sends the body (RFC 9110, section 10.1.1).
     pub waits: bool,
-    /// What it shows for itself, as written.
+    /// Its credential, as written.
     pub authorization: Option<&'b [u8]>,
     /// The length of the head, in bytes.
     pub len: usize,
 }
 
-/// What follows a head (RFC 9112, section 6.3).
+/// The body that follows a head (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
     /// So many bytes; mostly none.
@@ -44,7 +44,7 @@ pub enum BodyFraming {
     Chunked,
 }
 
-/// What has come so far.
+/// The parts of a head that have come so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadParse<'b> {
     /// A whole head.

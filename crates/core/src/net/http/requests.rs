@@ -16,7 +16,7 @@ enum StreamPosition {
     Lost(Option<HttpRefusal>),
 }
 
-/// What becomes of bytes that came.
+/// The result of bytes that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestProgress {
     /// So many of them, at least one, may be acted on: a whole head, or some of a body.
@@ -74,7 +74,7 @@ impl Requests {
                     self.place = StreamPosition::Head;
                     RequestProgress::Bytes(len)
                 }
-                // Who reads the body finds the fault in its last byte.
+                // The reader of the body finds the fault in its last byte.
                 ChunkSpan::Malformed(at) => {
                     self.place = StreamPosition::Lost(None);
                     RequestProgress::Bytes(at + 1)
@@ -96,7 +96,7 @@ mod tests {
     const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-    /// What is passed of bytes that come in pieces of so many, and how it ends.
+    /// The bytes of a body passed, where they come in pieces of so many, and how it ends.
     fn passed(text: &str, piece: usize) -> (String, RequestProgress) {
         let (mut requests, mut bytes, mut out) = (Requests::default(), Vec::new(), Vec::new());
         let mut last = RequestProgress::Incomplete;

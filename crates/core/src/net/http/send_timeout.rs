@@ -1,13 +1,13 @@
 //! How long a client may leave an answer untaken.
 //!
-//! What is written to a socket first fills the kernel's buffer, which says that it has room only when a third of it is free: at 1 KB/s that is
+//! Bytes written to a socket first fill the kernel's buffer, which says that it has room only when a third of it is free: at 1 KB/s that is
 //! minutes. So progress is what the client acknowledges, byte by byte.
 
 /// An answer that waits for its client: from the moment that the socket takes no more until it does again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendTimeout {
     timeout_ms: u64,
-    /// What the client had not acknowledged when it was looked at last, in bytes.
+    /// The bytes that the client had not acknowledged at the last look.
     unacknowledged: usize,
     /// Since when it has acknowledged nothing.
     since_ms: u64,

@@ -203,7 +203,7 @@ fn every_http_refusal_has_an_answer() {
     }
 }
 
-/// What a client makes of an answer: its status, and how many bytes are its own.
+/// A client's view of an answer: its status, and how many bytes are its own.
 fn length(answer: &[u8], is_head: bool) -> (u16, usize) {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut response = httparse::Response::new(&mut headers);

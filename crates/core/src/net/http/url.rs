@@ -32,10 +32,10 @@ pub enum UrlError {
     /// User and password.
     #[error("a server's URL has no user and no password: clients would learn them")]
     Credentials,
-    /// What isn't a place below which pages are.
+    /// A part that isn't a place below which pages are.
     #[error("a server's URL has neither query nor fragment")]
     Query,
-    /// What stands in no URL, or means another one.
+    /// A character that stands in no URL, or means another one.
     #[error(
         "a server's URL is printable ASCII without quotes, spaces and backslashes, and has no dot segments"
     )]
@@ -115,7 +115,7 @@ impl Url {
         self.port
     }
 
-    /// What pages' paths begin with; mostly nothing.
+    /// The prefix of pages' paths; mostly empty.
     pub fn path(&self) -> &str {
         self.text.get(self.path..).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What is shared with one other node, whatever is said to it: which of its messages to believe.
+//! The state shared with one other node, whatever it sends: which of its messages to believe.
 //!
 //! No clock is compared. A node's *life* has an incarnation, random for each start, and counts its messages. A message
 //! *echoes* the receiver's life that it is written to, and a number of it that its sender has heard. So nothing that was said before this
@@ -64,7 +64,7 @@ impl NumbersBytes {
     }
 }
 
-/// What messages of a protocol are to each other.
+/// The order of messages of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
     /// Each says how its sender is: the latest counts, and only if it was written lately.
@@ -93,7 +93,7 @@ pub(super) struct ReceivedMessage {
     pub(super) handshake: Handshake,
 }
 
-/// What a message is.
+/// The verdict on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageVerdict {
     /// To be believed.
@@ -126,7 +126,7 @@ impl Life {
     }
 }
 
-/// What is shared with one other node.
+/// The state shared with one other node.
 #[derive(Clone, Debug)]
 pub(super) struct Association {
     delivery: Delivery,
@@ -296,7 +296,7 @@ impl Association {
         numbers
     }
 
-    /// What to echo without being asked: the life that is believed, so that recorded hellos of others come to nothing;
+    /// The life to echo unasked: the one that is believed, so that recorded hellos of others come to nothing;
     /// while it is silent, whichever was heard last.
     pub(super) fn echo(&self) -> Numbers {
         let later = |caller: &Life| self.life.is_none_or(|life| !self.alive && caller.last_ms > life.last_ms);
@@ -313,7 +313,7 @@ impl Association {
         self.sequence
     }
 
-    /// What was counted.
+    /// The counts.
     pub(super) fn counters(&self) -> &MessageCounters {
         &self.tally.counters
     }

@@ -133,7 +133,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What has been counted of messages.
+/// The counts of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct MessageCounters {
     /// Sent.
@@ -171,7 +171,7 @@ impl MessageCounters {
     }
 }
 
-/// What is counted of a sender, and which reasons to refuse it were told already.
+/// The counts of a sender, and which reasons to refuse it were reported already.
 #[derive(Clone, Debug, Default)]
 pub(in crate::node) struct SenderCounts {
     pub(in crate::node) counters: MessageCounters,

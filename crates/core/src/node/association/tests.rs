@@ -24,7 +24,7 @@ struct Node {
     /// How far its clock is ahead.
     ahead_ms: u64,
     started_ms: u64,
-    /// What it has believed, by sender's life and sequence.
+    /// The messages that it has believed, by sender's life and sequence.
     believed: BTreeSet<(u64, u64)>,
     /// The life that it believed last.
     last: Option<u64>,
@@ -44,7 +44,7 @@ impl Pair {
         Pair { delivery, now_ms: 0, lives: 2, nodes, recorded: Vec::new() }
     }
 
-    /// What it says: a report of its own accord, a greeting, or something that takes acquaintance for granted.
+    /// Its message: a report of its own accord, a greeting, or one that takes acquaintance for granted.
     fn write(&mut self, from: usize, handshake: Handshake, echo: Numbers) -> Mail {
         let node = &mut self.nodes[from];
         let numbers = match self.delivery {
@@ -94,7 +94,7 @@ impl Pair {
         acquaints.then(|| self.write(to, Handshake::Hello, numbers))
     }
 
-    /// What is believed was never believed before, was not written for a former life of the receiver, is of no life that
+    /// A believed message was never believed before, was not written for a former life of the receiver, is of no life that
     /// ended before the last believed one, and where it matters no older than a silence.
     fn check(&mut self, mail: Mail, first: bool) {
         let node = &mut self.nodes[1 - mail.from];

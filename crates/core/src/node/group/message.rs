@@ -13,18 +13,18 @@ pub const BODY_MAX: usize = 64 * 1024;
 /// The latest time stamp that can be, in seconds since 1970: some time in the year 5138.
 const STAMP_MAX: f64 = 1e11;
 
-/// What somebody says.
+/// A message of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupMessage {
     /// These join.
     Add(Vec<Joiner>),
     /// These leave.
     Exit(Vec<Url>),
-    /// Who are the members?
+    /// GROUP-QUERY: list the members.
     Query,
     /// This is a member's load.
     Inform(LoadInform),
-    /// What is your load?
+    /// LOAD-QUERY: report your load.
     LoadQuery,
 }
 
@@ -45,7 +45,7 @@ pub enum MessageError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error in it.
         why: JoinerError,
     },
     /// More than a URL.

@@ -1,4 +1,4 @@
-//! What messages say: the paper's Receptor and Command, and what each command comes with.
+//! The bodies of messages: the paper's Receptor and Command, and the data of each command.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -90,7 +90,7 @@ impl ErrorCode {
     }
 }
 
-/// What a client asked for, as it sent it. All empty where that is not known; a TLS hello has a host alone.
+/// A client's request, as it sent it. All empty where that is not known; a TLS hello has a host alone.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClientRequest {
     host: Vec<u8>,
@@ -133,24 +133,24 @@ impl ClientRequest {
     }
 }
 
-/// What a message says.
+/// The body of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageBody {
     /// "I am there; do you know me?" For the agent.
     Init {
-        /// What the sender has.
+        /// The sender's components.
         components: Components,
     },
     /// The answer to it by a node that knows the sender's life. One that doesn't answers by an `Init` of its own.
     InitAck {
-        /// What the sender has.
+        /// The sender's components.
         components: Components,
     },
     /// Which server is to have this connection?
     DispatchRequest {
         /// Which connection.
         socket: SocketId,
-        /// What the client wants.
+        /// The client's request.
         content: ClientRequest,
     },
     /// This one.
@@ -199,7 +199,7 @@ pub enum MessageBody {
         socket: SocketId,
         /// Sequence number of that segment.
         rcv_nxt: u32,
-        /// What it acknowledges.
+        /// The number that it acknowledges.
         snd_nxt: u32,
     },
     /// It is no more here; this is where it was.
@@ -209,7 +209,7 @@ pub enum MessageBody {
         /// Its state, with empty queues.
         state: TcpState,
     },
-    /// What was asked for is not done.
+    /// The request failed.
     Error {
         /// Which connection it was about, if about one.
         socket: Option<SocketId>,
@@ -239,7 +239,7 @@ pub(super) struct BodyFields {
     pub(super) command: u32,
     pub(super) data: u32,
     pub(super) socket: Option<SocketId>,
-    /// What stands first in the Handoff Information.
+    /// The first field of the Handoff Information.
     pub(super) subject: [u8; STATE_LEN],
     pub(super) payload: Vec<u8>,
 }
@@ -322,7 +322,7 @@ impl MessageBody {
 }
 
 impl BodyFields {
-    /// What they say. That nothing else stands there is for [`super::wire`] to see.
+    /// Their content. That nothing else stands there is for [`super::wire`] to see.
     pub(super) fn body(&self) -> Option<MessageBody> {
         let components = Components::of_bits(self.data);
         Some(match self.command {

@@ -1,4 +1,4 @@
-//! What happens between nodes, in words for the log.
+//! Events between nodes, in words for the log.
 
 use core::fmt;
 use core::net::IpAddr;

@@ -34,7 +34,7 @@ pub struct TcpState {
     pub scales: Option<Scales>,
     /// Whether both sides know selective acknowledgments.
     pub sack: bool,
-    /// What the host's timestamps would say now, if both sides send them.
+    /// The timestamp of the host's clock now, if both sides send them.
     pub timestamp: Option<u32>,
     /// The windows.
     pub window: TcpWindow,
@@ -129,7 +129,7 @@ impl TcpState {
         zerocopy::transmute!(bytes)
     }
 
-    /// The state that stands there, sound or not. What no state would be written as is for [`super::wire`] to refuse.
+    /// The state that stands there, sound or not. Bytes that no state would be written as are for [`super::wire`] to refuse.
     pub(super) fn of_bytes(bytes: [u8; STATE_LEN]) -> TcpState {
         let bytes: StateBytes = zerocopy::transmute!(bytes);
         let option = |bit: u8| bytes.options & bit != 0;

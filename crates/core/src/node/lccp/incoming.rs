@@ -12,7 +12,7 @@ use super::{Assembly, ErrorCode, MessageBody, Piece, ReceivedConnection, SocketI
 const UNREAD_MAX: u32 = 128 * 1_024;
 /// Connections that are coming, or whose socket is being made.
 const HANDOFFS_MAX: usize = 4_096;
-/// What was done with a connection is remembered for longer than it is asked again, in milliseconds.
+/// The outcome of a connection is remembered for longer than it is asked again, in milliseconds.
 pub(super) const MEMORY_MS: u64 = 10_000;
 /// Connections of which that is remembered, some 150 bytes each. More than come in that time: the oldest make way.
 const MEMORIES_MAX: usize = 65_536;
@@ -25,7 +25,7 @@ pub struct IncomingHandoffs {
     done: SettledHandoffs,
 }
 
-/// What is to be done about a piece.
+/// The action for a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HandoffAction {
     /// Say this.
@@ -48,11 +48,11 @@ struct IncomingHandoff {
     since_ms: u64,
 }
 
-/// What came of connections a moment ago.
+/// The outcomes of recent connections.
 #[derive(Debug, Default)]
 struct SettledHandoffs {
     by_connection: BTreeMap<HandoffId, SettledHandoff>,
-    /// The same, the oldest first. What is here more than once counts at its last place.
+    /// The same, the oldest first. An entry that is here more than once counts at its last place.
     order: VecDeque<(u64, HandoffId)>,
 }
 
@@ -94,7 +94,7 @@ impl IncomingHandoffs {
         let error = |code| HandoffAction::Answer(MessageBody::Error { socket: Some(socket), code });
         let ack = |missing| HandoffAction::Answer(MessageBody::HandoffAck { socket, missing });
         let key = (node, socket);
-        // What is here already stays so, whatever has changed since.
+        // A connection that is here already stays so, whatever has changed since.
         if let Some(outcome) = self.done.find(&key, &state) {
             return outcome.map_or_else(error, |()| ack(state.queued_len()));
         }
@@ -103,7 +103,7 @@ impl IncomingHandoffs {
             if !self.serves(socket.server()) {
                 return error(ErrorCode::NoServer);
             }
-            // What was said to the client already would have to be said again by the server's own program.
+            // A response sent to the client already would have to be sent again by the server's own program.
             if state.send_len > 0 || state.receive_len == 0 || state.receive_len > UNREAD_MAX {
                 return error(ErrorCode::NotRestored);
             }
@@ -281,7 +281,7 @@ mod tests {
             takings.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
             error(ErrorCode::NoRoom)
         );
-        // What is asked again about one of them has its place.
+        // A repeated question about one of them has its place.
         assert_eq!(
             takings.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
             ack_to(1, 1_024)

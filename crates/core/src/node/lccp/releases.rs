@@ -32,14 +32,14 @@ pub struct Releases {
 #[derive(Debug)]
 struct Released {
     place: ResumePoint,
-    /// What was answered; nothing while it is being let go.
+    /// The answer; none while it is being let go.
     answer: Option<Result<TcpState, ErrorCode>>,
     /// How often it was asked for in vain.
     busy: u32,
     since_ms: u64,
 }
 
-/// What is to be done about a question.
+/// The action for a question.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReleaseAction {
     /// Say this.
@@ -64,7 +64,7 @@ impl Releases {
         let busy = known.map_or(0, |released| released.busy);
         match known {
             Some(Released { answer: None, .. }) => return ReleaseAction::Wait,
-            // What was at work may rest by now.
+            // A connection that was at work may rest by now.
             Some(Released { answer: Some(answer), .. }) if *answer != Err(ErrorCode::Busy) => {
                 return ReleaseAction::Answer(*answer);
             }
@@ -77,7 +77,7 @@ impl Releases {
         ReleaseAction::LetGo
     }
 
-    /// Notes what came of it, and says what there is to say; `None` is asked again. What never comes to rest is not waited
+    /// Notes its outcome, and gives the answer that is due; `None` is asked again. A connection that never comes to rest is not waited
     /// for.
     pub fn end(
         &mut self,

@@ -14,18 +14,18 @@ use crate::node::association::{
 /// A node that isn't heard for so long is asked for nothing, in milliseconds. Several greetings.
 pub const SILENCE_MS: u64 = 3_000;
 
-/// What a node knows of itself.
+/// The local node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalNode {
     /// The address that it sends from and is sent to.
     pub address: IpAddr,
     /// Random for each start, not 0.
     pub incarnation: u64,
-    /// What it has.
+    /// Its components.
     pub components: Components,
 }
 
-/// What came of a message.
+/// The effect of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MessageEffect {
     /// The message, if it is to be acted on.
@@ -36,13 +36,13 @@ pub struct MessageEffect {
     pub notice: Option<LccpEvent>,
 }
 
-/// What is shared with one other node.
+/// The session with one other node.
 #[derive(Clone, Debug)]
 pub struct LccpSession {
     own: LocalNode,
     peer: IpAddr,
     association: Association,
-    /// What the other node has; known as soon as it is.
+    /// The other node's components; known as soon as it is.
     components: Option<Components>,
 }
 
@@ -64,12 +64,12 @@ impl LccpSession {
         self.association.alive_until_ms().is_some_and(|until_ms| now_ms < until_ms)
     }
 
-    /// What the other node has, if it is known.
+    /// The other node's components, if they are known.
     pub fn components(&self) -> Option<Components> {
         self.components
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn counters(&self) -> &MessageCounters {
         self.association.counters()
     }

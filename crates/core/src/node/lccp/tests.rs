@@ -1,4 +1,4 @@
-//! What the tests share: messages of every kind, and two nodes that talk.
+//! The parts that tests share: messages of every kind, and two nodes that talk.
 
 mod corpus;
 mod dissector;

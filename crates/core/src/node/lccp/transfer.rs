@@ -82,9 +82,9 @@ impl TransferImage {
 pub struct ReceivedConnection {
     /// Its state.
     pub state: TcpState,
-    /// What the client has not acknowledged.
+    /// The bytes that the client has not acknowledged.
     pub send: Vec<u8>,
-    /// What nobody has read.
+    /// The bytes that no program has read.
     pub receive: Vec<u8>,
 }
 

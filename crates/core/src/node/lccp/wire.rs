@@ -17,7 +17,7 @@ use super::transfer::CHUNK_LEN;
 use crate::node::association::{Numbers, NumbersBytes};
 use crate::node::secret::{Key, TAG_LEN, split_tag};
 
-/// What every message begins with.
+/// The first bytes of every message.
 pub const MAGIC: [u8; 4] = *b"LCCP";
 /// The version written here.
 pub const VERSION: u8 = 1;
@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<Information>() == 90 && size_of::<LccpHeader>() 
 /// In [`LccpPrefix::flags`]: the connection is one of IPv6.
 const FLAG_IPV6: u8 = 1;
 
-/// What all versions share.
+/// The fields that all versions share.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct LccpPrefix {
@@ -89,7 +89,7 @@ pub struct LccpMessage {
     pub echo: Numbers,
     /// The component that it is for.
     pub receptor: Receptor,
-    /// What it says.
+    /// Its body.
     pub body: MessageBody,
 }
 
@@ -190,7 +190,7 @@ pub fn seal(bytes: Vec<u8>, addresses: Addresses, key: &Key) -> Vec<u8> {
     key.seal(&pseudo_header(addresses), bytes)
 }
 
-/// What the tag is over besides the message: the first two fields of that of RFC 8200, section 8.1.
+/// The data that the tag covers besides the message: the first two fields of that of RFC 8200, section 8.1.
 fn pseudo_header(addresses: Addresses) -> [u8; 32] {
     let both = [mapped(addresses.source).octets(), mapped(addresses.destination).octets()];
     zerocopy::transmute!(both)

@@ -1,4 +1,4 @@
-//! What the times mean at which packets arrive.
+//! The meaning of packets' arrival times.
 //!
 //! Two packets that are sent at once are as far apart behind the narrowest link as that takes for one of them (Keshav 1991; bprobe of Carter and Crovella).
 //! A train that goes a little faster than the narrowest link keeps its queue filled, so whatever else went over the link meanwhile makes the train
@@ -62,7 +62,7 @@ fn rate(packets: u64, time_ns: u64) -> Option<u64> {
     (packets * PACKET_BITS * 1_000_000_000).checked_div(time_ns)
 }
 
-/// What others leave of a link of `bottleneck_bps`, by a train of so many packets that was sent `gap_ns` apart, a little faster than the link. `None` where
+/// The bandwidth that others leave of a link of `bottleneck_bps`, by a train of so many packets that was sent `gap_ns` apart, a little faster than the link. `None` where
 /// too much of the train is missing, or its sender was late.
 pub fn available_bps(train: &[ProbeArrival], packets: u8, gap_ns: u32, bottleneck_bps: u64) -> Option<u64> {
     let (first, last) = (train.first()?, train.last()?);
@@ -92,7 +92,7 @@ pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     u128::from(arrived_ns).saturating_sub(ours_ns) * 100 > u128::from(sent_ns) * BURST_PERCENT
 }
 
-/// What cprobe calls available: trains of echoes, of each the bits by the time from the first to the last; the mean of all but the fastest and the slowest. That is the rate
+/// The bandwidth that cprobe calls available: trains of echoes, of each the bits by the time from the first to the last; the mean of all but the fastest and the slowest. That is the rate
 /// at which a train comes out (Dovrolis, Ramanathan and Moore 2001), between what is available and what the link carries, and neither.
 pub fn echoes_available_bps(trains: &[Vec<ProbeArrival>]) -> Option<u64> {
     let of = |train: &Vec<ProbeArrival>| {

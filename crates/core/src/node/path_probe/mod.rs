@@ -3,7 +3,7 @@
 //!
 //! The direction is that of answers. Nobody is sent a train who has not the farm's key, and has shown that he is where he says: a director asks
 //! ([`ProbeMessage::Request`]), the agent answers with a number that only it can make for that address ([`ProbeMessage::Challenge`]) and that is no longer than the question, and
-//! a train goes only to who sends that number back ([`ProbeMessage::Go`]). The agent keeps nothing until then. What a listener on the way
+//! a train goes only to the director that sends that number back ([`ProbeMessage::Go`]). The agent keeps nothing until then. A datagram that a listener on the way
 //! records and sends again brings a challenge and no train, since each number is good for one train of each [`TrainKind`].
 
 mod dispersion;
@@ -20,7 +20,7 @@ use super::secret::{Key, Secret, split_tag};
 pub const NONCE_LEN: usize = 8;
 /// Bytes of a packet's payload.
 pub const PACKET_LEN: usize = 1_400;
-/// What IPv4 and UDP put before it, in bytes: IPv6 is 20 more, of which nobody makes a difference of 2 %.
+/// The bytes of IPv4 and UDP before it: IPv6 is 20 more, a difference of 2 % that is ignored.
 const HEADERS_LEN: usize = 28;
 /// Packets of a train that goes at once; together with those of one that goes at a rate 62,832 bytes with their headers.
 pub const AT_ONCE: u8 = 16;
@@ -68,7 +68,7 @@ impl TrainKind {
 /// A director's number for a probe, or an agent's.
 pub type Nonce = [u8; NONCE_LEN];
 
-/// What is said of a probe.
+/// A message of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeMessage {
     /// A director would like one.
@@ -178,7 +178,7 @@ impl TrainPacket {
     }
 }
 
-/// What a train may take to be sent, in nanoseconds.
+/// The longest time to send a train, in nanoseconds.
 pub const TRAIN_NS_MAX: u64 = 2_000_000_000;
 
 /// Whether a train that goes at this rate is sent in time.

@@ -111,7 +111,7 @@ impl ProbeResponder {
     }
 }
 
-/// What an agent does.
+/// An agent's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeResponse {
     /// It sends this back.

@@ -1,4 +1,4 @@
-//! What happens between hosts, in words for the log.
+//! Events between hosts, in words for the log.
 
 use alloc::string::String;
 use core::fmt;
@@ -45,7 +45,7 @@ pub enum PeerEvent {
     },
     /// A datagram was refused; told once for each host and reason until the host is heard anew.
     Refused {
-        /// Who sent it, where that is known for certain.
+        /// The sender, where that is known for certain.
         host: Option<String>,
         /// Why.
         refusal: Refusal,
@@ -59,7 +59,7 @@ pub enum PeerEvent {
     Released {
         /// Which.
         address: IpAddr,
-        /// Who is to own it; `None` if the configuration doesn't have it any more.
+        /// The host that is to own it; `None` if the configuration doesn't have it any more.
         to: Option<String>,
     },
     /// An address is this host's to claim, but somebody else answers for it.

@@ -13,7 +13,7 @@ use crate::node::secret::Key;
 /// The most services and the most publishable addresses of a farm: a datagram has a bit for each.
 pub const BITS: usize = 64;
 
-/// What a host knows of the farm from its configuration.
+/// A host's knowledge of the farm from its configuration.
 #[derive(Clone, Debug)]
 pub struct PeerSettings {
     /// This host's name.
@@ -52,7 +52,7 @@ pub struct Publishable {
     pub publisher: Option<String>,
 }
 
-/// What this host tells of itself.
+/// This host's status.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OwnStatus {
     /// Sessions being served here.
@@ -126,7 +126,7 @@ impl KnownHost {
     }
 }
 
-/// What a datagram led to.
+/// The effect of a datagram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatagramEffect {
     /// For the log.
@@ -137,7 +137,7 @@ pub struct DatagramEffect {
     pub changed: bool,
 }
 
-/// What time led to.
+/// The effect of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
     /// To be sent to these hosts.

@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use crate::net::wire::Mac;
 use crate::node::association::Association;
 
-/// What a host last said that was to be believed.
+/// A host's last report that was to be believed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct LastReport {
     pub(super) ready: bool,
@@ -67,7 +67,7 @@ impl PeerState {
         may
     }
 
-    /// Whether it may be the rightful owner of an address. Who runs another configuration and has never said
+    /// Whether it may be the rightful owner of an address. A host that runs another configuration and has never said
     /// whether it takes part, may: an address that nobody owns is better than one that two hosts do.
     pub(super) fn is_present(&self) -> bool {
         self.association.is_alive() && self.content.as_ref().is_none_or(|content| content.ready)

@@ -2,7 +2,7 @@
 //! which service address.
 //!
 //! Every host tells every other one of itself a few times a silence, in a datagram of its own (`docs/peers.md`).
-//! What is believed is authentic, in order, and fresh, as [`super::association`] judges; the rest changes nothing but
+//! A believed datagram is authentic, in order, and fresh, as [`super::association`] judges; others change nothing but
 //! counters. Clocks are not compared, so they may be wrong or jump.
 //!
 //! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to ask for or to announce and
@@ -34,7 +34,7 @@ use link::{LastReport, PeerState};
 use owner::{AddressOwnership, ConflictOutcome, HostCandidate};
 use wire::{Body, Datagram, HostReport, ReadError, VERSION};
 
-/// What the key of datagrams is derived by: see [`super::secret::Secret::derive`].
+/// The label by which the key of datagrams is derived: see [`super::secret::Secret::derive`].
 pub const LABEL: &str = "evener peers";
 
 /// This host's view of all of them.
@@ -65,7 +65,7 @@ pub struct Peers {
     looked_ms: u64,
 }
 
-/// What stands for a host's name in datagrams. The same on every host.
+/// The number of a host's name in datagrams. The same on every host.
 pub(crate) fn digest(host: &str) -> u64 {
     SipHasher24::new_with_keys(0x6576_656e_6572, 0x686f_7374).hash(host.as_bytes())
 }
@@ -98,8 +98,8 @@ impl Peers {
         peers
     }
 
-    /// Goes on with other settings after a reload. What hosts that stay last said of services and addresses that
-    /// stay is kept. [`Peers::set_own`] is due afterwards.
+    /// Goes on with other settings after a reload. The last reports of hosts that stay, of services and addresses that
+    /// stay are kept. [`Peers::set_own`] is due afterwards.
     pub fn reconfigure(&mut self, settings: PeerSettings, now_ms: u64) -> Vec<PeerEvent> {
         let old = core::mem::replace(&mut self.settings, settings);
         let moved = |bits| renumber(bits, &old.services, &self.settings.services);
@@ -142,7 +142,7 @@ impl Peers {
         self.settle_ready(now_ms);
     }
 
-    /// What is to be told of this host from now on. All but the load is told soon.
+    /// The status of this host from now on. All but the load is reported soon.
     pub fn set_own(&mut self, own: OwnStatus) {
         self.own.load = own.load;
         if self.own != own {
@@ -301,7 +301,7 @@ impl Peers {
         self.owner.put_off()
     }
 
-    /// What has been counted of datagrams since the start.
+    /// The counts of datagrams since the start.
     pub fn counters(&self) -> MessageCounters {
         let mut all = self.others.counters;
         self.links.values().for_each(|link| all.add(link.association.counters()));
@@ -453,7 +453,7 @@ impl Peers {
                     link.left |= left;
                     let returned = report.ready && core::mem::take(&mut link.left);
                     if !self.ready && link.content.is_none() {
-                        // Whom it is waited for: with one that agrees now, others may do so soon.
+                        // The hosts that are waited for: with one that agrees now, others may do so soon.
                         self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
                     }
                     link.content = Some(content(report, publishable(&self.settings)));

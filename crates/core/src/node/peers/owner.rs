@@ -1,4 +1,4 @@
-//! Who owns a service address, and answers ARP and neighbour discovery for it.
+//! The owner of a service address, which answers ARP and neighbour discovery for it.
 //!
 //! The rightful owner is the host that publishes the address, while it is there; else the one of highest random
 //! weight among those that are (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998):
@@ -30,7 +30,7 @@ pub(super) struct HostCandidate<'a> {
     pub(super) is_alive: bool,
     /// Since when it is there.
     pub(super) present_since_ms: Option<u64>,
-    /// What it says it owns, if it runs the same configuration.
+    /// The addresses that it owns by its own report, if it runs the same configuration.
     pub(super) claims: Option<&'a BTreeSet<IpAddr>>,
 }
 
@@ -51,7 +51,7 @@ enum ClaimStage {
     Owned(OwnedAddress),
 }
 
-/// What is to be remembered of an address that is owned.
+/// The state of an address that is owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct OwnedAddress {
     /// To be announced.
@@ -64,7 +64,7 @@ struct OwnedAddress {
 
 const IDLE: ClaimStage = ClaimStage::Idle { until_ms: 0 };
 
-/// What is to be done.
+/// The actions that are due.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnershipActions {
     /// To ask everyone for.
@@ -75,7 +75,7 @@ pub(super) struct OwnershipActions {
     pub(super) gained: Vec<IpAddr>,
 }
 
-/// What another answer for an address means.
+/// The meaning of another answer for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConflictOutcome {
     Nothing,
@@ -175,7 +175,7 @@ impl AddressOwnership {
             let claimants = hosts.iter().filter(|host| host.own || host.claims(one.address));
             let best = best(one, claimants);
             let contested = hosts.iter().any(|host| !host.own && host.claims(one.address));
-            // When the other has let go, its announcements are what the link knows. Who was away may have owned the
+            // When the other has let go, its announcements are what the link knows. A host that was away may have owned the
             // address meanwhile, and have let go before this host heard of it.
             owned.announce |= (owned.rival || returned) && !contested;
             owned.rival = contested;
@@ -257,7 +257,7 @@ impl AddressOwnership {
     }
 }
 
-/// Who is to own an address, of those that are there.
+/// The host that is to own an address, of those that are there.
 fn rightful<'a>(address: &Publishable, hosts: &'a [HostCandidate<'a>]) -> Option<&'a HostCandidate<'a>> {
     best(address, hosts.iter())
 }

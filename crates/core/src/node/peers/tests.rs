@@ -50,7 +50,7 @@ fn tick(peers: &mut Peers, now_ms: u64) -> Vec<u8> {
     peers.tick(now_ms).datagrams.remove(0).1
 }
 
-/// What is due until then is done in time.
+/// All that is due until then is done in time.
 fn pass(peers: &mut Peers, until_ms: u64) {
     while peers.next_at() < until_ms {
         peers.tick(peers.next_at());

@@ -12,7 +12,7 @@ use crate::net::wire::Mac;
 use crate::node::association::{Numbers, NumbersBytes};
 use crate::node::secret::{Key, TAG_LEN, split_tag};
 
-/// What every datagram begins with.
+/// The first bytes of every datagram.
 pub const MAGIC: [u8; 4] = *b"EVNR";
 /// The version written here; see [`Body::Foreign`].
 pub const VERSION: u8 = 1;
@@ -27,7 +27,7 @@ const KIND_REPORT: u8 = 1;
 const FLAG_READY: u8 = 1;
 const FLAG_ACCOMPANIED: u8 = 2;
 
-/// What all versions share.
+/// The fields that all versions share.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct DatagramPrefix {
@@ -40,7 +40,7 @@ struct DatagramPrefix {
     numbers: NumbersBytes,
 }
 
-/// What this version says after the prefix.
+/// The fields of this version after the prefix.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct ReportFields {
@@ -66,11 +66,11 @@ pub struct Datagram {
     pub numbers: Numbers,
     /// The last that the sender has heard from the receiver.
     pub echo: Numbers,
-    /// What it says.
+    /// Its body.
     pub body: Body,
 }
 
-/// What a datagram says.
+/// The body of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Of [`VERSION`].
@@ -82,10 +82,10 @@ pub enum Body {
     },
 }
 
-/// What a host says of itself.
+/// A host's report of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostReport {
-    /// Digest of its configuration. What follows means something only to hosts that have the same.
+    /// Digest of its configuration. The fields behind it mean something only to hosts that have the same.
     pub generation: u64,
     /// Sessions being served there.
     pub load: u32,

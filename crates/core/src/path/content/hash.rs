@@ -5,7 +5,7 @@ use crate::path::seed::Seed;
 /// 2^31 - 1, a prime.
 pub const PRIME: u32 = 0x7fff_ffff;
 
-/// What a text is looked up as. A hash leaves the upper bit of each of its halves free; this goes there, so that no
+/// The key by which a text is looked up. A hash leaves the upper bit of each of its halves free; this goes there, so that no
 /// text can be taken for one of another kind.
 ///
 /// The whole host or path.
@@ -59,7 +59,7 @@ const fn half(hash: u64, multiplier: u32, byte: u8) -> u64 {
     (hash * multiplier as u64 + byte as u64 + 1) % PRIME as u64
 }
 
-/// What a route is found by.
+/// The key by which a route is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteKey {
     /// A hash and [`EXACT`] or [`PART`]; or [`ANY`].

@@ -20,7 +20,7 @@ pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntR
     Err(if payload.len() < limit { PuntReason::Incomplete } else { PuntReason::Odd })
 }
 
-/// What the next byte belongs to.
+/// The part that the next byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HeadState {
     Method,
@@ -49,7 +49,7 @@ enum HeadState {
     Done,
 }
 
-/// What a path's last segment is, as far as it has come.
+/// The last segment of a path, as far as it has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PathSegment {
     Empty,
@@ -58,7 +58,7 @@ enum PathSegment {
     Named,
 }
 
-/// What was seen so far. Places are offsets from the first byte.
+/// The parts seen so far. Places are offsets from the first byte.
 struct HeadParser {
     state: HeadState,
     /// Where the method ends; the path begins behind the space that follows.
@@ -105,7 +105,7 @@ impl HeadParser {
         }
     }
 
-    /// What follows this byte, or nothing if it makes the head odd.
+    /// The state after this byte, or none if it makes the head odd.
     fn step(&mut self, at: usize, byte: u8) -> Option<HeadState> {
         match self.state {
             HeadState::Method | HeadState::Target | HeadState::Query | HeadState::Version => {

@@ -1,4 +1,4 @@
-//! What a client asks for, and which route that is.
+//! A client's request, and its route.
 //!
 //! [`read`] takes the first bytes that a client sends: the head of an HTTP/1 request, or a TLS ClientHello. Whatever it
 //! can't be sure of it doesn't decide: such a connection is *asked* about, in application space, which has time to read on
@@ -80,7 +80,7 @@ impl RequestClass {
     }
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestKey<'a> {
     /// Its method's class.
@@ -93,7 +93,7 @@ pub struct RequestKey<'a> {
     pub method: &'a [u8],
 }
 
-/// What the first bytes of a connection say.
+/// The meaning of a connection's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentParse<'a> {
     /// A request or hello that leaves no doubt.
@@ -114,7 +114,7 @@ pub enum PuntReason {
 }
 
 /// The request that bytes in the middle of a connection look like: a method and a target, or the beginning of these where
-/// no more has come yet, behind the empty lines that servers pass over (RFC 9112, section 2.2). What is behind a request may look
+/// no more has come yet, behind the empty lines that servers pass over (RFC 9112, section 2.2). Bytes behind a request may look
 /// like another one, and be part of it.
 pub fn later_request(payload: &[u8]) -> Option<&[u8]> {
     let looked = payload.get(..LATER_MAX).unwrap_or(payload);
@@ -147,7 +147,7 @@ fn may_be_line(line: &[u8], target: usize) -> bool {
     is_text && (end.is_none() || line.starts_with(b"GET ") || text.windows(5).any(|part| part == b"HTTP/"))
 }
 
-/// Reads the first bytes that a client sends, as the data plane does. What follows the head or the hello doesn't count.
+/// Reads the first bytes that a client sends, as the data plane does. Bytes behind the head or the hello don't count.
 pub fn read(payload: &[u8]) -> ContentParse<'_> {
     read_within(payload, READ_MAX)
 }
@@ -163,12 +163,12 @@ pub fn read_within(payload: &[u8], limit: usize) -> ContentParse<'_> {
     read.map_or_else(ContentParse::Punt, ContentParse::Request)
 }
 
-/// What a host's name is made of: the letters, digits and hyphens of RFC 1123, section 2.1, and what is found besides.
+/// The characters of a host's name: the letters, digits and hyphens of RFC 1123, section 2.1, and others that occur.
 const fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_')
 }
 
-/// What stands between the brackets of an IPv6 address (RFC 3986, section 3.2.2). Zones are nobody else's business.
+/// The characters between the brackets of an IPv6 address (RFC 3986, section 3.2.2). Zones are left to the kernel.
 const fn is_v6_byte(byte: u8) -> bool {
     byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')
 }

@@ -36,7 +36,7 @@ pub(super) enum LiteralPattern<'a> {
     Part(&'a str),
 }
 
-/// What is wrong with a pattern, in a sentence.
+/// The error in a pattern, in a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// No host.
@@ -54,7 +54,7 @@ pub enum PatternError {
     /// A dot at the end, or two in a row.
     #[error("there is nothing between two dots, or behind the last one: write it as in img.example.com")]
     HostLabel,
-    /// What no host can have.
+    /// A character that no host can have.
     #[error(
         "{0:?} is in no host: it has letters, digits, '-' and '_'; write other letters in their xn-- form"
     )]
@@ -68,7 +68,7 @@ pub enum PatternError {
     /// Encoded bytes.
     #[error("paths are compared once they are decoded: write the character itself for its '%' code")]
     PathEncoded,
-    /// What normal paths don't have.
+    /// A part that normal paths don't have.
     #[error("paths are compared once they are normal, without '//', '/./' and '/../': so this matches none")]
     PathAbnormal,
     /// Line ends and the like.
@@ -129,7 +129,7 @@ impl HostPattern {
         }
     }
 
-    /// What it is looked up by, unless it is too long for that.
+    /// The literal by which it is looked up, unless it is too long for that.
     pub(super) fn simple(&self) -> Option<LiteralPattern<'_>> {
         match &self.0 {
             HostMatch::Exact(name) => Some(LiteralPattern::Exact(name)),
@@ -175,7 +175,7 @@ impl PathPattern {
         }
     }
 
-    /// What it is looked up by, if it is no glob and not too deep for that.
+    /// The literal by which it is looked up, if it is no glob and not too deep for that.
     pub(super) fn simple(&self) -> Option<LiteralPattern<'_>> {
         match &self.0 {
             PathMatch::Exact(whole) => Some(LiteralPattern::Exact(whole)),

@@ -1,4 +1,4 @@
-//! What servers answer through the director (RFC 2391; LSNAT, section 3.2): its source becomes the service
+//! Servers' answers through the director (RFC 2391; LSNAT, section 3.2): their source becomes the service
 //! again, and it goes where the host's routes say.
 
 use super::deliver::{fit, untag};
@@ -51,7 +51,7 @@ impl ClientPath {
 }
 
 impl ReplySession<'_> {
-    /// What a packet's ends become on its way back to the client.
+    /// The ends of a packet on its way back to the client.
     pub(super) fn ends(&self) -> Translation {
         Translation {
             src: Some(self.service.address),
@@ -131,7 +131,7 @@ pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, segme
     send(known, packet, &at, ends, owner.toward, owner.own, rewrite)
 }
 
-/// Sends a packet on, rewritten: from the service's address `ends.0` to the client's. What is too long for the way is
+/// Sends a packet on, rewritten: from the service's address `ends.0` to the client's. A packet too long for the way is
 /// answered in the name of `own`. Of link-local addresses the kernel's look-up of routes tells nothing (`bpf_ipv6_fib_lookup`).
 pub(super) fn send(
     known: &DecisionContext<'_>,

@@ -8,7 +8,7 @@ use crate::path::select::{by_hash, by_previous, select};
 use crate::path::sessions::{FoundSession, SessionKey, State, Value};
 use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
 
-/// What was chosen.
+/// The choice.
 pub(super) struct Selected {
     pub(super) server: u16,
     pub(super) new_session: bool,
@@ -43,8 +43,8 @@ pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> S
     }
 }
 
-/// Whether a session says where a packet goes. Who passed the packet on means this host, and knows better than what
-/// was noted here of another one.
+/// Whether a session says where a packet goes. The host that passed the packet on means this host, and knows better than
+/// a note here of another one.
 pub(super) fn session_applies(arrival: Arrival, vip: &Vip, session: Value) -> bool {
     arrival == Arrival::Direct || session.server() == vip.own
 }
@@ -68,7 +68,7 @@ pub(super) fn select_without_session(
     if arrival == Arrival::Direct {
         let server = by_hash(ring, hash);
         if server == NO_SERVER || server != vip.own {
-            // What is stateless needs no session.
+            // A stateless service needs no session.
             return (server, (!vip.stateless).then_some(Reason::NoSession));
         }
     }
@@ -92,7 +92,7 @@ pub(super) fn client_side(server: Option<&ServerEntry>) -> PacketSide {
 /// after the old connection; or a first try meets a server that has failed.
 ///
 /// Where it isn't plausible that the client has closed, its port stays with the server while that takes new sessions: a
-/// stranger's RST and SYN would else move a connection that is open. What is stateless goes by the hash.
+/// stranger's RST and SYN would else move a connection that is open. Packets of a stateless service go by the hash.
 pub(super) fn chooses_anew(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
     let Some(server) = tables.servers.get(&value.server()) else {
         return true;
@@ -131,14 +131,14 @@ fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Fou
     let unnoted = match found {
         // Changed by another CPU meanwhile: that one's choice is the session's.
         Some(found) => (!memory.sessions.change(found, value)).then_some(Reason::NoSession),
-        // What is passed on goes by the hash, packet by packet (Distributed Packet Rewriting, section 3). Only an
+        // A packet that was passed on goes by the hash (Distributed Packet Rewriting, section 3). Only an
         // old session must not stand against that, so it is changed above.
         None if flow.vip.stateless && server != flow.vip.own => return Selected::unnoted(server, true, None),
         None => memory.sessions.insert(flow.key, flow.hash, value, flow.now).err().map(|_| Reason::TableFull),
     };
     match unnoted {
         None => Selected { server, new_session: true, also_counted: None, session: Some(value) },
-        // What the flow's next packets will find as well.
+        // The entry that the flow's next packets will find as well.
         also_counted if flow.arrival != Arrival::Direct => Selected::unnoted(server, true, also_counted),
         also_counted => {
             let ring = tables.rings.get(&flow.vip.service);

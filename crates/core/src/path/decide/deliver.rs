@@ -15,7 +15,7 @@ use crate::path::routes::FibResult;
 use crate::path::sessions::FlowHash;
 use crate::path::tables::{Forwarding, ServerEntry};
 
-/// What of a packet's session matters on the way, and how often it was passed on before.
+/// The part of a packet's session that matters on the way, and how often it was passed on before.
 #[derive(Clone, Copy)]
 pub(super) struct DeliveryContext {
     /// Spreads tunnels.
@@ -45,7 +45,7 @@ pub(super) fn deliver(
     };
     match prepare(known, packet, at, server, route) {
         Ok(()) => {}
-        // Who passed the packet on has no use for the error about it.
+        // The host that passed the packet on has no use for the error about it.
         Err((Verdict::Forward { .. }, reason)) if route.arrival != Arrival::Direct => {
             return (error_by_route(known, packet, at), reason);
         }
@@ -173,7 +173,7 @@ pub(super) fn hidden_port(
     let Forwarding::Nat { source_nat, .. } = server.forwarding else {
         return Ok(0);
     };
-    // What no session is known of couldn't be answered either.
+    // A packet without a known session couldn't be answered either.
     let session = choice.session.ok_or(choice.also_counted.unwrap_or(Reason::NoSession))?;
     let near = known.near(at)?;
     if !source_nat {

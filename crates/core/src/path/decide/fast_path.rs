@@ -26,7 +26,7 @@ use crate::path::tables::{RehandoffMode, VipKey};
 
 /// Bytes of an IPv4 header without options.
 const IPV4_LEN: usize = 20;
-/// What is wanted of a frame: the headers of TCP, also of UDP, whose frames are seldom shorter.
+/// The bytes wanted of a frame: the headers of TCP, also of UDP, whose frames are seldom shorter.
 const HEADERS_LEN: usize = ETHERNET_LEN + IPV4_LEN + TCP_LEN;
 /// "More fragments", and where a fragment belongs.
 const FRAGMENT: u16 = 0x3fff;

@@ -44,7 +44,7 @@ const fn time_mark(now: u32) -> u16 {
     (now >> 7) as u16 & MARK_MASK
 }
 
-/// Who sent a packet, and what more is seen of its flow.
+/// The sender of a packet, and the flow's further state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketSide {
     /// The client; whether answers come by here too.
@@ -90,7 +90,7 @@ pub(super) fn takes(known: &DecisionContext<'_>, segment: &Segment, session: Fou
     takes
 }
 
-/// What becomes of a session with a packet.
+/// The change of a session by a packet.
 #[derive(Clone, Copy)]
 struct SessionUpdate {
     state: State,
@@ -113,7 +113,7 @@ pub(super) fn follow(
     value
 }
 
-/// What a session is with this packet; `None` where it changes nothing.
+/// The session with this packet; `None` where it changes nothing.
 pub(super) fn next(flow: &Flow<'_>, side: PacketSide, was: Value) -> Option<Value> {
     let step = match side {
         PacketSide::Client { sees_answers } => of_client(flow, was, sees_answers),
@@ -144,7 +144,7 @@ fn of_client(flow: &Flow<'_>, was: Value, sees_answers: bool) -> Option<SessionU
             false => Some(SessionUpdate { state: State::Established, mark: near, lasts: false }),
         },
         State::Established if has(TCP_FIN | TCP_RST) => ended(is_near),
-        // What a stranger writes here must not make his end plausible.
+        // A stranger's numbers here must not make his end plausible.
         State::Established if is_near => Some(SessionUpdate { state, mark: near, lasts: false }),
         State::HalfClosed if has(TCP_SYN) => None,
         State::HalfClosed if is_near => Some(SessionUpdate { state, mark, lasts: true }),

@@ -55,7 +55,7 @@ pub(super) fn decide(
     };
     match proof {
         HandshakeProof::First(mark) => return begin(known, packet, segment, flow, found, mark),
-        // Who has begun to end a connection says no more on it: this is for another.
+        // A side that has begun to end a connection sends no more on it: this is for another.
         HandshakeProof::Unchecked if !is_at_work => {
             return unmatched_segment(known, packet, segment, flow, Reason::CookieUnchecked);
         }
@@ -67,7 +67,7 @@ pub(super) fn decide(
             Decision::held(packet, Reason::KeptBack, Reason::KeptBack)
         }
         Some(alive) => {
-            // What was asked about is sent once more as the first segment, when the connection moves or by the client.
+            // The segment that was asked about is sent once more as the first segment, when the connection moves or by the client.
             let is_elsewhere = handoff.later != RehandoffMode::Stay
                 && !answers(known, packet, segment, flow, alive.value.server())
                 && answered(known, packet, segment, REPLAYED).is_none();
@@ -97,7 +97,7 @@ fn go_on(
     carry(known, packet, segment, flow, &choice)
 }
 
-/// Whether a server answers what a segment of its connection may ask for. What doesn't begin like a request is part of one,
+/// Whether a server answers a request in a segment of its connection. A segment that doesn't begin like a request is part of one,
 /// or nobody's to read; of one that can't be read here nothing is known.
 fn answers(
     known: &DecisionContext<'_>,
@@ -215,7 +215,7 @@ fn accept_forwarded(
     let sessions = &known.memory.sessions;
     let mut choice = Selected { server: own, new_session: false, also_counted: None, session: None };
     let noted = found.filter(|found| found.value.server() == own);
-    // What closes may be an old connection of the same port: no SYN would tell.
+    // A closing segment may be of an old connection of the same port: no SYN would tell.
     let is_open = noted.is_some_and(|noted| !noted.value.state().is_ending());
     let first = match is_open || TcpHeader::payload(packet.frame(), &segment.at).is_empty() {
         true => None,
@@ -344,7 +344,7 @@ fn begin(
 ) -> Decision {
     let wants = TcpHeader::payload(packet.frame(), &segment.at);
     if wants.is_empty() {
-        // Who closes without having said anything is not waited for.
+        // A client that closes without having sent anything is not waited for.
         return match segment.flags & TCP_FIN {
             0 => Decision::drop(Reason::CookieAcked),
             _ => reset(packet, segment),

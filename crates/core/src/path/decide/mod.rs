@@ -1,7 +1,7 @@
 //! One packet, one verdict: the specification that every engine carries out.
 //!
-//! Most packets take the fast path ([`fast_path`]). [`slow_path`] tells the others apart. What clients send goes to servers ([`choose`] and [`deliver`]), what servers
-//! answer through the director goes back to clients ([`answer`]); fragments and ICMP errors follow the
+//! Most packets take the fast path ([`fast_path`]). [`slow_path`] tells the others apart. Clients' packets go to servers ([`choose`] and [`deliver`]), those that servers
+//! answer through the director go back to clients ([`answer`]); fragments and ICMP errors follow the
 //! packets that they belong to ([`fragment`], [`error`]).
 
 mod answer;
@@ -40,7 +40,7 @@ use core::net::IpAddr;
 use deliver::{DeliveryContext, deliver};
 use flow::Flow;
 
-/// What an engine must do with a frame.
+/// The verdict on a frame, for an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Send it out of this interface, as it now stands.
@@ -61,7 +61,7 @@ pub enum Verdict {
 /// The longest frame that can be held, in bytes: one of an Ethernet of 1500 bytes, with tags, and room to spare.
 pub const HELD_FRAME_MAX: usize = 2_048;
 
-/// What a packet meets besides the tables: memory that outlives it, and the host's routes.
+/// The state besides the tables: memory that outlives a packet, and the host's routes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
     /// The session tables.
@@ -82,9 +82,9 @@ pub struct Memory<'a> {
     pub lease: Lease<'a>,
     /// The keys of cookies.
     pub cookies: SharedKeys<'a>,
-    /// What marks are written with, where every host decides.
+    /// The key of marks, where every host decides.
     pub marker: SharedMarker<'a>,
-    /// Who was met that nobody knows.
+    /// Recently seen segments without a session.
     pub unmatched: Unmatched<'a>,
     /// How many wrong cookies were seen.
     pub guesses: Guesses<'a>,
@@ -93,7 +93,7 @@ pub struct Memory<'a> {
 /// A verdict, and what there is to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What to do with the frame.
+    /// The verdict on the frame.
     pub verdict: Verdict,
     /// Why.
     pub reason: Reason,
@@ -109,7 +109,7 @@ pub struct Decision {
     pub link: Option<u32>,
 }
 
-/// Who was given a connection for what its client said.
+/// The server given a connection for its client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewConnection {
     /// The server or punt slot that has the connection from now on, or [`NO_SERVER`].
@@ -162,7 +162,7 @@ struct DecisionContext<'a> {
 }
 
 impl<'a> DecisionContext<'a> {
-    /// What a packet's decision at tick `now` goes by.
+    /// The inputs of a packet's decision at tick `now`.
     fn of(tables: &'a Tables, memory: &'a Memory<'a>, packet: &Packet<'_>, now: u32) -> Self {
         let source = packet.frame().get(6..).and_then(|rest| rest.first_chunk()).copied().map(Mac);
         DecisionContext { tables, memory, source: source.unwrap_or_default(), ingress: packet.ingress, now }

@@ -40,7 +40,7 @@ pub(super) fn key(at: &Layers, id: u32) -> FragmentKey {
 /// The first one's decision, while it is remembered.
 pub(super) fn find(known: &DecisionContext<'_>, key: &FragmentKey) -> Option<Track> {
     let track = known.memory.fragments.find(key)?;
-    // What nobody put out may be met again for five seconds each 52 days, when ticks have wrapped: of that one fragment is
+    // An entry that was never cleared may be met again for five seconds each 52 days, when ticks have wrapped: of that one fragment is
     // lost, as networks lose them.
     let left = track.expires.wrapping_sub(known.now).wrapping_sub(1);
     (left < ticks(LIFETIME_MS)).then_some(track)

@@ -1,4 +1,4 @@
-//! What people want to know of any packet, whatever becomes of it.
+//! The facts of any packet for people, whatever its verdict.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,7 +18,7 @@ pub struct PacketEndpoints {
     pub src: SocketAddr,
     /// Where it is sent to; ports alike.
     pub dst: SocketAddr,
-    /// What the IP header names.
+    /// The protocol that the IP header names.
     pub protocol: u8,
     /// TCP control bits; 0 where there are none.
     pub tcp_flags: u8,

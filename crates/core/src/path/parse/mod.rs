@@ -47,7 +47,7 @@ pub struct Layers {
     pub dst: IpAddr,
     /// Of the transport, as IANA numbers it.
     pub protocol: u8,
-    /// What a fragment says of itself.
+    /// The fragment's place.
     pub fragment: Option<Fragment>,
 }
 
@@ -85,7 +85,7 @@ pub struct IcmpError {
     pub dst_port: u16,
 }
 
-/// What a frame turned out to be.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// A well-formed TCP or UDP packet. Whether it is for a service shows when its VIP is looked up.
@@ -185,7 +185,7 @@ fn parse_arp(frame: &[u8], l3: usize, ethernet: &Ethernet, own: Option<Mac>) -> 
     }
 }
 
-/// What stands behind the IP headers of a packet that is well-formed up to there.
+/// The part behind the IP headers of a packet that is well-formed up to there.
 fn parse_transport(frame: &[u8], at: Layers, protocol: Protocol) -> Parsed {
     let odd = |reason| Parsed::Odd(reason, at.dst);
     if let Some(fragment) = at.fragment.filter(|fragment| fragment.offset != 0) {
@@ -252,7 +252,7 @@ fn parse_udp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reaso
     })
 }
 
-/// What becomes of an [`Parsed::Odd`] frame: dropped if it is for a service address, else none of ours.
+/// The verdict on an [`Parsed::Odd`] frame: dropped if it is for a service address, else none of ours.
 pub fn odd_reason(tables: &Tables, reason: Reason, dst: IpAddr) -> Reason {
     if tables.has_address(dst) { reason } else { Reason::NotService }
 }

@@ -1,4 +1,4 @@
-//! What a TCP header says beyond ports and control bits; only handshakes and connections that move need it.
+//! The fields of a TCP header beyond ports and control bits; only handshakes and connections that move need them.
 
 use zerocopy::FromBytes;
 
@@ -17,7 +17,7 @@ pub struct TcpHeader {
     pub flags: u8,
     /// How much the sender takes, not scaled.
     pub window: u16,
-    /// What options it has.
+    /// Its options.
     pub options: TcpOptions,
 }
 
@@ -36,7 +36,7 @@ impl TcpHeader {
         })
     }
 
-    /// What stands behind the header of a TCP packet.
+    /// The payload of a TCP packet.
     pub fn payload<'a>(frame: &'a [u8], at: &Layers) -> &'a [u8] {
         let transport = frame.get(at.l4..at.l3 + at.len).unwrap_or_default();
         let header_len = Tcp::ref_from_prefix(transport).map_or(transport.len(), |(tcp, _)| tcp.header_len());

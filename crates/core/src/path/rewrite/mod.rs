@@ -1,4 +1,4 @@
-//! What a decision does to the bytes.
+//! The effect of a decision on the bytes.
 //!
 //! Functions here trust the layers that [`crate::path::parse`] found: bytes that aren't there are left alone.
 

@@ -8,7 +8,7 @@ use crate::net::packet::{Checksum, Packet};
 use crate::net::wire::protocol;
 use crate::path::parse::{IcmpError, Layers};
 
-/// What becomes of a packet's two ends; `None` stays as it is.
+/// The new ends of a packet; `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
     /// Source address.

@@ -104,7 +104,7 @@ pub fn encapsulate(
     true
 }
 
-/// What the outer header takes from the inner one: traffic class with ECN (RFC 6040, section 4.1), whether it
+/// The fields that the outer header takes from the inner one: traffic class with ECN (RFC 6040, section 4.1), whether it
 /// may be fragmented, and an identification.
 fn inherited(frame: &[u8], at: &Layers) -> (u8, bool, u16) {
     let byte = |place: usize| frame.get(at.l3 + place).copied().unwrap_or_default();

@@ -61,7 +61,7 @@ pub const fn ms(ticks: u32) -> u64 {
     ((ticks as u64) << 20) / 1_000_000
 }
 
-/// What a session is known by: the client's endpoint and the VIP (which stands for the other one).
+/// The key of a session: the client's endpoint and the VIP (which stands for the other one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey {
     /// The client's address.
@@ -166,7 +166,7 @@ pub type Bucket6 = Bucket<3>;
 /// A session as found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Who.
+    /// The key.
     pub key: SessionKey,
     /// Which server, in which state, until when.
     pub value: Value,
@@ -185,7 +185,7 @@ pub struct Sessions<'a> {
     counted: Counted<'a>,
 }
 
-/// What is counted of sessions.
+/// The counts of sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Counted<'a> {
     /// Active sessions, by server slot.

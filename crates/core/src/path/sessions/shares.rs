@@ -1,4 +1,4 @@
-//! What of a session table is each VIP's own, and how much of it is taken.
+//! Each VIP's own part of a session table, and how much of it is taken.
 //!
 //! Any service may fill what is vacant. Where room is short, one that has less than its share takes it from one that has
 //! more, and nobody takes from one that has no more than its share. Only assured sessions count: the others are anybody's.

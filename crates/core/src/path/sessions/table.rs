@@ -45,7 +45,7 @@ impl<const N: usize> Default for Bucket<N> {
 pub struct FoundSession<'a> {
     place: &'a AtomicU64,
     vip: u16,
-    /// What was found.
+    /// The value found.
     pub value: Value,
 }
 
@@ -147,7 +147,7 @@ impl<'a, const N: usize> Table<'a, N> {
         })
     }
 
-    /// What stands in a slot, if it is live.
+    /// The session in a slot, if it is live.
     pub fn at(&self, number: usize, now: u32) -> Option<(Words<N>, FoundSession<'a>)> {
         let slot = self.buckets.get(number / BUCKET_SESSIONS)?.0.get(number % BUCKET_SESSIONS)?;
         let (key, value) = slot.read();

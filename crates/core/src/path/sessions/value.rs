@@ -31,7 +31,7 @@ pub enum State {
     ServerClosed = 15,
 }
 
-/// What a session is worth where room is short, the least first.
+/// The worth of a session where room is short, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// First packets only, which anybody can send in anybody's name.
@@ -56,7 +56,7 @@ impl State {
         State::Closing,
     ];
 
-    /// What a session in this state is worth; `None` where there is none.
+    /// The worth of a session in this state; `None` where there is none.
     pub const fn class(self) -> Option<Class> {
         match self {
             State::Free | State::Claimed => None,
@@ -145,14 +145,14 @@ impl State {
 
 /// The furthest that a session's expiry is ahead, in ticks: 13 days, as [`super::ticks`] gives at most.
 ///
-/// What seems to be further ahead is long gone: ticks wrap. So what nobody sweeps, while there is no daemon, counts as expired
+/// An end that seems to be further ahead is long past: ticks wrap. So an entry that is never swept, while there is no daemon, counts as expired
 /// for 39 days, and for much longer where anything new wants its place.
 pub const LIFE_MAX: u32 = 1 << 30;
 
 /// A session's second word: from the top the tick at which it expires (32 bits), a mark (12), its state (4) and its server
 /// (16).
 ///
-/// What the mark says belongs to the state: see `decide/follow.rs`.
+/// The meaning of the mark belongs to the state: see `decide/follow.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value(pub u64);
 
@@ -183,7 +183,7 @@ impl Value {
     pub const fn state(self) -> State {
         State::from_bits((self.0 >> 16) as u8 & 0xf)
     }
-    /// What is kept beside the state; 0 where nothing is.
+    /// The mark beside the state; 0 where there is none.
     pub const fn mark(self) -> u16 {
         (self.0 >> 20 & Self::MARK) as u16
     }

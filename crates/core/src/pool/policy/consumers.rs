@@ -10,7 +10,7 @@ use super::random::RANDOM;
 use super::{POLICIES, Policy};
 use crate::pool::signals::Signal;
 
-/// Who chooses among servers.
+/// The parts of the program that choose among servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Consumer {
     /// A director, of packets and connections, by whichever method.
@@ -25,9 +25,9 @@ pub enum Consumer {
 
 /// A row of the table.
 struct ConsumerRow {
-    /// What it is called in what people read.
+    /// Its name in documents and messages.
     called: &'static str,
-    /// What it can know of servers.
+    /// The signals that it can know of servers.
     signals: &'static [Signal],
     /// The policy where the file has none.
     default: &'static Policy,
@@ -46,7 +46,7 @@ impl Consumer {
                 signals: &[Signal::Active, Signal::Latency, Signal::Load],
                 default: &POWER_OF_TWO,
             },
-            // Hosts tell each other their sessions, and ask nobody. Whoever takes over the address of a host that is gone finds the servers of
+            // Hosts tell each other their sessions, and ask nobody. A host that takes over the address of another finds the servers of
             // that one's connections by the hash alone: nobody else knows its sessions.
             Consumer::EveryHost => ConsumerRow {
                 called: "a host of placement \"every-host\"",

@@ -7,7 +7,7 @@ use super::two::by_load;
 use super::{NamePolicy, Policy, Selection, Weighing, rank};
 use crate::pool::signals::{Signal, Signals};
 
-/// What is sent within ten milliseconds delays nobody, in microseconds.
+/// A reply sent within ten milliseconds delays no client, in microseconds.
 const FLOOR: u64 = 10_000;
 
 /// Of two servers the one with less to send, for how fast it does, times sessions.

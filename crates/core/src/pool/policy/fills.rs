@@ -19,7 +19,7 @@ pub struct Fills {
     used: u64,
 }
 
-/// What the members' places come from, and their weights in lowest terms. With their slots it is all that a table depends on.
+/// The source of the members' places, and their weights in lowest terms. With their slots it is all that a table depends on.
 type WeightedPlaces = Vec<(u64, u16)>;
 
 impl Default for Fills {

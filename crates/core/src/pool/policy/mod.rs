@@ -2,8 +2,8 @@
 //!
 //! A policy is a row ([`Policy`]) with a column for each way to choose: for packets the layout of tables that the data plane draws from by
 //! one of the few ways of [`crate::path::tables::Pick`], for groups and names how one is drawn. One that goes by what servers have to do
-//! says which [`Signal`](super::signals::Signal)s it needs, and one by load makes shares of what is known of servers ([`Sharing`]). Who
-//! knows which is a table of its own ([`Consumer`]).
+//! says which [`Signal`](super::signals::Signal)s it needs, and one by load makes shares of servers' signals ([`Sharing`]). The
+//! signals that each consumer knows are a table of their own ([`Consumer`]).
 
 mod consumers;
 mod expected_delay;

@@ -87,7 +87,7 @@ impl Sharing for OverflowState {
     }
 }
 
-/// What a host says that it serves; nothing, as long as it hasn't said.
+/// The load that a host serves by its report; none before its first.
 fn load(host: &Candidate) -> u128 {
     host.signals.reported.unwrap_or_default().into()
 }

@@ -17,7 +17,7 @@ pub const POLICY: &str = "expected-delay";
 
 /// A reply as the paper's experiments have it, in bytes: the mean of WebStone's list of files.
 const REPLY_BYTES: u64 = 19_773;
-/// What comes within ten milliseconds delays nobody, in microseconds.
+/// A reply that comes within ten milliseconds delays no client, in microseconds.
 const FLOOR_US: u64 = 10_000;
 
 /// By how long a client waits for a reply of middling length.
@@ -45,7 +45,7 @@ pub static PAPER: Policy = Policy {
 fn wait_us(signals: &Signals) -> Option<u64> {
     let delay_us = signals.report.delay_us?;
     let on_the_way = |bps: u64| REPLY_BYTES * 8 * 1_000_000 / bps.max(1);
-    // What nobody has measured lately is what nobody has used: it is taken for free.
+    // A path without a recent measurement is one without use: it is taken for free.
     let on_the_way_us = signals.report.available_bps.map_or(0, on_the_way);
     Some(delay_us.saturating_add(on_the_way_us).max(FLOOR_US))
 }

@@ -136,7 +136,7 @@ pub struct Weighted {
     pub slot: u16,
     /// Its share relative to the others; 0 is never chosen.
     pub weight: u16,
-    /// What its place in hash tables comes from: its identity, so that restarts and other directors
+    /// The source of its place in hash tables: its identity, so that restarts and other directors
     /// arrive at the same table.
     pub seed: u64,
 }

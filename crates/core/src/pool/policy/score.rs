@@ -2,7 +2,7 @@
 //!
 //! A load of some seconds ago says little of what a server has to do now. So it never chooses alone: the data plane multiplies it with
 //! the sessions that it counts itself, and whoever seemed idle is so only for as long as few sessions are there. Loads rise at once and fall slowly,
-//! as latency does in peak-EWMA. Who says nothing has the median.
+//! as latency does in peak-EWMA. A server without a report has the median.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ impl Smoothed {
         Smoothed { load, at_ms: now_ms }
     }
 
-    /// What it is now, where `load` is known. What rises counts at once; what falls, little by little.
+    /// Its value now, where `load` is known. A rise counts at once; a fall, little by little.
     pub fn follow(&mut self, load: u64, now_ms: u64) {
         let passed_ms = now_ms.saturating_sub(self.at_ms).min(DECAY_MS);
         let fall = u128::from(self.load.saturating_sub(load)) * u128::from(passed_ms) / u128::from(DECAY_MS);

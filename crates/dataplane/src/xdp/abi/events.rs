@@ -1,4 +1,4 @@
-//! What is told of decisions, and what is asked for, as the kernel's side has it.
+//! Events of decisions, and their filter, as the kernel's side has them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -33,7 +33,7 @@ const _: () = {
     assert!(h::CLIENTS_MAX == CLIENTS_MAX as u64 && h::HEAD_MAX == HEAD_MAX as u64);
 };
 
-/// What is to be told; the count of lost events isn't part of it.
+/// The filter; the count of lost events isn't part of it.
 pub(in crate::xdp) fn watch(watch: &TraceFilter) -> [u64; WATCH_WORDS] {
     let what = |is: bool, what: u64| if is { what } else { 0 };
     let mapped = |address: &IpAddr| match address {
@@ -49,7 +49,7 @@ pub(in crate::xdp) fn watch(watch: &TraceFilter) -> [u64; WATCH_WORDS] {
     })
 }
 
-/// What `events` brought; `None` for what this version doesn't know.
+/// An event of `events`; `None` for one that this version doesn't know.
 pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
     // The end of the head is missing where nothing stands.
     let mut whole = [0; EVENT_LEN];

@@ -51,7 +51,7 @@ const _: () = {
     assert!(size_of::<c::marker>() == 8 * mark::WORDS);
 };
 
-/// What a VIP's connections are handed off by besides [`Handoff`], as long as it is in force.
+/// The numbers by which a VIP's connections are handed off besides [`Handoff`], as long as it is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::xdp) struct HandoffKeys {
     /// Of the service's routes in the map.
@@ -60,7 +60,7 @@ pub(in crate::xdp) struct HandoffKeys {
     pub(in crate::xdp) ring_halves: u64,
 }
 
-/// What stands beside a VIP. Without routes, whatever clients want is asked about.
+/// The state beside a VIP. Without routes, every request is punted.
 pub(in crate::xdp) fn handoff(
     handoff: &Handoff,
     routes: Option<&Routes>,
@@ -94,7 +94,7 @@ pub(in crate::xdp) fn route_key(key: &RouteKey, generation: u32) -> [u8; ROUTE_K
     bytes(&c::route_key { host: key.host, path: key.path, generation, pad: 0 })
 }
 
-/// Whose routes a key of `routes` belongs to.
+/// The service whose routes a key of `routes` belongs to.
 pub(in crate::xdp) fn generation_of(key: &[u8]) -> Option<u32> {
     from_bytes(key).map(|key: c::route_key| key.generation)
 }

@@ -9,7 +9,7 @@ pub(in crate::xdp) const ABI_VERSION: u32 = h::ABI_VERSION as u32;
 pub(in crate::xdp) const ABI_WITHOUT_EXTENTS: u32 = h::ABI_WITHOUT_EXTENTS as u32;
 pub(in crate::xdp) const SETTINGS_LEN: usize = size_of::<c::settings>();
 
-/// What a data plane was loaded with.
+/// The settings that a data plane was loaded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::xdp) struct Settings {
     pub(in crate::xdp) abi_version: u32,

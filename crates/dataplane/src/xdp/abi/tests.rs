@@ -1,4 +1,4 @@
-//! What was written is read back.
+//! Written values are read back.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use evener_core::path::content::RouteKey;

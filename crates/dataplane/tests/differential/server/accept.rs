@@ -21,7 +21,7 @@ use super::network::{
 };
 use super::{Counts, Programs};
 
-/// Who sends: somebody new, or one of those that [`Sockets`] has, or what looks like one.
+/// The sender: a new one, or one of those that [`Sockets`] has, or one that looks like it.
 #[derive(Clone, Copy, Debug)]
 enum Who {
     New,
@@ -36,7 +36,7 @@ enum Who {
 enum Acknowledges {
     /// A cookie that was made of these: mss, scale, how many epochs ago.
     Cookie(u16, Option<u8>, u64),
-    /// What the connection has written, from so far on.
+    /// The bytes that the connection has written, from so far on.
     Written(i64),
     Any(u32),
 }
@@ -187,7 +187,7 @@ impl Plan {
     }
 }
 
-/// What an outcome is called, for seeing that each was met.
+/// The name of an outcome, for seeing that each was met.
 fn name(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Connection(_, port) => format!("connection at {port}"),
@@ -290,7 +290,7 @@ fn segments_become_connections_alike() {
     let _listeners = listen();
     let met = RefCell::new(BTreeMap::new());
     for round in 0..8 {
-        // What waits for its end does so for a minute, and none of these rounds is as long.
+        // A connection that waits for its end does so for a minute, and none of these rounds is as long.
         let first_port = 20_000 + 100 * round;
         let sockets = Sockets::open(first_port);
         let connections = c.server.connections().unwrap();

@@ -1,4 +1,4 @@
-//! Whose turn it is: stories of requests and answers are followed alike, and segments that leave are changed alike.
+//! The turn of an exchange: stories of requests and answers are followed alike, and segments that leave are changed alike.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 use super::network::{PLAIN, Sockets, Tcp, client, keys_of, listen, service, tables};
 use super::{Counts, Programs};
 
-/// What the client's numbers and the server's begin at.
+/// The first numbers of the client and the server.
 const BEGIN: (u32, u32) = (4_000_000_000, 90_000);
 
 /// `turns` of `bpf/server/server.h`.
@@ -130,7 +130,7 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// What is said after a head, or without one.
+/// The bytes after a head, or without one.
 fn body() -> impl Strategy<Value = Vec<u8>> {
     let parts = [
         "",
@@ -254,7 +254,7 @@ struct Story<'a> {
     turns: &'a Turns,
     ends: FourTuple,
     known: Exchange,
-    /// What comes next from the client, and from the server.
+    /// The next numbers of the client and the server.
     next: (u32, u32),
     met: &'a RefCell<BTreeMap<String, u64>>,
 }

@@ -24,7 +24,7 @@ pub struct Programs {
     counted: RefCell<Counts>,
 }
 
-/// What the C made of a frame.
+/// The C program's result for a frame.
 #[derive(Debug)]
 pub struct Ran {
     pub goes_on: bool,
@@ -79,7 +79,7 @@ impl Programs {
     }
 }
 
-/// What fuzzing begins with.
+/// The seeds of fuzzing.
 pub fn corpus(name: &str) -> impl Iterator<Item = Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let files = fs::read_dir(corpus).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap());

@@ -20,7 +20,7 @@ use crate::frames::{link, packet_v4, packet_v6};
 use crate::world::OWN;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What a connection has written and its client not acknowledged, in bytes.
+/// The bytes that a connection has written and its client not acknowledged.
 pub const WRITTEN: u32 = 60_000;
 
 /// The services, by their ports: with a listener of their own, with one at another port, with one for what is to be read
@@ -150,7 +150,7 @@ fn saved(client: SocketAddr, service: SocketAddr, unacked: usize) -> Saved {
 
 impl Sockets {
     /// Of each family one connection: at work, opening, and waiting for its stragglers. The ports of the clients begin at
-    /// `first_port`. Whoever calls keeps what [`listen`] gave.
+    /// `first_port`. The caller keeps the result of [`listen`].
     pub fn open(first_port: u16) -> Sockets {
         let both = [false, true];
         let mut sockets = Sockets { known: vec![], expected: vec![], _connections: vec![] };

@@ -23,13 +23,13 @@ use crate::config::AgentListen;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
-/// Connections at a time: of the file's directors, and of all others. Whoever comes when all are taken gets that of the source that holds most.
+/// Connections at a time: of the file's directors, and of all others. A connection that comes when all are taken gets that of the source that holds most.
 const AT_ONCE: usize = 64;
 /// How long one may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an answer waits for what there is to send at this moment.
 const FRESH_TIMEOUT: Duration = Duration::from_millis(100);
-/// What is read of a question, in bytes.
+/// The most that is read of a question, in bytes.
 pub(super) const QUESTION_MAX: usize = 8 * 1024;
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 1_024;
@@ -39,7 +39,7 @@ pub(super) struct ListenSettings {
     pub(super) listen: AgentListen,
     /// They have places that nobody else takes.
     pub(super) directors: Arc<BTreeSet<IpAddr>>,
-    /// Who may ask; `None`: whoever reaches it.
+    /// The permitted clients; `None`: all that reach it.
     pub(super) permitted: Option<Permitted>,
     /// Directors of groups may ask as well, for one thing alone.
     pub(super) queries: Arc<QueryAccess>,
@@ -50,7 +50,7 @@ pub(super) struct ListenSettings {
 /// Has the load looked at again, and says when that is done.
 pub(super) type Refresh = mpsc::Sender<oneshot::Sender<()>>;
 
-/// Who may ask, beside this host itself.
+/// The permitted clients, beside this host itself.
 pub(super) struct Permitted {
     pub(super) directors: BTreeSet<IpAddr>,
     pub(super) networks: Vec<Prefix>,
@@ -66,7 +66,7 @@ impl Permitted {
     }
 }
 
-/// Who asks.
+/// The client.
 pub(super) struct ReportClient {
     client: IpAddr,
     /// Whether it may ask for anything; if not, it is a director that may say that it wants a report.
@@ -88,13 +88,13 @@ impl ListenSettings {
 
 async fn renew(refresh: &Refresh) {
     let (done, is_done) = oneshot::channel();
-    // Whoever measures has ended: a reload is under way.
+    // The measuring task has ended: a reload is under way.
     if refresh.send(done).await.is_ok() {
         let _ = is_done.await;
     }
 }
 
-/// Listens, and answers who may ask, for as long as it lives. What can't be listened on is tried again. Who may not has its connection
+/// Listens, and answers permitted clients, for as long as it lives. An address that can't be listened on is tried again. The connection of another client is
 /// closed at once, and takes no place of others.
 pub(super) async fn serve<F>(
     door: ListenSettings,
@@ -132,12 +132,12 @@ pub(super) async fn serve<F>(
     let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
         let (load, refresh) = (load.clone(), door.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
-            // Whoever measures may be waiting for a status page; then what was measured last will do.
+            // The measuring task may be waiting for a status page; then the last measurement will do.
             let _ = tokio::time::timeout(FRESH_TIMEOUT, renew(&refresh)).await;
             let now = load.borrow().clone();
             answer(stream, now, requester).await
         });
-        // Whoever asks badly or slowly has no answer.
+        // A bad or slow question has no answer.
         async move { drop(slot.unless_needed(answering).await) }
     };
     accept(next, serve).await;

@@ -1,4 +1,4 @@
-//! What paths to clients carry, from what real replies are sent at: no byte is sent to measure it.
+//! The bandwidth of paths to clients, from the rates of real replies: no byte is sent to measure it.
 //!
 //! The load-balancing agent of the paper sent trains of packets and waited for echoes, for up to half an hour (its section 4). A server
 //! that serves sees its paths anyway: TCP counts how fast its bytes arrive.
@@ -25,9 +25,9 @@ struct BandwidthSample {
 /// In bits a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PathBandwidth {
-    /// What one of the clients is sent at a time: the middle of them, in the middle of the time.
+    /// The rate to one of the clients: the middle of them, in the middle of the time.
     pub(super) available: u64,
-    /// What the fastest of them is sent. A quarter of the looks may be wrong: acknowledgments that come in a bunch make a path look faster.
+    /// The rate to the fastest of them. A quarter of the looks may be wrong: acknowledgments that come in a bunch make a path look faster.
     pub(super) bottleneck: u64,
 }
 
@@ -43,7 +43,7 @@ impl Bandwidth {
         }
     }
 
-    /// What is known of them, if anything was sent lately.
+    /// The paths, if anything was sent lately.
     pub(super) fn paths(&self) -> Option<PathBandwidth> {
         let sorted = |of: fn(&BandwidthSample) -> u64| {
             let mut rates: Vec<u64> = self.looks.iter().map(of).collect();

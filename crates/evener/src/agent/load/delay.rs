@@ -8,12 +8,12 @@ use crate::config::DelayKind;
 use crate::io::diag::{OpenConnection, Sending};
 use crate::runtime::slots_by_source::{ClientSource, source};
 
-/// What was carried counts for so long: bursts and pauses of a second or two are no other speed.
+/// A transfer counts for so long: bursts and pauses of a second or two are no other speed.
 const SPEED_KEPT: Duration = Duration::from_secs(15);
-/// What one client lacks counts for as long as this, in times of the client in the middle: who reads slowly on purpose, on however many connections,
-/// makes no server look busy.
+/// One client's outstanding bytes count for as long as this, in times of the client in the middle: clients that read slowly on purpose, on however many connections,
+/// make no server look busy.
 const SLOWEST: f64 = 4.0;
-/// What a client takes for all it lacks who wasn't there at the last look, in seconds.
+/// The time for a client that wasn't there at the last look, in seconds.
 const SOON: f64 = 1.0;
 
 /// Makes delays of looks at what is to be sent.
@@ -23,11 +23,11 @@ pub(super) struct Delay {
     /// Of one request that this program made, in bytes a second: what is gone by until clients have shown more.
     pub(super) first_speed: Option<f64>,
     last: Option<DelaySample>,
-    /// What was carried in a second, lately.
+    /// The rates of the last seconds.
     speeds: VecDeque<SendSample>,
     /// How fast the link and the paths of clients are, as was seen when they had more to carry than they could.
     speed: Option<f64>,
-    /// What clients took in a second, between the last two looks.
+    /// The clients' rates between the last two looks.
     rates: BTreeMap<ClientSource, f64>,
 }
 
@@ -110,7 +110,7 @@ impl Delay {
         }
     }
 
-    /// What clients lack, by what the link and their paths have carried lately.
+    /// The delay of outstanding bytes, by the recent rates of the link and clients' paths.
     fn corrected(&self, open: &[OpenConnection]) -> Option<f64> {
         let bytes = self.bounded(open);
         if bytes < 1.0 {
@@ -119,7 +119,7 @@ impl Delay {
         self.speed.or(self.first_speed).filter(|speed| *speed >= 1.0).map(|speed| bytes / speed)
     }
 
-    /// The sum of what is left, in bytes; of a client no more than it takes in some times of the client in the middle. Who has come since the last look
+    /// The sum of outstanding bytes; of a client no more than it takes in some times of the client in the middle. A client that has come since the last look
     /// is done soon, as far as anybody knows.
     fn bounded(&self, open: &[OpenConnection]) -> f64 {
         let mut left: BTreeMap<ClientSource, f64> = BTreeMap::new();

@@ -34,7 +34,7 @@ pub(in crate::agent) fn count_own_request() {
     OWN_REQUESTS.fetch_add(1, Relaxed);
 }
 
-/// What sockets have to send, looked at as often as that takes little time, and whose processes count.
+/// The bytes that sockets have to send, looked at as often as that takes little time, and whose processes count.
 pub(super) struct Sockets {
     processes: Processes,
     /// Whether it was told that they can't be read.
@@ -80,7 +80,7 @@ impl Sockets {
         found.or(of_machine)
     }
 
-    /// What connections have to send, and what their paths carry; `sent` counts the bytes that the host has sent.
+    /// The bytes that connections have to send, and the bandwidth of their paths; `sent` counts the bytes that the host has sent.
     fn read(&mut self, sent: Option<u64>) -> (Option<ToSend>, Option<PathBandwidth>) {
         if let Some(sending) = self.sample() {
             let at = self.began.elapsed();
@@ -92,7 +92,7 @@ impl Sockets {
         (self.last, self.bandwidth.paths())
     }
 
-    /// What connections have to send, as it is now.
+    /// The bytes that connections have to send, as of now.
     pub(super) fn refresh(&mut self) -> Option<ToSend> {
         if let Some(sending) = self.sample() {
             self.add_sample(&sending);
@@ -106,7 +106,7 @@ impl Sockets {
         self.last = Some(ToSend { delay_seconds, unfollowed, ..to_send(sending) });
     }
 
-    /// What the kernel says of sockets, unless that was asked a moment ago. Where it says nothing, nothing is known any more.
+    /// The kernel's list of sockets, unless that was read a moment ago. Where the kernel gives none, nothing is known any more.
     fn sample(&mut self) -> Option<Sending> {
         let began = Instant::now();
         if began < self.due {
@@ -147,7 +147,7 @@ pub(in crate::agent) fn monotonic_ns() -> u64 {
     now.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
-/// What this thread has had of a processor. Nothing if the kernel doesn't say.
+/// The processor time of this thread. None if the kernel doesn't tell.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }

@@ -11,7 +11,7 @@ const SMOOTHS_SECONDS: f64 = 5.0;
 /// More requests in a second are answered by no server.
 const REQUESTS_MAX: f64 = 1e8;
 
-/// What a host has counted, as it is at one moment. What can't be read isn't there.
+/// A host's counters at one moment. A counter that can't be read isn't there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct HostCounters {
     /// Processes that run or wait to, without the one that reads.
@@ -20,24 +20,24 @@ pub(super) struct HostCounters {
     pub(super) busy: Option<(u64, u64)>,
     /// Memory that is free or can be made so, and all of it.
     pub(super) memory: Option<(u64, u64)>,
-    /// What connections of services have to send.
+    /// The bytes that connections of services have to send.
     pub(super) sockets: Option<ToSend>,
-    /// What paths to clients carry.
+    /// The bandwidth of paths to clients.
     pub(super) paths: Option<PathBandwidth>,
     /// Requests that its server program has answered.
     pub(super) requests: Option<u64>,
-    /// What of that are this program's own.
+    /// The part of that which is this program's own.
     pub(super) own_requests: u64,
 }
 
-/// What connections of services have to send.
+/// The bytes that connections of services have to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ToSend {
     /// How many are open.
     pub(super) connections: u64,
-    /// What clients lack of their answers, in bytes.
+    /// The bytes that clients lack of their answers.
     pub(super) bytes: u64,
-    /// What of that is in the kernel.
+    /// The part of it in the kernel.
     pub(super) lower_bound: u64,
     /// Whether the end of each answer is known; else the kernel's part stands for those whose end isn't.
     pub(super) is_exact: bool,
@@ -47,7 +47,7 @@ pub(super) struct ToSend {
     pub(super) unfollowed: Option<u64>,
 }
 
-/// What is told. What isn't known is null.
+/// The reported load. An unknown value is null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(in crate::agent) struct Load {
     /// Processes that run or wait to.
@@ -61,9 +61,9 @@ pub(in crate::agent) struct Load {
     pub(in crate::agent) requests_per_second: Option<f64>,
     /// The server groups' load, 10 (r + m).
     pub(in crate::agent) load: Option<f64>,
-    /// What clients lack of the answers to their requests.
+    /// The bytes that clients lack of the answers to their requests.
     pub(in crate::agent) bytes_to_send: Option<u64>,
-    /// What the kernel has counted of them: whoever says less is wrong.
+    /// The kernel's count of them: a smaller report is wrong.
     pub(in crate::agent) lower_bound: Option<u64>,
     /// `exact`, or `lower_bound` where the end of some answer isn't known: what the server program has yet to write of it isn't in the kernel.
     pub(in crate::agent) bytes_source: Option<&'static str>,
@@ -71,7 +71,7 @@ pub(in crate::agent) struct Load {
     pub(in crate::agent) delay_seconds: Option<f64>,
     /// Requests that couldn't be followed, so far, for want of memory: of these the kernel's queue is told.
     pub(in crate::agent) requests_unfollowed: Option<u64>,
-    /// What one of the clients is sent at a time, in bits a second, and what the fastest is: by replies of the last minute.
+    /// The rate to one of the clients, in bits a second, and that to the fastest: by replies of the last minute.
     pub(in crate::agent) available_bps: Option<u64>,
     pub(in crate::agent) bottleneck_bps: Option<u64>,
 }
@@ -83,7 +83,7 @@ pub(super) struct Meter {
     run_queue: Option<f64>,
     cpu: Option<f64>,
     requests: Option<f64>,
-    /// What the director asks in a second, and no client.
+    /// The director's probes in a second, which are no client's.
     probes_per_second: f64,
 }
 
@@ -135,7 +135,7 @@ impl Meter {
 }
 
 impl Load {
-    /// What there is to send is that, now.
+    /// Sets the bytes to send as of now.
     pub(super) fn set_to_send(&mut self, now: Option<ToSend>) {
         self.connections = now.map(|sums| sums.connections);
         self.bytes_to_send = now.map(|sums| sums.bytes);

@@ -1,4 +1,4 @@
-//! What this server feels, measured again and again, and told to whoever asks: directors, HAProxy, Prometheus.
+//! This server's load, measured again and again, and reported on request: to directors, HAProxy, Prometheus.
 
 mod answers;
 mod bandwidth;
@@ -57,7 +57,7 @@ impl RetryDelay {
 /// Measures and answers for as long as it lives.
 pub(super) struct LoadExporter {
     settings: LoadSettings,
-    /// What was measured last.
+    /// The last measurement.
     load: Arc<watch::Sender<Load>>,
     /// Directors that ask for reports.
     queries: Arc<QueryAccess>,
@@ -94,7 +94,7 @@ pub(super) fn ports(config: &Config) -> BTreeSet<u16> {
     ports.chain(config.members().map(|member| member.port)).collect()
 }
 
-/// What an agent knows when it begins to measure, or goes on by another file.
+/// An agent's knowledge when it begins to measure, or goes on by another file.
 pub(super) struct LoadContext<'a> {
     pub(super) config: &'a Config,
     pub(super) network: &'a Network,
@@ -147,7 +147,7 @@ impl LoadExporter {
         }
     }
 
-    /// What is measured.
+    /// The measurements.
     pub(super) fn load(&self) -> watch::Receiver<Load> {
         self.load.subscribe()
     }
@@ -215,7 +215,7 @@ async fn measure(
             Some(done) = refreshes.recv() => {
                 let now = sockets.refresh();
                 load.send_modify(|load| load.set_to_send(now));
-                // Who has given up meanwhile needs no answer.
+                // A client that has given up meanwhile needs no answer.
                 let _ = done.send(());
             }
         }

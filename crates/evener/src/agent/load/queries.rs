@@ -24,7 +24,7 @@ const AT_ONCE: usize = 16;
 /// How long one may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who may ask, and that somebody has.
+/// The permitted clients, and that one has sent a query.
 #[derive(Debug)]
 pub(in crate::agent) struct QueryAccess {
     /// Of each group, by its number, its directors' addresses.
@@ -120,7 +120,7 @@ pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, t
                 None => talk(stream, client, &queries).await,
             }
         });
-        // Whoever asks badly or slowly has no answer.
+        // A bad or slow query has no answer.
         async move { drop(slot.unless_needed(answering).await) }
     })
     .await;

@@ -13,7 +13,7 @@ const PROCESSES_MAX: usize = 16_384;
 /// How deep control groups are nested that are looked into.
 const DEPTH_MAX: usize = 16;
 
-/// Whose processes count.
+/// The processes that count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Processes {
     /// All of the machine.

@@ -21,7 +21,7 @@ pub(super) struct ControlAddress {
     listen: Option<AgentListen>,
     /// The member's certificate, which it shows here.
     tls: Option<Tls>,
-    /// What is open now.
+    /// The listener that is open now.
     open: Option<(SocketAddr, JoinHandle<()>)>,
 }
 

@@ -19,9 +19,9 @@ use crate::runtime::tls::{self, TlsError};
 
 /// How long a message and its answer may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What is read of an answer, in bytes.
+/// The most that is read of an answer, in bytes.
 const READ: u64 = 16 * 1024;
-/// What is passed on of its sentence, in characters.
+/// The most of its sentence that is passed on, in characters.
 const SENTENCE_MAX: usize = 200;
 
 /// Where a director is, and by which of its addresses this host reaches it.
@@ -33,7 +33,7 @@ pub(super) struct DirectorAddress {
 /// The director.
 pub(super) struct DirectorClient {
     group: Url,
-    /// Who has signed its certificate, and that which the member shows.
+    /// The authority of its certificate, and the certificate that the member shows.
     ca: Option<PathBuf>,
     own: Option<Tls>,
 }
@@ -71,7 +71,7 @@ impl DirectorClient {
         Ok(DirectorAddress { addresses, own })
     }
 
-    /// Sends a message. What comes back is a status, and the first line of what the director says to it.
+    /// Sends a message. The answer is a status, and the first line of the director's text.
     pub(super) async fn send(&self, verb: Verb, token: Option<&str>, body: &str) -> (DirectorAnswer, String) {
         let tls = match self.tls() {
             Ok(tls) => tls,

@@ -52,7 +52,7 @@ struct MemberHandle {
 }
 
 impl Memberships {
-    /// None yet. What becomes of them is written down in a folder.
+    /// None yet. Their outcomes are written to a folder.
     pub(super) fn new(directory: &Path) -> Memberships {
         Memberships { running: Vec::new(), shown: Arc::new(MembershipViews::new(directory)), next_number: 0 }
     }
@@ -113,7 +113,7 @@ struct MemberTask {
     is_rate_logged: bool,
     /// Reports without a rate, though a page is to tell it.
     without_rate: u32,
-    /// What the director said to the last message.
+    /// The director's answer to the last message.
     sentence: String,
 }
 
@@ -154,7 +154,7 @@ impl MemberTask {
         let leaves = loop {
             let due = self.began + Duration::from_millis(self.membership.poll_timeout().min(86_400_000));
             tokio::select! {
-                // Whoever started it is gone: nobody is there to be told.
+                // The task that started it is gone: none is there to be notified.
                 leaves = &mut ended => break leaves.unwrap_or(false),
                 Ok(()) = query_watch.changed() => {
                     let now_ms = self.now_ms();

@@ -48,7 +48,7 @@ impl MembershipConfig {
         if is_request { 1_000_000 / self.health.interval_ms.max(1) } else { 0 }
     }
 
-    /// What it is called in logs and views.
+    /// Its name in logs and views.
     pub(super) fn name(&self) -> String {
         match &self.url {
             Some(url) => format!("{url} in {}", self.group),

@@ -1,4 +1,4 @@
-//! What names may not be beside each other, beside zones and beside services, wherever they stand.
+//! Names that may not be beside each other, beside zones and beside services, wherever they stand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

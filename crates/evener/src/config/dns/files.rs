@@ -13,7 +13,7 @@ use crate::config::section::{Complaint, Section};
 use crate::config::{defaults, syntax, values};
 use crate::runtime::files;
 
-/// What to do about anything else in such a file.
+/// The help for other keys in such a file.
 const OTHERS: &str = "a file of `names_from` holds [[dns.name]] alone: move this into the file that names it";
 
 /// A file of names, and what is wrong with it.

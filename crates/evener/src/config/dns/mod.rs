@@ -30,14 +30,14 @@ use super::section::{Complaint, Section};
 use super::unwritten::DefaultedPolicies;
 use super::{addresses, defaults, values};
 
-/// What is answered by DNS.
+/// The names answered by DNS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsConfig {
     /// Where, by UDP and TCP.
     pub listen: Vec<SocketAddr>,
     /// For how many queries of a network that hasn't shown where it is.
     pub limit: Limit,
-    /// What this server is called by who asks for it.
+    /// This server's identifier.
     pub nsid: String,
     /// A file with the secrets of cookies, where others share them or they are to outlive a start.
     pub cookie_secret_file: Option<PathBuf>,
@@ -69,7 +69,7 @@ impl DnsConfig {
 pub struct ZoneConfig {
     /// Its name.
     pub name: Name,
-    /// What is in it besides balanced names; `None`: what every zone has.
+    /// Its records besides balanced names; `None`: those that every zone has.
     pub file: Option<PathBuf>,
 }
 
@@ -95,7 +95,7 @@ impl<'a> ServiceReference<'a> {
     }
 }
 
-/// What may be known of servers that are probed, and asked like this for their load.
+/// The signals of servers that are probed, and asked like this for their load.
 fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
     let reports_load = report.is_some_and(|report| report.kind.reports_load());
     let some = reports_load.then_some(1);

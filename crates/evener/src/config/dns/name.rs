@@ -72,7 +72,7 @@ fn shared<T: Eq + Hash>(all: &mut HashSet<Arc<T>>, one: T) -> Arc<T> {
     new
 }
 
-/// What TLS calls a protocol (RFC 7301). Of their length one octet tells, and few are longer than three letters.
+/// The TLS name of a protocol (RFC 7301). Its length is one octet, and few are longer than three letters.
 fn protocol(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = values::text(value)?;
     if (1..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',') {

@@ -41,7 +41,7 @@ pub(super) enum OpenError {
     Secret(#[from] SecretFileError),
 }
 
-/// What a file's names need, before anybody answers by it.
+/// The needs of a file's names, before any query is answered by it.
 pub(super) struct OpenedNames {
     dns: DnsConfig,
     sockets: BoundSockets,

@@ -48,7 +48,7 @@ impl RankFiles {
     }
 }
 
-/// The paper's file: servers with their ranks, the best first. Who isn't given isn't in it.
+/// The paper's file: servers with their ranks, the best first. A server that isn't given isn't in it.
 fn lines(seen: &NameSnapshot) -> String {
     let ranked = seen.addresses.iter().filter_map(|one| Some((seen.rank(one)?, one.address)));
     let mut ranked: Vec<(u64, IpAddr)> = ranked.collect();

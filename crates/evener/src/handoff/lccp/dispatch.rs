@@ -1,4 +1,4 @@
-//! One node decides for all: asking the dispatcher, and answering as it. Who gets no answer decides by its own tables, and
+//! One node decides for all: asking the dispatcher, and answering as it. A node without an answer decides by its own tables, and
 //! says so.
 
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use super::{AddressPair, LccpNode, LccpState};
 use crate::events::DaemonEvent;
 use crate::handoff::{ControlLink, ControlQuery, FourTuple, NormalizedRequest};
 
-/// What a dispatcher is to this node.
+/// The dispatcher's state at this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct DispatcherState {
     /// Where it is; `None` if there is none, or if this node is the one.
@@ -25,12 +25,12 @@ pub(super) struct DispatcherState {
 }
 
 impl LccpNode {
-    /// Whom to ask which server is to have a connection; `None` where no other node decides.
+    /// The node to ask which server is to have a connection; `None` where no other node decides.
     pub(crate) fn dispatcher_elsewhere(&self) -> Option<IpAddr> {
         self.0.talk().dispatcher.at
     }
 
-    /// Tells the dispatcher which connections of those that it has decided are over. What gets lost it forgets by itself, later.
+    /// Tells the dispatcher which connections of those that it has decided are over. Those that get lost it forgets by itself, later.
     pub(crate) fn announce_ended(&self, over: &[FourTuple]) {
         let Some(dispatcher) = self.0.talk().dispatcher.at else { return };
         for socket in over.iter().filter_map(|ends| SocketId::new(ends.client, ends.service)) {

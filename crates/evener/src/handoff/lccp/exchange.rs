@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::{ANSWERS, LccpNode, LccpState, OpenExchange};
 use crate::handoff::FourTuple;
 
-/// What one node is told of one connection. Its answers are heard until this is dropped.
+/// The exchange with one node about one connection. Its answers are received until this is dropped.
 pub(crate) struct PeerExchange {
     shared: Arc<LccpState>,
     node: IpAddr,
@@ -72,7 +72,7 @@ impl PeerExchange {
         self.shared.send(self.node, self.receptor, body);
     }
 
-    /// What the node answers next; nothing for ever, if it doesn't.
+    /// The node's next answer; none for ever, if it doesn't give one.
     pub(crate) async fn answer(&mut self) -> MessageBody {
         match self.answers.recv().await {
             Some(body) => {

@@ -50,7 +50,7 @@ const CONSULTED_MAX: usize = 1_024;
 #[derive(Clone)]
 pub(crate) struct LccpNode(Arc<LccpState>);
 
-/// What all its tasks share.
+/// The state that all its tasks share.
 struct LccpState {
     part: NodeRole,
     secret: Secret,
@@ -65,7 +65,7 @@ struct LccpState {
     counts: HandoffCounts,
 }
 
-/// What was done by messages.
+/// The counts of actions by messages.
 #[derive(Default)]
 struct HandoffCounts {
     /// Connections that a server has taken, and said so.
@@ -94,11 +94,11 @@ struct HandoffCounts {
     unbelieved: AtomicU64,
     /// Connections that were decided here since no dispatcher answered.
     alone: AtomicU64,
-    /// What other nodes asked for and was answered here, as their dispatcher or forwarder.
+    /// The requests of other nodes that were answered here, as their dispatcher or forwarder.
     decided: AtomicU64,
 }
 
-/// What is said and heard.
+/// The task that sends and receives.
 struct LccpTask {
     keys: HourlyKeys,
     /// The nodes, and the own address that each is spoken to from.
@@ -107,7 +107,7 @@ struct LccpTask {
     listeners: BTreeMap<IpAddr, RawReceiver>,
     /// By node and own address; there are none with others.
     sessions: BTreeMap<(IpAddr, IpAddr), LccpSession>,
-    /// Who waits for an answer of a node about a connection.
+    /// The exchanges that wait for an answer of a node about a connection.
     waiting: BTreeMap<(IpAddr, SocketId), OpenExchange>,
     /// Counts of sessions that are gone, and the last number in any of them: the other nodes may remember.
     past: MessageCounters,
@@ -217,7 +217,7 @@ impl LccpNode {
         talk.forget_strangers();
     }
 
-    /// What was counted, by name.
+    /// The counts, by name.
     pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
         let counts = &self.0.counts;
         let done = [
@@ -339,7 +339,7 @@ impl LccpState {
             ) => {
                 let talk = self.talk();
                 let waiting = talk.waiting.get(&(way.node, *socket));
-                // What nobody waits for any more came late, or twice.
+                // An answer without a waiting exchange came late, or twice.
                 if let Some(waiting) = waiting.filter(|waiting| waiting.is_for(&message)) {
                     let _ = waiting.answers.try_send(message.body);
                 }
@@ -422,7 +422,7 @@ impl LccpTask {
         });
     }
 
-    /// What became of messages, over all sessions.
+    /// The counts of messages, over all sessions.
     fn messages(&self) -> MessageCounters {
         let mut all = self.past;
         self.sessions.values().for_each(|session| all.add(session.counters()));

@@ -1,4 +1,4 @@
-//! Who is spoken with: hosts of the file, and nobody else.
+//! The nodes to speak with: hosts of the file, and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use evener_core::farm::Service;
 use crate::config::Config;
 use crate::io::network::Network;
 
-/// What this host does where connections are handed over.
+/// This host's role where connections are handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeRole {
     /// Has clients' connections, and gives them away.

@@ -53,7 +53,7 @@ impl LccpState {
         tokio::spawn(async move {
             let Some(taker) = &shared.taker else { return };
             let result = taker.let_go(&connections, socket, place).await;
-            // Who got no answer asks again.
+            // A node that got no answer asks again.
             let Some(result) = taker.releases().end(way.node, socket, place, result) else { return };
             shared.counts.let_go.fetch_add(result.is_ok().into(), Relaxed);
             answer(&shared, result);
@@ -89,7 +89,7 @@ impl HandoffReceiver {
         self.inject(&repair::reset(client, service, idle.receive_next));
         for after_ms in LOOKS_MS {
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
-            // What the server said at the very end the client has heard.
+            // The client has the server's very last bytes.
             if let Some(silent) = connections.ended_in_silence(client, service, &idle).ok()? {
                 return Some(if silent { Ok(at_rest(&idle)) } else { Err(ErrorCode::NotRestored) });
             }

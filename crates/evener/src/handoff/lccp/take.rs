@@ -34,7 +34,7 @@ pub(super) struct HandoffReceiver {
     stack: LinkSocket,
     incoming: Mutex<IncomingHandoffs>,
     releases: Mutex<Releases>,
-    /// What the programs here know, once they run.
+    /// The programs' view of connections here, once they run.
     connections: Mutex<Option<Connections>>,
 }
 
@@ -62,7 +62,7 @@ impl HandoffReceiver {
         *self.connections.lock().unwrap_or_else(PoisonError::into_inner) = Some(connections);
     }
 
-    /// What the programs here know, once they run.
+    /// The programs' view of connections here, once they run.
     pub(super) fn connections(&self) -> Option<Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -78,7 +78,7 @@ impl HandoffReceiver {
         self.releases().forget_old(now_ms);
     }
 
-    /// What was let go a moment ago.
+    /// The recently released connections.
     pub(super) fn releases(&self) -> MutexGuard<'_, Releases> {
         self.releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,7 +109,7 @@ impl HandoffReceiver {
             let seen = Self::find_socket(socket, connections.as_ref(), saved)?;
             match seen.outcome(saved.unread.len()) {
                 ReplayOutcome::Taken => return Some(Ok(())),
-                // What was put in may be on its way yet.
+                // Bytes that were put in may be on their way yet.
                 ReplayOutcome::Lacks { from } if look % 4 == 0 => self.put_in(saved, from),
                 ReplayOutcome::Lacks { .. } => {}
             }
@@ -118,7 +118,7 @@ impl HandoffReceiver {
         (last? == LocalSocket::Nothing).then_some(Err(ErrorCode::NotRestored))
     }
 
-    /// What there is of a connection; `None` if that can't be told.
+    /// The socket of a connection; `None` if that can't be found out.
     fn find_socket(
         socket: SocketId,
         connections: Option<&Connections>,
@@ -145,7 +145,7 @@ impl HandoffReceiver {
     }
 }
 
-/// What there is of a connection.
+/// The socket of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LocalSocket {
     /// No socket, and there was none.
@@ -156,7 +156,7 @@ enum LocalSocket {
     Gone,
 }
 
-/// What that says about the client's segments.
+/// The result for the client's segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplayOutcome {
     /// They are with the server's program, or were.
@@ -217,7 +217,7 @@ impl LccpState {
                     tracing::debug!(client = %socket.client(), "a connection could not be had here");
                     MessageBody::Error { socket: Some(socket), code }
                 }
-                // Who gives it says it again.
+                // The giver says it again.
                 None => return,
             };
             shared.answer(way, &message, Receptor::Distributor, body);

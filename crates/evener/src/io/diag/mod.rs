@@ -1,4 +1,4 @@
-//! What the kernel says of this host's TCP sockets, by sock_diag(7): whether there is one for a connection, and what all of them have to send.
+//! The kernel's view of this host's TCP sockets, by sock_diag(7): whether there is one for a connection, and the bytes that all of them have to send.
 
 mod sending;
 
@@ -87,7 +87,7 @@ struct Attribute {
     kind: u16,
 }
 
-/// What there is between two ends.
+/// The socket between two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FoundSocket {
     /// Nothing that could take a client's bytes.

@@ -1,4 +1,4 @@
-//! What connections of services have to send, of all sockets at once.
+//! The bytes that connections of services have to send, of all sockets at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -34,13 +34,13 @@ const DATA_SEGMENTS: usize = 156;
 const DELIVERY_RATE: usize = 160;
 /// So many segments with data are sent before a connection knows how fast it may.
 const FIRST_SEGMENTS: u32 = 64;
-/// What the kernel puts into one datagram of a dump, at most.
+/// The most that the kernel puts into one datagram of a dump.
 const DUMP_BYTES: usize = 32 * 1024;
 /// States of net/tcp_states.h: open ones, and those that may still have bytes on their way.
 const OPEN_STATES: [u8; 2] = [1, 8];
 const SENDING_STATES: [u8; 5] = [1, 4, 8, 9, 11];
 
-/// What connections of services have to send.
+/// The bytes that connections of services have to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sending {
     /// How many are open.
@@ -166,13 +166,13 @@ impl Sending {
 }
 
 impl OpenConnection {
-    /// What the client lacks, in bytes, and whether that is exact: else it is what the kernel holds.
+    /// The bytes that the client lacks, and whether that is exact: else it is what the kernel holds.
     pub(crate) fn left(&self) -> (u64, bool) {
         let known = self.request.as_ref().and_then(|request| request.pending.left(self.acknowledged));
         known.map_or((self.queued, false), |left| (left, true))
     }
 
-    /// What the client has of the answer, in bytes, as far as it was seen to begin.
+    /// The bytes that the client has of the answer, as far as it was seen to begin.
     pub(crate) fn taken(&self) -> Option<u64> {
         let request = self.request.as_ref()?;
         match request.pending.answer {

@@ -15,7 +15,7 @@ pub use watch::watch;
 
 use crate::runtime::spelling::nearest;
 
-/// What an interface is called now, for who knows but its number; `?` if it is gone.
+/// An interface's name now, by its number; `?` if it is gone.
 pub(crate) fn interface_name(ifindex: u32) -> String {
     if_indextoname(ifindex).map_or_else(|_| "?".to_owned(), |name| name.to_string_lossy().into_owned())
 }
@@ -26,7 +26,7 @@ pub enum NetworkError {
     /// The kernel did not answer.
     #[error("the kernel could not be asked for {what}: {source}")]
     Netlink {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
         /// Its answer.
         source: rtnetlink::Error,

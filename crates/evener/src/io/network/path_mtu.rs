@@ -1,4 +1,4 @@
-//! What routers on the way to a server say of packets too long for them: RFC 1191, RFC 8201.
+//! Reports of routers on the way to a server about packets too long for them: RFC 1191, RFC 8201.
 //!
 //! Tunnel packets have the director's address for their source, so these messages come to it, and only the
 //! director can heed them: the kernel knows nothing of its tunnels.
@@ -25,7 +25,7 @@ const QUEUE: usize = 64;
 /// A router can't pass on tunnel packets of this host that are longer than this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtu {
-    /// The outer source, as quoted. Whoever heeds this checks that a tunnel leads from it to `to`.
+    /// The outer source, as quoted. The caller checks that a tunnel leads from it to `to`.
     pub from: IpAddr,
     /// The outer destination: the server.
     pub to: IpAddr,
@@ -83,7 +83,7 @@ pub fn fragmentation_needed(packet: &[u8]) -> Option<PathMtu> {
     let (icmp, quoted) = Icmp::ref_from_prefix(message).ok()?;
     let is_that = header.protocol == protocol::ICMP
         && (icmp.kind, icmp.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED);
-    // Raw sockets get what the kernel's own stack has yet to check. What was cut off can't be checked.
+    // Raw sockets get packets that the kernel's own stack has yet to check. A cut one can't be checked.
     let whole = usize::from(header.total_len.get()) == packet.len();
     if !is_that || (whole && checksum::finish(checksum::add(0, message)) != 0) {
         return None;

@@ -1,4 +1,4 @@
-//! What smoltcp takes for a network card: IP packets in and out, the Ethernet header put on and taken off
+//! The network card that smoltcp sees: IP packets in and out, the Ethernet header put on and taken off
 //! here. So smoltcp need not resolve the server's address, which every server of the service has.
 
 use std::collections::VecDeque;
@@ -35,11 +35,11 @@ pub(super) struct Device<'a> {
 pub(super) struct Egress<'a> {
     link: &'a ProbeSocket,
     hop: Adjacency,
-    /// What packets are put into.
+    /// The outer header of packets.
     outer: Option<ProbeTunnel>,
-    /// Who answers before anything leaves.
+    /// The handshake that is answered before anything leaves.
     syn_cookie: Option<SynCookie>,
-    /// What it answered.
+    /// The answers.
     answers: VecDeque<Vec<u8>>,
     /// Why the link can't be used any more.
     failure: Option<Failure>,

@@ -1,4 +1,4 @@
-//! What is said over a probe's connection, whoever carries it.
+//! The dialogue over a probe's connection, whichever transport carries it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(super) struct ProbeDialogue<'a> {
     handed_over: bool,
 }
 
-/// What is said where nothing is asked and yet something must be said: servers overlook an empty line before a request
+/// The bytes to send where there is no question and yet something must be sent: servers overlook an empty line before a request
 /// (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
@@ -43,7 +43,7 @@ impl<'a> ProbeDialogue<'a> {
         }
     }
 
-    /// What to send once the connection is open. If that is nothing, an open connection is all that
+    /// The bytes to send once the connection is open. If there are none, an open connection is all that
     /// was asked for.
     pub(super) fn request(&self) -> &[u8] {
         &self.request

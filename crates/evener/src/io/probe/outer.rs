@@ -32,7 +32,7 @@ impl ProbeTunnel {
         ProbeTunnel { encapsulation, from, to, source_port }
     }
 
-    /// What goes before the packet; nothing if the addresses' families differ.
+    /// The outer header before the packet; none if the addresses' families differ.
     pub(super) fn headers(&self, packet: &[u8]) -> Vec<u8> {
         let inner = match packet.first().map(|first| first >> 4) {
             Some(6) => protocol::IPV6,

@@ -1,4 +1,4 @@
-//! What a probe of a server that connections are handed to needs not ask the server: the handshake, which is made here
+//! The part of a probe of a handoff server that needn't ask the server: the handshake, which is made here
 //! as the data plane makes it with clients. The server then sees what it sees of them: a first segment with data, to
 //! make a socket of. So one answer proves all that a handoff needs.
 
@@ -21,7 +21,7 @@ pub(super) struct SynCookie {
     handed_over: bool,
 }
 
-/// What becomes of a packet that the probe sends.
+/// The action for a packet that the probe sends.
 pub(super) enum PacketAction {
     /// It goes to the server.
     Send,
@@ -59,7 +59,7 @@ impl SynCookie {
         let made = self.keys.make(&FourTuple::of(segment), header.sequence, terms);
         let Some(cookie) = made else { return PacketAction::Swallow };
         let mut packet = Packet::new(frame, 0, 0);
-        // What the probe sends is short.
+        // The probe's segments are short.
         let mss = header.options.mss.unwrap_or_default();
         rewrite::write_syn_ack(&mut packet, at, header, &SynAck { cookie, mss });
         PacketAction::Answer(packet.frame().get(ETHERNET_LEN..).unwrap_or_default().to_vec())

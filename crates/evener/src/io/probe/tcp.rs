@@ -43,7 +43,7 @@ pub(super) async fn probe(
     let own = SocketAddr::new(source, port.port());
     let (ethertype, answers) = (ethertype(own.is_ipv6()), answers(target.destination, own)?);
     let received = ProbeSocket::open(if outer.is_some() { 0 } else { hop.ifindex }, ethertype, &answers)?;
-    // What answers come by needn't be what a tunnel leaves by.
+    // Answers needn't come by the interface that a tunnel leaves by.
     let apart = outer.map(|_| ProbeSocket::open(hop.ifindex, ethertype, &nothing())).transpose()?;
     let syn_cookie = keys.copied().map(SynCookie::new);
     let device = Device::new(&received, apart.as_ref().unwrap_or(&received), hop, outer, syn_cookie);
@@ -54,7 +54,7 @@ pub(super) async fn probe(
             Err(failure) => Err(failure),
         };
     apart.into_iter().chain([received]).for_each(ProbeSocket::close);
-    // What the server sent before our reset reached it finds the port silent, as it was.
+    // A segment that the server sent before our reset reached it finds the port silent, as it was.
     tokio::spawn(async move {
         sleep(STRAGGLERS).await;
         drop(port);
@@ -187,7 +187,7 @@ impl<'a> ProbeConnection<'a> {
         }
         match socket.state() {
             State::Closed => Some(Err(dialogue.reset())),
-            // What was said has arrived, so somebody made a socket of it.
+            // The bytes have arrived, so the server has made a socket of it.
             _ if dialogue.wants_no_reply() && socket.send_queue() == 0 => Some(Ok(())),
             _ if !socket.may_recv() => Some(dialogue.ended()),
             _ => None,

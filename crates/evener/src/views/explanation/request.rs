@@ -142,7 +142,7 @@ fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Res
     }
 }
 
-/// What becomes of a request.
+/// The course of a request.
 struct RequestCourse {
     because: Vec<String>,
     /// Whether the data plane leaves it to the daemon's process.
@@ -204,7 +204,7 @@ fn answer(refusal: HeadRefusal) -> String {
     format!("{status}, {why}")
 }
 
-/// What a hello says of a request. It never names an address, and no dot at the end (RFC 6066, section 3).
+/// The name in a hello. It never is an address, and has no dot at the end (RFC 6066, section 3).
 fn hello(request: &WebRequest) -> RequestKey<'_> {
     let host = match request.address() {
         Some(_) => "",
@@ -213,7 +213,7 @@ fn hello(request: &WebRequest) -> RequestKey<'_> {
     RequestKey { class: RequestClass::Hello, host: host.as_bytes(), path: &[], method: &[] }
 }
 
-/// Who takes a request by a route, or by none.
+/// The server that takes a request by a route, or by none.
 fn taken(service: &Service, route: Option<u16>, is_queried: bool) -> (String, DispatchExplanation) {
     let number = route.map(|route| u64::from(route) + 1);
     let found = route.and_then(|route| service.routes.get(usize::from(route)));

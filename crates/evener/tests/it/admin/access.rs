@@ -1,4 +1,4 @@
-//! Who may look over TCP: requests that name this host, with a token where the address is not loopback.
+//! Access over TCP: requests that name this host, with a token where the address is not loopback.
 
 use std::fs;
 use std::net::TcpStream;
@@ -36,7 +36,7 @@ fn a_foreign_host_is_misdirected() {
             assert_eq!(status(&daemon, path, &[&format!("Host: {good}")]), 200, "{good} {path}");
         }
     }
-    // What a browser sends for a page whose name its owner has made to mean 127.0.0.1.
+    // A browser's request for a page whose name its owner has made to mean 127.0.0.1.
     for foreign in [
         "evil.example",
         "evil.example:9180",
@@ -115,7 +115,7 @@ fn tokens_change_while_the_daemon_runs() {
     assert_eq!([with(TOKEN), with(OTHER)], [200, 200]);
     write(&file, OTHER, 0o600);
     assert_eq!([with(TOKEN), with(OTHER)], [401, 200]);
-    // What others could have read is no secret any more.
+    // A token that others could have read is no secret any more.
     write(&file, OTHER, 0o644);
     assert_eq!(with(OTHER), 503);
     let guard = daemon.runtime.as_ref().unwrap().enter();

@@ -1,4 +1,4 @@
-//! What the commands print, and what they ask for.
+//! The commands' output, and their requests.
 
 use super::*;
 
@@ -205,6 +205,6 @@ fn trace_runs_until_reader_disconnects() {
     assert!(status == 503 && message.ends_with("more."), "{status} {message}");
     let (status, message) = error(daemon.unix("GET", "/v1/trace?client=nobody"));
     assert!(status == 400 && message.contains("write an address"), "{status} {message}");
-    // Who reaches the port is not to see what clients ask for.
+    // A client that reaches the port is not to see what clients ask for.
     assert_eq!(error(daemon.tcp("GET", "/v1/trace?client=198.51.100.7")).0, 404);
 }

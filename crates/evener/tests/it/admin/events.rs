@@ -1,4 +1,4 @@
-//! What happens, as it is told live over real sockets.
+//! Events, live over real sockets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, TcpStream};

@@ -95,7 +95,7 @@ impl ViewSource for Shown {
 
 /// Answers as the control loop would; what was asked shows in the answers.
 async fn control(mut requests: mpsc::Receiver<ControlRequest>) {
-    // Whoever hung up meanwhile needs no answer.
+    // A client that hung up meanwhile needs no answer.
     while let Some(request) = requests.recv().await {
         match request {
             ControlRequest::Ping(answer) => drop(answer.send(())),
@@ -177,7 +177,7 @@ impl Daemon {
         command(args, &self.socket())
     }
 
-    /// What a command that succeeds prints.
+    /// The output of a command that succeeds.
     fn shown(&self, args: &[&str]) -> String {
         let output = self.command(args);
         assert!(output.status.success(), "{output:?}");
@@ -347,7 +347,7 @@ fn the_socket_is_for_its_user_only() {
     let daemon = Daemon::start();
     let mode = fs::metadata(daemon.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // What a killed daemon left is replaced; what is no socket is not touched.
+    // A killed daemon's remains are replaced; a file that is no socket is not touched.
     let left = daemon.folder.join("left.sock");
     drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
     let guard = daemon.runtime.as_ref().unwrap().enter();
@@ -371,7 +371,7 @@ fn a_stuck_control_loop_is_unhealthy() {
     let daemon = Daemon::with(&admin("127.0.0.1:0"), |requests| kept = Some(requests));
     let (status, message) = error(daemon.tcp("GET", "/healthz"));
     assert!(status == 503 && message.contains("not answered within 1 s"), "{status} {message}");
-    // What there is to see doesn't wait for it.
+    // Views don't wait for it.
     assert_eq!(parsed(daemon.tcp("GET", "/v1/servers")), json!(servers()));
     assert_eq!(daemon.tcp("GET", "/metrics").0, 200);
     drop(kept);

@@ -1,4 +1,4 @@
-//! What a scraper gets.
+//! A scraper's view.
 
 use super::*;
 

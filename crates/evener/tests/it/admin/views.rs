@@ -1,4 +1,4 @@
-//! What a daemon shows in these tests.
+//! A daemon's views in these tests.
 
 use std::collections::BTreeMap;
 

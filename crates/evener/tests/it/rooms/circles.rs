@@ -100,7 +100,7 @@ fn needs(modules: &Modules) -> BTreeMap<String, BTreeMap<String, String>> {
 fn circle(modules: &Modules) -> Option<String> {
     let mut needs = needs(modules);
     let mut before = 0;
-    // Whoever needs nobody who is left is in no circle.
+    // A file that needs none of those that are left is in no circle.
     while before != needs.len() {
         before = needs.len();
         let left: BTreeSet<_> = needs.keys().cloned().collect();

@@ -15,7 +15,7 @@ use super::Effort;
 use super::plot::{self, Figure};
 use crate::load::Mix;
 
-/// What a server replies with at most, in megabits a second.
+/// The most that a server replies with, in megabits a second.
 const SERVER_MBITS: u32 = 30;
 
 /// All figures.

@@ -110,7 +110,7 @@ impl Outcome {
     }
 }
 
-/// What a population finds, and the megabits per second that came to it: counted on the wire as they come, since a
+/// A population's findings, and the megabits per second that came to it: counted on the wire as they come, since a
 /// long reply more or less at the end of a short measurement would tell for much in requests.
 fn populate(system: &System, count: usize, effort: Effort) -> Result<(Report, f64)> {
     let (targets, client) = (system.targets.clone(), &system.client);

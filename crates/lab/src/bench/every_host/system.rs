@@ -18,9 +18,9 @@ pub(super) const STATELESS: &str = "method = \"l2\"\npolicy = \"hash\"\nstateles
 
 /// A system at work.
 pub(super) struct System {
-    /// What clients ask.
+    /// The clients' targets.
     pub(super) targets: Vec<SocketAddr>,
-    /// Who asks.
+    /// The client.
     pub(super) client: Host,
     _running: Box<dyn Any>,
 }

@@ -19,7 +19,7 @@ use crate::load::{Mix, Report, Users};
 use crate::table::Table;
 use crate::web;
 
-/// What a server replies with at most, in megabits a second.
+/// The most that a server replies with, in megabits a second.
 const SERVER_MBITS: u32 = 30;
 /// Clients of the one server (figure 5).
 const CLIENTS: [usize; 7] = [10, 20, 40, 80, 120, 160, 200];
@@ -46,7 +46,7 @@ pub(in crate::bench) struct Outcome {
     errors: u64,
 }
 
-/// What is found, point by point; of two lines, the first is without what hands over.
+/// The findings, point by point; of two lines, the first is without the handing over.
 #[derive(Debug, Serialize)]
 struct Comparison {
     /// Connections per second that were served.
@@ -56,7 +56,7 @@ struct Comparison {
     megabits: [Line; 2],
 }
 
-/// What was found at one point.
+/// The findings at one point.
 struct Point {
     report: Report,
     megabits: f64,
@@ -101,7 +101,7 @@ fn start(servers: u8) -> Result<Handoff> {
     Handoff::start(farm, Offer { health, keys, ..Offer::new("auto", servers.into(), &routes) })
 }
 
-/// What so many clients find on the same servers, straight and by way of the director.
+/// The findings of so many clients on the same servers, straight and by way of the director.
 fn both(handoff: &Handoff, count: usize, effort: Effort) -> Result<[Point; 2]> {
     let duration = LONGER * effort.each_point;
     let measure_point = |targets| -> Result<Point> {

@@ -56,7 +56,7 @@ struct Row {
     methods: Vec<Method>,
 }
 
-/// What one direction of a method costs.
+/// The cost of one direction of a method.
 #[derive(Debug, Serialize)]
 struct Method {
     name: &'static str,

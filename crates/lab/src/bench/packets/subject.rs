@@ -1,4 +1,4 @@
-//! Whose packets are measured, and what must have become of them.
+//! The program whose packets are measured, and what must have become of them.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::programs::{Flows, Programs, XDP_PASS, XDP_REDIRECT, XDP_TX};
 const MEASURED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bench.bpf.o"));
 const SHOWN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shown.bpf.o"));
 
-/// Whose packets are measured.
+/// The program whose packets are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// Nobody's: the cost of measuring, which every figure includes.

@@ -16,7 +16,7 @@ use crate::pool::shares::{MemberShare, PERMILLE, PoolMember, shares};
 use crate::pool::signals::Signal;
 
 impl Members {
-    /// The choice that is to be in force from now on. What the one before gave is taken into account.
+    /// The choice that is to be in force from now on. The requests given by the one before are taken into account.
     pub fn dispatch(&mut self, now: ClockReading) -> Arc<Dispatch> {
         self.absorb(now);
         let median = self.median(now);
@@ -83,7 +83,7 @@ impl Members {
         u16::try_from(weight.max(1)).unwrap_or(u16::MAX)
     }
 
-    /// What part of its weight each member has, by number, where the policy goes by more than weights.
+    /// Each member's part of its weight, by number, where the policy goes by more than weights.
     pub(super) fn parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         if self.learns() {
             return self.learned_parts(now);
@@ -104,7 +104,7 @@ impl Members {
         members().map(|member| member.id).zip(parts).collect()
     }
 
-    /// The same by what members' own reports teach. Who is silent has what most have.
+    /// The same by what members' own reports teach. A silent member has what most have.
     fn learned_parts(&self, now: ClockReading) -> BTreeMap<usize, MemberShare> {
         let for_ms = self.group.joining.remove_after_ms;
         let part = |member: &TrackedMember| {
@@ -152,7 +152,7 @@ impl Members {
         learn(&mut reporters, now.now_ms, load, report_ms, self.group.report_gain_percent);
     }
 
-    /// What a member's load is thought to be now, in thousandths of the paper's unit.
+    /// The estimate of a member's load now, in thousandths of the paper's unit.
     pub(super) fn load_of(&self, now: ClockReading, member: &TrackedMember, median: u64) -> u64 {
         let for_ms = self.group.joining.remove_after_ms;
         match (self.group.choice(), self.group.load) {

@@ -63,7 +63,7 @@ impl Members {
         Ok(())
     }
 
-    /// What is written as an address is looked at before it joins; names are where connections are opened.
+    /// An address is looked at before it joins; names are looked at where connections are opened.
     fn check_addresses(&self, origin: &MessageOrigin, joiners: &[Joiner]) -> Result<(), MemberRefusal> {
         let reach = Reach::new(&self.group, origin);
         let is_listed = |url: &Url| self.group.members.iter().any(|member| member.url == *url);

@@ -1,11 +1,11 @@
-//! What part of its weight a member is given, learned from what it reports.
+//! The part of its weight that a member is given, learned from its reports.
 //!
 //! A report is 10 (r + m): requests in a second, and processes that can run (section 3.4 of the paper). To choose the least sum leaves slow
 //! members overloaded: what a member answers in a second follows from what it is given, so that of r + m only m says that it is given too much.
 //! So r is taken out, by what was given here, and the part of a member falls as long as more waits there than elsewhere, and rises as long as
 //! less does. It moves slowly, since a report is old before it comes, and has fallen or risen enough where no member's queue is longer than others'.
 //!
-//! What a request adds is not counted here at all: it has ended, or the next report holds it.
+//! The load of a single request is not counted here at all: it has ended, or the next report holds it.
 
 use crate::pool::shares::{LEAST_PERMILLE, PERMILLE};
 
@@ -22,20 +22,20 @@ const STEP_PERMILLE: i64 = 50;
 const SECOND_MS: u64 = 1_000;
 /// One request that waits more or less is no difference, in thousandths.
 const ONE: u64 = 1_000;
-/// What log2 of the least part is, in thousandths.
+/// The base-2 logarithm of the least part, in thousandths.
 const EXPONENT_MIN: i64 = -5_062;
 
-/// What is learned of one member.
+/// The state learned of one member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Learned {
-    /// What it is given in a second, in thousandths, as far as it is known.
+    /// Its requests in a second, in thousandths, as far as they are known.
     rate: u64,
     /// How much of that is known: thousandths of a mean over the whole of [`RATE_MS`].
     rate_known: u64,
     /// Since when there is no rate of what was given, and that.
     rated_ms: Option<u64>,
     unrated: u64,
-    /// What a request adds to r + m, in thousandths.
+    /// The load that a request adds to r + m, in thousandths.
     cost: Option<u64>,
     /// Of the last report, in thousandths: r + m, and what it was given in a second then.
     work: u64,
@@ -67,7 +67,7 @@ impl Learned {
         (self.rated_ms, self.unrated) = (Some(now_ms), 0);
     }
 
-    /// What it is given in a second, in thousandths.
+    /// Its requests in a second, in thousandths.
     fn rate(&self) -> u64 {
         self.rate.saturating_mul(PERMILLE) / self.rate_known.max(1)
     }
@@ -130,7 +130,7 @@ pub(super) fn learn(
     bound(reporters, gain_percent);
 }
 
-/// What a request adds to r + m where none waits: where it adds the least. Whatever else clients ask of members by themselves is in there as well.
+/// The load that a request adds to r + m where none waits: where it adds the least. Requests that clients make of members by themselves are in there as well.
 /// Where that isn't known of most members, the one that it is known of may be the loaded one: a request is a request then.
 fn least_cost(reporters: &[Reporter<'_>]) -> u64 {
     let known = || reporters.iter().filter_map(|one| one.learned.cost);

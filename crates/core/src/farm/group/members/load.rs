@@ -1,4 +1,4 @@
-//! What a member's load is thought to be, from what it reported and what it was given since.
+//! The estimate of a member's load, from its report and the requests given since.
 //!
 //! In thousandths of the paper's unit, load = 10 (r + m) (section 3.4). There is no floating point behind the reading of a report.
 
@@ -17,15 +17,15 @@ pub(super) struct MemberReport {
     pub(super) at_ms: u64,
 }
 
-/// What is known of one member's load.
+/// The load of one member as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MemberLoad {
     pub(super) report: Option<MemberReport>,
     /// When the last report was made, by its sender's clock.
     pub(super) stamp_ms: Option<u64>,
-    /// What its reports teach.
+    /// The state learned from its reports.
     pub(super) learned: Learned,
-    /// What dispatches added, and since when that is so.
+    /// The load that dispatches added, and since when that is so.
     added: u64,
     added_ms: u64,
 }
@@ -64,7 +64,7 @@ impl MemberLoad {
         self.fresh(now, for_ms).unwrap_or(median).saturating_add(self.added)
     }
 
-    /// What was given alone.
+    /// The load of dispatches alone.
     pub(super) fn added(&self) -> u64 {
         self.added
     }

@@ -1,4 +1,4 @@
-//! What is known of one member.
+//! The state of one member.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -34,11 +34,11 @@ pub struct MemberSnapshot {
     pub state: ServerState,
     /// Its weight in force, in percent of its own: less while it starts slowly, or has more load than others.
     pub weight_percent: u64,
-    /// What it last reported, in thousandths of the paper's unit.
+    /// Its last report, in thousandths of the paper's unit.
     pub reported: Option<u64>,
     /// How old that is, in milliseconds.
     pub age_ms: Option<u64>,
-    /// What its load is thought to be, in thousandths.
+    /// The estimate of its load, in thousandths.
     pub load: u64,
     /// Why the weight and load in force are as they are.
     pub cause: String,
@@ -50,13 +50,13 @@ pub struct MemberSnapshot {
     pub last_failure: Option<(u64, Failure)>,
     /// Whether its own answers drain it.
     pub refuses: bool,
-    /// What is known of its load beside its own reports.
+    /// Signals of its load beside its own reports.
     pub signals: Signals,
-    /// What became of its answers, if it is asked for its load.
+    /// The state of its answers, if it is asked for its load.
     pub answers: Option<ReportsSnapshot>,
 }
 
-/// What is known of one member.
+/// The state of one member.
 #[derive(Clone, Debug)]
 pub(super) struct TrackedMember {
     pub(super) id: usize,
@@ -102,7 +102,7 @@ impl TrackedMember {
         }
     }
 
-    /// What the operator says of it; what it said itself of paths and hosts stays.
+    /// Takes the operator's description; the member's own paths and hosts stay.
     pub(super) fn list(&mut self, one: &GroupMember) {
         self.listed = Some(one.name.clone());
         self.joiner.weight = one.weight;
@@ -110,7 +110,7 @@ impl TrackedMember {
         self.joiner.control.clone_from(&one.control);
     }
 
-    /// What it says of itself. Where the operator lists it, its weight is the operator's, and only more can be kept secret.
+    /// Takes its own description. Where the operator lists it, its weight is the operator's, and only more can be kept secret.
     pub(super) fn describe(&mut self, joiner: &Joiner) {
         let is_listed = self.listed.is_some();
         let control = self.joiner.control.take().filter(|_| is_listed).or_else(|| joiner.control.clone());

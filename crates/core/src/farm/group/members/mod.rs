@@ -48,7 +48,7 @@ pub const LOAD_MAX: u32 = 1_000_000_000;
 const AHEAD_MAX_MS: u64 = 300_000;
 /// Reports that come within this time are put in force together, in milliseconds.
 const GATHER_MS: u64 = 50;
-/// What is thought of loads is thought anew so often, in milliseconds.
+/// Loads are estimated anew so often, in milliseconds.
 const RENEW_MS: u64 = 500;
 
 /// A moment, by the clock that never goes back and by the wall's, in milliseconds.
@@ -60,7 +60,7 @@ pub struct ClockReading {
     pub unix_ms: u64,
 }
 
-/// What a member says of its load.
+/// A member's report of its load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadInform {
     /// In the paper's unit.
@@ -71,7 +71,7 @@ pub struct LoadInform {
     pub url: Option<Url>,
 }
 
-/// What came of a message by which members join.
+/// The result of a message by which members join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinResult {
     /// Members that weren't.
@@ -80,7 +80,7 @@ pub struct JoinResult {
     pub known: usize,
 }
 
-/// What is to be done.
+/// The orders of a group.
 #[derive(Clone, Debug)]
 pub enum MemberOrder {
     /// Probe a member, and say by [`Members::take`] what came of it.
@@ -91,10 +91,10 @@ pub enum MemberOrder {
         url: Url,
         /// How.
         check: Arc<HealthCheck>,
-        /// What addresses it may have; none for any.
+        /// The addresses it may have; none for any.
         reach: Option<Reach>,
     },
-    /// Ask a member for its load: it answers by a message of its own. What came of the question itself is for [`Members::queried`].
+    /// Ask a member for its load: it answers by a message of its own. The result of the question itself is for [`Members::queried`].
     Query {
         /// [`MemberSnapshot::id`].
         member: usize,
@@ -102,7 +102,7 @@ pub enum MemberOrder {
         url: Url,
         /// Whether the member named that place for such questions: it has to know them there.
         is_named: bool,
-        /// What addresses that may have; none for any.
+        /// The addresses that may have; none for any.
         reach: Option<Reach>,
     },
     /// Ask a member for what it knows of its load, by the group's `report`, and give the answer to [`Members::take`].
@@ -113,7 +113,7 @@ pub enum MemberOrder {
         url: Url,
         /// How.
         settings: Arc<Reporting>,
-        /// What addresses that may have; none for any.
+        /// The addresses that may have; none for any.
         reach: Option<Reach>,
     },
     /// Keep this for the next start: [`Members::new`] takes it.
@@ -130,7 +130,7 @@ pub enum MemberOrder {
 pub struct GroupRules {
     /// By which status.
     pub status: RedirectStatus,
-    /// Who is chosen.
+    /// The choice among members.
     pub dispatch: Arc<Dispatch>,
     /// Members' names, by [`MemberCandidate::id`](super::MemberCandidate::id).
     pub names: BTreeMap<usize, String>,
@@ -149,7 +149,7 @@ pub enum MemberEvent {
     Reports(Option<BadReport>),
 }
 
-/// What can happen to a member.
+/// The changes of a member.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberChange {
     /// A new one, or one that had left.
@@ -200,7 +200,7 @@ pub struct Members {
     members: BTreeMap<usize, TrackedMember>,
     by_url: BTreeMap<Url, usize>,
     next_id: usize,
-    /// Whom the operator has drained, by name or URL: so they are as well when they come again.
+    /// The members that the operator has drained, by name or URL: so they are as well when they come again.
     drained: BTreeSet<String>,
     /// The choice in force, and what of its counts is known to members' loads.
     in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
@@ -418,7 +418,7 @@ impl Members {
         true
     }
 
-    /// Whom the operator has drained, by name or URL, whether they are here or not.
+    /// The members that the operator has drained, by name or URL, whether they are here or not.
     pub fn drained(&self) -> &BTreeSet<String> {
         &self.drained
     }
@@ -446,7 +446,7 @@ impl Members {
         !self.members.values().any(|member| member.is_wanted() && member.server.is_unknown())
     }
 
-    /// What has to be done now.
+    /// The orders that are due now.
     pub fn poll(&mut self, now: ClockReading) -> Vec<MemberOrder> {
         let mut orders = Vec::new();
         self.mind_the_silent(now, &mut orders);
@@ -554,7 +554,7 @@ impl Members {
         self.members.values().map(view).collect()
     }
 
-    /// What is to outlive the daemon, for [`Members::new`].
+    /// The record that is to outlive the daemon, for [`Members::new`].
     pub fn record(&self) -> String {
         record::write(self.members.values())
     }

@@ -1,4 +1,4 @@
-//! What members answer when they are asked: for what they know of their load, and whether they know of questions for it at all.
+//! Members' answers to questions for their load, and whether they know of such questions at all.
 
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -8,7 +8,7 @@ use super::member::TrackedMember;
 use super::{ClockReading, MemberChange, MemberEvent, MemberOrder, Members};
 use crate::pool::{DueChecks, Fact, ServerChange};
 
-/// What came of a LOAD-QUERY itself. The load comes in a message of its own.
+/// The result of a LOAD-QUERY itself. The load comes in a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryResult {
     /// Nobody is there, or nobody who knows the question where the member has said that it is answered.
@@ -31,7 +31,7 @@ impl Members {
     pub fn queried(&mut self, now: ClockReading, member: usize, queried: QueryResult) {
         let joining = self.group.joining;
         let is_gone = self.members.get(&member).is_some_and(|member| {
-            // Who has reported meanwhile is there.
+            // A member that has reported meanwhile is there.
             member.joined && member.listed.is_none() && member.is_silent(now, joining.query_after_ms)
         });
         if is_gone && queried == QueryResult::Refused {
@@ -48,7 +48,7 @@ impl Members {
         }
     }
 
-    /// Those that are due are probed and asked. Whoever has left is no member, until it returns.
+    /// Members that are due are probed and queried. One that has left is no member until it returns.
     pub(super) fn look_after(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
         let is_due = |member: &&mut TrackedMember| !member.left && member.server.next_at() <= now.now_ms;
         let mut changes = Vec::new();

@@ -1,4 +1,4 @@
-//! What of a group outlives the daemon: text, a member a line.
+//! The part of a group that outlives the daemon: text, a member a line.
 //!
 //! The line is that of GROUP-ADD; behind it stands what the member didn't say itself, each word with an `@` in front.
 
@@ -13,7 +13,7 @@ use crate::farm::group::reach::MessageOrigin;
 /// The first line, with the version of what follows.
 const FIRST: &str = "evener group members 1";
 
-/// What a line says.
+/// The content of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MemberRecord {
     pub(super) joiner: Joiner,

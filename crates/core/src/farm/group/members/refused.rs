@@ -9,10 +9,10 @@ use crate::net::http::Url;
 /// Why a message of a member changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberRefusal {
-    /// Whoever leaves was no member.
+    /// The host that leaves was no member.
     #[error("{0} is no member of this group")]
     NotHere(Url),
-    /// Whoever reports is no member; it may join.
+    /// The host that reports is no member; it may join.
     #[error("{0} is no member of this group: join it by GROUP-ADD")]
     Unknown(String),
     /// Several members have the address that a report comes from.

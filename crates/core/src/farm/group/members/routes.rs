@@ -26,7 +26,7 @@ pub(super) fn count(joiner: &Joiner) -> usize {
     }
 }
 
-/// All routes, with the places of those that they name among the chosen. What only members have who can't be chosen is nobody's for
+/// All routes, with the places of those that they name among the chosen. A route of members that can't be chosen has no members for
 /// now: the others don't have it.
 pub(super) fn all(
     group: &Group,

@@ -33,7 +33,7 @@ struct Server {
     ends: VecDeque<f64>,
     answered: u64,
     answered_then: u64,
-    /// What was in it whenever it was looked at since the last report, and how often that was.
+    /// The load of each look since the last report, and how often that was.
     seen: (u64, u64),
 }
 
@@ -47,7 +47,7 @@ impl Server {
     }
 }
 
-/// What is played.
+/// The simulated game.
 struct Play {
     rates: Vec<f64>,
     requests_per_second: f64,
@@ -62,7 +62,7 @@ struct Play {
     slows_down: bool,
 }
 
-/// What came of it: members' shares of the requests, in percent, and how long the slowest of a hundred took, in seconds.
+/// The result: members' shares of the requests, in percent, and how long the slowest of a hundred took, in seconds.
 struct Outcome {
     shares: Vec<f64>,
     p99_s: f64,

@@ -68,7 +68,7 @@ fn states(members: &Members, seconds: u64) -> Vec<(String, ServerState)> {
     members.snapshot(at(seconds)).into_iter().map(|member| (member.name, member.state)).collect()
 }
 
-/// Who gets a request for a target.
+/// The member that gets a request for a target.
 fn chosen(members: &mut Members, seconds: u64, target: &str) -> Option<String> {
     let wanted =
         DispatchRequest { client: [10, 0, 0, 1].into(), method: "GET", host: b"www.example.com", target };

@@ -49,7 +49,7 @@ fn plans(service: &farm::Service, states: &[Vec<MemberState>]) -> Vec<Plan> {
     plans
 }
 
-/// Whose slot this is, `.` for nobody's; capital letters are last ways.
+/// The owner of this slot, `.` for none; capital letters are last ways.
 fn name_of(plan: &Plan, slot: u16) -> char {
     let Some(server) = plan.tables.servers.get(&slot) else { return '.' };
     let letters = "abcdef".chars().map(|name| name.to_string());

@@ -1,4 +1,4 @@
-//! What fuzzing has found interesting is tried again.
+//! Inputs that fuzzing has found interesting are tried again.
 
 use std::fs;
 use std::path::Path;

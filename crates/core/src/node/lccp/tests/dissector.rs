@@ -94,7 +94,7 @@ fn state_fields(state: &TcpState) -> Fields {
     numbers.into_iter().chain(flags.map(|(name, is_set)| (name, flag(is_set)))).collect()
 }
 
-/// What the command says, and its number.
+/// The fields of a command, and its number.
 fn body_fields(body: &MessageBody) -> (u32, Fields) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.into()).unwrap();
     match body {
@@ -226,7 +226,7 @@ const NAMES: [&str; 54] = [
 /// The last three are told as other fields.
 const COMPARED: usize = NAMES.len() - 3;
 
-/// What tshark shows of each packet, if it is here.
+/// The lines that tshark shows of each packet, if it is here.
 fn shown(name: &str, packets: &[Vec<u8>]) -> Option<Vec<Fields>> {
     let capture = std::env::temp_dir().join(format!("evener-{name}-{}.pcap", std::process::id()));
     std::fs::write(&capture, captured(packets)).unwrap();

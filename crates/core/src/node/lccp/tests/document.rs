@@ -1,4 +1,4 @@
-//! What is said of the format elsewhere is so.
+//! The format's description elsewhere is right.
 
 use std::string::String;
 use std::vec::Vec;

@@ -194,7 +194,7 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     assert_eq!(other.received.len(), received + 1);
 }
 
-/// Whoever can hold messages back gives a node the answers of a former life, later than those of the new one.
+/// An attacker who can hold messages back gives a node the answers of a former life, later than those of the new one.
 #[test]
 fn a_former_life_does_not_come_back_by_answers_that_were_held_back() {
     let (mut former, mut other) = (node(11, 100), node(12, 200));

@@ -42,7 +42,7 @@ struct Farm {
     hosts: Vec<Option<Peers>>,
     /// How far each host's clock is ahead.
     ahead_ms: Vec<u64>,
-    /// What the dead owned.
+    /// The addresses of the dead.
     owned: Vec<BTreeSet<IpAddr>>,
     /// Since when who owns what.
     owned_since: BTreeMap<(usize, IpAddr), u64>,
@@ -53,7 +53,7 @@ struct Farm {
     random: u64,
     incarnation: u64,
     wire: Vec<Mail>,
-    /// What an eavesdropper has; and what of it was delivered to whom in which life.
+    /// The datagrams that an eavesdropper has; and to whom in which life they were delivered.
     recorded: VecDeque<Mail>,
     delivered: HashSet<(usize, Vec<u8>)>,
 }

@@ -215,7 +215,7 @@ fn sizes_are_bounded() {
     assert_eq!(read_within(&long.as_bytes()[..READ_MAX], HELLO_MAX), INCOMPLETE);
 }
 
-/// What another reader makes of a head: the method, the path and all hosts.
+/// Another reader's view of a head: the method, the path and all hosts.
 fn oracle(payload: &[u8]) -> Option<(String, String, Vec<String>)> {
     let mut headers = vec![httparse::EMPTY_HEADER; READ_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -344,7 +344,7 @@ fn later_requests_are_known_by_their_beginning() {
     assert!(later_request(spaces.as_bytes()).is_some());
 }
 
-/// What an upload's segments hold may begin like a request, by chance, and goes no further like one.
+/// The bytes of an upload's segments may begin like a request, by chance, and go no further like one.
 #[test]
 fn bodies_are_no_later_requests() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

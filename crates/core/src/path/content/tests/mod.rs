@@ -1,4 +1,4 @@
-//! What is read, and where it goes: by tables of cases, against other readers, and by made-up bytes.
+//! Readings and their routes: by tables of cases, against other readers, and by made-up bytes.
 
 mod head;
 mod hello;
@@ -7,7 +7,7 @@ mod routes;
 
 use super::{ContentParse, PuntReason, READ_MAX, RequestClass, RequestKey, read};
 
-/// What is read of a payload, and that more or less of it never makes another answer: what lacks bytes is
+/// The reading of a payload, and that more or less of it never makes another answer: one that lacks bytes is
 /// incomplete until it is decided, and what is decided stays so.
 fn reading(payload: &[u8]) -> ContentParse<'_> {
     let whole = read(payload);
