@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn engine_that_reports_other_tables_than_it_has_is_found() {
+    fn engine_with_false_report_of_tables_is_found() {
         let mut world = serving();
         world.nodes[0].engine.tables = Arc::default();
         world.nodes[0].last_good = 0;

@@ -36,7 +36,7 @@ pub enum BadRanks {
 /// The addresses of a name in a file's order of ranks. Lines of other names say nothing here.
 ///
 /// # Errors
-/// What is wrong with it. A part of it isn't believed either.
+/// The error in it. A part of it isn't believed either.
 pub fn read_ranks(
     text: &str,
     name: &Name,

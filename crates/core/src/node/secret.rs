@@ -91,7 +91,7 @@ impl Secret {
     /// Reads a key file: one line of 64 hex digits. Empty lines, and what follows a `#`, mean nothing.
     ///
     /// # Errors
-    /// What the file has instead, and where.
+    /// The text in the file instead, and where.
     pub fn parse(text: &str) -> Result<Secret, SecretError> {
         let mut found = None;
         for (line, content) in (1..).zip(text.lines()) {

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_takes_sessions_while_it_works_and_nobody_wants_it_not_to() {
+    fn working_server_takes_sessions_unless_drained() {
         let mut server = PoolServer::new(&without_reports(0), 0, 0, false);
         assert_eq!(
             (server.state(1, false), server.is_unknown(), server.is_up()),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_of_what_a_server_wants_and_has_by_its_slow_start_counts() {
+    fn smaller_of_requested_weight_and_slow_start_counts() {
         let mut server = PoolServer::new(&settings(10_000), 0, 0, true);
         works(&mut server, 1_000);
         assert_eq!((server.tenths(), server.slow_start_percent(1_000)), (1, 10));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_a_server_s_load_grows_old_and_is_forgotten_after_three_questions() {
+    fn report_expires_after_three_unanswered_queries() {
         let mut server = PoolServer::new(&settings(0), 0, 0, false);
         server.poll(0);
         assert_eq!(server.signals(0), Signals::default());
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_a_server_without_report_settings_changes_nothing() {
+    fn report_without_report_settings_is_ignored() {
         let mut server = PoolServer::new(&without_reports(0), 0, 0, false);
         assert_eq!(reports(&mut server, wants(0), 1), ServerChange::default());
         assert_eq!((server.reports(), server.refuses(), server.tenths()), (None, false, 10));
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_what_is_known_of_a_server_as_far_as_it_still_counts() {
+    fn reload_keeps_server_state_that_still_applies() {
         let mut server = PoolServer::new(&settings(10_000), 0, 0, true);
         works(&mut server, 1);
         reports(&mut server, wants(30), 1);

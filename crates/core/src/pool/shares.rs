@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn without_loads_each_server_has_what_its_weight_says() {
+    fn servers_without_loads_have_shares_by_weight() {
         let weights = |servers: &[PoolMember]| -> Vec<(u16, u64)> {
             shares(None, 150, servers).into_iter().map(|one| (one.share, one.permille)).collect()
         };
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reports_nothing_is_taken_for_one_of_middling_load() {
+    fn server_without_report_has_median_load() {
         let all = [Some(200), None, Some(400), Some(800)].map(|load| server(1, 10, load));
         let shares = shares(weighing(), 10_000, &all);
         let known: Vec<_> = shares.iter().map(|one| (one.share, one.is_known, one.load)).collect();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_loaded_the_most_is_not_forgotten() {
+    fn most_loaded_server_keeps_a_share() {
         assert_eq!(given(10_000, &[server(1, 10, Some(100)), server(1, 10, Some(100_000))]), [1_000, 30]);
         let light = [server(1, 10, Some(100_000)), server(1_000, 10, Some(100))];
         assert_eq!(given(10_000, &light), [1, 1_000], "however light it is");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gains_more_by_a_report_than_the_operator_allows() {
+    fn no_server_gains_more_than_report_gain() {
         for (gain_percent, loads) in
             [(150, [100, 900, 900, 900]), (110, [100, 100, 100, 900]), (150, [100, 400, 500, 600])]
         {

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_failed_or_is_new_begins_with_less_than_its_whole_weight() {
+    fn slow_start_is_for_failed_and_new_servers_alone() {
         for (is_new, from, to, tenths) in [
             (false, HealthState::Unknown, HealthState::Up, 10),
             (true, HealthState::Unknown, HealthState::Up, 1),

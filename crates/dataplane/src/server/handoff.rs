@@ -24,7 +24,7 @@ pub enum HandoffUnsupported {
 /// Asks the kernel itself, by what it says that programs may call: vendors bring such things to older versions.
 ///
 /// # Errors
-/// What is missing.
+/// The missing part.
 pub fn handoff_support() -> Result<(), HandoffUnsupported> {
     let kernel = Btf::from_vmlinux().map_err(|error| HandoffUnsupported::Btf(error.to_string()))?;
     let found = kernel.type_by_name::<types::Func<'_>>(MAKES_CONNECTIONS);

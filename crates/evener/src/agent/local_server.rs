@@ -70,7 +70,7 @@ impl LocalServer {
     /// Makes the host be as its services want it.
     ///
     /// # Errors
-    /// What was refused first; the rest is done.
+    /// The first refusal; the rest is done.
     pub(crate) async fn fulfil(&mut self, config: &Config, network: &Network) -> Result<(), AgentError> {
         self.listen(config)?;
         self.host_state.cookie_epoch_ms = config.farm.cookie_epoch_ms;
@@ -145,7 +145,7 @@ impl LocalServer {
     /// Takes back what was done, unless it is to be kept.
     ///
     /// # Errors
-    /// What could not be taken back.
+    /// The error of the first part that could not be taken back.
     pub(crate) async fn leave(self, keep: bool, network: &Network) -> Result<(), AgentError> {
         Ok(self.host_state.leave(keep, &network_now(network.clone()).await).await?)
     }

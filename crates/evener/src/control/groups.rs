@@ -84,7 +84,7 @@ impl GroupControl {
     /// Gets all that a file's groups need and that can be refused; nothing changes by that.
     ///
     /// # Errors
-    /// What is refused.
+    /// The refusal.
     pub(super) fn open(&mut self, config: &Config) -> Result<Option<GroupSockets>, ListenError> {
         self.next_tokens = tokens(config)?;
         if self.responders.is_none() {

@@ -123,7 +123,7 @@ fn read(path: &Path) -> Result<LoadedFiles, String> {
 /// The files that `[dns]` names.
 ///
 /// # Errors
-/// What is wrong with one.
+/// The error in one.
 pub(super) fn read_dns_files(config: &Config) -> Result<DnsFiles, DnsFileError> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Serial numbers wrap (RFC 1982).

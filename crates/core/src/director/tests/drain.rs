@@ -32,7 +32,7 @@ fn a_server_that_is_drained_keeps_its_sessions_over_a_restart_and_stays_drained(
 }
 
 #[test]
-fn an_order_that_changes_nothing_is_not_logged() {
+fn repeated_drain_is_not_logged() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     world.learn(Input::Drain { server: name("a"), drain: false });
     assert_eq!(world.events(), [""; 0]);

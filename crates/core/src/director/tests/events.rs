@@ -110,7 +110,7 @@ fn of_a_server() -> [(Event, Level, &'static str, &'static str); 21] {
 }
 
 #[test]
-fn what_happens_to_a_server_is_logged_with_its_level_and_its_name() {
+fn server_events_have_level_and_server_name() {
     for (event, level, name, text) in of_a_server() {
         assert_eq!((event.level(), event.name()), (level, name), "{event:?}");
         assert_eq!((event.server(), event.service()), (Some(&server()), Some("web")), "{event:?}");
@@ -123,7 +123,7 @@ fn what_happens_to_a_server_is_logged_with_its_level_and_its_name() {
 }
 
 #[test]
-fn what_happens_to_a_service_is_logged_with_its_level_and_its_name() {
+fn service_events_have_level_and_service_name() {
     let service = || "web".into();
     for (event, level, name, text) in [
         (
@@ -245,7 +245,7 @@ fn hosts_that_are_lost_or_disagree_are_warnings_and_hosts_that_return_are_not() 
 }
 
 #[test]
-fn a_refused_datagram_is_logged_with_the_address_that_it_came_from() {
+fn refused_datagram_is_logged_with_source_address() {
     let refusal = crate::node::association::Refusal::Forged;
     let notice = peers::PeerEvent::Refused { host: Some("b".into()), refusal };
     let event = Event::DatagramRefused { from: SocketAddr::new(address(), 7), notice };

@@ -219,7 +219,7 @@ fn a_host_that_is_not_up_is_shown_with_the_reason() {
 }
 
 #[test]
-fn a_host_that_leaves_hands_its_address_over_before_it_would_be_missed() {
+fn leaving_host_hands_its_addresses_over_before_a_silence() {
     let mut link = Link::together();
     let owner = link.owners()[0];
     link.learn(owner, Input::Leave);
@@ -236,7 +236,7 @@ fn a_host_that_leaves_hands_its_address_over_before_it_would_be_missed() {
 }
 
 #[test]
-fn an_address_is_announced_three_times_after_it_is_claimed() {
+fn claimed_address_is_announced_three_times() {
     let mut link = Link::together();
     let owner = link.owners()[0];
     link.nodes[owner].is_cut_off = true;
@@ -422,7 +422,7 @@ fn another_machine_that_answers_for_an_owned_address_is_logged_once() {
 }
 
 #[test]
-fn an_address_that_somebody_else_answers_for_is_not_claimed() {
+fn address_with_another_answer_is_not_claimed() {
     let mut link = Link::new([every_host(), every_host(), every_host()]);
     let stranger = Mac([2, 0, 0, 0, 9, 9]);
     let vip = ip("192.0.2.99");
@@ -457,7 +457,7 @@ fn set_carrier(link: &mut Link, place: usize, carrier: bool) {
 }
 
 #[test]
-fn a_host_without_a_cable_answers_for_no_address_until_it_has_listened_again() {
+fn host_without_carrier_answers_for_no_address_until_it_has_listened() {
     let mut link = Link::together();
     let owner = link.owners()[0];
     set_carrier(&mut link, owner, false);
@@ -483,7 +483,7 @@ fn a_host_without_a_cable_answers_for_no_address_until_it_has_listened_again() {
 }
 
 #[test]
-fn a_host_that_begins_sends_sessions_to_the_others_until_it_takes_part() {
+fn starting_host_sends_sessions_to_other_hosts() {
     let mut link = Link::together();
     link.nodes[2].is_cut_off = true;
     link.pass(5_000);

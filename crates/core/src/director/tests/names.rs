@@ -111,7 +111,7 @@ fn servers_of_names_and_members_of_groups_are_drained_by_their_names() {
 }
 
 #[test]
-fn a_name_s_own_server_stays_drained_while_it_is_not_listed() {
+fn own_server_of_a_name_stays_drained_while_unlisted() {
     let own = |addresses: &[&str]| with(vec![of_its_own("www.example.com", addresses)], vec![]);
     let mut world = World::begin(own(&["192.0.2.21:80", "192.0.2.22:80"]));
     world.pass(READY_AFTER_MS + 1);
@@ -168,7 +168,7 @@ fn paths_to_the_servers_of_a_name_are_probed_and_change_its_answers() {
 }
 
 #[test]
-fn a_name_by_latency_follows_each_probe_and_one_by_chance_follows_none_that_changes_nothing() {
+fn latency_policy_follows_each_probe_and_random_policy_only_state_changes() {
     for (policy, follows) in [("peak-ewma", true), ("random", false), ("least-load", false)] {
         let mut own = of_its_own("www.example.com", &["192.0.2.21:80", "192.0.2.22:80"]);
         Arc::make_mut(&mut own).policy = policy::by_name(policy).unwrap();
@@ -199,7 +199,7 @@ fn servers_of_a_name_that_are_not_probed_yet_are_waited_for() {
 }
 
 #[test]
-fn what_changes_for_one_name_is_answered_for_that_name_alone() {
+fn change_of_one_name_leaves_other_answers() {
     let names = vec![
         of_its_own("a.example.com", &["192.0.2.21:80"]),
         of_its_own("b.example.com", &["192.0.2.22:80"]),
@@ -240,7 +240,7 @@ fn shares_of_a_name_are_made_anew_once_in_its_period() {
 }
 
 #[test]
-fn what_is_known_of_a_name_s_server_is_known_over_a_reload_that_moves_it() {
+fn reload_that_moves_a_server_in_the_list_keeps_its_state() {
     let own = |addresses: &[&str]| with(vec![of_its_own("www.example.com", addresses)], vec![]);
     let mut world = World::begin(own(&["192.0.2.21:80", "192.0.2.22:80"]));
     world.own(0, 0, true);

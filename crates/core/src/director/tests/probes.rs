@@ -82,7 +82,7 @@ fn a_server_on_the_link_is_probed_there_at_the_service_address() {
 }
 
 #[test]
-fn a_server_whose_packets_are_translated_is_probed_at_its_own_address_and_port() {
+fn nat_server_is_probed_at_own_address_and_port() {
     let direct = |port| Some((at("192.0.2.99", 80), ProbePath::Direct { to: at("192.0.2.11", port) }));
     let mut nat = one(farm::Method::Nat, "192.0.2.11", "192.0.2.99");
     assert_eq!(target(nat.clone()), direct(80));
@@ -94,7 +94,7 @@ fn a_server_whose_packets_are_translated_is_probed_at_its_own_address_and_port()
 }
 
 #[test]
-fn a_director_that_is_a_server_itself_is_probed_where_clients_find_it() {
+fn director_as_server_is_probed_at_service_address() {
     let local = |vip: &str, to: &str| Some((at(vip, 80), ProbePath::Local { to: at(to, 80) }));
     let itself = |method, vip| target(one(method, "192.0.2.2", vip));
     for method in [farm::Method::L2, farm::Method::Handoff] {
@@ -110,7 +110,7 @@ fn a_director_that_is_a_server_itself_is_probed_where_clients_find_it() {
 }
 
 #[test]
-fn a_server_behind_a_tunnel_is_probed_through_it() {
+fn tunnel_server_is_probed_through_the_tunnel() {
     let through = |vip: &str, source: &str| {
         let hop = Adjacency { mac: Mac([2, 0, 0, 0, 1, 1]), ..hop() };
         let (from, to) = (ip("192.0.2.2"), ip("203.0.113.9"));

@@ -210,7 +210,7 @@ fn a_server_that_wants_part_of_its_weight_gets_that_to_the_nearest_tenth() {
 }
 
 #[test]
-fn the_operator_bounds_what_a_server_gains_by_its_report() {
+fn report_gain_bounds_share_of_a_server() {
     for (percent, gain) in [(100, 0), (150, 127), (10_000, u8::MAX)] {
         let mut farm = farm_with_reports("utilisation");
         farm.services[0].report_gain_percent = percent;

@@ -27,7 +27,7 @@ fn draining_the_last_server_is_warned_of_and_logged() {
 }
 
 #[test]
-fn a_service_whose_servers_all_fail_keeps_the_last_and_is_degraded_until_one_works() {
+fn service_without_working_servers_keeps_the_last_and_is_degraded() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     fail(&mut world, "a");
     world.pass(60_000);

@@ -156,7 +156,7 @@ fn sessions_are_counted_once_a_second_and_no_count_is_lost_meanwhile() {
 }
 
 #[test]
-fn a_server_that_fails_is_shown_with_its_last_failure_and_how_often_it_has_changed() {
+fn failed_server_is_shown_with_last_failure_and_change_count() {
     let mut world = World::serving(&[("a", 11), ("b", 12)]);
     let shown = |world: &World| {
         let server = world.director.snapshot().server(&name("a")).unwrap().clone();

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_an_orphan_five_seconds_after_the_sweep_met_it_first() {
+    fn connection_is_an_orphan_five_seconds_after_first_sweep() {
         let mut all = KeptBack::<u8>::default();
         assert!(!all.is_orphan(key(1), 1_000) && !all.is_orphan(key(1), 5_999));
         assert!(all.is_orphan(key(1), 6_000));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_kept_back_for_fifteen_seconds_after_somebody_took_it_last() {
+    fn buffered_connection_expires_fifteen_seconds_after_last_use() {
         let mut all = KeptBack::default();
         all.begin(key(1), 1_000);
         assert_eq!(all.keep(&key(1), 7), None);

@@ -245,7 +245,7 @@ fn waits(mut transfer: Transfer, before: &[TransferInput], question: fn(Transfer
 }
 
 #[test]
-fn what_nobody_answers_is_repeated_after_longer_and_longer_pauses() {
+fn unanswered_message_is_repeated_after_growing_pauses() {
     let wanted = [TransferInput::Wanted { hello: false }];
     let exported = [&read()[..], &[CHOSEN, TransferInput::Exported { len: Some(5) }]].concat();
     let leaves = [TransferInput::Leaves, TransferInput::Admitted];
@@ -259,7 +259,7 @@ fn what_nobody_answers_is_repeated_after_longer_and_longer_pauses() {
 }
 
 #[test]
-fn a_client_whose_server_can_not_be_had_is_answered_by_what_it_understands() {
+fn client_without_server_gets_response_in_own_protocol() {
     let outcome = |outcome, word| TransferEvent::Settled { outcome, word: Some(word) };
     for hello in [false, true] {
         let word = if hello { FinalResponse::Reset } else { FinalResponse::Status(503) };

@@ -217,7 +217,7 @@ fn malformed_edns_options_are_refused() {
 }
 
 #[test]
-fn dead_server_is_omitted_and_all_dead_follow_none_alive() {
+fn dead_server_is_omitted_and_dead_pool_follows_empty_pool_setting() {
     let dead = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, false)];
     let one_lives = [address("192.0.2.11", 1, false), address("192.0.2.12", 1, true)];
     let resolve = |none_alive: EmptyPool, addresses: &[Address]| {

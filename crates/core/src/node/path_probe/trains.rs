@@ -55,7 +55,7 @@ impl ProbeResponder {
     /// A message from there: what to answer, or the train to send. `is_director` says who may ask.
     ///
     /// # Errors
-    /// What it doesn't answer.
+    /// The probes that it ignores.
     pub fn receive(
         &mut self,
         now_ms: u64,

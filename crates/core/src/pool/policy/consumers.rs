@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_without_a_signal_are_all_but_those_that_go_by_it() {
+    fn policies_without_a_signal_exclude_those_that_need_it() {
         let names = |signal| -> Vec<&str> {
             Consumer::Director.policies_without(signal).map(|policy| policy.name).collect()
         };

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_shown_with_its_unit_and_what_is_next_to_nothing_weighs_alike() {
+    fn load_is_shown_with_unit_and_tiny_loads_weigh_alike() {
         let reports = |report| Signals { report, ..Signals::default() };
         let probed = |us| Signals { latency_us: Some(us), ..Signals::default() };
         let delay = |us| reports(Report { delay_us: Some(us), ..Report::default() });

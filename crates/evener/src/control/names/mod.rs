@@ -95,7 +95,7 @@ impl NameControl {
     /// Gets all that a file's names need and that can be refused; nothing changes by that.
     ///
     /// # Errors
-    /// What is refused.
+    /// The refusal.
     pub(super) fn open(&self, config: &Config, files: DnsFiles) -> Result<OpenedNames, OpenError> {
         let path_key = path_probe::key(config)?;
         let sockets = self.servers.open(&config.dns.listen)?;
