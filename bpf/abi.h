@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The part that the kernel's side and the control plane share: map keys, values, counters. Rust's types are made
- * from this file's BTF, its constants from this file's text. A build fails where they differ from those of `core`, and where Rust
- * has no use for one: what C alone knows stands elsewhere.
+ * The part that the kernel's side and the control plane share: map keys, values, counters. Rust's
+ * types are made from this file's BTF, its constants from this file's text. A build fails where
+ * they differ from those of `core`, and where Rust has no use for one: what C alone knows stands
+ * elsewhere.
  */
 #ifndef EVENER_ABI_H
 #define EVENER_ABI_H
@@ -32,7 +33,8 @@
 #define VIP_IDS 256
 #define BEHIND_MAX 8
 #define RETURN_PLACES 8192
-/* So many that a multiplier which gives each of PEERS_MAX peers a place of its own is soon found. */
+/* So many that a multiplier which gives each of PEERS_MAX peers a place of its own is soon
+ * found. */
 #define PEER_PLACES 65536
 
 /* core/src/path/sessions */
@@ -163,8 +165,9 @@ enum session_state {
 };
 /* Idle times: a state's lower three bits name its own. */
 #define STATES 8
-/* No session's state names the first two: of the state that a VIP's sessions are at work in, how much of its time must be left that a
- * packet needn't note it anew, and how much more there may be. */
+/* No session's state names the first two: of the state that a VIP's sessions are at work in, how
+ * much of its time must be left that a packet needn't note it anew, and how much more there may
+ * be. */
 #define IDLE_LEAST 0
 #define IDLE_STEP 1
 /* The furthest that an expiry is ahead, in ticks. */
@@ -181,8 +184,8 @@ struct settings {
 	__u64 ring_seed[2];
 };
 
-/* The key by which a packet is recognised. In network byte order, as the packet has it; of an IPv6 address
- * address_digest() in maps.h. */
+/* The key by which a packet is recognised. In network byte order, as the packet has it; of an
+ * IPv6 address address_digest() in maps.h. */
 struct vip_key {
 	__be32 address;
 	__be16 port;
@@ -198,9 +201,9 @@ struct vip_key {
 #define VIP_LATER 16 /* with VIP_HANDOFF: later requests are looked at; struct handoff says what becomes of them */
 
 /*
- * Value of `vips`, one cache line; all zero where there is none. The control plane finds a multiplier that
- * gives each VIP a place of its own, so a look-up reads one place. `commit` names the multiplier and the
- * half of the map in force: one store switches every VIP and ring at once.
+ * Value of `vips`, one cache line; all zero where there is none. The control plane finds a
+ * multiplier that gives each VIP a place of its own, so a look-up reads one place. `commit` names
+ * the multiplier and the half of the map in force: one store switches every VIP and ring at once.
  */
 struct vip {
 	struct vip_key key;
@@ -214,8 +217,8 @@ struct vip {
 } __attribute__((aligned(64)));
 
 /*
- * Value of `handoffs`: how a VIP's connections are accepted, and what a client's wish is looked up by. At the same
- * place as the VIP in `vips`.
+ * Value of `handoffs`: how a VIP's connections are accepted, and what a client's wish is looked up
+ * by. At the same place as the VIP in `vips`.
  */
 struct handoff {
 	__u64 ring_halves; /* which half of each ring: routes name other rings than the service's */
@@ -229,7 +232,8 @@ struct handoff {
 	__u16 held; /* server slot: nobody's, while connections move */
 };
 
-/* Key of `routes`. Each service's routes have a generation of their own, and so do they after a change. */
+/* Key of `routes`. Each service's routes have a generation of their own, and so do they after a
+ * change. */
 struct route_key {
 	__u64 host;
 	__u64 path;
@@ -277,8 +281,9 @@ struct endpoint {
 	struct behind behind[BEHIND_MAX];
 };
 
-/* Value of `returns`: the VIP and the server of an endpoint that is one server's of one VIP alone; zeros for others, and where another
- * endpoint has the place. A hint: the server's entry says whether it is so. */
+/* Value of `returns`: the VIP and the server of an endpoint that is one server's of one VIP
+ * alone; zeros for others, and where another endpoint has the place. A hint: the server's entry
+ * says whether it is so. */
 struct hint {
 	__u16 vip;
 	__u16 server;
@@ -308,7 +313,8 @@ struct ring {
 #define SERVER_BLACKHOLE 1024 /* stands for nobody, while connections move */
 #define SERVER_MARKED 2048 /* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
 
-/* Value of `previous`; index: service. The host that may know a flow that this one doesn't; zeros where none does. */
+/* Value of `previous`; index: service. The host that may know a flow that this one doesn't;
+ * zeros where none does. */
 struct previous {
 	__u16 hash[HASH_SLOTS];
 	__u16 pad[3];
@@ -336,7 +342,8 @@ struct interface {
 	__u32 pad2;
 } __attribute__((aligned(8)));
 
-/* Value of `shares`, by VIP id: of the session table, the assured sessions that are the VIP's own, and that it has. */
+/* Value of `shares`, by VIP id: of the session table, the assured sessions that are the VIP's
+ * own, and that it has. */
 struct share {
 	__u64 own;
 	__u64 assured;
@@ -354,8 +361,9 @@ struct bucket {
 	struct session slot[BUCKET_SESSIONS];
 };
 
-/* A session whose client has an IPv6 address, or (in `ports`) a port's holder: the client's address in
- * two words, of IPv4 mapped; port and VIP id in the third. All are numbers, not bytes. */
+/* A session whose client has an IPv6 address, or (in `ports`) a port's holder: the client's
+ * address in two words, of IPv4 mapped; port and VIP id in the third. All are numbers, not
+ * bytes. */
 struct session6 {
 	__u64 key[3];
 	__u64 value;

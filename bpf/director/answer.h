@@ -86,8 +86,9 @@ static __always_inline bool find_by_key6(const struct key6 *key, bool v6, __u32 
 #define FOLLOW_NOT 0x100
 
 /*
- * Finds the session of a VIP on a server that the way back names, if there is one, and moves its state on by `flags`. Not inlined:
- * the verifier checks it once, and not for each that may be behind an endpoint.
+ * Finds the session of a VIP on a server that the way back names, if there is one, and moves its
+ * state on by `flags`. Not inlined: the verifier checks it once, and not for each that may be
+ * behind an endpoint.
  */
 __attribute__((noinline)) int owned_by(struct scratch *at, __u32 vip_id, __u32 slot, __u32 flags)
 {
@@ -150,8 +151,8 @@ __attribute__((noinline)) int owned_by(struct scratch *at, __u32 vip_id, __u32 s
 }
 
 /*
- * Finds the session of what goes from a server's endpoint to a client, or to where the director speaks for one,
- * and moves its state on by `flags` (FOLLOW_NOT: not at all). Whether there is one.
+ * Finds the session of what goes from a server's endpoint to a client, or to where the director
+ * speaks for one, and moves its state on by `flags` (FOLLOW_NOT: not at all). Whether there is one.
  */
 static __always_inline bool find_owner(struct scratch *at, __u32 flags)
 {
@@ -163,7 +164,8 @@ static __always_inline bool find_owner(struct scratch *at, __u32 flags)
 	return false;
 }
 
-/* To a client with a link-local address, from which a packet has come. Its own packets had no tag, whatever answers have. */
+/* To a client with a link-local address, from which a packet has come. Its own packets had no
+ * tag, whatever answers have. */
 static __always_inline bool find_near(context *ctx, struct hop *hop, const struct near *near, __u32 len)
 {
 	struct interface *own = find_interface(near->link);
@@ -206,7 +208,8 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 		*(struct ip *)route.ipv6_dst = *dst;
 		if (at->owner.near.link)
 			return find_near(ctx, hop, &at->owner.near, len);
-		/* The kernel's look-up knows no link-local addresses: the stack finds this one where the answer came by. */
+		/* The kernel's look-up knows no link-local addresses: the stack finds this one
+		 * where the answer came by. */
 		if (is_link_local(dst)) {
 			hop->next_ifindex = frame_ingress(ctx);
 			hop->next.nh_family = AF_INET6;
@@ -245,8 +248,9 @@ __attribute__((noinline)) int find_hop(context *ctx, struct scratch *at, const s
 }
 
 /*
- * Has the host's stack find the neighbour and send a packet on that is ready but for that. Where the service's address is
- * the host's own, the daemon has told the stack to take it (accept_local of ip-sysctl).
+ * Has the host's stack find the neighbour and send a packet on that is ready but for that. Where
+ * the service's address is the host's own, the daemon has told the stack to take it (accept_local
+ * of ip-sysctl).
  */
 static __always_inline int send_by_host(context *ctx, struct scratch *at)
 {
@@ -257,7 +261,8 @@ static __always_inline int send_by_host(context *ctx, struct scratch *at)
 	return with_reason(frame_to_neighbour(ctx, at->hop.next_ifindex, &at->hop.next), REASON_BY_HOST);
 }
 
-/* The same as too_big(), to the client where the host's routes say: who passed the packet on has no use for it. */
+/* The same as too_big(), to the client where the host's routes say: who passed the packet on has
+ * no use for it. */
 __attribute__((noinline)) int too_big_by_route(context *ctx, struct scratch *at)
 {
 	int outcome = too_big(ctx, at);

@@ -16,8 +16,8 @@ struct choice {
 };
 
 /*
- * The server of a packet that no session is known of and that begins none, and from bit 16 on what to count beside.
- * Not inlined, as all that packets with a session don't need.
+ * The server of a packet that no session is known of and that begins none, and from bit 16 on what
+ * to count beside. Not inlined, as all that packets with a session don't need.
  */
 __attribute__((noinline)) int select_without_session(__u32 service, __u32 flags, __u64 ring_hash, __u32 own, __u32 arrival)
 {
@@ -90,7 +90,8 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 	if (server == NO_SERVER || (known && stands(flow, found->value)))
 		return;
 	choice->new_session = true;
-	/* Only an old session must not stand against what goes by the hash, packet by packet: it is changed. */
+	/* Only an old session must not stand against what goes by the hash, packet by packet: it
+	 * is changed. */
 	if (vip->flags & VIP_STATELESS && server != vip->own && !known)
 		return;
 	value = with_mark(value_in(flow, server, flow->udp ? STATE_UDP_NEW : STATE_NEW), first_mark(flow));

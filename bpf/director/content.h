@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * A client's request, and its ring: core/src/path/content. The state so far stands in the scratch: the
- * verifier can't tell its values apart, and walks through a loop over bytes once and not once for each state.
+ * A client's request, and its ring: core/src/path/content. The state so far stands in the scratch:
+ * the verifier can't tell its values apart, and walks through a loop over bytes once and not once
+ * for each state.
  */
 #ifndef EVENER_CONTENT_H
 #define EVENER_CONTENT_H
@@ -99,8 +100,8 @@ static __always_inline bool is_method_byte(__u8 byte)
 #define HTTP_SLASH 0x485454502fULL
 
 /*
- * Goes on from the target: whether the line may be a request's, as far as it goes. Of a body's bytes some begin like one by
- * chance: core/src/path/content/mod.rs, may_be_line.
+ * Goes on from the target: whether the line may be a request's, as far as it goes. Of a body's
+ * bytes some begin like one by chance: core/src/path/content/mod.rs, may_be_line.
  */
 static __always_inline long follow_line(struct reading *r, __u8 byte)
 {
@@ -155,7 +156,8 @@ static long find_request_byte(__u32 at, void *arg)
 	return 1;
 }
 
-/* Where in the `len` bytes at `from` a later request begins; -1 if none does: core/src/path/content/mod.rs. */
+/* Where in the `len` bytes at `from` a later request begins; -1 if none does:
+ * core/src/path/content/mod.rs. */
 __attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u32 from, __u32 len)
 {
 	bool is_more = len > LATER_LOOKED_MAX;

@@ -7,7 +7,8 @@
 #include "director/fast_path.h"
 #include "director/trace.h"
 
-/* Sends a client's packet to the server that was chosen for it, with all that there may be to do. */
+/* Sends a client's packet to the server that was chosen for it, with all that there may be to
+ * do. */
 __attribute__((noinline)) int slow_path_send(context *ctx, struct scratch *at)
 {
 	struct packet_context *pkt;
@@ -146,8 +147,8 @@ static __always_inline struct vip *vip_of(const struct packet *packet)
 	return find_vip(vip_bits(packet->dst4, packet->port, packet->protocol));
 }
 
-/* Leaves the verifier one way on with a packet, and not one for each through parse(). False where the frame has no room for IPv4's
- * header, which it has. */
+/* Leaves the verifier one way on with a packet, and not one for each through parse(). False
+ * where the frame has no room for IPv4's header, which it has. */
 static __always_inline bool forget_parse(context *ctx, struct packet *packet)
 {
 	__u32 select_without_session = frame_ingress(ctx);
@@ -161,7 +162,8 @@ static __always_inline bool forget_parse(context *ctx, struct packet *packet)
 	return packet->ethernet;
 }
 
-/* The slow path, which any packet may take. Not inlined: what it has on the stack would else be there beside that of the rest. */
+/* The slow path, which any packet may take. Not inlined: what it has on the stack would else be
+ * there beside that of the rest. */
 __attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));
@@ -190,7 +192,8 @@ __attribute__((noinline)) int decide_slow(context *ctx, struct scratch *at)
 	case PARSED_ARP_REQUEST: {
 		struct ip asked = { { packet.arp->target_ip } };
 
-		/* A sender that claims the address itself is no question but a conflict (RFC 5227). */
+		/* A sender that claims the address itself is no question but a conflict (RFC
+		 * 5227). */
 		if (!(address_flags(&asked, false) & ADDRESS_ANNOUNCED) || !own || !lease_holds(ticks_now()) ||
 		    packet.arp->sender_ip == asked.word[0])
 			return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);

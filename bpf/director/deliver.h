@@ -18,7 +18,8 @@ static __always_inline void ends_towards(const struct server *server, __u16 port
 	}
 }
 
-/* Whether a packet may go on over a way that takes `most` bytes; else the verdict on it, or the next step. */
+/* Whether a packet may go on over a way that takes `most` bytes; else the verdict on it, or the
+ * next step. */
 static __always_inline bool fits(context *ctx, struct scratch *at, __u32 most, int *verdict)
 {
 	const struct packet_context *pkt = &at->pkt;
@@ -123,8 +124,8 @@ static __always_inline __u64 mac_number(__u64 bits)
 }
 
 /*
- * Makes a session's key that of the port which stands for its client: where the packet's sender is, if it has a link-local
- * address. Whether what the server answers would find it.
+ * Makes a session's key that of the port which stands for its client: where the packet's sender is,
+ * if it has a link-local address. Whether what the server answers would find it.
  */
 static __always_inline bool put_near(context *ctx, const struct packet_context *pkt, const struct server *server,
 				     struct key6 *key)

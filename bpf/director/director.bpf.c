@@ -8,8 +8,8 @@ int director(struct xdp_md *ctx)
 	return decide(ctx);
 }
 
-/* For the other end of a veth pair: a frame sent out of a veth by XDP arrives only where the peer has an
- * XDP program too. */
+/* For the other end of a veth pair: a frame sent out of a veth by XDP arrives only where the
+ * peer has an XDP program too. */
 SEC("xdp")
 int pass_all(struct xdp_md *ctx)
 {

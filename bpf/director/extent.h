@@ -28,7 +28,8 @@ static __always_inline bool is_moving(enum extent table)
 	return (__u32)extent != extent >> 32;
 }
 
-/* A session on its way is looked for in each of its two buckets by the extent of before, and then by that of now, where it may have come meanwhile. */
+/* A session on its way is looked for in each of its two buckets by the extent of before, and
+ * then by that of now, where it may have come meanwhile. */
 #define MOVING_TURNS 4
 
 static __always_inline __u32 half_in_turn(__u64 hash, __u32 turn)

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The fast path: core/src/path/decide/fast_path.rs. Whole, untagged packets of sessions that are at work and are as they will be after the
- * packet, and those that are for no service. It does what the slow path does, in few enough instructions that the
- * processor has begun with the next packet while it waits for this one's session; nothing is changed or counted before it is
- * known that it will do. A test holds it to a number of instructions (dataplane/tests/differential/budget.rs).
+ * The fast path: core/src/path/decide/fast_path.rs. Whole, untagged packets of sessions that are at
+ * work and are as they will be after the packet, and those that are for no service. It does what
+ * the slow path does, in few enough instructions that the processor has begun with the next packet
+ * while it waits for this one's session; nothing is changed or counted before it is known that it
+ * will do. A test holds it to a number of instructions (dataplane/tests/differential/budget.rs).
  */
 #ifndef EVENER_FAST_PATH_H
 #define EVENER_FAST_PATH_H
 
 #include "director/answer.h"
 
-/* The bytes that it wants of a frame in one piece: the headers of TCP, also of UDP, whose frames are seldom shorter. */
+/* The bytes that it wants of a frame in one piece: the headers of TCP, also of UDP, whose frames
+ * are seldom shorter. */
 #define SHORT_LEN (ETH_HLEN + sizeof(struct iphdr) + sizeof(struct tcphdr))
 
 /* Fields of a frame, in one load each: of packed structs the compiler loads bytes. */
@@ -25,7 +27,8 @@ static __always_inline int settle_short(int verdict, __u32 reason)
 	return (__s8)verdict;
 }
 
-/* The frame has this destination, and its source is no group's: in one comparison, where bytes stand so. */
+/* The frame has this destination, and its source is no group's: in one comparison, where bytes
+ * stand so. */
 static __always_inline bool is_for(void *frame, const struct interface *own)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -74,7 +77,8 @@ static __always_inline struct session *look_up(__u64 key)
 	return slot ? slot : look_in(second_bucket(hash), key, hash);
 }
 
-/* A session's value, if it is at work and has so much time left at `now` that none is to be noted. */
+/* A session's value, if it is at work and has so much time left at `now` that none is to be
+ * noted. */
 static __always_inline bool is_at_work(struct session *slot, __u64 key, const struct vip *vip, __u32 state, __u32 now,
 				       __u64 *value)
 {
@@ -84,7 +88,8 @@ static __always_inline bool is_at_work(struct session *slot, __u64 key, const st
 	       (__u32)(value_expires(*value) - now - vip->idle[IDLE_LEAST]) <= vip->idle[IDLE_STEP];
 }
 
-/* Whether a client's mark stays as it is: the segment is close behind it, or doesn't belong there. */
+/* Whether a client's mark stays as it is: the segment is close behind it, or doesn't belong
+ * there. */
 static __always_inline bool keeps_mark(__u64 value, __u32 sequence)
 {
 	__u32 ahead = (sequence >> 10) - (__u32)(value >> 20) + NEAR / 4;
@@ -92,7 +97,8 @@ static __always_inline bool keeps_mark(__u64 value, __u32 sequence)
 	return (ahead & NEAR_MASK) <= NEAR / 2 || ((ahead + NEAR - NEAR / 4) & NEAR_MASK) > 2 * NEAR;
 }
 
-/* Of a service whose connections are handed over, or which every host decides: whether a packet goes by its session alone. */
+/* Of a service whose connections are handed over, or which every host decides: whether a packet
+ * goes by its session alone. */
 static __always_inline bool is_sessions(void *frame, __u8 protocol, const struct vip *vip, __u64 value)
 {
 	if (vip->own != NO_SERVER && arrival_from(mac_bits(frame + ETH_ALEN)) != ARRIVED_DIRECT)
@@ -155,15 +161,15 @@ static __always_inline int translate_short(context *ctx, void *frame, const stru
 	return go_out(ctx, server->ifindex);
 }
 
-/* A server's flags without whether it is up, as far as that doesn't matter: open connections stay where they are. Datagrams find
- * another one. */
+/* A server's flags without whether it is up, as far as that doesn't matter: open connections
+ * stay where they are. Datagrams find another one. */
 static __always_inline __u32 ways_of(const struct server *server, __u8 protocol)
 {
 	return protocol == IPPROTO_UDP ? server->flags ^ SERVER_UP : server->flags & ~SERVER_UP & 0xffff;
 }
 
-/* Whether a whole, untagged IPv4 packet may go to a server behind a tunnel or NAT as it is done here: by IPIP over IPv4, or with the
- * client's own port. */
+/* Whether a whole, untagged IPv4 packet may go to a server behind a tunnel or NAT as it is done
+ * here: by IPIP over IPv4, or with the client's own port. */
 static __always_inline bool fast_path_may_send(context *ctx, void *frame, const struct server *server, __u32 flags)
 {
 	__u32 outer = flags & SERVER_TUNNEL ? sizeof(struct iphdr) : 0;
@@ -206,7 +212,8 @@ static __always_inline int to_server(context *ctx, void *frame, __u32 bytes, __u
 	return fast_path_send(ctx, frame, flags, protocol, server);
 }
 
-/* Of a service that every host decides without remembering what it passes on: to the host that the hash table names. */
+/* Of a service that every host decides without remembering what it passes on: to the host that
+ * the hash table names. */
 static __always_inline int by_table(context *ctx, void *frame, __u32 bytes, __u8 protocol, __u64 key, const struct vip *vip)
 {
 	int chosen;
@@ -272,7 +279,8 @@ static __always_inline int short_answer(context *ctx, void *frame, __u32 now, __
 	return go_out(ctx, ifindex);
 }
 
-/* Behind the headers: a constant protocol, so that each has a way of its own and nothing is asked twice. */
+/* Behind the headers: a constant protocol, so that each has a way of its own and nothing is
+ * asked twice. */
 static __always_inline int short_transport(context *ctx, void *frame, __u32 bytes, __u32 now, __u8 protocol)
 {
 	__u64 bits = vip_bits(WORD_AT(30), HALF_AT(36), protocol), value, key;
@@ -322,8 +330,8 @@ static __always_inline struct session6 *look_in6(struct bucket6 *bucket, const s
 }
 
 /*
- * The same for IPv6 without extension headers, by layer two alone. Not inlined: its key needs the stack that the rest has
- * registers for. core has no such way, since nothing is gained by it there.
+ * The same for IPv6 without extension headers, by layer two alone. Not inlined: its key needs the
+ * stack that the rest has registers for. core has no such way, since nothing is gained by it there.
  */
 __attribute__((noinline)) int fast_path6(context *ctx, __u32 now)
 {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Where answers to IPv4 clients went a moment ago, for each CPU: asking the kernel's routing table costs more than all the rest of
- * such a packet. An answer is good for a second by this clock, with a daemon or without, and until the daemon hears that a route or a
- * neighbour has changed (`fib_epoch`).
+ * Where answers to IPv4 clients went a moment ago, for each CPU: asking the kernel's routing table
+ * costs more than all the rest of such a packet. An answer is good for a second by this clock, with
+ * a daemon or without, and until the daemon hears that a route or a neighbour has changed
+ * (`fib_epoch`).
  *
- * Clients are many and next hops few, so a client's word names its next hop by a number that is never given again to another one:
- * whatever ends a hop ends it for all clients at once. A hop's place is named by what it is; where another one has it, the answer
- * isn't kept, and numbers grow by one a second at the most, or with each change.
+ * Clients are many and next hops few, so a client's word names its next hop by a number that is
+ * never given again to another one: whatever ends a hop ends it for all clients at once. A hop's
+ * place is named by what it is; where another one has it, the answer isn't kept, and numbers grow
+ * by one a second at the most, or with each change.
  */
 #ifndef EVENER_FIB_CACHE_H
 #define EVENER_FIB_CACHE_H
@@ -74,7 +76,8 @@ static __always_inline bool is_good(const struct fib_hop *hop, __u32 now, __u64 
 	return now - hop->since < FIB_LIFE_TICKS && hop->epoch == epoch;
 }
 
-/* Where a packet from this service to this client goes that came in there; NULL if that isn't known. */
+/* Where a packet from this service to this client goes that came in there; NULL if that isn't
+ * known. */
 static __always_inline const struct fib_hop *known_hop(__be32 src, __be32 dst, __u32 ingress, __u32 now)
 {
 	__u32 first = 0;

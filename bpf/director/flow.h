@@ -62,8 +62,8 @@ static __always_inline bool opens(const struct flow *flow)
 	return flow->udp || (flow->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
-/* SYN together with FIN or RST: no stack sends that. In one comparison, after which the verifier knows no more of the flags than
- * before. */
+/* SYN together with FIN or RST: no stack sends that. In one comparison, after which the verifier
+ * knows no more of the flags than before. */
 static __always_inline bool has_bad_flags(__u32 flags)
 {
 	__u32 ends = flags | flags >> 2;
@@ -118,7 +118,8 @@ static __always_inline bool find_flow(const struct flow *flow, struct found *fou
 	return find_session(flow->key, flow->hash, flow->now, found);
 }
 
-/* The same in the slot where it was found before, as it was then; another CPU may have changed it. */
+/* The same in the slot where it was found before, as it was then; another CPU may have changed
+ * it. */
 static __always_inline bool find_again(const struct flow *flow, __u32 slot, __u64 value, struct found *found)
 {
 	struct session6 *six;
@@ -138,7 +139,8 @@ static __always_inline bool find_again(const struct flow *flow, __u32 slot, __u6
 	return found->place;
 }
 
-/* Where there is no vacant place, in that of another one; another CPU may be about to have the same, so twice. */
+/* Where there is no vacant place, in that of another one; another CPU may be about to have the
+ * same, so twice. */
 static __always_inline bool insert_flow(const struct flow *flow, __u64 value)
 {
 	if (flow->v6)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* How a session's state moves with the packets of its flow: core/src/path/decide/follow.rs, whose comments say why. */
+/* How a session's state moves with the packets of its flow: core/src/path/decide/follow.rs,
+ * whose comments say why. */
 #ifndef EVENER_FOLLOW_H
 #define EVENER_FOLLOW_H
 
@@ -179,8 +180,8 @@ __attribute__((noinline)) __u32 step_of(__u64 was, __u32 flags, __u64 numbers, _
 	return step_of_client(flags, was, sequence, acknowledgment, now);
 }
 
-/* Keeps a session alive and moves its state on. `side` is OF_SERVER, SEES_ANSWERS, or 0 for a client whose server
- * answers it without this host. */
+/* Keeps a session alive and moves its state on. `side` is OF_SERVER, SEES_ANSWERS, or 0 for a
+ * client whose server answers it without this host. */
 static __always_inline __u64 follow(const struct flow *flow, __u32 side, struct found *found)
 {
 	__u32 flags = flow->flags | side, step;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What is remembered of first fragments (core/src/path/decide/track.rs), and frames that application space has next. */
+/* What is remembered of first fragments (core/src/path/decide/track.rs), and frames that
+ * application space has next. */
 #ifndef EVENER_FRAGMENT_H
 #define EVENER_FRAGMENT_H
 
@@ -9,7 +10,8 @@
 static __always_inline bool fragment_key_of(context *ctx, const struct packet_context *pkt, struct fragment_key *key)
 {
 	key->id = pkt->fragment.id;
-	/* Of IPv6 the identification alone tells (RFC 8200, section 4.5): later fragments don't name it. */
+	/* Of IPv6 the identification alone tells (RFC 8200, section 4.5): later fragments don't
+	 * name it. */
 	key->protocol = pkt->v6 ? 0 : pkt->protocol;
 	key->v6 = pkt->v6;
 	key->pad = 0;
@@ -75,8 +77,8 @@ static __always_inline bool give(context *ctx, __u32 reason, __u16 server)
 	return true;
 }
 
-/* Holds a frame: a fragment is decided again in application space, and what moves, and what is kept back meanwhile, goes to who
- * moves it. */
+/* Holds a frame: a fragment is decided again in application space, and what moves, and what is
+ * kept back meanwhile, goes to who moves it. */
 __attribute__((noinline)) int hold(context *ctx, struct scratch *at, __u32 reason)
 {
 	if (!at)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The differences between XDP, which sees a frame before the kernel has made anything of it, and TC, which sees
- * the kernel's socket buffer: where a driver has no XDP of its own, TC spares a copy, keeps segments that
- * were gathered together, and knows of checksums that are yet to be finished. Everything else is one code.
+ * The differences between XDP, which sees a frame before the kernel has made anything of it, and
+ * TC, which sees the kernel's socket buffer: where a driver has no XDP of its own, TC spares a
+ * copy, keeps segments that were gathered together, and knows of checksums that are yet to be
+ * finished. Everything else is one code.
  */
 #ifndef EVENER_FRAME_H
 #define EVENER_FRAME_H
@@ -193,9 +194,9 @@ static __always_inline int frame_wrap(context *ctx, __u32 l3, __u32 outer_len, _
 }
 
 /*
- * The checksum of a frame that never left this machine may hold the sum of the pseudo-header only, for
- * hardware to finish. XDP isn't told; but only where programs run on the kernel's own buffers (generic
- * mode) can that be, and TC is what such interfaces get where the kernel has it.
+ * The checksum of a frame that never left this machine may hold the sum of the pseudo-header only,
+ * for hardware to finish. XDP isn't told; but only where programs run on the kernel's own buffers
+ * (generic mode) can that be, and TC is what such interfaces get where the kernel has it.
  */
 static __always_inline void frame_fix(context *ctx, __u32 at, const struct change *change, bool udp)
 {

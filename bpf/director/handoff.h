@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Connections that are accepted here, with a cookie and no memory, and given to a server once the client has said what
- * it wants: core/src/path/decide/handoff.rs. Packets of sessions that are at work don't come here: see choose().
+ * Connections that are accepted here, with a cookie and no memory, and given to a server once the
+ * client has said what it wants: core/src/path/decide/handoff.rs. Packets of sessions that are at
+ * work don't come here: see choose().
  */
 #ifndef EVENER_HANDOFF_H
 #define EVENER_HANDOFF_H
@@ -115,8 +116,9 @@ enum proof {
 	PROOF_UNCHECKED, /* nobody looks: too many like it were guesses */
 };
 
-/* Looks whether a segment that belongs to no session, or maybe to another than the one that is known, is the first after a
- * cookie. Without data it would gain nothing by being taken for it, so that is no guess. */
+/* Looks whether a segment that belongs to no session, or maybe to another than the one that is
+ * known, is the first after a cookie. Without data it would gain nothing by being taken for it,
+ * so that is no guess. */
 __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_work)
 {
 	bool says_something, is_guess;
@@ -141,8 +143,8 @@ __attribute__((noinline)) int prove(context *ctx, struct scratch *at, __u32 at_w
 	return PROOF_MISSING;
 }
 
-/* A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does.
- * Only then is its sender told. */
+/* A segment of a connection that isn't known: it may have overtaken the first, which then comes
+ * again as it does. Only then is its sender told. */
 static __always_inline int unmatched_segment(const struct scratch *at, const struct flow *flow, __u32 reason)
 {
 	if (at->pkt.flags & TCP_RST || !is_retransmission(unmatched, flow->hash, flow->numbers >> 32, flow->now))
@@ -150,8 +152,8 @@ static __always_inline int unmatched_segment(const struct scratch *at, const str
 	return STEP_RESET;
 }
 
-/* A segment that another host has passed on: who greeted the client has decided, and it is served here. A first one is
- * noted, so that this host knows the connection as its own. */
+/* A segment that another host has passed on: who greeted the client has decided, and it is
+ * served here. A first one is noted, so that this host knows the connection as its own. */
 static __always_inline int accept_forwarded(context *ctx, struct scratch *at, const struct flow *flow, struct found *found,
 				     bool known)
 {
@@ -187,8 +189,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (!at)
 		return VERDICT_DROP;
 	pkt = &at->pkt;
-	/* Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4): of one request that
-	 * makes two. */
+	/* Some readers take urgent data out of the stream, and others don't (RFC 6093, section
+	 * 3.4): of one request that makes two. */
 	if (pkt->flags & TCP_URG)
 		return with_reason(VERDICT_DROP, REASON_BAD_FLAGS);
 	if (!load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->dst) ||
@@ -202,8 +204,8 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	if (pkt->arrival != ARRIVED_DIRECT)
 		return accept_forwarded(ctx, at, &flow, &found, known);
 	if (opens(&flow)) {
-		/* It may be forged, in a connection that lives: that one goes on as before, until another cookie
-		 * comes back. */
+		/* It may be forged, in a connection that lives: that one goes on as before,
+		 * until another cookie comes back. */
 		if (known) {
 			change_session(&found, with_mark(found.value, value_mark(found.value) | MARK_DOUBTED));
 			pkt->session = found.value;
@@ -214,13 +216,13 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	alive = server;
 	at_work = alive && !is_ending(found.value);
 	moves = alive && server->flags & SERVER_BLACKHOLE;
-	/* A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile,
-	 * or it has that one's cookie. */
+	/* A first segment that comes again is still the connection's, whose server has it: where
+	 * no SYN came meanwhile, or it has that one's cookie. */
 	if (!alive || (value_mark(found.value) & MARK_DOUBTED &&
 		       (value_mark(found.value) & ~MARK_DOUBTED) != answered_mark(at))) {
 		proof = prove(ctx, at, at_work);
-		/* The server's stack would drop one that isn't sound, and what comes in its place might be for another
-		 * server. */
+		/* The server's stack would drop one that isn't sound, and what comes in its
+		 * place might be for another server. */
 		if (proof == PROOF_FIRST)
 			return !payload_len(at) || is_sound(ctx, at) ? STEP_BEGIN :
 								       with_reason(VERDICT_DROP, REASON_BAD_CHECKSUM);
@@ -241,8 +243,9 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 	return keep_on(pkt, &flow, &found);
 }
 
-/* Whether a server answers a request in a segment of its connection. A segment that doesn't begin like a request is part of
- * one, or nobody's to read; of one that can't be read here nothing is known. */
+/* Whether a server answers a request in a segment of its connection. A segment that doesn't
+ * begin like a request is part of one, or nobody's to read; of one that can't be read here
+ * nothing is known. */
 static __always_inline bool answers(context *ctx, struct scratch *at, const struct handoff *handoff)
 {
 	__u64 rings = pools[at->pkt.server % SERVER_SLOTS];
@@ -259,7 +262,8 @@ static __always_inline bool answers(context *ctx, struct scratch *at, const stru
 	return ring < SERVICES_MAX && rings >> ring & 1;
 }
 
-/* Gives a later request to who moves its connection, and keeps back what follows. Only one of several CPUs does so. */
+/* Gives a later request to who moves its connection, and keeps back what follows. Only one of
+ * several CPUs does so. */
 static __always_inline int set_aside(context *ctx, struct scratch *at, const struct handoff *handoff,
 				     const struct flow *flow, struct found *found)
 {
@@ -281,9 +285,9 @@ static __always_inline int set_aside(context *ctx, struct scratch *at, const str
 	return verdict;
 }
 
-/* A later segment with data. The connection of a client that wants what its server has not moves; or it ends, and the
- * client asks again by another one, as it must wherever one that was kept open ends (RFC 9112, section 9.3.1). The
- * server finds out by itself. */
+/* A later segment with data. The connection of a client that wants what its server has not
+ * moves; or it ends, and the client asks again by another one, as it must wherever one that was
+ * kept open ends (RFC 9112, section 9.3.1). The server finds out by itself. */
 __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 {
 	struct found found = {};
@@ -295,7 +299,8 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	handoff = find_handoff(at->pkt.vip);
 	if (!handoff || !flow_of(at, &flow) || !find_again(&flow, at->pkt.slot, at->pkt.found, &found))
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
-	/* The segment that was asked about is sent once more as the first segment, when the connection moves or by the client. */
+	/* The segment that was asked about is sent once more as the first segment, when the
+	 * connection moves or by the client. */
 	if (answers(ctx, at, handoff) || is_answer(ctx, at, COOKIE_REPLAYED))
 		return keep_on(&at->pkt, &flow, &found);
 	if (handoff->later == LATER_REHANDOFF)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Answers that a TCP would give, in the place of the client's packet: core/src/path/rewrite/handshake.rs. */
+/* Answers that a TCP would give, in the place of the client's packet:
+ * core/src/path/rewrite/handshake.rs. */
 #ifndef EVENER_HANDSHAKE_H
 #define EVENER_HANDSHAKE_H
 
@@ -73,8 +74,8 @@ static __always_inline __u64 put_answer_ip(struct scratch *at, __u32 tcp_len)
 }
 
 /*
- * The TCP header, by at->answer, its checksum being as hardware wants it that is to finish it: the sum of the
- * pseudo-header. Returns how that must change if there is no such hardware.
+ * The TCP header, by at->answer, its checksum being as hardware wants it that is to finish it: the
+ * sum of the pseudo-header. Returns how that must change if there is no such hardware.
  */
 static __always_inline __u64 put_answer_tcp(struct scratch *at, __u32 tcp_len, __u64 pseudo)
 {
@@ -140,7 +141,8 @@ __attribute__((noinline)) int is_sound(context *ctx, struct scratch *at)
 	return is_summed(ctx, from, end, pseudo, at->tcp.rest[1], at->reading.payload);
 }
 
-/* Whether the packet is whole, and nothing stands between the headers: what can be answered in its place. */
+/* Whether the packet is whole, and nothing stands between the headers: what can be answered in
+ * its place. */
 static __always_inline bool is_plain(const struct packet_context *pkt)
 {
 	__u32 ip_len = pkt->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);

@@ -86,7 +86,8 @@ static __always_inline __u8 in_request_line(struct reading *r, __u32 at, __u8 by
 		}
 		return byte == ' ' && at > 0 ? HEAD_TARGET : HEAD_ODD;
 	case HEAD_TARGET:
-		/* Only the origin form (RFC 9112, section 3.2.1): others name a host of their own, or none. */
+		/* Only the origin form (RFC 9112, section 3.2.1): others name a host of their
+		 * own, or none. */
 		if (byte != '/')
 			return HEAD_ODD;
 		hash_path(r, byte);
@@ -107,7 +108,8 @@ static __always_inline __u8 in_request_line(struct reading *r, __u32 at, __u8 by
 	}
 }
 
-/* A path that is normal already (RFC 3986, section 6.2.2): nothing encoded, no dot segments, no empty ones. */
+/* A path that is normal already (RFC 3986, section 6.2.2): nothing encoded, no dot segments, no
+ * empty ones. */
 static __always_inline __u8 in_path(struct reading *r, __u8 byte)
 {
 	bool dotted = r->segment == SEGMENT_DOT || r->segment == SEGMENT_DOTS;
@@ -150,7 +152,8 @@ static __always_inline __u8 in_header(struct reading *r, __u8 byte)
 			return HEAD_VALUE;
 		return r->host_end ? HEAD_ODD : HEAD_BEFORE_HOST;
 	}
-	/* Neither a space before the colon nor a folded line (RFC 9112, section 5): servers differ on them. */
+	/* Neither a space before the colon nor a folded line (RFC 9112, section 5): servers
+	 * differ on them. */
 	if (!is_visible(byte))
 		return HEAD_ODD;
 	r->name = (r->state == HEAD_NAME ? r->name << 8 : 0) | (byte | 0x20);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* The server's name in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3): core/src/path/content/hello.rs. */
+/* The server's name in a TLS ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3):
+ * core/src/path/content/hello.rs. */
 #ifndef EVENER_HELLO_H
 #define EVENER_HELLO_H
 
@@ -47,7 +48,8 @@ static __always_inline __u32 take_u16(struct reading *r)
 	return high == MISSING || low == MISSING ? MISSING : high << 8 | low;
 }
 
-/* The one name of the list that the extension of `len` bytes is. Its letters are looked at when it is hashed. */
+/* The one name of the list that the extension of `len` bytes is. Its letters are looked at when
+ * it is hashed. */
 static __always_inline bool take_server_name(struct reading *r, __u32 len)
 {
 	__u32 end = r->at + len, name;
@@ -87,7 +89,8 @@ static __always_inline bool open_hello(struct reading *r)
 	r->end = RECORD_HEADER;
 	if (take_u8(r) != HANDSHAKE || take_u8(r) != 3)
 		return false;
-	/* The other half of the version means nothing here (RFC 8446, section 5.1; RFC 5246, appendix E.1). */
+	/* The other half of the version means nothing here (RFC 8446, section 5.1; RFC 5246,
+	 * appendix E.1). */
 	take_u8(r);
 	len = take_u16(r);
 	if (len > READ_MAX - RECORD_HEADER)

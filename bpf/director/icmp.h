@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* ICMP of both versions: core/src/path/parse/icmp.rs, core/src/path/decide/error.rs, core/src/path/rewrite/answer.rs. */
+/* ICMP of both versions: core/src/path/parse/icmp.rs, core/src/path/decide/error.rs,
+ * core/src/path/rewrite/answer.rs. */
 #ifndef EVENER_ICMP_H
 #define EVENER_ICMP_H
 
@@ -243,7 +244,8 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	if (find_by_key6(key, pkt->v6, now, &found) && session_applies(pkt->arrival, vip, found.value)) {
 		pkt->server = value_server(found.value);
 	} else if (vip->own != NO_SERVER && vip->flags & VIP_HANDOFF) {
-		/* Only who noted a connection that was handed over knows whose it is; who passed the error on did. */
+		/* Only who noted a connection that was handed over knows whose it is; who passed
+		 * the error on did. */
 		if (pkt->arrival == ARRIVED_DIRECT)
 			return with_reason(VERDICT_DROP, REASON_ICMP_UNKNOWN);
 		pkt->server = vip->own;
@@ -280,8 +282,8 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	if (!fits(ctx, at, server->mtu, &verdict))
 		return verdict;
 	at->ends = (struct ends){ .has_dst = true, .dst = server->to };
-	/* A server that knows only the director hears it from the director: what a router says in its own name
-	 * it would drop itself, were it on the way to the server too. */
+	/* A server that knows only the director hears it from the director: what a router says
+	 * in its own name it would drop itself, were it on the way to the server too. */
 	if (server->flags & SERVER_SOURCE_NAT) {
 		at->ends.has_src = true;
 		at->ends.src = server->own;
@@ -315,8 +317,8 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 	at->back.now = ticks_now();
 	if (!find_owner(at, FOLLOW_NOT))
 		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
-	/* The servers' network is its operator's own: the client hears from the service, whoever there speaks
-	 * (RFC 5508, section 4.2). */
+	/* The servers' network is its operator's own: the client hears from the service, whoever
+	 * there speaks (RFC 5508, section 4.2). */
 	at->ends = (struct ends){ .has_src = true, .src = owner->service, .has_dst = true, .dst = owner->client };
 	at->quoted_ends = (struct ends){ .has_dst = true, .dst = owner->service, .dst_port = owner->service_port };
 	if (owner->port) {
@@ -396,7 +398,8 @@ __attribute__((noinline)) int decide_icmp(context *ctx, struct scratch *at)
 	return STEP_ERROR_TO_SERVER;
 }
 
-/* Answers a neighbour solicitation for an address that the director speaks for (RFC 4861, section 7.2.4). */
+/* Answers a neighbour solicitation for an address that the director speaks for (RFC 4861,
+ * section 7.2.4). */
 __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *at)
 {
 	struct interface *own = find_interface(frame_ingress(ctx));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Every map of the director. Those marked mmapable are read and written by the control plane as plain
- * memory; sizes that depend on the farm are set before loading.
+ * Every map of the director. Those marked mmapable are read and written by the control plane as
+ * plain memory; sizes that depend on the farm are set before loading.
  */
 #ifndef EVENER_MAPS_H
 #define EVENER_MAPS_H
@@ -19,7 +19,8 @@
 /* Filled before loading. */
 const volatile struct settings settings = { .abi_version = ABI_VERSION, .buckets = 2, .buckets6 = 2, .fib_parts = 1 };
 
-/* The settings again, for who adopts a running data plane: a pinned map can be opened, a constant can't. */
+/* The settings again, for who adopts a running data plane: a pinned map can be opened, a
+ * constant can't. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -28,15 +29,17 @@ struct {
 } about SEC(".maps");
 
 /*
- * Tables of fixed size are plain arrays, each in a section of its own, which libbpf makes a map of: the
- * program reads them without a look-up, and the control plane maps and pins them like any other.
+ * Tables of fixed size are plain arrays, each in a section of its own, which libbpf makes a map of:
+ * the program reads them without a look-up, and the control plane maps and pins them like any
+ * other.
  */
 #define TABLE(name) SEC(".bss." #name)
 
 /* Two halves of VIP_PLACES: one in force, one to be written. */
 struct vip vips[2 * VIP_PLACES] TABLE(vips);
 
-/* The multiplier that gives each VIP its place: odd, and with a bit of its own for the half in force. */
+/* The multiplier that gives each VIP its place: odd, and with a bit of its own for the half in
+ * force. */
 __u64 commit TABLE(commit);
 
 /* At the same places, and switched with them. */
@@ -55,8 +58,8 @@ struct hint returns[RETURN_PLACES] TABLE(returns);
 __u64 fib_epoch TABLE(fib_epoch);
 
 /*
- * The MACs that other hosts pass packets on with, as mac_bits() makes words of them; in two halves like the VIPs.
- * The multiplier that gives each its place, as for VIPs; 0 if there are none.
+ * The MACs that other hosts pass packets on with, as mac_bits() makes words of them; in two halves
+ * like the VIPs. The multiplier that gives each its place, as for VIPs; 0 if there are none.
  */
 __u64 peers[2 * PEER_PLACES] TABLE(peers);
 __u64 peers_in TABLE(peers_in);
@@ -89,7 +92,8 @@ __u64 pools[SERVER_SLOTS] TABLE(pools);
 /* Active sessions by server slot. */
 __u64 active[SERVER_SLOTS] TABLE(active);
 
-/* Policies' scores of each server's load, by server slot: the load, of which 0 is best, below its gain. Written at any time. */
+/* Policies' scores of each server's load, by server slot: the load, of which 0 is best, below
+ * its gain. Written at any time. */
 __u16 scores[SERVER_SLOTS] TABLE(scores);
 
 /* The time, where it is given. */
@@ -178,8 +182,8 @@ struct {
 	__type(value, struct track);
 } fragments SEC(".maps");
 
-/* Frames that are held: later fragments that came before their first, on their way to where they can wait, and later requests
- * on theirs to who moves connections. */
+/* Frames that are held: later fragments that came before their first, on their way to where they
+ * can wait, and later requests on theirs to who moves connections. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -199,8 +203,9 @@ struct {
 } server_stats SEC(".maps");
 
 /*
- * The same by user space, which decides held frames and punted connections: the counts above are each CPU's alone to
- * write. By server slot; at that of no server, the counts of all servers that are gone. And by reason.
+ * The same by user space, which decides held frames and punted connections: the counts above are
+ * each CPU's alone to write. By server slot; at that of no server, the counts of all servers that
+ * are gone. And by reason.
  */
 struct server_stats user_stats[SERVER_SLOTS] TABLE(user_stats);
 __u64 user_count[REASON_MAX] TABLE(user_count);
@@ -318,7 +323,8 @@ static __always_inline struct handoff *find_handoff(__u16 id)
 #define LEASE_LONGEST (1u << 22)
 #define LEASE_ENDED (2ULL << 32)
 
-/* Whether addresses may still be answered for. One that has ended is noted to have, since ticks wrap. */
+/* Whether addresses may still be answered for. One that has ended is noted to have, since ticks
+ * wrap. */
 static __always_inline bool lease_holds(__u32 now)
 {
 	__u64 word = *(volatile __u64 *)&lease;
@@ -371,8 +377,8 @@ static __always_inline void count_reason(__u32 reason)
 		*count += 1;
 }
 
-/* A verdict, and above it why: it is counted when nothing is left to do, in settle(). A packet sent to a server is counted to that
- * one alone. */
+/* A verdict, and above it why: it is counted when nothing is left to do, in settle(). A packet
+ * sent to a server is counted to that one alone. */
 static __always_inline int with_reason(int verdict, __u32 reason)
 {
 	return (__u8)verdict | reason << REASON_SHIFT;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* From bytes to the little that a decision needs: core/src/path/parse, check by check in the same order. */
+/* From bytes to the little that a decision needs: core/src/path/parse, check by check in the
+ * same order. */
 #ifndef EVENER_PARSE_H
 #define EVENER_PARSE_H
 
@@ -49,7 +50,8 @@ enum parsed {
 	PARSED_ODD,
 };
 
-/* The context that every packet on the fast path needs; more stands in the scratch, where a packet has it. */
+/* The context that every packet on the fast path needs; more stands in the scratch, where a
+ * packet has it. */
 struct packet {
 	struct ethhdr *ethernet;
 	struct arp *arp;
@@ -211,8 +213,8 @@ static __always_inline enum parsed parse_ipv4(context *ctx, struct cursor *curso
 }
 
 /*
- * Goes through the extension headers from `at` to `end`. In: walked->protocol is the first one. Not inlined:
- * few packets have any, and the verifier checks it once.
+ * Goes through the extension headers from `at` to `end`. In: walked->protocol is the first one. Not
+ * inlined: few packets have any, and the verifier checks it once.
  */
 __attribute__((noinline)) int walk(context *ctx, __u32 at, __u32 end, struct walked *walked)
 {
@@ -352,8 +354,8 @@ static __always_inline enum parsed parse(context *ctx, const struct interface *o
 		return pass(packet, REASON_VLAN);
 	switch (ethertype) {
 	case bpf_htons(ETH_P_IP):
-		/* A frame for another station was not sent to the director; taking it would rewrite what
-		 * was already rewritten. */
+		/* A frame for another station was not sent to the director; taking it would
+		 * rewrite what was already rewritten. */
 		if (!own || !same_mac(packet->ethernet->h_dest, own->mac))
 			return pass(packet, REASON_OTHER_HOST);
 		return parse_ipv4(ctx, &cursor, packet);
@@ -363,8 +365,8 @@ static __always_inline enum parsed parse(context *ctx, const struct interface *o
 
 		if (!own)
 			return pass(packet, REASON_OTHER_HOST);
-		/* Solicitations are sent to a group that all those may be in who could have the address
-		 * (RFC 4291, section 2.7.1). */
+		/* Solicitations are sent to a group that all those may be in who could have the
+		 * address (RFC 4291, section 2.7.1). */
 		group = !same_mac(packet->ethernet->h_dest, own->mac);
 		if (group && (*(__u16 *)packet->ethernet->h_dest != 0x3333 || packet->ethernet->h_dest[2] != 0xff))
 			return pass(packet, REASON_OTHER_HOST);

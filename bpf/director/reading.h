@@ -34,7 +34,8 @@ struct reading {
 	__u8 payload[READ_MAX];
 };
 
-/* (hash * multiplier + byte + 1) modulo the prime, whose multiples are easily taken off: 2^31 is 1. */
+/* (hash * multiplier + byte + 1) modulo the prime, whose multiples are easily taken off: 2^31 is
+ * 1. */
 static __always_inline __u64 hash_half(__u64 hash, __u32 multiplier, __u8 byte)
 {
 	__u64 sum = hash * multiplier + byte + 1;

@@ -55,7 +55,8 @@ static __always_inline void rewrite_link(struct ethhdr *ethernet, const __u8 src
 	copy_mac(ethernet->h_source, src);
 }
 
-/* New MAC addresses, and a plain link header where the frame leaves the LAN that its tags belong to. */
+/* New MAC addresses, and a plain link header where the frame leaves the LAN that its tags belong
+ * to. */
 static __always_inline bool relink(context *ctx, __u32 l3, __u32 ifindex, bool v6, const __u8 src[ETH_ALEN],
 				   const __u8 dst[ETH_ALEN])
 {
@@ -235,8 +236,8 @@ static __always_inline void turn_round(struct link *link)
 }
 
 /*
- * Turns a packet into the ICMP error that tells its sender, in the name of at->from, how long a packet may be
- * (RFC 1191, section 4; RFC 4443, section 3.2).
+ * Turns a packet into the ICMP error that tells its sender, in the name of at->from, how long a
+ * packet may be (RFC 1191, section 4; RFC 4443, section 3.2).
  */
 __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 {

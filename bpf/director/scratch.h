@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * The state of a packet's rarer ways. It stands in a map and not on the stack, of which all
- * functions on one way have 512 bytes together. Programs are not interrupted by others on their CPU.
+ * functions on one way have 512 bytes together. Programs are not interrupted by others on their
+ * CPU.
  */
 #ifndef EVENER_SCRATCH_H
 #define EVENER_SCRATCH_H
@@ -193,8 +194,8 @@ struct advertisement {
 };
 
 /*
- * The codes that a function that is not inlined may give in the place of a verdict: which one comes next. So none has
- * to call another from deep within, and stacks stay short.
+ * The codes that a function that is not inlined may give in the place of a verdict: which one comes
+ * next. So none has to call another from deep within, and stacks stay short.
  */
 enum step {
 	STEP = 0x100, /* what no verdict has, nor a reason above it */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The session table: core/src/path/sessions, whose comments say why. Memory order: a compare-and-exchange is
- * a full barrier; plain loads are ordered on x86, and elsewhere the worst is that one packet of a session
- * which expired at this instant follows its slot's next owner.
+ * The session table: core/src/path/sessions, whose comments say why. Memory order: a
+ * compare-and-exchange is a full barrier; plain loads are ordered on x86, and elsewhere the worst
+ * is that one packet of a session which expired at this instant follows its slot's next owner.
  */
 #ifndef EVENER_SESSIONS_H
 #define EVENER_SESSIONS_H
@@ -22,7 +22,8 @@ static __always_inline __u32 ticks_now(void)
 	return (bpf_jiffies64() * jiffy_ns) >> 20;
 }
 
-/* Client and port are turned to where they belong at once: the compiler doesn't see that what is beside them is zero. */
+/* Client and port are turned to where they belong at once: the compiler doesn't see that what is
+ * beside them is zero. */
 static __always_inline __u64 session_key(__be32 client, __be16 port, __u16 vip)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -68,8 +69,8 @@ static __always_inline __u64 moved_to(__u64 value, __u8 state, __u32 expires)
 	return with_mark(value_of(value_server(value), state, expires), value_mark(value));
 }
 
-/* Whether x < bound, as a number and without a branch: the verifier follows each branch apart, and eight
- * places with several branches each are more ways than it walks. */
+/* Whether x < bound, as a number and without a branch: the verifier follows each branch apart,
+ * and eight places with several branches each are more ways than it walks. */
 static __always_inline __u64 is_below(__u32 x, __u32 bound)
 {
 	__u64 difference = (__u64)x - bound;
@@ -114,7 +115,8 @@ static __always_inline __u32 is_ending(__u64 value)
 	return ENDING >> value_state(value) & 1;
 }
 
-/* Two rounds of multiply and fold, with secret multipliers, which are odd: core/src/path/sessions, FlowHash. */
+/* Two rounds of multiply and fold, with secret multipliers, which are odd:
+ * core/src/path/sessions, FlowHash. */
 static __always_inline __u64 hashed(__u64 key, const volatile __u64 seed[2])
 {
 	key *= seed[0];
@@ -224,13 +226,15 @@ struct found {
 	__u16 vip;
 };
 
-/* Where in its bucket a session is looked for first, and then round: the lowest bits of its hash, by which no bucket is named. */
+/* Where in its bucket a session is looked for first, and then round: the lowest bits of its
+ * hash, by which no bucket is named. */
 static __always_inline __u32 home_of(__u64 hash)
 {
 	return hash % BUCKET_SESSIONS;
 }
 
-/* The next place; hidden, so that the compiler makes no case of each, which the verifier would follow apart. */
+/* The next place; hidden, so that the compiler makes no case of each, which the verifier would
+ * follow apart. */
 static __always_inline __u32 next_place(__u32 place)
 {
 	place = (place + 1) % BUCKET_SESSIONS;
@@ -250,7 +254,8 @@ static __always_inline struct session *place_in(struct bucket *bucket, __u64 key
 	return 0;
 }
 
-/* Whether some place has the key, in few instructions: a flow that isn't known has none of sixteen. */
+/* Whether some place has the key, in few instructions: a flow that isn't known has none of
+ * sixteen. */
 static __always_inline bool may_have(struct bucket *bucket, __u64 key)
 {
 	for (int i = 0; i < BUCKET_SESSIONS; i++)
@@ -313,7 +318,8 @@ static long look_again(__u32 turn, void *arg)
 
 #define NOT_FOUND (~0u)
 
-/* The slot of a session that is on its way, or NOT_FOUND. Not inlined: the verifier checks it once. */
+/* The slot of a session that is on its way, or NOT_FOUND. Not inlined: the verifier checks it
+ * once. */
 __attribute__((noinline)) __u32 find_moving(__u64 key, __u64 hash, __u32 now)
 {
 	struct looking looking = { .key = key, .hash = hash, .now = now, .slot = NOT_FOUND };
@@ -418,7 +424,8 @@ static __always_inline __u64 source_of6(const struct key6 *key)
 	return (key->word[0] ? key->word[0] : key->word[1]) >> 8;
 }
 
-/* Of embryonic sessions and the newcomer, how many are of another source: without a branch, as is_below(). */
+/* Of embryonic sessions and the newcomer, how many are of another source: without a branch, as
+ * is_below(). */
 static __always_inline __u64 others(const struct weighed *first, __u64 source)
 {
 	__u64 count = 0;
@@ -550,7 +557,8 @@ __attribute__((noinline)) int replace_session(__u64 key, __u64 hash, __u64 value
 	return true;
 }
 
-/* Notes a session where there is room. Not inlined: a new session is the rarer case, and the verifier checks it once. */
+/* Notes a session where there is room. Not inlined: a new session is the rarer case, and the
+ * verifier checks it once. */
 __attribute__((noinline)) int insert_session(__u64 key, __u64 hash, __u64 value, __u32 now)
 {
 	struct bucket *first = first_bucket(hash);

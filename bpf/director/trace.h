@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
  * Events of decisions, for subscribers: each connection that is handed over, each packet of a few
- * clients (dataplane/src/events.rs). The packet and its sender are noted before the decision, since that
- * changes it; the verdict says why.
+ * clients (dataplane/src/events.rs). The packet and its sender are noted before the decision, since
+ * that changes it; the verdict says why.
  */
 #ifndef EVENER_TRACE_H
 #define EVENER_TRACE_H
@@ -44,7 +44,8 @@ static __always_inline void read_endpoints_behind(context *ctx, __u32 l4, struct
 	}
 }
 
-/* The packet's two ends, and the little more that tells it from another; core/src/path/parse/glance.rs. */
+/* The packet's two ends, and the little more that tells it from another;
+ * core/src/path/parse/glance.rs. */
 __attribute__((noinline)) int read_endpoints(context *ctx, struct event *event)
 {
 	__u32 l3 = ETH_HLEN, len;
@@ -97,7 +98,8 @@ static __always_inline bool may_be_hidden(const struct event *event)
 	return answering && (__u16)(bpf_ntohs(event->dst_port) - FIRST_PORT) < PORTS;
 }
 
-/* Whether the packet is from or to a client that is watched, or may be; then what there is to tell is noted. */
+/* Whether the packet is from or to a client that is watched, or may be; then what there is to
+ * tell is noted. */
 __attribute__((noinline)) int note_packet(context *ctx)
 {
 	struct scratch *at = scratch_here();
@@ -175,7 +177,8 @@ static __always_inline void put_outcome(const struct scratch *at, int outcome, s
 		event->verdict = verdict == VERDICT_PASS ? TRACED_PASS : verdict == VERDICT_DROP ? TRACED_DROP : TRACED_FORWARD;
 }
 
-/* Whether an answer, as it now stands, goes to a client that is watched; then it is told as one to him. */
+/* Whether an answer, as it now stands, goes to a client that is watched; then it is told as one
+ * to him. */
 static __always_inline bool goes_to_watched(context *ctx, struct trace *trace, __u32 reason)
 {
 	struct event *after = &trace->connection;

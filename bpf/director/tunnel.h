@@ -89,7 +89,8 @@ static __always_inline void put_outer6(struct ipv6hdr *ip, const struct server *
 
 static __always_inline void put_gue(struct udp_gue *headers, __u64 hash, __u32 rest_len, __u8 next, __u16 flags)
 {
-	/* From the range that is for such (RFC 6335, section 6), so that paths and queues spread. */
+	/* From the range that is for such (RFC 6335, section 6), so that paths and queues
+	 * spread. */
 	headers->udp.source = bpf_htons(0xc000 | (hash >> 48 & 0x3fff));
 	headers->udp.dest = bpf_htons(GUE_PORT);
 	headers->udp.len = bpf_htons(rest_len);

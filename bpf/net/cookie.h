@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* SYN cookies, as core/src/path/cookie.rs has them: the number holds what was agreed on, and a keyed hash of it. */
+/* SYN cookies, as core/src/path/cookie.rs has them: the number holds what was agreed on, and a
+ * keyed hash of it. */
 #ifndef EVENER_COOKIE_H
 #define EVENER_COOKIE_H
 
@@ -17,16 +18,16 @@
 #define COOKIE_WSCALE_MAX 14
 /* Neither window scaling nor selective acknowledgments. */
 #define COOKIE_NO_SCALE 15
-/* The part of our clock that a client's first segment echoes: less than so many milliseconds behind the answer's; and one that
- * is said again in its place. */
+/* The part of our clock that a client's first segment echoes: less than so many milliseconds
+ * behind the answer's; and one that is said again in its place. */
 #define COOKIE_FIRST 1
 #define COOKIE_REPLAYED (1 << 15)
 /* Of what is hashed, in words: both addresses and both ports. */
 #define COOKIE_ENDS4 3
 #define COOKIE_ENDS6 9
 
-/* The data that a cookie vouches for: the client's address, the service's, their ports, and behind these, wherever they
- * end, the client's initial sequence number and the terms. */
+/* The data that a cookie vouches for: the client's address, the service's, their ports, and
+ * behind these, wherever they end, the client's initial sequence number and the terms. */
 struct cookie_message {
 	__be32 word[COOKIE_ENDS6 + 2];
 };
@@ -75,8 +76,8 @@ static __always_inline __u16 cookie_mss(__u8 terms, bool v6)
 	}
 }
 
-/* Terms of what a client's SYN offers: the largest segment that it takes, and its window scale if it knows
- * selective acknowledgments too, or COOKIE_NO_SCALE. */
+/* Terms of what a client's SYN offers: the largest segment that it takes, and its window scale
+ * if it knows selective acknowledgments too, or COOKIE_NO_SCALE. */
 static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, bool v6)
 {
 	__u8 index = 0;
@@ -87,7 +88,8 @@ static __always_inline __u8 cookie_terms(__u16 mss, __u8 scale, __u32 epoch, boo
 	return scale << 4 | index << 2 | (epoch & COOKIE_EPOCH_BITS);
 }
 
-/* The part of a cookie in a session's mark, and beside it that a SYN came since: core/src/path/cookie.rs. */
+/* The part of a cookie in a session's mark, and beside it that a SYN came since:
+ * core/src/path/cookie.rs. */
 #define MARK_DOUBTED 0x800
 
 static __always_inline __u16 cookie_mark(__u32 cookie)
@@ -107,8 +109,9 @@ static __always_inline __u32 cookie_sealed(__u8 terms, __u32 epoch)
 	return (__u32)terms << 24 | (epoch & 0xffffff);
 }
 
-/* The initial sequence number: the terms, and of a keyed hash over all that a cookie vouches for the lowest 24 bits. Above it the
- * clock for clients with timestamps: its highest 32. Global, so that it is verified once and not for each way that leads to it. */
+/* The initial sequence number: the terms, and of a keyed hash over all that a cookie vouches for
+ * the lowest 24 bits. Above it the clock for clients with timestamps: its highest 32. Global, so
+ * that it is verified once and not for each way that leads to it. */
 __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *message, __u32 client_isn, __u32 sealed,
 			   bool v6)
 {
@@ -128,8 +131,9 @@ __noinline __u64 cookie_of(const struct sip_key *key, struct cookie_message *mes
 	return hash >> 32 << 32 | (__u32)((__u32)hash << 8 | sealed >> 24);
 }
 
-/* Whether a segment that says this is the first one after an answer with a cookie, of the epoch before, of this one or of the
- * next. Its echo of our clock is less than `late` behind the answer's; a client without timestamps has nothing to echo. */
+/* Whether a segment that says this is the first one after an answer with a cookie, of the epoch
+ * before, of this one or of the next. Its echo of our clock is less than `late` behind the
+ * answer's; a client without timestamps has nothing to echo. */
 static __always_inline bool cookie_is_good(const struct cookie_keys *keys, __u32 now, struct cookie_message *message,
 					   const struct echoed_numbers *echo, __u32 late, bool v6)
 {
@@ -143,7 +147,8 @@ static __always_inline bool cookie_is_good(const struct cookie_keys *keys, __u32
 	return (__u32)cookie == number && (!echo->has_echo || echo->echo - (__u32)(cookie >> 32) < late);
 }
 
-/* Guesses at cookies, as core/src/path/guesses.rs has them: so many wrong ones are looked at, and no more. */
+/* Guesses at cookies, as core/src/path/guesses.rs has them: so many wrong ones are looked at,
+ * and no more. */
 
 /* For so many ticks one wrong cookie uses up a try. */
 #define GUESS_TRY_TICKS (1 << 4)
@@ -157,8 +162,8 @@ struct guesses {
 	__u64 unchecked; /* and that were not looked at */
 };
 
-/* Tries that are used up, in ticks, where all are there again at that tick; none at 0. A tick further ahead than tries can be is long
- * ago. */
+/* Tries that are used up, in ticks, where all are there again at that tick; none at 0. A tick
+ * further ahead than tries can be is long ago. */
 static __always_inline __u32 guesses_used(__u64 again, __u32 now)
 {
 	__u32 ahead = (__u32)again - now;
@@ -166,7 +171,8 @@ static __always_inline __u32 guesses_used(__u64 again, __u32 now)
 	return again && ahead < 2 * GUESS_TRIES_TICKS ? ahead : 0;
 }
 
-/* Whether a try is left for a segment without timestamps; those that new clients need are left to them. */
+/* Whether a try is left for a segment without timestamps; those that new clients need are left
+ * to them. */
 static __always_inline bool may_try(const struct guesses *guesses, __u32 now, bool is_session)
 {
 	__u32 least = is_session ? GUESS_TRIES_TICKS / 2 : GUESS_TRIES_TICKS;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The one place where a packet's bounds are checked. XDP sees a frame before the kernel has made anything of it, TC the
- * kernel's socket buffer; what both can do is written once, for `context`.
+ * The one place where a packet's bounds are checked. XDP sees a frame before the kernel has made
+ * anything of it, TC the kernel's socket buffer; what both can do is written once, for `context`.
  */
 #ifndef EVENER_CURSOR_H
 #define EVENER_CURSOR_H
@@ -10,8 +10,8 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 
-/* `frame_load`: copies so many bytes of a frame from there on, or fails. `MAY_BE_PARTIAL`: whether checksums may be left to the
- * hardware. */
+/* `frame_load`: copies so many bytes of a frame from there on, or fails. `MAY_BE_PARTIAL`:
+ * whether checksums may be left to the hardware. */
 #ifdef EVENER_TC
 typedef struct __sk_buff context;
 #define frame_load bpf_skb_load_bytes
@@ -23,13 +23,13 @@ typedef struct xdp_md context;
 #endif
 
 /*
- * Keeps the compiler from using what it knows of a value: from dropping a check that the verifier wants to
- * see, or putting in the place of a check for NULL the comparison that the NULL came from.
+ * Keeps the compiler from using what it knows of a value: from dropping a check that the verifier
+ * wants to see, or putting in the place of a check for NULL the comparison that the NULL came from.
  */
 #define hide(x) asm volatile("" : "+r"(x))
 
-/* Keeps the verifier from telling a value, and so from following a way once for each that it may have: another value that it
- * doesn't know is mixed with it and taken out again. */
+/* Keeps the verifier from telling a value, and so from following a way once for each that it may
+ * have: another value that it doesn't know is mixed with it and taken out again. */
 #define forget(x, select_without_session)        \
 	({                        \
 		(x) ^= (select_without_session); \

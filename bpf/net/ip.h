@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What both versions of IP put before a transport, and which addresses no packet is rightly from: core/src/net/ip.rs. */
+/* What both versions of IP put before a transport, and which addresses no packet is rightly
+ * from: core/src/net/ip.rs. */
 #ifndef EVENER_IP_H
 #define EVENER_IP_H
 
@@ -19,8 +20,8 @@
 #define EXTENSION_LEN_MAX 2048
 #define PACKET_MAX 65535
 
-/* An address of either version, in network byte order. A director has an IPv4 one in the first word, with zeros behind; a server
- * has it mapped. */
+/* An address of either version, in network byte order. A director has an IPv4 one in the first
+ * word, with zeros behind; a server has it mapped. */
 struct ip {
 	__be32 word[4];
 };
@@ -112,7 +113,8 @@ static __always_inline bool is_extension(__u8 protocol)
 	       protocol == IPPROTO_FRAGMENT;
 }
 
-/* Whether an extension header comes next, the so-manieth of a packet. A later fragment goes on with payload. */
+/* Whether an extension header comes next, the so-manieth of a packet. A later fragment goes on
+ * with payload. */
 static __always_inline bool walks_on(struct walked *walked, __u32 number)
 {
 	if (!is_extension(walked->protocol) || (walked->is_fragment && walked->fragment.offset))
@@ -122,7 +124,8 @@ static __always_inline bool walks_on(struct walked *walked, __u32 number)
 	return !walked->fault;
 }
 
-/* Goes over a header with so many bytes behind its first eight; how long it is, or 0 where that makes no sense. */
+/* Goes over a header with so many bytes behind its first eight; how long it is, or 0 where that
+ * makes no sense. */
 static __always_inline __u32 step_over(struct walked *walked, const struct extension *header, __u32 behind)
 {
 	__u8 is = walked->protocol;
@@ -145,7 +148,8 @@ static __always_inline __u32 step_over(struct walked *walked, const struct exten
 		}
 		return sizeof(*header);
 	}
-	/* Type 0 made packets travel in circles (RFC 5095). With hops left, the packet's destination isn't its last. */
+	/* Type 0 made packets travel in circles (RFC 5095). With hops left, the packet's
+	 * destination isn't its last. */
 	if (is == IPPROTO_ROUTING && (header->kind == 0 || header->left != 0)) {
 		walked->fault = header->kind == 0 ? FAULT_EXTENSIONS : FAULT_FOREIGN;
 		return 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * How often a packet was passed on, where every host decides. A GUE header says it, with a tag that shows that a host says so:
- * core/src/path/mark.rs. Of what came out of a tunnel the frame's source tells it the program behind, and likewise of what goes up
- * the host's stack that it is punted: core/src/path/arrival.rs. A packet that comes by a wire has none of these sources: decapsulate.h.
+ * How often a packet was passed on, where every host decides. A GUE header says it, with a tag that
+ * shows that a host says so: core/src/path/mark.rs. Of what came out of a tunnel the frame's source
+ * tells it the program behind, and likewise of what goes up the host's stack that it is punted:
+ * core/src/path/arrival.rs. A packet that comes by a wire has none of these sources: decapsulate.h.
  */
 #ifndef EVENER_MARK_H
 #define EVENER_MARK_H

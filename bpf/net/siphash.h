@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* SipHash-2-4: a short hash that nobody can foretell without its key (Aumasson and Bernstein 2012). */
+/* SipHash-2-4: a short hash that nobody can foretell without its key (Aumasson and Bernstein
+ * 2012). */
 #ifndef EVENER_SIPHASH_H
 #define EVENER_SIPHASH_H
 

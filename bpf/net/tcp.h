@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* Numbers in a TCP header (RFC 9293, sections 3.1 and 3.2; RFC 7323; RFC 2018), and its options: core/src/net/tcp.rs. */
+/* Numbers in a TCP header (RFC 9293, sections 3.1 and 3.2; RFC 7323; RFC 2018), and its options:
+ * core/src/net/tcp.rs. */
 #ifndef EVENER_TCP_H
 #define EVENER_TCP_H
 
@@ -27,7 +28,8 @@
 #define OPTION_SACK_PERMITTED 4
 #define OPTION_TIMESTAMP 8
 
-/* The options that matter. It stands in a map: the verifier can't tell its values apart, and walks through the loop once. */
+/* The options that matter. It stands in a map: the verifier can't tell its values apart, and
+ * walks through the loop once. */
 struct tcp_options {
 	__u16 mss;
 	__u8 window_scale;
@@ -72,8 +74,8 @@ static long read_option(__u32 turn, void *arg)
 	return 0;
 }
 
-/* Reads `len` bytes of options that stand there in the frame; one that is malformed ends the reading. False where the frame ends
- * before. */
+/* Reads `len` bytes of options that stand there in the frame; one that is malformed ends the
+ * reading. False where the frame ends before. */
 static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, struct tcp_options *found)
 {
 	__builtin_memset(found, 0, __builtin_offsetof(struct tcp_options, byte));
@@ -87,7 +89,8 @@ static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, stru
 	return true;
 }
 
-/* Segments of connections that nobody knows are answered when they come again: core/src/path/unmatched.rs. */
+/* Segments of connections that nobody knows are answered when they come again:
+ * core/src/path/unmatched.rs. */
 #define STRAY_PLACES 1024
 /* Ticks are 2^20 ns. */
 #define STRAY_PATIENCE_TICKS (3000ULL * 1000000 >> 20)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Makes a connection of the first data segment that a director hands off: the handshake was its own, without any
- * memory of it, and all that was agreed on is in the numbers of this segment. The kernel's part is the kfunc
- * bpf_sk_assign_tcp_reqsk, since Linux 6.9.
+ * Makes a connection of the first data segment that a director hands off: the handshake was its
+ * own, without any memory of it, and all that was agreed on is in the numbers of this segment. The
+ * kernel's part is the kfunc bpf_sk_assign_tcp_reqsk, since Linux 6.9.
  */
 #ifndef EVENER_ACCEPT_H
 #define EVENER_ACCEPT_H
@@ -101,8 +101,8 @@ static __always_inline bool has_good_cookie(struct arrived *arrived)
 	return keys && cookie_is_good(keys, now, &arrived->message, &echo, COOKIE_REPLAYED, arrived->v6);
 }
 
-/* The announcement of just this segment. It stays where it is for a while, as a cookie stays good: the stack may have no
- * room for the connection yet, and once it had, that is to be known. */
+/* The announcement of just this segment. It stays where it is for a while, as a cookie stays
+ * good: the stack may have no room for the connection yet, and once it had, that is to be known. */
 static __always_inline struct expectation *expectation_of(const struct arrived *arrived)
 {
 	struct expectation *found;
@@ -116,8 +116,8 @@ static __always_inline struct expectation *expectation_of(const struct arrived *
 	return found;
 }
 
-/* Whether a socket was made of just this segment already: the server may have answered and ended that, and what it was told
- * runs once. */
+/* Whether a socket was made of just this segment already: the server may have answered and ended
+ * that, and what it was told runs once. */
 static __always_inline bool was_made(const struct arrived *arrived)
 {
 	struct connection connection;
@@ -138,9 +138,9 @@ static __always_inline void note_made(const struct arrived *arrived)
 	bpf_map_update_elem(&made, &connection, &made_of, BPF_ANY);
 }
 
-/* The agreed terms: they are in the cookie, or were announced. Of timestamps a cookie says nothing: they were agreed on if
- * the segment has them (RFC 7323, section 3.2). Global, like what follows, so that it is verified once and not for each way that
- * leads to it. */
+/* The agreed terms: they are in the cookie, or were announced. Of timestamps a cookie says
+ * nothing: they were agreed on if the segment has them (RFC 7323, section 3.2). Global, like
+ * what follows, so that it is verified once and not for each way that leads to it. */
 __noinline int agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
 {
 	struct expectation *expectation;
@@ -174,8 +174,9 @@ __noinline int agreed(struct arrived *arrived, struct bpf_tcp_req_attrs *attrs)
 	return true;
 }
 
-/* Whether the stack will find a segment's checksum right: of others it makes nothing, and what is said comes again. A sender on this
- * machine leaves the pseudo-header's sum there for hardware. */
+/* Whether the stack will find a segment's checksum right: of others it makes nothing, and what
+ * is said comes again. A sender on this machine leaves the pseudo-header's sum there for
+ * hardware. */
 __noinline int is_sound(struct __sk_buff *skb, struct arrived *arrived)
 {
 	struct message *m = message_here();
@@ -209,10 +210,12 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 	attrs.rcv_tsval = arrived->timestamps.value;
 	attrs.rcv_tsecr = arrived->timestamps.echo;
 	sk = (struct sock *)bpf_skc_to_tcp_sock(listener);
-	/* Looking at one of its fields has the compiler describe the type whole, as the kernel wants it. */
+	/* Looking at one of its fields has the compiler describe the type whole, as the kernel
+	 * wants it. */
 	if (!sk || !sk->__sk_common.skc_family)
 		return SERVER_REFUSED;
-	/* Without room the stack makes nothing of it, and it may come again (sk_acceptq_is_full of Linux). */
+	/* Without room the stack makes nothing of it, and it may come again (sk_acceptq_is_full
+	 * of Linux). */
 	has_room = sk->sk_ack_backlog <= sk->sk_max_ack_backlog;
 	if (bpf_sk_assign_tcp_reqsk(skb, sk, &attrs, sizeof(attrs)))
 		return SERVER_REFUSED;
@@ -225,8 +228,8 @@ static __always_inline int give(struct __sk_buff *skb, struct bpf_sock *listener
 	return SERVER_ACCEPTED;
 }
 
-/* A socket that works on a connection between the same ends. Only a segment that acknowledges nothing of its can
- * be another connection's, and its own first one may come again. */
+/* A socket that works on a connection between the same ends. Only a segment that acknowledges
+ * nothing of its can be another connection's, and its own first one may come again. */
 static __always_inline int resolve_conflict(struct bpf_sock *found, const struct arrived *arrived, struct old *old)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(found);
@@ -235,7 +238,8 @@ static __always_inline int resolve_conflict(struct bpf_sock *found, const struct
 	if (!tcp)
 		return GO_ON;
 	first = tcp->snd_una - (__u32)tcp->bytes_acked;
-	/* Not `snd_nxt`: what was sent a moment ago may be acknowledged before the stack has noted that. */
+	/* Not `snd_nxt`: what was sent a moment ago may be acknowledged before the stack has
+	 * noted that. */
 	if (arrived->acknowledgment - first <= tcp->write_seq - first)
 		return GO_ON;
 	old->next = tcp->rcv_nxt;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* A client's segment with data that may begin a connection of this host: core/src/server/accept.rs. */
+/* A client's segment with data that may begin a connection of this host:
+ * core/src/server/accept.rs. */
 #ifndef EVENER_ARRIVED_H
 #define EVENER_ARRIVED_H
 
@@ -44,7 +45,8 @@ struct arrived {
 	struct timestamps timestamps; /* once they are looked for */
 };
 
-/* A connection that is in the way of a new one between the same ends: what it expects and has seen last. */
+/* A connection that is in the way of a new one between the same ends: what it expects and has
+ * seen last. */
 struct old {
 	__u32 next;
 	__u32 timestamp; /* 0 where it has none */
@@ -61,8 +63,8 @@ static __always_inline void set_ports(struct arrived *arrived, __be16 to)
 		arrived->message.word[COOKIE_ENDS4 - 1] = ports;
 }
 
-/* Whether the segment is one that may begin a connection here. Most that reach a busy server are without data, and
- * cost nothing more. */
+/* Whether the segment is one that may begin a connection here. Most that reach a busy server are
+ * without data, and cost nothing more. */
 static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *arrived)
 {
 	struct own_service key = { .protocol = IPPROTO_TCP };
@@ -107,7 +109,8 @@ static __always_inline bool read_arrived(struct __sk_buff *skb, struct arrived *
 	return true;
 }
 
-/* Looks for the timestamps, which only segments that may begin a connection need. Of two the last one counts, as for the stack. */
+/* Looks for the timestamps, which only segments that may begin a connection need. Of two the
+ * last one counts, as for the stack. */
 static __always_inline void look_for_timestamps(struct __sk_buff *skb, struct arrived *arrived)
 {
 	struct tcp_options *found = options_here();

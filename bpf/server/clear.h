@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Clears the way for a connection between the same ends as an old one, and keeps what else is said on it behind its first segment
- * meanwhile: core/src/server/clear.rs.
+ * Clears the way for a connection between the same ends as an old one, and keeps what else is said
+ * on it behind its first segment meanwhile: core/src/server/clear.rs.
  */
 #ifndef EVENER_CLEAR_H
 #define EVENER_CLEAR_H
@@ -19,14 +19,15 @@
 #include "server/maps.h"
 #include "server/segment.h"
 
-/* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared its way. */
+/* In `tc_index`, which nothing else uses on the way in: this copy follows a reset that cleared
+ * its way. */
 #define CLEARED 0xe7e2
 
 /* How long a copy may take to come in: it waits in a queue of one CPU, behind what came by then. */
 #define CLEARING_NS 50000000ULL
 
-/* Whether the segment begins a connection that is newer than the one in its way, and is no straggler of it or of one
- * before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
+/* Whether the segment begins a connection that is newer than the one in its way, and is no
+ * straggler of it or of one before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2). */
 static __always_inline bool is_newer(const struct arrived *arrived, const struct old *old)
 {
 	const struct timestamps *timestamps = &arrived->timestamps;
@@ -36,8 +37,8 @@ static __always_inline bool is_newer(const struct arrived *arrived, const struct
 	return timestamps->present && old->timestamp && (__s32)(timestamps->value - old->timestamp) > 0;
 }
 
-/* Makes the segment a reset of the old connection (RFC 9293, section 3.5.2): no more than a TCP header, and by no
- * option to be taken for old. */
+/* Makes the segment a reset of the old connection (RFC 9293, section 3.5.2): no more than a TCP
+ * header, and by no option to be taken for old. */
 static __always_inline bool become_reset(struct __sk_buff *skb, const struct arrived *arrived, __u32 sequence)
 {
 	const __u32 addresses_len = arrived->v6 ? 2 * sizeof(struct in6_addr) : 2 * sizeof(__be32);
@@ -71,9 +72,10 @@ static __always_inline bool become_reset(struct __sk_buff *skb, const struct arr
 }
 
 /*
- * A server sees no SYN, by which its stack would know that a client's port is in use again: in TIME-WAIT, or with a
- * connection whose end it has missed, it would leave the client without an answer. The segment becomes a
- * reset for the old connection, and a copy of it comes in again behind that.
+ * A server sees no SYN, by which its stack would know that a client's port is in use again: in
+ * TIME-WAIT, or with a connection whose end it has missed, it would leave the client without an
+ * answer. The segment becomes a reset for the old connection, and a copy of it comes in again
+ * behind that.
  */
 static __always_inline int clear(struct __sk_buff *skb, const struct arrived *arrived, const struct old *old,
 				 __u32 reason)
@@ -112,7 +114,8 @@ static __always_inline void note_copy(const struct arrived *arrived, bool made)
 		bpf_map_delete_elem(&clearing, &connection);
 }
 
-/* Whether the stack has the new connection's socket: neither a listener nor what is left of the old one. */
+/* Whether the stack has the new connection's socket: neither a listener nor what is left of the
+ * old one. */
 static __always_inline bool has_connection(struct __sk_buff *skb, const struct segment *segment)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -140,8 +143,9 @@ static __always_inline bool has_connection(struct __sk_buff *skb, const struct s
 	return state != BPF_TCP_LISTEN && state != BPF_TCP_TIME_WAIT;
 }
 
-/* Whether a segment has to wait, since the way of its connection is being cleared and the copy of the first segment, or the
- * socket that the stack makes of it, isn't there yet: the listener knows nothing of the connection, and would reset it. */
+/* Whether a segment has to wait, since the way of its connection is being cleared and the copy
+ * of the first segment, or the socket that the stack makes of it, isn't there yet: the listener
+ * knows nothing of the connection, and would reset it. */
 __noinline int waits(struct __sk_buff *skb)
 {
 	struct connection connection;
@@ -162,7 +166,8 @@ __noinline int waits(struct __sk_buff *skb)
 	cleared = bpf_map_lookup_elem(&clearing, &connection);
 	if (!cleared)
 		return false;
-	/* That is over then: of a connection that its server has closed first the stack keeps no more than of the old one. */
+	/* That is over then: of a connection that its server has closed first the stack keeps no
+	 * more than of the old one. */
 	if (cleared->is_in && has_connection(skb, &segment))
 		cleared->until = 0;
 	return now < cleared->until;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * Whether a frame is a tunnel packet to this host, and whether what is inside may come out: RFC 2003, RFC 2473,
- * RFC 4213, draft-ietf-intarea-gue. It sees bytes only, so XDP and TC share it.
+ * Whether a frame is a tunnel packet to this host, and whether what is inside may come out: RFC
+ * 2003, RFC 2473, RFC 4213, draft-ietf-intarea-gue. It sees bytes only, so XDP and TC share it.
  */
 #ifndef EVENER_DECAPSULATE_H
 #define EVENER_DECAPSULATE_H
@@ -109,7 +109,8 @@ static __always_inline bool outer_ipv6(struct cursor *cursor, __u32 len, struct 
 	return true;
 }
 
-/* The next `len` bytes of what a packet carries: behind it a frame may go on, which is none of it. */
+/* The next `len` bytes of what a packet carries: behind it a frame may go on, which is none of
+ * it. */
 static __always_inline void *take_inside(struct cursor *cursor, struct outer *outer, __u32 len)
 {
 	if (len > outer->len)
@@ -139,7 +140,8 @@ static __always_inline bool inner_ends(struct cursor cursor, struct outer outer,
 	return true;
 }
 
-/* How often the packet was passed on, if a host of the farm says so; nothing of it is believed before. */
+/* How often the packet was passed on, if a host of the farm says so; nothing of it is believed
+ * before. */
 static __always_inline int open_mark(struct cursor *cursor, __u8 last, struct outer *outer, struct inner *inner)
 {
 	struct mark *mark = take_inside(cursor, outer, sizeof(*mark));
@@ -172,7 +174,8 @@ static __always_inline int open_gue(struct cursor *cursor, const struct udphdr *
 	if (!gue)
 		return SERVER_MALFORMED;
 	words = gue->first & 0x1f;
-	/* Version 0 and no control message; flags announce fields that change what the rest means. */
+	/* Version 0 and no control message; flags announce fields that change what the rest
+	 * means. */
 	if (gue->first & 0xe0 || gue->flags & ~bpf_htons(GUE_LAST | GUE_MARKED) || words > GUE_WORDS_MAX || !carries(gue->protocol))
 		return SERVER_GUE_HEADER;
 	outer->protocol = gue->protocol;
@@ -272,7 +275,8 @@ static __always_inline int inner_ipv4(struct cursor *cursor, struct outer *outer
 	return SERVER_DECAPSULATED;
 }
 
-/* Not inlined: the verifier checks it once, and not each way through each header after each other. */
+/* Not inlined: the verifier checks it once, and not each way through each header after each
+ * other. */
 __attribute__((noinline)) __u32 step_over_bytes(struct walked *walked, __u64 bytes, __u32 behind)
 {
 	struct extension header;
@@ -344,8 +348,8 @@ static __always_inline int inner_ipv6(struct cursor *cursor, struct outer *outer
 	return SERVER_DECAPSULATED;
 }
 
-/* Whether a frame's source is one that only this host itself writes, on what has come out of a tunnel: such frames don't come
- * by a wire. */
+/* Whether a frame's source is one that only this host itself writes, on what has come out of a
+ * tunnel: such frames don't come by a wire. */
 static __always_inline bool is_forged(struct cursor cursor)
 {
 	__u8 *ethernet = take(&cursor, sizeof(struct ethhdr));
@@ -362,8 +366,8 @@ static __always_inline bool is_forged(struct cursor cursor)
 }
 
 /*
- * NOT_OURS, or one of enum server_reason; all but SERVER_DECAPSULATED mean that the frame is to be dropped.
- * `len` is that of the whole frame, of which the cursor may see only the beginning.
+ * NOT_OURS, or one of enum server_reason; all but SERVER_DECAPSULATED mean that the frame is to be
+ * dropped. `len` is that of the whole frame, of which the cursor may see only the beginning.
  */
 static __always_inline int decapsulate(struct cursor cursor, __u32 len, struct inner *inner)
 {
@@ -406,7 +410,8 @@ static __always_inline int decapsulate(struct cursor cursor, __u32 len, struct i
 		if (opened != SERVER_DECAPSULATED)
 			return opened;
 	}
-	/* The verifier is not to follow what is inside once for each length of what is around it. */
+	/* The verifier is not to follow what is inside once for each length of what is around
+	 * it. */
 	inner->outer_len = cursor.at - (void *)(ethernet + 1);
 	hide(inner->outer_len);
 	cursor.at = (void *)(ethernet + 1) + (inner->outer_len & (OUTER_LEN_MAX - 1));

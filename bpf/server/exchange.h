@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The turn on a connection that was handed off: whether the client waits for an answer or the server for the next
- * request. Only then can the connection be taken from this host. Followed are plain turns alone, where one segment has one
- * request, whole and without a body, and where the answer says how long it is (RFC 9112, section 6.3). An exchange that was anything
- * else once stays so: whoever is in doubt takes the connection for busy.
+ * The turn on a connection that was handed off: whether the client waits for an answer or the
+ * server for the next request. Only then can the connection be taken from this host. Followed are
+ * plain turns alone, where one segment has one request, whole and without a body, and where the
+ * answer says how long it is (RFC 9112, section 6.3). An exchange that was anything else once stays
+ * so: whoever is in doubt takes the connection for busy.
  */
 #ifndef EVENER_EXCHANGE_H
 #define EVENER_EXCHANGE_H
@@ -14,11 +15,12 @@
 
 /* Of an answer's head: servers write it at once. */
 #define ANSWER_HEAD_MAX 2048
-/* The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk or head before: CRLF, "0",
- * CRLF, CRLF. */
+/* The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk
+ * or head before: CRLF, "0", CRLF, CRLF. */
 #define LAST_CHUNK 0x0d0a300d0a0d0aULL
 #define LAST_CHUNK_BITS 0xffffffffffffffULL
-/* CRLF, which some clients send behind a request or before one, and servers pass over (RFC 9112, section 2.2). */
+/* CRLF, which some clients send behind a request or before one, and servers pass over (RFC 9112,
+ * section 2.2). */
 #define EMPTY_LINE 0x0d0a
 
 /* A segment's data. */
@@ -115,7 +117,8 @@ static __always_inline void follow_request(struct __sk_buff *skb, const struct c
 		store(&exchange->request, span_of(request >> 32, end));
 		return;
 	}
-	/* It has the whole answer to what it has asked before, and says so: only now it asks again. */
+	/* It has the whole answer to what it has asked before, and says so: only now it asks
+	 * again. */
 	if (payload->sequence == (__u32)request && response >> 32 == request >> 32 && response >> 32 != (__u32)response &&
 	    payload->acknowledgment == (__u32)response && is_request(skb, payload))
 		store(&exchange->request, span_of(payload->acknowledgment, end));
@@ -184,8 +187,9 @@ static __always_inline bool begin_answer(struct __sk_buff *skb, struct exchange 
 }
 
 /*
- * Later bytes of an answer of which the first have not left. Segments that waited until a neighbour was found are overtaken by those sent once
- * it is: a host's queue for it is emptied on one CPU, while a process goes on on another.
+ * Later bytes of an answer of which the first have not left. Segments that waited until a neighbour
+ * was found are overtaken by those sent once it is: a host's queue for it is emptied on one CPU,
+ * while a process goes on on another.
  */
 static __always_inline bool begins_or_overtakes(struct __sk_buff *skb, struct exchange *exchange, const struct payload *payload,
 						__u32 begin)

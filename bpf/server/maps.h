@@ -30,8 +30,8 @@ struct {
 	__type(value, __u32);
 } server_about SEC(".maps");
 
-/* Not 0 where every host decides: what comes out says by its source how often it was passed on, and marks are believed by
- * `mark_key`. */
+/* Not 0 where every host decides: what comes out says by its source how often it was passed on,
+ * and marks are believed by `mark_key`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -69,7 +69,8 @@ struct {
 	__type(value, struct offer);
 } own_services SEC(".maps");
 
-/* Not 0 where the turns of any service are followed: what leaves is looked at no closer elsewhere. */
+/* Not 0 where the turns of any service are followed: what leaves is looked at no closer
+ * elsewhere. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -93,7 +94,8 @@ struct {
 	__type(value, struct clearing);
 } clearing SEC(".maps");
 
-/* When none of these is of any account any more, by the monotonic clock in nanoseconds: mostly nobody looks. */
+/* When none of these is of any account any more, by the monotonic clock in nanoseconds: mostly
+ * nobody looks. */
 __u64 clearing_until;
 
 /* Connections that are to come in the middle of their life, for which no cookie vouches. */

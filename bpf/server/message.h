@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. An unusual one counts as odd, and
- * nobody goes by it. The state so far stands in the message: the verifier can't tell its values apart, and walks
- * through a loop over bytes once and not once for each state. The maps that a program includes before have message_here().
+ * The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. An unusual
+ * one counts as odd, and nobody goes by it. The state so far stands in the message: the verifier
+ * can't tell its values apart, and walks through a loop over bytes once and not once for each
+ * state. The maps that a program includes before have message_here().
  */
 #ifndef EVENER_MESSAGE_H
 #define EVENER_MESSAGE_H
@@ -13,7 +14,8 @@
 #include "net/cursor.h"
 #include "server/head.h"
 
-/* Of a body, in bytes: with its head less than half of all sequence numbers. A caller that counts otherwise says so before. */
+/* Of a body, in bytes: with its head less than half of all sequence numbers. A caller that
+ * counts otherwise says so before. */
 #ifndef LENGTH_MAX
 #define LENGTH_MAX 0x7fff0000
 #endif
@@ -38,8 +40,8 @@ static __always_inline __u64 lower_at(const struct message *m, __u32 at)
 	return word_at(m, at) | 0x2020202020202020;
 }
 
-/* Begins a line, at `at`. Behind the bytes that are there stand those of another message; but a line that gets as far as
- * that has no end here. */
+/* Begins a line, at `at`. Behind the bytes that are there stand those of another message; but a
+ * line that gets as far as that has no end here. */
 static __always_inline void begin_line(struct message *m, __u32 at)
 {
 	__u64 first = lower_at(m, at), second = lower_at(m, at + 8);
@@ -97,7 +99,8 @@ static __always_inline void read_length(struct message *m, __u8 byte)
 	}
 }
 
-/* Which of these bytes are control characters (Warren, Hacker's Delight, section 6-1); above one, others may look like one. */
+/* Which of these bytes are control characters (Warren, Hacker's Delight, section 6-1); above
+ * one, others may look like one. */
 static __always_inline __u64 controls(__u64 word)
 {
 	return (word - 0x2020202020202020) & ~word & 0x8080808080808080;
@@ -151,8 +154,8 @@ static __always_inline bool is_cut(const struct message *m)
 	return !m->head_len && !(m->odd && m->before == '\n');
 }
 
-/* Reads the first `kept` bytes that stand in the message, and `len` of a segment behind them, as the beginning of a message. Global, so
- * that it is verified once, and on its own. */
+/* Reads the first `kept` bytes that stand in the message, and `len` of a segment behind them, as
+ * the beginning of a message. Global, so that it is verified once, and on its own. */
 __noinline int read_behind(struct __sk_buff *skb, __u32 from, __u32 len, __u32 kept)
 {
 	struct message *m = message_here();

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * Runs where the host's own sockets take and give packets, for whatever interface, tunnel or method they come by: requests that come in, and what
- * leaves of their answers. The state of a connection's last request stands with its socket, where sock_diag(7) tells of it beside
- * what the client has acknowledged.
+ * Runs where the host's own sockets take and give packets, for whatever interface, tunnel or method
+ * they come by: requests that come in, and what leaves of their answers. The state of a
+ * connection's last request stands with its socket, where sock_diag(7) tells of it beside what the
+ * client has acknowledged.
  *
- * Sockets are those of one network namespace and of the ports that the agent names. No packet is changed or held.
+ * Sockets are those of one network namespace and of the ports that the agent names. No packet is
+ * changed or held.
  */
 #define EVENER_TC
 #include <linux/if_ether.h>

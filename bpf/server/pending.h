@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What a server still has to send of the answer to a connection's request: core/src/server/pending.rs, step by step. */
+/* What a server still has to send of the answer to a connection's request:
+ * core/src/server/pending.rs, step by step. */
 #ifndef EVENER_PENDING_H
 #define EVENER_PENDING_H
 
@@ -13,7 +14,8 @@
 
 #define REQUEST_MIN 16
 #define ANSWER_HEAD_MAX MESSAGE_MAX
-/* The bytes of an answer that are copied at first: most heads are shorter, and a copy of the most costs as much as to read them. */
+/* The bytes of an answer that are copied at first: most heads are shorter, and a copy of the
+ * most costs as much as to read them. */
 #define ANSWER_HEAD_USUAL 512
 #define PROVISIONAL_MAX 2
 #define VERSION_LEN 8
@@ -219,7 +221,8 @@ static __always_inline void follow(struct __sk_buff *skb, struct bpf_sock *sk, s
 		if (ahead || !begin_answer(skb, sk, p, data, position))
 			p->answer = PENDING_UNKNOWN;
 	} else if (p->answer == PENDING_KNOWN && position + data->len > p->end) {
-		/* More than it promised, or the answer to a request that came ahead, of which nothing was kept. */
+		/* More than it promised, or the answer to a request that came ahead, of which
+		 * nothing was kept. */
 		p->line_len = 0;
 		p->answer = PENDING_UNKNOWN;
 	}

@@ -20,12 +20,14 @@ enum pending_answer {
 enum pending_count {
 	/* bytes that were sent for the first time */
 	COUNT_SENT = 0,
-	/* requests, or heads of answers, for which there was no memory: of these nothing is known */
+	/* requests, or heads of answers, for which there was no memory: of these nothing is
+	 * known */
 	COUNT_UNFOLLOWED = 1,
 	PENDING_COUNTS,
 };
 
-/* A connection's last request: core/src/server/pending.rs, Pending. dataplane/src/pending.rs reads it. */
+/* A connection's last request: core/src/server/pending.rs, Pending. dataplane/src/pending.rs
+ * reads it. */
 struct pending {
 	__u64 begin;
 	__u64 end;

@@ -12,7 +12,8 @@
 /* First requests that came before their connection's socket; the oldest make way. */
 #define EARLY_MAX 4096
 
-/* Ends with the socket that it belongs to: nobody fills it but by connections that the host has taken. */
+/* Ends with the socket that it belongs to: nobody fills it but by connections that the host has
+ * taken. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * A TCP segment in an IP packet without options, extension headers or fragments: what stacks of today send and nothing
- * else, as far as a server's programs look at it: core/src/server/segment.rs.
+ * A TCP segment in an IP packet without options, extension headers or fragments: what stacks of
+ * today send and nothing else, as far as a server's programs look at it:
+ * core/src/server/segment.rs.
  */
 #ifndef EVENER_SEGMENT_H
 #define EVENER_SEGMENT_H
@@ -15,8 +16,8 @@
 #include "net/tcp.h"
 #include "server/maps.h"
 
-/* A frame's first bytes, as many as `len` if it has them. Some drivers leave all but a few in pages that are not
- * looked at here. */
+/* A frame's first bytes, as many as `len` if it has them. Some drivers leave all but a few in
+ * pages that are not looked at here. */
 static __always_inline struct cursor beginning(struct __sk_buff *skb, __u32 len)
 {
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
@@ -85,8 +86,9 @@ static __always_inline bool read_segment(struct cursor cursor, struct segment *s
 	return true;
 }
 
-/* No packet is rightly from or to an IPv4-mapped address: it isn't to be taken for the IPv4 address, by whose rules routers
- * on the way have not judged it. Nobody has the address that stands here for it. */
+/* No packet is rightly from or to an IPv4-mapped address: it isn't to be taken for the IPv4
+ * address, by whose rules routers on the way have not judged it. Nobody has the address that
+ * stands here for it. */
 static __always_inline struct ip unmapped(const struct ip *ipv6)
 {
 	struct ip address = *ipv6;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * Runs on servers: takes packets out of tunnels, keeps the segments that servers offer small enough for them, and
- * makes connections of what is handed off. The first is there for XDP and for TC; they differ in how a frame is
- * got at and shortened.
+ * Runs on servers: takes packets out of tunnels, keeps the segments that servers offer small enough
+ * for them, and makes connections of what is handed off. The first is there for XDP and for TC;
+ * they differ in how a frame is got at and shortened.
  */
 #define EVENER_TC
 #include <linux/pkt_cls.h>
@@ -12,10 +12,12 @@
 
 /* Ethernet, IPv6, UDP, GUE with all its words, IPv6 with some extension headers, ports. */
 #define HEADERS_LEN 256
-/* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6 of <linux/bpf.h>, since Linux 6.3: what becomes the frame's protocol. */
+/* BPF_F_ADJ_ROOM_DECAP_L3_IPV4 and _IPV6 of <linux/bpf.h>, since Linux 6.3: what becomes the
+ * frame's protocol. */
 #define DECAP_L3_IPV4 (1ULL << 7)
 #define DECAP_L3_IPV6 (1ULL << 8)
-/* By this a packet that has come out is known again on the interfaces that are made of the one it came by, and when it comes in again. */
+/* By this a packet that has come out is known again on the interfaces that are made of the one
+ * it came by, and when it comes in again. */
 #define OPENED 0xe7e4
 
 static __always_inline int refused(__u32 reason, int drop)
@@ -24,7 +26,8 @@ static __always_inline int refused(__u32 reason, int drop)
 	return drop;
 }
 
-/* Makes the link header that of what came out. Of what has no mark nobody knows how often it was passed on: it stays here. */
+/* Makes the link header that of what came out. Of what has no mark nobody knows how often it was
+ * passed on: it stays here. */
 static __always_inline bool finish(struct ethhdr *ethernet, const struct inner *inner)
 {
 	__u32 first = 0, *are_on = bpf_map_lookup_elem(&marks, &first);
@@ -51,7 +54,8 @@ int decap_xdp(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (verdict != SERVER_DECAPSULATED)
 		return refused(verdict, XDP_DROP);
-	/* Anew, since the verifier would know of the one before how much behind it was looked at on each way. */
+	/* Anew, since the verifier would know of the one before how much behind it was looked at
+	 * on each way. */
 	hide(ctx);
 	cursor.at = (void *)(long)ctx->data;
 	old = take(&cursor, sizeof(*old));
@@ -92,7 +96,8 @@ int decap_tc(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (verdict != SERVER_DECAPSULATED)
 		return refused(verdict, TC_ACT_SHOT);
-	/* Segments that GRO has put together stay together: they were that long before, and inside. */
+	/* Segments that GRO has put together stay together: they were that long before, and
+	 * inside. */
 	decap |= inner.ethertype == bpf_htons(ETH_P_IP) ? DECAP_L3_IPV4 : DECAP_L3_IPV6;
 	if (bpf_skb_adjust_room(skb, -(__s32)inner.outer_len, BPF_ADJ_ROOM_MAC, decap))
 		return refused(SERVER_NOT_SHRUNK, TC_ACT_SHOT);
@@ -105,8 +110,8 @@ int decap_tc(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Lowers the segment size that is offered among the options from `at` to `end`, offsets from the beginning of the frame. Of two the
- * last one counts. */
+/* Lowers the segment size that is offered among the options from `at` to `end`, offsets from the
+ * beginning of the frame. Of two the last one counts. */
 static __always_inline void lower_mss(struct __sk_buff *skb, __u32 at, __u32 end, __u16 mss)
 {
 	const __u32 sum = at - TCP_LEN + __builtin_offsetof(struct tcphdr, check);
@@ -175,13 +180,14 @@ static __always_inline __u64 mixed(const struct leaving *leaving)
 }
 
 /*
- * Servers answer clients directly, so only here can it be seen what segments they offer (RFC 9293, section
- * 3.7.1); what clients send back must fit into the tunnel. So it is with their answers, where it matters whether these are
- * whole.
+ * Servers answer clients directly, so only here can it be seen what segments they offer (RFC 9293,
+ * section 3.7.1); what clients send back must fit into the tunnel. So it is with their answers,
+ * where it matters whether these are whole.
  *
- * And where connections are handed off, a segment may overtake its connection's first, or still be on its way here when the
- * connection has moved to another host: the stack knows nothing of it, and answers by a reset (RFC 9293, section 3.10.7.1),
- * which has no acknowledgment. That waits until the segment has come again.
+ * And where connections are handed off, a segment may overtake its connection's first, or still be
+ * on its way here when the connection has moved to another host: the stack knows nothing of it, and
+ * answers by a reset (RFC 9293, section 3.10.7.1), which has no acknowledgment. That waits until
+ * the segment has come again.
  */
 SEC("tc")
 int outgoing(struct __sk_buff *skb)
@@ -214,8 +220,8 @@ int outgoing(struct __sk_buff *skb)
 }
 
 /*
- * Behind all that decides where packets go: a packet that gets here is for this host. One that it makes no connection of, the
- * host's stack answers, by a reset where it knows of none.
+ * Behind all that decides where packets go: a packet that gets here is for this host. One that it
+ * makes no connection of, the host's stack answers, by a reset where it knows of none.
  */
 SEC("tc")
 int accept(struct __sk_buff *skb)
@@ -230,7 +236,8 @@ int accept(struct __sk_buff *skb)
 	return answer(skb, &arrived);
 }
 
-/* Run by the agent alone, on a frame that names a connection and has room for what is known of it. */
+/* Run by the agent alone, on a frame that names a connection and has room for what is known of
+ * it. */
 SEC("tc")
 int look(struct __sk_buff *skb)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The part that a server's side shares with the agent that loads it: keys, values, reasons. Rust's numbers are held
- * against these when it is built.
+ * The part that a server's side shares with the agent that loads it: keys, values, reasons. Rust's
+ * numbers are held against these when it is built.
  */
 #ifndef EVENER_SERVER_H
 #define EVENER_SERVER_H
@@ -15,8 +15,8 @@
 /* dataplane/src/server/mod.rs: the mark of what a director that is this host sends by itself. */
 #define SENT_ON 0xe7e3
 
-/* dataplane/src/server/reason.rs. Packets that are no tunnel packets to this host are not counted, nor are
- * segments of connections that are at work. */
+/* dataplane/src/server/reason.rs. Packets that are no tunnel packets to this host are not
+ * counted, nor are segments of connections that are at work. */
 enum server_reason {
 	SERVER_DECAPSULATED = 0,
 	SERVER_CLAMPED = 1,
@@ -41,7 +41,8 @@ enum server_reason {
 	SERVER_REASON_MAX,
 };
 
-/* Key of `own_services`. Port and protocol 0: any packet to the address that has no port to go by. */
+/* Key of `own_services`. Port and protocol 0: any packet to the address that has no port to go
+ * by. */
 struct own_service {
 	struct ip address;
 	__be16 port;
@@ -74,14 +75,16 @@ struct made {
 	__u16 pad;
 };
 
-/* Value of `clearing`: other segments of the connection wait for the copy of its first one, and for the socket that is made of that. */
+/* Value of `clearing`: other segments of the connection wait for the copy of its first one, and
+ * for the socket that is made of that. */
 struct clearing {
 	__u64 until; /* by the monotonic clock, in nanoseconds */
 	__u32 is_in; /* whether the copy has come in */
 	__u32 pad;
 };
 
-/* Value of `expected`: a segment that a connection is made of, and what was agreed on long before it. */
+/* Value of `expected`: a segment that a connection is made of, and what was agreed on long
+ * before it. */
 struct expectation {
 	__u64 until; /* by the monotonic clock, in nanoseconds */
 	__u32 sequence;
@@ -96,9 +99,10 @@ struct expectation {
 };
 
 /*
- * Value of `turns`: the last request of a connection, and its answer. Where the answer begins comes first in both, in the
- * upper half: by that they belong together. Each is written at once, the one on the way in and the other on the way out, so
- * who reads both may take them for being of different turns, and never for another turn's end.
+ * Value of `turns`: the last request of a connection, and its answer. Where the answer begins comes
+ * first in both, in the upper half: by that they belong together. Each is written at once, the one
+ * on the way in and the other on the way out, so who reads both may take them for being of
+ * different turns, and never for another turn's end.
  */
 struct exchange {
 	__u64 request; /* in the lower half where the request ends */

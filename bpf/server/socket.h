@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* What the stack knows of a connection. Whether it rests is for who looks to say: dataplane/src/server/socket_snapshot.rs */
+/* What the stack knows of a connection. Whether it rests is for who looks to say:
+ * dataplane/src/server/socket_snapshot.rs */
 #ifndef EVENER_SOCKET_H
 #define EVENER_SOCKET_H
 

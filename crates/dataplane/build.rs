@@ -12,7 +12,8 @@ fn main() -> Outcome {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo:rerun-if-changed={}", bpf.display());
     let rooms = format!("-I{}", bpf.display());
-    // <asm/types.h> is in a folder of the host's architecture, which clang's BPF target doesn't know.
+    // <asm/types.h> is in a folder of the host's architecture, which clang's BPF target doesn't
+    // know.
     let include = format!("-I/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
     for program in ["director/director", "director/director_tc", "server/server", "server/pending"] {
         let name = program.rsplit_once('/').map_or(program, |(_, name)| name);
@@ -28,8 +29,8 @@ fn main() -> Outcome {
     write_numbers(&bpf.join("server/server.h"), &out.join("server.rs"))
 }
 
-/// Writes the numbers of a header as Rust constants: those that it defines, those of its enums, and the reasons as one list of
-/// names in the order of their numbers. BTF has no defines.
+/// Writes the numbers of a header as Rust constants: those that it defines, those of its enums, and
+/// the reasons as one list of names in the order of their numbers. BTF has no defines.
 fn write_numbers(header: &Path, to: &Path) -> Outcome {
     let (mut numbers, mut reasons) = (String::new(), String::new());
     let mut is_reason = false;

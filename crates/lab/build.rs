@@ -1,4 +1,5 @@
-//! Compiles the programs that measure what a packet costs, and the hop that directors are compared with.
+//! Compiles the programs that measure what a packet costs, and the hop that directors are compared
+//! with.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,7 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("cargo:rerun-if-changed={}", folder.display());
     }
     let rooms = format!("-I{}", bpf.display());
-    // <asm/types.h> is in a folder of the host's architecture, which clang's BPF target doesn't know.
+    // <asm/types.h> is in a folder of the host's architecture, which clang's BPF target doesn't
+    // know.
     let include = format!("-I/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
     // Programs that are shown leave frames as they made them, to be looked at.
     for (source, object, shown) in [

@@ -1,5 +1,5 @@
-//! No frame, however odd, makes a decision panic, on whatever way to a server; nor does the answer to it, nor what
-//! other hosts pass on.
+//! No frame, however odd, makes a decision panic, on whatever way to a server; nor does the answer
+//! to it, nor what other hosts pass on.
 #![no_main]
 
 #[path = "../../crates/core/tests/it/world.rs"]
@@ -14,7 +14,8 @@ use evener_core::path::tables::Forwarding;
 use libfuzzer_sys::fuzz_target;
 use world::{World, ways};
 
-/// Worlds live on from frame to frame: a first fragment meets the later ones, a SYN what follows it.
+/// Worlds live on from frame to frame: a first fragment meets the later ones, a SYN what follows
+/// it.
 static WORLDS: LazyLock<Vec<World>> = LazyLock::new(|| worlds(World::new));
 static AMONG_HOSTS: LazyLock<Vec<World>> = LazyLock::new(|| worlds(World::among_hosts));
 

@@ -1,5 +1,5 @@
-//! No talk of client and server, however odd, makes whoever follows their turns panic, or believe in an answer's end that is
-//! behind what was said.
+//! No talk of client and server, however odd, makes whoever follows their turns panic, or believe
+//! in an answer's end that is behind what was said.
 #![no_main]
 
 #[path = "../../crates/core/tests/it/turns.rs"]

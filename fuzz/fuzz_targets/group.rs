@@ -1,4 +1,5 @@
-//! Nothing that a stranger says to a group's director makes it panic, and what it takes for good it says the same.
+//! Nothing that a stranger says to a group's director makes it panic, and what it takes for good it
+//! says the same.
 #![no_main]
 
 use evener_core::farm::group::Joiner;

@@ -1,4 +1,5 @@
-//! What strangers on the link or on the way say about neighbours and path MTUs makes no reader panic.
+//! What strangers on the link or on the way say about neighbours and path MTUs makes no reader
+//! panic.
 #![no_main]
 
 use evener::io::network::path_mtu::{fragmentation_needed, packet_too_big};

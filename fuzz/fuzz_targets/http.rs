@@ -1,4 +1,5 @@
-//! No bytes are too odd for who reads requests of a group's clients, and whoever is sent on is sent below the member's URL.
+//! No bytes are too odd for who reads requests of a group's clients, and whoever is sent on is sent
+//! below the member's URL.
 #![no_main]
 
 use evener_core::net::http::{Frame, Reading, Status, host_of, normal_path, read, redirect};

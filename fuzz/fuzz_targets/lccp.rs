@@ -1,5 +1,5 @@
-//! Nothing that a stranger, or a node with the right secret and the wrong program, sends makes a node panic or believe
-//! what it would not write itself.
+//! Nothing that a stranger, or a node with the right secret and the wrong program, sends makes a
+//! node panic or believe what it would not write itself.
 #![no_main]
 
 use evener_core::node::lccp::wire::{Addresses, LEN_MIN, Message, seal};

@@ -1,5 +1,5 @@
-//! No frame, however odd, makes the opener of tunnels panic; what comes out is a packet of the frame for one of the host's
-//! services, and what doesn't is left as it was.
+//! No frame, however odd, makes the opener of tunnels panic; what comes out is a packet of the
+//! frame for one of the host's services, and what doesn't is left as it was.
 #![no_main]
 
 #[path = "../../crates/core/tests/it/tunnels.rs"]

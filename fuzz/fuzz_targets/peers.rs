@@ -1,4 +1,5 @@
-//! Nothing that a stranger, or a host with the right secret and the wrong program, sends makes a host panic.
+//! Nothing that a stranger, or a host with the right secret and the wrong program, sends makes a
+//! host panic.
 #![no_main]
 
 use evener_core::node::peers::wire::LEN;

@@ -1,5 +1,5 @@
-//! No bytes, however odd, make the reader of requests and hellos panic; what is read doesn't depend on how it arrives,
-//! and where it goes is decided once.
+//! No bytes, however odd, make the reader of requests and hellos panic; what is read doesn't depend
+//! on how it arrives, and where it goes is decided once.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
-//! No frame, however odd, makes a server's programs panic; what they change is what they may, and resets are whole.
+//! No frame, however odd, makes a server's programs panic; what they change is what they may, and
+//! resets are whole.
 #![no_main]
 
 #[path = "../../crates/core/tests/it/segments.rs"]

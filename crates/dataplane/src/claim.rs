@@ -1,6 +1,7 @@
-//! One data plane for each network namespace: who has it says so by a socket, which the kernel closes when the process ends, however
-//! it ends. A file would be the folder's, not the namespace's, and an address or a port of a Unix, TCP or netlink socket can be taken
-//! by anybody. A packet socket takes CAP_NET_RAW in the namespace.
+//! One data plane for each network namespace: who has it says so by a socket, which the kernel
+//! closes when the process ends, however it ends. A file would be the folder's, not the
+//! namespace's, and an address or a port of a Unix, TCP or netlink socket can be taken by anybody.
+//! A packet socket takes CAP_NET_RAW in the namespace.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,8 +12,9 @@ use crate::link::{self, EtherType, set_option_with};
 
 /// The lock on a data plane: a namespace has one of each at most.
 ///
-/// Each has its number, by which the sockets receive and their groups are told apart. An EtherType below 1,536 is a length
-/// (IEEE 802.3, 3.2.6), and these are none that Linux has given a meaning of its own: no frame ever reaches the sockets.
+/// Each has its number, by which the sockets receive and their groups are told apart. An EtherType
+/// below 1,536 is a length (IEEE 802.3, 3.2.6), and these are none that Linux has given a meaning
+/// of its own: no frame ever reaches the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It decides.
@@ -40,7 +42,8 @@ struct FanoutArgs {
 impl Claim {
     /// Takes the place, if it is free.
     ///
-    /// A fanout group of packet(7) belongs to a namespace and has a number and a limit of members, here one.
+    /// A fanout group of packet(7) belongs to a namespace and has a number and a limit of members,
+    /// here one.
     ///
     /// # Errors
     /// Without CAP_NET_RAW. `None` where somebody else has it.

@@ -66,26 +66,28 @@ pub struct ConnectionEvent {
     pub client: SocketAddr,
     /// The service address that it came to.
     pub service: SocketAddr,
-    /// The slot, of a server or for what is punted, that now has the connection; `NO_SERVER` where nobody does.
+    /// The slot, of a server or for what is punted, that now has the connection; `NO_SERVER` where
+    /// nobody does.
     pub server: u16,
     /// The reason of the segment's verdict.
     pub reason: Reason,
     /// [`Reason::Punted`]: the server is yet to be chosen, in application space. [`Reason::TableFull`]: refused.
     pub also_counted: Option<Reason>,
-    /// The number of the route that chose, in the service's list; `None` where none did, or where it is yet to be chosen.
+    /// The number of the route that chose, in the service's list; `None` where none did, or where
+    /// it is yet to be chosen.
     pub route: Option<u16>,
     /// The client's first [`HEAD_MAX`] bytes.
     pub head: Vec<u8>,
 }
 
-/// A packet from or to a client that is watched, as it came. Where `source_nat` hides the client, answers are told as
-/// sent to him; fragments of them and ICMP errors are not told.
+/// A packet from or to a client that is watched, as it came. Where `source_nat` hides the client,
+/// answers are told as sent to him; fragments of them and ICMP errors are not told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
     /// When it was decided, by CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// Where it was from; port 0 where it has none, or where it isn't to be seen: in a later fragment, behind IPv6
-    /// extension headers.
+    /// Where it was from; port 0 where it has none, or where it isn't to be seen: in a later
+    /// fragment, behind IPv6 extension headers.
     pub src: SocketAddr,
     /// Where it was sent to; ports alike.
     pub dst: SocketAddr,
@@ -114,7 +116,8 @@ pub enum TracedVerdict {
     Pass,
     /// It goes nowhere.
     Drop,
-    /// It waits for its packet's first fragment, or its connection moves. Its later verdict is counted, but not reported.
+    /// It waits for its packet's first fragment, or its connection moves. Its later verdict is
+    /// counted, but not reported.
     Hold,
 }
 
@@ -131,7 +134,8 @@ impl From<Verdict> for TracedVerdict {
 
 /// Where events are read, on a thread of its own.
 pub trait EventSource: Send {
-    /// The events since the last time, oldest first. Waits for one so long at most; none are given then.
+    /// The events since the last time, oldest first. Waits for one so long at most; none are given
+    /// then.
     ///
     /// # Errors
     /// When the system refuses.

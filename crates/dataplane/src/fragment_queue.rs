@@ -1,8 +1,9 @@
-//! Later fragments that came before their packet's first one wait here, for a moment and in bounded number.
+//! Later fragments that came before their packet's first one wait here, for a moment and in bounded
+//! number.
 //!
-//! Only the first fragment has the ports that say where the packet goes. Networks reorder by a few packets, so
-//! the wait is short; nothing is put together, and a flood of fragments without a first costs 256 frames of
-//! memory and no more.
+//! Only the first fragment has the ports that say where the packet goes. Networks reorder by a few
+//! packets, so the wait is short; nothing is put together, and a flood of fragments without a first
+//! costs 256 frames of memory and no more.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -88,8 +89,8 @@ impl FragmentQueue {
         self.waiting.is_empty()
     }
 
-    /// Decides all again, in the order of their coming; those that still have to wait do so, unless it is
-    /// too late.
+    /// Decides all again, in the order of their coming; those that still have to wait do so, unless
+    /// it is too late.
     pub(crate) fn decide(
         &mut self,
         tables: &Tables,

@@ -1,4 +1,5 @@
-//! No engine: for a daemon whose file has nothing that packets go through. It needs no privileges, and takes no packets.
+//! No engine: for a daemon whose file has nothing that packets go through. It needs no privileges,
+//! and takes no packets.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
-//! The engine's parts in the kernel, one by one. Others can take each away, by intent or not: a firewall's reload flushes all of
-//! nftables, a tool detaches a program, somebody clears the BPF file system. So an engine reads what the kernel holds, and never
-//! believes what it once set up.
+//! The engine's parts in the kernel, one by one. Others can take each away, by intent or not: a
+//! firewall's reload flushes all of nftables, a tool detaches a program, somebody clears the BPF
+//! file system. So an engine reads what the kernel holds, and never believes what it once set up.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,8 +1,9 @@
 //! Carries out what `evener-core` decides.
 //!
-//! Two engines with one behaviour: [`xdp`] runs the decisions in the kernel, [`packet`] in application
-//! space on AF_PACKET rings. Both keep their sessions in the same table in shared memory, so listing and
-//! sweeping are the same code too. This crate holds all of the project's unsafe code.
+//! Two engines with one behaviour: [`xdp`] runs the decisions in the kernel, [`packet`] in
+//! application space on AF_PACKET rings. Both keep their sessions in the same table in shared
+//! memory, so listing and sweeping are the same code too. This crate holds all of the project's
+//! unsafe code.
 
 pub mod claim;
 pub mod events;
@@ -35,8 +36,8 @@ use evener_core::path::tables::Tables;
 use events::{EventSource, TraceFilter};
 use installed::{MissingPart, Part};
 
-/// Carries decisions out, and changes the tables that they go by. It belongs to one thread at a time; others use its [`DataPlane`]
-/// meanwhile.
+/// Carries decisions out, and changes the tables that they go by. It belongs to one thread at a
+/// time; others use its [`DataPlane`] meanwhile.
 pub trait Engine: Send {
     /// The engine's name in configuration, views and metrics.
     fn kind(&self) -> &'static str;
@@ -44,24 +45,27 @@ pub trait Engine: Send {
     /// One line for people: how it is attached, and where.
     fn describe(&self) -> String;
 
-    /// The state that an earlier daemon left and this engine carries on with, until something else is applied: its VIPs,
-    /// servers and interfaces, and the kernel engine's rings.
+    /// The state that an earlier daemon left and this engine carries on with, until something else
+    /// is applied: its VIPs, servers and interfaces, and the kernel engine's rings.
     fn running(&self) -> Option<&Tables>;
 
     /// The tables in force, by which packets are decided.
     fn tables(&self) -> &Arc<Tables>;
 
-    /// Puts other tables in force. Traffic flows meanwhile; each packet sees each VIP either before or after its change.
+    /// Puts other tables in force. Traffic flows meanwhile; each packet sees each VIP either before
+    /// or after its change.
     ///
     /// # Errors
-    /// When the kernel refuses. The tables in force stay so, with all sessions; [`Engine::tables`] has them.
+    /// When the kernel refuses. The tables in force stay so, with all sessions; [`Engine::tables`]
+    /// has them.
     fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError>;
 
     /// This engine's parts in the kernel.
     fn installed(&self) -> Vec<Part>;
 
-    /// Looks whether the kernel holds each part of [`Engine::installed`] still, and puts back what it doesn't: that is named. To be
-    /// called often: where nothing is missing, it costs a few system calls.
+    /// Looks whether the kernel holds each part of [`Engine::installed`] still, and puts back what
+    /// it doesn't: that is named. To be called often: where nothing is missing, it costs a few
+    /// system calls.
     fn restore(&mut self) -> Vec<MissingPart>;
 
     /// The sessions, ring cursors and hash key that packets meet.
@@ -79,24 +83,26 @@ pub trait Engine: Send {
     /// The same memory and counts for other threads, while this one changes what packets go by.
     fn data_plane(&self) -> Arc<dyn DataPlane>;
 
-    /// Adds a removed server's counters to [`Counters::gone`], so that the slot's next owner starts from nothing.
+    /// Adds a removed server's counters to [`Counters::gone`], so that the slot's next owner starts
+    /// from nothing.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
 
     /// Interfaces where the host's own stack sends on the answers whose next hop it has yet to find
-    /// ([`Reason::ByHost`](evener_core::path::decide::Reason::ByHost)): there it must take packets from a service address that is
-    /// one of its own.
+    /// ([`Reason::ByHost`](evener_core::path::decide::Reason::ByHost)): there it must take packets
+    /// from a service address that is one of its own.
     fn sends_by_stack(&self) -> Vec<u32> {
         Vec::new()
     }
 
-    /// Buckets of the session tables in force, in use or not, for IPv4 and for IPv6. An earlier daemon's tables stay.
+    /// Buckets of the session tables in force, in use or not, for IPv4 and for IPv6. An earlier
+    /// daemon's tables stay.
     fn buckets(&self) -> [usize; 2];
 
-    /// From now on tells this, and nothing else. Until then a data plane that outlived its daemon goes on with what that one
-    /// had asked for; what found room since is there to be read.
+    /// From now on tells this, and nothing else. Until then a data plane that outlived its daemon
+    /// goes on with what that one had asked for; what found room since is there to be read.
     ///
     /// # Errors
     /// More clients than can be watched.
@@ -108,23 +114,26 @@ pub trait Engine: Send {
     /// When there is a reader already, or the kernel refuses.
     fn events(&mut self) -> Result<Box<dyn EventSource>, EngineError>;
 
-    /// From now on gives this the frames of later requests that other servers are for ([`Later::Rehandoff`]), and those of
-    /// connections that a session has as nobody's meanwhile, as they were on the wire. A checksum that a sender on this machine left open is filled in; a frame may still be one that the kernel
-    /// gathered from several. One too long to be held comes again; one that no reader takes doesn't, and its client's further
-    /// bytes go nowhere until a session is noted.
+    /// From now on gives this the frames of later requests that other servers are for
+    /// ([`Later::Rehandoff`]), and those of connections that a session has as nobody's meanwhile,
+    /// as they were on the wire. A checksum that a sender on this machine left open is filled in; a
+    /// frame may still be one that the kernel gathered from several. One too long to be held comes
+    /// again; one that no reader takes doesn't, and its client's further bytes go nowhere until a
+    /// session is noted.
     ///
     /// [`Later::Rehandoff`]: evener_core::path::tables::Later::Rehandoff
     fn moves(&mut self, mover: RehandoffSink);
 
-    /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its daemon.
+    /// Ends the engine: with `keep`, traffic flows on where the engine can do that without its
+    /// daemon.
     ///
     /// # Errors
     /// When something could not be taken back; the rest was.
     fn leave(self: Box<Self>, keep: bool) -> Result<(), EngineError>;
 }
 
-/// The sessions and counters of packets, for all threads at all times. Nothing here waits for an engine that is about to change its
-/// tables.
+/// The sessions and counters of packets, for all threads at all times. Nothing here waits for an
+/// engine that is about to change its tables.
 pub trait DataPlane: Send + Sync {
     /// As [`Engine::memory`].
     fn memory(&self) -> Memory<'_>;
@@ -132,22 +141,25 @@ pub trait DataPlane: Send + Sync {
     /// As [`Engine::now`].
     fn now(&self) -> u32;
 
-    /// As [`Engine::counters`]. While [`Engine::reset_server`] runs, a server's counts may stand in two places, or in none.
+    /// As [`Engine::counters`]. While [`Engine::reset_server`] runs, a server's counts may stand in
+    /// two places, or in none.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn counters(&self) -> Result<Counters, EngineError>;
 
-    /// Counts a connection for a server that the data plane didn't choose: whoever read what the client wants did.
+    /// Counts a connection for a server that the data plane didn't choose: whoever read what the
+    /// client wants did.
     fn count_choice(&self, slot: u16);
 
-    /// Gives servers other scores by which [`Pick::Two`](evener_core::path::tables::Pick::Two) chooses: stores to memory, at any
-    /// rate.
+    /// Gives servers other scores by which [`Pick::Two`](evener_core::path::tables::Pick::Two)
+    /// chooses: stores to memory, at any rate.
     fn score(&self, scores: &[(u16, Score)]) {
         self.memory().counts.score(scores);
     }
 
-    /// Returns when every packet that was met before has been dealt with, where one may go by what has changed since.
+    /// Returns when every packet that was met before has been dealt with, where one may go by what
+    /// has changed since.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -171,7 +183,8 @@ pub struct RehandoffSegment<'f> {
     pub is_whole: bool,
 }
 
-/// The taker of frames that are to be moved. It is called by the engine's own threads and must not wait.
+/// The taker of frames that are to be moved. It is called by the engine's own threads and must not
+/// wait.
 pub type RehandoffSink = Arc<dyn Fn(RehandoffSegment<'_>) + Send + Sync>;
 
 /// Totals since the engine first started.

@@ -1,8 +1,8 @@
 //! Frames as they stand on the link: a socket for one interface and EtherType, and TCP ports that a
 //! user-space TCP can have for itself; and what routers say of packets too long for them.
 //!
-//! Discovery and probes need both: they talk to servers that share the service address, which the host's own
-//! stack would keep or misroute. CAP_NET_RAW is enough, with either engine.
+//! Discovery and probes need both: they talk to servers that share the service address, which the
+//! host's own stack would keep or misroute. CAP_NET_RAW is enough, with either engine.
 
 use std::io::{self, IoSliceMut, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -18,11 +18,12 @@ pub use libc::sock_filter as Instruction;
 /// Frames of which kind a [`LinkSocket`] receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EtherType {
-    /// Any. The kernel hands copies out before traffic control sees a frame; what a filter refuses costs little.
+    /// Any. The kernel hands copies out before traffic control sees a frame; what a filter refuses
+    /// costs little.
     All,
-    /// This one only, as in [`evener_core::net::wire::ETHERTYPE_ARP`]. Not for IP where connections are handed over to this
-    /// host: such a socket shares frames with the host's stack behind traffic control, and a shared frame loses
-    /// the socket that a program there has given it.
+    /// This one only, as in [`evener_core::net::wire::ETHERTYPE_ARP`]. Not for IP where connections
+    /// are handed over to this host: such a socket shares frames with the host's stack behind
+    /// traffic control, and a shared frame loses the socket that a program there has given it.
     Only(u16),
     /// None: it only sends.
     None,
@@ -58,8 +59,8 @@ pub struct LinkSocket {
 }
 
 impl LinkSocket {
-    /// A socket on the interface of index `ifindex`; with 0, one that receives from every interface and
-    /// can't send.
+    /// A socket on the interface of index `ifindex`; with 0, one that receives from every interface
+    /// and can't send.
     ///
     /// # Errors
     /// Without CAP_NET_RAW, or when there is no such interface or it is down.
@@ -67,7 +68,8 @@ impl LinkSocket {
         Self::open_filtered(ifindex, ethertype, &[accept()])
     }
 
-    /// The same, receiving only what `filter` accepts: not a single frame comes before it is in force.
+    /// The same, receiving only what `filter` accepts: not a single frame comes before it is in
+    /// force.
     ///
     /// # Errors
     /// As for [`LinkSocket::open`], and when the kernel finds the filter invalid.
@@ -90,7 +92,8 @@ impl LinkSocket {
         attach(&self.socket, untagged().iter().chain(filter))
     }
 
-    /// Marks what is sent, for the programs and rules that it meets on its way out (`SO_MARK` of socket(7)).
+    /// Marks what is sent, for the programs and rules that it meets on its way out (`SO_MARK` of
+    /// socket(7)).
     ///
     /// # Errors
     /// Without CAP_NET_ADMIN.
@@ -101,7 +104,8 @@ impl LinkSocket {
     /// Sends a frame, Ethernet header included, checksums filled in.
     ///
     /// # Errors
-    /// `WouldBlock` when the interface's queue is full; when it is down, or the frame too long for it.
+    /// `WouldBlock` when the interface's queue is full; when it is down, or the frame too long for
+    /// it.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.socket.send(frame).map(drop)
     }
@@ -167,7 +171,8 @@ pub fn tcp_filter(from: Ipv4Addr, to: SocketAddrV4) -> Vec<Instruction> {
     ]
 }
 
-/// The same over IPv6, for segments without extension headers, as TCP's are (RFC 8200, section 4.1).
+/// The same over IPv6, for segments without extension headers, as TCP's are (RFC 8200, section
+/// 4.1).
 pub fn tcp_filter_v6(from: Ipv6Addr, to: SocketAddrV6) -> Vec<Instruction> {
     // Offsets within an Ethernet frame with an IPv6 header (RFC 8200, section 3).
     const ETHERTYPE: u32 = 12;
@@ -182,7 +187,8 @@ pub fn tcp_filter_v6(from: Ipv6Addr, to: SocketAddrV6) -> Vec<Instruction> {
     filter(&fields)
 }
 
-/// The fields that a filter looks at: an offset from where it begins to see, and the value that must stand there.
+/// The fields that a filter looks at: an offset from where it begins to see, and the value that
+/// must stand there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// One byte.
@@ -210,7 +216,8 @@ pub fn filter(fields: &[Field]) -> Vec<Instruction> {
             Field::Half(at, value) => (libc::BPF_H, at, value.into()),
             Field::Word(at, value) => (libc::BPF_W, at, value),
         };
-        // To the last instruction, which drops: over the fields that are left, and the one that accepts.
+        // To the last instruction, which drops: over the fields that are left, and the one that
+        // accepts.
         let left = u8::try_from(2 * (fields.len() - number - 1) + 1).unwrap_or(u8::MAX);
         program.push(instruction(libc::BPF_LD | size | libc::BPF_ABS, 0, 0, at));
         program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, left, value));
@@ -219,10 +226,11 @@ pub fn filter(fields: &[Field]) -> Vec<Instruction> {
     program
 }
 
-/// A filter for what is sent to this endpoint, on interfaces of any kind: IP packets without options or extension
-/// headers, of this protocol of IP's that has ports, and no later fragments.
+/// A filter for what is sent to this endpoint, on interfaces of any kind: IP packets without
+/// options or extension headers, of this protocol of IP's that has ports, and no later fragments.
 pub fn sent_to(to: SocketAddr, protocol: u8) -> Vec<Instruction> {
-    // Where the packet stands however long the link's header is, and what the kernel knows of it besides (bpf(4)).
+    // Where the packet stands however long the link's header is, and what the kernel knows of it
+    // besides (bpf(4)).
     const NETWORK: u32 = libc::SKF_NET_OFF as u32;
     const ETHERTYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
     match to {
@@ -303,8 +311,8 @@ impl AsRawFd for TooBigSocket {
     }
 }
 
-/// A TCP port that the host's own stack leaves alone while this lives: it neither answers nor resets
-/// what comes to it, so that a user-space TCP can use it.
+/// A TCP port that the host's own stack leaves alone while this lives: it neither answers nor
+/// resets what comes to it, so that a user-space TCP can use it.
 #[derive(Debug)]
 pub struct ReservedPort {
     _listener: Socket,
@@ -320,9 +328,10 @@ impl ReservedPort {
 
 /// Takes a free port of `address`, one of this host's, from the host's own stack.
 ///
-/// A listener has it that takes only segments with a TTL or hop limit of 255 (RFC 5082), which the kernel checks before
-/// anything else and is silent about; without a listener it would answer with a reset. A filter that takes
-/// nothing at all is added where the kernel lets it be, which some do only for CAP_NET_ADMIN.
+/// A listener has it that takes only segments with a TTL or hop limit of 255 (RFC 5082), which the
+/// kernel checks before anything else and is silent about; without a listener it would answer with
+/// a reset. A filter that takes nothing at all is added where the kernel lets it be, which some do
+/// only for CAP_NET_ADMIN.
 ///
 /// # Errors
 /// When the address isn't this host's, or no port is free.
@@ -361,7 +370,8 @@ fn drop_all() -> Instruction {
     instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0)
 }
 
-/// Drops frames whose VLAN tag the kernel took out; whatever filter stands behind it sees the others.
+/// Drops frames whose VLAN tag the kernel took out; whatever filter stands behind it sees the
+/// others.
 fn untagged() -> [Instruction; 3] {
     let tagged = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
     [
@@ -385,7 +395,8 @@ pub(crate) fn packet_socket() -> io::Result<Socket> {
 /// Binds a packet socket to an interface; from here on it receives.
 pub(crate) fn bind(socket: &Socket, ifindex: u32, ethertype: EtherType) -> io::Result<()> {
     let mut storage = SockAddrStorage::zeroed();
-    // SAFETY: `sockaddr_ll` is plain data, and fits a `sockaddr_storage` as all socket addresses do.
+    // SAFETY: `sockaddr_ll` is plain data, and fits a `sockaddr_storage` as all socket addresses
+    // do.
     *unsafe { storage.view_as::<libc::sockaddr_ll>() } = link_address(ifindex, ethertype.protocol());
     // SAFETY: the storage holds a whole `sockaddr_ll`, written just above.
     let address = unsafe { SockAddr::new(storage, size_of::<libc::sockaddr_ll>() as libc::socklen_t) };

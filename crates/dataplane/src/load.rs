@@ -1,8 +1,9 @@
 //! Loading BPF programs on a thread that others signal.
 //!
-//! The verifier gives up with EAGAIN as soon as its thread has a signal to take (`do_check` in kernel/bpf/verifier.c), and has to begin
-//! from nothing then. A process that is signalled more often than a program takes to be verified, by a profiler's timer for
-//! instance, would never get a large one loaded: libbpf tries five times.
+//! The verifier gives up with EAGAIN as soon as its thread has a signal to take (`do_check` in
+//! kernel/bpf/verifier.c), and has to begin from nothing then. A process that is signalled more
+//! often than a program takes to be verified, by a profiler's timer for instance, would never get a
+//! large one loaded: libbpf tries five times.
 
 use libbpf_rs::{Error, ErrorKind, Object, OpenObject, PrintLevel};
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -10,8 +11,8 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 /// How often a load is begun: what can't be held back, as a stop or a freezer's, may come again.
 const TRIES: usize = 20;
 
-/// Loads the program that `open` opens, with all signals held back from this thread; `refused` makes the error. libbpf's messages
-/// are logged.
+/// Loads the program that `open` opens, with all signals held back from this thread; `refused`
+/// makes the error. libbpf's messages are logged.
 pub(crate) fn load<E>(
     open: impl Fn() -> Result<OpenObject, E>,
     refused: impl Fn(Error) -> E,

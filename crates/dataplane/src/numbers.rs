@@ -1,5 +1,5 @@
-//! The numbers of the headers that C and Rust share. Here they come from the headers: one that Rust doesn't use fails the build, as
-//! does one that C lacks.
+//! The numbers of the headers that C and Rust share. Here they come from the headers: one that Rust
+//! doesn't use fails the build, as does one that C lacks.
 
 /// Of `bpf/abi.h`.
 #[deny(dead_code)]

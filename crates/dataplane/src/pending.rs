@@ -1,8 +1,8 @@
-//! The kernel's side of what a server still has to send: `bpf/server/pending.bpf.c`, which follows requests where the host's own sockets
-//! take and give packets.
+//! The kernel's side of what a server still has to send: `bpf/server/pending.bpf.c`, which follows
+//! requests where the host's own sockets take and give packets.
 //!
-//! Nothing is pinned: the programs end with the owner of a [`PendingPrograms`]. Their state of a connection stands with its socket, and is
-//! told by sock_diag(7) beside what TCP knows.
+//! Nothing is pinned: the programs end with the owner of a [`PendingPrograms`]. Their state of a
+//! connection stands with its socket, and is told by sock_diag(7) beside what TCP knows.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -115,11 +115,13 @@ impl PendingPrograms {
     /// Follows requests to these ports from now on.
     ///
     /// # Errors
-    /// Missing privileges (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON), no control groups, or a kernel that can't.
+    /// Missing privileges (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON), no control groups, or a kernel
+    /// that can't.
     pub fn start(ports: &BTreeSet<u16>) -> Result<PendingPrograms, FollowError> {
         let group = cgroup().map_err(|source| FollowError::Cgroup { source })?;
         let cookie = namespace_cookie().unwrap_or_default();
-        // Kernels before 6.11 don't say here whose namespace a packet is of; then sockets of others are followed as well, and never looked at.
+        // Kernels before 6.11 don't say here whose namespace a packet is of; then sockets of others
+        // are followed as well, and never looked at.
         let object = loaded(cookie).or_else(|_| loaded(0))?;
         let attach = |program: libbpf_rs::ProgramMut<'_>| program.attach_cgroup(group.as_raw_fd());
         let mut following = PendingPrograms { object, _links: Vec::new() };
@@ -185,7 +187,8 @@ impl PendingPrograms {
     }
 }
 
-/// The map of requests of another process that follows some, by its number ([`PendingPrograms::number`]).
+/// The map of requests of another process that follows some, by its number
+/// ([`PendingPrograms::number`]).
 ///
 /// # Errors
 /// Without CAP_SYS_ADMIN, or when there is none.
@@ -200,7 +203,8 @@ pub fn requests_of(number: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// The root of the control groups that this process sees. Where no mount shows it, as under `ip netns exec`, one is made that nobody else sees.
+/// The root of the control groups that this process sees. Where no mount shows it, as under `ip
+/// netns exec`, one is made that nobody else sees.
 fn cgroup() -> io::Result<OwnedFd> {
     let is_cgroup = |path: &&&str| {
         statfs(Path::new(path)).is_ok_and(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC)
@@ -211,7 +215,8 @@ fn cgroup() -> io::Result<OwnedFd> {
     }
 }
 
-/// Mounts the control groups of version 2 nowhere (fsopen(2), fsconfig(2), fsmount(2)): the mount ends with the descriptor.
+/// Mounts the control groups of version 2 nowhere (fsopen(2), fsconfig(2), fsmount(2)): the mount
+/// ends with the descriptor.
 fn mount_detached() -> io::Result<OwnedFd> {
     /// linux/mount.h.
     const FSCONFIG_CMD_CREATE: libc::c_uint = 6;

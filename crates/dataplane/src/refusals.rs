@@ -1,7 +1,9 @@
-//! System calls that the kernel refuses on purpose, or by which a process dies: how tests show that whatever is refused, and
-//! wherever a daemon is killed, leaves the engines with what was in force. The product never uses it.
+//! System calls that the kernel refuses on purpose, or by which a process dies: how tests show that
+//! whatever is refused, and wherever a daemon is killed, leaves the engines with what was in force.
+//! The product never uses it.
 //!
-//! A seccomp filter (seccomp(2), seccomp_unotify(2), Linux 5.5) asks a thread of this process about each call.
+//! A seccomp filter (seccomp(2), seccomp_unotify(2), Linux 5.5) asks a thread of this process about
+//! each call.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -29,7 +31,8 @@ struct InjectedRefusals {
 }
 
 impl Refusals {
-    /// Counts the calling thread's calls of these numbers from now on, for as long as it lives, and refuses none yet.
+    /// Counts the calling thread's calls of these numbers from now on, for as long as it lives, and
+    /// refuses none yet.
     ///
     /// # Errors
     /// Without CAP_SYS_ADMIN, or on a kernel without seccomp.
@@ -37,7 +40,8 @@ impl Refusals {
         let shared = Arc::new(InjectedRefusals::default());
         let (give, take) = mpsc::channel();
         let judge = Arc::clone(&shared);
-        // Begun before the filter is there: it doesn't ask about itself. It ends with the last that is asked about.
+        // Begun before the filter is there: it doesn't ask about itself. It ends with the last that
+        // is asked about.
         thread::Builder::new().name("refusals".into()).spawn(move || {
             if let Ok(listener) = take.recv() {
                 judge.serve(&listener);
@@ -48,14 +52,16 @@ impl Refusals {
         Ok(Refusals { shared })
     }
 
-    /// Refuses the `number`th call from now on, counted from 1, with this error; the others are let through.
+    /// Refuses the `number`th call from now on, counted from 1, with this error; the others are let
+    /// through.
     pub fn refuse(&self, number: u64, errno: i32) {
         self.shared.errno.store(errno, SeqCst);
         self.shared.seen.store(0, SeqCst);
         self.shared.refused.store(number, SeqCst);
     }
 
-    /// Has the process killed (SIGKILL) by the `number`th call from now on, counted from 1, which it never makes.
+    /// Has the process killed (SIGKILL) by the `number`th call from now on, counted from 1, which
+    /// it never makes.
     pub fn kill_at(&self, number: u64) {
         self.shared.kills.store(true, SeqCst);
         self.refuse(number, libc::EPERM);
@@ -96,7 +102,8 @@ impl InjectedRefusals {
                 false => answer.flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
             }
             let send = libc::SECCOMP_IOCTL_NOTIF_SEND;
-            // SAFETY: the kernel reads a struct seccomp_notif_resp. The caller may have been killed meanwhile.
+            // SAFETY: the kernel reads a struct seccomp_notif_resp. The caller may have been killed
+            // meanwhile.
             unsafe { libc::ioctl(listener.as_raw_fd(), send, &raw mut answer) };
         }
     }

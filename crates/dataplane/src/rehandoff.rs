@@ -1,4 +1,5 @@
-//! Later requests that other servers are for, and what is kept back while connections move, on their way to who moves them.
+//! Later requests that other servers are for, and what is kept back while connections move, on
+//! their way to who moves them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -45,9 +46,9 @@ impl fmt::Debug for RehandoffSlot {
     }
 }
 
-/// The frame of a TCP segment with its checksum. A sender on this machine leaves that to hardware which the frame never met;
-/// then the field holds the sum of the pseudo-header, and is filled in here. `None` where it holds anything else that is
-/// wrong.
+/// The frame of a TCP segment with its checksum. A sender on this machine leaves that to hardware
+/// which the frame never met; then the field holds the sum of the pseudo-header, and is filled in
+/// here. `None` where it holds anything else that is wrong.
 fn whole(frame: &[u8]) -> Option<Cow<'_, [u8]>> {
     let to = frame.first_chunk().copied().map(Mac);
     let Parsed::Segment(segment) = parse(frame, to) else { return None };
@@ -71,8 +72,8 @@ mod tests {
 
     use super::*;
 
-    /// An Ethernet frame with two VLAN tags, a segment of so many bytes in IPv4 or IPv6, and padding behind; its checksum is
-    /// `check` of the right one and of the pseudo-header's sum.
+    /// An Ethernet frame with two VLAN tags, a segment of so many bytes in IPv4 or IPv6, and
+    /// padding behind; its checksum is `check` of the right one and of the pseudo-header's sum.
     fn frame(v6: bool, payload: usize, check: impl Fn(u16, u16) -> u16) -> Vec<u8> {
         let mut tcp = vec![0; 20];
         tcp[..4].copy_from_slice(&[0x9c, 0x40, 0, 80]);

@@ -1,5 +1,5 @@
-//! The host's routes and neighbours, asked by rtnetlink(7) for one destination at a time and remembered for a
-//! moment, so that a change takes effect within a second.
+//! The host's routes and neighbours, asked by rtnetlink(7) for one destination at a time and
+//! remembered for a moment, so that a change takes effect within a second.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -30,12 +30,12 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The routing table of the network namespace that it was opened in.
 ///
-/// Packets ask by destination alone, as those do that the host sends itself: rules that look at sources or
-/// interfaces don't count here.
+/// Packets ask by destination alone, as those do that the host sends itself: rules that look at
+/// sources or interfaces don't count here.
 pub(crate) struct HostRoutes {
     kernel: Mutex<Netlink>,
-    /// Each destination has one place, which its hash names, so memory is bounded. The hash is keyed, or
-    /// clients could choose to share a place.
+    /// Each destination has one place, which its hash names, so memory is bounded. The hash is
+    /// keyed, or clients could choose to share a place.
     places: Box<[Mutex<Option<CachedHop>>]>,
     hash: RandomState,
 }

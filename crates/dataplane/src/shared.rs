@@ -1,4 +1,5 @@
-//! Memory shared with the kernel, with other processes, or with a file, seen as slices of plain values.
+//! Memory shared with the kernel, with other processes, or with a file, seen as slices of plain
+//! values.
 
 use std::io;
 use std::marker::PhantomData;
@@ -50,8 +51,9 @@ impl<T: Plain> Deref for Shared<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the mapping is `len * size_of::<T>()` bytes long, aligned (asserted above) and lives as
-        // long as `self`; `Plain` says that any bits are a value and that others may change them.
+        // SAFETY: the mapping is `len * size_of::<T>()` bytes long, aligned (asserted above) and
+        // lives as long as `self`; `Plain` says that any bits are a value and that others may
+        // change them.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
     }
 }

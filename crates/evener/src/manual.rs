@@ -1,5 +1,5 @@
-//! Manual pages: the program's from its command line, the file's from the example that explains every key, and the packets'
-//! from the reasons that are counted. So each says what is so.
+//! Manual pages: the program's from its command line, the file's from the example that explains
+//! every key, and the packets' from the reasons that are counted. So each says what is so.
 
 use std::fs;
 use std::io::{self, Write};

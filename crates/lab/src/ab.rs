@@ -1,4 +1,5 @@
-//! ab(1) against farms that hand connections over, beside a server alone: it uses its ports again as soon as they are free.
+//! ab(1) against farms that hand connections over, beside a server alone: it uses its ports again
+//! as soon as they are free.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -65,7 +66,8 @@ pub fn run(requests: u64) -> Result<Broken> {
     Ok(Broken { requests, alone, director, every_host })
 }
 
-/// Requests that were not answered in full, of as many as a run takes in the time that a host's command has, run after run.
+/// Requests that were not answered in full, of as many as a run takes in the time that a host's
+/// command has, run after run.
 fn broken(client: &Host, service: SocketAddr, requests: u64) -> Result<u64> {
     let runs = (0..requests).step_by(RUN as usize);
     runs.map(|done| broken_of_run(client, service, RUN.min(requests - done))).sum()

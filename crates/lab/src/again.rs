@@ -1,5 +1,5 @@
-//! Clients whose ports come again while servers still wait for stragglers of the connection before (TIME-WAIT), as behind proxies,
-//! address-sharing routers, and every load generator.
+//! Clients whose ports come again while servers still wait for stragglers of the connection before
+//! (TIME-WAIT), as behind proxies, address-sharing routers, and every load generator.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,8 +23,9 @@ const PORT: u16 = 40_000;
 /// How often a server meets a port that it has in TIME-WAIT, by each client for each service.
 pub const MET_AGAIN: u64 = ((USES - 1) * BODIES.len()) as u64;
 
-/// Uses ports of all these clients again and again, each with requests of one length, to each of the services; the server closes.
-/// Clients with an odd number, counted from 0, do without timestamps.
+/// Uses ports of all these clients again and again, each with requests of one length, to each of
+/// the services; the server closes. Clients with an odd number, counted from 0, do without
+/// timestamps.
 ///
 /// # Errors
 /// When anything breaks, or a client has to say something twice.
@@ -65,12 +66,14 @@ fn use_again(client: &Host, port: u16, service: SocketAddr, body: usize) -> Resu
     Ok(())
 }
 
-/// Has a host's TCP send again what was lost, and not what a busy machine is slow to answer, or what another processor overtook: that would
-/// be said to be lost, too, and a late FIN that meets a closed port has its RST end TIME-WAIT.
+/// Has a host's TCP send again what was lost, and not what a busy machine is slow to answer, or
+/// what another processor overtook: that would be said to be lost, too, and a late FIN that meets a
+/// closed port has its RST end TIME-WAIT.
 pub fn wait_long_for_answers(host: &Host) -> Result<()> {
     host.netns().sysctl(&[
         ("ipv4/tcp_early_retrans", "0"),
-        // neither a moment's silence about a segment nor three acknowledgments of others mean a loss
+        // neither a moment's silence about a segment nor three acknowledgments of others mean a
+        // loss
         ("ipv4/tcp_recovery", "0"),
         ("ipv4/tcp_reordering", "127"),
     ])?;
@@ -85,7 +88,8 @@ pub fn wait_long_for_answers(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Segments that clients have sent again, but for SYNs, and for what servers had already (DSACK, RFC 2883): that overtook something.
+/// Segments that clients have sent again, but for SYNs, and for what servers had already (DSACK,
+/// RFC 2883): that overtook something.
 fn sent_twice(clients: &[Host]) -> Result<Vec<i64>> {
     clients
         .iter()

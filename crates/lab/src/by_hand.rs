@@ -1,4 +1,5 @@
-//! A client whose TCP is made by hand: segments in any order, windows of any size, ends at any moment.
+//! A client whose TCP is made by hand: segments in any order, windows of any size, ends at any
+//! moment.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -15,7 +16,8 @@ use crate::farm::Farm;
 use crate::host::Host;
 use crate::wait::LONG;
 
-/// The ports of such clients. The host's own TCP, which knows nothing of them, never hears what comes for them.
+/// The ports of such clients. The host's own TCP, which knows nothing of them, never hears what
+/// comes for them.
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
 /// A segment that isn't acknowledged after so long is sent again.
 const AGAIN: Duration = Duration::from_millis(300);
@@ -75,8 +77,8 @@ struct Sent {
     fin: bool,
 }
 
-/// A number that grows by one in four microseconds (RFC 9293, section 3.4.1): a connection's numbers are behind those of the one
-/// before it from the same port.
+/// A number that grows by one in four microseconds (RFC 9293, section 3.4.1): a connection's
+/// numbers are behind those of the one before it from the same port.
 fn clock() -> Result<u32> {
     Ok((SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() / 4) as u32)
 }
@@ -96,7 +98,8 @@ impl ByHand {
         Ok(ByHand { host: host.clone(), gateway: farm.gateway_of(host).parse()? })
     }
 
-    /// Sends SYNs from a port, counted from 0, until one is answered. The answer isn't acknowledged yet.
+    /// Sends SYNs from a port, counted from 0, until one is answered. The answer isn't acknowledged
+    /// yet.
     pub fn call(&self, port: u16, service: SocketAddr) -> Result<Call> {
         self.call_with(port, service, WINDOW)
     }
@@ -142,8 +145,8 @@ impl Call {
         self.from.1
     }
 
-    /// Sends these bytes as one segment; `at` bytes come before them, said already or not. They come again until they
-    /// are acknowledged, as long as somebody [listens](Call::listen).
+    /// Sends these bytes as one segment; `at` bytes come before them, said already or not. They
+    /// come again until they are acknowledged, as long as somebody [listens](Call::listen).
     pub fn send_data(&mut self, at: usize, bytes: impl AsRef<[u8]>) -> Result<()> {
         self.count(Sent { at, bytes: bytes.as_ref().to_vec(), fin: false })
     }
@@ -179,27 +182,29 @@ impl Call {
         self.count(Sent { at, bytes: Vec::new(), fin: true })
     }
 
-    /// Acknowledges what was heard, in a segment that has no place among those with bytes but for `at`.
+    /// Acknowledges what was heard, in a segment that has no place among those with bytes but for
+    /// `at`.
     pub fn acknowledge(&self, at: usize) -> Result<()> {
         self.send(at, |_| (), &[])
     }
 
-    /// Leaves, behind so many bytes. Nothing is sent again after this, and what still comes is refused, as long as
-    /// somebody [looks](Call::refuse).
+    /// Leaves, behind so many bytes. Nothing is sent again after this, and what still comes is
+    /// refused, as long as somebody [looks](Call::refuse).
     pub fn reset(&mut self, at: usize) -> Result<()> {
         self.expected.clear();
         self.gone = true;
         self.send(at, |header| header.rst = true, &[])
     }
 
-    /// Answers what came since the client has left as RFC 9293, section 3.5.2 has it: there is no connection.
+    /// Answers what came since the client has left as RFC 9293, section 3.5.2 has it: there is no
+    /// connection.
     pub fn refuse(&mut self) -> Result<()> {
         while self.hear()? {}
         Ok(())
     }
 
-    /// Acknowledges what comes, and sends again what doesn't arrive, until it is `enough`. An error if that never
-    /// comes.
+    /// Acknowledges what comes, and sends again what doesn't arrive, until it is `enough`. An error
+    /// if that never comes.
     pub fn listen(&mut self, enough: impl Fn(&Call) -> bool) -> Result<()> {
         let begun = Instant::now();
         let mut again = begun + AGAIN;

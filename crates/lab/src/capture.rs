@@ -15,13 +15,15 @@ pub struct Capture {
 }
 
 impl Host {
-    /// Captures what comes and goes at one of the host's interfaces, as the switch sees it: what a program
-    /// at the interface takes away or puts there is in it, too. `filter` is tcpdump's, and may be empty.
+    /// Captures what comes and goes at one of the host's interfaces, as the switch sees it: what a
+    /// program at the interface takes away or puts there is in it, too. `filter` is tcpdump's, and
+    /// may be empty.
     pub fn capture(&self, interface: usize, filter: &str) -> Result<Capture> {
         self.capture_in_switch(&self.interfaces[interface].port, filter)
     }
 
-    /// Captures all frames of the network that the interface is in, each once, however many hosts get it.
+    /// Captures all frames of the network that the interface is in, each once, however many hosts
+    /// get it.
     pub fn capture_network(&self, interface: usize, filter: &str) -> Result<Capture> {
         self.capture_in_switch(&Lan::of(self.interfaces[interface].address).bridge(), filter)
     }

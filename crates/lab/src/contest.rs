@@ -1,4 +1,5 @@
-//! Policies beside each other: the same requests at the same times, on the same farm of [queued] servers, shared in one way after the other.
+//! Policies beside each other: the same requests at the same times, on the same farm of [queued]
+//! servers, shared in one way after the other.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -13,8 +13,8 @@ use crate::host::Host;
 /// Whether the kernel counts the time that BPF programs take.
 const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// The kernel counts the time of BPF programs as long as this is there. It makes each run of one dearer by
-/// some tens of nanoseconds.
+/// The kernel counts the time of BPF programs as long as this is there. It makes each run of one
+/// dearer by some tens of nanoseconds.
 #[derive(Debug)]
 pub struct BpfTimes {
     before: String,
@@ -37,9 +37,9 @@ impl Drop for BpfTimes {
 }
 
 impl Host {
-    /// Processor time so far of all processes on this host, in application space and in the kernel on their behalf; and
-    /// of the BPF programs that they hold, while [they are counted](BpfTimes). The kernel's work on packets
-    /// between the two is in nobody's account.
+    /// Processor time so far of all processes on this host, in application space and in the kernel
+    /// on their behalf; and of the BPF programs that they hold, while [they are counted](BpfTimes).
+    /// The kernel's work on packets between the two is in nobody's account.
     pub fn processor_time(&self) -> Result<Duration> {
         let netns = self.netns.inode()?;
         let mut programs = BTreeMap::new();
@@ -57,7 +57,8 @@ impl Host {
     }
 }
 
-/// Processor time so far of one process, and of the BPF programs that it holds, while [they are counted](BpfTimes).
+/// Processor time so far of one process, and of the BPF programs that it holds, while [they are
+/// counted](BpfTimes).
 pub fn process_times(pid: u32) -> [Duration; 2] {
     let process = Path::new("/proc").join(pid.to_string());
     let total: u64 = paths_in(&process.join("task")).iter().map(|task| run_ns(task)).sum();
@@ -71,13 +72,15 @@ fn paths_in(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// The time that a thread has been on a processor, in nanoseconds: the first number of its `schedstat`.
+/// The time that a thread has been on a processor, in nanoseconds: the first number of its
+/// `schedstat`.
 fn run_ns(task: &Path) -> u64 {
     let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
-/// Number and run time of the BPF program that a file stands for, in nanoseconds, if it does (proc_pid_fdinfo(5)).
+/// Number and run time of the BPF program that a file stands for, in nanoseconds, if it does
+/// (proc_pid_fdinfo(5)).
 fn program(info: &str) -> Option<(u64, u64)> {
     let field = |name: &str| -> Option<u64> {
         info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())

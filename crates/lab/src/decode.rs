@@ -1,4 +1,5 @@
-//! A second opinion on packets: etherparse and tcpdump(8) read what was sent, and verify every checksum.
+//! A second opinion on packets: etherparse and tcpdump(8) read what was sent, and verify every
+//! checksum.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -183,7 +184,8 @@ fn verify_transport(packet: &SlicedPacket<'_>) -> Result<(), String> {
     if right { Ok(()) } else { Err("the transport's checksum is wrong".into()) }
 }
 
-/// Whether a checksum is the right one. Zero has two forms in ones' complement, and stacks send either.
+/// Whether a checksum is the right one. Zero has two forms in ones' complement, and stacks send
+/// either.
 fn is_same<E>(right: Result<u16, E>, found: u16) -> bool {
     right.is_ok_and(|right| right % 0xffff == found % 0xffff)
 }
@@ -194,7 +196,8 @@ mod tests {
     use super::*;
     use crate::cases;
 
-    /// The frames that the project's cases expect to be sent are right, unless they show damaged ones.
+    /// The frames that the project's cases expect to be sent are right, unless they show damaged
+    /// ones.
     #[test]
     fn frames_of_the_cases_are_right_and_damaged_ones_are_not() {
         let mut count = 0;

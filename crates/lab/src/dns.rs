@@ -100,7 +100,8 @@ impl Client {
             self.socket.send(&question(name, padding))?;
             self.socket.recv(&mut buffer)
         };
-        // datagrams may be lost, and the first one that is too long for a way is, so every client asks again
+        // datagrams may be lost, and the first one that is too long for a way is, so every client
+        // asks again
         let len = (0..TRIES).find_map(|_| exchange().ok()).context("Nobody answered")?;
         texts(buffer.get(..len).unwrap_or_default())
     }

@@ -53,16 +53,16 @@ impl Host {
 
     /// Loses so many in a hundred of the packets on their way to this host; 0 loses none.
     ///
-    /// Where a packet is forwarded, since one that is dropped as it is sent is no loss: its sender would
-    /// learn of it and send it again.
+    /// Where a packet is forwarded, since one that is dropped as it is sent is no loss: its sender
+    /// would learn of it and send it again.
     pub fn lose(&self, percent: u8) -> Result<()> {
         let rule = |percent| format!("oifname {} numgen random mod 100 <= {percent} drop", ports(&[self]));
         let rules: Vec<String> = percent.min(100).checked_sub(1).map(rule).into_iter().collect();
         self.drop_in_switch("loss", &rules)
     }
 
-    /// Cuts this host's network between `these` hosts, of which it is one, and `those`: nothing of one side comes to
-    /// the other. Nobody on one of the sides heals it.
+    /// Cuts this host's network between `these` hosts, of which it is one, and `those`: nothing of
+    /// one side comes to the other. Nobody on one of the sides heals it.
     pub fn split(&self, these: &[&Host], those: &[&Host]) -> Result<()> {
         let rule =
             |from: &[&Host], to: &[&Host]| format!("iifname {} oifname {} drop", ports(from), ports(to));
@@ -77,7 +77,8 @@ impl Host {
         self.drop_in_switch("deaf", if deaf { &rules } else { &[] })
     }
 
-    /// Has the switch drop what these rules say as it forwards, in place of what they said before by this name.
+    /// Has the switch drop what these rules say as it forwards, in place of what they said before
+    /// by this name.
     fn drop_in_switch(&self, name: &str, rules: &[String]) -> Result<()> {
         let table = format!("{}_{name}", self.name);
         let mut text = format!("table bridge {table}\ndelete table bridge {table}\n");
@@ -91,7 +92,8 @@ impl Host {
         self.in_switch(&["nft", "-f", &file.to_string_lossy()])
     }
 
-    /// Lets this host send so many megabits a second at most, on each interface; nothing lifts the limit.
+    /// Lets this host send so many megabits a second at most, on each interface; nothing lifts the
+    /// limit.
     pub fn limit(&self, megabits: Option<u32>) -> Result<()> {
         self.interfaces.iter().try_for_each(|Interface { name, .. }| {
             match megabits {
@@ -106,8 +108,8 @@ impl Host {
         })
     }
 
-    /// Lets a web server reply with so many megabits a second at most, as if it were worth no more; what its host
-    /// passes on to others is not held up.
+    /// Lets a web server reply with so many megabits a second at most, as if it were worth no more;
+    /// what its host passes on to others is not held up.
     pub fn limit_replies(&self, megabits: u32) -> Result<()> {
         self.interfaces.iter().try_for_each(|Interface { name, .. }| {
             let replies = format!("rate {megabits}mbit burst 64k cburst 64k");
@@ -126,8 +128,8 @@ impl Host {
         })
     }
 
-    /// The traffic through the host's cables so far, counted in the switch: nothing that the host does
-    /// with packets can hide them there.
+    /// The traffic through the host's cables so far, counted in the switch: nothing that the host
+    /// does with packets can hide them there.
     pub fn traffic(&self) -> Result<Traffic> {
         self.switch.enter(|| {
             let mut sum = Traffic::default();

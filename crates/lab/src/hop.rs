@@ -1,5 +1,5 @@
-//! A bare hop in a director's place: it rewrites link addresses, or wraps packets, and does nothing else. The cost of a director beside
-//! it is that of being one.
+//! A bare hop in a director's place: it rewrites link addresses, or wraps packets, and does nothing
+//! else. The cost of a director beside it is that of being one.
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -34,8 +34,8 @@ pub struct Hop {
 }
 
 impl Hop {
-    /// Has a host that is a farm's director pass on what comes for a service address, counted from 0, to the farm's servers. The host
-    /// itself gets the address, so that it answers for it.
+    /// Has a host that is a farm's director pass on what comes for a service address, counted from
+    /// 0, to the farm's servers. The host itself gets the address, so that it answers for it.
     pub fn start(host: &Host, farm: &Farm, vip: u8, method: Method) -> Result<Hop> {
         let service = SocketAddrV4::new(farm.vip(vip), WEB_PORT);
         host.ip(&[format!("addr add {}/32 dev lo", service.ip())])?;

@@ -126,7 +126,8 @@ impl Host {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Starts a command that runs on; its output is kept in the file `NAME.log`, see [`Host::file`].
+    /// Starts a command that runs on; its output is kept in the file `NAME.log`, see
+    /// [`Host::file`].
     pub fn spawn<S: AsRef<std::ffi::OsStr>>(&self, name: &str, words: &[S]) -> Result<Proc> {
         let log = self.file(&format!("{name}.log"));
         Proc::spawn(self.command(words), &format!("{name} on {}", self.name), &log)

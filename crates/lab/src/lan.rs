@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::family::Family;
 
-/// A network of a farm: a bridge in the switch, a /24 of the documentation ranges (RFC 5737) and a /64 of
-/// their IPv6 counterpart (RFC 3849). Hosts have the same number in both.
+/// A network of a farm: a bridge in the switch, a /24 of the documentation ranges (RFC 5737) and a
+/// /64 of their IPv6 counterpart (RFC 3849). Hosts have the same number in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lan {
     /// Where the clients are.

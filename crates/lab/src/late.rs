@@ -1,4 +1,5 @@
-//! Clients that say all that they have to say, and close their half; servers that answer only when they are told to.
+//! Clients that say all that they have to say, and close their half; servers that answer only when
+//! they are told to.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +18,8 @@ use crate::wait::LONG;
 const ANSWER_LEN: usize = 200_000;
 /// How often a server looks whether it may answer.
 const POLL: Duration = Duration::from_millis(20);
-/// How long a connection is silent before it is answered, in seconds: longer than `closing` in tests, which is a second.
+/// How long a connection is silent before it is answered, in seconds: longer than `closing` in
+/// tests, which is a second.
 const SILENCE_S: u64 = 3;
 
 /// Servers on a port of these hosts. They take connections as long as the program runs.
@@ -88,7 +90,8 @@ impl LateRequests {
     }
 }
 
-/// How many of these sessions are half closed, and silent for longer than a connection is kept whose halves are both closed.
+/// How many of these sessions are half closed, and silent for longer than a connection is kept
+/// whose halves are both closed.
 pub fn silent(sessions: &[Session]) -> usize {
     let half = sessions.iter().filter(|session| session.state == "half-closed");
     half.filter(|session| session.idle_seconds >= SILENCE_S).count()

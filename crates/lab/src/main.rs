@@ -48,13 +48,16 @@ enum Command {
         /// Only answers that send clients on
         #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director"])]
         redirect: bool,
-        /// Only how long clients wait: for answers that send them on, and for servers, by the policy
+        /// Only how long clients wait: for answers that send them on, and for servers, by the
+        /// policy
         #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director", "redirect"])]
         load: bool,
-        /// Only what agents report of bytes to send, beside what clients lack, and what that costs; `--load` has it too
+        /// Only what agents report of bytes to send, beside what clients lack, and what that costs;
+        /// `--load` has it too
         #[arg(long, conflicts_with_all = ["packets", "end_to_end", "every_host", "handoff", "director", "redirect", "load"])]
         reports: bool,
-        /// Only the kernel engine's packets, beside Katran: a checkout of its source, or its bare repository
+        /// Only the kernel engine's packets, beside Katran: a checkout of its source, or its bare
+        /// repository
         #[arg(long, value_name = "DIR", conflicts_with_all = ["end_to_end", "every_host", "handoff", "director", "redirect", "load", "reports"])]
         katran: Option<PathBuf>,
         /// Write plots of the papers' figures for these farms to this folder, as SVG
@@ -66,7 +69,8 @@ enum Command {
     },
     /// Ask web servers for as long or as often as wanted, and print what they did as JSON
     Load(LoadOptions),
-    /// Run farms that are simulated, one for each seed, until a promise is broken; needs no privileges
+    /// Run farms that are simulated, one for each seed, until a promise is broken; needs no
+    /// privileges
     Simulate {
         /// The first seed
         #[arg(long, default_value_t = 1)]
@@ -75,7 +79,8 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seeds: u64,
     },
-    /// Put small wrong changes into a copy of this tree, one at a time, and print what finds each; goes on where it stopped
+    /// Put small wrong changes into a copy of this tree, one at a time, and print what finds each;
+    /// goes on where it stopped
     Mutants {
         /// How many of cargo-mutants' changes, beside those that are listed
         #[arg(long, default_value_t = 40)]
@@ -90,7 +95,8 @@ enum Command {
         #[arg(long, value_name = "DIR", default_value = "target/mutants")]
         directory: PathBuf,
     },
-    /// Have ab(1) ask farms that hand connections over, and a server alone, and compare what broke; needs root
+    /// Have ab(1) ask farms that hand connections over, and a server alone, and compare what broke;
+    /// needs root
     Ab {
         /// Requests of each
         #[arg(long, default_value_t = 300_000)]

@@ -1,7 +1,9 @@
-//! Small wrong changes, put into a copy of the tree one at a time: which test of core, or which simulated farm, finds each.
+//! Small wrong changes, put into a copy of the tree one at a time: which test of core, or which
+//! simulated farm, finds each.
 //!
-//! Some are listed ([`LISTED`]), each a diff with a sentence before it: changes that nothing had noticed once. Others are those of cargo-mutants,
-//! drawn by a seed. The finding of each is written down, and the next run goes on from there.
+//! Some are listed ([`LISTED`]), each a diff with a sentence before it: changes that nothing had
+//! noticed once. Others are those of cargo-mutants, drawn by a seed. The finding of each is written
+//! down, and the next run goes on from there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -194,7 +196,8 @@ impl Tree {
         Ok(Line { name, diff, code: self.code.clone(), seconds: started.elapsed().as_secs(), outcome })
     }
 
-    /// Also from what proptest has noted of an earlier change's failures: else they would fail the next ones, too.
+    /// Also from what proptest has noted of an earlier change's failures: else they would fail the
+    /// next ones, too.
     fn restore(&self) -> Result<()> {
         git(&self.path, &["checkout", "-q", "--force", "."], "")?;
         git(&self.path, &["clean", "-fdq"], "")?;

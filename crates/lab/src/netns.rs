@@ -38,8 +38,8 @@ impl Netns {
         Ok(about.with_context(|| format!("There is no namespace {}", self.name))?.ino())
     }
 
-    /// Runs `work` inside, in a thread of its own: sockets it opens, and threads it starts, belong to
-    /// the namespace for good, while the caller stays where it is.
+    /// Runs `work` inside, in a thread of its own: sockets it opens, and threads it starts, belong
+    /// to the namespace for good, while the caller stays where it is.
     ///
     /// Only the network namespace changes: `ip netns exec` would change the mounts too, and hide
     /// what is pinned in a BPF file system.

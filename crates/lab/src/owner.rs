@@ -49,7 +49,8 @@ pub(crate) fn reap(prefix: &str) {
     let _ = Command::new("sh").arg("-c").arg(REAP).arg("reap").arg(prefix).arg(directory()).status();
 }
 
-/// Names of the namespaces that exist for a process, by its number. For tests of the testbed itself.
+/// Names of the namespaces that exist for a process, by its number. For tests of the testbed
+/// itself.
 pub fn namespaces_of(pid: u32) -> Vec<String> {
     names(NETNS.into()).into_iter().filter(|name| name.starts_with(&format!("ev{pid}-"))).collect()
 }

@@ -53,7 +53,8 @@ impl Proc {
         String::from_utf8_lossy(bytes.get(self.log_from..).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until it has printed `text`; an error if it ends before, or takes longer than `timeout`.
+    /// Waits until it has printed `text`; an error if it ends before, or takes longer than
+    /// `timeout`.
     pub fn wait_for(&mut self, text: &str, timeout: Duration) -> Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -139,8 +140,8 @@ impl Drop for Proc {
 
 /// Starts a process from a thread that lasts as long as this program.
 ///
-/// PR_SET_PDEATHSIG, by which these processes end with their parent, takes the *thread* that started
-/// them for the parent; a test's own thread may end long before the program does.
+/// PR_SET_PDEATHSIG, by which these processes end with their parent, takes the *thread* that
+/// started them for the parent; a test's own thread may end long before the program does.
 fn spawn_from_lasting_thread(command: Command) -> Result<Child> {
     type Job = (Command, Sender<std::io::Result<Child>>);
     static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();

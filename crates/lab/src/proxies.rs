@@ -40,7 +40,8 @@ impl HaProxy {
     }
 }
 
-/// The kernel's own nat on a host, by nftables, which hands out servers in turn; the host must be their router.
+/// The kernel's own nat on a host, by nftables, which hands out servers in turn; the host must be
+/// their router.
 #[derive(Debug)]
 pub struct NftDnat;
 
@@ -87,7 +88,8 @@ impl NginxProxy {
     }
 }
 
-/// As many processes as HAProxy has threads; connections to servers are kept, replies stay in memory.
+/// As many processes as HAProxy has threads; connections to servers are kept, replies stay in
+/// memory.
 fn nginx_config(host: &Host, listen: SocketAddr, servers: &[Ipv4Addr]) -> String {
     let temporary = host.file("nginx-proxy");
     let temporary = temporary.display();

@@ -1,7 +1,9 @@
-//! Servers that answer one request after the other, each in the same time: queues whose rate is known, on any machine.
+//! Servers that answer one request after the other, each in the same time: queues whose rate is
+//! known, on any machine.
 //!
-//! They sleep where others compute, so that three of them need no three processors. When a request ends is reckoned from the end of the one
-//! before it, so that waking up late makes no server slower.
+//! They sleep where others compute, so that three of them need no three processors. When a request
+//! ends is reckoned from the end of the one before it, so that waking up late makes no server
+//! slower.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -97,8 +99,8 @@ impl Queued {
         format!("http://{}:{PORT}", self.host.address())
     }
 
-    /// Joins a group, and from now on tells it each second its load, 10 (r + m): requests that were answered in the last second, and how many
-    /// were in it on average.
+    /// Joins a group, and from now on tells it each second its load, 10 (r + m): requests that were
+    /// answered in the last second, and how many were in it on average.
     ///
     /// # Errors
     /// When the group doesn't let it join.

@@ -32,8 +32,8 @@ impl Host {
         Raw::open(&self.netns, &interface.name, &interface.mac)
     }
 
-    /// Sends to one of the host's interfaces, from the other end of its cable: a bridge between would keep
-    /// malformed frames to itself.
+    /// Sends to one of the host's interfaces, from the other end of its cable: a bridge between
+    /// would keep malformed frames to itself.
     pub fn raw_to(&self, interface: usize) -> Result<Raw> {
         let interface = self.interfaces.get(interface).context("There is no such interface")?;
         Raw::open(&self.switch, &interface.port, "02:00:00:00:00:01")

@@ -1,4 +1,5 @@
-//! A client that reads of an answer what a test wants, and no more: what it lacks is known to the byte.
+//! A client that reads of an answer what a test wants, and no more: what it lacks is known to the
+//! byte.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +19,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Reader {
     stream: TcpStream,
-    /// Of the answer: its head, as far as it was read; all that was read; and all there is, once that is known.
+    /// Of the answer: its head, as far as it was read; all that was read; and all there is, once
+    /// that is known.
     head: Vec<u8>,
     read: u64,
     length: Option<u64>,

@@ -32,7 +32,8 @@ pub struct Shuffle {
 }
 
 impl Host {
-    /// Has the frames of the host's first cable, of which a switch has one, overtake one another from now on.
+    /// Has the frames of the host's first cable, of which a switch has one, overtake one another
+    /// from now on.
     pub fn shuffle(&self) -> Result<Shuffle> {
         let interface = self.interfaces.first().context("The host has no interface")?;
         let ([near, far], bridge) = (ENDS, Lan::of(interface.address).bridge());

@@ -1,4 +1,5 @@
-//! Tests that cannot run here are reported, never silently passed over; and those that run once for each engine.
+//! Tests that cannot run here are reported, never silently passed over; and those that run once for
+//! each engine.
 
 use std::io::Write as _;
 
@@ -6,8 +7,8 @@ use anyhow::{Context, Result};
 
 /// Whether the calling test has the root privileges it needs; if not, it is reported as skipped.
 ///
-/// Directly on standard error, which the test runner does not hold back, in the form that the summary
-/// of `make test` counts.
+/// Directly on standard error, which the test runner does not hold back, in the form that the
+/// summary of `make test` counts.
 pub fn has_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {

@@ -10,12 +10,13 @@ use anyhow::{Context, Result, bail};
 use crate::farm::Farm;
 use crate::host::Host;
 
-/// How long a transfer may take, in seconds: what hangs should fail. Of a SYN that is lost with every tenth packet, and whose answer is, five in a
-/// row are lost by chance once in three thousand times, which takes 63 s (RFC 6298, section 5.5).
+/// How long a transfer may take, in seconds: what hangs should fail. Of a SYN that is lost with
+/// every tenth packet, and whose answer is, five in a row are lost by chance once in three thousand
+/// times, which takes 63 s (RFC 6298, section 5.5).
 const LIMIT_S: &str = "140";
 
-/// Puts a file of `len` bytes of no pattern on one of the servers, and gets it back from one of them, both
-/// by way of `service`. An error if either hangs, breaks or changes a byte.
+/// Puts a file of `len` bytes of no pattern on one of the servers, and gets it back from one of
+/// them, both by way of `service`. An error if either hangs, breaks or changes a byte.
 pub fn there_and_back(farm: &Farm, client: &Host, service: SocketAddr, len: usize) -> Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let name = format!("{}-{}", client.name(), NUMBER.fetch_add(1, Ordering::Relaxed));

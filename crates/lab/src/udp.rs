@@ -114,7 +114,8 @@ impl Client {
         Ok(Client { socket })
     }
 
-    /// Sends a text; the name of the server that sent it back. An error if none did, or it was changed.
+    /// Sends a text; the name of the server that sent it back. An error if none did, or it was
+    /// changed.
     pub fn request(&self, text: &str) -> io::Result<String> {
         self.socket.send(text.as_bytes())?;
         self.answer(text)

@@ -12,7 +12,8 @@ use crate::family::Family;
 use crate::host::Host;
 use crate::wait;
 
-/// A request that takes longer has failed: a SYN that a busy machine loses is sent again after 1, 3, 7 and 15 seconds.
+/// A request that takes longer has failed: a SYN that a busy machine loses is sent again after 1,
+/// 3, 7 and 15 seconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// An open HTTP connection. Dropping it closes it, by FIN.
@@ -43,7 +44,8 @@ impl Visit {
             socket.set_read_timeout(Some(LIMIT))?;
             Ok(socket.into())
         };
-        // until it has its own program, a process that starts elsewhere in this one holds the port's last socket
+        // until it has its own program, a process that starts elsewhere in this one holds the
+        // port's last socket
         let taken = |stream: &io::Result<TcpStream>| matches!(stream, Err(error) if error.kind() == ErrorKind::AddrNotAvailable);
         let stream = wait::for_value(LIMIT, || host.enter(connect), |stream| !taken(stream))?;
         let stream = stream.unwrap_or_else(|stream| stream);
@@ -62,7 +64,8 @@ impl Visit {
         self.get("/who", "keep-alive")
     }
 
-    /// Asks who serves, and has the server close the connection, so that the port is free again at once.
+    /// Asks who serves, and has the server close the connection, so that the port is free again at
+    /// once.
     pub fn who_and_close(mut self) -> Result<String> {
         let server = self.get("/who", "close")?;
         self.stream.read_to_end(&mut Vec::new())?;
@@ -83,8 +86,9 @@ impl Visit {
         }
     }
 
-    /// Downloads the big file on this connection, so many bytes in a second, and checks its length; a silence of
-    /// `timeout` ends it. Where a farm changes on the way, it shows whether the connection survives.
+    /// Downloads the big file on this connection, so many bytes in a second, and checks its length;
+    /// a silence of `timeout` ends it. Where a farm changes on the way, it shows whether the
+    /// connection survives.
     pub fn download(&mut self, bytes_per_second: u32, timeout: Duration) -> Result<()> {
         const STEP: usize = 16 * 1024;
         self.stream.get_ref().set_read_timeout(Some(timeout))?;

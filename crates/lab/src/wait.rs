@@ -7,8 +7,9 @@ use anyhow::{Result, bail};
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// Generous: only what never happens takes so long. A TCP whose segments were lost for five seconds may be silent for thirteen more, and
-/// hosts that restart one after another lose them more than once.
+/// Generous: only what never happens takes so long. A TCP whose segments were lost for five seconds
+/// may be silent for thirteen more, and hosts that restart one after another lose them more than
+/// once.
 pub const LONG: Duration = Duration::from_secs(60);
 
 /// Asks for a value until it is right; if it never is, the last one is the error.

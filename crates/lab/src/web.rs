@@ -1,9 +1,9 @@
 //! Real web servers: nginx, one on each server host.
 //!
-//! Every reply names its server in `X-Server`, and so does the body of `/who`. `/0k`, `/2k`, `/108k`
-//! and `/big` are files of that many bytes (1 KB = 1000 bytes, as in the papers), filled with
-//! [`PATTERN`] over and over, so that a client can tell every byte. A file put below `/upload/` on one server is there on all.
-//! `/healthz` can be made to fail.
+//! Every reply names its server in `X-Server`, and so does the body of `/who`. `/0k`, `/2k`,
+//! `/108k` and `/big` are files of that many bytes (1 KB = 1000 bytes, as in the papers), filled
+//! with [`PATTERN`] over and over, so that a client can tell every byte. A file put below
+//! `/upload/` on one server is there on all. `/healthz` can be made to fail.
 
 use std::fs;
 use std::path::Path;
@@ -71,7 +71,8 @@ pub(crate) fn set_healthy(host: &Host, healthy: bool) -> Result<()> {
     Ok(())
 }
 
-/// One process, so that ending it ends the server; a connection is kept for as long as the client likes.
+/// One process, so that ending it ends the server; a connection is kept for as long as the client
+/// likes.
 fn config(host: &Host) -> String {
     let name = host.name();
     let pages = host.files.join("pages");

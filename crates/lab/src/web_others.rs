@@ -18,7 +18,8 @@ pub fn apache_is_there() -> bool {
     found
 }
 
-/// Apache on a host, with one socket for both families, as it has by default. It serves all pages of the farm, and names itself in `X-Server`.
+/// Apache on a host, with one socket for both families, as it has by default. It serves all pages
+/// of the farm, and names itself in `X-Server`.
 pub fn apache(host: &Host, farm: &Farm) -> Result<Proc> {
     let modules = ["mpm_event", "authz_core", "headers", "status"]
         .map(|name| format!("LoadModule {name}_module {MODULES}/mod_{name}.so\n"));

@@ -78,7 +78,8 @@ fn packet_engine_passes_all_cases() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
-    // Each file in a namespace of its own, all at once: most of the time goes by waiting for the kernel.
+    // Each file in a namespace of its own, all at once: most of the time goes by waiting for the
+    // kernel.
     let files = files()?;
     let tallies: Vec<Tally> = thread::scope(|scope| {
         let playing: Vec<_> =

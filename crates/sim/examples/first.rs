@@ -1,4 +1,5 @@
-//! Runs so many farms, on all processors, and says which is the first that breaks a promise, if one does.
+//! Runs so many farms, on all processors, and says which is the first that breaks a promise, if one
+//! does.
 
 #![allow(clippy::unwrap_used)]
 

@@ -19,7 +19,8 @@ use crate::segment::Segment;
 use crate::web;
 use crate::world::{Connection, World};
 
-/// A connection without packets is there for so long at least, in milliseconds: less than a first packet's session lasts.
+/// A connection without packets is there for so long at least, in milliseconds: less than a first
+/// packet's session lasts.
 const IDLE_MS: u64 = 25_000;
 /// After this time what an engine has refused was tried again, in milliseconds: a pause, and some.
 const RETRY_MS: u64 = 6_000;
@@ -222,12 +223,14 @@ fn keeps_last(node: &mut Node) -> Result<(), Broken> {
             return Err(Broken::Emptied(format!("{server} was the last, and nobody is")));
         }
     }
-    // Servers that the file takes out are no more to be kept, though the engine may have refused that.
+    // Servers that the file takes out are no more to be kept, though the engine may have refused
+    // that.
     node.last_good = ring & node.listed();
     Ok(())
 }
 
-/// A host that has been dead for as long as others wait answers no more for the addresses that they take over.
+/// A host that has been dead for as long as others wait answers no more for the addresses that they
+/// take over.
 fn silent_when_dead(world: &World, owners: &[Owners; VIPS.len()]) -> Result<(), Broken> {
     for (number, node) in world.nodes.iter().enumerate() {
         let is_dead = node.director.is_none() && world.now_ms - node.since_ms > SILENCE_MS;
@@ -244,7 +247,8 @@ fn owned_once(world: &mut World, owners: &[Owners; VIPS.len()]) -> Result<(), Br
     for (vip, owners) in VIPS.into_iter().zip(owners).filter(|(_, owners)| owners.are_several()) {
         for a in 0..world.nodes.len() {
             for b in a + 1..world.nodes.len() {
-                // Hosts with different files don't heed each other, and what both have claimed then both keep.
+                // Hosts with different files don't heed each other, and what both have claimed then
+                // both keep.
                 let alike = world.nodes[a].file == world.nodes[b].file
                     && !world.nodes[a].waits()
                     && !world.nodes[b].waits();
@@ -313,7 +317,8 @@ pub(crate) fn may_begin(world: &World, number: usize, server: &ServerName) -> Re
     Ok(())
 }
 
-/// Whether a server should not get anything new, since its service fails: a director's, that had time to notice and to say so.
+/// Whether a server should not get anything new, since its service fails: a director's, that had
+/// time to notice and to say so.
 fn has_failed(world: &World, node: &Node, server: &ServerName) -> bool {
     // The director says with its answer which server it keeps as the last.
     let may_know = world.kind != Kind::EveryHost && !node.is_answering();
@@ -474,7 +479,8 @@ mod tests {
         assert_eq!(settled(&mut world).unwrap_err().kind(), "unhealed");
     }
 
-    /// Each byte of a datagram may be another, or the last: nothing comes of it. Nor of what was heard before, or is of another farm.
+    /// Each byte of a datagram may be another, or the last: nothing comes of it. Nor of what was
+    /// heard before, or is of another farm.
     #[test]
     fn changed_or_cut_datagram_is_refused_at_each_byte() {
         let mut world = World::new(6, None);

@@ -1,5 +1,5 @@
-//! An engine that is memory: its tables, its sessions, and writes that fail when they are told to. Earlier writes stay in
-//! force then, or go again: an engine may be able to take it back, or not.
+//! An engine that is memory: its tables, its sessions, and writes that fail when they are told to.
+//! Earlier writes stay in force then, or go again: an engine may be able to take it back, or not.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -175,8 +175,8 @@ impl Engine {
     }
 }
 
-/// The tables in force when the change from `old` to `new` fails at a write: all that was written before it is new. Removals come
-/// last, so nothing is gone yet.
+/// The tables in force when the change from `old` to `new` fails at a write: all that was written
+/// before it is new. Removals come last, so nothing is gone yet.
 fn half_way(old: &Tables, new: &Tables, writes: &[usize; 7], at: usize) -> Tables {
     let is_done = |kind: usize| writes.iter().take(kind + 1).sum::<usize>() <= at;
     let mut half = old.clone();

@@ -45,7 +45,8 @@ pub(crate) enum Kind {
     Nat,
     /// Every server decides.
     EveryHost,
-    /// Two directors side by side, and servers to which they hand connections for what clients want.
+    /// Two directors side by side, and servers to which they hand connections for what clients
+    /// want.
     Handoff,
     /// A director, a group and names, which share servers.
     Web,
@@ -145,7 +146,8 @@ pub(crate) fn lists(bits: u8, server: usize) -> bool {
     bits >> (server % SERVERS) & 1 == 1
 }
 
-/// The file with these servers, by bits; where every host decides all files have all of them, and differ by a weight.
+/// The file with these servers, by bits; where every host decides all files have all of them, and
+/// differ by a weight.
 pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
     let every_host = kind == Kind::EveryHost;
     let has = |number: &usize| every_host || lists(bits, *number);

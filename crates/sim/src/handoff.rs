@@ -1,5 +1,6 @@
-//! Connections that are handed over: directors side by side, over which a router spreads what clients send, and servers that make sockets
-//! of first segments. Nobody says a word to anybody: the cookie in the segment says it all.
+//! Connections that are handed over: directors side by side, over which a router spreads what
+//! clients send, and servers that make sockets of first segments. Nobody says a word to anybody:
+//! the cookie in the segment says it all.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,7 +31,8 @@ pub(crate) const BEGUN_MS: u64 = 1_700_000_000_000;
 pub(crate) const DAY_MS: i64 = 86_400_000;
 /// A client's initial sequence number.
 const ISN: u32 = 77;
-/// Connections with which it is looked whether a farm serves: from each director to each, for each thing that is wanted.
+/// Connections with which it is looked whether a farm serves: from each director to each, for each
+/// thing that is wanted.
 const LOOKED: usize = 12;
 
 /// The tables of a server's programs.
@@ -110,7 +112,8 @@ impl Host for Stack {
     }
 }
 
-/// A client opens a connection, and says what it wants. The director that answered need not be the one that reads it.
+/// A client opens a connection, and says what it wants. The director that answered need not be the
+/// one that reads it.
 pub(crate) fn connect(world: &mut World, client: usize) -> Result<(), Broken> {
     let (nodes, port) = (world.nodes.len(), world.port());
     let by = (client % nodes, usize::from(port) / nodes % nodes);
@@ -197,7 +200,8 @@ fn greet(world: &World, number: usize, client: usize, port: u16) -> Option<u32> 
     Segment::sequence_of(&answer)
 }
 
-/// Whether servers believe the cookies of these directors: the clocks of all are alike, and daemons look at theirs.
+/// Whether servers believe the cookies of these directors: the clocks of all are alike, and daemons
+/// look at theirs.
 fn agree(world: &World, directors: [usize; 2]) -> bool {
     world.clocks.agree() && directors.iter().all(|number| world.nodes[*number].director.is_some())
 }

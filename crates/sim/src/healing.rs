@@ -9,7 +9,8 @@ use crate::world::World;
 
 /// So long after the last fault a farm of every host serves as it should, in milliseconds.
 const HEALED_MS: u64 = 16_000;
-/// So long a host is gone that others take over from, in milliseconds, and so long it has when it is back.
+/// So long a host is gone that others take over from, in milliseconds, and so long it has when it
+/// is back.
 const GONE_MS: u64 = 12_000;
 
 impl World {
@@ -55,7 +56,8 @@ impl World {
         check::settled(self)
     }
 
-    /// After all that, one host goes and comes back, and nothing else happens: connections are kept that can be.
+    /// After all that, one host goes and comes back, and nothing else happens: connections are kept
+    /// that can be.
     fn lose_one(&mut self) -> Result<(), Broken> {
         let (node, how) = (self.random.below(self.nodes.len()), self.random.below(5));
         self.say(What::Lost(node, how));

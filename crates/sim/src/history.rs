@@ -1,4 +1,5 @@
-//! The events of a run. They become text only when somebody reads them, which of most runs nobody does.
+//! The events of a run. They become text only when somebody reads them, which of most runs nobody
+//! does.
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! Promises to clients of a farm where every host decides: which servers get new connections, and which hosts answer for addresses. Hosts
-//! may take a while to keep them, so each state is watched from its beginning.
+//! Promises to clients of a farm where every host decides: which servers get new connections, and
+//! which hosts answer for addresses. Hosts may take a while to keep them, so each state is watched
+//! from its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,24 +10,28 @@ use crate::farms::{self, SERVERS, SERVERS_MAX, SILENCE_MS, VIPS};
 use crate::router;
 use crate::world::World;
 
-/// After this time nobody sends new connections to a host that is silent, failed or drained, in milliseconds: two silences, since the last
-/// that was heard may have been on its way for long, and some for tables.
+/// After this time nobody sends new connections to a host that is silent, failed or drained, in
+/// milliseconds: two silences, since the last that was heard may have been on its way for long, and
+/// some for tables.
 const NOTICE_MS: u64 = 2 * SILENCE_MS + 4_000;
-/// After this time without a change of who is there each address has an owner that clients know, in milliseconds: a host joins after a
-/// silence, gets its address back after another one, and asks for it.
+/// After this time without a change of who is there each address has an owner that clients know, in
+/// milliseconds: a host joins after a silence, gets its address back after another one, and asks
+/// for it.
 pub(crate) const TAKE_OVER_MS: u64 = 3 * SILENCE_MS + 2_000;
 /// A datagram is on its way for less, in milliseconds.
 const ON_ITS_WAY_MS: u64 = 2_000;
-/// In this time a host that is back hears the others, if nothing is lost, in milliseconds: two reports of each.
+/// In this time a host that is back hears the others, if nothing is lost, in milliseconds: two
+/// reports of each.
 const HEARS_MS: u64 = 1_000;
 /// A lease ends sooner than this, in milliseconds.
 const LEASE_MS: u64 = SILENCE_MS;
 
-/// Which nodes are there, and which others each hears: addresses and rings follow when that changes.
+/// Which nodes are there, and which others each hears: addresses and rings follow when that
+/// changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Presence {
-    /// Of each node: since when its daemon lives or is dead, whether it lives, its cable, its list, whether it waits for its engine, and
-    /// how far its clock is ahead.
+    /// Of each node: since when its daemon lives or is dead, whether it lives, its cable, its list,
+    /// whether it waits for its engine, and how far its clock is ahead.
     nodes: [(u64, bool, bool, u8, bool, u64); SERVERS],
     sides: u8,
     deaf: u16,
@@ -45,7 +50,8 @@ impl Presence {
     }
 }
 
-/// The inputs to the choice for new connections: presence, which servers work, which are drained, and which hosts read another file.
+/// The inputs to the choice for new connections: presence, which servers work, which are drained,
+/// and which hosts read another file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fitness {
     presence: Presence,
@@ -119,7 +125,8 @@ impl Hosts {
         self.unheard.retain(|(a, b, _)| (*a, *b) != (to, from));
     }
 
-    /// Somebody repeats to a node what it may not have heard: another one may seem to live by that for a while.
+    /// Somebody repeats to a node what it may not have heard: another one may seem to live by that
+    /// for a while.
     pub(crate) fn relay(&mut self, to: usize, now_ms: u64) {
         let silent = self.unfit_since.iter_mut().filter(|((a, _, why), _)| *a == to && *why == Unfit::Silent);
         silent.for_each(|(_, since)| *since = now_ms);
@@ -160,7 +167,8 @@ pub(crate) fn all(world: &mut World) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A host that was away for longer than a lease answers for no address before it has heard the owners since. One that has left never does.
+/// A host that was away for longer than a lease answers for no address before it has heard the
+/// owners since. One that has left never does.
 fn leases(world: &mut World) -> Result<(), Broken> {
     let now_ms = world.now_ms;
     for a in 0..world.nodes.len() {
@@ -310,7 +318,8 @@ fn is_owned(world: &World, group: &[usize]) -> Result<(), Broken> {
     }
 }
 
-/// A host that takes an address over announces it: the router sends clients to none that doesn't answer for it.
+/// A host that takes an address over announces it: the router sends clients to none that doesn't
+/// answer for it.
 fn is_known_to_clients(world: &World, groups: &[Vec<usize>]) -> Result<(), Broken> {
     let reached: Vec<usize> = (0..world.nodes.len())
         .filter(|node| router::reaches(world, *node) && world.nodes[*node].takes_part())

@@ -1,8 +1,10 @@
-//! Whole farms in one process: the directors are those of the product, everything around them is played. A run depends on its seed
-//! alone, so a run that breaks a promise breaks it again, in as few steps as can be found.
+//! Whole farms in one process: the directors are those of the product, everything around them is
+//! played. A run depends on its seed alone, so a run that breaks a promise breaks it again, in as
+//! few steps as can be found.
 //!
-//! The order of things is that of [`Step`]s, which a seed makes before anything runs; how long things take, and what the network
-//! loses, comes from a second sequence of the same seed. So a step can be left out, and the others mean the same still.
+//! The order of things is that of [`Step`]s, which a seed makes before anything runs; how long
+//! things take, and what the network loses, comes from a second sequence of the same seed. So a
+//! step can be left out, and the others mean the same still.
 
 mod check;
 mod engine;
@@ -101,13 +103,14 @@ fn play(seed: u64, mutation: Option<Mutation>, steps: Vec<Step>) -> Outcome {
     Outcome { seed, facts: world.facts, hosts, clients, refusals, broken, history: world.history, steps }
 }
 
-/// Has so many members join the group of a farm at once, from a host that serves nobody, while clients come.
+/// Has so many members join the group of a farm at once, from a host that serves nobody, while
+/// clients come.
 pub fn storm_of_joins(count: usize) -> Outcome {
     play(farms::WEB, None, step::storm(count))
 }
 
-/// Has the engine of a farm's first node refuse each write of each of some changes, one in each run. How many refusals that were, or the
-/// first run that broke a promise.
+/// Has the engine of a farm's first node refuse each write of each of some changes, one in each
+/// run. How many refusals that were, or the first run that broke a promise.
 pub fn refuse_every_write(seed: u64) -> Result<usize, Box<Outcome>> {
     let mut refusals = 0;
     for change in 0..step::CHANGES.len() {

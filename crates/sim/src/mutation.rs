@@ -1,6 +1,8 @@
-//! Defects that the farm's control plane has had, or came near to, put back: whoever looks for broken promises must find each.
+//! Defects that the farm's control plane has had, or came near to, put back: whoever looks for
+//! broken promises must find each.
 //!
-//! They are put into what stands between a director and its host, so the director that is looked at is that of the product.
+//! They are put into what stands between a director and its host, so the director that is looked at
+//! is that of the product.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

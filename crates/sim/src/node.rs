@@ -1,4 +1,5 @@
-//! A host that decides: its daemon, which may be dead, its data plane, which may outlive that, and what its operator wants.
+//! A host that decides: its daemon, which may be dead, its data plane, which may outlive that, and
+//! what its operator wants.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -80,8 +81,8 @@ pub(crate) struct Node {
     pub(crate) record: Option<String>,
     /// How far its wall clock is off, in milliseconds.
     pub(crate) wall_off_ms: i64,
-    /// Where it is a server: since when its operator wants it to take connections; those that its kernel has, by client and port; and
-    /// which tunnels it opens.
+    /// Where it is a server: since when its operator wants it to take connections; those that its
+    /// kernel has, by client and port; and which tunnels it opens.
     pub(crate) wanted_since_ms: Option<u64>,
     pub(crate) sockets: BTreeSet<(usize, u16)>,
     pub(crate) tunnels: server::Tables,
@@ -196,7 +197,8 @@ impl Node {
         self.file & ((1 << SERVERS) - 1)
     }
 
-    /// Whether all files that were in force since promises were last looked at have a server of a service.
+    /// Whether all files that were in force since promises were last looked at have a server of a
+    /// service.
     pub(crate) fn lists(&self, name: &ServerName) -> bool {
         let file = self.file & self.files_had;
         let has_service = self.kind != Kind::Web || web::has_service(file, &name.service);
@@ -312,7 +314,8 @@ impl Node {
         self.director.as_ref().is_none_or(|director| director.awaited().is_none())
     }
 
-    /// Goes on with a change: has the engine apply it, or the director hear of that, and then goes on at the second time.
+    /// Goes on with a change: has the engine apply it, or the director hear of that, and then goes
+    /// on at the second time.
     pub(crate) fn go_on(&mut self, now_ms: u64, then_ms: u64) -> Vec<Output> {
         let Some(Work { stage, shown, .. }) = self.work.take() else { return Vec::new() };
         self.look_halfway(&shown);
@@ -431,7 +434,8 @@ impl Node {
         dies
     }
 
-    /// Somebody looks while tables are on their way: all is as it was, but that a reload may be pending.
+    /// Somebody looks while tables are on their way: all is as it was, but that a reload may be
+    /// pending.
     fn look_halfway(&mut self, before: &Snapshot) {
         let Some(director) = &self.director else { return };
         let mut half = Snapshot::clone(director.snapshot());
@@ -450,7 +454,8 @@ impl Node {
         };
     }
 
-    /// Makes a plan and puts its tables in force; what is in force then is told, and why that isn't these.
+    /// Makes a plan and puts its tables in force; what is in force then is told, and why that isn't
+    /// these.
     fn carry_out(&mut self, change: Change) -> Applied {
         let planned = FILLS.with_borrow_mut(|fills| change.plan(fills));
         let before = Arc::clone(&self.engine.tables);

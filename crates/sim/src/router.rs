@@ -1,7 +1,9 @@
-//! The router before clients, where every host decides, and the way of their packets from host to host.
+//! The router before clients, where every host decides, and the way of their packets from host to
+//! host.
 //!
-//! It knows who has a service address by announcements and by answers to its questions, and keeps that until another one comes. So a
-//! host that takes an address over without a word gets none of its packets, as in a network with patient caches.
+//! It knows who has a service address by announcements and by answers to its questions, and keeps
+//! that until another one comes. So a host that takes an address over without a word gets none of
+//! its packets, as in a network with patient caches.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -50,7 +52,8 @@ pub(crate) fn reaches(world: &World, node: usize) -> bool {
     world.nodes[node].has_carrier && world.sides >> node & 1 == 0
 }
 
-/// Where the router sends what is for an address. It asks if it doesn't know, and believes the first answer.
+/// Where the router sends what is for an address. It asks if it doesn't know, and believes the
+/// first answer.
 fn owner(world: &mut World, address: IpAddr) -> Option<usize> {
     if let Some(known) = world.router.known(address) {
         return Some(known);
@@ -93,7 +96,8 @@ pub(crate) fn connect(world: &mut World, client: usize, port: u16) -> Result<(),
     Ok(())
 }
 
-/// A client goes on with its connection: it gets to the host that has it, if it was made in quiet times and the host can be reached.
+/// A client goes on with its connection: it gets to the host that has it, if it was made in quiet
+/// times and the host can be reached.
 pub(crate) fn send(world: &mut World, client: usize) -> Result<(), Broken> {
     let Some(connection) = world.connections.get(&client).cloned() else { return Ok(()) };
     let Connection { vip, port, ref server, lost, began_ms, .. } = connection;

@@ -63,7 +63,8 @@ pub enum Step {
     Restart,
     /// A node sleeps for so many days, and takes it for no time: its clock leaps.
     Leap(usize, u64),
-    /// The wall clock of a host, director or server, is set to so many days before or after the right time.
+    /// The wall clock of a host, director or server, is set to so many days before or after the
+    /// right time.
     Clock(usize, i8),
     /// A daemon dies once it has carried out so many orders more.
     Die(usize, usize),
@@ -85,7 +86,8 @@ pub enum Step {
     Message(usize, usize),
     /// So many members join from one host that serves nobody.
     Storm(usize),
-    /// The last datagram comes once more, in a way in which it is not to be believed: which, and where it is cut or changed.
+    /// The last datagram comes once more, in a way in which it is not to be believed: which, and
+    /// where it is cut or changed.
     Forgery(usize, usize),
 }
 
@@ -133,8 +135,9 @@ impl Step {
     }
 }
 
-/// Of a farm with a group and names, after so many steps nothing happens for so long, in milliseconds: then it is known what each consumer of
-/// servers should have learned of those that fail and refuse.
+/// Of a farm with a group and names, after so many steps nothing happens for so long, in
+/// milliseconds: then it is known what each consumer of servers should have learned of those that
+/// fail and refuse.
 const QUIET_STEPS: usize = 30;
 const QUIET_MS: u64 = 14_000;
 
@@ -179,7 +182,8 @@ pub(crate) const CHANGES: [Step; 12] = [
     Step::Start(0),
 ];
 
-/// A farm that goes through all of these, and whose first node's engine refuses what follows one of them at a write.
+/// A farm that goes through all of these, and whose first node's engine refuses what follows one of
+/// them at a write.
 pub(crate) fn refused_at(change: usize, write: usize) -> Vec<Step> {
     let mut steps = vec![Step::Wait(5_000)];
     for (number, step) in CHANGES.into_iter().enumerate() {
@@ -192,7 +196,8 @@ pub(crate) fn refused_at(change: usize, write: usize) -> Vec<Step> {
     steps
 }
 
-/// A farm whose group has members, and is joined by so many more at once; its clients come all the time.
+/// A farm whose group has members, and is joined by so many more at once; its clients come all the
+/// time.
 pub(crate) fn storm(count: usize) -> Vec<Step> {
     let mut steps: Vec<Step> = (0..3).map(|server| Step::Agent(server, 0)).collect();
     steps.extend([Step::Wait(QUIET_MS), Step::Visit(0), Step::Storm(count)]);

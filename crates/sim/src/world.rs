@@ -217,7 +217,8 @@ impl World {
         self.nodes.iter().map(|node| node.engine.refusals).sum()
     }
 
-    /// Cuts the network in two. Announcements on the other side don't reach the router, which asks anew then.
+    /// Cuts the network in two. Announcements on the other side don't reach the router, which asks
+    /// anew then.
     pub(crate) fn part(&mut self, sides: u8) {
         (self.sides, self.router) = (sides, Router::default());
     }
@@ -315,7 +316,8 @@ impl World {
             let first = due.min_by_key(|(_, parcel)| (parcel.due_ms, parcel.number)).map(|(at, _)| at);
             if let Some(first) = first {
                 let Parcel { to, from, what, since_ms, .. } = self.parcels.swap_remove(first);
-                // Questions of a daemon end with it, and the next one has other numbers for members.
+                // Questions of a daemon end with it, and the next one has other numbers for
+                // members.
                 let is_own = matches!(what, Input::Member { .. } | Input::Name { .. });
                 if is_own && self.nodes[to].since_ms != since_ms {
                     continue;

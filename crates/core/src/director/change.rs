@@ -1,4 +1,5 @@
-//! Changes on their way to the engine: one at a time, in force when its answer says so. Facts that come meanwhile lead to the next.
+//! Changes on their way to the engine: one at a time, in force when its answer says so. Facts that
+//! come meanwhile lead to the next.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -19,8 +20,8 @@ use crate::path::tables::Tables;
 /// A change that the engine refused is tried again after this time, in milliseconds.
 pub(super) const RETRY_MS: u64 = 5_000;
 
-/// Tables of a large farm take a while to make, and what is learned meanwhile goes into the next ones together: those come no sooner
-/// than a millisecond later for so many servers.
+/// Tables of a large farm take a while to make, and what is learned meanwhile goes into the next
+/// ones together: those come no sooner than a millisecond later for so many servers.
 const SERVERS_PER_MS: u64 = 64;
 
 /// A farm that the operator describes anew, in this network.
@@ -37,7 +38,8 @@ pub(super) struct Reload {
 #[derive(Clone, Debug)]
 pub(super) struct PendingChange {
     number: u64,
-    /// If it is a reload's: it is followed once it is in force, so that there is nothing to take back.
+    /// If it is a reload's: it is followed once it is in force, so that there is nothing to take
+    /// back.
     pub(super) reload: Option<Reload>,
     /// Links that no generation in force has had yet.
     newcomers: BTreeSet<u32>,
@@ -48,7 +50,8 @@ pub(super) struct PendingChange {
 }
 
 impl Director {
-    /// Orders a change if anything calls for one and none is on its way, before the orders from `first` on.
+    /// Orders a change if anything calls for one and none is on its way, before the orders from
+    /// `first` on.
     pub(super) fn order_change(&mut self, first: usize, now_ms: u64) {
         let is_due = self.replan_wanted && now_ms >= self.gather_until_ms;
         if self.applying.is_some() || !is_due && self.reloads_waiting.is_empty() {
@@ -77,7 +80,8 @@ impl Director {
         self.outputs.insert(first, Output::Apply(Box::new(change)));
     }
 
-    /// All that a plan of the farm as it is now is made of. One that is in force already may be left at that.
+    /// All that a plan of the farm as it is now is made of. One that is in force already may be
+    /// left at that.
     fn change(&self, slots: Slots, may_be_in_force: bool) -> Change {
         let known = self.known_hosts();
         Change {
@@ -92,7 +96,8 @@ impl Director {
         }
     }
 
-    /// Holds news of the farm back until the tables that they are about are in force: those on their way, or those after them.
+    /// Holds news of the farm back until the tables that they are about are in force: those on
+    /// their way, or those after them.
     pub(super) fn hold_back(&mut self, first: usize) {
         if self.applying.is_none() {
             self.outputs.append(&mut self.held_back);
@@ -109,7 +114,8 @@ impl Director {
         }
     }
 
-    /// The order with whose answer all is settled that was taken in until now; `None` where it is so already.
+    /// The order with whose answer all is settled that was taken in until now; `None` where it is
+    /// so already.
     pub fn awaited(&self) -> Option<u64> {
         match (self.reloads_waiting.len() as u64, self.replan_wanted) {
             (0, false) => self.applying.as_ref().map(|applying| applying.number),
@@ -118,8 +124,8 @@ impl Director {
         }
     }
 
-    /// Takes in what became of an order, and shows it: the servers as they were when it was given, since what was learned since then
-    /// waits for its own tables.
+    /// Takes in what became of an order, and shows it: the servers as they were when it was given,
+    /// since what was learned since then waits for its own tables.
     pub(super) fn applied(&mut self, applied: Applied, now: Moment) {
         let Applied { number, members, plan, slots, in_force } = applied;
         let Some(applying) = self.applying.take_if(|applying| applying.number == number) else { return };
@@ -230,7 +236,8 @@ impl Director {
             || self.applying.as_ref().is_some_and(|applying| applying.reload.is_some())
     }
 
-    /// Notes that no session names a slot any more. If its server comes back by a change that is on its way, it keeps the slot.
+    /// Notes that no session names a slot any more. If its server comes back by a change that is on
+    /// its way, it keeps the slot.
     pub(super) fn released(&mut self, slot: u16) {
         match self.applying {
             Some(_) => self.released.push(slot),
@@ -238,7 +245,8 @@ impl Director {
         }
     }
 
-    /// Sessions of servers and service addresses that were there and are gone are to go too; then their numbers are free again.
+    /// Sessions of servers and service addresses that were there and are gone are to go too; then
+    /// their numbers are free again.
     fn forget_removed(&mut self, before: Arc<Tables>) {
         let now = &self.in_force;
         let all_there = before.servers.keys().all(|slot| now.servers.contains_key(slot))

@@ -1,4 +1,5 @@
-//! Groups and names beside the services of a farm: their facts and orders go the director's way, and all of them are ready together.
+//! Groups and names beside the services of a farm: their facts and orders go the director's way,
+//! and all of them are ready together.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -13,8 +14,8 @@ use crate::farm::group::{self, Group, Members};
 pub(super) const READY_AFTER_MS: u64 = 3_000;
 
 impl Director {
-    /// Has a message of a member, or of the operator, do what it says, if there is such a group. One that is refused (`Err`) has changed
-    /// nothing.
+    /// Has a message of a member, or of the operator, do what it says, if there is such a group.
+    /// One that is refused (`Err`) has changed nothing.
     pub fn message<T>(
         &mut self,
         now: Moment,

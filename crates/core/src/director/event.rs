@@ -123,7 +123,8 @@ pub enum Event {
         /// Why the last one isn't believed.
         error: Option<BadReport>,
     },
-    /// A member of a group, or a server that is listed for a name alone, came, went, or is otherwise than it was.
+    /// A member of a group, or a server that is listed for a name alone, came, went, or is
+    /// otherwise than it was.
     Member {
         /// Which.
         member: ServerName,

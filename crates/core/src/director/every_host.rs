@@ -23,8 +23,8 @@ use crate::pool::signals::Candidate;
 const REPORTS_BEFORE_FIRST: u64 = 2;
 /// A claimed address is announced so often, once with each report (RFC 5227, section 2.3).
 const ANNOUNCEMENTS: u32 = 3;
-/// Load counts in hundredths of a session, and a report moves it by a quarter of the way to what is now: sessions come and go many
-/// times between two reports.
+/// Load counts in hundredths of a session, and a report moves it by a quarter of the way to what is
+/// now: sessions come and go many times between two reports.
 const LOAD_UNIT: u64 = 100;
 const LOAD_STEP: u64 = 4;
 
@@ -40,8 +40,8 @@ impl Director {
         numbered.filter(|(bit, _)| set & bit != 0).map(|(_, service)| service.name.clone()).collect()
     }
 
-    /// A server that is one of the hosts, and all that decides whether it takes new sessions. Of itself a host knows; what it knows
-    /// of others they have said.
+    /// A server that is one of the hosts, and all that decides whether it takes new sessions. Of
+    /// itself a host knows; what it knows of others they have said.
     pub(super) fn host_state(
         &self,
         hosts: &LocalHost,
@@ -97,8 +97,8 @@ impl Director {
         }
     }
 
-    /// The addresses that this host owns, as long as it may answer for them: what was claimed alone, behind a cable that was out,
-    /// may be another's again.
+    /// The addresses that this host owns, as long as it may answer for them: what was claimed
+    /// alone, behind a cable that was out, may be another's again.
     pub(super) fn answered_for(&self) -> impl Iterator<Item = IpAddr> {
         let hosts = self.hosts.iter().filter(|_| self.lease_holds);
         hosts.flat_map(|hosts| hosts.peers.owned().iter().copied())
@@ -135,7 +135,8 @@ impl Director {
         self.hosts.as_ref().map_or(u64::MAX, |hosts| hosts.peers.next_at())
     }
 
-    /// Tells the other hosts how this one is, if it is time, and draws conclusions from what they have said.
+    /// Tells the other hosts how this one is, if it is time, and draws conclusions from what they
+    /// have said.
     pub(super) fn report(&mut self, now_ms: u64) {
         if self.next_report_at() > now_ms {
             return;
@@ -175,10 +176,12 @@ impl Director {
         .collect()
     }
 
-    /// The engine may answer for addresses for a while: less than it takes until others think that this host is gone.
+    /// The engine may answer for addresses for a while: less than it takes until others think that
+    /// this host is gone.
     ///
-    /// A host without a cable doesn't need to, and a daemon that was stopped, or without one, for longer waits for the time of some
-    /// reports: others may own what it did, and are heard first. Its own reports say nothing of that time, since news hurry them.
+    /// A host without a cable doesn't need to, and a daemon that was stopped, or without one, for
+    /// longer waits for the time of some reports: others may own what it did, and are heard first.
+    /// Its own reports say nothing of that time, since news hurry them.
     fn renew_lease(&mut self, now_ms: u64) {
         let mut links = self.links.keys().filter_map(|ifindex| self.network.interfaces.get(ifindex));
         let has_carrier = links.any(|link| link.carrier);
@@ -215,7 +218,8 @@ impl Director {
         self.plan.tables.vips.values().map(|vip| vip.own).filter(|own| *own != NO_SERVER).collect()
     }
 
-    /// Shares out anew what this host is asked for, where the policy goes by what is known of servers; whether that changed anything.
+    /// Shares out anew what this host is asked for, where the policy goes by what is known of
+    /// servers; whether that changed anything.
     fn share_out(&mut self, now_ms: u64) -> bool {
         let Some(hosts) = &self.hosts else { return false };
         let (mut known, mut wanted) = (None, Vec::new());
@@ -281,7 +285,8 @@ impl Director {
         hosts.peers.reconfigure(settings, now_ms)
     }
 
-    /// Takes up what ran before this director: who was there, and which addresses this host answered for.
+    /// Takes up what ran before this director: who was there, and which addresses this host
+    /// answered for.
     pub(super) fn resume_hosts(&mut self, running: &Tables, now_ms: u64) {
         let announced =
             running.vips.iter().filter(|(_, vip)| vip.announce && vip.own != NO_SERVER && self.lease_holds);
@@ -293,8 +298,8 @@ impl Director {
         }
     }
 
-    /// Tells the others that this host leaves, and falls silent for its addresses. Their new owners need a moment, in which packets
-    /// still flow.
+    /// Tells the others that this host leaves, and falls silent for its addresses. Their new owners
+    /// need a moment, in which packets still flow.
     pub(super) fn leave(&mut self, now_ms: u64) {
         let Some(hosts) = &mut self.hosts else { return };
         let sent = hosts.peers.leave(now_ms);

@@ -74,7 +74,8 @@ impl Groups {
         }
     }
 
-    /// Goes on with the groups of a file; members stay. One that begins knows its members by what was kept of it.
+    /// Goes on with the groups of a file; members stay. One that begins knows its members by what
+    /// was kept of it.
     pub(super) fn reload(&mut self, now: Moment, groups: &[Arc<Group>], kept: &BTreeMap<String, KeptGroup>) {
         self.running.retain(|name, _| groups.iter().any(|group| group.name == *name));
         self.snapshots.retain(|name, _| self.running.contains_key(name));
@@ -112,8 +113,8 @@ impl Groups {
         self.settle(now, group);
     }
 
-    /// Has a message do what it says, if there is such a group. One that is refused (`Err`) has changed nothing, and costs no more than
-    /// the look.
+    /// Has a message do what it says, if there is such a group. One that is refused (`Err`) has
+    /// changed nothing, and costs no more than the look.
     pub(super) fn message<T>(
         &mut self,
         now: Moment,

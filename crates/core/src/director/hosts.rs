@@ -111,16 +111,18 @@ pub(super) struct LocalHost {
     pub(super) name: String,
     pub(super) key: Key,
     pub(super) peers: Peers,
-    /// Of services whose policy goes by what is known of servers, by their name and the policy's: how it shares out what this host
-    /// is asked for.
+    /// Of services whose policy goes by what is known of servers, by their name and the policy's:
+    /// how it shares out what this host is asked for.
     pub(super) sharings: BTreeMap<(String, &'static str), Box<dyn Sharing>>,
     /// The result: shares of the load that is offered to this host.
     pub(super) shares: BTreeMap<ServerName, u16>,
     /// This host's load, in hundredths of a session.
     pub(super) load: u64,
-    /// Other hosts' MACs by which a data plane goes that ran before this daemon; they count until those hosts are heard.
+    /// Other hosts' MACs by which a data plane goes that ran before this daemon; they count until
+    /// those hosts are heard.
     pub(super) adopted_macs: BTreeSet<Mac>,
-    /// Since when this host has a cable again, and listens, while the lease to answer for addresses has ended.
+    /// Since when this host has a cable again, and listens, while the lease to answer for addresses
+    /// has ended.
     pub(super) listens_since_ms: Option<u64>,
     /// Addresses that were just claimed, and how often they are still to be announced.
     pub(super) to_announce: BTreeMap<IpAddr, u32>,

@@ -88,8 +88,8 @@ pub enum Input {
         /// In bytes.
         mtu: u16,
     },
-    /// The operator describes the farm anew, in this network. Followed once it is in force; until then, and if it can't be, all stays as it was.
-    /// One that comes meanwhile waits for its turn.
+    /// The operator describes the farm anew, in this network. Followed once it is in force; until
+    /// then, and if it can't be, all stays as it was. One that comes meanwhile waits for its turn.
     Reload {
         /// The farm.
         farm: Box<Farm>,
@@ -100,7 +100,8 @@ pub enum Input {
         /// The kept state of groups that aren't served yet.
         groups: BTreeMap<String, KeptGroup>,
     },
-    /// The operator describes a farm anew that can't be, for a reason that shows before anything is tried.
+    /// The operator describes a farm anew that can't be, for a reason that shows before anything is
+    /// tried.
     ReloadRefused {
         /// In words.
         error: String,
@@ -114,7 +115,8 @@ pub enum Input {
     },
     /// The result of [`super::Output::Apply`].
     Applied(Box<Applied>),
-    /// No session names this slot any more, and its counters are cleared: see [`super::Output::Forget`].
+    /// No session names this slot any more, and its counters are cleared: see
+    /// [`super::Output::Forget`].
     Released {
         /// The slot.
         slot: u16,

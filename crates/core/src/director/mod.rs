@@ -1,13 +1,14 @@
 //! The farm as its director knows it, and what is to be done about it.
 //!
-//! [`Director`] is a state machine: facts go in with the time ([`Input`]), orders come out ([`Output`]). Its caller carries the
-//! orders out in turn, and says what came of those that ask for it. It does no IO and reads no clock, so whole farms of directors
-//! run in a test.
+//! [`Director`] is a state machine: facts go in with the time ([`Input`]), orders come out
+//! ([`Output`]). Its caller carries the orders out in turn, and says what came of those that ask
+//! for it. It does no IO and reads no clock, so whole farms of directors run in a test.
 //!
-//! Tables are planned whole and given to the engine as one *generation*. Both takes a while, so it is one order ([`Change`]), which
-//! anybody can carry out anywhere, and its answer is a fact that comes later ([`Applied`]); there is one at most under way. Tables are in
-//! force only when the answer says so, and a reload is followed only then. Any other change that the engine refuses is tried again a
-//! little later.
+//! Tables are planned whole and given to the engine as one *generation*. Both takes a while, so it
+//! is one order ([`Change`]), which anybody can carry out anywhere, and its answer is a fact that
+//! comes later ([`Applied`]); there is one at most under way. Tables are in force only when the
+//! answer says so, and a reload is followed only then. Any other change that the engine refuses is
+//! tried again a little later.
 
 mod change;
 mod consumers;
@@ -88,7 +89,8 @@ pub struct Start {
     pub drained: BTreeSet<ServerName>,
     /// The same of servers that are listed for a name alone.
     pub drained_of_names: BTreeSet<ServerName>,
-    /// This host's identity, where every host decides; with the key of datagrams, and a number that is random for each start.
+    /// This host's identity, where every host decides; with the key of datagrams, and a number that
+    /// is random for each start.
     pub host: Option<(Identity, Key, u64)>,
     /// A secret for the hash of what clients ask for.
     pub seed: Seed,
@@ -201,7 +203,8 @@ impl Director {
         director.adopt(&running, now.ms);
         director.in_force = running;
         if !director.in_force.vips.is_empty() {
-            // The daemon before may have died before the sessions of removed servers had ended: their numbers are to mean no server.
+            // The daemon before may have died before the sessions of removed servers had ended:
+            // their numbers are to mean no server.
             let before = Arc::clone(&director.in_force);
             director.outputs.push_back(Output::Forget { before, retired: Vec::new() });
         }
@@ -343,12 +346,13 @@ impl Director {
         self.report_membership(notices);
     }
 
-    /// Takes in what is newly known of the network. Without names in the file, an interface that came up is one more to take packets
-    /// from.
+    /// Takes in what is newly known of the network. Without names in the file, an interface that
+    /// came up is one more to take packets from.
     fn surroundings(&mut self, network: Network, now_ms: u64) {
         self.report_link_changes(&network);
         let moved = self.network.interfaces != network.interfaces;
-        // One that is down for a while keeps its place; one that came back may have another number or MAC.
+        // One that is down for a while keeps its place; one that came back may have another number
+        // or MAC.
         let kept =
             self.links.keys().filter_map(|ifindex| Some((*ifindex, network.interfaces.get(ifindex)?.mac)));
         let kept: BTreeMap<u32, Mac> = kept.collect();
@@ -398,8 +402,8 @@ impl Director {
         self.farm.services.iter().map(|service| self.member_states(service, known)).collect()
     }
 
-    /// The servers of a service, and all that decides whether they take new sessions. Where every host decides, all hosts are
-    /// `known`.
+    /// The servers of a service, and all that decides whether they take new sessions. Where every
+    /// host decides, all hosts are `known`.
     fn member_states(&self, service: &Service, known: &[KnownHost]) -> Vec<MemberState> {
         let hosts = self.hosts.as_ref().filter(|_| service.is_on_every_host());
         let members = self.membership.members(&service.name).into_iter();
@@ -426,7 +430,8 @@ impl Director {
             .collect()
     }
 
-    /// Has pools follow who the servers are. One that has yet to be found is not probed: that nobody knows where it is says enough.
+    /// Has pools follow who the servers are. One that has yet to be found is not probed: that
+    /// nobody knows where it is says enough.
     fn match_servers(&mut self, now_ms: u64) {
         for service in &self.farm.services {
             let members = self.membership.members(&service.name).into_iter();
@@ -452,8 +457,9 @@ impl Director {
         }
     }
 
-    /// The service addresses that this host would answer for with another farm on these links, and doesn't yet: it has to be asked
-    /// for them before. The addresses that every host may own are claimed later, with care.
+    /// The service addresses that this host would answer for with another farm on these links, and
+    /// doesn't yet: it has to be asked for them before. The addresses that every host may own are
+    /// claimed later, with care.
     pub fn newly_announced(&self, farm: &Farm, links: &BTreeMap<u32, Mac>) -> BTreeSet<(u32, IpAddr)> {
         let now = &self.in_force;
         let addresses: BTreeSet<IpAddr> =
@@ -477,7 +483,8 @@ impl Director {
         has_all && services.all(|service| !service.ring_members.is_empty()) && self.groups.are_serving(now)
     }
 
-    /// Whether every server that was found was probed once, so that the first connections are shared by all.
+    /// Whether every server that was found was probed once, so that the first connections are
+    /// shared by all.
     pub fn is_settled(&self) -> bool {
         self.pools.are_settled() && self.groups.are_settled() && self.names.are_settled()
     }

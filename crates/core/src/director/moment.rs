@@ -11,7 +11,8 @@ pub struct Moment {
     pub unix_ms: u64,
     /// The time of day where this host is, in seconds since midnight.
     pub second_of_day: u32,
-    /// Whether the data plane may answer for the addresses that this host owns: its lease ends by itself.
+    /// Whether the data plane may answer for the addresses that this host owns: its lease ends by
+    /// itself.
     pub lease_holds: bool,
 }
 

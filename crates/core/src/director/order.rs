@@ -1,5 +1,5 @@
-//! An order to change what is in force: all that a plan is made of, so that whoever carries it out needs the director no more, and the
-//! director goes on meanwhile.
+//! An order to change what is in force: all that a plan is made of, so that whoever carries it out
+//! needs the director no more, and the director goes on meanwhile.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -28,7 +28,8 @@ pub struct Change {
 }
 
 impl Change {
-    /// Makes the plan. `fills` makes no difference but to the time it takes: whoever carries orders out keeps them for the next one.
+    /// Makes the plan. `fills` makes no difference but to the time it takes: whoever carries orders
+    /// out keeps them for the next one.
     pub fn plan(self, fills: &mut Fills) -> Planned {
         let Change { number, farm, members, links, hosts, slots: old_slots, before, in_force } = self;
         let states =
@@ -64,7 +65,8 @@ impl Planned {
         Ok(plan.as_ref().map(|plan| &plan.tables))
     }
 
-    /// The answer to the order: what the engine holds now, and why it has refused the tables, if it has.
+    /// The answer to the order: what the engine holds now, and why it has refused the tables, if it
+    /// has.
     pub fn answer(self, in_force: Arc<Tables>, refusal: Option<String>) -> Applied {
         let Planned { number, members, plan, slots, old_slots } = self;
         let plan = match refusal {

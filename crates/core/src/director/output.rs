@@ -21,11 +21,12 @@ use crate::pool::{HealthCheck, Reporting};
 /// An order, to be carried out in turn.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// Make the plan of this ([`Change::plan`]), have the engine put its tables in force, and say by [`super::Input::Applied`] what
-    /// became of that. No other one comes before the answer.
+    /// Make the plan of this ([`Change::plan`]), have the engine put its tables in force, and say
+    /// by [`super::Input::Applied`] what became of that. No other one comes before the answer.
     Apply(Box<Change>),
-    /// Servers or service addresses are gone: end what is left of their sessions, add up the counters of these slots, clear them, and
-    /// say so by [`super::Input::Released`]. It comes before the next [`Output::Apply`], so no tables change meanwhile.
+    /// Servers or service addresses are gone: end what is left of their sessions, add up the
+    /// counters of these slots, clear them, and say so by [`super::Input::Released`]. It comes
+    /// before the next [`Output::Apply`], so no tables change meanwhile.
     Forget {
         /// The tables that were in force before.
         before: Arc<Tables>,
@@ -48,8 +49,8 @@ pub enum Output {
     Ask {
         /// The link.
         ifindex: u32,
-        /// For which address of this host's; `None` asks as who is about to take the address (RFC 5227, section 2.1.1; RFC 4862,
-        /// section 5.4.2).
+        /// For which address of this host's; `None` asks as who is about to take the address (RFC
+        /// 5227, section 2.1.1; RFC 4862, section 5.4.2).
         sender: Option<IpAddr>,
         /// The address.
         target: IpAddr,
@@ -78,7 +79,8 @@ pub enum Output {
     },
     /// Do this for names.
     Name(NameOrder),
-    /// The director knows how servers are, or has waited for that long enough: whoever waits for this host may come.
+    /// The director knows how servers are, or has waited for that long enough: whoever waits for
+    /// this host may come.
     Ready {
         /// Whether each service has a server.
         serving: bool,
@@ -131,7 +133,8 @@ pub enum ProbePath {
         /// The server's own address, which ARP probes ask for; unknown for a discovered one.
         server: Option<IpAddr>,
     },
-    /// Inside another packet, as traffic by a tunnel comes. Answers come as they are, by any interface.
+    /// Inside another packet, as traffic by a tunnel comes. Answers come as they are, by any
+    /// interface.
     Tunnel {
         /// The server, or the router before it.
         hop: Adjacency,

@@ -1,4 +1,5 @@
-//! The paths to servers that are reached by routes: next hops from the kernel's tables, and how long a packet may be on the way.
+//! The paths to servers that are reached by routes: next hops from the kernel's tables, and how
+//! long a packet may be on the way.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -11,10 +12,11 @@ use crate::farm::network::Network;
 use crate::farm::{Farm, Service};
 use crate::net::wire::Mac;
 
-/// A path MTU is forgotten after this time, since the path may have changed (RFC 1191, section 6.3), in milliseconds.
+/// A path MTU is forgotten after this time, since the path may have changed (RFC 1191, section
+/// 6.3), in milliseconds.
 const PATH_MTU_MS: u64 = 10 * 60 * 1_000;
-/// The kernel is to confirm a next hop that it knows at this interval, in milliseconds: packets that an engine sends say nothing
-/// to it.
+/// The kernel is to confirm a next hop that it knows at this interval, in milliseconds: packets
+/// that an engine sends say nothing to it.
 const CONFIRM_MS: u64 = 10_000;
 /// A next hop that it doesn't know is asked for no more often than this, in milliseconds.
 const REQUEST_INTERVAL_MS: u64 = 1_000;
@@ -22,7 +24,8 @@ const REQUEST_INTERVAL_MS: u64 = 1_000;
 /// Facts about paths that the kernel's tables don't have.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
-    /// The longest packet that routers said to pass on to a server, in bytes, and until when that counts.
+    /// The longest packet that routers said to pass on to a server, in bytes, and until when that
+    /// counts.
     mtus: BTreeMap<IpAddr, (u16, u64)>,
     /// When the kernel was last made to ask for a next hop.
     requested_ms: BTreeMap<(u32, IpAddr), u64>,
@@ -65,16 +68,16 @@ fn routed(farm: &Farm) -> BTreeSet<IpAddr> {
     services.flat_map(|service| &service.servers).map(|server| server.address).collect()
 }
 
-/// The address that servers take tunnels from: `own` if the farm lists it or lists none of this host's, else the first of this
-/// host's that it lists.
+/// The address that servers take tunnels from: `own` if the farm lists it or lists none of this
+/// host's, else the first of this host's that it lists.
 pub fn tunnel_source(farm: &Farm, network: &Network, own: IpAddr) -> IpAddr {
     let listed = farm.tunnel_sources();
     let mut here = listed.iter().filter(|at| at.is_ipv4() == own.is_ipv4() && network.is_local(**at));
     if listed.contains(&own) { own } else { here.next().copied().unwrap_or(own) }
 }
 
-/// Why this host, as a server by `nat`, can't answer clients. It needs no translation, which its own stack's packets don't get: it
-/// answers as the service itself.
+/// Why this host, as a server by `nat`, can't answer clients. It needs no translation, which its
+/// own stack's packets don't get: it answers as the service itself.
 pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Option<String> {
     if !service.method.translates() {
         return None;
@@ -93,8 +96,8 @@ pub fn why_not_itself(service: &Service, server: &str, network: &Network) -> Opt
 }
 
 impl Director {
-    /// Has the kernel ask for the next hops that it doesn't know, and confirm the others now and then. Its findings come as
-    /// [`super::Input::Network`].
+    /// Has the kernel ask for the next hops that it doesn't know, and confirm the others now and
+    /// then. Its findings come as [`super::Input::Network`].
     pub(super) fn resolve_next_hops(&mut self, now_ms: u64) {
         let hops = routed(&self.farm).into_iter().filter_map(|address| {
             let hop = self.network.next_hop(address)?;

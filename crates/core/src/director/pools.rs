@@ -56,7 +56,8 @@ impl Pools {
         }
     }
 
-    /// Goes on with these servers of a service, in the order of their names. Those that come to a farm in force are new.
+    /// Goes on with these servers of a service, in the order of their names. Those that come to a
+    /// farm in force are new.
     pub(super) fn follow(
         &mut self,
         service: &str,
@@ -81,7 +82,8 @@ impl Pools {
         self.change(name, PoolServer::resume);
     }
 
-    /// The operator wants no new sessions to go to a server, or wants them again. True if that is news.
+    /// The operator wants no new sessions to go to a server, or wants them again. True if that is
+    /// news.
     pub(super) fn drain(&mut self, name: &ServerName, drain: bool) -> bool {
         self.change(name, |server| server.drain(drain));
         if drain { self.drained.insert(name.clone()) } else { self.drained.remove(name) }

@@ -117,8 +117,8 @@ impl Director {
             let encapsulation = service.encapsulation;
             return Some(ProbePath::Tunnel { hop, source: source?, encapsulation, from, to });
         }
-        // A server answers the director's own address; without one on that interface any will be routed. ARP
-        // probes ask for the server's own address, which may be of the other family.
+        // A server answers the director's own address; without one on that interface any will be
+        // routed. ARP probes ask for the server's own address, which may be of the other family.
         let by_arp = service.health.kind == HealthKind::Arp;
         let fits = |address: &IpAddr| by_arp || address.is_ipv4() == vip.is_ipv4();
         let towards = member.address.filter(fits).unwrap_or(vip);
@@ -126,7 +126,8 @@ impl Director {
         Some(ProbePath::Link { hop, source, server: member.address })
     }
 
-    /// How connections are handed to this host itself for a probe, where every host decides: by the loopback interface.
+    /// How connections are handed to this host itself for a probe, where every host decides: by the
+    /// loopback interface.
     fn handed_to_itself(&self, service: &Service, member: &Member, vip: IpAddr) -> Option<ProbePath> {
         if !service.method.hands_over() || !service.is_on_every_host() || !member.local {
             return None;
@@ -140,8 +141,8 @@ impl Director {
     }
 }
 
-/// Whether a probe can be sent: to this host, or to one whose whereabouts are known. Hosts that decide for themselves
-/// ask nobody else.
+/// Whether a probe can be sent: to this host, or to one whose whereabouts are known. Hosts that
+/// decide for themselves ask nobody else.
 pub(super) fn can_be_probed(service: &Service, member: &Member) -> bool {
     member.local || member.mac.is_some() && !service.is_on_every_host()
 }

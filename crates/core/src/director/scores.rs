@@ -1,4 +1,5 @@
-//! Scores of servers by their load, told to the data plane as they change: no tables are made for them.
+//! Scores of servers by their load, told to the data plane as they change: no tables are made for
+//! them.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -48,7 +49,8 @@ impl Director {
         self.compare(now_ms);
     }
 
-    /// Compares servers by the policies of their services. Where tables are new, those that nobody compares have no score either.
+    /// Compares servers by the policies of their services. Where tables are new, those that nobody
+    /// compares have no score either.
     pub(super) fn compare(&mut self, now_ms: u64) {
         let mut wanted: BTreeMap<u16, Score> =
             self.plan.servers.keys().map(|slot| (*slot, Score::default())).collect();

@@ -24,7 +24,8 @@ impl SlotsByIdentity {
 }
 
 impl Director {
-    /// The slots whose active sessions are to be counted for the next [`Input::Time`](super::Input::Time).
+    /// The slots whose active sessions are to be counted for the next
+    /// [`Input::Time`](super::Input::Time).
     pub fn due_counts(&self, now_ms: u64) -> impl Iterator<Item = u16> {
         let is_due = self.next_report_at().min(self.counted_ms + COUNTS_MS) <= now_ms;
         self.plan.servers.keys().copied().filter(move |_| is_due)
@@ -37,7 +38,8 @@ impl Director {
         }
     }
 
-    /// The servers of the tables in force, to be found in. Thousands of names would take longer to compare.
+    /// The servers of the tables in force, to be found in. Thousands of names would take longer to
+    /// compare.
     pub(super) fn slots_by_identity(&self) -> SlotsByIdentity {
         let servers = self.plan.tables.servers.iter();
         let mut slots: Vec<(u64, u16)> = servers.map(|(slot, server)| (server.identity, *slot)).collect();
@@ -45,7 +47,8 @@ impl Director {
         SlotsByIdentity(slots)
     }
 
-    /// The signals of a server with this slot, if it has one. Where every host decides, all hosts are `known`.
+    /// The signals of a server with this slot, if it has one. Where every host decides, all hosts
+    /// are `known`.
     pub(super) fn signals(
         &self,
         name: &ServerName,

@@ -1,7 +1,8 @@
 //! The farm as it is at one moment, for whoever looks at it.
 //!
-//! A snapshot never changes: the director makes another one when something has. While tables are on their way to the engine it keeps
-//! the last one, so what it shows is in force, with all that belongs to it, and never half of a change.
+//! A snapshot never changes: the director makes another one when something has. While tables are on
+//! their way to the engine it keeps the last one, so what it shows is in force, with all that
+//! belongs to it, and never half of a change.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -57,7 +58,8 @@ pub struct Snapshot {
 /// The results of reloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloads {
-    /// Whether one waits for the engine's answer. The rest of the snapshot is still that of the farm before.
+    /// Whether one waits for the engine's answer. The rest of the snapshot is still that of the
+    /// farm before.
     pub pending: bool,
     /// How many are in force, or were.
     pub done: u64,
@@ -118,7 +120,8 @@ pub struct HostSnapshot {
     pub up: Vec<String>,
     /// The services that its operator drains it for.
     pub draining: Vec<String>,
-    /// Addresses that are this host's to own, but that somebody else answers for; none of other hosts.
+    /// Addresses that are this host's to own, but that somebody else answers for; none of other
+    /// hosts.
     pub put_off: BTreeSet<IpAddr>,
 }
 
@@ -153,8 +156,8 @@ impl Director {
         &self.snapshot
     }
 
-    /// Makes another snapshot if something has changed, and nothing is on its way. The members of all services are those, or as they are
-    /// now.
+    /// Makes another snapshot if something has changed, and nothing is on its way. The members of
+    /// all services are those, or as they are now.
     pub(super) fn show(&mut self, members: Option<Vec<Vec<MemberState>>>, now_ms: u64) {
         if self.applying.is_some() {
             if self.is_reloading() && !self.snapshot.reloads.pending {
@@ -230,7 +233,8 @@ impl Director {
         }
     }
 
-    /// The own address of a server that was discovered by its MAC address, if the host's neighbour table has it.
+    /// The own address of a server that was discovered by its MAC address, if the host's neighbour
+    /// table has it.
     pub(super) fn known_address(&self, member: &Member) -> Option<IpAddr> {
         let (mac, ifindex) = (member.mac?, member.ifindex?);
         let services = || self.farm.services.iter().flat_map(|service| &service.addresses);

@@ -1,4 +1,5 @@
-//! Events of servers, services and links besides those of their state machines: servers that are missing, and those that are left.
+//! Events of servers, services and links besides those of their state machines: servers that are
+//! missing, and those that are left.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -9,7 +10,8 @@ use crate::farm::membership::ServiceNotice;
 use crate::farm::network::Network;
 use crate::farm::plan::{Plan, ServerName};
 
-/// Looks, one a second, before a server that nobody has found is told of: first answers take a moment.
+/// Looks, one a second, before a server that nobody has found is told of: first answers take a
+/// moment.
 const LOOKS: u32 = 3;
 /// Between two looks, in milliseconds.
 const LOOK_MS: u64 = 1_000;
@@ -83,7 +85,8 @@ impl Director {
             let service = planned.name.clone();
             match (was.is_some_and(|was| was.degraded), planned.degraded) {
                 (false, true) => events.push(Event::Degraded { service }),
-                // A server that isn't kept any more may also have been drained or taken out of the file.
+                // A server that isn't kept any more may also have been drained or taken out of the
+                // file.
                 (true, false) if !planned.ring_members.is_empty() => {
                     events.push(Event::Recovered { service })
                 }

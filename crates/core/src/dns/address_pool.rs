@@ -60,7 +60,8 @@ struct AddressSet {
     addresses: Box<[Address]>,
     /// With [`Selection::RoundRobin`]: a round of turns, as places among them.
     round: Box<[u16]>,
-    /// The turn. Each IP version has its own: a client that asks for both would meet every other one.
+    /// The turn. Each IP version has its own: a client that asks for both would meet every other
+    /// one.
     turn: AtomicU64,
 }
 
@@ -229,9 +230,11 @@ impl AddressSet {
         places.len()
     }
 
-    /// Those with the least `-ln(u) / share`, where `u` is a number of client and address between 0 and 1: weighted rendezvous
-    /// hashing (Thaler and Ravishankar, *A Name-Based Mapping Scheme for Rendezvous*; Schindelhauer and Schomaker, *Weighted Distributed
-    /// Hash Tables*). It takes no table, is the same on every host, and a server that comes or goes moves its own clients alone.
+    /// Those with the least `-ln(u) / share`, where `u` is a number of client and address between 0
+    /// and 1: weighted rendezvous hashing (Thaler and Ravishankar, *A Name-Based Mapping Scheme for
+    /// Rendezvous*; Schindelhauer and Schomaker, *Weighted Distributed Hash Tables*). It takes no
+    /// table, is the same on every host, and a server that comes or goes moves its own clients
+    /// alone.
     fn nearest(&self, network: IpAddr, places: &mut [u16]) -> usize {
         let client = hash_of(network);
         let mut costs = [f64::INFINITY; TOP_MAX];

@@ -37,7 +37,8 @@ const NOT_AUTHORITATIVE: u16 = 20;
 const NOT_SUPPORTED: u16 = 21;
 /// The key that signed a query isn't known (RFC 8945, section 3).
 const BADKEY: u16 = 17;
-/// Where all networks together have had their part, one in so many is told to ask by TCP, and others nothing.
+/// Where all networks together have had their part, one in so many is told to ask by TCP, and
+/// others nothing.
 const SLIP: u64 = 2;
 
 /// All that is answered by.
@@ -103,7 +104,8 @@ struct ResponseContext {
     authoritative: bool,
     /// Why, by number, and in words.
     error: Option<(u16, &'static str)>,
-    /// For how much of the address that was asked for it holds, in bits: another network would be told something else.
+    /// For how much of the address that was asked for it holds, in bits: another network would be
+    /// told something else.
     scope: u8,
 }
 
@@ -121,15 +123,16 @@ impl Catalog {
         Catalog { zones, balanced, key, cookies: cookie::Secrets::own(key), nsid }
     }
 
-    /// With cookies by secrets that several servers share (RFC 9018): the first makes them, and all are believed. Without one, they are
-    /// this server's own.
+    /// With cookies by secrets that several servers share (RFC 9018): the first makes them, and all
+    /// are believed. Without one, they are this server's own.
     #[must_use]
     pub fn with_cookie_secrets(mut self, secrets: &[[u8; 16]]) -> Catalog {
         self.cookies = cookie::Secrets::shared(secrets).unwrap_or(self.cookies);
         self
     }
 
-    /// The same, where balanced names of these numbers are otherwise. It costs what changes, however many others there are.
+    /// The same, where balanced names of these numbers are otherwise. It costs what changes,
+    /// however many others there are.
     #[must_use]
     pub fn with(&self, changed: impl IntoIterator<Item = (usize, Arc<AddressPool>)>) -> Catalog {
         let (zones, balanced) = (Arc::clone(&self.zones), self.balanced.with(changed));
@@ -141,7 +144,8 @@ impl Catalog {
         &self.balanced
     }
 
-    /// Writes the answer to a query; `None` where there must be none. By UDP there must be an allowance.
+    /// Writes the answer to a query; `None` where there must be none. By UDP there must be an
+    /// allowance.
     pub fn answer(
         &self,
         request: &DnsRequest<'_>,
@@ -254,7 +258,8 @@ impl Catalog {
         let mut lowered;
         let mut wanted = query.name.as_wire();
         let mut name: &[u8] = query.question.get(..wanted.len()).unwrap_or_default();
-        // A name that was met before, another one ever more rarely: whoever goes in a circle meets it again (Brent).
+        // A name that was met before, another one ever more rarely: whoever goes in a circle meets
+        // it again (Brent).
         let mut landmark = name;
         for hop in 0..=CNAMES_MAX {
             let Some(zone) = self.zone(wanted, query.rtype) else {
@@ -416,7 +421,8 @@ impl Catalog {
     }
 }
 
-/// Says that a message can't be answered: in twelve octets, and by EDNS where that was in it (RFC 6891, section 7).
+/// Says that a message can't be answered: in twelve octets, and by EDNS where that was in it (RFC
+/// 6891, section 7).
 fn complain(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Option<usize> {
     let mut writer = Writer::begin(out, &[], 0).ok()?;
     let limit = writer.reserve(UDP_LEAST);
@@ -426,7 +432,8 @@ fn complain(out: &mut [u8], unread: QueryError, (id, kept): (u16, u16)) -> Optio
     Some(writer.finish(id, kept | unread.rcode.code()))
 }
 
-/// Says that a query's key isn't known: a signature without one, since there is nothing to sign by (RFC 8945, section 5.3.2).
+/// Says that a query's key isn't known: a signature without one, since there is nothing to sign by
+/// (RFC 8945, section 5.3.2).
 fn refuse_key(
     writer: &mut Writer<'_>,
     limit: SizeLimit,
@@ -569,7 +576,8 @@ fn refer(
     Ok(())
 }
 
-/// Writes a set, beginning anywhere: whoever takes the first of several addresses gets another one each time (RFC 1794).
+/// Writes a set, beginning anywhere: whoever takes the first of several addresses gets another one
+/// each time (RFC 1794).
 fn write_set(
     writer: &mut Writer<'_>,
     limit: SizeLimit,

@@ -15,7 +15,8 @@ const VERSION: u8 = 1;
 const OLDEST_S: u32 = 3_600;
 const NEWEST_S: u32 = 300;
 
-/// By what cookies are made, and by what those are believed that others made or that were made before.
+/// By what cookies are made, and by what those are believed that others made or that were made
+/// before.
 #[derive(Clone, Debug)]
 pub(super) struct Secrets(Vec<Seed>);
 
@@ -25,7 +26,8 @@ impl Secrets {
         Secrets(alloc::vec![key])
     }
 
-    /// Those that several servers share, the first of which makes cookies: in octets, as other servers have them.
+    /// Those that several servers share, the first of which makes cookies: in octets, as other
+    /// servers have them.
     pub(super) fn shared(secrets: &[[u8; 16]]) -> Option<Secrets> {
         let of = |secret: &[u8; 16]| {
             let bits = u128::from_le_bytes(*secret);

@@ -43,7 +43,8 @@ impl EdnsOptions {
         self.len += 4 + len;
     }
 
-    /// The subnet that was asked for, and for how many of its bits the answer holds (RFC 7871, section 7.2.1).
+    /// The subnet that was asked for, and for how many of its bits the answer holds (RFC 7871,
+    /// section 7.2.1).
     pub(super) fn put_subnet(&mut self, subnet: Subnet, scope: u8) {
         let mut octets = [0; 16];
         let family = match subnet.address {

@@ -1,5 +1,6 @@
-//! Ranks of a name that were made elsewhere: lines `NAME ADDRESS RANK`, the best first, as `rank_file` writes them. So the load-balancing agent and the
-//! DNS server of the paper may be two hosts, or one of them somebody else's.
+//! Ranks of a name that were made elsewhere: lines `NAME ADDRESS RANK`, the best first, as
+//! `rank_file` writes them. So the load-balancing agent and the DNS server of the paper may be two
+//! hosts, or one of them somebody else's.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -117,7 +118,8 @@ impl FileRanks {
         RanksChange { is_news, turned }
     }
 
-    /// The addresses in the order of their ranks; `None` where no ranks are believed, so that weights count.
+    /// The addresses in the order of their ranks; `None` where no ranks are believed, so that
+    /// weights count.
     pub fn order(&self, now_ms: u64) -> Option<&[IpAddr]> {
         self.until_ms.filter(|until_ms| now_ms <= *until_ms).map(|_| &self.order[..])
     }

@@ -1,6 +1,7 @@
-//! How many answers go to clients that haven't shown where they are: a source address may be forged, and its owner would get what he never
-//! asked for (response rate limiting). Each network has its own limit, and all of them together have one, since a flood may forge
-//! addresses of any number of networks.
+//! How many answers go to clients that haven't shown where they are: a source address may be
+//! forged, and its owner would get what he never asked for (response rate limiting). Each network
+//! has its own limit, and all of them together have one, since a flood may forge addresses of any
+//! number of networks.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -60,7 +61,8 @@ impl SharedBudget {
         if per_second == 0 {
             return true;
         }
-        // A thousandth of an answer in a millisecond for each answer in a second: nothing is lost by rounding.
+        // A thousandth of an answer in a millisecond for each answer in a second: nothing is lost
+        // by rounding.
         let burst = u64::from(per_second.min(u32::MAX / 1_000)) * 1_000;
         let taken = self.word.fetch_update(Relaxed, Relaxed, |word| {
             let (left, at_ms) = (word >> 32, word as u32);
@@ -75,7 +77,8 @@ impl SharedBudget {
     }
 }
 
-/// The budget that each network has left. Of one thread: the kernel gives each of them another part of the clients.
+/// The budget that each network has left. Of one thread: the kernel gives each of them another part
+/// of the clients.
 #[derive(Debug)]
 pub struct RateBucket {
     limit: Limit,

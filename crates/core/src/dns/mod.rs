@@ -1,8 +1,9 @@
-//! Names: a query's bytes in, an answer's bytes out (RFC 1034, RFC 1035, RFC 2308, RFC 4592, RFC 6891).
+//! Names: a query's bytes in, an answer's bytes out (RFC 1034, RFC 1035, RFC 2308, RFC 4592, RFC
+//! 6891).
 //!
-//! Zones are data that somebody has read ([`Zone`]); names whose addresses depend on how servers are stand in them
-//! ([`AddressPool`]). [`Catalog`] is all of it at one moment, immutable but for counts and turns, so that many threads answer by it at once;
-//! an answer allocates nothing.
+//! Zones are data that somebody has read ([`Zone`]); names whose addresses depend on how servers
+//! are stand in them ([`AddressPool`]). [`Catalog`] is all of it at one moment, immutable but for
+//! counts and turns, so that many threads answer by it at once; an answer allocates nothing.
 
 mod address_pool;
 mod answer;

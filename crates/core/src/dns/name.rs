@@ -30,8 +30,9 @@ pub enum NameError {
 }
 
 impl Name {
-    /// Of what people write, with or without the last dot: labels of any printable characters, as zones of reverse names and wildcards
-    /// have them (RFC 2317, RFC 4592), and of other octets behind a backslash (RFC 1035, section 5.1).
+    /// Of what people write, with or without the last dot: labels of any printable characters, as
+    /// zones of reverse names and wildcards have them (RFC 2317, RFC 4592), and of other octets
+    /// behind a backslash (RFC 1035, section 5.1).
     ///
     /// # Errors
     /// When it is no name.
@@ -97,7 +98,8 @@ impl fmt::Debug for Name {
     }
 }
 
-/// As people write it, without the last dot; what can't be written so, as RFC 1035 has it in section 5.1.
+/// As people write it, without the last dot; what can't be written so, as RFC 1035 has it in
+/// section 5.1.
 fn written(wire: &[u8]) -> String {
     use core::fmt::Write;
     let mut text = String::new();
@@ -154,7 +156,8 @@ fn label<'t>(mut text: &'t [u8], wire: &mut Vec<u8>) -> Result<&'t [u8], NameErr
     }
 }
 
-/// A name's octets in lower case, by which zones are searched, without a place of their own in memory.
+/// A name's octets in lower case, by which zones are searched, without a place of their own in
+/// memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lowered {
     bytes: [u8; NAME_MAX],
@@ -176,8 +179,8 @@ impl Lowered {
     }
 }
 
-/// Makes the name at the beginning of these bytes one in lower case, and says how long it is; `None` if none is there. Compression
-/// has no place in a question or in what zones hold.
+/// Makes the name at the beginning of these bytes one in lower case, and says how long it is;
+/// `None` if none is there. Compression has no place in a question or in what zones hold.
 pub(super) fn lower(bytes: &mut [u8]) -> Option<usize> {
     let mut at = 0;
     loop {

@@ -65,7 +65,8 @@ struct ProbedPath {
     fails: bool,
 }
 
-/// All paths that are probed. One is probed at a time, so that probes don't meet on a link that they share.
+/// All paths that are probed. One is probed at a time, so that probes don't meet on a link that
+/// they share.
 #[derive(Clone, Debug, Default)]
 pub struct PathProber {
     all: BTreeMap<IpAddr, ProbedPath>,
@@ -74,7 +75,8 @@ pub struct PathProber {
 }
 
 impl PathProber {
-    /// Probes the paths to these servers from now on, each at the port of its agent. Of two wishes for one the shorter interval counts.
+    /// Probes the paths to these servers from now on, each at the port of its agent. Of two wishes
+    /// for one the shorter interval counts.
     pub fn follow(&mut self, wanted: impl IntoIterator<Item = (IpAddr, u16, PathProbing)>, now_ms: u64) {
         let mut before = core::mem::take(&mut self.all);
         for (address, port, probing) in wanted {
@@ -146,7 +148,8 @@ impl PathProber {
         (age_ms < path.kept_ms()).then_some((found, age_ms))
     }
 
-    /// Adds that to a server's report, which tells what clients have shown: where it does, that counts. How old it is, in milliseconds, if it was used.
+    /// Adds that to a server's report, which tells what clients have shown: where it does, that
+    /// counts. How old it is, in milliseconds, if it was used.
     pub fn complete(&self, report: &mut Report, address: IpAddr, now_ms: u64) -> Option<u64> {
         let (found, age_ms) = self.of(address, now_ms)?;
         let is_unknown = report.bottleneck_bps.is_none() || report.available_bps.is_none();

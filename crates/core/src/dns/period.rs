@@ -2,7 +2,8 @@
 
 use alloc::boxed::Box;
 
-/// A second of the day, and how long ranks count from then on, in milliseconds; 0: until they change.
+/// A second of the day, and how long ranks count from then on, in milliseconds; 0: until they
+/// change.
 pub type PeriodStep = (u32, u64);
 
 /// For how long, by time of day.
@@ -20,7 +21,8 @@ impl Period {
         Period(Box::new([(0, ms)]))
     }
 
-    /// How long, at a second of the day, in milliseconds. Before the day's first step the last one of the day before holds.
+    /// How long, at a second of the day, in milliseconds. Before the day's first step the last one
+    /// of the day before holds.
     pub fn ms_at(&self, second: u32) -> u64 {
         let since = self.0.iter().rev().find(|(from, _)| *from <= second);
         since.or(self.0.last()).map_or(0, |(_, ms)| *ms)

@@ -1,4 +1,5 @@
-//! A query, as far as it can be read. Hostile until read: every length is looked at, nothing is copied but the name.
+//! A query, as far as it can be read. Hostile until read: every length is looked at, nothing is
+//! copied but the name.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,7 +22,8 @@ pub(super) struct Query<'a> {
     pub(super) signature: Option<Signature<'a>>,
 }
 
-/// Why a query can't be answered, and whether it has a record of EDNS: then the answer has one, too (RFC 6891, section 7).
+/// Why a query can't be answered, and whether it has a record of EDNS: then the answer has one, too
+/// (RFC 6891, section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryError {
     pub(super) rcode: Rcode,
@@ -65,7 +67,8 @@ pub(super) struct Edns<'a> {
 /// For which clients a resolver asks (RFC 7871).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subnet {
-    /// None of family 0, by which a client says no more than that its own address is nobody's business.
+    /// None of family 0, by which a client says no more than that its own address is nobody's
+    /// business.
     pub(super) address: Option<IpAddr>,
     pub(super) prefix_len: u8,
 }
@@ -125,7 +128,8 @@ fn try_read(bytes: &[u8]) -> Option<Query<'_>> {
     rest.is_empty().then_some(query)
 }
 
-/// Whether a message that isn't understood has a record of EDNS, as far as records can be found in it.
+/// Whether a message that isn't understood has a record of EDNS, as far as records can be found in
+/// it.
 fn has_edns(bytes: &[u8]) -> bool {
     let look = || {
         let mut rest = bytes.get(HEADER_LEN..)?;
@@ -173,7 +177,8 @@ fn record(bytes: &[u8]) -> Option<(RecordFields<'_>, &[u8])> {
     Some((RecordFields { rtype: u16::from_be_bytes(*rtype), fixed, data }, rest))
 }
 
-/// A signature, whose record begins at `at`: class ANY, and kept for no time (RFC 8945, section 4.2).
+/// A signature, whose record begins at `at`: class ANY, and kept for no time (RFC 8945, section
+/// 4.2).
 fn signature<'a>(message: &'a [u8], key_at: usize, record: &RecordFields<'a>) -> Option<Signature<'a>> {
     if record.fixed[..6] != [0, CLASS_ANY as u8, 0, 0, 0, 0] {
         return None;

@@ -29,7 +29,8 @@ impl OwnServer {
     }
 }
 
-/// The servers of a name, as the file has them. Settings are shared by all names that have the same.
+/// The servers of a name, as the file has them. Settings are shared by all names that have the
+/// same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerList {
     /// In the order of the file.

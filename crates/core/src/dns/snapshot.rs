@@ -1,4 +1,5 @@
-//! A balanced name at one moment, for whoever looks at it. There may be hundreds of thousands: what is only shown is made when somebody looks.
+//! A balanced name at one moment, for whoever looks at it. There may be hundreds of thousands: what
+//! is only shown is made when somebody looks.
 
 use alloc::borrow::{Cow, ToOwned};
 use alloc::boxed::Box;
@@ -15,7 +16,8 @@ use crate::pool::policy::Selection;
 use crate::pool::report::Report;
 use crate::pool::signals::Signals;
 
-/// An address that a name may be answered with. There may be hundreds of thousands: what is only shown is made when somebody looks.
+/// An address that a name may be answered with. There may be hundreds of thousands: what is only
+/// shown is made when somebody looks.
 #[derive(Clone, Debug)]
 pub struct AddressSnapshot {
     /// It.

@@ -1,13 +1,15 @@
 //! Service bindings (RFC 9460): the addresses that an HTTPS or SVCB record hints at.
 //!
-//! A client that trusts hints connects without waiting for an A record. Those in a file would lead it to servers that are down, so a
-//! record for the balanced name itself gets the hints that an A and an AAAA record would have.
+//! A client that trusts hints connects without waiting for an A record. Those in a file would lead
+//! it to servers that are down, so a record for the balanced name itself gets the hints that an A
+//! and an AAAA record would have.
 
 /// Parameters that are replaced (RFC 9460, section 14.3.2).
 pub(super) const IPV4_HINT: u16 = 4;
 pub(super) const IPV6_HINT: u16 = 6;
 
-/// A record's data around its hints. Parameters stand in the order of their numbers (RFC 9460, section 2.2), and one number is between the two.
+/// A record's data around its hints. Parameters stand in the order of their numbers (RFC 9460,
+/// section 2.2), and one number is between the two.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SvcbRecord<'d> {
     pub(super) before: &'d [u8],
@@ -15,7 +17,8 @@ pub(super) struct SvcbRecord<'d> {
     pub(super) behind: &'d [u8],
 }
 
-/// Takes a record's data apart; `None` where it isn't about the owner's own addresses, or not in order.
+/// Takes a record's data apart; `None` where it isn't about the owner's own addresses, or not in
+/// order.
 pub(super) fn around<'d>(data: &'d [u8], owner: &[u8]) -> Option<SvcbRecord<'d>> {
     let (priority, rest) = data.split_first_chunk::<2>()?;
     // 0 is an alias; a target of nothing but the root is the owner (RFC 9460, section 2.5).

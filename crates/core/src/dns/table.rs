@@ -1,10 +1,12 @@
-//! A list of which a few entries change at a time while many threads read it: the others are shared with the list before.
+//! A list of which a few entries change at a time while many threads read it: the others are shared
+//! with the list before.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Entries that are copied together, by their references: a change costs this many and one for each so many of all.
+/// Entries that are copied together, by their references: a change costs this many and one for each
+/// so many of all.
 const CHUNK: usize = 128;
 
 /// A list of shared entries.

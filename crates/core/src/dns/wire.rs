@@ -197,7 +197,8 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// One record of a zone, whose data is compressed where readers expect that (RFC 3597, section 4).
+    /// One record of a zone, whose data is compressed where readers expect that (RFC 3597, section
+    /// 4).
     pub(super) fn stored(
         &mut self,
         limit: SizeLimit,
@@ -260,7 +261,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Where the question has this name, or one that ends in it. An owner's letters are those of the question.
+    /// Where the question has this name, or one that ends in it. An owner's letters are those of
+    /// the question.
     fn in_question(&self, owner: &[u8]) -> Option<usize> {
         let question = self.out.get(HEADER_LEN..HEADER_LEN + self.question_name)?;
         // The root is shorter than a pointer.
@@ -269,7 +271,8 @@ impl<'a> Writer<'a> {
         Some(HEADER_LEN + question.len() - found.len())
     }
 
-    /// Writes a name as it is, its end by a pointer where the same letters stand already (RFC 1035, section 4.1.4).
+    /// Writes a name as it is, its end by a pointer where the same letters stand already (RFC 1035,
+    /// section 4.1.4).
     fn put_name(&mut self, limit: SizeLimit, name: &[u8]) -> Result<(), SizeExceeded> {
         let begin = self.len;
         if self.written.count == 0 {
@@ -325,7 +328,8 @@ pub(super) enum RdataPart<'d> {
     Octets(&'d [u8]),
 }
 
-/// The parts of well-formed data of a type, in their order: what stands before the names, those, and the rest.
+/// The parts of well-formed data of a type, in their order: what stands before the names, those,
+/// and the rest.
 pub(super) fn parts(rtype: u16, data: &[u8]) -> impl Iterator<Item = RdataPart<'_>> {
     let (before, names) = names_in(rtype);
     let (before, mut rest) = data.split_at_checked(before).unwrap_or((data, &[]));
@@ -354,8 +358,8 @@ fn names_in(rtype: u16) -> (usize, usize) {
     }
 }
 
-/// Whether names in the data of a type may be compressed: in those of RFC 1035 alone, since whoever doesn't know a type can't read names in
-/// it (RFC 3597, section 4).
+/// Whether names in the data of a type may be compressed: in those of RFC 1035 alone, since whoever
+/// doesn't know a type can't read names in it (RFC 3597, section 4).
 fn is_compressed(rtype: u16) -> bool {
     matches!(rtype, rtype::NS..=9 | 12 | 14 | rtype::MX)
 }
@@ -367,7 +371,8 @@ const POINTER_MAX: usize = 0x3fff;
 
 /// Where names, and what is above them, stand in a message.
 struct WrittenNames {
-    /// Where each is, and how long it would be without compression: few that differ are equally long.
+    /// Where each is, and how long it would be without compression: few that differ are equally
+    /// long.
     places: [(u16, u8); WRITTEN_MAX],
     count: usize,
 }
@@ -405,7 +410,8 @@ impl WrittenNames {
     }
 }
 
-/// Whether a message has a name there, letter by letter. Its pointers were written here, and lead back.
+/// Whether a message has a name there, letter by letter. Its pointers were written here, and lead
+/// back.
 fn is_at(message: &[u8], mut at: usize, name: &[u8]) -> bool {
     for rest in parents(name) {
         let Some(label) = rest.first().and_then(|len| rest.get(..=usize::from(*len))) else { return false };

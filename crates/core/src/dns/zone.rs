@@ -101,7 +101,8 @@ impl ZoneNode {
 
     fn add(&mut self, rtype: u16, ttl_s: u32, data: Box<[u8]>) {
         match self.sets.iter_mut().find(|set| set.rtype == rtype) {
-            // Said twice is said once; all of a set have one TTL, the least (RFC 2181, sections 5 and 5.2).
+            // Said twice is said once; all of a set have one TTL, the least (RFC 2181, sections 5
+            // and 5.2).
             Some(set) => {
                 set.ttl_s = set.ttl_s.min(ttl_s);
                 if !set.data.iter().any(|known| is_same(rtype, known, &data)) {
@@ -192,8 +193,8 @@ impl Zone {
         self.node(name).add(rtype, ttl_s, data.into());
     }
 
-    /// The node of a name in the zone, which is made if there is none, and those between it and the zone's own: they exist, although
-    /// nothing is there (RFC 4592, section 2.2.2).
+    /// The node of a name in the zone, which is made if there is none, and those between it and the
+    /// zone's own: they exist, although nothing is there (RFC 4592, section 2.2.2).
     fn node(&mut self, name: &Name) -> &mut ZoneNode {
         let between = parents(name.as_wire()).skip(1).take_while(|parent| *parent != self.apex.as_wire());
         let missing: Vec<Name> =
@@ -222,8 +223,8 @@ impl Zone {
         self.negative_ttl_s
     }
 
-    /// Where the addresses of a server stand, whose name is in lower letters: at its name, even where other servers know better, or at a
-    /// wildcard.
+    /// Where the addresses of a server stand, whose name is in lower letters: at its name, even
+    /// where other servers know better, or at a wildcard.
     pub(super) fn glue(&self, name: &[u8]) -> Option<&ZoneNode> {
         let of_wildcard = || {
             let closest = parents(name).find(|parent| self.nodes.contains_key(*parent))?;
@@ -235,7 +236,8 @@ impl Zone {
         self.nodes.get(name).or_else(of_wildcard)
     }
 
-    /// The records for a question about a name in the zone (RFC 1034, section 4.3.2), whose letters are lower ones.
+    /// The records for a question about a name in the zone (RFC 1034, section 4.3.2), whose letters
+    /// are lower ones.
     pub fn find<'z, 'n>(&'z self, name: &'n [u8], rtype: u16) -> Lookup<'z, 'n> {
         let mut below = [&[] as &[u8]; LABELS_MAX];
         let mut count = 0;

@@ -1,7 +1,8 @@
 //! Which server a new connection gets, and why: one function for all who ask.
 //!
-//! The data plane chooses for packets, by the same tables. This module makes the choices that it leaves open: for the process that reads
-//! requests, for a later request on an open connection, by another node, and by people who want to know beforehand.
+//! The data plane chooses for packets, by the same tables. This module makes the choices that it
+//! leaves open: for the process that reads requests, for a later request on an open connection, by
+//! another node, and by people who want to know beforehand.
 
 use core::net::SocketAddr;
 
@@ -19,18 +20,21 @@ pub struct ConnectionRequest<'a> {
     pub client: Option<SocketAddr>,
     /// Its content.
     pub content: RequestContent<'a>,
-    /// The server that was named for it already: by a node that decides for all, or when it was asked before.
+    /// The server that was named for it already: by a node that decides for all, or when it was
+    /// asked before.
     pub named: Option<u16>,
 }
 
-/// The content of a client's request. It matters to services that hand connections over, and to no others.
+/// The content of a client's request. It matters to services that hand connections over, and to no
+/// others.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestContent<'a> {
     /// Nobody has read it.
     Unread,
     /// As it was read, in its normal form.
     Key(RequestKey<'a>),
-    /// The same by the routes in force: looking through many of them takes a while, and was done elsewhere.
+    /// The same by the routes in force: looking through many of them takes a while, and was done
+    /// elsewhere.
     Routed {
         /// Counted from 0; `None` where no route takes it.
         route: Option<u16>,
@@ -66,7 +70,8 @@ pub enum ChoiceReason {
     Turn,
     /// It has the fewest active sessions for its weight.
     Least,
-    /// It is the better of the two that the client's address and port name, in this slot of the hash table.
+    /// It is the better of the two that the client's address and port name, in this slot of the
+    /// hash table.
     Two {
         /// Its number.
         slot: usize,
@@ -88,8 +93,8 @@ pub enum NoServerReason {
 type SelectFn = fn(&Tables, Counts<'_>, u16, Pick, FlowHash) -> u16;
 
 impl Plan {
-    /// The server for a new connection to an address of a service, which has its turn with that: what the data plane gives to the
-    /// first packet of such a connection.
+    /// The server for a new connection to an address of a service, which has its turn with that:
+    /// what the data plane gives to the first packet of such a connection.
     ///
     /// # Errors
     /// Why there is none.

@@ -1,6 +1,8 @@
-//! A service as plain as can be, for tests and simulations: each says what it is about, and takes the rest from here.
+//! A service as plain as can be, for tests and simulations: each says what it is about, and takes
+//! the rest from here.
 //!
-//! These are no defaults: what a file means that says nothing of something is the product's to know.
+//! These are no defaults: what a file means that says nothing of something is the product's to
+//! know.
 
 use alloc::string::ToString;
 use alloc::vec;
@@ -13,7 +15,8 @@ use crate::path::tables::RehandoffMode;
 use crate::pool::policy::score::GAIN_PERCENT;
 use crate::pool::{HealthCheck, HealthKind};
 
-/// A web service of layer-two dispatch that listed servers take in turns, and that is probed by TCP.
+/// A web service of layer-two dispatch that listed servers take in turns, and that is probed by
+/// TCP.
 pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service {
     Service {
         name: name.to_string(),

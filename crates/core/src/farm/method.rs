@@ -11,8 +11,8 @@ pub enum Method {
     Nat,
     /// Put the packet into another one, addressed to the server, which replies directly (RFC 2003).
     Tunnel,
-    /// Accept the connection, read what the client wants, and give it to a server for that, which replies directly
-    /// (LCCP).
+    /// Accept the connection, read what the client wants, and give it to a server for that, which
+    /// replies directly (LCCP).
     Handoff,
 }
 
@@ -58,7 +58,8 @@ pub enum Replies {
 /// How it is known where a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerLookup {
-    /// It is asked for on the link. Where every host decides, hosts are found by routes all the same.
+    /// It is asked for on the link. Where every host decides, hosts are found by routes all the
+    /// same.
     OnLink,
     /// By the routes of this host.
     ByRoute,
@@ -75,10 +76,12 @@ pub enum AgentRequirement {
     Accepts,
 }
 
-/// The method of groups, whose clients are answered by HTTP: no packet goes on to a server, so it has no row of [`Properties`].
+/// The method of groups, whose clients are answered by HTTP: no packet goes on to a server, so it
+/// has no row of [`Properties`].
 pub const REDIRECT: &str = "redirect";
 
-/// The names of all that `method` of a service may be, in the order in which people read of them: those that send packets on, and [`REDIRECT`].
+/// The names of all that `method` of a service may be, in the order in which people read of them:
+/// those that send packets on, and [`REDIRECT`].
 pub const METHOD_NAMES: [&str; Method::ALL.len() + 1] = {
     let mut names = [REDIRECT; Method::ALL.len() + 1];
     let mut at = 0;

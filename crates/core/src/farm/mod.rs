@@ -1,8 +1,9 @@
 //! The farm as data: what its operator wants, what is known of it, and the tables that follow.
 //!
-//! The model ([`Farm`], [`Service`], [`Server`]) is what a valid file means. [`network`] is what this host has, [`membership`] who the servers
-//! are; [`plan`] makes tables of that and of what [`crate::pool`] knows of them, and [`choose`] says who gets a connection by them.
-//! [`group`] are servers that clients are sent to by HTTP. [`example`] has a plain service for tests.
+//! The model ([`Farm`], [`Service`], [`Server`]) is what a valid file means. [`network`] is what
+//! this host has, [`membership`] who the servers are; [`plan`] makes tables of that and of what
+//! [`crate::pool`] knows of them, and [`choose`] says who gets a connection by them. [`group`] are
+//! servers that clients are sent to by HTTP. [`example`] has a plain service for tests.
 
 pub mod choose;
 pub mod example;

@@ -25,7 +25,8 @@ use crate::pool::{HealthCheck, Reporting};
 pub enum Placement {
     /// On dedicated hosts.
     Director,
-    /// On every server too: who gets a packet passes it on or serves it (Distributed Packet Rewriting).
+    /// On every server too: who gets a packet passes it on or serves it (Distributed Packet
+    /// Rewriting).
     EveryHost,
 }
 
@@ -51,8 +52,8 @@ impl fmt::Display for Placement {
 /// How servers that nobody listed are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discover {
-    /// Ask by ARP (or neighbour discovery) for the service address; every MAC that answers is a server
-    /// (LSMAC, section 3.1).
+    /// Ask by ARP (or neighbour discovery) for the service address; every MAC that answers is a
+    /// server (LSMAC, section 3.1).
     Arp,
 }
 
@@ -68,7 +69,8 @@ pub enum Allow {
 /// A farm: all that its director goes by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Farm {
-    /// Names of the interfaces that packets are taken from; none: those that lead to services and servers.
+    /// Names of the interfaces that packets are taken from; none: those that lead to services and
+    /// servers.
     pub interfaces: Vec<String>,
     /// The addresses that servers accept tunnels from: the directors' own.
     pub directors: Vec<IpAddr>,
@@ -83,8 +85,8 @@ pub struct Farm {
 }
 
 impl Farm {
-    /// For how long a host may answer for addresses that hosts share without having been told so again, in milliseconds: less than
-    /// it takes until others think that it is gone.
+    /// For how long a host may answer for addresses that hosts share without having been told so
+    /// again, in milliseconds: less than it takes until others think that it is gone.
     pub fn lease_ms(&self) -> u64 {
         self.peers.silence_ms * 2 / 3
     }
@@ -152,8 +154,9 @@ pub struct Service {
     pub clamp_mss: bool,
     /// With [`Method::Handoff`]: what becomes of later requests on a connection.
     pub later_requests: RehandoffMode,
-    /// With [`Method::Handoff`]: the servers' port that takes the PROXY protocol, for connections that can't be handed over
-    /// and are carried; `None` carries them to the service's own, without a word about the client.
+    /// With [`Method::Handoff`]: the servers' port that takes the PROXY protocol, for connections
+    /// that can't be handed over and are carried; `None` carries them to the service's own, without
+    /// a word about the client.
     pub proxy_protocol_port: Option<u16>,
     /// Where the decision is made.
     pub placement: Placement,
@@ -162,7 +165,8 @@ pub struct Service {
     pub stateless: bool,
     /// Name of a policy in [`crate::pool::policy::POLICIES`].
     pub policy: &'static str,
-    /// How long a server that works again, or is new, takes to its whole weight, in milliseconds; 0 for at once.
+    /// How long a server that works again, or is new, takes to its whole weight, in milliseconds; 0
+    /// for at once.
     pub slow_start_ms: u64,
     /// How unlisted servers are found, if at all.
     pub discover: Option<Discover>,
@@ -198,12 +202,14 @@ impl Service {
         !self.method.needs_link_layer() || self.is_on_every_host()
     }
 
-    /// Whether a server is reached by its MAC address where it is on the link, and by a tunnel elsewhere.
+    /// Whether a server is reached by its MAC address where it is on the link, and by a tunnel
+    /// elsewhere.
     pub fn goes_by_link(&self) -> bool {
         self.method.hands_over() || self.method.needs_link_layer() && self.is_on_every_host()
     }
 
-    /// The port that a server of [`Method::Nat`] serves on: its own, or else that of the service's first address.
+    /// The port that a server of [`Method::Nat`] serves on: its own, or else that of the service's
+    /// first address.
     pub fn server_port(&self, server: &str) -> Option<u16> {
         let listed = self.servers.iter().find(|listed| listed.name == server);
         let own = listed.and_then(|listed| listed.port);

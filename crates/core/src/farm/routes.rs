@@ -22,8 +22,8 @@ pub struct Route {
     pub servers: Vec<String>,
 }
 
-/// The routes of a service in their order, and the sets of servers that they name. There may be thousands of routes: they are read
-/// once, and shared from then on.
+/// The routes of a service in their order, and the sets of servers that they name. There may be
+/// thousands of routes: they are read once, and shared from then on.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct RouteList(Arc<RouteTable>);
 

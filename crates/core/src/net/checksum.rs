@@ -11,7 +11,8 @@ pub fn add(sum: u32, bytes: &[u8]) -> u32 {
     rest.first().map_or(sum, |last| fold(sum + (u32::from(*last) << 8)))
 }
 
-/// The sum of the pseudo-header of a transport of `len` bytes (RFC 9293, section 3.1; RFC 8200, section 8.1).
+/// The sum of the pseudo-header of a transport of `len` bytes (RFC 9293, section 3.1; RFC 8200,
+/// section 8.1).
 pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> u32 {
     let sum = [src, dst].iter().fold(0, |sum, address| add(sum, Octets::of(*address).bytes()));
     add(add(sum, &[0, protocol]), &(len as u32).to_be_bytes())
@@ -58,8 +59,8 @@ impl ChecksumDelta {
         finish(u32::from(!checksum) + self.0)
     }
 
-    /// A sum that is not complemented, as the stack leaves it in a packet whose checksum the hardware is to
-    /// finish.
+    /// A sum that is not complemented, as the stack leaves it in a packet whose checksum the
+    /// hardware is to finish.
     pub fn applied_to_sum(self, sum: u16) -> u16 {
         !finish(u32::from(sum) + self.0)
     }
@@ -90,7 +91,8 @@ mod tests {
             after[2 * at..2 * at + 16].copy_from_slice(&new);
             let changed = ChecksumDelta::of(&before[2 * at..2 * at + 16], &new);
             let (old, whole) = (finish(add(0, &before)), finish(add(0, &after)));
-            // Of the two zeros, a sum of something that is not all zeros has one, a change may have the other.
+            // Of the two zeros, a sum of something that is not all zeros has one, a change may have
+            // the other.
             let applied = changed.applied(old);
             prop_assert!(applied == whole || (applied ^ whole) == 0xffff);
             let sum = changed.applied_to_sum(!old);

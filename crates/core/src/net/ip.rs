@@ -1,5 +1,6 @@
-//! The headers that both versions of IP put before a transport: addresses that no packet is rightly from, fragments, extension headers.
-//! Directors and servers go by the same rules. `bpf/net/ip.h` is its copy in C.
+//! The headers that both versions of IP put before a transport: addresses that no packet is rightly
+//! from, fragments, extension headers. Directors and servers go by the same rules. `bpf/net/ip.h`
+//! is its copy in C.
 
 use core::net::IpAddr;
 
@@ -11,15 +12,17 @@ use crate::net::wire::{FragmentHeader, protocol};
 pub const IPV4_LEN: usize = 20;
 /// Bytes of the fixed IPv6 header.
 pub const IPV6_LEN: usize = 40;
-/// The most extension headers that are looked behind. Each should occur once at most (RFC 8200, section 4.1).
+/// The most extension headers that are looked behind. Each should occur once at most (RFC 8200,
+/// section 4.1).
 const EXTENSIONS_MAX: usize = 6;
 /// Bytes that every extension header has.
 const EXTENSION_LEN: usize = 8;
 /// Bytes that a packet can have in all (RFC 791, section 3.1).
 const PACKET_MAX: usize = 65_535;
 
-/// Whether no client has the address that a packet is from (RFC 1812, section 5.3.7; RFC 4291, sections 2.5.2, 2.5.3, 2.5.5 and
-/// 2.7): this network, loopback, IPv4 written as IPv6, multicast and above. Nor is a client ever the service itself.
+/// Whether no client has the address that a packet is from (RFC 1812, section 5.3.7; RFC 4291,
+/// sections 2.5.2, 2.5.3, 2.5.5 and 2.7): this network, loopback, IPv4 written as IPv6, multicast
+/// and above. Nor is a client ever the service itself.
 pub fn is_martian(src: IpAddr, dst: IpAddr) -> bool {
     let is_unusable = match src {
         IpAddr::V4(src) => matches!(src.octets()[0], 0 | 127 | 224..),

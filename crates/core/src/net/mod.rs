@@ -1,7 +1,9 @@
 //! The wire: headers, checksums, the questions for neighbours. Nothing here knows of services.
 //!
-//! [`wire`] headers as they are laid out · [`packet`] a frame in a buffer, with room in front · [`checksum`] sums and their updates ·
-//! [`ip`] and [`tcp`] what directors and servers read alike · [`neighbour`] ARP and neighbour discovery · [`prefix`] networks · [`http`] requests and short answers
+//! [`wire`] headers as they are laid out · [`packet`] a frame in a buffer, with room in front ·
+//! [`checksum`] sums and their updates · [`ip`] and [`tcp`] what directors and servers read alike ·
+//! [`neighbour`] ARP and neighbour discovery · [`prefix`] networks · [`http`] requests and short
+//! answers
 
 pub mod checksum;
 pub mod http;

@@ -1,5 +1,5 @@
-//! Neighbour discovery (RFC 4861): what IPv6 has in place of ARP. Frames to ask and to announce with, and
-//! the reading of answers.
+//! Neighbour discovery (RFC 4861): what IPv6 has in place of ARP. Frames to ask and to announce
+//! with, and the reading of answers.
 
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
@@ -37,8 +37,8 @@ pub const fn group_mac(group: Ipv6Addr) -> Mac {
     Mac([0x33, 0x33, a, b, c, d])
 }
 
-/// Asks the group of `target`: who has it? With `::` as `sender` it is the question of who is about to take
-/// the address (RFC 4862, section 5.4.2).
+/// Asks the group of `target`: who has it? With `::` as `sender` it is the question of who is about
+/// to take the address (RFC 4862, section 5.4.2).
 pub fn solicitation(own: Mac, sender: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     let option = (!sender.is_unspecified()).then_some((SOURCE_LINK_ADDRESS, own));
     frame(own, (sender, solicited_node(target)), (NEIGHBOUR_SOLICITATION, 0, target), option)
@@ -139,7 +139,8 @@ fn target_mac(mut options: &[u8]) -> Result<Option<Mac>, Malformed> {
     if options.is_empty() { Ok(found) } else { Err(Malformed) }
 }
 
-/// The checksum, over pseudo-header and message (RFC 8200, section 8.1); 0 where the message has the right one.
+/// The checksum, over pseudo-header and message (RFC 8200, section 8.1); 0 where the message has
+/// the right one.
 fn icmp_checksum(header: &Ipv6, body: &[u8]) -> u16 {
     let len = (body.len() as u32).to_be_bytes();
     let pseudo = [&header.src[..], &header.dst, &len, &[0, 0, 0, protocol::ICMPV6]];

@@ -2,8 +2,8 @@
 
 use crate::net::wire::{ETHERNET_LEN, Mac};
 
-/// Room that decisions may ask for before a frame: the longest outer header (IPv6, UDP and GUE), and what
-/// an ICMP error about the packet puts before it, whichever is more.
+/// Room that decisions may ask for before a frame: the longest outer header (IPv6, UDP and GUE),
+/// and what an ICMP error about the packet puts before it, whichever is more.
 pub const HEADROOM: usize = 64;
 
 /// The state of a packet's transport checksum.
@@ -12,7 +12,8 @@ pub enum Checksum {
     /// The checksum, or what the sender took for one.
     #[default]
     Whole,
-    /// The sum of the pseudo-header only: the hardware was to finish it and didn't (a host on this machine).
+    /// The sum of the pseudo-header only: the hardware was to finish it and didn't (a host on this
+    /// machine).
     Partial,
 }
 
@@ -26,8 +27,8 @@ pub struct Packet<'a> {
     pub ingress: u32,
     /// The state of its transport checksum.
     pub checksum: Checksum,
-    /// Bytes of payload in each of the packets that the frame is yet to be cut into, where it is one of
-    /// those that the kernel gathers.
+    /// Bytes of payload in each of the packets that the frame is yet to be cut into, where it is
+    /// one of those that the kernel gathers.
     pub segment_len: Option<u16>,
 }
 
@@ -65,9 +66,10 @@ impl<'a> Packet<'a> {
         self.start + l3 >= outer_len + link_len
     }
 
-    /// Makes room for `outer_len` bytes before the layer-three header at `l3`, and puts a link header of
-    /// `link_len` bytes before that: the old one's first bytes (addresses, and tags where there are any)
-    /// with `ethertype` at its end. Returns false, and changes nothing, where there is no room.
+    /// Makes room for `outer_len` bytes before the layer-three header at `l3`, and puts a link
+    /// header of `link_len` bytes before that: the old one's first bytes (addresses, and tags where
+    /// there are any) with `ethertype` at its end. Returns false, and changes nothing, where there
+    /// is no room.
     #[must_use]
     pub fn relink(&mut self, l3: usize, outer_len: usize, link_len: usize, ethertype: u16) -> bool {
         if !self.has_room(l3, outer_len, link_len) || link_len < ETHERNET_LEN || l3 < ETHERNET_LEN {
@@ -81,7 +83,8 @@ impl<'a> Packet<'a> {
         true
     }
 
-    /// Cuts the frame's end off, or adds zeros there where the buffer has room; whether it now has that length.
+    /// Cuts the frame's end off, or adds zeros there where the buffer has room; whether it now has
+    /// that length.
     #[must_use]
     pub fn truncate(&mut self, len: usize) -> bool {
         let end = self.start + len;

@@ -43,7 +43,8 @@ pub enum PrefixError {
 }
 
 impl Prefix {
-    /// The network of so many bits that an address is in. A length beyond the address's is all of it.
+    /// The network of so many bits that an address is in. A length beyond the address's is all of
+    /// it.
     pub fn of(address: IpAddr, len: u8) -> Prefix {
         let masked = |bits: u128, width: u8| {
             let behind = u32::from(width.saturating_sub(len));

@@ -44,8 +44,8 @@ impl fmt::Display for Protocol {
 pub enum Encapsulation {
     /// IP in IP, of either version in either (RFC 2003, RFC 2473, RFC 4213).
     Ipip,
-    /// Generic UDP Encapsulation (draft-ietf-intarea-gue): its source port is the flow's own, so that
-    /// receive queues and equal-cost paths spread.
+    /// Generic UDP Encapsulation (draft-ietf-intarea-gue): its source port is the flow's own, so
+    /// that receive queues and equal-cost paths spread.
     Gue,
 }
 

@@ -1,4 +1,5 @@
-//! A TCP header's length and options. Directors and servers read them alike; `bpf/net/tcp.h` is its copy in C.
+//! A TCP header's length and options. Directors and servers read them alike; `bpf/net/tcp.h` is its
+//! copy in C.
 
 use crate::net::wire::Tcp;
 
@@ -28,8 +29,8 @@ pub mod option {
     pub const TIMESTAMP: u8 = 8;
 }
 
-/// The options of a header, each with where it begins, its kind and what it says. One that is malformed ends them, as it does
-/// everywhere.
+/// The options of a header, each with where it begins, its kind and what it says. One that is
+/// malformed ends them, as it does everywhere.
 pub fn options(bytes: &[u8]) -> impl Iterator<Item = (usize, u8, &[u8])> {
     let mut at = 0;
     core::iter::from_fn(move || {
@@ -66,7 +67,8 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// The window scale of a sender that knows selective acknowledgments, too: it is given both or neither.
+    /// The window scale of a sender that knows selective acknowledgments, too: it is given both or
+    /// neither.
     pub(crate) fn scale_with_sack(&self) -> Option<u8> {
         self.window_scale.filter(|_| self.sack)
     }

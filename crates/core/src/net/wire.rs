@@ -345,8 +345,8 @@ impl Arp {
     }
 }
 
-/// An ARP request, to everyone: who has `target`? With `sender` equal to `target` it is an announcement;
-/// with 0.0.0.0 a probe (RFC 5227, sections 1.1 and 3).
+/// An ARP request, to everyone: who has `target`? With `sender` equal to `target` it is an
+/// announcement; with 0.0.0.0 a probe (RFC 5227, sections 1.1 and 3).
 pub fn arp_request(own: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> [u8; ETHERNET_LEN + ARP_LEN] {
     let ethernet = Ethernet { dst: Mac::BROADCAST, src: own, ethertype: U16::new(ETHERTYPE_ARP) };
     let arp = Arp {

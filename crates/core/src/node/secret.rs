@@ -1,4 +1,5 @@
-//! The farm's secret, by which nodes know each other, the keys that come from it, and the tags made with those.
+//! The farm's secret, by which nodes know each other, the keys that come from it, and the tags made
+//! with those.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,7 +19,8 @@ pub const TAG_LEN: usize = 16;
 pub struct Key(pub [u8; KEY_LEN]);
 
 impl Key {
-    /// Bytes with their tag behind them. It is over the `context` in front of them too, which both sides know and nobody sends.
+    /// Bytes with their tag behind them. It is over the `context` in front of them too, which both
+    /// sides know and nobody sends.
     pub fn seal(&self, context: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
         let tag = mac(&self.0).chain_update(context).chain_update(&bytes).finalize().into_bytes();
         bytes.extend(tag.iter().take(TAG_LEN));
@@ -88,7 +90,8 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// Reads a key file: one line of 64 hex digits. Empty lines, and what follows a `#`, mean nothing.
+    /// Reads a key file: one line of 64 hex digits. Empty lines, and what follows a `#`, mean
+    /// nothing.
     ///
     /// # Errors
     /// The text in the file instead, and where.

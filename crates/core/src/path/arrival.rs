@@ -1,11 +1,14 @@
-//! How a packet came to this host, where every host decides: from a client, or passed on by another host.
+//! How a packet came to this host, where every host decides: from a client, or passed on by another
+//! host.
 //!
-//! A packet is passed on once, and a second time only to a host that another ring names: this host's own, or the one
-//! before its last change (Distributed Packet Rewriting has no such rule: its hosts agree on one ring). So it can't go in circles,
-//! whatever hosts know of each other: who gets it has to see how often it was passed on. On the link the frame's source
-//! tells, which is then another host's MAC; out of a tunnel, whoever opened it says so in the source's place, by the tunnel's
-//! mark ([`crate::path::mark`]). A packet that comes by a wire with such a source is dropped by the host that opens tunnels. A stranger on the link who writes
-//! another host's MAC gains that the packet is served here, and changes no session of another host's.
+//! A packet is passed on once, and a second time only to a host that another ring names: this
+//! host's own, or the one before its last change (Distributed Packet Rewriting has no such rule:
+//! its hosts agree on one ring). So it can't go in circles, whatever hosts know of each other: who
+//! gets it has to see how often it was passed on. On the link the frame's source tells, which is
+//! then another host's MAC; out of a tunnel, whoever opened it says so in the source's place, by
+//! the tunnel's mark ([`crate::path::mark`]). A packet that comes by a wire with such a source is
+//! dropped by the host that opens tunnels. A stranger on the link who writes another host's MAC
+//! gains that the packet is served here, and changes no session of another host's.
 
 use crate::net::wire::Mac;
 use crate::path::mark::{ForwardCount, PASSED, PASSED_TWICE};

@@ -1,12 +1,14 @@
 //! SYN cookies: a handshake that costs no memory until the client says what it wants.
 //!
-//! The initial sequence number of the answer to a SYN holds all that was agreed on, and a keyed hash over it, the
-//! connection's ends and the client's own number (Bernstein and Schenk 1996; RFC 4987, section 3.6). A node that has the
-//! key reads it back from the first segment that acknowledges it: the director, which chooses a server, and the
-//! server, which makes a socket of it. `bpf/net/cookie.h` is its copy in C.
+//! The initial sequence number of the answer to a SYN holds all that was agreed on, and a keyed
+//! hash over it, the connection's ends and the client's own number (Bernstein and Schenk 1996; RFC
+//! 4987, section 3.6). A node that has the key reads it back from the first segment that
+//! acknowledges it: the director, which chooses a server, and the server, which makes a socket of
+//! it. `bpf/net/cookie.h` is its copy in C.
 //!
-//! There is room for 24 bits of the hash only, and of so few one can be guessed. 32 more are our clock in the answer, where
-//! the client has timestamps: it echoes them (RFC 7323, section 3.2), and who sees no answers doesn't know them.
+//! There is room for 24 bits of the hash only, and of so few one can be guessed. 32 more are our
+//! clock in the answer, where the client has timestamps: it echoes them (RFC 7323, section 3.2),
+//! and who sees no answers doesn't know them.
 
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
@@ -19,12 +21,13 @@ use crate::path::parse::{Segment, TcpHeader};
 use crate::path::seed::Seed;
 use crate::path::sessions::ticks;
 
-/// How long an epoch is where the file says nothing else, in milliseconds. A cookie is believed for one to two epochs.
+/// How long an epoch is where the file says nothing else, in milliseconds. A cookie is believed for
+/// one to two epochs.
 pub const EPOCH_MS: u64 = 64_000;
 /// The window scale that is offered to clients.
 pub const RCV_WSCALE: u8 = 7;
-/// Segment sizes that a cookie can hold, for IPv4 and IPv6, in bytes: the least that a handed-off socket may have, and
-/// what fits into common links.
+/// Segment sizes that a cookie can hold, for IPv4 and IPv6, in bytes: the least that a handed-off
+/// socket may have, and what fits into common links.
 const MSS4: [u16; 4] = [536, 1300, 1440, 1460];
 const MSS6: [u16; 4] = [1220, 1300, 1420, 1440];
 /// Of [`SynOptions::window_scale`]: neither window scaling nor selective acknowledgments.
@@ -35,12 +38,14 @@ const EPOCH_BITS: u8 = 3;
 const SCALE_MAX: u8 = 14;
 /// The part of our clock that a client's first segment echoes: just the answer's.
 pub const FIRST: u32 = 1;
-/// Of a segment that is said again in its place, the echo is up to so many milliseconds later: meanwhile this host's process
-/// read it, and its own socket's clock went on. Longer than that waits for a whole request.
+/// Of a segment that is said again in its place, the echo is up to so many milliseconds later:
+/// meanwhile this host's process read it, and its own socket's clock went on. Longer than that
+/// waits for a whole request.
 pub const REPLAYED: u32 = 1 << 15;
 
-/// The keys that make and believe cookies at one time: the farm's key, and the number of the epoch, which is hashed with the
-/// rest. So one key is enough for ever, and who has it needs no more than a clock. A zero key is none.
+/// The keys that make and believe cookies at one time: the farm's key, and the number of the epoch,
+/// which is hashed with the rest. So one key is enough for ever, and who has it needs no more than
+/// a clock. A zero key is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// Of all hosts of a farm.
@@ -59,8 +64,9 @@ impl Keys {
         (self.key != Seed(0, 0)).then(|| cookie_of(self.key, ends, client_isn, terms, self.epoch))
     }
 
-    /// The agreement of the handshake, if a segment with this number is the first one after such an answer, of the epoch before, of this one
-    /// or of the next. Its echo of our clock is less than `late` behind the answer's: [`FIRST`] or [`REPLAYED`].
+    /// The agreement of the handshake, if a segment with this number is the first one after such an
+    /// answer, of the epoch before, of this one or of the next. Its echo of our clock is less than
+    /// `late` behind the answer's: [`FIRST`] or [`REPLAYED`].
     pub fn check(&self, ends: &FourTuple, echoed: &EchoedNumbers, late: u32) -> Option<SynOptions> {
         let number = echoed.acknowledgment.wrapping_sub(1);
         let terms = number as u8;
@@ -82,7 +88,8 @@ impl Keys {
 pub struct Cookie {
     /// The initial sequence number.
     pub number: u32,
-    /// The clock, for clients with timestamps. It is no time; but who has the connection counts on from there.
+    /// The clock, for clients with timestamps. It is no time; but who has the connection counts on
+    /// from there.
     pub clock: u32,
 }
 
@@ -105,7 +112,8 @@ impl EchoedNumbers {
     }
 }
 
-/// The keys from now on: what the data plane goes by, alone and for weeks, since its clock says the epoch.
+/// The keys from now on: what the data plane goes by, alone and for weeks, since its clock says the
+/// epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
     key: Seed,
@@ -121,7 +129,8 @@ impl Schedule {
     /// No keys, ever.
     pub const NONE: Schedule = Schedule { key: Seed(0, 0), epoch_ns: 0, epoch: 0, began: 0 };
 
-    /// By this key, in epochs of so many milliseconds, where at tick `now` it is `unix_ms` milliseconds after 1970.
+    /// By this key, in epochs of so many milliseconds, where at tick `now` it is `unix_ms`
+    /// milliseconds after 1970.
     pub fn new(key: Seed, epoch_ms: u64, unix_ms: u64, now: u32) -> Schedule {
         // The last one, not this: a clock that is a little behind must not be before its beginning.
         let epoch = (unix_ms / epoch_ms.max(1)).saturating_sub(1);
@@ -135,7 +144,8 @@ impl Schedule {
         }
     }
 
-    /// These keys at tick `now`, and for half a day before and behind it: for who needs to know them beforehand.
+    /// These keys at tick `now`, and for half a day before and behind it: for who needs to know
+    /// them beforehand.
     pub fn fixed(keys: &Keys, now: u32) -> Schedule {
         const DAY_MS: u64 = 24 * 3_600 * 1_000;
         Schedule::new(keys.key, DAY_MS, u64::from(keys.epoch) * DAY_MS + DAY_MS / 2, now)
@@ -166,7 +176,8 @@ pub struct SharedKeys<'a>(pub &'a [AtomicU64; WORDS]);
 pub static NO_KEYS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
 impl SharedKeys<'_> {
-    /// The keys at tick `now`. Of a schedule that is being written half may be read; a cookie made then is refused later.
+    /// The keys at tick `now`. Of a schedule that is being written half may be read; a cookie made
+    /// then is refused later.
     pub fn at(&self, now: u32) -> Keys {
         let [first, second, epoch_ns, since] = self.0.each_ref().map(|word| word.load(Relaxed));
         let (epoch, began) = ((since >> 32) as u32, since as u32);
@@ -203,15 +214,16 @@ impl FourTuple {
 /// The options of a client that a cookie holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynOptions {
-    /// Its window scale, if it knows selective acknowledgments as well: it is given both or neither.
+    /// Its window scale, if it knows selective acknowledgments as well: it is given both or
+    /// neither.
     pub window_scale: Option<u8>,
     /// Index of the segment size that it takes: [`SynOptions::mss`].
     mss_index: u8,
 }
 
 impl SynOptions {
-    /// Of what a client's SYN offers: the largest segment that it takes, and its window scale if it knows selective
-    /// acknowledgments, too.
+    /// Of what a client's SYN offers: the largest segment that it takes, and its window scale if it
+    /// knows selective acknowledgments, too.
     pub fn new(v6: bool, mss: Option<u16>, window_scale: Option<u8>) -> SynOptions {
         let mss = mss.unwrap_or_default();
         let fits = sizes(v6).iter().filter(|size| **size <= mss).count();
@@ -232,7 +244,8 @@ impl SynOptions {
         sizes(v6).get(usize::from(self.mss_index)).copied().unwrap_or(MSS4[0])
     }
 
-    /// The same with shorter segments, which every client takes; with none of that size, as they are.
+    /// The same with shorter segments, which every client takes; with none of that size, as they
+    /// are.
     #[must_use]
     pub fn shorter(self) -> SynOptions {
         SynOptions { mss_index: self.mss_index.saturating_sub(1), ..self }
@@ -248,11 +261,12 @@ impl SynOptions {
     }
 }
 
-/// In a session's mark: a SYN came since the connection's first segment. It may be forged, or late, or begin another one.
+/// In a session's mark: a SYN came since the connection's first segment. It may be forged, or late,
+/// or begin another one.
 pub const DOUBTED: u16 = 1 << 11;
 
-/// The part of a cookie in a session's mark: bits of its hash, by which the first segment of another connection between the same
-/// ends is told from this one's that comes again.
+/// The part of a cookie in a session's mark: bits of its hash, by which the first segment of
+/// another connection between the same ends is told from this one's that comes again.
 pub const fn mark_of(cookie: u32) -> u16 {
     (cookie >> 8) as u16 & (DOUBTED - 1)
 }
@@ -266,7 +280,8 @@ const fn sizes(v6: bool) -> &'static [u16; 4] {
     if v6 { &MSS6 } else { &MSS4 }
 }
 
-/// The terms, and a keyed hash over all that a cookie vouches for: its lowest 24 bits in the number, its highest 32 as clock.
+/// The terms, and a keyed hash over all that a cookie vouches for: its lowest 24 bits in the
+/// number, its highest 32 as clock.
 fn cookie_of(key: Seed, ends: &FourTuple, client_isn: u32, terms: u8, epoch: u32) -> Cookie {
     let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
     let mut write = |address: IpAddr| match address {
@@ -379,7 +394,8 @@ mod tests {
         assert!(!good(64 * 102) && !good(64 * 98 + 63) && !good(64 * 104));
     }
 
-    /// A host whose clock leaps falls out with the others, and is one of them again as soon as it is set right.
+    /// A host whose clock leaps falls out with the others, and is one of them again as soon as it
+    /// is set right.
     #[test]
     fn a_clock_that_leaps_by_a_day_makes_other_cookies() {
         let (now_s, day_s) = (1_700_000_000, 24 * 3_600);

@@ -1,18 +1,21 @@
-//! The record of a fragmented packet's first fragment, which alone has the ports, for the later ones.
+//! The record of a fragmented packet's first fragment, which alone has the ports, for the later
+//! ones.
 //!
-//! The memory is bounded: the engines keep a fixed number of entries and put the oldest out. Nothing is ever
-//! put together again: later fragments follow the first one to its server and are reassembled there.
+//! The memory is bounded: the engines keep a fixed number of entries and put the oldest out.
+//! Nothing is ever put together again: later fragments follow the first one to its server and are
+//! reassembled there.
 
 use core::fmt;
 use core::net::IpAddr;
 
-/// How long the first fragment is remembered, in milliseconds. The others follow within a round trip;
-/// hosts give up on them after 30 s (Linux) to 60 s (RFC 8200, section 4.5).
+/// How long the first fragment is remembered, in milliseconds. The others follow within a round
+/// trip; hosts give up on them after 30 s (Linux) to 60 s (RFC 8200, section 4.5).
 pub const LIFETIME_MS: u64 = 5_000;
 /// How long a later fragment that came first waits for it, in milliseconds.
 pub const PATIENCE_MS: u64 = 500;
 
-/// The fields that the fragments of one packet have in common (RFC 791, section 3.2; RFC 8200, section 4.5).
+/// The fields that the fragments of one packet have in common (RFC 791, section 3.2; RFC 8200,
+/// section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentKey {
     /// Source address.
@@ -21,8 +24,8 @@ pub struct FragmentKey {
     pub dst: IpAddr,
     /// Identification; 16 bits in IPv4.
     pub id: u32,
-    /// Transport protocol; 0 in IPv6, where the identification alone tells and later fragments may begin with
-    /// something else.
+    /// Transport protocol; 0 in IPv6, where the identification alone tells and later fragments may
+    /// begin with something else.
     pub protocol: u8,
 }
 

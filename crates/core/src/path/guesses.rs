@@ -1,9 +1,11 @@
 //! Guesses at cookies.
 //!
-//! The part of a cookie that a client without timestamps sends back has 24 bits that can't be foretold, and a sender of enough segments in
-//! the names of others hits them. So a VIP looks at so many wrong ones only: when those are used up, at no further segment
-//! of that kind, right or wrong, until time has given it another try. Clients with timestamps send back 56 bits
-//! ([`crate::path::cookie`]), and are always looked at; so is what has a session, as long as half of the tries are left.
+//! The part of a cookie that a client without timestamps sends back has 24 bits that can't be
+//! foretold, and a sender of enough segments in the names of others hits them. So a VIP looks at so
+//! many wrong ones only: when those are used up, at no further segment of that kind, right or
+//! wrong, until time has given it another try. Clients with timestamps send back 56 bits
+//! ([`crate::path::cookie`]), and are always looked at; so is what has a session, as long as half
+//! of the tries are left.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -18,8 +20,9 @@ const TRY_TICKS: u32 = 1 << 4;
 /// Tries that are there at first, in ticks: 4,096 of them.
 pub const TRIES_TICKS: u32 = TRY_TICKS << 12;
 
-/// Words that the engine's threads and the control plane share. Of each VIP: the tick at which it has all tries again, how many
-/// segments with data had a wrong cookie, and how many were not looked at.
+/// Words that the engine's threads and the control plane share. Of each VIP: the tick at which it
+/// has all tries again, how many segments with data had a wrong cookie, and how many were not
+/// looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct Guesses<'a>(pub &'a [AtomicU64]);
 
@@ -38,8 +41,9 @@ impl Guesses<'_> {
         self.word(vip, at).map_or(0, |word| word.load(Relaxed))
     }
 
-    /// Whether a try is left for a segment without timestamps. Where there `is_session`, the cookie is needed only to tell
-    /// that its client has begun another one, and those tries that new clients need are left to them.
+    /// Whether a try is left for a segment without timestamps. Where there `is_session`, the cookie
+    /// is needed only to tell that its client has begun another one, and those tries that new
+    /// clients need are left to them.
     pub fn may_try(&self, vip: u16, now: u32, is_session: bool) -> bool {
         let least = if is_session { TRIES_TICKS / 2 } else { TRIES_TICKS };
         used(self.count(vip, 0), now) + TRY_TICKS <= least
@@ -56,7 +60,8 @@ impl Guesses<'_> {
         }
     }
 
-    /// Forgets what time has given back: left alone for 52 days, it would look as if it were to come.
+    /// Forgets what time has given back: left alone for 52 days, it would look as if it were to
+    /// come.
     pub fn forget_old(&self, now: u32) {
         for word in self.0.iter().step_by(VIP_WORDS) {
             let was = word.load(Relaxed);
@@ -67,7 +72,8 @@ impl Guesses<'_> {
         }
     }
 
-    /// Leaves no VIP a try for half a minute, as many wrong cookies would: for who needs to know that beforehand.
+    /// Leaves no VIP a try for half a minute, as many wrong cookies would: for who needs to know
+    /// that beforehand.
     pub fn use_up(&self, now: u32) {
         let again = now.wrapping_add(TRIES_TICKS + TRIES_TICKS / 2);
         self.0.iter().step_by(VIP_WORDS).for_each(|word| word.store(again.into(), Relaxed));
@@ -101,8 +107,8 @@ impl Guesses<'_> {
     }
 }
 
-/// Tries that are used up at tick `now`, in ticks, where all are there again at tick `again`; none at 0. Ticks wrap after 52 days: what is further
-/// ahead than tries can be is long ago.
+/// Tries that are used up at tick `now`, in ticks, where all are there again at tick `again`; none
+/// at 0. Ticks wrap after 52 days: what is further ahead than tries can be is long ago.
 fn used(again: u64, now: u32) -> u32 {
     let ahead = (again as u32).wrapping_sub(now);
     if again != 0 && ahead < 2 * TRIES_TICKS { ahead } else { 0 }

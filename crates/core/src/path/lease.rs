@@ -1,7 +1,7 @@
 //! How long this host may answer for service addresses without having heard from its control plane.
 //!
-//! Where hosts take over each other's addresses, one whose daemon has died must fall silent before its
-//! peers conclude that it is gone; its packets still flow.
+//! Where hosts take over each other's addresses, one whose daemon has died must fall silent before
+//! its peers conclude that it is gone; its packets still flow.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -22,8 +22,8 @@ const LONGEST: u32 = 1 << 22;
 impl Lease<'_> {
     /// Whether addresses may be answered for at tick `now`.
     ///
-    /// The reader that finds that it has ended notes so: ticks wrap after 52 days, and it must not hold again. Only a reader that asks for
-    /// nothing in all that time could meet it once more.
+    /// The reader that finds that it has ended notes so: ticks wrap after 52 days, and it must not
+    /// hold again. Only a reader that asks for nothing in all that time could meet it once more.
     pub fn holds(&self, now: u32) -> bool {
         let word = self.0.load(Relaxed);
         let left = (word as u32).wrapping_sub(now).wrapping_sub(1);

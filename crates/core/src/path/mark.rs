@@ -1,15 +1,17 @@
-//! How often other hosts have passed a packet on, as a GUE header says it, and the tag that shows that a host of the farm says
-//! so. `bpf/net/mark.h` is its copy in C.
+//! How often other hosts have passed a packet on, as a GUE header says it, and the tag that shows
+//! that a host of the farm says so. `bpf/net/mark.h` is its copy in C.
 //!
-//! The mark is the private data of the header, 12 bytes, big endian: the generation of the sender's configuration (4) and
-//! the tag (8); the header's flags say that it is there, and how often the packet was passed on. The tag is SipHash-2-4,
-//! under a key that comes from the farm's secret, of the outer addresses, the inner ones, the generation and that number:
-//! all addresses as IPv6 has them. So it is good for one way from host to host and one pair of client and service, and it is
+//! The mark is the private data of the header, 12 bytes, big endian: the generation of the sender's
+//! configuration (4) and the tag (8); the header's flags say that it is there, and how often the
+//! packet was passed on. The tag is SipHash-2-4, under a key that comes from the farm's secret, of
+//! the outer addresses, the inner ones, the generation and that number: all addresses as IPv6 has
+//! them. So it is good for one way from host to host and one pair of client and service, and it is
 //! checked before anything else of the inner packet is read.
 //!
-//! It covers no ports and nothing behind them: the kernel puts one header before all the segments that it cuts a long one
-//! into, and later fragments have no ports. An attacker who sees such packets on the way, and can write outer source addresses, can
-//! hence pass on what they like in the same client's name, as they could send it in that client's own; it is served, or refused,
+//! It covers no ports and nothing behind them: the kernel puts one header before all the segments
+//! that it cuts a long one into, and later fragments have no ports. An attacker who sees such
+//! packets on the way, and can write outer source addresses, can hence pass on what they like in
+//! the same client's name, as they could send it in that client's own; it is served, or refused,
 //! where it comes out, and no session of another host's changes by it ([`crate::path::arrival`]).
 //!
 //! Past the tunnel the frame's source says it, by addresses that no interface has.
@@ -25,17 +27,20 @@ use crate::path::seed::Seed;
 
 /// Length of the mark in a GUE header, in bytes.
 pub const MARK_LEN: usize = 12;
-/// In a GUE header's flags, of those that are private to the two ends: whoever opens the tunnel keeps the packet.
+/// In a GUE header's flags, of those that are private to the two ends: whoever opens the tunnel
+/// keeps the packet.
 pub const GUE_LAST: u16 = 0x0001;
 /// Likewise: a mark follows.
 pub const GUE_MARKED: u16 = 0x0002;
 
-/// The source of frames that came out of a tunnel from another host; never on a wire (locally administered).
+/// The source of frames that came out of a tunnel from another host; never on a wire (locally
+/// administered).
 pub const PASSED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 1]);
 /// The same, passed on for the second time.
 pub const PASSED_TWICE: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 2]);
-/// The source of frames that go up this host's own stack to who reads what isn't decided here, and not to the server
-/// that this host may be as well; never on a wire. A stranger who writes it gains that the packet is read.
+/// The source of frames that go up this host's own stack to who reads what isn't decided here, and
+/// not to the server that this host may be as well; never on a wire. A stranger who writes it gains
+/// that the packet is read.
 pub const PUNTED: Mac = Mac([0x02, b'e', b'v', b'n', b'r', 3]);
 
 /// How often a packet was passed on, the tunnel that it is in included.

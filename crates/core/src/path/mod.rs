@@ -1,6 +1,7 @@
 //! One packet's way through a director. This room is the specification of the C in `bpf/`.
 //!
-//! * in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`], [`select`], [`cookie`] and [`content`] · [`rewrite`]
+//! * in order: [`parse`] · [`arrival`], [`mark`] · [`decide`], with [`sessions`], [`select`],
+//!   [`cookie`] and [`content`] · [`rewrite`]
 //! * what it goes by: [`tables`], and hashes by a [`seed`]
 //! * what it asks of its surroundings: [`routes`] · [`fragments`] · [`ports`] · [`lease`]
 //! * why a packet went no further: [`reason`] · [`unmatched`] · [`guesses`]

@@ -1,22 +1,27 @@
-//! Ports of the director's own addresses, each standing for one client towards one server (RFC 2663, section
-//! 4.1.2): what `source_nat` allocates.
+//! Ports of the director's own addresses, each standing for one client towards one server (RFC
+//! 2663, section 4.1.2): what `source_nat` allocates.
 //!
-//! A port and the session it stands for are one slot of a table: the slot's number says the port, its key the
-//! client, its value the server and how long the port is taken. So a port is free exactly when its slot is, no
-//! two sessions can have it, an answer finds its client by its number alone, and nothing can leak. A client's
-//! keyed hash says which sixteen ports its session may have, which also makes ports hard to guess (RFC 6056).
+//! A port and the session it stands for are one slot of a table: the slot's number says the port,
+//! its key the client, its value the server and how long the port is taken. So a port is free
+//! exactly when its slot is, no two sessions can have it, an answer finds its client by its number
+//! alone, and nothing can leak. A client's keyed hash says which sixteen ports its session may
+//! have, which also makes ports hard to guess (RFC 6056).
 //!
-//! A port's slot has its session's state, so ports that only first packets have asked for are given to others first, as
-//! sessions are ([`crate::path::sessions`]). A spoofed SYN holds its port for no longer than it takes to ask for sixteen others
-//! in the same buckets. The server may still know the port's old connection: where that was half open, it answers the new
-//! SYN with an acknowledgment that the new client resets (RFC 9293, section 3.5.2), and the SYN that comes again is
-//! taken; where it is in TIME_WAIT, a new SYN may open it again (section 3.6.1). Linux resets a half-open one whose window the SYN
-//! is in, so an RST leaves an embryonic session's port what it was: anybody's.
+//! A port's slot has its session's state, so ports that only first packets have asked for are given
+//! to others first, as sessions are ([`crate::path::sessions`]). A spoofed SYN holds its port for
+//! no longer than it takes to ask for sixteen others in the same buckets. The server may still know
+//! the port's old connection: where that was half open, it answers the new SYN with an
+//! acknowledgment that the new client resets (RFC 9293, section 3.5.2), and the SYN that comes
+//! again is taken; where it is in TIME_WAIT, a new SYN may open it again (section 3.6.1). Linux
+//! resets a half-open one whose window the SYN is in, so an RST leaves an embryonic session's port
+//! what it was: anybody's.
 //!
-//! A port need only be unique towards one server, so servers have pools of their own, by their slot's number.
+//! A port need only be unique towards one server, so servers have pools of their own, by their
+//! slot's number.
 //!
-//! No route leads to a client's link-local address, and two clients of two links may have the same one (RFC 4291, section
-//! 2.5.6). So the key of such a client's port says, in bits that are zero in others, where its packets come from: [`LinkLocalPeer`].
+//! No route leads to a client's link-local address, and two clients of two links may have the same
+//! one (RFC 4291, section 2.5.6). So the key of such a client's port says, in bits that are zero in
+//! others, where its packets come from: [`LinkLocalPeer`].
 
 use core::net::IpAddr;
 
@@ -31,8 +36,8 @@ pub const PORTS: usize = 28_672;
 pub const POOLS: usize = 16;
 /// Buckets of one pool.
 pub const POOL_BUCKETS: usize = PORTS / crate::path::sessions::BUCKET_SESSIONS;
-/// Servers may hold on to a closed connection for this long (TIME_WAIT), in milliseconds; no port is given
-/// out again before, while there are others.
+/// Servers may hold on to a closed connection for this long (TIME_WAIT), in milliseconds; no port
+/// is given out again before, while there are others.
 pub const HOLD_MS: u64 = 60_000;
 
 /// Where a client with a link-local address is: a neighbour of this host's.
@@ -54,8 +59,8 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// As a port's slot holds it. An address in `fe80::/64` has 48 bits of zeros behind its first 16, a session's third word
-    /// 32 before its ports.
+    /// As a port's slot holds it. An address in `fe80::/64` has 48 bits of zeros behind its first
+    /// 16, a session's third word 32 before its ports.
     fn words(&self) -> Words<3> {
         let [high, low, rest] = self.session.words();
         let Some(LinkLocalPeer { link, mac: Mac([a, b, c, d, e, f]) }) = self.near else {
@@ -82,7 +87,8 @@ impl From<SessionKey> for Holder {
     }
 }
 
-/// The upper half of `fe80::/64`, the one network that link-local addresses are in (RFC 4291, section 2.5.6).
+/// The upper half of `fe80::/64`, the one network that link-local addresses are in (RFC 4291,
+/// section 2.5.6).
 const LINK_LOCAL: u64 = 0xfe80 << 48;
 
 /// Whether an address is one that a [`LinkLocalPeer`] client may have.
@@ -143,8 +149,9 @@ impl<'a> Ports<'a> {
         self.table.list(now).count()
     }
 
-    /// Gives the interfaces of [`LinkLocalPeer`] clients other numbers, while no packets come: test runs of the kernel's programs
-    /// all come in by one interface, which stands for another each time.
+    /// Gives the interfaces of [`LinkLocalPeer`] clients other numbers, while no packets come: test
+    /// runs of the kernel's programs all come in by one interface, which stands for another each
+    /// time.
     pub fn renumber(&self, now: u32, number: impl Fn(u32) -> u32) {
         self.table.rekey(now, |words| {
             let holder = Holder::of_words(words);

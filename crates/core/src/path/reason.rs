@@ -65,7 +65,8 @@ reasons! {
     NoSession = 18, "no_session";
     /// An answer of a server, rewritten and sent on to its client.
     Answered = 19, "answered";
-    /// Rewritten; the host's own stack sends it on, since it has yet to resolve a neighbour or to fragment.
+    /// Rewritten; the host's own stack sends it on, since it has yet to resolve a neighbour or to
+    /// fragment.
     ByHost = 20, "by_host";
     /// A neighbour solicitation for a service address, answered.
     NeighbourAnswered = 21, "neighbour_answered";
@@ -97,8 +98,8 @@ reasons! {
     NoRoute = 34, "no_route";
     /// Dropped: the frame has no room for a longer header.
     NoRoom = 35, "no_room";
-    /// Beside the verdict: a packet that no session is known of here went to the host that the ring before the last
-    /// change of hosts names.
+    /// Beside the verdict: a packet that no session is known of here went to the host that the ring
+    /// before the last change of hosts names.
     SecondChance = 36, "second_chance";
     /// A SYN for a service with method handoff, answered with a cookie.
     CookieSent = 37, "cookie_sent";
@@ -110,19 +111,20 @@ reasons! {
     Reset = 40, "reset";
     /// Beside the verdict: what the client wants is read in application space.
     Punted = 41, "punted";
-    /// Beside the verdict: a later request on a connection that other servers are for. The connection ends.
+    /// Beside the verdict: a later request on a connection that other servers are for. The
+    /// connection ends.
     Elsewhere = 42, "elsewhere";
     /// Held: a later request that other servers are for. Its connection moves.
     Moves = 43, "moves";
     /// Dropped: the first segment of a connection that is handed over, whose checksum is wrong.
     BadChecksum = 44, "bad_checksum";
-    /// Held: a segment of a connection that is on its way to a server. It follows as soon as the connection is there. One that is
-    /// longer than 2048 bytes, a fragment or damaged is dropped.
+    /// Held: a segment of a connection that is on its way to a server. It follows as soon as the
+    /// connection is there. One that is longer than 2048 bytes, a fragment or damaged is dropped.
     KeptBack = 45, "kept_back";
-    /// Dropped: from a link-local address that an answer by `nat` couldn't find: without `source_nat` on another link than the
-    /// server, or in a VLAN below the interface.
+    /// Dropped: from a link-local address that an answer by `nat` couldn't find: without
+    /// `source_nat` on another link than the server, or in a VLAN below the interface.
     LinkLocal = 46, "link_local";
-    /// Dropped: a segment of no session and without timestamps, while too many of that kind followed no cookie of ours. Whether
-    /// this one does wasn't looked at.
+    /// Dropped: a segment of no session and without timestamps, while too many of that kind
+    /// followed no cookie of ours. Whether this one does wasn't looked at.
     CookieUnchecked = 47, "cookie_unchecked";
 }

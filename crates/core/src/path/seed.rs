@@ -1,6 +1,7 @@
 //! The key of a hash.
 
-/// A secret that keeps strangers from choosing what has the same hash, as sessions of one bucket have.
+/// A secret that keeps strangers from choosing what has the same hash, as sessions of one bucket
+/// have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seed(pub u64, pub u64);
 

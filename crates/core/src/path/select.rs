@@ -5,14 +5,16 @@ use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use crate::path::sessions::FlowHash;
 use crate::path::tables::{NO_SERVER, Pick, Ring, SERVICE_SERVERS_MAX, Tables};
 
-/// The state that selection reads and moves on: the rings' cursors by service, active sessions by server slot.
+/// The state that selection reads and moves on: the rings' cursors by service, active sessions by
+/// server slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
     /// Where each service's ring stands; grows by one with each pick.
     pub cursors: &'a [AtomicU64],
     /// Active sessions of each server.
     pub active: &'a [AtomicU64],
-    /// Servers' [`Score`]s, by policies that go by load. Of a slot that isn't there it is the default.
+    /// Servers' [`Score`]s, by policies that go by load. Of a slot that isn't there it is the
+    /// default.
     pub scores: &'a [AtomicU16],
 }
 
@@ -21,8 +23,8 @@ pub struct Counts<'a> {
 pub struct Score {
     /// Its load: by how many [`SCORE_UNIT`]ths it is above the least of its service's.
     pub load: u8,
-    /// Of 256 flows that have it as their second candidate, and that its load draws away from the first though sessions alone would not,
-    /// so many and one more go to it.
+    /// Of 256 flows that have it as their second candidate, and that its load draws away from the
+    /// first though sessions alone would not, so many and one more go to it.
     pub gain: u8,
 }
 
@@ -57,14 +59,16 @@ impl Counts<'_> {
     }
 }
 
-/// Of so many flows one has its first candidate whatever the scores say: a server whose score is the worst keeps three percent
-/// of its share, by which it is seen when it recovers. A power of two.
+/// Of so many flows one has its first candidate whatever the scores say: a server whose score is
+/// the worst keeps three percent of its share, by which it is seen when it recovers. A power of
+/// two.
 pub const EXPLORING: u64 = 32;
 
 /// Of so many flows a [`Score::gain`] says how many.
 pub const GAIN_UNIT: u64 = 256;
 
-/// Into so many parts the least load of a service is divided for scores: 0 stands for that load, 255 for nearly 17 times as much.
+/// Into so many parts the least load of a service is divided for scores: 0 stands for that load,
+/// 255 for nearly 17 times as much.
 pub const SCORE_UNIT: u64 = 16;
 
 /// Picks a server for a new session from ring `service`, or [`NO_SERVER`]. `hash` is
@@ -119,11 +123,13 @@ fn standing(counts: Counts<'_>, service: u16) -> u64 {
     counts.cursors.get(usize::from(service)).map_or(0, |cursor| cursor.load(Relaxed))
 }
 
-/// The better of the two candidates of the flow's slot: by its sessions, times its load, for its weight.
+/// The better of the two candidates of the flow's slot: by its sessions, times its load, for its
+/// weight.
 ///
-/// Scores are old by a report or two, sessions are counted at once. Only their product is compared: if the better score won alone,
-/// all new sessions would run to whoever was idle when it reported, until the next report. Where sessions alone would choose the first
-/// one, the load has its way with a part of the flows only: [`Score::gain`].
+/// Scores are old by a report or two, sessions are counted at once. Only their product is compared:
+/// if the better score won alone, all new sessions would run to whoever was idle when it reported,
+/// until the next report. Where sessions alone would choose the first one, the load has its way
+/// with a part of the flows only: [`Score::gain`].
 fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
     let first = by_hash(ring, hash);
     let second = ring.second.get(hash.hash_slot()).copied().unwrap_or(NO_SERVER);
@@ -152,8 +158,8 @@ fn two(tables: &Tables, counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 
     if is_second { second } else { first }
 }
 
-/// Of the first `len` servers the one with the fewest active sessions for its weight. Looking begins at the cursor, so that
-/// equals take turns.
+/// Of the first `len` servers the one with the fewest active sessions for its weight. Looking
+/// begins at the cursor, so that equals take turns.
 fn least(tables: &Tables, counts: Counts<'_>, ring: &Ring, len: usize, start: usize) -> u16 {
     let mut best = NO_SERVER;
     let (mut best_active, mut best_weight) = (0, 0);

@@ -1,8 +1,9 @@
-//! A director's knowledge when a packet comes: immutable tables, made by [`crate::farm::plan`], carried to
-//! an engine as a [`Delta`].
+//! A director's knowledge when a packet comes: immutable tables, made by [`crate::farm::plan`],
+//! carried to an engine as a [`Delta`].
 //!
 //! Identifiers are small numbers because sessions hold them. A number keeps its meaning for as long
-//! as any session may name it, through reloads and restarts; [`crate::farm::plan::Slots`] sees to that.
+//! as any session may name it, through reloads and restarts; [`crate::farm::plan::Slots`] sees to
+//! that.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -14,13 +15,13 @@ use crate::net::{Encapsulation, Protocol};
 use crate::path::content::Routes;
 use crate::path::mark::{ForwardCount, PUNTED};
 
-/// Slots of a service's hash table. Prime, as Maglev needs (Eisenbud et al. 2016, section 3.4), and a
-/// hundred times the servers of a large service.
+/// Slots of a service's hash table. Prime, as Maglev needs (Eisenbud et al. 2016, section 3.4), and
+/// a hundred times the servers of a large service.
 pub const HASH_SLOTS: usize = 65_537;
 /// The most entries of a service's ring.
 pub const ORDER_MAX: usize = 4_096;
-/// VIP numbers are less than this, and never 0. There are more of them than VIPs, so that one that was
-/// freed is the last to be given out again.
+/// VIP numbers are less than this, and never 0. There are more of them than VIPs, so that one that
+/// was freed is the last to be given out again.
 pub const VIP_IDS: usize = 256;
 /// The most servers one service can have.
 pub const SERVICE_SERVERS_MAX: usize = 256;
@@ -59,7 +60,8 @@ pub enum Pick {
     Cursor = 1,
     /// The server in the ring with the fewest active sessions for its weight.
     Least = 2,
-    /// The better of two that the flow's keyed hash names: by active sessions for their weight, times their load.
+    /// The better of two that the flow's keyed hash names: by active sessions for their weight,
+    /// times their load.
     Two = 3,
 }
 
@@ -93,12 +95,14 @@ pub struct Vip {
     pub pick: Pick,
     /// When sessions end.
     pub idle: IdleTicks,
-    /// This host's own slot among the service's servers, where every host decides; [`NO_SERVER`] on a
-    /// director. A host serves what another one has passed on to it.
+    /// This host's own slot among the service's servers, where every host decides; [`NO_SERVER`] on
+    /// a director. A host serves what another one has passed on to it.
     pub own: u16,
-    /// Whether what is passed on is not remembered: no session is noted for a server that isn't this host.
+    /// Whether what is passed on is not remembered: no session is noted for a server that isn't
+    /// this host.
     pub stateless: bool,
-    /// Whether connections are accepted here, and given away once the client has said what it wants.
+    /// Whether connections are accepted here, and given away once the client has said what it
+    /// wants.
     pub handoff: Option<Handoff>,
 }
 
@@ -107,11 +111,11 @@ pub struct Vip {
 pub struct Handoff {
     /// The largest segment that clients may send, in bytes: it fits into every way to a server.
     pub mss: u16,
-    /// The slot that stands for this host's own process, which reads what isn't decided here; [`NO_SERVER`] if there
-    /// is none.
+    /// The slot that stands for this host's own process, which reads what isn't decided here;
+    /// [`NO_SERVER`] if there is none.
     pub punt: u16,
-    /// The slot that stands for nobody, where packets are kept back while their connection moves; [`NO_SERVER`] if there is
-    /// none.
+    /// The slot that stands for nobody, where packets are kept back while their connection moves;
+    /// [`NO_SERVER`] if there is none.
     pub held: u16,
     /// The treatment of later requests on a connection that is kept open.
     pub later: RehandoffMode,
@@ -126,7 +130,8 @@ pub enum RehandoffMode {
     Stay = 0,
     /// The connection is reset, and the client asks again by another (RFC 9112, section 9.3.1).
     Close = 1,
-    /// The connection is taken from its server, read here, and given to another one; the client notices nothing.
+    /// The connection is taken from its server, read here, and given to another one; the client
+    /// notices nothing.
     Rehandoff = 2,
 }
 
@@ -135,15 +140,15 @@ pub enum RehandoffMode {
 pub struct Ring {
     /// For [`Pick::Cursor`] and [`Pick::Least`]; at most [`ORDER_MAX`] entries.
     pub order: Vec<u16>,
-    /// For [`Pick::Hash`], and for flows that no session is known of; [`HASH_SLOTS`] entries, or none
-    /// while the service has no server.
+    /// For [`Pick::Hash`], and for flows that no session is known of; [`HASH_SLOTS`] entries, or
+    /// none while the service has no server.
     pub hash: Arc<[u16]>,
-    /// For [`Pick::Two`]: for each slot of the hash table the second candidate, which is another server than the first.
-    /// Empty with other ways to pick, and while there is one server alone.
+    /// For [`Pick::Two`]: for each slot of the hash table the second candidate, which is another
+    /// server than the first. Empty with other ways to pick, and while there is one server alone.
     pub second: Arc<[u16]>,
-    /// Where every host decides: for each slot of the hash table the host that may know a flow that this one doesn't,
-    /// as hosts may have another table, or had. Its entries are ways to other hosts that are a packet's last
-    /// ([`ForwardCount::Twice`]), or none. May be empty.
+    /// Where every host decides: for each slot of the hash table the host that may know a flow that
+    /// this one doesn't, as hosts may have another table, or had. Its entries are ways to other
+    /// hosts that are a packet's last ([`ForwardCount::Twice`]), or none. May be empty.
     pub previous: Arc<[u16]>,
 }
 
@@ -173,8 +178,8 @@ pub enum Forwarding {
         to: IpAddr,
         /// The longest packet that the way takes, outer headers included, in bytes.
         mtu: u16,
-        /// Where every host decides, how often the packet will have been passed on, as the outer header says; passed on twice, it
-        /// is not passed on again. Only of [`Encapsulation::Gue`].
+        /// Where every host decides, how often the packet will have been passed on, as the outer
+        /// header says; passed on twice, it is not passed on again. Only of [`Encapsulation::Gue`].
         mark: Option<ForwardCount>,
     },
 }
@@ -191,8 +196,8 @@ pub struct ServerEntry {
     pub ifindex: u32,
     /// Its share; at least 1 while it takes new sessions, else 0.
     pub weight: u16,
-    /// Whether its health is good. Its open sessions stay with it either way; one that has only begun is
-    /// chosen anew. A draining server is up: it is in no ring, and that is all.
+    /// Whether its health is good. Its open sessions stay with it either way; one that has only
+    /// begun is chosen anew. A draining server is up: it is in no ring, and that is all.
     pub up: bool,
     /// Whether it is this host itself: packets go up the host's own stack.
     pub local: bool,
@@ -201,12 +206,14 @@ pub struct ServerEntry {
 }
 
 impl ServerEntry {
-    /// Whether it is the punt slot: that of the process on this host that reads what isn't decided in the data plane.
+    /// Whether it is the punt slot: that of the process on this host that reads what isn't decided
+    /// in the data plane.
     pub fn is_punt(&self) -> bool {
         self.local && self.mac == PUNTED
     }
 
-    /// Whether it stands for nobody: what its connections say is kept back until they have another server.
+    /// Whether it stands for nobody: what its connections say is kept back until they have another
+    /// server.
     pub fn is_down(&self) -> bool {
         !self.local && self.ifindex == 0
     }
@@ -232,16 +239,16 @@ pub struct Tables {
     pub servers: BTreeMap<u16, ServerEntry>,
     /// The interfaces that packets are taken from, with their own MAC.
     pub interfaces: BTreeMap<u32, Mac>,
-    /// Servers' own addresses and ports with [`Forwarding::Nat`]: answers come from there. At most [`BEHIND_MAX`]
-    /// entries each, in order.
+    /// Servers' own addresses and ports with [`Forwarding::Nat`]: answers come from there. At most
+    /// [`BEHIND_MAX`] entries each, in order.
     pub endpoints: BTreeMap<VipKey, Vec<ReplyOrigin>>,
     /// The MACs that other hosts pass packets on with; see [`crate::path::arrival`].
     pub peers: BTreeSet<Mac>,
-    /// By service number: which ring a connection's server is picked from, by what the client asks for. Services
-    /// that hand connections over have one.
+    /// By service number: which ring a connection's server is picked from, by what the client asks
+    /// for. Services that hand connections over have one.
     pub routes: BTreeMap<u16, Arc<Routes>>,
-    /// By server slot, bit by bit, the rings whose requests it answers, whether it takes new ones at present or not. Of
-    /// services whose later requests are looked at ([`RehandoffMode`]).
+    /// By server slot, bit by bit, the rings whose requests it answers, whether it takes new ones
+    /// at present or not. Of services whose later requests are looked at ([`RehandoffMode`]).
     pub pools: BTreeMap<u16, u64>,
 }
 
@@ -263,7 +270,8 @@ impl Tables {
         self.endpoints.range(from..=to).next().is_some()
     }
 
-    /// Whether a server answers the requests that a ring is for, of a service whose later requests are looked at.
+    /// Whether a server answers the requests that a ring is for, of a service whose later requests
+    /// are looked at.
     pub fn answers(&self, server: u16, ring: u16) -> bool {
         let rings = self.pools.get(&server).copied().unwrap_or_default();
         rings.checked_shr(ring.into()).unwrap_or_default() & 1 == 1
@@ -285,8 +293,8 @@ impl Tables {
     }
 }
 
-/// The changes between two [`Tables`], in the order in which an engine must carry them out: referenced entries
-/// come before those that refer to them, removals come last.
+/// The changes between two [`Tables`], in the order in which an engine must carry them out:
+/// referenced entries come before those that refer to them, removals come last.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Delta {
     /// New or changed interfaces.

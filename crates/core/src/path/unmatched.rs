@@ -1,8 +1,9 @@
 //! Segments of connections that nobody knows.
 //!
-//! One may have overtaken its connection's first segment, or that was lost: then a reset would end what is about to
-//! begin, and its sender sends it again anyway, with the first. Only what still comes after some time belongs
-//! to nothing, and is told so. Nothing is remembered for long, nor of many.
+//! One may have overtaken its connection's first segment, or that was lost: then a reset would end
+//! what is about to begin, and its sender sends it again anyway, with the first. Only what still
+//! comes after some time belongs to nothing, and is told so. Nothing is remembered for long, nor of
+//! many.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,23 +11,25 @@ use crate::path::sessions::{FlowHash, ticks};
 
 /// Flows that are remembered at a time, at most.
 pub const PLACES: usize = 1_024;
-/// Until then what was lost has come again: a client's TCP repeats it within three seconds, even where it knows nothing of
-/// the path (RFC 6298, sections 2 and 5).
+/// Until then what was lost has come again: a client's TCP repeats it within three seconds, even
+/// where it knows nothing of the path (RFC 6298, sections 2 and 5).
 pub const PATIENCE_TICKS: u32 = ticks(3_000);
-/// A segment later than this is met as if for the first time: longer than the pauses of keep-alives that only ask whether the
-/// connection lives (RFC 9293, section 3.8.4, as systems have it).
+/// A segment later than this is met as if for the first time: longer than the pauses of keep-alives
+/// that only ask whether the connection lives (RFC 9293, section 3.8.4, as systems have it).
 pub const FORGOTTEN_TICKS: u32 = ticks(300_000);
 
-/// Words that the engine's threads share: for each place part of a flow's hash, mixed with what the segment acknowledges, above the tick
-/// it was first met at. A client's port may soon be used again, and what was met of the connection before is no word about this one: each
-/// begins with other numbers.
+/// Words that the engine's threads share: for each place part of a flow's hash, mixed with what the
+/// segment acknowledges, above the tick it was first met at. A client's port may soon be used
+/// again, and what was met of the connection before is no word about this one: each begins with
+/// other numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Unmatched<'a>(pub &'a [AtomicU64]);
 
 impl Unmatched<'_> {
-    /// Whether a segment that acknowledges the same was met before on this flow, long enough ago; it is forgotten then. Flows that share a place may make each other
-    /// wait. Ticks wrap after 52 days: what was met then is taken for met just now, so it is answered, if at all, a little later or
-    /// sooner than it should be.
+    /// Whether a segment that acknowledges the same was met before on this flow, long enough ago;
+    /// it is forgotten then. Flows that share a place may make each other wait. Ticks wrap after 52
+    /// days: what was met then is taken for met just now, so it is answered, if at all, a little
+    /// later or sooner than it should be.
     pub fn is_retransmission(&self, flow: FlowHash, acknowledgment: u32, now: u32) -> bool {
         let Some(place) = self.0.get(flow.0 as usize % PLACES) else { return false };
         let (name, was) = ((flow.0 >> 32) as u32 ^ acknowledgment, place.load(Relaxed));

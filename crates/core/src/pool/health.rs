@@ -114,7 +114,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// A server not probed yet; its first probe is due at once. `seed` spreads the jitter of servers.
+    /// A server not probed yet; its first probe is due at once. `seed` spreads the jitter of
+    /// servers.
     pub fn new(settings: &Arc<HealthCheck>, seed: u64) -> Health {
         let up = settings.kind == HealthKind::None;
         let state = if up { HealthState::Up } else { HealthState::Unknown };
@@ -160,8 +161,8 @@ impl Health {
         self.is_reachable
     }
 
-    /// When the next probe is due, in milliseconds: never while one is under way or none can be sent, or if servers of
-    /// this service are not probed.
+    /// When the next probe is due, in milliseconds: never while one is under way or none can be
+    /// sent, or if servers of this service are not probed.
     pub fn next_probe_at(&self) -> u64 {
         let never = self.in_flight || !self.is_reachable || self.settings.kind == HealthKind::None;
         if never { u64::MAX } else { self.next_ms }
@@ -175,8 +176,8 @@ impl Health {
 
     /// A probe ended: how long it took in microseconds, or why it failed.
     ///
-    /// The first answer counts at once, so that a farm starts fast; later ones need `rise` or `fall`
-    /// of them in a row.
+    /// The first answer counts at once, so that a farm starts fast; later ones need `rise` or
+    /// `fall` of them in a row.
     pub fn result(&mut self, now_ms: u64, result: Result<u64, Failure>) -> Option<Transition> {
         if self.in_flight {
             self.in_flight = false;
@@ -247,8 +248,8 @@ impl Health {
         Transition { from, to, reason }
     }
 
-    /// The interval, a little shorter or longer each time, so that the probes of many servers by many
-    /// directors do not fall together.
+    /// The interval, a little shorter or longer each time, so that the probes of many servers by
+    /// many directors do not fall together.
     fn interval_ms(&mut self) -> u64 {
         let interval = self.settings.interval_ms;
         let spread = interval.saturating_mul(u64::from(self.settings.jitter_percent.min(100))) / 100;
@@ -278,8 +279,8 @@ pub enum ReplyVerdict {
 
 /// The request of an HTTP probe to a service address; `None` for other kinds.
 ///
-/// HTTP/1.0, so that the server neither chunks the body nor keeps the connection (RFC 9112, sections
-/// 6.1 and 9.3).
+/// HTTP/1.0, so that the server neither chunks the body nor keeps the connection (RFC 9112,
+/// sections 6.1 and 9.3).
 pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
     let HealthKind::Http { path, host, .. } = kind else {
         return None;

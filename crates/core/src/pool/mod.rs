@@ -1,7 +1,8 @@
 //! Servers and what is known of them: one machine for packets, HTTP and names.
 //!
-//! A [`Pool`] has servers, each of them one machine ([`PoolServer`]) of its [`health`], its [`reports`] and a slow start, by the pool's
-//! [`PoolSettings`]. [`signals`] are what is known of their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
+//! A [`Pool`] has servers, each of them one machine ([`PoolServer`]) of its [`health`], its
+//! [`reports`] and a slow start, by the pool's [`PoolSettings`]. [`signals`] are what is known of
+//! their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
 
 pub mod health;
 pub mod policy;
@@ -18,7 +19,8 @@ pub use server::{DueChecks, Fact, PoolServer, PoolSettings, ServerChange};
 pub use servers::Pool;
 pub use settings::{HealthCheck, HealthKind, ReportKind, Reporting};
 
-/// The TCP port at which agents say servers' load, and the UDP port at which they measure paths, where nobody says another.
+/// The TCP port at which agents say servers' load, and the UDP port at which they measure paths,
+/// where nobody says another.
 pub const LOAD_PORT: u16 = 9183;
 /// The whole of a server's weight, in tenths.
 pub const FULL_WEIGHT: u16 = 10;

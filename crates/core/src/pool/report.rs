@@ -1,10 +1,11 @@
-//! Servers' reports of their own load. A report is a claim: it is read with care, it grows old, and it never makes a server up that
-//! fails its probes.
+//! Servers' reports of their own load. A report is a claim: it is read with care, it grows old, and
+//! it never makes a server up that fails its probes.
 
 /// A server's report. Fields that it lacks are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How much of what it can do it does, in thousandths: by its application if that knows, else of its processors.
+    /// How much of what it can do it does, in thousandths: by its application if that knows, else
+    /// of its processors.
     pub utilisation_permille: Option<u64>,
     /// The papers' load, 10 (r + m) of r requests in a second and a run queue of m, in thousandths.
     pub load_milli: Option<u64>,
@@ -95,14 +96,17 @@ pub fn number(value: f64, parts: u32, max: u64) -> Result<u64, BadReport> {
     if !value.is_finite() || value < 0.0 {
         return Err(BadReport::NotANumber);
     }
-    // Saturating, and a day has far fewer microseconds than the whole numbers that a double tells apart.
+    // Saturating, and a day has far fewer microseconds than the whole numbers that a double tells
+    // apart.
     let parts = (value * f64::from(parts) + 0.5) as u64;
     if parts > max { Err(BadReport::Absurd) } else { Ok(parts) }
 }
 
-/// Reads the line of HAProxy's agent-check: words with blanks, tabs or commas between them, `75%` among them, up to the first end of a line.
+/// Reads the line of HAProxy's agent-check: words with blanks, tabs or commas between them, `75%`
+/// among them, up to the first end of a line.
 ///
-/// Each line says all: what an earlier one said doesn't last. More than 100 % is 100 %; `maxconn` is left to others.
+/// Each line says all: what an earlier one said doesn't last. More than 100 % is 100 %; `maxconn`
+/// is left to others.
 ///
 /// # Errors
 /// It says nothing, or something else.
@@ -127,8 +131,9 @@ pub fn agent_check(line: &[u8]) -> Result<Report, BadReport> {
     if is_empty { Err(BadReport::Unreadable) } else { Ok(report) }
 }
 
-/// Reads the page that Apache's mod_status has for programs (`?auto`): workers that are busy are processes that run for requests, and what they are of all
-/// is how much of what it can do it does. How many requests there were in a second it doesn't say: its `ReqPerSec` is since the start.
+/// Reads the page that Apache's mod_status has for programs (`?auto`): workers that are busy are
+/// processes that run for requests, and what they are of all is how much of what it can do it does.
+/// How many requests there were in a second it doesn't say: its `ReqPerSec` is since the start.
 ///
 /// # Errors
 /// It is another page, or its numbers are none.

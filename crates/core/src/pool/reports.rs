@@ -5,7 +5,8 @@ use alloc::collections::BTreeMap;
 use super::report::{AdminState, BadReport, Report};
 use super::{FULL_WEIGHT, Reporting};
 
-/// After so many questions without a good answer a report is too old, and after this time at least, in milliseconds.
+/// After so many questions without a good answer a report is too old, and after this time at least,
+/// in milliseconds.
 const EXPIRES_INTERVALS: u64 = 3;
 const EXPIRES_MS: u64 = 10_000;
 
@@ -32,7 +33,8 @@ impl Default for RequestedWeight {
 }
 
 impl RequestedWeight {
-    /// Rounded to tenths, but for nothing, which only 0 % means: as an agent's 0 % does elsewhere, that drains.
+    /// Rounded to tenths, but for nothing, which only 0 % means: as an agent's 0 % does elsewhere,
+    /// that drains.
     fn of(report: &Report) -> RequestedWeight {
         let percent = report.percent.unwrap_or(100).min(100);
         RequestedWeight {
@@ -65,8 +67,9 @@ pub struct ReportChange {
 }
 
 impl Reports {
-    /// Nothing yet. The first questions to servers are spread over an interval, so that not all answers come at once; `spread` is any
-    /// number that differs among servers. Times are in milliseconds.
+    /// Nothing yet. The first questions to servers are spread over an interval, so that not all
+    /// answers come at once; `spread` is any number that differs among servers. Times are in
+    /// milliseconds.
     pub fn new(settings: &Reporting, spread: u64, now_ms: u64) -> Reports {
         let query_at_ms = now_ms.saturating_add(spread % settings.interval_ms.max(1));
         Reports {
@@ -82,7 +85,8 @@ impl Reports {
         self.query_at_ms
     }
 
-    /// The server is asked now. A report that is too old means nothing any more, and what it wished neither.
+    /// The server is asked now. A report that is too old means nothing any more, and what it wished
+    /// neither.
     pub fn note_query(&mut self, settings: &Reporting, now_ms: u64) -> ReportChange {
         self.query_at_ms = now_ms.saturating_add(settings.interval_ms.max(1));
         let expires_ms = settings.interval_ms.saturating_mul(EXPIRES_INTERVALS).max(EXPIRES_MS);

@@ -1,4 +1,5 @@
-//! One server of a pool: whether it works, what it reports of its load, and how much of its weight it has by now.
+//! One server of a pool: whether it works, what it reports of its load, and how much of its weight
+//! it has by now.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -76,8 +77,8 @@ pub struct PoolServer {
 }
 
 impl PoolServer {
-    /// Of a server that nothing is known of. `seed` is another number for each: it spreads probes and questions. One that `is_new` came to a
-    /// pool that was at work already.
+    /// Of a server that nothing is known of. `seed` is another number for each: it spreads probes
+    /// and questions. One that `is_new` came to a pool that was at work already.
     pub fn new(settings: &Arc<PoolSettings>, seed: u64, now_ms: u64, is_new: bool) -> PoolServer {
         let reports = |settings: &Arc<Reporting>| Box::new(Reports::new(settings, seed, now_ms));
         PoolServer {
@@ -143,7 +144,8 @@ impl PoolServer {
                 let transition = self.health.result(now_ms, result);
                 self.follow(transition, now_ms)
             }
-            // One that comes late, when the file says no more that servers are asked, changes nothing.
+            // One that comes late, when the file says no more that servers are asked, changes
+            // nothing.
             Fact::Reported(result) => {
                 let change = self.reports.as_mut().map(|reports| reports.apply_result(result, now_ms));
                 change.map(ServerChange::from).unwrap_or_default()

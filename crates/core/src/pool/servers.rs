@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use super::server::{DueChecks, Fact, PoolServer, ServerChange};
 
-/// Servers, each by a key of whoever made the pool. There may be hundreds of thousands of pools, and most have few
-/// servers.
+/// Servers, each by a key of whoever made the pool. There may be hundreds of thousands of pools,
+/// and most have few servers.
 #[derive(Clone, Debug)]
 pub struct Pool<K> {
     /// In the order of their keys.
@@ -21,7 +21,8 @@ impl<K: Ord + Clone> Default for Pool<K> {
 }
 
 impl<K: Ord + Clone> Pool<K> {
-    /// Goes on with the servers of these keys, which come in order: each as it is known by now, or as `new` makes it.
+    /// Goes on with the servers of these keys, which come in order: each as it is known by now, or
+    /// as `new` makes it.
     pub fn follow(&mut self, keys: impl IntoIterator<Item = K>, mut new: impl FnMut(&K) -> PoolServer) {
         let mut known = core::mem::take(&mut self.servers).into_iter().peekable();
         for key in keys {

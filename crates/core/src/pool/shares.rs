@@ -1,14 +1,16 @@
 //! The part of the clients of a name, or of a server group, that each server is given, by its load.
 //!
-//! The paper (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*) answers with the one server that ranks best, and until
-//! the next report all clients go there. Here the part of a server falls as its load rises, so that none is flooded between two reports.
+//! The paper (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*) answers
+//! with the one server that ranks best, and until the next report all clients go there. Here the
+//! part of a server falls as its load rises, so that none is flooded between two reports.
 
 use alloc::vec::Vec;
 
 use super::policy::Weighing;
 use super::signals::{Signal, Signals};
 
-/// The least part of its weight that a server has which lives, in thousandths: whatever it says, it isn't forgotten.
+/// The least part of its weight that a server has which lives, in thousandths: whatever it says, it
+/// isn't forgotten.
 pub const LEAST_PERMILLE: u64 = 30;
 /// All of its weight.
 pub(crate) const PERMILLE: u64 = 1_000;
@@ -37,8 +39,9 @@ pub struct MemberShare {
     pub load: Option<u64>,
 }
 
-/// The shares of servers, in their order: their weights, or by load if there is a way of weighing it. By what they report nobody is given
-/// more than `gain_percent` of what weights alone would give.
+/// The shares of servers, in their order: their weights, or by load if there is a way of weighing
+/// it. By what they report nobody is given more than `gain_percent` of what weights alone would
+/// give.
 pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMember]) -> Vec<MemberShare> {
     let mut signals: Vec<Signals> = servers.iter().map(|server| server.signals).collect();
     if let Some(complete) = weighing.and_then(|weighing| weighing.complete) {
@@ -49,7 +52,8 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
     known.sort_unstable();
     let (least, median) = (known.first().copied().unwrap_or(1).max(1), known.get(known.len() / 2).copied());
     let heaviest = servers.iter().map(|server| u64::from(server.weight)).max().unwrap_or(1).max(1);
-    // Of weights alone what the file says; with more a finer measure, of which the heaviest has a thousand at most.
+    // Of weights alone what the file says; with more a finer measure, of which the heaviest has a
+    // thousand at most.
     let is_plain = weighing.is_none() && servers.iter().all(|server| server.tenths >= 10);
     let share_of = |server: &PoolMember, permille: u64| match u64::from(server.weight) {
         weight if is_plain => weight,
@@ -74,8 +78,8 @@ pub fn shares(weighing: Option<&Weighing>, gain_percent: u64, servers: &[PoolMem
         .collect()
 }
 
-/// The most of its weight that a server has, in thousandths, lest it gains more than so many percent of its fair share. Those that are
-/// cut make the whole less, so it is found step by step.
+/// The most of its weight that a server has, in thousandths, lest it gains more than so many
+/// percent of its fair share. Those that are cut make the whole less, so it is found step by step.
 pub(crate) fn most_permille(servers: &[(u16, u64)], gain_percent: u64) -> u64 {
     let weight: u128 = servers.iter().map(|(weight, _)| u128::from(*weight)).sum();
     let mut most = PERMILLE;

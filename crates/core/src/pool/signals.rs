@@ -4,7 +4,8 @@ use core::fmt;
 
 use super::report::Report;
 
-/// The signals of one server at a moment. Signals that are not measured, or not reported, are unknown.
+/// The signals of one server at a moment. Signals that are not measured, or not reported, are
+/// unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signals {
     /// Its sessions that count as active on this host.

@@ -1,4 +1,5 @@
-//! A server that works again, or is new, takes its share of new sessions little by little: its caches are cold.
+//! A server that works again, or is new, takes its share of new sessions little by little: its
+//! caches are cold.
 
 use super::FULL_WEIGHT;
 use super::health::{HealthState, Transition};
@@ -20,7 +21,8 @@ impl SlowStart {
         SlowStart { since_ms: None, tenths: FULL_WEIGHT, is_new }
     }
 
-    /// Follows what probes have found. Servers that work when a pool begins have worked before: it is only the director that is new.
+    /// Follows what probes have found. Servers that work when a pool begins have worked before: it
+    /// is only the director that is new.
     pub(super) fn changed(&mut self, transition: &Transition, now_ms: u64) {
         let is_new = core::mem::take(&mut self.is_new);
         let begins = transition.to == HealthState::Up && (is_new || transition.from == HealthState::Down);

@@ -1,6 +1,7 @@
-//! Which of a client's segments becomes a connection of this host: the first with data, that a director hands off. The
-//! handshake was the director's, without any memory of it, and all that was agreed on is in the numbers of this segment.
-//! `bpf/server/accept.h` is its copy in C; what the host's stack has, which decides too, is asked for by [`Host`].
+//! Which of a client's segments becomes a connection of this host: the first with data, that a
+//! director hands off. The handshake was the director's, without any memory of it, and all that was
+//! agreed on is in the numbers of this segment. `bpf/server/accept.h` is its copy in C; what the
+//! host's stack has, which decides too, is asked for by [`Host`].
 
 use core::net::SocketAddr;
 
@@ -17,7 +18,8 @@ use crate::path::tables::VipKey;
 
 /// The host's state besides the tables.
 pub trait Host {
-    /// The socket that a segment from a client to an address of this host would reach: the connection's, else a listener.
+    /// The socket that a segment from a client to an address of this host would reach: the
+    /// connection's, else a listener.
     fn socket(&self, client: SocketAddr, own: SocketAddr) -> Socket;
     /// An announcement of a connection that is still to be believed.
     fn expected(&self, ends: &FourTuple) -> Option<Expectation>;
@@ -47,7 +49,8 @@ pub enum Socket {
     },
 }
 
-/// The numbers of a connection that may be in the way of a new one between the same ends: expected, and seen last.
+/// The numbers of a connection that may be in the way of a new one between the same ends: expected,
+/// and seen last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldConnection {
     /// Sequence number of the next byte from the client.
@@ -56,7 +59,8 @@ pub struct OldConnection {
     pub timestamp: u32,
 }
 
-/// A segment that a socket was made of. The server may have answered and ended that, and what it was told runs once.
+/// A segment that a socket was made of. The server may have answered and ended that, and what it
+/// was told runs once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The segment's sequence number.
@@ -67,7 +71,8 @@ pub struct Made {
     pub listener: u16,
 }
 
-/// A segment in the middle of a connection's life, for which no cookie vouches, and what was agreed on long before it.
+/// A segment in the middle of a connection's life, for which no cookie vouches, and what was agreed
+/// on long before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expectation {
     /// The segment's sequence number.
@@ -76,7 +81,8 @@ pub struct Expectation {
     pub acknowledgment: u32,
     /// The agreed terms.
     pub terms: Terms,
-    /// Whether a socket was made of it: the server may have answered and ended that, and what it was told runs once.
+    /// Whether a socket was made of it: the server may have answered and ended that, and what it
+    /// was told runs once.
     pub made: bool,
 }
 
@@ -104,9 +110,9 @@ pub enum Outcome {
     Connection(Terms, u16),
     /// No connection, and counted.
     Nothing(Reason),
-    /// It becomes a reset of the connection that is in its way, and comes in again behind that: a server sees no SYN, by
-    /// which its stack would know that a client's port is in use again. Meanwhile the connection's other segments wait
-    /// ([`Clearing`](super::Clearing)).
+    /// It becomes a reset of the connection that is in its way, and comes in again behind that: a
+    /// server sees no SYN, by which its stack would know that a client's port is in use again.
+    /// Meanwhile the connection's other segments wait ([`Clearing`](super::Clearing)).
     Clears(Reason, OldConnection),
 }
 
@@ -176,8 +182,8 @@ impl<'a> Arrived<'a> {
             },
             Socket::Opening => Outcome::Known,
             Socket::TimeWait(old) => self.resolve_conflict(keys, host, old, Reason::TimeWaitCleared),
-            // Only a segment that acknowledges nothing of it can be another connection's, and its own first one may come
-            // again.
+            // Only a segment that acknowledges nothing of it can be another connection's, and its
+            // own first one may come again.
             Socket::Connection { first, written, old } => {
                 let acknowledges =
                     self.payload.acknowledgment.wrapping_sub(first) <= written.wrapping_sub(first);
@@ -190,8 +196,8 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// The agreed terms: they are in the cookie, or were announced. Of timestamps a cookie says nothing: they were agreed on
-    /// if the segment has them (RFC 7323, section 3.2).
+    /// The agreed terms: they are in the cookie, or were announced. Of timestamps a cookie says
+    /// nothing: they were agreed on if the segment has them (RFC 7323, section 3.2).
     fn agreed(&self, keys: &Keys, host: &dyn Host) -> Option<Terms> {
         let has_timestamps = self.timestamps.is_some();
         let Payload { sequence, acknowledgment, .. } = self.payload;
@@ -233,16 +239,16 @@ impl<'a> Arrived<'a> {
         if may_begin && self.is_newer(old) { Outcome::Clears(reason, old) } else { Outcome::Straggler }
     }
 
-    /// Whether it begins a connection that is newer than the old one, and is no straggler of it or of one before: as a
-    /// SYN in TIME-WAIT is judged (RFC 6191, section 2).
+    /// Whether it begins a connection that is newer than the old one, and is no straggler of it or
+    /// of one before: as a SYN in TIME-WAIT is judged (RFC 6191, section 2).
     fn is_newer(&self, old: OldConnection) -> bool {
         let is_after = |now: u32, then: u32| now.wrapping_sub(then) as i32 > 0;
         is_after(self.payload.sequence.wrapping_sub(1), old.next)
             || self.timestamps.is_some_and(|(now, _)| old.timestamp != 0 && is_after(now, old.timestamp))
     }
 
-    /// The state of the exchange on the connection, after this segment. The kernel has `made` a connection of it, or
-    /// has not.
+    /// The state of the exchange on the connection, after this segment. The kernel has `made` a
+    /// connection of it, or has not.
     pub fn follow(&self, outcome: Outcome, made: bool, known: Option<Exchange>) -> Option<Exchange> {
         match outcome {
             Outcome::Connection(..) if self.turns && made => Some(Exchange::begin(&self.payload)),
@@ -254,8 +260,8 @@ impl<'a> Arrived<'a> {
         }
     }
 
-    /// The reset of the old connection that `frame`, this segment's, becomes (RFC 9293, section 3.5.2): no more than a TCP
-    /// header, and by no option to be taken for old.
+    /// The reset of the old connection that `frame`, this segment's, becomes (RFC 9293, section
+    /// 3.5.2): no more than a TCP header, and by no option to be taken for old.
     pub fn reset<'f>(&self, frame: &'f mut [u8], old: OldConnection) -> &'f [u8] {
         let FourTuple { client, service } = self.ends;
         let end = self.l4 + TCP_LEN;

@@ -1,8 +1,11 @@
-//! A way that is being cleared: the first segment of a connection has become a reset of the old one between the same ends
-//! ([`Outcome::Clears`](super::Outcome::Clears)), and a copy of it comes in again behind that. Between the two the stack knows nothing of the
-//! connection: what else is said on it would meet the listener, which resets it (RFC 9293, section 3.10.7.2). So that goes through the same
-//! queue, behind the copy. Once the connection has its socket, that is over: the stack keeps in TIME-WAIT what it remembers of a connection that
-//! its server has closed first (FIN-WAIT-2 of Linux, tcp_time_wait), by which it couldn't be told from the old one. `bpf/server/clear.h` is its copy in C.
+//! A way that is being cleared: the first segment of a connection has become a reset of the old one
+//! between the same ends ([`Outcome::Clears`](super::Outcome::Clears)), and a copy of it comes in
+//! again behind that. Between the two the stack knows nothing of the connection: what else is said
+//! on it would meet the listener, which resets it (RFC 9293, section 3.10.7.2). So that goes
+//! through the same queue, behind the copy. Once the connection has its socket, that is over: the
+//! stack keeps in TIME-WAIT what it remembers of a connection that its server has closed first
+//! (FIN-WAIT-2 of Linux, tcp_time_wait), by which it couldn't be told from the old one.
+//! `bpf/server/clear.h` is its copy in C.
 
 use super::Socket;
 
@@ -19,7 +22,8 @@ pub struct ClearedConnection {
 }
 
 impl ClearedConnection {
-    /// Whether another segment of the connection waits, where the host has this socket for its ends. Where it doesn't, none does any more.
+    /// Whether another segment of the connection waits, where the host has this socket for its
+    /// ends. Where it doesn't, none does any more.
     pub fn holds(&mut self, now_ns: u64, socket: &Socket) -> bool {
         let has_connection = !matches!(socket, Socket::None | Socket::Listener | Socket::TimeWait(_));
         if self.is_in && has_connection {

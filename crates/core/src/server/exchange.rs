@@ -1,9 +1,10 @@
-//! The turn on a connection that was handed off: whether the client waits for an answer or the server for the next
-//! request. `bpf/server/exchange.h` is its copy in C.
+//! The turn on a connection that was handed off: whether the client waits for an answer or the
+//! server for the next request. `bpf/server/exchange.h` is its copy in C.
 //!
-//! Only in the latter case can the connection be taken from this host. Followed are plain turns alone, where one segment has
-//! one request, whole and without a body, and where the answer says how long it is (RFC 9112, section 6.3). An exchange that was
-//! anything else once stays so: whoever is in doubt takes the connection for busy.
+//! Only in the latter case can the connection be taken from this host. Followed are plain turns
+//! alone, where one segment has one request, whole and without a body, and where the answer says
+//! how long it is (RFC 9112, section 6.3). An exchange that was anything else once stays so:
+//! whoever is in doubt takes the connection for busy.
 
 use super::message::Head;
 
@@ -11,9 +12,11 @@ use super::message::Head;
 const MESSAGE_MAX: usize = 4_096;
 /// The same of an answer's: servers write it at once.
 const ANSWER_HEAD_MAX: usize = 2_048;
-/// The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk or head before.
+/// The end of a body in chunks without trailers (RFC 9112, section 7.1), with that of the chunk or
+/// head before.
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
-/// The line end that some clients send behind a request or before one, and servers pass over (RFC 9112, section 2.2).
+/// The line end that some clients send behind a request or before one, and servers pass over (RFC
+/// 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 /// Bytes that are kept of what was said last, in one word.
 const TAIL_LEN: usize = 8;
@@ -52,8 +55,8 @@ impl Payload<'_> {
     }
 }
 
-/// Two numbers that are written at once, since the other direction may be at work at the same time. Both directions name
-/// where the answer begins: by that the two belong together.
+/// Two numbers that are written at once, since the other direction may be at work at the same time.
+/// Both directions name where the answer begins: by that the two belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeSpan {
     /// Sequence number of the answer's first byte.
@@ -67,7 +70,8 @@ pub struct ExchangeSpan {
 pub struct Exchange {
     /// The request. Written by what comes in.
     pub request: ExchangeSpan,
-    /// The answer; it ends where it begins as long as its end isn't known. Written, as is what follows, by what leaves.
+    /// The answer; it ends where it begins as long as its end isn't known. Written, as is what
+    /// follows, by what leaves.
     pub answered: ExchangeSpan,
     /// Of an answer in chunks, the last bytes; the very last one is lowest.
     pub tail: u64,
@@ -154,8 +158,9 @@ impl Exchange {
         true
     }
 
-    /// Later bytes of an answer of which the first have not left. Segments that waited until a neighbour was found are overtaken by those sent
-    /// once it is: a host's queue for it is emptied on one processor, while a process goes on on another.
+    /// Later bytes of an answer of which the first have not left. Segments that waited until a
+    /// neighbour was found are overtaken by those sent once it is: a host's queue for it is emptied
+    /// on one processor, while a process goes on on another.
     fn begins_or_overtakes(&mut self, payload: &Payload<'_>, begin: u32) -> bool {
         if payload.sequence == begin {
             return self.begin_answer(payload);

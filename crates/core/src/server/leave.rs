@@ -1,10 +1,11 @@
-//! The look at a segment that leaves a server: servers answer clients directly, so only here can it be seen.
-//! `outgoing` in `bpf/server/server.bpf.c` is its copy in C.
+//! The look at a segment that leaves a server: servers answer clients directly, so only here can it
+//! be seen. `outgoing` in `bpf/server/server.bpf.c` is its copy in C.
 //!
-//! Clients' segments must fit into the tunnel, so servers offer no longer ones (RFC 9293, section 3.7.1). Where it
-//! matters whether answers are whole, they are followed. And where connections are handed off, a segment may overtake its
-//! connection's first, or still be on its way here when the connection has moved to another host: the stack knows nothing of
-//! it, and answers by a reset (RFC 9293, section 3.10.7.1), which has no acknowledgment. That waits until the segment has come
+//! Clients' segments must fit into the tunnel, so servers offer no longer ones (RFC 9293, section
+//! 3.7.1). Where it matters whether answers are whole, they are followed. And where connections are
+//! handed off, a segment may overtake its connection's first, or still be on its way here when the
+//! connection has moved to another host: the stack knows nothing of it, and answers by a reset (RFC
+//! 9293, section 3.10.7.1), which has no acknowledgment. That waits until the segment has come
 //! again.
 
 use core::net::SocketAddr;
@@ -53,8 +54,9 @@ impl<'a> Leaving<'a> {
         })
     }
 
-    /// Whether it is to be held until what it answers has come again: `is_strange` says whether that has, and is asked of
-    /// the stack's own resets alone. A reset that a director sends on, or by itself, is none (`is_own`).
+    /// Whether it is to be held until what it answers has come again: `is_strange` says whether
+    /// that has, and is asked of the stack's own resets alone. A reset that a director sends on, or
+    /// by itself, is none (`is_own`).
     pub fn is_held(&self, is_own: bool, is_strange: impl FnOnce() -> bool) -> bool {
         let is_reset = self.flags & (TCP_RST | TCP_ACK) == TCP_RST;
         is_reset && self.offer.listener.is_some() && is_own && !is_strange()
@@ -84,7 +86,8 @@ impl<'a> Leaving<'a> {
         (size > most && self.lower(frame, at, most)).then_some(Reason::Clamped)
     }
 
-    /// Writes the size into the option at `at`. The sum is of words counted from the TCP header's beginning.
+    /// Writes the size into the option at `at`. The sum is of words counted from the TCP header's
+    /// beginning.
     fn lower(&self, frame: &mut [u8], at: usize, most: u16) -> bool {
         let l4 = self.options.0 - TCP_LEN;
         let as_summed = |size: u16| if (at - l4) % 2 == 1 { size.swap_bytes() } else { size }.to_be_bytes();

@@ -1,6 +1,8 @@
-//! The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends. `bpf/server/message.h` is its copy in C.
+//! The head of an HTTP/1.1 message (RFC 9112), as far as it says where the message ends.
+//! `bpf/server/message.h` is its copy in C.
 
-/// The longest body that is counted on, in bytes: with its head less than half of all sequence numbers.
+/// The longest body that is counted on, in bytes: with its head less than half of all sequence
+/// numbers.
 const LENGTH_MAX: u64 = 0x7fff_0000;
 
 /// A head that is whole, and has nothing unusual in it.
@@ -30,7 +32,8 @@ pub(super) enum MessageParse {
 }
 
 impl Head {
-    /// Reads the head that `bytes` begin with; nothing if it has no end there, or anything in it is unusual.
+    /// Reads the head that `bytes` begin with; nothing if it has no end there, or anything in it is
+    /// unusual.
     pub fn read(bytes: &[u8]) -> Option<Head> {
         match Head::read_up_to(bytes, LENGTH_MAX) {
             MessageParse::Whole(head) => Some(head),
@@ -44,8 +47,8 @@ impl Head {
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, behind) = rest.split_at(end + 1);
             rest = behind;
-            // RFC 9112, section 2.2: some take a line feed alone for an end, and others don't. Nor is it known what
-            // they make of other control characters (RFC 9110, section 5.5).
+            // RFC 9112, section 2.2: some take a line feed alone for an end, and others don't. Nor
+            // is it known what they make of other control characters (RFC 9110, section 5.5).
             let line = line.strip_suffix(b"\r\n");
             let Some(line) = line.filter(|line| line.iter().all(|byte| *byte >= b' ' || *byte == b'\t'))
             else {

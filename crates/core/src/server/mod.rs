@@ -1,8 +1,9 @@
 //! The decisions of a server's programs: the specification of `bpf/server/server.bpf.c`.
 //!
-//! Packets come out of tunnels ([`open`]); segments that a director hands off become connections ([`Arrived`]), whose requests
-//! and answers are followed ([`Exchange`]); what leaves is looked at ([`Leaving`]); and of any
-//! request it is known what is left to send ([`Pending`]). `crates/dataplane/tests/differential` holds the C against it.
+//! Packets come out of tunnels ([`open`]); segments that a director hands off become connections
+//! ([`Arrived`]), whose requests and answers are followed ([`Exchange`]); what leaves is looked at
+//! ([`Leaving`]); and of any request it is known what is left to send ([`Pending`]).
+//! `crates/dataplane/tests/differential` holds the C against it.
 
 mod accept;
 mod clear;
@@ -38,8 +39,9 @@ pub struct Tables {
     pub directors: BTreeSet<IpAddr>,
     /// The services that may come out of tunnels, and may be handed off: this host's own.
     pub services: BTreeMap<VipKey, Offer>,
-    /// Where this host decides too, and passes packets on, the key of marks ([`crate::path::mark`]): the source of what comes out
-    /// then says how often that was done already ([`crate::path::arrival`]).
+    /// Where this host decides too, and passes packets on, the key of marks
+    /// ([`crate::path::mark`]): the source of what comes out then says how often that was done
+    /// already ([`crate::path::arrival`]).
     pub marks: Option<Seed>,
 }
 
@@ -48,21 +50,24 @@ pub struct Tables {
 pub struct Offer {
     /// The largest segment that the server may offer, in bytes, where it is not free to choose.
     pub mss: Option<u16>,
-    /// The port of the socket that accepts the connections that are handed off, where any are: the service's own, or
-    /// another one for who asks on its behalf. The connections have the service's port all the same.
+    /// The port of the socket that accepts the connections that are handed off, where any are: the
+    /// service's own, or another one for who asks on its behalf. The connections have the service's
+    /// port all the same.
     pub listener: Option<u16>,
-    /// The same of the connections that are to be read here before it is known who serves them, where this host may serve
-    /// others itself: their frames' source says so ([`crate::path::mark::PUNTED`]).
+    /// The same of the connections that are to be read here before it is known who serves them,
+    /// where this host may serve others itself: their frames' source says so
+    /// ([`crate::path::mark::PUNTED`]).
     pub punt_listener: Option<u16>,
-    /// Whether the turns of request and answer are followed, by which it is known when a connection is at rest.
+    /// Whether the turns of request and answer are followed, by which it is known when a connection
+    /// is at rest.
     pub turns: bool,
     /// Whether it comes out of tunnels only with the mark of a host that has passed it on.
     pub is_marked: bool,
 }
 
 impl Tables {
-    /// The offer for packets to an address that have no port: that of none of its services, but that they need
-    /// marks if any of them does. `None` where there is none.
+    /// The offer for packets to an address that have no port: that of none of its services, but
+    /// that they need marks if any of them does. `None` where there is none.
     pub fn portless(&self, address: IpAddr) -> Option<Offer> {
         let mut offers =
             self.services.iter().filter(|(vip, _)| vip.address == address).map(|(_, offer)| offer);

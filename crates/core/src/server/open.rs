@@ -1,5 +1,6 @@
-//! Whether a frame is a tunnel packet to this host, and what comes out of it: RFC 2003, RFC 2473, RFC 4213,
-//! draft-ietf-intarea-gue. `bpf/server/decapsulate.h` is its copy in C, check by check in the same order.
+//! Whether a frame is a tunnel packet to this host, and what comes out of it: RFC 2003, RFC 2473,
+//! RFC 4213, draft-ietf-intarea-gue. `bpf/server/decapsulate.h` is its copy in C, check by check in
+//! the same order.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -32,9 +33,11 @@ const ECT_0: u8 = 2;
 const CONGESTED: u8 = 3;
 
 /// Takes a packet out of its tunnel. `None` where the frame is no tunnel packet to this host, and
-/// [`Reason::Decapsulated`] where it is now what was inside; any other reason means that the frame must be dropped.
+/// [`Reason::Decapsulated`] where it is now what was inside; any other reason means that the frame
+/// must be dropped.
 ///
-/// The sources of what has come out of here don't come by a wire: frames with such a source are dropped, whatever is in them.
+/// The sources of what has come out of here don't come by a wire: frames with such a source are
+/// dropped, whatever is in them.
 pub fn open(tables: &Tables, packet: &mut Packet<'_>) -> Option<Reason> {
     let is_source = |mark: &Mac| packet.frame().get(6..12) == Some(mark.0.as_slice());
     if tables.marks.is_some() && [PASSED, PASSED_TWICE].iter().any(is_source) {
@@ -179,7 +182,8 @@ impl<'a> OuterHeader<'a> {
         Ok(inner)
     }
 
-    /// How often the packet in `rest` was passed on, as the header's mark says; nothing of that packet is believed before.
+    /// How often the packet in `rest` was passed on, as the header's mark says; nothing of that
+    /// packet is believed before.
     fn passed(&self, tables: &Tables, gue: &Gue, rest: &[u8]) -> Result<Option<ForwardCount>, Reason> {
         let Some(mark) = gue.mark else {
             // That it is the last is worth no more than the mark.
@@ -229,7 +233,8 @@ struct Gue {
 }
 
 impl Gue {
-    /// Version in 2 bits, control flag, length of what follows in 5 bits; then the protocol, and flags in 16.
+    /// Version in 2 bits, control flag, length of what follows in 5 bits; then the protocol, and
+    /// flags in 16.
     fn read(rest: &mut &[u8]) -> Result<Gue, Reason> {
         let header = split_prefix(rest, GUE_LEN)?;
         let &[first, protocol, high, low] = header else { return Err(Reason::Malformed) };
@@ -301,8 +306,8 @@ const fn nonsense(fault: Fault) -> Reason {
     }
 }
 
-/// The one of this host's services that what is inside is for: by the port where the packet has one, else by the address
-/// alone.
+/// The one of this host's services that what is inside is for: by the port where the packet has
+/// one, else by the address alone.
 fn find_service(
     tables: &Tables,
     address: IpAddr,
@@ -346,8 +351,8 @@ struct Inner {
 }
 
 impl Inner {
-    /// The frame keeps its addresses, unless its source is to say how often it was passed on. Of what has no mark nobody knows:
-    /// it is kept here.
+    /// The frame keeps its addresses, unless its source is to say how often it was passed on. Of
+    /// what has no mark nobody knows: it is kept here.
     fn take_out(&self, packet: &mut Packet<'_>, marks: bool) {
         let fits = packet.relink(self.at, 0, ETHERNET_LEN, self.ethertype);
         debug_assert!(fits, "what is in front of the packet was longer");

@@ -1,19 +1,23 @@
-//! The bytes that a server still has to send of the answer to a connection's request. `bpf/server/pending.h` is its copy in C.
+//! The bytes that a server still has to send of the answer to a connection's request.
+//! `bpf/server/pending.h` is its copy in C.
 //!
-//! The load-balancing agent of Chow and Semwal reports the bytes that remain of each pending request (equation 2.2), for which they changed
-//! Apache. Here it follows from what leaves: the answer's head says how long it is (RFC 9112, section 6.3), and TCP what the client has
-//! acknowledged. Any method counts, and any server program that speaks HTTP/1 in clear. Where the end of an answer isn't known, what the kernel holds
-//! of it is a lower bound.
+//! The load-balancing agent of Chow and Semwal reports the bytes that remain of each pending
+//! request (equation 2.2), for which they changed Apache. Here it follows from what leaves: the
+//! answer's head says how long it is (RFC 9112, section 6.3), and TCP what the client has
+//! acknowledged. Any method counts, and any server program that speaks HTTP/1 in clear. Where the
+//! end of an answer isn't known, what the kernel holds of it is a lower bound.
 
 use alloc::vec::Vec;
 
 use super::message::{Head, MessageParse};
 
-/// The least that is read of a request: method, target and version don't fit into fewer bytes (RFC 9112, section 3).
+/// The least that is read of a request: method, target and version don't fit into fewer bytes (RFC
+/// 9112, section 3).
 const REQUEST_MIN: usize = 16;
 /// The longest head of an answer that is read, in bytes.
 const ANSWER_HEAD_MAX: usize = 4_096;
-/// Provisional answers (RFC 9110, section 15.2) of which one segment may have the end before the final one begins in it.
+/// Provisional answers (RFC 9110, section 15.2) of which one segment may have the end before the
+/// final one begins in it.
 const PROVISIONAL_MAX: usize = 2;
 /// The longest body that is believed, in bytes: positions are added to it.
 const LENGTH_MAX: u64 = 1 << 60;
@@ -29,12 +33,14 @@ pub enum ResponseProgress {
     Waiting,
     /// It has begun, and its end is known.
     Known,
-    /// It has none that could be known: it says none, in a way that isn't followed, or not the truth.
+    /// It has none that could be known: it says none, in a way that isn't followed, or not the
+    /// truth.
     Unknown,
 }
 
-/// The last request of a connection, and the answer to it. Positions count the bytes that the server sends on the connection, as `bytes_acked`
-/// of TCP counts those that the client has acknowledged.
+/// The last request of a connection, and the answer to it. Positions count the bytes that the
+/// server sends on the connection, as `bytes_acked` of TCP counts those that the client has
+/// acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// The state of the answer.
@@ -77,8 +83,10 @@ impl Pending {
         }
     }
 
-    /// Follows the client's next bytes, in order: a request that begins there if they look like one, and if the answer before is over. `acknowledgment` is
-    /// the sequence number that the segment acknowledges: where the answer will begin, since clients that don't ask ahead have all of the answer before.
+    /// Follows the client's next bytes, in order: a request that begins there if they look like
+    /// one, and if the answer before is over. `acknowledgment` is the sequence number that the
+    /// segment acknowledges: where the answer will begin, since clients that don't ask ahead have
+    /// all of the answer before.
     #[must_use]
     pub fn request(before: Option<Pending>, acknowledgment: u32, data: &[u8]) -> Option<Pending> {
         let is_open = before.is_some_and(|before| match before.answer {
@@ -103,7 +111,8 @@ impl Pending {
         })
     }
 
-    /// Takes in the server's next segment. `head` has the bytes of the answer's head that were sent before, while it isn't whole.
+    /// Takes in the server's next segment. `head` has the bytes of the answer's head that were sent
+    /// before, while it isn't whole.
     pub fn send(&mut self, sent: &Sent<'_>, head: &mut Vec<u8>) {
         match self.answer {
             ResponseProgress::Waiting => {
@@ -198,14 +207,16 @@ impl Pending {
         (head.lengths == 1 && head.codings == 0).then_some(head.length)
     }
 
-    /// The bytes of the answer that the client lacks, where that is known; so much of the connection it has acknowledged.
+    /// The bytes of the answer that the client lacks, where that is known; so much of the
+    /// connection it has acknowledged.
     pub fn left(&self, acknowledged: u64) -> Option<u64> {
         (self.answer == ResponseProgress::Known)
             .then(|| self.end.saturating_sub(acknowledged.max(self.begin)))
     }
 }
 
-/// Whether these bytes begin a request: a method (RFC 9110, section 9.1; those that exist are of these letters), and a blank.
+/// Whether these bytes begin a request: a method (RFC 9110, section 9.1; those that exist are of
+/// these letters), and a blank.
 fn is_request(data: &[u8]) -> bool {
     let Some(start) = data.get(..REQUEST_MIN) else { return false };
     let method = start.iter().position(|byte| *byte == b' ').map(|len| &start[..len]);
@@ -235,7 +246,8 @@ mod tests {
     /// Where the server's numbers begin, so that they wrap.
     const FIRST: u32 = u32::MAX - 20;
 
-    /// A connection on which client and server have sent this in turn; of the server's, the position and the sequence number behind it.
+    /// A connection on which client and server have sent this in turn; of the server's, the
+    /// position and the sequence number behind it.
     struct Connection {
         pending: Option<Pending>,
         head: Vec<u8>,

@@ -1,7 +1,7 @@
 //! The counted outcomes of a tunnel packet or a handed-off segment that reaches a server.
 
-/// Why a tunnel packet was let out or dropped, a connection made or not; one for each of `enum server_reason` in
-/// `bpf/server/server.h`.
+/// Why a tunnel packet was let out or dropped, a connection made or not; one for each of `enum
+/// server_reason` in `bpf/server/server.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Reason {
@@ -23,7 +23,8 @@ pub enum Reason {
     GueHeader = 7,
     /// A fragment of a tunnel packet.
     OuterFragment = 8,
-    /// Marked as having met congestion, with something inside that can't say so (RFC 6040, section 4.2).
+    /// Marked as having met congestion, with something inside that can't say so (RFC 6040, section
+    /// 4.2).
     Congestion = 9,
     /// The kernel would not shorten the frame.
     NotShrunk = 10,
@@ -33,19 +34,22 @@ pub enum Reason {
     NoListener = 12,
     /// Its numbers are not those of a handshake that a director has made, or no longer.
     BadCookie = 13,
-    /// The kernel makes no connection of it: the listener speaks MPTCP, or the host's settings don't allow what the
-    /// director has agreed on.
+    /// The kernel makes no connection of it: the listener speaks MPTCP, or the host's settings
+    /// don't allow what the director has agreed on.
     Refused = 14,
-    /// A connection that was waiting for its stragglers has made way for a new one between the same ends.
+    /// A connection that was waiting for its stragglers has made way for a new one between the same
+    /// ends.
     TimeWaitCleared = 15,
-    /// A connection whose end the server had missed has made way for a new one between the same ends.
+    /// A connection whose end the server had missed has made way for a new one between the same
+    /// ends.
     StaleCleared = 16,
     /// One that should have made way has not.
     NotCleared = 17,
-    /// A reset that the host's stack would have answered a segment with that may have overtaken its connection's first.
+    /// A reset that the host's stack would have answered a segment with that may have overtaken its
+    /// connection's first.
     ResetHeld = 18,
-    /// Looks as if another host had passed it on, and none has said so: no mark or a wrong one, or a frame whose source only this
-    /// host itself writes ([`crate::path::arrival`]).
+    /// Looks as if another host had passed it on, and none has said so: no mark or a wrong one, or
+    /// a frame whose source only this host itself writes ([`crate::path::arrival`]).
     ForgedMark = 19,
 }
 
@@ -100,7 +104,8 @@ impl Reason {
         }
     }
 
-    /// Whether the packet was dropped, or a client was left without the connection that it was to get.
+    /// Whether the packet was dropped, or a client was left without the connection that it was to
+    /// get.
     pub const fn is_refusal(self) -> bool {
         !matches!(
             self,

@@ -1,5 +1,5 @@
-//! A TCP segment in an IP packet without options, extension headers or fragments: what stacks of today send and nothing
-//! else, as far as a server's programs look at it.
+//! A TCP segment in an IP packet without options, extension headers or fragments: what stacks of
+//! today send and nothing else, as far as a server's programs look at it.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

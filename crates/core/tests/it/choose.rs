@@ -1,4 +1,5 @@
-//! A client that asks which server a connection gets is told the one that the data plane gives it to.
+//! A client that asks which server a connection gets is told the one that the data plane gives it
+//! to.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -131,7 +132,8 @@ impl Known {
     }
 }
 
-/// Asks about a connection before its first packet is decided. Choosing moves on what the packet would: `moves`, if it does.
+/// Asks about a connection before its first packet is decided. Choosing moves on what the packet
+/// would: `moves`, if it does.
 fn choose_server<'p>(
     plan: &'p Plan,
     known: &Known,

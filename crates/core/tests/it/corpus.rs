@@ -1,5 +1,5 @@
-//! Inputs that fuzzing has found interesting are tried again, on every way to a server: nothing panics, and one that is
-//! not sent on is left as it was.
+//! Inputs that fuzzing has found interesting are tried again, on every way to a server: nothing
+//! panics, and one that is not sent on is left as it was.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,8 @@ use evener_core::path::decide::{Reason, Verdict};
 use evener_core::path::seed::Seed;
 use evener_core::server;
 
-/// The address and port that the frame is for, if it looks like IP, so that it gets as far as it can.
+/// The address and port that the frame is for, if it looks like IP, so that it gets as far as it
+/// can.
 fn destination(frame: &[u8]) -> SocketAddr {
     let v6 = frame.get(12..14) == Some(&[0x86, 0xdd]);
     let (address, port) = if v6 { (38..54, 56..58) } else { (30..34, 36..38) };

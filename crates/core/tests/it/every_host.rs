@@ -1,5 +1,5 @@
-//! Where every host decides, a packet is served after three hosts at most, whatever they know of each other; and a
-//! change of hosts under the hash policy moves no open flow.
+//! Where every host decides, a packet is served after three hosts at most, whatever they know of
+//! each other; and a change of hosts under the hash policy moves no open flow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -48,8 +48,8 @@ fn segment(host: usize, port: u16, flags: u8) -> Vec<u8> {
     frame
 }
 
-/// To whom a frame goes that a host sent, and what that one decides on: what is in a tunnel is taken out of it
-/// first, as `bpf/server/server.bpf.c` does.
+/// To whom a frame goes that a host sent, and what that one decides on: what is in a tunnel is
+/// taken out of it first, as `bpf/server/server.bpf.c` does.
 fn arrives(frame: &[u8]) -> (usize, Vec<u8>) {
     if frame[30..33] != [10, 0, 0] {
         assert_eq!(frame[..5], mac(0).0[..5], "to one of the hosts");
@@ -131,7 +131,8 @@ impl Dice {
         }
     }
 
-    /// The tables that a host may have: any servers by any way, in any ring. It only knows who its peers are.
+    /// The tables that a host may have: any servers by any way, in any ring. It only knows who its
+    /// peers are.
     fn tables(&mut self, host: usize, hosts: usize) -> Tables {
         let pick = [Pick::Hash, Pick::Cursor, Pick::Least][self.below(3)];
         let own = self.below(3) as u16 + 1;
@@ -185,7 +186,8 @@ proptest! {
     }
 }
 
-/// A farm under the hash policy whose hosts agree on who is in the ring, each with slots of its own.
+/// A farm under the hash policy whose hosts agree on who is in the ring, each with slots of its
+/// own.
 struct Farm {
     stateless: bool,
     method: Forwarding,
@@ -204,7 +206,8 @@ impl Farm {
         maglev(&members.iter().map(member).collect::<Vec<_>>(), HASH_SLOTS)
     }
 
-    /// The tables of a host while `alive` are there and `members` take new flows, `before` having taken them before.
+    /// The tables of a host while `alive` are there and `members` take new flows, `before` having
+    /// taken them before.
     fn tables(
         &self,
         host: usize,

@@ -1,4 +1,5 @@
-//! The fast path decides as the slow one does: the same bytes, the same verdict, the same sessions and counts.
+//! The fast path decides as the slow one does: the same bytes, the same verdict, the same sessions
+//! and counts.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 use std::sync::atomic::Ordering::Relaxed;

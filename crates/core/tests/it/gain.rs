@@ -42,8 +42,9 @@ fn tables(weights: &[u16]) -> Tables {
     tables
 }
 
-/// Of a thousand new sessions, of which so many are open at a time, how many the first of servers with these weights has, which
-/// reports that it has nothing to do, while the others report that they have much.
+/// Of a thousand new sessions, of which so many are open at a time, how many the first of servers
+/// with these weights has, which reports that it has nothing to do, while the others report that
+/// they have much.
 fn share_of_a_liar(weights: &[u16], open: usize, gain_percent: u64) -> u64 {
     const FLOWS: u32 = 40_000;
     let tables = tables(weights);
@@ -87,7 +88,8 @@ fn a_report_gains_half_again_of_a_fair_share_at_the_most() {
     for open in [0, 3, 40, 2_000] {
         for weights in [&[1, 1, 1, 1][..], &[1, 1], &[1, 1, 1], &[1, 3], &[3, 1], &[2, 1, 1, 5], &[1; 40]] {
             let all: u64 = weights.iter().copied().map(u64::from).sum();
-            // Where few are open, sessions alone draw more than that to whoever has none at the moment.
+            // Where few are open, sessions alone draw more than that to whoever has none at the
+            // moment.
             if open == 3 && weights.iter().any(|weight| *weight != weights[0]) {
                 continue;
             }

@@ -1,4 +1,5 @@
-//! A packet that makes no sense to a director makes none to a server: both read packets by the same rules.
+//! A packet that makes no sense to a director makes none to a server: both read packets by the same
+//! rules.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -14,7 +14,8 @@ const VIP: [u8; 4] = [192, 0, 2, 100];
 const PORT: u16 = 40_000;
 const NOW: u32 = 1_000;
 
-/// A connection with server 1, of a service whose routes nobody knows: whatever is asked for may be another's.
+/// A connection with server 1, of a service whose routes nobody knows: whatever is asked for may be
+/// another's.
 fn world(later: RehandoffMode) -> World {
     let World { mut tables, .. } = World::new(SocketAddr::new(VIP.into(), 80), Forwarding::Link);
     let handoff = Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later };

@@ -1,4 +1,5 @@
-//! An independent decoder agrees with every packet that decisions make: lengths, addresses and checksums.
+//! An independent decoder agrees with every packet that decisions make: lengths, addresses and
+//! checksums.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

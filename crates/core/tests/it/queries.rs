@@ -79,7 +79,8 @@ fn number(answer: &[u8], at: usize) -> usize {
     usize::from(u16::from_be_bytes([answer[at], answer[at + 1]]))
 }
 
-/// Answers what is behind the first octet, which says how it comes, and tells what came of it in a word.
+/// Answers what is behind the first octet, which says how it comes, and tells what came of it in a
+/// word.
 pub fn answer_and_check(bytes: &[u8]) -> String {
     let Some((how, query)) = bytes.split_first() else { return "nothing".to_owned() };
     let transport = if how & 1 == 0 { Transport::Udp } else { Transport::Tcp };

@@ -116,7 +116,8 @@ proptest! {
     }
 }
 
-/// An embryonic session goes before one that is ending, and that before an assured one, each the soonest to expire.
+/// An embryonic session goes before one that is ending, and that before an assured one, each the
+/// soonest to expire.
 #[test]
 fn the_least_goes_first() {
     let world = World::new();
@@ -157,8 +158,8 @@ fn the_least_goes_first() {
     assert_eq!((count(Class::Embryonic), count(Class::Ending)), (0, 0));
 }
 
-/// Sources of embryonic sessions in two full buckets, as their places are taken: a network that sends first packets without
-/// end takes its own places, and another's only where that has more.
+/// Sources of embryonic sessions in two full buckets, as their places are taken: a network that
+/// sends first packets without end takes its own places, and another's only where that has more.
 #[test]
 fn a_source_holds_no_more_places_than_others() {
     let v4 = |source: u32, host: u16| IpAddr::from(Ipv4Addr::from_bits(source << 8 | u32::from(host % 256)));
@@ -192,7 +193,8 @@ fn a_source_holds_no_more_places_than_others() {
         assert_eq!(places(), BTreeMap::from([(Some(1), 9), (Some(2), 4), (Some(3), 3)]));
         (300..500).for_each(|number| note(2, number, State::New));
         (300..500).for_each(|number| note(1, number, State::New));
-        // two that send without end have as many but for one; on a tie the session goes that expires first
+        // two that send without end have as many but for one; on a tie the session goes that
+        // expires first
         assert_eq!(places(), BTreeMap::from([(Some(1), 6), (Some(2), 7), (Some(3), 3)]));
     }
 }

@@ -1,5 +1,6 @@
-//! The exchange of client and server, for the corpus and for fuzzing: records of one byte that says who speaks (its lowest
-//! bit: the server) and whether that comes late (the next ones: so many bytes), two for the length, and the data.
+//! The exchange of client and server, for the corpus and for fuzzing: records of one byte that says
+//! who speaks (its lowest bit: the server) and whether that comes late (the next ones: so many
+//! bytes), two for the length, and the data.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
 use evener_core::server::{Exchange, Head, Payload};

@@ -116,8 +116,8 @@ impl World {
         World::of(tables)
     }
 
-    /// One of several hosts that all decide: the ring names another, which is reached by `way`, and the ring before
-    /// one that is to keep the packet.
+    /// One of several hosts that all decide: the ring names another, which is reached by `way`, and
+    /// the ring before one that is to keep the packet.
     pub(crate) fn among_hosts(vip: SocketAddr, way: Forwarding) -> World {
         let World { mut tables, .. } = World::new(vip, way);
         let entry = |way| ServerEntry {

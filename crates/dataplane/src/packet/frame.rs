@@ -76,7 +76,8 @@ impl FrameScratch {
         });
     }
 
-    /// Sends the segments of a frame, behind what is in the batch: a flow's frames don't overtake one another.
+    /// Sends the segments of a frame, behind what is in the batch: a flow's frames don't overtake
+    /// one another.
     fn send_cut(
         &mut self,
         gathered: &Gathered<'_>,
@@ -123,7 +124,8 @@ pub(super) fn work<'f>(
         return tools.queue_fragment(&decision, packet.frame(), around);
     }
     tools.tally.decision(&decision, len);
-    // A packet that the decision made itself leaves nothing to the hardware, or its checksum at most.
+    // A packet that the decision made itself leaves nothing to the hardware, or its checksum at
+    // most.
     if packet.segment_len.is_none() {
         virtio = virtio.of_one_packet();
     }
@@ -163,7 +165,8 @@ pub(super) fn work<'f>(
     batch.push(packet, ifindex);
 }
 
-/// Whether a frame that is passed goes up the host's own stack by the loopback interface, for the stack sees nothing else of it.
+/// Whether a frame that is passed goes up the host's own stack by the loopback interface, for the
+/// stack sees nothing else of it.
 fn goes_up(reason: Reason, frame: &[u8], around: &FrameContext<'_>) -> bool {
     match reason {
         Reason::Local | Reason::IcmpForwarded => true,

@@ -1,9 +1,10 @@
-//! Keeps the host's own stack from what the engine handles. AF_PACKET only copies: the stack would answer
-//! the same packets with resets, or forward them a second time.
+//! Keeps the host's own stack from what the engine handles. AF_PACKET only copies: the stack would
+//! answer the same packets with resets, or forward them a second time.
 //!
-//! With CAP_NET_ADMIN, an nftables table drops them at the interface, behind the point where packet sockets
-//! take their copy. It knows no sessions: what a server sends that belongs to none is dropped with the rest, and the engine gives
-//! it to the stack by the loopback interface ([`Withheld`]). Without it, the host must be one whose stack drops them silently: one that
+//! With CAP_NET_ADMIN, an nftables table drops them at the interface, behind the point where packet
+//! sockets take their copy. It knows no sessions: what a server sends that belongs to none is
+//! dropped with the rest, and the engine gives it to the stack by the loopback interface
+//! ([`Withheld`]). Without it, the host must be one whose stack drops them silently: one that
 //! neither has a service address nor forwards.
 
 use std::collections::BTreeSet;
@@ -24,8 +25,8 @@ use crate::EngineError;
 /// How the host's stack is kept out.
 #[derive(Debug, Default)]
 pub(super) struct Guard {
-    /// The rules that were last asked for, and the numbers of their interfaces: one that comes back under its name has
-    /// lost its hook.
+    /// The rules that were last asked for, and the numbers of their interfaces: one that comes back
+    /// under its name has lost its hook.
     installed: Option<(Vec<u32>, String)>,
     /// The same as the kernel held them then.
     held: Option<String>,
@@ -43,7 +44,8 @@ enum GuardState {
     Silent,
 }
 
-/// The packets that the rules drop and the engine may pass: segments from servers that answer clients, to any host but this one.
+/// The packets that the rules drop and the engine may pass: segments from servers that answer
+/// clients, to any host but this one.
 #[derive(Debug, Default)]
 pub(super) struct Withheld {
     /// This host's addresses as the rules have them; `None` where there are no rules.
@@ -62,7 +64,8 @@ impl Withheld {
     }
 }
 
-/// Whether answers that come from here are addressed to clients, and not to this host that stands for them.
+/// Whether answers that come from here are addressed to clients, and not to this host that stands
+/// for them.
 fn is_open(tables: &Tables, endpoint: &VipKey) -> bool {
     let stands_for_clients = |server: u16| own(tables, server).is_some();
     tables
@@ -85,8 +88,8 @@ impl Guard {
         Guard { state: if earlier { GuardState::Inherited } else { GuardState::None }, ..Guard::default() }
     }
 
-    /// Keeps the stack from the packets of these tables, in the place of what an earlier call or a killed
-    /// daemon set up. Says what the engine has to give to the stack itself, if it passes it.
+    /// Keeps the stack from the packets of these tables, in the place of what an earlier call or a
+    /// killed daemon set up. Says what the engine has to give to the stack itself, if it passes it.
     ///
     /// # Errors
     /// When nft refuses and the stack would interfere. Rules that are in force stay so.
@@ -105,7 +108,8 @@ impl Guard {
         }
         match (self.write(&installed.1), self.state) {
             (Ok(()), _) => self.state = GuardState::Rules,
-            // They are made for what is in force, and can't be taken back either: so nothing else comes into force.
+            // They are made for what is in force, and can't be taken back either: so nothing else
+            // comes into force.
             (Err(error), GuardState::Rules) => {
                 return Err(EngineError::system("changing the guard", "CAP_NET_ADMIN", error));
             }
@@ -135,8 +139,8 @@ impl Guard {
         self.state == GuardState::Rules
     }
 
-    /// Writes the rules again, if the kernel holds others or none: what came of that. Interfaces that are gone want other rules,
-    /// which come with the next tables.
+    /// Writes the rules again, if the kernel holds others or none: what came of that. Interfaces
+    /// that are gone want other rules, which come with the next tables.
     pub(super) fn restore(&mut self) -> Option<Result<(), EngineError>> {
         let (interfaces, rules) = self.installed.clone().filter(|_| self.has_rules())?;
         let changed = self.changes.as_mut().is_none_or(Changes::any);
@@ -175,7 +179,8 @@ impl Guard {
     }
 }
 
-/// Removes the guard of an engine that is gone: under another engine it would drop what that one passes.
+/// Removes the guard of an engine that is gone: under another engine it would drop what that one
+/// passes.
 pub(super) fn remove_stale() {
     let Err(error) = nft(REMOVE) else { return };
     if rules::held().is_some() {
@@ -202,8 +207,9 @@ fn names(tables: &Tables) -> Result<Vec<String>, EngineError> {
     tables.interfaces.keys().map(name).collect()
 }
 
-/// The interfaces, and those of their VLANs that this host has. The hook of an interface is passed by tagged frames too, with
-/// the outer tag set aside; what stands behind an inner one it doesn't see, but the hook of the VLAN's own interface does.
+/// The interfaces, and those of their VLANs that this host has. The hook of an interface is passed
+/// by tagged frames too, with the outer tag set aside; what stands behind an inner one it doesn't
+/// see, but the hook of the VLAN's own interface does.
 fn with_vlans(interfaces: &[String], vlans: &str) -> Vec<String> {
     let mut devices = interfaces.to_vec();
     let below = |line: &str| -> Option<(String, String)> {
@@ -226,8 +232,8 @@ fn with_vlans(interfaces: &[String], vlans: &str) -> Vec<String> {
     }
 }
 
-/// The VLANs of this network namespace, as the kernel lists them (net/8021q/vlanproc.c): two lines of titles, then
-/// `NAME | ID | DEVICE BELOW`.
+/// The VLANs of this network namespace, as the kernel lists them (net/8021q/vlanproc.c): two lines
+/// of titles, then `NAME | ID | DEVICE BELOW`.
 fn vlans() -> String {
     // Without any there is no such file.
     fs::read_to_string("/proc/thread-self/net/vlan/config").unwrap_or_default()
@@ -271,7 +277,8 @@ struct Guarded {
     /// Where answers come from that are addressed to clients.
     open: BTreeSet<String>,
     open_addresses: BTreeSet<IpAddr>,
-    /// Where answers come from that are addressed to this host, which stands for the clients, and its address.
+    /// Where answers come from that are addressed to this host, which stands for the clients, and
+    /// its address.
     hidden: BTreeSet<String>,
     /// This host's addresses: a server's answer to one of them is to a probe.
     local: BTreeSet<IpAddr>,
@@ -356,7 +363,8 @@ impl Guarded {
     }
 }
 
-/// A packet for a service's address that names no port, or has headers that are not taken for what they say.
+/// A packet for a service's address that names no port, or has headers that are not taken for what
+/// they say.
 const ODD_V4: &[&str] = &[
     "ip protocol { icmp, tcp, udp } ip frag-off & 0x3fff != 0",
     "ip protocol { icmp, tcp, udp } ip hdrlength > 5",
@@ -413,7 +421,8 @@ fn is_local(address: IpAddr) -> bool {
 
 fn forwards(version: &str, interface: &str) -> bool {
     let setting = fs::read_to_string(format!("/proc/sys/net/{version}/conf/{interface}/forwarding"));
-    // An unreadable setting must not pass for a safe one; where there is no such version, there is none.
+    // An unreadable setting must not pass for a safe one; where there is no such version, there is
+    // none.
     match setting {
         Ok(value) => value.trim() != "0",
         Err(error) => error.kind() != io::ErrorKind::NotFound,

@@ -1,10 +1,11 @@
-//! The application-space engine: the papers' program, on AF_PACKET rings. CAP_NET_RAW is all it needs, in a
-//! user namespace too.
+//! The application-space engine: the papers' program, on AF_PACKET rings. CAP_NET_RAW is all it
+//! needs, in a user namespace too.
 //!
 //! Each interface has threads that share its frames by flow. A thread reads a batch of frames from
-//! the ring it shares with the kernel ([`ring`]), has each decided by `evener-core` where it lies ([`frame`]), and
-//! sends the batch with one call ([`outbox`]). Sessions and counts are in a mapped file ([`store`]), which a
-//! restarted daemon carries on with. The host's own stack is kept out by [`guard`].
+//! the ring it shares with the kernel ([`ring`]), has each decided by `evener-core` where it lies
+//! ([`frame`]), and sends the batch with one call ([`outbox`]). Sessions and counts are in a mapped
+//! file ([`store`]), which a restarted daemon carries on with. The host's own stack is kept out by
+//! [`guard`].
 
 mod fragments;
 mod frame;
@@ -87,9 +88,10 @@ pub fn clear_left(session_file: &Path) {
 }
 
 impl PacketEngine {
-    /// Opens the session file, adopting what an earlier daemon left in it. Frames are taken from when
-    /// the first tables name interfaces. Routes are those of the calling thread's network namespace, and threads
-    /// belong to that of the thread that applies tables: it must be the same.
+    /// Opens the session file, adopting what an earlier daemon left in it. Frames are taken from
+    /// when the first tables name interfaces. Routes are those of the calling thread's network
+    /// namespace, and threads belong to that of the thread that applies tables: it must be the
+    /// same.
     ///
     /// # Errors
     /// Missing privileges, or a session file that can't be had.
@@ -126,7 +128,8 @@ impl PacketEngine {
         })
     }
 
-    /// Threads for the interfaces that have none yet. Those that the tables in force don't name have their frames passed.
+    /// Threads for the interfaces that have none yet. Those that the tables in force don't name
+    /// have their frames passed.
     fn workers_for(&self, tables: &Tables) -> Result<BTreeMap<u32, Workers>, EngineError> {
         let new = tables.interfaces.keys().filter(|ifindex| !self.workers.contains_key(ifindex));
         new.map(|ifindex| {
@@ -163,8 +166,9 @@ impl Engine for PacketEngine {
     fn apply(&mut self, tables: &Arc<Tables>) -> Result<(), EngineError> {
         check(tables)?;
         let workers = self.workers_for(tables)?;
-        // The guard before the tables: a packet that gets neither to the stack nor to a server is sent again, one that
-        // the stack resets is a lost connection. It is the last that can be refused.
+        // The guard before the tables: a packet that gets neither to the stack nor to a server is
+        // sent again, one that the stack resets is a lost connection. It is the last that can be
+        // refused.
         let withheld = self.guard.apply(tables)?;
         self.common.withheld.store(Arc::new(withheld));
         self.common.store.record(tables);
@@ -222,8 +226,8 @@ impl Engine for PacketEngine {
         Ok(Box::new(receiver))
     }
 
-    /// Without its daemon this engine sends nothing on. With `keep`, the session file and the guard stay for the
-    /// next daemon, so that what comes meanwhile is sent again and not reset.
+    /// Without its daemon this engine sends nothing on. With `keep`, the session file and the guard
+    /// stay for the next daemon, so that what comes meanwhile is sent again and not reset.
     fn leave(mut self: Box<Self>, keep: bool) -> Result<(), EngineError> {
         self.workers.clear();
         if keep {

@@ -1,5 +1,5 @@
-//! Frames out: a batch of them, from where they lie, in one sendmmsg(2); and packets for the host's own stack to
-//! send on.
+//! Frames out: a batch of them, from where they lie, in one sendmmsg(2); and packets for the host's
+//! own stack to send on.
 
 use std::io;
 use std::marker::PhantomData;
@@ -24,7 +24,8 @@ const QUEUE_LEN: i32 = 8 << 20;
 pub(crate) struct Exits {
     /// Past the queueing discipline, straight to the driver.
     direct: Socket,
-    /// Through it. It also cuts large frames into segments where the driver can't; the direct way drops them.
+    /// Through it. It also cuts large frames into segments where the driver can't; the direct way
+    /// drops them.
     queued: Socket,
     /// For packets without a frame: the host's own stack finds their way.
     host_v4: Socket,
@@ -44,8 +45,9 @@ impl Exits {
         Ok(exits)
     }
 
-    /// Has the host's own stack send a packet, from its IP header on, whose checksums are whole. A packet that it has no
-    /// way for is lost. `link` is the interface that leads to a link-local address.
+    /// Has the host's own stack send a packet, from its IP header on, whose checksums are whole. A
+    /// packet that it has no way for is lost. `link` is the interface that leads to a link-local
+    /// address.
     pub(crate) fn by_host(&self, packet: &[u8], link: Option<u32>) {
         let Some((dst, len)) = destination(packet) else { return };
         let socket = match dst {
@@ -110,8 +112,8 @@ impl Outbox {
         Outbox { messages, parts, targets }
     }
 
-    /// Does what was decided on a frame that comes alone, its virtio header before it. `loopback` is the interface by
-    /// which frames go up the host's own stack.
+    /// Does what was decided on a frame that comes alone, its virtio header before it. `loopback`
+    /// is the interface by which frames go up the host's own stack.
     pub(crate) fn carry_out(&mut self, decision: &Decision, packet: &mut [u8], loopback: u32, exits: &Exits) {
         let mut batch = self.fill();
         match (decision.verdict, decision.reason) {
@@ -158,8 +160,9 @@ pub(super) fn l3_of(frame: &[u8]) -> usize {
     ETHERNET_LEN + tags * VLAN_LEN
 }
 
-/// Makes a frame one that the loopback interface takes: without tags, and to its address, which is all zeros;
-/// anything else would be another host's there. The frame then begins so many bytes later.
+/// Makes a frame one that the loopback interface takes: without tags, and to its address, which is
+/// all zeros; anything else would be another host's there. The frame then begins so many bytes
+/// later.
 pub(super) fn make_local(frame: &mut [u8]) -> usize {
     let tags_len = l3_of(frame) - ETHERNET_LEN;
     if frame.len() >= ETHERNET_LEN + tags_len {
@@ -198,16 +201,16 @@ impl<'f> Filling<'_, 'f> {
         self.len >= BATCH
     }
 
-    /// Sends the batch, in order, and begins anew. A frame that the kernel refuses (interface down, queue full,
-    /// longer than the link allows) is lost, as on any wire.
+    /// Sends the batch, in order, and begins anew. A frame that the kernel refuses (interface down,
+    /// queue full, longer than the link allows) is lost, as on any wire.
     pub(crate) fn send(&mut self, exits: &Exits) {
         // All by the same way, so that a flow's frames don't overtake one another.
         let exit = if self.segments { &exits.queued } else { &exits.direct };
         let mut sent = 0;
         while sent < self.len {
             let rest = &mut self.outbox.messages[sent..self.len];
-            // SAFETY: `rest` is a slice of initialised messages. Each points to a part and a target in the
-            // outbox's boxes, and the part to a frame that `'f` keeps alive.
+            // SAFETY: `rest` is a slice of initialised messages. Each points to a part and a target
+            // in the outbox's boxes, and the part to a frame that `'f` keeps alive.
             let done = unsafe { libc::sendmmsg(exit.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0) };
             match usize::try_from(done) {
                 Ok(done) => sent += done.max(1),

@@ -1,4 +1,5 @@
-//! Frames in: the TPACKET_V2 ring that the kernel fills and a thread empties (packet(7), PACKET_RX_RING).
+//! Frames in: the TPACKET_V2 ring that the kernel fills and a thread empties (packet(7),
+//! PACKET_RX_RING).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,7 +13,8 @@ use socket2::Socket;
 use super::virtio::VIRTIO_LEN;
 use crate::link::{self, EtherType, set_option, set_option_with};
 
-/// Room that the kernel leaves before a frame, for a longer header, a VLAN tag put back and a virtio header.
+/// Room that the kernel leaves before a frame, for a longer header, a VLAN tag put back and a
+/// virtio header.
 pub(super) const RESERVE: usize = HEADROOM + VLAN_LEN + VIRTIO_LEN;
 /// Bytes of a VLAN tag.
 pub(super) const VLAN_LEN: usize = 4;
@@ -52,7 +54,8 @@ pub(super) enum FrameStorage<'r> {
 }
 
 impl ReceiveRing {
-    /// Opens a ring on an interface, and joins or founds the fan-out `group` (its number, once known).
+    /// Opens a ring on an interface, and joins or founds the fan-out `group` (its number, once
+    /// known).
     pub(super) fn open(ifindex: u32, group: Option<&mut u16>) -> io::Result<(Socket, ReceiveRing)> {
         let socket = link::packet_socket()?;
         let fd = socket.as_fd();
@@ -61,8 +64,8 @@ impl ReceiveRing {
         set_option(fd, libc::SOL_PACKET, libc::PACKET_RESERVE, RESERVE as i32)?;
         set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, SLOT_LEN as i32)?;
         let _ = set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1);
-        // Above the system's limit with CAP_NET_ADMIN only; what the limit allows does as well, with more loss
-        // of large frames under load.
+        // Above the system's limit with CAP_NET_ADMIN only; what the limit allows does as well,
+        // with more loss of large frames under load.
         if set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, QUEUE_LEN).is_err() {
             set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, QUEUE_LEN)?;
         }
@@ -95,14 +98,15 @@ impl ReceiveRing {
     }
 
     fn slot(&self, at: usize) -> *mut u8 {
-        // SAFETY: the mapping is `SLOTS * SLOT_LEN` bytes long, and `at` is below SLOTS: the remainder brings
-        // it there.
+        // SAFETY: the mapping is `SLOTS * SLOT_LEN` bytes long, and `at` is below SLOTS: the
+        // remainder brings it there.
         unsafe { self.map.as_mut_ptr().add((at % SLOTS) * SLOT_LEN) }
     }
 
     fn status(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: a slot begins with its 32-bit status, aligned as slots are; kernel and program hand the slot
-        // over to each other by it, so every access is atomic. The mapping lives as long as `self`.
+        // SAFETY: a slot begins with its 32-bit status, aligned as slots are; kernel and program
+        // hand the slot over to each other by it, so every access is atomic. The mapping lives as
+        // long as `self`.
         unsafe { AtomicU32::from_ptr(self.slot(at).cast()) }
     }
 }
@@ -125,8 +129,9 @@ impl<'r> Iterator for ReadyFrames<'r> {
         }
         let slot = self.ring.slot(self.at);
         self.at += 1;
-        // SAFETY: the status says that the slot is ours: the kernel wrote a header there and won't change it
-        // until `release`, which needs the ring that `'r` borrows. Headers are plain data, aligned by 16.
+        // SAFETY: the status says that the slot is ours: the kernel wrote a header there and won't
+        // change it until `release`, which needs the ring that `'r` borrows. Headers are plain
+        // data, aligned by 16.
         let (header, sender) = unsafe {
             let sender = slot.add(size_of::<libc::tpacket2_hdr>()).cast::<libc::sockaddr_ll>();
             (&*slot.cast::<libc::tpacket2_hdr>(), &*sender)
@@ -139,8 +144,9 @@ impl<'r> Iterator for ReadyFrames<'r> {
         } else if header.tp_snaplen < header.tp_len || start < notes_len || start + len > SLOT_LEN {
             FrameStorage::Lost
         } else {
-            // SAFETY: within the slot and behind what is read of it above, as just checked, and handed out once:
-            // `at` moves on, and never a whole turn. The slot is ours as said above.
+            // SAFETY: within the slot and behind what is read of it above, as just checked, and
+            // handed out once: `at` moves on, and never a whole turn. The slot is ours as said
+            // above.
             FrameStorage::Whole(unsafe { std::slice::from_raw_parts_mut(slot.add(start), len) })
         };
         Some(RingFrame {
@@ -155,8 +161,8 @@ impl<'r> Iterator for ReadyFrames<'r> {
 }
 
 /// Shares an interface's frames among the sockets of a group by the CPU that a frame came in on
-/// (PACKET_FANOUT): a thread on that CPU is the cheapest to wake. Network cards and RPS keep a flow on one
-/// CPU, and thereby in order. A frame that a full ring has no room for goes to another one.
+/// (PACKET_FANOUT): a thread on that CPU is the cheapest to wake. Network cards and RPS keep a flow
+/// on one CPU, and thereby in order. A frame that a full ring has no room for goes to another one.
 ///
 /// Group 0 founds a new group, whose number the kernel picks. Returns the group's number.
 fn fan_out(socket: &Socket, group: u16) -> io::Result<u16> {

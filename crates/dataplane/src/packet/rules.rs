@@ -31,7 +31,8 @@ pub(super) fn nft(script: &str) -> io::Result<()> {
     Err(io::Error::other(format!("nft: {first}")))
 }
 
-/// The table as the kernel holds it, in nft's words; `None` where there is none, as far as can be told.
+/// The table as the kernel holds it, in nft's words; `None` where there is none, as far as can be
+/// told.
 pub(super) fn held() -> Option<String> {
     let listed = Command::new("nft").args(["list", "table", "netdev", "evener"]).output().ok()?;
     listed.status.success().then(|| String::from_utf8_lossy(&listed.stdout).into_owned())

@@ -1,6 +1,7 @@
 //! Cuts frames that the kernel gathered, or let nobody cut, into the packets that they stand for.
 //!
-//! The kernel would do it on the way out, but not inside a tunnel that it doesn't know of, nor for a raw socket.
+//! The kernel would do it on the way out, but not inside a tunnel that it doesn't know of, nor for
+//! a raw socket.
 
 use std::ops::Range;
 
@@ -36,8 +37,8 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Cuts a frame; each segment has its link header, and `before` zeros before that. Nothing comes of a
-    /// frame whose headers make no sense.
+    /// Cuts a frame; each segment has its link header, and `before` zeros before that. Nothing
+    /// comes of a frame whose headers make no sense.
     pub(super) fn cut(&mut self, gathered: &Gathered<'_>, before: usize) {
         self.bytes.clear();
         self.ends.clear();
@@ -157,8 +158,8 @@ fn put_transport_checksum(segment: &mut [u8], l3: usize, l4: usize, udp: bool) {
     put(segment, at, if udp && sum == 0 { 0xffff } else { sum });
 }
 
-/// Fills in the checksum that was left to the hardware: what is from `start` on, with the field at `offset`
-/// from there holding the sum of the pseudo-header.
+/// Fills in the checksum that was left to the hardware: what is from `start` on, with the field at
+/// `offset` from there holding the sum of the pseudo-header.
 pub(super) fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) {
     let Some(covered) = frame.get(start..) else { return };
     let sum = folded(0, covered);

@@ -1,5 +1,6 @@
-//! The file that outlives the daemon: sessions, counts, and whose the numbers in them are. It is mapped, so
-//! that what a killed daemon knew is there for the next one; in a tmpfs it is memory and nothing else.
+//! The file that outlives the daemon: sessions, counts, and whose the numbers in them are. It is
+//! mapped, so that what a killed daemon knew is there for the next one; in a tmpfs it is memory and
+//! nothing else.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -34,7 +35,8 @@ use crate::shared::Shared;
 use crate::xdp::abi;
 use crate::{Counters, EngineError, ServerCounters, now_ticks};
 
-/// Where things stand in the file's first part, in words of 64 bits. The session tables and the ports follow it.
+/// Where things stand in the file's first part, in words of 64 bits. The session tables and the
+/// ports follow it.
 mod layout {
     use super::{Range, SERVER_SLOTS, SERVICES_MAX, VIPS_MAX, abi};
 
@@ -99,8 +101,8 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the session file and adopts what is in it, or makes it anew. A file of another boot or version is not
-    /// adopted.
+    /// Opens the session file and adopts what is in it, or makes it anew. A file of another boot or
+    /// version is not adopted.
     pub(super) fn open(options: &Options) -> Result<(Store, Option<Tables>), EngineError> {
         let path = &options.session_file;
         let sizes = Sizes::of(options);
@@ -118,8 +120,8 @@ impl Store {
         Ok((store, None))
     }
 
-    /// Puts right what a killed daemon left half done, and forgets what belongs to servers that aren't `running`:
-    /// a slot that is nobody's may become another server's.
+    /// Puts right what a killed daemon left half done, and forgets what belongs to servers that
+    /// aren't `running`: a slot that is nobody's may become another server's.
     fn recover(&self, running: &Tables) {
         let now = now_ticks();
         let known = |server: u16| running.servers.contains_key(&server);
@@ -132,7 +134,8 @@ impl Store {
         others.for_each(|slot| self.reset_server(slot));
     }
 
-    /// A file of other sizes is adopted with those: its sessions are worth more than the room that is asked for.
+    /// A file of other sizes is adopted with those: its sessions are worth more than the room that
+    /// is asked for.
     fn adopt(path: &Path, header: &[u64; HEADER_WORDS]) -> io::Result<Option<Store>> {
         let file = match open_options().open(path) {
             Ok(file) => file,
@@ -277,8 +280,8 @@ impl Store {
         ServerCounters { packets, bytes, connections }
     }
 
-    /// Adds a server's totals to those of servers that are gone, which stand at the slot that is nobody's. `slot` is
-    /// below [`SERVER_SLOTS`].
+    /// Adds a server's totals to those of servers that are gone, which stand at the slot that is
+    /// nobody's. `slot` is below [`SERVER_SLOTS`].
     pub(super) fn reset_server(&self, slot: u16) {
         for (gone, count) in self.server(NO_SERVER).into_iter().zip(self.server(slot)) {
             gone.fetch_add(count.swap(0, Relaxed), Relaxed);
@@ -291,8 +294,8 @@ impl Store {
         [self.four.len(), self.six.len()]
     }
 
-    /// Notes what the numbers in sessions mean, and whose share of them is what. To be called before packets meet the
-    /// tables.
+    /// Notes what the numbers in sessions mean, and whose share of them is what. To be called
+    /// before packets meet the tables.
     pub(super) fn record(&self, tables: &Tables) {
         self.sessions().share(tables);
         self.guesses().keep(tables);
@@ -382,14 +385,16 @@ fn header(sizes: Sizes) -> io::Result<[u64; HEADER_WORDS]> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
     let boot = u128::from_str_radix(&digits, 16).map_err(io::Error::other)?;
-    // Another network namespace may have the number, and so the file, of one that is gone; never its cookie.
+    // Another network namespace may have the number, and so the file, of one that is gone; never
+    // its cookie.
     let namespace = network_namespace_cookie()?;
     let boot = (boot >> 64) as u64 ^ boot as u64;
     let Sizes { four, six } = sizes;
     Ok([MAGIC, VERSION, boot, namespace, four as u64, six as u64, layout::WORDS as u64])
 }
 
-/// The number of this network namespace among all of this boot (SO_NETNS_COOKIE, Linux 5.14); 0 before that.
+/// The number of this network namespace among all of this boot (SO_NETNS_COOKIE, Linux 5.14); 0
+/// before that.
 fn network_namespace_cookie() -> io::Result<u64> {
     use std::os::fd::AsRawFd;
     const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -404,8 +409,8 @@ fn network_namespace_cookie() -> io::Result<u64> {
     Ok(if answer == 0 { cookie } else { 0 })
 }
 
-/// Writes an entry so that whoever reads a half-written one sees none: the word that says that it is there
-/// goes first and comes last.
+/// Writes an entry so that whoever reads a half-written one sees none: the word that says that it
+/// is there goes first and comes last.
 fn put(place: &[AtomicU64], entry: &[u64], there: usize) {
     if place.iter().zip(entry).all(|(word, value)| word.load(Relaxed) == *value) {
         return;

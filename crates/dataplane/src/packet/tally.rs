@@ -9,7 +9,8 @@ use super::outbox::BATCH;
 use super::store::Store;
 use crate::ServerCounters;
 
-/// Counts of one batch. Threads share the totals, so they touch them once a batch, not once a packet.
+/// Counts of one batch. Threads share the totals, so they touch them once a batch, not once a
+/// packet.
 pub(super) struct Tally {
     reasons: [u64; Reason::ALL.len()],
     servers: Box<[ServerCounters]>,

@@ -1,5 +1,5 @@
-//! `struct virtio_net_hdr`, which stands before every frame (PACKET_VNET_HDR): what its sender left to the
-//! hardware, a checksum not yet filled in or a frame not yet cut into segments.
+//! `struct virtio_net_hdr`, which stands before every frame (PACKET_VNET_HDR): what its sender left
+//! to the hardware, a checksum not yet filled in or a frame not yet cut into segments.
 
 /// Its length, in bytes.
 pub(crate) const VIRTIO_LEN: usize = 10;

@@ -104,8 +104,8 @@ impl Drop for Workers {
     }
 }
 
-/// Keeps thread `number` of `threads` on the CPUs whose frames the fan-out gives it: those whose number
-/// leaves that remainder.
+/// Keeps thread `number` of `threads` on the CPUs whose frames the fan-out gives it: those whose
+/// number leaves that remainder.
 fn stay_near(number: usize, threads: usize) {
     let mut cpus = CpuSet::new();
     for cpu in (number..CpuSet::count()).step_by(threads.max(1)) {
@@ -218,8 +218,8 @@ struct WorkerBuffers {
     looked: (Instant, u64),
 }
 
-/// Takes the frame of `len` bytes from the socket's queue, to behind [`RESERVE`] bytes of the buffer. Every slot
-/// that says there is one has one.
+/// Takes the frame of `len` bytes from the socket's queue, to behind [`RESERVE`] bytes of the
+/// buffer. Every slot that says there is one has one.
 fn dequeue<'b>(socket: &Socket, buffer: &'b mut [u8], len: usize) -> Option<&'b mut [u8]> {
     let start = RESERVE - VIRTIO_LEN;
     let place = buffer.get_mut(start..)?;

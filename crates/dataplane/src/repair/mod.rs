@@ -1,18 +1,19 @@
 //! Open TCP connections out of one socket and into another, without the client knowing.
 //!
-//! [`save`] takes a connection out of the kernel, [`restore`] puts it back, on this host or another one: what was
-//! agreed on, where both directions are, and the bytes that one side still owes the other. [`replay`] is for a server
-//! whose own program is to accept the connection: the client's segments once more, of which the server's kernel makes
-//! a socket. The kernel's part is TCP_REPAIR; connection migration without a change to clients is what the
-//! paper's handoff needs, and this is the way of it that can read before it decides.
+//! [`save`] takes a connection out of the kernel, [`restore`] puts it back, on this host or another
+//! one: what was agreed on, where both directions are, and the bytes that one side still owes the
+//! other. [`replay`] is for a server whose own program is to accept the connection: the client's
+//! segments once more, of which the server's kernel makes a socket. The kernel's part is
+//! TCP_REPAIR; connection migration without a change to clients is what the paper's handoff needs,
+//! and this is the way of it that can read before it decides.
 //!
-//! From the time that `save` begins until the connection is whole again elsewhere, the client's segments must not reach
-//! a host that has the service address and no socket for them: it would answer with a reset. While `save`
-//! reads, it sees to that itself; afterwards whoever has the segments holds or drops them, and the client sends
-//! them again.
+//! From the time that `save` begins until the connection is whole again elsewhere, the client's
+//! segments must not reach a host that has the service address and no socket for them: it would
+//! answer with a reset. While `save` reads, it sees to that itself; afterwards whoever has the
+//! segments holds or drops them, and the client sends them again.
 //!
-//! These are not kept: congestion control and round-trip times, which begin anew; explicit congestion notification; and
-//! what the process itself set on the socket.
+//! These are not kept: congestion control and round-trip times, which begin anew; explicit
+//! congestion notification; and what the process itself set on the socket.
 
 mod options;
 mod replay;
@@ -36,7 +37,8 @@ pub struct Saved {
     pub service: SocketAddr,
     /// Sequence number of the next byte from the client.
     pub receive_next: u32,
-    /// Sequence number of the next byte that will be written to the client: the one behind `unacked`.
+    /// Sequence number of the next byte that will be written to the client: the one behind
+    /// `unacked`.
     pub send_next: u32,
     /// The bytes that were written and the client has not acknowledged, up to `send_next`.
     pub unacked: Vec<u8>,
@@ -59,7 +61,8 @@ pub struct AgreedOptions {
     pub window_scales: Option<(u8, u8)>,
     /// Selective acknowledgments (RFC 2018).
     pub sack: bool,
-    /// Our timestamp clock (RFC 7323, section 3) when the connection was saved, if timestamps were agreed on.
+    /// Our timestamp clock (RFC 7323, section 3) when the connection was saved, if timestamps were
+    /// agreed on.
     pub timestamp: Option<u32>,
 }
 

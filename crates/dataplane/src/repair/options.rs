@@ -26,7 +26,8 @@ pub(super) enum Queue {
     Send = 2,
 }
 
-/// Begins repair: from here on the socket sends nothing when it is closed, and its address may be another's, too.
+/// Begins repair: from here on the socket sends nothing when it is closed, and its address may be
+/// another's, too.
 pub(super) fn enter(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
     set(socket, libc::TCP_REPAIR, &ON, "TCP_REPAIR").map_err(|error| match error {
         RepairError::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
@@ -41,10 +42,11 @@ pub(super) fn leave_repair_mode(socket: BorrowedFd<'_>) -> Result<(), RepairErro
     set(socket, libc::TCP_REPAIR, &OFF_WITHOUT_PROBE, "the end of TCP_REPAIR")
 }
 
-/// Ends a connection in repair, silently. Closing does so too, but not while a process that was forked off has a copy of
-/// the descriptor, though it is about to run another program.
+/// Ends a connection in repair, silently. Closing does so too, but not while a process that was
+/// forked off has a copy of the descriptor, though it is about to run another program.
 pub(super) fn disconnect(socket: BorrowedFd<'_>) -> Result<(), RepairError> {
-    // SAFETY: of an address of no family (AF_UNSPEC is zero) nothing else is looked at, and all of it is zero.
+    // SAFETY: of an address of no family (AF_UNSPEC is zero) nothing else is looked at, and all of
+    // it is zero.
     let null_filter =
         unsafe { SockAddr::new(SockAddrStorage::zeroed(), size_of::<libc::sockaddr>() as libc::socklen_t) };
     SockRef::from(&socket).connect(&null_filter).map_err(RepairError::system("disconnecting"))
@@ -99,8 +101,8 @@ impl TcpInfo {
         let [timestamps, sack, scaling] = [1, 2, 4].map(|option| self.options & option != 0);
         let mss: u32 = get(socket, libc::TCP_MAXSEG, "TCP_MAXSEG")?;
         let timestamp: u32 = get(socket, libc::TCP_TIMESTAMP, "TCP_TIMESTAMP")?;
-        // Since Linux 6.7 the lowest bit says by which unit the clock runs, and is none of the time: what was sent last may be one
-        // more. The next one must not be less.
+        // Since Linux 6.7 the lowest bit says by which unit the clock runs, and is none of the
+        // time: what was sent last may be one more. The next one must not be less.
         let timestamp = (timestamp | 1).wrapping_add(1);
         Ok(AgreedOptions {
             mss: u16::try_from(mss).unwrap_or(u16::MAX),
@@ -111,8 +113,9 @@ impl TcpInfo {
     }
 }
 
-/// Sets the largest segment; before the socket is connected. The kernel reckons with it only there: one that comes with
-/// the other terms counts for what the next packets may be at most, and they stay as short as without any.
+/// Sets the largest segment; before the socket is connected. The kernel reckons with it only there:
+/// one that comes with the other terms counts for what the next packets may be at most, and they
+/// stay as short as without any.
 pub(super) fn set_mss(socket: BorrowedFd<'_>, mss: u16) -> Result<(), RepairError> {
     /// The kernel's bounds (TCP_MIN_MSS and MAX_TCP_WINDOW of its net/tcp.h).
     const TAKEN: std::ops::RangeInclusive<u16> = 88..=32_767;
@@ -122,7 +125,8 @@ pub(super) fn set_mss(socket: BorrowedFd<'_>, mss: u16) -> Result<(), RepairErro
 
 /// Sets what was agreed on; on a connected socket that has sent nothing.
 pub(super) fn set_terms(socket: BorrowedFd<'_>, terms: &AgreedOptions) -> Result<(), RepairError> {
-    // Without an agreement the scales are set to zero: the kernel has chosen one of its own for what we announce.
+    // Without an agreement the scales are set to zero: the kernel has chosen one of its own for
+    // what we announce.
     let (send, receive) = terms.window_scales.unwrap_or_default();
     let scales = u32::from(send) | u32::from(receive) << 16;
     let mut options = vec![[OPTION_MSS, u32::from(terms.mss)], [OPTION_WINDOW, scales]];
@@ -199,7 +203,8 @@ fn get<T: FromBytes + IntoBytes + Immutable>(
     let mut value = T::new_zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
     let place = value.as_mut_bytes().as_mut_ptr().cast();
-    // SAFETY: the kernel writes at most `len` bytes to `value`, which is as long and may hold any bytes.
+    // SAFETY: the kernel writes at most `len` bytes to `value`, which is as long and may hold any
+    // bytes.
     let done = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, place, &raw mut len) };
     if done == 0 { Ok(value) } else { Err(RepairError::system(what)(io::Error::last_os_error())) }
 }

@@ -19,12 +19,13 @@ const HOPS: u8 = 64;
 /// The longest IPv4 packet.
 const PACKET_MAX: usize = 65_535;
 
-/// The client's segments as IP packets, from the first byte that is in `unread` on, with `mss` bytes or less of data and
-/// options each; none if there is no such byte.
+/// The client's segments as IP packets, from the first byte that is in `unread` on, with `mss`
+/// bytes or less of data and options each; none if there is no such byte.
 ///
-/// They are what the client could have sent, but for one thing: the time by its own clock is not known here. Zero stands
-/// for it, which the kernel takes for no time and no later one contradicts (RFC 7323, section 5.3). The time
-/// by ours that they echo is that of the saving, so that the server's clock can go on from there.
+/// They are what the client could have sent, but for one thing: the time by its own clock is not
+/// known here. Zero stands for it, which the kernel takes for no time and no later one contradicts
+/// (RFC 7323, section 5.3). The time by ours that they echo is that of the saving, so that the
+/// server's clock can go on from there.
 pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
     let options = options(saved);
     let payload_max = usize::from(mss).min(PACKET_MAX - size_of::<Ipv4>() - TCP_LEN);
@@ -41,8 +42,8 @@ pub fn replay(saved: &Saved, mss: u16) -> Vec<Vec<u8>> {
     packets
 }
 
-/// A packet by which the client would end a connection at once, `sequence` being the number that its host expects next
-/// (RFC 9293, section 3.5.3).
+/// A packet by which the client would end a connection at once, `sequence` being the number that
+/// its host expects next (RFC 9293, section 3.5.3).
 pub fn reset(client: SocketAddr, service: SocketAddr, sequence: u32) -> Vec<u8> {
     let header = Tcp {
         src_port: client.port().into(),
@@ -63,7 +64,8 @@ fn options(saved: &Saved) -> Vec<u8> {
     saved.terms.timestamp.map(time).unwrap_or_default()
 }
 
-/// A header of the client's, its checksum still zero. Its own length is in words, four bits up: four times the bytes.
+/// A header of the client's, its checksum still zero. Its own length is in words, four bits up:
+/// four times the bytes.
 fn header(saved: &Saved, sequence: u32, flags: u8, options_len: usize) -> Tcp {
     let scale = saved.terms.window_scales.map_or(0, |(send, _)| send);
     let window = saved.window.send.checked_shr(scale.into()).unwrap_or_default();

@@ -10,13 +10,14 @@ use super::options::{self, Queue};
 use super::{RepairError, Saved};
 use crate::link::{option, set_option};
 
-/// Puts a saved connection into a socket of this host, which must have the service's address. Nothing is sent but what
-/// had not been sent yet. The socket is as new sockets are: blocking, and with none of the options of the old one but
-/// SO_REUSEADDR.
+/// Puts a saved connection into a socket of this host, which must have the service's address.
+/// Nothing is sent but what had not been sent yet. The socket is as new sockets are: blocking, and
+/// with none of the options of the old one but SO_REUSEADDR.
 ///
 /// # Errors
-/// Without CAP_NET_ADMIN; when the host has no such address or no way to the client, or has this connection already.
-/// The connection can then be restored elsewhere: the client has noticed nothing.
+/// Without CAP_NET_ADMIN; when the host has no such address or no way to the client, or has this
+/// connection already. The connection can then be restored elsewhere: the client has noticed
+/// nothing.
 pub fn restore(saved: &Saved) -> Result<TcpStream, RepairError> {
     let socket = Socket::new(Domain::for_address(saved.client), Type::STREAM, Some(Protocol::TCP))
         .map_err(RepairError::system("a socket"))?;
@@ -36,11 +37,13 @@ pub fn restore(saved: &Saved) -> Result<TcpStream, RepairError> {
     Ok(socket.into())
 }
 
-/// Makes it a connection, both queues empty and at their places. In repair nothing is sent for that.
+/// Makes it a connection, both queues empty and at their places. In repair nothing is sent for
+/// that.
 fn connect(socket: &Socket, saved: &Saved) -> Result<(), RepairError> {
     let fd = socket.as_fd();
     let first = |next: u32, queued: &[u8]| next.wrapping_sub(queued.len() as u32);
-    // The address may be added at this moment. SO_REUSEADDR stays alone: it would undo that repair shares the port.
+    // The address may be added at this moment. SO_REUSEADDR stays alone: it would undo that repair
+    // shares the port.
     let freebind = if saved.service.is_ipv4() { Socket::set_freebind_v4 } else { Socket::set_freebind_v6 };
     freebind(socket, true).map_err(RepairError::system("IP_FREEBIND"))?;
     options::set_mss(fd, saved.terms.mss)?;
@@ -65,7 +68,8 @@ fn refill(socket: BorrowedFd<'_>, queue: Queue, bytes: &[u8]) -> Result<(), Repa
     write(socket, bytes)
 }
 
-/// Writes to the selected queue, or to the client. The kernel takes as much at a time as one buffer of its own holds.
+/// Writes to the selected queue, or to the client. The kernel takes as much at a time as one buffer
+/// of its own holds.
 fn write(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), RepairError> {
     while !bytes.is_empty() {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
@@ -76,8 +80,8 @@ fn write(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), RepairError> {
     Ok(())
 }
 
-/// Lets a buffer hold so many bytes, whatever the host's limits: it held them on the other host. After that it
-/// grows by itself again, as others do.
+/// Lets a buffer hold so many bytes, whatever the host's limits: it held them on the other host.
+/// After that it grows by itself again, as others do.
 fn grow_buffers(
     socket: BorrowedFd<'_>,
     size: libc::c_int,

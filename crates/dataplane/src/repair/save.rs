@@ -10,12 +10,13 @@ use socket2::{SockFilter, SockRef};
 use super::options::{self, Queue, TcpInfo};
 use super::{NotSaved, RepairError, Saved};
 
-/// How often a connection is read anew that changed meanwhile. Twice is enough once its packets are held.
+/// How often a connection is read anew that changed meanwhile. Twice is enough once its packets are
+/// held.
 const ATTEMPTS: usize = 4;
 
-/// Takes a connection out of the kernel, without a packet to the client. `already_read` is what the caller has read of it
-/// and whoever gets the connection is to read again; the last of it is the byte before those that are still in the
-/// receive queue.
+/// Takes a connection out of the kernel, without a packet to the client. `already_read` is what the
+/// caller has read of it and whoever gets the connection is to read again; the last of it is the
+/// byte before those that are still in the receive queue.
 ///
 /// Copies of the descriptor are left with a socket that isn't connected.
 ///
@@ -63,17 +64,19 @@ impl SavedOptions {
     }
 }
 
-/// From here on the client's segments are dropped before anything is acknowledged. It will send them again.
+/// From here on the client's segments are dropped before anything is acknowledged. It will send
+/// them again.
 fn freeze(socket: &TcpStream) -> Result<(), RepairError> {
     let socket = SockRef::from(socket);
     let drop_all = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
     socket.attach_filter(&[drop_all]).map_err(RepairError::system("SO_ATTACH_FILTER"))?;
-    // Else the queue's length would be told only as far as to an urgent byte, and what is behind it would be lost.
+    // Else the queue's length would be told only as far as to an urgent byte, and what is behind it
+    // would be lost.
     socket.set_out_of_band_inline(true).map_err(RepairError::system("SO_OOBINLINE"))
 }
 
-/// Reads the connection until it was the same before and after: a segment may have passed the filter on
-/// another processor just before it was there.
+/// Reads the connection until it was the same before and after: a segment may have passed the
+/// filter on another processor just before it was there.
 fn settled(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairError> {
     for _ in 0..ATTEMPTS {
         let place = QueuePositions::of(socket.as_fd())?;
@@ -91,7 +94,8 @@ fn settled(socket: &TcpStream, already_read: &[u8]) -> Result<Saved, RepairError
     Err(RepairError::Unsettled)
 }
 
-/// Where a connection is. It leaves the send queue selected, of which the kernel sends nothing while it is.
+/// Where a connection is. It leaves the send queue selected, of which the kernel sends nothing
+/// while it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct QueuePositions {
     receive_next: u32,
@@ -136,8 +140,8 @@ fn copy(
     }))
 }
 
-/// A queue of this length; nothing if so much can't be read. One call copies all of it, however long: in repair a
-/// send queue can't be peeked at in parts at all.
+/// A queue of this length; nothing if so much can't be read. One call copies all of it, however
+/// long: in repair a send queue can't be peeked at in parts at all.
 fn peek(socket: BorrowedFd<'_>, queue: Queue, len: usize) -> Result<Option<Vec<u8>>, RepairError> {
     if len == 0 {
         return Ok(Some(Vec::new()));

@@ -48,8 +48,8 @@ impl Hook {
         Hook::ALL.into_iter().find(|hook| hook.name() == name)
     }
 
-    /// Whether a frame of which a program there says so goes on: XDP_PASS, and TC_ACT_UNSPEC, which leaves it to what
-    /// comes next.
+    /// Whether a frame of which a program there says so goes on: XDP_PASS, and TC_ACT_UNSPEC, which
+    /// leaves it to what comes next.
     pub(super) const fn goes_on(self, verdict: u32) -> bool {
         match self {
             Hook::Native | Hook::Generic => verdict == 2,
@@ -113,8 +113,8 @@ impl Link {
         check(unsafe { sys::bpf_link_update(self.0.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) })
     }
 
-    /// Takes the program from its interface now. When the last reference goes with the pin the kernel does that later, and until
-    /// then the same program can't be attached again.
+    /// Takes the program from its interface now. When the last reference goes with the pin the
+    /// kernel does that later, and until then the same program can't be attached again.
     pub(super) fn detach(&self) -> io::Result<()> {
         // SAFETY: an open descriptor of a link.
         check(unsafe { sys::bpf_link_detach(self.0.as_raw_fd()) })
@@ -122,12 +122,13 @@ impl Link {
 
     /// The interface it is attached to; 0 when that is gone.
     pub(super) fn ifindex(&self) -> io::Result<u32> {
-        // SAFETY: the link was made for XDP or TC; both fields of the union begin with the interface, and
-        // any bits are a number.
+        // SAFETY: the link was made for XDP or TC; both fields of the union begin with the
+        // interface, and any bits are a number.
         Ok(unsafe { self.info()?.__bindgen_anon_1.xdp.ifindex })
     }
 
-    /// Whether packets that come in by an interface meet this link's program before that of `other`.
+    /// Whether packets that come in by an interface meet this link's program before that of
+    /// `other`.
     pub(super) fn is_before(&self, other: &Link, ifindex: u32) -> io::Result<bool> {
         let order = programs(ifindex)?;
         let (this, other) = (self.info()?.prog_id, other.info()?.prog_id);
@@ -155,7 +156,8 @@ fn programs(ifindex: u32) -> io::Result<Vec<u32>> {
         ..Default::default()
     };
     options.__bindgen_anon_1.count = PROGRAMS_MAX as u32;
-    // SAFETY: the options begin with their own size, and `prog_ids` has room for as many as `count` says.
+    // SAFETY: the options begin with their own size, and `prog_ids` has room for as many as `count`
+    // says.
     check(unsafe { sys::bpf_prog_query_opts(ifindex as i32, sys::BPF_TCX_INGRESS, &raw mut options) })?;
     // SAFETY: both fields of the union are the same number.
     ids.truncate(unsafe { options.__bindgen_anon_1.count } as usize);

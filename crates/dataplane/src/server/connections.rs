@@ -17,14 +17,14 @@ use crate::test_run;
 
 /// `struct connection` of `bpf/server/server.h`: both addresses, both ports, the client's first.
 pub(super) const CONNECTION_LEN: usize = 36;
-/// `struct expectation`: time, both numbers, the largest segment, both scales, what else was agreed on, whether a socket was
-/// made of it.
+/// `struct expectation`: time, both numbers, the largest segment, both scales, what else was agreed
+/// on, whether a socket was made of it.
 pub(super) const EXPECTATION_LEN: usize = 24;
 /// Where it has both numbers, and where whether a socket was made.
 const NUMBERS: std::ops::Range<usize> = 8..16;
 const MADE: usize = 23;
-/// For how long an announced segment is believed: a client whose server has no room for its connection sends it a few times
-/// more.
+/// For how long an announced segment is believed: a client whose server has no room for its
+/// connection sends it a few times more.
 const EXPECTED_FOR: Duration = Duration::from_secs(60);
 /// The largest window scale (RFC 7323, section 2.3).
 const SCALE_MAX: u8 = 14;
@@ -33,7 +33,8 @@ const TC_ACT_OK: u32 = 0;
 /// Ethernet, with an EtherType for experiments (IEEE 802), which nothing else is made of.
 const FRAME_HEADER: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
 
-/// Looks at connections and announces them. Clones see the same ones; it may outlive the [`ServerPrograms`](super::ServerPrograms).
+/// Looks at connections and announces them. Clones see the same ones; it may outlive the
+/// [`ServerPrograms`](super::ServerPrograms).
 #[derive(Clone)]
 pub struct Connections {
     look: Arc<OwnedFd>,
@@ -47,7 +48,8 @@ pub enum ConnectionState {
     Gone,
     /// One whose last request may be without its whole answer.
     Busy,
-    /// One of which it can't be known: what was said on it was more than plain requests and their answers.
+    /// One of which it can't be known: what was said on it was more than plain requests and their
+    /// answers.
     Unclear,
     /// One that rests: every request has its whole answer, and the next one is awaited.
     Idle(Idle),
@@ -58,7 +60,8 @@ pub enum ConnectionState {
 pub struct Idle {
     /// Sequence number of the next byte from the client.
     pub receive_next: u32,
-    /// Sequence number of the next byte to the client. The client may not have acknowledged all before it.
+    /// Sequence number of the next byte to the client. The client may not have acknowledged all
+    /// before it.
     pub send_next: u32,
     /// The largest segment that the client takes, in bytes.
     pub mss: u16,
@@ -85,8 +88,8 @@ impl Connections {
         self.snapshot(client, service).map(|looked| looked.judge())
     }
 
-    /// Of a connection that is gone, whether nothing was sent to the client since it was found at rest so. Nothing is known
-    /// while the stack has any socket for it.
+    /// Of a connection that is gone, whether nothing was sent to the client since it was found at
+    /// rest so. Nothing is known while the stack has any socket for it.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -99,13 +102,14 @@ impl Connections {
         self.snapshot(client, service).map(|looked| looked.ended_in_silence(idle.send_next))
     }
 
-    /// From now on, and for a while, has a segment of this connection's next unread bytes become a socket here, as a good
-    /// cookie would: its first is at `receive_next - unread.len()`, its acknowledgment `send_next - unacked.len()`. Once: what
-    /// [became one](Connections::was_made) becomes none again, however often it is announced.
+    /// From now on, and for a while, has a segment of this connection's next unread bytes become a
+    /// socket here, as a good cookie would: its first is at `receive_next - unread.len()`, its
+    /// acknowledgment `send_next - unacked.len()`. Once: what [became one](Connections::was_made)
+    /// becomes none again, however often it is announced.
     ///
     /// # Errors
-    /// When the kernel refuses, or would make no connection on such terms: with segments smaller than any host has to
-    /// take, or scales that there are none of.
+    /// When the kernel refuses, or would make no connection on such terms: with segments smaller
+    /// than any host has to take, or scales that there are none of.
     pub fn expect(&self, saved: &Saved) -> io::Result<()> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
         let value = expectation(saved, Duration::from(now) + EXPECTED_FOR)
@@ -118,7 +122,8 @@ impl Connections {
             .map_err(io::Error::other)
     }
 
-    /// Whether a socket was made of what was announced of this connection, be it there or gone since.
+    /// Whether a socket was made of what was announced of this connection, be it there or gone
+    /// since.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -149,7 +154,8 @@ fn connection_key(client: SocketAddr, service: SocketAddr) -> [u8; CONNECTION_LE
     key
 }
 
-/// The announcement of a connection; none if the kernel would make none of it (`bpf_sk_assign_tcp_reqsk`).
+/// The announcement of a connection; none if the kernel would make none of it
+/// (`bpf_sk_assign_tcp_reqsk`).
 fn expectation(saved: &Saved, until: Duration) -> Option<Vec<u8>> {
     let terms = &saved.terms;
     // The segment size that every host takes: RFC 9293, section 3.7.1.

@@ -21,7 +21,8 @@ pub enum HandoffUnsupported {
     Function,
 }
 
-/// Asks the kernel itself, by what it says that programs may call: vendors bring such things to older versions.
+/// Asks the kernel itself, by what it says that programs may call: vendors bring such things to
+/// older versions.
 ///
 /// # Errors
 /// The missing part.

@@ -1,9 +1,9 @@
-//! The kernel's side of a server: `bpf/server/server.bpf.c`, which takes packets out of tunnels from the farm's
-//! directors, keeps the segments that the server offers small enough for the tunnel, and makes connections of what
-//! directors hand off.
+//! The kernel's side of a server: `bpf/server/server.bpf.c`, which takes packets out of tunnels
+//! from the farm's directors, keeps the segments that the server offers small enough for the
+//! tunnel, and makes connections of what directors hand off.
 //!
-//! Maps and links are pinned, so all of it works on while the agent is stopped, killed or upgraded; the next one
-//! adopts what runs.
+//! Maps and links are pinned, so all of it works on while the agent is stopped, killed or upgraded;
+//! the next one adopts what runs.
 
 mod attach;
 mod connections;
@@ -31,14 +31,15 @@ pub use connections::{ConnectionState, Connections, Idle};
 pub use evener_core::server::{Offer, Reason, Tables};
 pub use handoff::{HandoffUnsupported, handoff_support};
 
-/// The mark of what a director that is this host sends by itself: no reset of the stack's, so it goes out at once
-/// (`bpf/server/server.bpf.c`, `outgoing`).
+/// The mark of what a director that is this host sends by itself: no reset of the stack's, so it
+/// goes out at once (`bpf/server/server.bpf.c`, `outgoing`).
 pub const SENT_ON: u16 = crate::numbers::server::SENT_ON as u16;
 
 /// Where the programs shall run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttachPoints {
-    /// Interfaces that tunnels come in by, and whether each is hardware, whose driver may run the program.
+    /// Interfaces that tunnels come in by, and whether each is hardware, whose driver may run the
+    /// program.
     pub tunnels: BTreeMap<u32, bool>,
     /// Interfaces that answers leave by, where segment sizes are lowered.
     pub answers: BTreeSet<u32>,
@@ -136,7 +137,8 @@ impl ProgramUse {
     }
 }
 
-/// The folder for a server's pins in this network namespace: beside that of the director, which clears its own.
+/// The folder for a server's pins in this network namespace: beside that of the director, which
+/// clears its own.
 ///
 /// # Errors
 /// When there is no BPF file system and none can be mounted.
@@ -152,8 +154,8 @@ pub fn existing_directory() -> Option<PathBuf> {
     pins::roots().into_iter().map(|root| root.join(&name)).find(|dir| dir.is_dir())
 }
 
-/// A number that no other network namespace has had or will have until the next boot: inode numbers are used
-/// again.
+/// A number that no other network namespace has had or will have until the next boot: inode numbers
+/// are used again.
 ///
 /// # Errors
 /// When the kernel is older than 5.14.
@@ -218,8 +220,9 @@ pub fn clear(dir: &Path) -> Result<(), ProgramError> {
 }
 
 impl ServerPrograms {
-    /// Makes the maps; programs are loaded as places want them, those for handoffs where the kernel can. Pins of an earlier
-    /// agent in `dir` are adopted, and go on until [`ServerPrograms::apply`] says otherwise.
+    /// Makes the maps; programs are loaded as places want them, those for handoffs where the kernel
+    /// can. Pins of an earlier agent in `dir` are adopted, and go on until
+    /// [`ServerPrograms::apply`] says otherwise.
     ///
     /// # Errors
     /// Missing privileges, or a kernel too old.
@@ -244,8 +247,8 @@ impl ServerPrograms {
         Ok(ServerPrograms { program, handoff, dir, links, unclamped: BTreeSet::new() })
     }
 
-    /// Makes the programs go by `tables` and run at `places`. Where something is refused the rest is done all
-    /// the same.
+    /// Makes the programs go by `tables` and run at `places`. Where something is refused the rest
+    /// is done all the same.
     ///
     /// # Errors
     /// The first refusal.
@@ -291,8 +294,8 @@ impl ServerPrograms {
         done
     }
 
-    /// Has these keys' cookies believed from now on, also when nobody is there any more who says so. Ticks are those of
-    /// [`crate::now_ticks`].
+    /// Has these keys' cookies believed from now on, also when nobody is there any more who says
+    /// so. Ticks are those of [`crate::now_ticks`].
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -311,11 +314,13 @@ impl ServerPrograms {
         Ok(Connections::new(look, self.program.map(program::EXPECTED)?))
     }
 
-    /// Runs one frame through the program for `hook`, as if it came in by, or left by, the loopback interface of the
-    /// thread's network namespace: whether it goes on, and as it then stands. For tests.
+    /// Runs one frame through the program for `hook`, as if it came in by, or left by, the loopback
+    /// interface of the thread's network namespace: whether it goes on, and as it then stands. For
+    /// tests.
     ///
     /// # Errors
-    /// When the kernel refuses, as it does frames shorter than an Ethernet header, and sooner for TC.
+    /// When the kernel refuses, as it does frames shorter than an Ethernet header, and sooner for
+    /// TC.
     pub fn test_run(&self, hook: Hook, frame: &[u8]) -> Result<(bool, Vec<u8>), ProgramError> {
         let mut out = vec![0; frame.len() + 256];
         let run = test_run::run(self.program.fd(hook.program())?, frame, &mut out)
@@ -374,7 +379,8 @@ impl ServerPrograms {
         Err(ProgramError::Attach { ifindex, source: refusal })
     }
 
-    /// Another host's agent may just have cleared the folder, since it was that of a namespace that is gone and had this one's number.
+    /// Another host's agent may just have cleared the folder, since it was that of a namespace that
+    /// is gone and had this one's number.
     fn pin(&mut self, link: &Link, path: &Path) -> Result<(), ProgramError> {
         let mut pinned = link.pin(path);
         if pinned.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
@@ -406,8 +412,8 @@ impl ServerPrograms {
         }
     }
 
-    /// A director that came later stands behind the program for handoffs, which must not see what is not decided: that
-    /// one goes, to be attached again at the end.
+    /// A director that came later stands behind the program for handoffs, which must not see what
+    /// is not decided: that one goes, to be attached again at the end.
     fn make_way_for_directors(&mut self) {
         let comes_early = |place: &&(u32, ProgramUse), link: &Link| {
             let director = Link::open(&director_link_path(&self.dir, place.0));

@@ -18,8 +18,8 @@ use crate::load::load;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
-/// Programs that are loaded together: the first at once, the others when a place first wants one of them. To verify them takes the kernel
-/// some hundredths of a second each, and few hosts need all.
+/// Programs that are loaded together: the first at once, the others when a place first wants one of
+/// them. To verify them takes the kernel some hundredths of a second each, and few hosts need all.
 const GROUPS: [&[&str]; 4] =
     [&["describe_server", "outgoing"], &["decap_xdp"], &["decap_tc"], &[ACCEPT, LOOK]];
 /// Maps that outlive the agent, by their pins.
@@ -43,7 +43,8 @@ pub(super) const REASONS: &str = "server_reasons";
 pub(super) const EXPECTED: &str = "expected";
 /// `struct own_service`: address, port, protocol, padding.
 pub(super) const SERVICE_KEY_LEN: usize = 20;
-/// `struct offer`: segment size, the listener's port, that of what is punted, whether turns are followed, whether marks are needed.
+/// `struct offer`: segment size, the listener's port, that of what is punted, whether turns are
+/// followed, whether marks are needed.
 pub(super) const OFFER_LEN: usize = 12;
 
 /// The maps, and the loaded programs.
@@ -143,8 +144,8 @@ impl Program {
         Ok(program)
     }
 
-    /// Pins the maps in `dir`, as far as they aren't: while a host is without interfaces, its links look as if
-    /// its namespace were gone, and others may have cleared the folder.
+    /// Pins the maps in `dir`, as far as they aren't: while a host is without interfaces, its links
+    /// look as if its namespace were gone, and others may have cleared the folder.
     pub(super) fn pin(&mut self, dir: &Path) -> Result<(), ProgramError> {
         std::fs::create_dir_all(dir).map_err(ProgramError::io(format!("making {}", dir.display())))?;
         for (name, map) in self.maps.iter_mut().filter(|(name, _)| !dir.join(name).exists()) {
@@ -180,8 +181,8 @@ impl Program {
         MapHandle::try_from(map).map_err(|error| refused(format!("opening map {name}"), &error))
     }
 
-    /// Makes the maps equal to `tables`; each entry changes at once. New entries come before removals of those that are
-    /// gone.
+    /// Makes the maps equal to `tables`; each entry changes at once. New entries come before
+    /// removals of those that are gone.
     pub(super) fn write_tables(&self, tables: &Tables) -> Result<(), ProgramError> {
         let present = || 1u32.to_ne_bytes().to_vec();
         // First: what a host takes for a client's it may pass on again.

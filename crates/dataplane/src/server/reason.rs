@@ -1,4 +1,5 @@
-//! Where the reasons and records of `bpf/server/server.h` are held against those of `evener_core::server`.
+//! Where the reasons and records of `bpf/server/server.h` are held against those of
+//! `evener_core::server`.
 
 use super::Reason;
 

@@ -8,7 +8,8 @@ use crate::repair::Window;
 
 /// `BPF_TCP_ESTABLISHED` of linux/bpf.h.
 const ESTABLISHED: u32 = 1;
-/// The result for a connection that has no socket of its own: nothing, or a listener that would take it (`BPF_TCP_LISTEN`).
+/// The result for a connection that has no socket of its own: nothing, or a listener that would
+/// take it (`BPF_TCP_LISTEN`).
 const NO_SOCKET: [u32; 2] = [0, 10];
 
 /// `struct socket_snapshot` of `bpf/server/server.h`.
@@ -72,14 +73,15 @@ impl SocketSnapshot {
         })
     }
 
-    /// Of a connection that is gone, whether nothing went to the client behind this number: neither an answer nor an end.
-    /// Nothing is known while the stack has any socket for it.
+    /// Of a connection that is gone, whether nothing went to the client behind this number: neither
+    /// an answer nor an end. Nothing is known while the stack has any socket for it.
     pub(super) fn ended_in_silence(&self, send_next: u32) -> Option<bool> {
         NO_SOCKET.contains(&self.state).then_some(self.plain != 0 && self.answered_end == send_next)
     }
 
-    /// Whether the process has read the last request and nothing has come since; and whether the answer is to this request,
-    /// has its end, has been sent up to it, and nothing was written since.
+    /// Whether the process has read the last request and nothing has come since; and whether the
+    /// answer is to this request, has its end, has been sent up to it, and nothing was written
+    /// since.
     fn rests(&self) -> bool {
         let is_read = self.receive_next == self.request_end && self.copied == self.request_end;
         let is_known = self.answered_begin == self.answer_begin && self.answered_end != self.answered_begin;

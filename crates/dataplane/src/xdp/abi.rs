@@ -1,4 +1,5 @@
-//! The types of `bpf/abi.h` as the compiler's BTF gives them, and how core's values become their bytes.
+//! The types of `bpf/abi.h` as the compiler's BTF gives them, and how core's values become their
+//! bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -222,7 +223,8 @@ pub(super) fn vip_bits(key: &VipKey) -> u64 {
     u64::from_ne_bytes(bytes(&vip_key(key)))
 }
 
-/// Where a multiplier places a VIP in its half, which has [`VIP_PLACES`], or a peer, which has [`PEER_PLACES`].
+/// Where a multiplier places a VIP in its half, which has [`VIP_PLACES`], or a peer, which has
+/// [`PEER_PLACES`].
 pub(super) fn place_of<const PLACES: usize>(bits: u64, multiplier: u64) -> usize {
     (bits.wrapping_mul(multiplier) / (u64::MAX / PLACES as u64 + 1)) as usize
 }
@@ -287,8 +289,8 @@ pub(crate) fn vip(key: &VipKey, vip: &Vip, half: u8) -> [u64; VIP_WORDS] {
     })
 }
 
-/// Reads back what [`vip`] wrote, and its ring half; `None` for an empty place. How connections are handed off stands
-/// elsewhere: [`handoff_of`].
+/// Reads back what [`vip`] wrote, and its ring half; `None` for an empty place. How connections are
+/// handed off stands elsewhere: [`handoff_of`].
 pub(crate) fn vip_of(place: &[u64]) -> Option<(VipKey, Vip, u8)> {
     let place: c::vip = from_words(place)?;
     let protocol = protocol_of(place.key.protocol)?;
@@ -359,13 +361,15 @@ pub(crate) fn server_of(place: &[u64]) -> Option<ServerEntry> {
 
 /// The reverse of [`words`]; `None` unless the length is right.
 fn from_words<T: Copy>(words: &[u64]) -> Option<T> {
-    // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a value.
+    // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a
+    // value.
     (size_of_val(words) == size_of::<T>()).then(|| unsafe { words.as_ptr().cast::<T>().read_unaligned() })
 }
 
 /// The reverse of [`bytes`]; `None` unless the length is right.
 fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
-    // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a value.
+    // SAFETY: as long as a `T`, and the structs read here are integers, for which any bits are a
+    // value.
     (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
@@ -398,7 +402,8 @@ pub(super) fn ring(ring: &Ring) -> Vec<u64> {
     image.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// The hash table before the last change, for its place in the map's memory; zeros where there is none.
+/// The hash table before the last change, for its place in the map's memory; zeros where there is
+/// none.
 pub(super) fn previous(ring: &Ring) -> impl Iterator<Item = u64> {
     let mut hash = ring.previous.iter().take(tables::HASH_SLOTS);
     std::iter::repeat_with(move || {

@@ -22,7 +22,8 @@ impl Program {
         tables
     }
 
-    /// The tables of the kernel's side, but for routes, with the halves that rings stand in and the generations of routes.
+    /// The tables of the kernel's side, but for routes, with the halves that rings stand in and the
+    /// generations of routes.
     pub(super) fn read_back(&self) -> (Tables, BTreeMap<u16, u8>, BTreeSet<u32>) {
         let mut halves = BTreeMap::new();
         let load =

@@ -1,5 +1,5 @@
-//! The kernel's maps, kept in step with [`Tables`]: what may fail first, and beside what is in force; then a switch that
-//! can't fail.
+//! The kernel's maps, kept in step with [`Tables`]: what may fail first, and beside what is in
+//! force; then a switch that can't fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -48,8 +48,9 @@ type WrittenEntries = Vec<(&'static str, Vec<u8>, Option<Vec<u8>>)>;
 type Entry = (&'static str, Vec<u8>, Option<Vec<u8>>);
 
 impl Program {
-    /// Makes the maps say what `tables` says. Rings, VIPs and routes are written beside those in force and come into
-    /// force all at once, after everything that can be refused: what is refused leaves what was in force as it was.
+    /// Makes the maps say what `tables` says. Rings, VIPs and routes are written beside those in
+    /// force and come into force all at once, after everything that can be refused: what is refused
+    /// leaves what was in force as it was.
     ///
     /// # Errors
     /// When the kernel refuses, or the maps have no room.
@@ -80,7 +81,8 @@ impl Program {
         self.is_stale
     }
 
-    /// All that can fail. Packets meet nothing of it yet, but for single entries of hash maps that are noted in `written`.
+    /// All that can fail. Packets meet nothing of it yet, but for single entries of hash maps that
+    /// are noted in `written`.
     fn stage(
         &mut self,
         delta: &Delta,
@@ -179,7 +181,8 @@ impl Program {
         }
     }
 
-    /// Puts what stands ready in force: stores to memory, none of which can fail. Gives the keys that nothing needs now.
+    /// Puts what stands ready in force: stores to memory, none of which can fail. Gives the keys
+    /// that nothing needs now.
     fn switch(
         &mut self,
         delta: &Delta,
@@ -229,7 +232,8 @@ impl Program {
         staged.gone
     }
 
-    /// Removes entries that no table in force names. One that stays for an error harms nobody, and the next change removes it.
+    /// Removes entries that no table in force names. One that stays for an error harms nobody, and
+    /// the next change removes it.
     fn tidy(&mut self, delta: &Delta, gone: &[(&'static str, Vec<u8>)]) {
         for slot in &delta.servers_removed {
             self.clear_server(*slot);
@@ -293,8 +297,8 @@ impl Program {
         half
     }
 
-    /// There is one memory of the table before: for the instant until VIPs name the new ring, what it names is as good a
-    /// second chance as what it named.
+    /// There is one memory of the table before: for the instant until VIPs name the new ring, what
+    /// it names is as good a second chance as what it named.
     fn write_previous(&self, service: u16, ring: &Ring) {
         let at = usize::from(service) * abi::PREVIOUS_WORDS;
         for (place, word) in self.previous[at..at + abi::PREVIOUS_WORDS].iter().zip(abi::previous(ring)) {
@@ -302,7 +306,8 @@ impl Program {
         }
     }
 
-    /// Writes all VIPs to the half that is not in force, each to a place of its own; gives the word that switches to it.
+    /// Writes all VIPs to the half that is not in force, each to a place of its own; gives the word
+    /// that switches to it.
     fn write_vips(&self, tables: &Tables, staged: &Staged) -> Result<u64, EngineError> {
         let keys: Vec<u64> = tables.vips.keys().map(abi::vip_bits).collect();
         let multiplier = separating::<{ abi::VIP_PLACES }>(&keys, self.commit[0].load(Relaxed))

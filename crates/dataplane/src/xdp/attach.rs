@@ -13,8 +13,8 @@ use libbpf_rs::libbpf_sys as sys;
 pub enum Mode {
     /// In the driver, before the kernel makes a packet of the frame.
     Native,
-    /// After it did, where traffic control begins (tcx, Linux 6.6): frames that were gathered stay so, and
-    /// nothing is copied.
+    /// After it did, where traffic control begins (tcx, Linux 6.6): frames that were gathered stay
+    /// so, and nothing is copied.
     Tc,
     /// XDP after the kernel made a packet: every interface can, at the price of a copy.
     Generic,
@@ -126,7 +126,8 @@ impl Link {
     }
 }
 
-/// Which of XDP's modes the program on an interface runs in: its link doesn't say, the interface does (IFLA_XDP).
+/// Which of XDP's modes the program on an interface runs in: its link doesn't say, the interface
+/// does (IFLA_XDP).
 fn xdp_mode(ifindex: u32) -> io::Result<Mode> {
     let mut about = sys::bpf_xdp_query_opts {
         sz: size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
@@ -175,7 +176,8 @@ pub(super) fn driver(interface: &str) -> io::Result<String> {
         *place = byte as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut info).cast();
-    // SAFETY: the kernel writes at most a struct ethtool_drvinfo (196 bytes) to where ifru_data points.
+    // SAFETY: the kernel writes at most a struct ethtool_drvinfo (196 bytes) to where ifru_data
+    // points.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -52,7 +52,8 @@ impl DetachedProgram {
         memory.sessions.sweep(0..memory.sessions.buckets(), self.0.now(), |_, _| false);
     }
 
-    /// Has the table in use become as large as a daemon makes it in which so many sessions come to stand. No packet may be on its way.
+    /// Has the table in use become as large as a daemon makes it in which so many sessions come to
+    /// stand. No packet may be on its way.
     pub fn fit_for(&self, sessions: usize) {
         let memory = self.0.memory();
         memory.sessions.begin_move([buckets_in_use_for(sessions), 1]);

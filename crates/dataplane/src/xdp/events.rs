@@ -14,7 +14,8 @@ use crate::EngineError;
 use crate::events::{EventSource, TraceEvent, TraceFilter};
 use crate::shared::Shared;
 
-/// Events that one reading brings at most; the kernel's side may add to them as fast as they are read.
+/// Events that one reading brings at most; the kernel's side may add to them as fast as they are
+/// read.
 const TAKEN_MAX: usize = 4096;
 /// The error that ends a reading when there are so many.
 const ENOUGH: i32 = -libc::ENOBUFS;

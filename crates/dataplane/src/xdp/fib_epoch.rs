@@ -1,5 +1,5 @@
-//! Hearing of changes to the host's routes and neighbours, which end what the kernel's side remembers of them. Without a daemon that
-//! ends by itself within a second.
+//! Hearing of changes to the host's routes and neighbours, which end what the kernel's side
+//! remembers of them. Without a daemon that ends by itself within a second.
 
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,8 +14,8 @@ use super::program::Program;
 use crate::EngineError;
 use crate::shared::Shared;
 
-/// Groups of rtnetlink(7), as bits: links, neighbours, IPv4 addresses, routes and rules, and next hops that are objects of their own
-/// (RTNLGRP_NEXTHOP).
+/// Groups of rtnetlink(7), as bits: links, neighbours, IPv4 addresses, routes and rules, and next
+/// hops that are objects of their own (RTNLGRP_NEXTHOP).
 const GROUPS: u32 = (libc::RTMGRP_LINK
     | libc::RTMGRP_NEIGH
     | libc::RTMGRP_IPV4_IFADDR
@@ -31,7 +31,8 @@ pub(super) struct FibEpoch {
 }
 
 impl FibEpoch {
-    /// Listens from now on, in the network namespace of the calling thread. Earlier entries are over.
+    /// Listens from now on, in the network namespace of the calling thread. Earlier entries are
+    /// over.
     pub(super) fn start(program: &Program) -> Result<FibEpoch, EngineError> {
         let failed = |error| EngineError::system("listening for changes of routes", "CAP_NET_ADMIN", error);
         let (woken, wake) = io::pipe().map_err(failed)?;
@@ -81,7 +82,8 @@ impl RouteMonitor {
         }
     }
 
-    /// Reads what there is: whatever it says, something has changed. So it has where more came than the socket holds.
+    /// Reads what there is: whatever it says, something has changed. So it has where more came than
+    /// the socket holds.
     fn receive(&mut self) {
         let mut message = [0; 8192];
         loop {

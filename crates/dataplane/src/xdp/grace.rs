@@ -9,11 +9,12 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
 use super::program::refused;
 use crate::EngineError;
 
-/// A map of one map, written only for the wait that this brings: since Linux 4.20 the kernel returns from an update of
-/// a map of maps when every program that began before has ended, so that user space may rely on it
-/// (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c: `synchronize_rcu`). Programs run between `rcu_read_lock` and
-/// `rcu_read_unlock`. membarrier(2) happens to wait for the same, but promises it nowhere, does nothing on one CPU and is
-/// refused under `nohz_full`.
+/// A map of one map, written only for the wait that this brings: since Linux 4.20 the kernel
+/// returns from an update of a map of maps when every program that began before has ended, so that
+/// user space may rely on it (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c:
+/// `synchronize_rcu`). Programs run between `rcu_read_lock` and `rcu_read_unlock`. membarrier(2)
+/// happens to wait for the same, but promises it nowhere, does nothing on one CPU and is refused
+/// under `nohz_full`.
 pub(super) struct GraceMap {
     outer: MapHandle,
     inner: MapHandle,
@@ -43,8 +44,9 @@ impl GraceMap {
     }
 }
 
-/// Packets that may be on their way still by what was in force before. The kernel takes milliseconds to say that there are none, so it is
-/// asked at once, on a thread of its own: mostly nobody needs to know it before it is known.
+/// Packets that may be on their way still by what was in force before. The kernel takes
+/// milliseconds to say that there are none, so it is asked at once, on a thread of its own: mostly
+/// nobody needs to know it before it is known.
 #[derive(Default)]
 pub(super) struct GracePeriod(Option<Option<JoinHandle<Result<(), EngineError>>>>);
 

@@ -1,4 +1,5 @@
-//! The memory of packets in the kernel, seen from here: the same sessions, ports and first fragments.
+//! The memory of packets in the kernel, seen from here: the same sessions, ports and first
+//! fragments.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -46,7 +47,8 @@ pub(super) struct KernelMemory {
     pub(super) marker: Shared<AtomicU64>,
     pub(super) unmatched: Shared<AtomicU64>,
     pub(super) guesses: Shared<AtomicU64>,
-    /// [`STAT_WORDS`] words for each server slot: what user space counted; at [`NO_SERVER`] all of servers that are gone.
+    /// [`STAT_WORDS`] words for each server slot: what user space counted; at [`NO_SERVER`] all of
+    /// servers that are gone.
     pub(super) stats: Shared<AtomicU64>,
     /// The counts of user space, by reason.
     pub(super) reasons: Shared<AtomicU64>,

@@ -1,8 +1,9 @@
-//! The kernel engine: `bpf/director/director.bpf.c` or its counterpart for TC on every interface that service traffic comes
-//! in by.
+//! The kernel engine: `bpf/director/director.bpf.c` or its counterpart for TC on every interface
+//! that service traffic comes in by.
 //!
 //! Maps and links are pinned, so traffic flows on while the daemon is stopped, killed or upgraded;
-//! the next one adopts what runs and puts its own program in the place of the old, between two packets.
+//! the next one adopts what runs and puts its own program in the place of the old, between two
+//! packets.
 
 pub(crate) mod abi;
 mod adopt;
@@ -80,8 +81,8 @@ pub struct XdpEngine {
 }
 
 impl XdpEngine {
-    /// Loads the programs, adopting what an earlier daemon pinned. Attaches when the first tables name
-    /// interfaces.
+    /// Loads the programs, adopting what an earlier daemon pinned. Attaches when the first tables
+    /// name interfaces.
     ///
     /// # Errors
     /// Missing privileges, a kernel too old, or no memory for the session table.
@@ -150,8 +151,8 @@ impl XdpEngine {
         })
     }
 
-    /// [`Engine::apply`] without attaching to the interfaces that the tables name; frames that are held stay
-    /// so. For test runs.
+    /// [`Engine::apply`] without attaching to the interfaces that the tables name; frames that are
+    /// held stay so. For test runs.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -159,14 +160,16 @@ impl XdpEngine {
         self.program.apply(tables)
     }
 
-    /// The tables of the kernel's side, read from its maps, but for routes, which can't be read back. For tests.
+    /// The tables of the kernel's side, read from its maps, but for routes, which can't be read
+    /// back. For tests.
     pub fn read_back(&self) -> Tables {
         self.program.read_back().0
     }
 
-    /// Runs one frame through the program for `hook`, as if it had come in on the loopback interface (index 1).
-    /// Returns the verdict and the frame as it then stands; what is held reads as dropped, and who knows of no
-    /// other interface than its own, as TC, forwards to number 0. For tests.
+    /// Runs one frame through the program for `hook`, as if it had come in on the loopback
+    /// interface (index 1). Returns the verdict and the frame as it then stands; what is held reads
+    /// as dropped, and who knows of no other interface than its own, as TC, forwards to number 0.
+    /// For tests.
     ///
     /// # Errors
     /// When the kernel refuses, as it does frames shorter than an Ethernet header.
@@ -184,8 +187,8 @@ impl XdpEngine {
             .map_err(|error| EngineError::system("looking at a program", "CAP_BPF", error))
     }
 
-    /// Attaches to an interface, or to one that has a program already in a better way, if there is any. A mode that the file
-    /// names it gets, or an error.
+    /// Attaches to an interface, or to one that has a program already in a better way, if there is
+    /// any. A mode that the file names it gets, or an error.
     fn attach(&mut self, ifindex: u32) -> Result<(), EngineError> {
         let name = name_of(ifindex);
         let modes = self.mode.map_or_else(|| preferred(&name), |mode| vec![mode]);
@@ -208,8 +211,9 @@ impl XdpEngine {
         }
     }
 
-    /// An interface has room for one XDP program, in one mode: for another mode the old one makes room, and meanwhile
-    /// traffic control keeps packets from the host's stack, where the kernel has it.
+    /// An interface has room for one XDP program, in one mode: for another mode the old one makes
+    /// room, and meanwhile traffic control keeps packets from the host's stack, where the kernel
+    /// has it.
     fn attach_by(&mut self, ifindex: u32, mode: Mode) -> Result<(), EngineError> {
         let attached = self.links.get(&ifindex).map(|(_, mode)| *mode);
         let Some(old) = attached.filter(|old| old.hook() == Hook::Xdp && mode.hook() == Hook::Xdp) else {
@@ -291,8 +295,9 @@ impl XdpEngine {
     }
 }
 
-/// Attaches a program that passes every frame: what the other end of a veth pair needs for frames that
-/// native XDP sends out of this end. It stays until the interface goes or [`std::mem::drop`] of the result.
+/// Attaches a program that passes every frame: what the other end of a veth pair needs for frames
+/// that native XDP sends out of this end. It stays until the interface goes or [`std::mem::drop`]
+/// of the result.
 ///
 /// # Errors
 /// As for attaching the engine.
@@ -305,8 +310,8 @@ pub fn attach_pass(ifindex: u32) -> Result<impl Send, EngineError> {
         .map_err(|error| attach_error(&name_of(ifindex), error))
 }
 
-/// Attaches somebody's own program where traffic control begins, as the engine attaches its own. It stays until the interface goes or
-/// [`std::mem::drop`] of the result.
+/// Attaches somebody's own program where traffic control begins, as the engine attaches its own. It
+/// stays until the interface goes or [`std::mem::drop`] of the result.
 ///
 /// # Errors
 /// As for attaching the engine.
@@ -325,9 +330,10 @@ fn attach_error(name: &str, error: std::io::Error) -> EngineError {
     EngineError::Interface { interface: name.to_owned(), why }
 }
 
-/// How to attach, the best first. Native XDP on a veth delivers only where the peer, in a namespace we can't see,
-/// has a program too, and loses checksums that the sender left to the hardware; a tun's frames are the kernel's
-/// own already. Elsewhere native is what the driver is made for. Kernels before 6.6 have no tcx.
+/// How to attach, the best first. Native XDP on a veth delivers only where the peer, in a namespace
+/// we can't see, has a program too, and loses checksums that the sender left to the hardware; a
+/// tun's frames are the kernel's own already. Elsewhere native is what the driver is made for.
+/// Kernels before 6.6 have no tcx.
 fn preferred(name: &str) -> Vec<Mode> {
     match attach::driver(name).as_deref() {
         Ok("veth" | "tun") => vec![Mode::Tc, Mode::Generic],
@@ -335,8 +341,8 @@ fn preferred(name: &str) -> Vec<Mode> {
     }
 }
 
-/// Kernels before 5.11 count maps against the limit on locked memory; libbpf lifts it where it may, and
-/// where it may not the kernel says so when the maps are made.
+/// Kernels before 5.11 count maps against the limit on locked memory; libbpf lifts it where it may,
+/// and where it may not the kernel says so when the maps are made.
 fn lift_memlock() {
     use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);

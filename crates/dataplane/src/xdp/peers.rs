@@ -1,4 +1,5 @@
-//! The MACs that other hosts pass packets on with, where the kernel's side looks for a frame's source.
+//! The MACs that other hosts pass packets on with, where the kernel's side looks for a frame's
+//! source.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,7 +13,8 @@ use super::program::Program;
 use crate::EngineError;
 
 impl Program {
-    /// Writes all peers to the half that is not in force, each to a place of its own; gives the word that switches to it.
+    /// Writes all peers to the half that is not in force, each to a place of its own; gives the
+    /// word that switches to it.
     pub(super) fn write_peers(&self, peers: &BTreeSet<Mac>) -> Result<u64, EngineError> {
         if peers.is_empty() {
             return Ok(0);

@@ -1,4 +1,5 @@
-//! Where maps and links outlive the daemon: a folder of the BPF file system, one per network namespace.
+//! Where maps and links outlive the daemon: a folder of the BPF file system, one per network
+//! namespace.
 
 use std::fs;
 use std::io;
@@ -33,7 +34,8 @@ pub fn directory() -> Result<PathBuf, EngineError> {
     Ok(bpffs().map_err(failed)?.join("evener").join(format!("net-{namespace}")))
 }
 
-/// The folder where an engine of this network namespace has pinned something, if one has; nothing is mounted to look.
+/// The folder where an engine of this network namespace has pinned something, if one has; nothing
+/// is mounted to look.
 pub fn existing_directory() -> Option<PathBuf> {
     let name = format!("evener/net-{}", network_namespace().ok()?);
     roots().into_iter().filter(|root| is_bpffs(root)).map(|root| root.join(&name)).find(|dir| dir.is_dir())
@@ -57,8 +59,9 @@ pub fn roots() -> [PathBuf; 2] {
     [first_bpffs(), PathBuf::from(BPFFS)]
 }
 
-/// The BPF file system that lives longest. `ip netns exec` gives each command a mount namespace of its own:
-/// what is pinned there is gone with the command, so the mounts of [`first_process`] are used where they differ.
+/// The BPF file system that lives longest. `ip netns exec` gives each command a mount namespace of
+/// its own: what is pinned there is gone with the command, so the mounts of [`first_process`] are
+/// used where they differ.
 fn bpffs() -> io::Result<PathBuf> {
     let own = PathBuf::from(BPFFS);
     let first = first_bpffs();
@@ -126,7 +129,8 @@ fn first_bpffs() -> PathBuf {
     first_process().join("root").join(BPFFS.trim_start_matches('/'))
 }
 
-/// The first of this process's ancestors whose mounts may be looked at: number 1, unless that is kept from us.
+/// The first of this process's ancestors whose mounts may be looked at: number 1, unless that is
+/// kept from us.
 fn first_process() -> PathBuf {
     let mut first = PathBuf::from("/proc/self");
     let mut next = Some(std::os::unix::process::parent_id());
@@ -157,7 +161,8 @@ pub(super) struct PinnedLink {
 /// The links pinned in `dir`.
 ///
 /// # Errors
-/// When one can't be looked at: it may be at work, and whoever overlooked it would attach a second program.
+/// When one can't be looked at: it may be at work, and whoever overlooked it would attach a second
+/// program.
 pub(super) fn links(dir: &Path) -> io::Result<Vec<PinnedLink>> {
     let mut links = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -204,7 +209,8 @@ pub(super) fn clear(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Clears what namespaces that are gone have left. Namespace numbers are used again, so `own` is looked at as well.
+/// Clears what namespaces that are gone have left. Namespace numbers are used again, so `own` is
+/// looked at as well.
 pub(super) fn clear_stale(own: &Path) {
     // A pin that can't be looked at isn't known to be stale.
     clear_gone(own, |dir| {
@@ -213,9 +219,10 @@ pub(super) fn clear_stale(own: &Path) {
     });
 }
 
-/// Clears those folders beside `own`, and itself, that are `gone`: their links are attached to no interface any more. One process at a
-/// time: whose namespace has the number of one that is gone clears that folder before it pins its own, and another that had
-/// looked before that would clear what is at work.
+/// Clears those folders beside `own`, and itself, that are `gone`: their links are attached to no
+/// interface any more. One process at a time: whose namespace has the number of one that is gone
+/// clears that folder before it pins its own, and another that had looked before that would clear
+/// what is at work.
 pub(crate) fn clear_gone(own: &Path, gone: impl Fn(&Path) -> bool) {
     let Some(root) = own.parent() else { return };
     let Ok(entries) = fs::read_dir(root) else { return };

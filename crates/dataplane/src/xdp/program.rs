@@ -37,7 +37,8 @@ const DIRECTOR: &str = "director";
 /// The program for TC.
 const OBJECT_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/director_tc.bpf.o"));
 const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
-/// Destinations whose way is remembered: packets find theirs in the kernel, only those that waited do it here.
+/// Destinations whose way is remembered: packets find theirs in the kernel, only those that waited
+/// do it here.
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
@@ -104,7 +105,8 @@ pub(super) struct TableSizes {
 /// The maps, and the loaded programs.
 pub(super) struct Program {
     object: Object,
-    /// Those that decide, loaded when an interface first wants one: to verify it takes the kernel a tenth of a second.
+    /// Those that decide, loaded when an interface first wants one: to verify it takes the kernel a
+    /// tenth of a second.
     deciding: [OnceCell<Object>; 2],
     settings: Settings,
     maps: BTreeMap<&'static str, MapHandle>,
@@ -135,7 +137,8 @@ pub(super) struct Program {
     pub(super) passing: GracePeriod,
     /// The tables in force.
     pub(super) tables: Arc<Tables>,
-    /// Whether hash maps may hold more than that, or less: what an earlier daemon or a failed change left.
+    /// Whether hash maps may hold more than that, or less: what an earlier daemon or a failed
+    /// change left.
     pub(super) is_stale: bool,
 }
 
@@ -377,7 +380,8 @@ impl Program {
         &self.readings
     }
 
-    /// Has the counts of all servers be read that are in force, or gone with their counts still there.
+    /// Has the counts of all servers be read that are in force, or gone with their counts still
+    /// there.
     pub(super) fn count_servers(&self) {
         let slots = self.tables.servers.keys().chain(&self.departed);
         self.readings.slots.store(Arc::new(slots.copied().collect()));
@@ -403,7 +407,8 @@ impl Program {
         [self.memory.sessions.len(), self.memory.sessions6.len()]
     }
 
-    /// The counts of slots that an earlier daemon had taken from servers, and not cleared, are no other server's.
+    /// The counts of slots that an earlier daemon had taken from servers, and not cleared, are no
+    /// other server's.
     pub(super) fn reset_others(&mut self) {
         for slot in NO_SERVER + 1..SERVER_SLOTS as u16 {
             let is_others = !self.tables.servers.contains_key(&slot)
@@ -415,8 +420,8 @@ impl Program {
     }
 }
 
-/// Parts of 32 KB that each CPU's cache of routes has: of few CPUs as many as serve a hundred thousand clients, of many together
-/// no more than 32 MB.
+/// Parts of 32 KB that each CPU's cache of routes has: of few CPUs as many as serve a hundred
+/// thousand clients, of many together no more than 32 MB.
 fn fib_parts() -> Result<u32, EngineError> {
     let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;
     Ok((1024 / cpus.max(1)).clamp(1, 32) as u32)
@@ -462,8 +467,8 @@ fn shared<T: crate::shared::Plain>(
         .map_err(|error| EngineError::system(format!("mapping {name}"), CAPABILITY, error))
 }
 
-/// A map's name in [`PINNED`]: that of its section without the prefix, where the compiler made the map of an
-/// array. The BPF file system takes no name with a dot.
+/// A map's name in [`PINNED`]: that of its section without the prefix, where the compiler made the
+/// map of an array. The BPF file system takes no name with a dot.
 pub(super) fn table_name(name: &OsStr) -> String {
     let name = name.to_string_lossy();
     name.strip_prefix(".bss.").unwrap_or(&name).to_owned()

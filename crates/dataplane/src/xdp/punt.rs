@@ -1,6 +1,7 @@
-//! Frames that the kernel's side holds. A thread keeps fragments until their packet's first one was there, decides
-//! them again by the same memory, and sends them on; answers whose neighbour isn't known yet it has the host's stack send;
-//! later requests that other servers are for it gives to who moves their connections.
+//! Frames that the kernel's side holds. A thread keeps fragments until their packet's first one was
+//! there, decides them again by the same memory, and sends them on; answers whose neighbour isn't
+//! known yet it has the host's stack send; later requests that other servers are for it gives to
+//! who moves their connections.
 
 use std::cell::RefCell;
 use std::io::{self, PipeReader, PipeWriter};
@@ -56,8 +57,8 @@ impl PuntThread {
         });
         let (woken, wake) = io::pipe().map_err(failed)?;
         let map = program.map("held")?;
-        // Frames that an earlier daemon left are too old: their numbers may be used again by now. Frames from here on are new, however
-        // late the thread begins.
+        // Frames that an earlier daemon left are too old: their numbers may be used again by now.
+        // Frames from here on are new, however late the thread begins.
         let _ = ring(&map, |_| 0)?.consume();
         let worker = PuntReader {
             common: Arc::clone(&common),

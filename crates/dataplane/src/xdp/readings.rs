@@ -19,7 +19,8 @@ pub(super) struct KernelReadings {
     pub(super) grace: Arc<GraceMap>,
     pub(super) server_stats: MapHandle,
     pub(super) reasons: MapHandle,
-    /// Slots that are servers' in force, or of servers that are gone and whose counts stand there yet.
+    /// Slots that are servers' in force, or of servers that are gone and whose counts stand there
+    /// yet.
     pub(super) slots: ArcSwap<Vec<u16>>,
 }
 
@@ -52,7 +53,8 @@ impl DataPlane for KernelReadings {
         for slot in self.slots.load().iter() {
             counters.servers.insert(*slot, self.server(*slot)?);
         }
-        // The program spares a second counter for what every packet given to a server counts already.
+        // The program spares a second counter for what every packet given to a server counts
+        // already.
         let given: u64 = counters.servers.values().map(|server| server.packets).sum();
         let local = counters.reasons.get(&Reason::Local).copied().unwrap_or_default();
         counters.reasons.insert(Reason::Forwarded, (given + counters.gone.packets).saturating_sub(local));

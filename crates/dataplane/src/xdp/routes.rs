@@ -1,5 +1,5 @@
-//! Clients' requests, where the kernel's side looks them up: each service's routes under a generation of their own, so
-//! that packets go by the old ones until the VIPs name the new.
+//! Clients' requests, where the kernel's side looks them up: each service's routes under a
+//! generation of their own, so that packets go by the old ones until the VIPs name the new.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -96,8 +96,8 @@ impl Program {
         strange.iter().try_for_each(|key| self.delete("routes", key))
     }
 
-    /// Carries on where an earlier daemon's VIPs name these generations. Their routes are in use until new ones are
-    /// written: they can't be read back, since texts stand there as hashes.
+    /// Carries on where an earlier daemon's VIPs name these generations. Their routes are in use
+    /// until new ones are written: they can't be read back, since texts stand there as hashes.
     pub(super) fn adopt_routes(&mut self, in_force: &BTreeSet<u32>) {
         self.generations.last = in_force.last().copied().unwrap_or_default();
         self.generations.has_strangers = true;

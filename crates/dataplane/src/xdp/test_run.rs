@@ -14,7 +14,8 @@ const XDP_REDIRECT: u32 = 4;
 /// The loopback interface, which test runs come in by.
 const LOOPBACK: u32 = 1;
 
-/// TC verdicts (linux/pkt_cls.h): up the stack, and whatever comes next, which here is the stack too.
+/// TC verdicts (linux/pkt_cls.h): up the stack, and whatever comes next, which here is the stack
+/// too.
 const TC_PASS: u32 = 0;
 const TC_NEXT: u32 = u32::MAX;
 const TC_REDIRECT: u32 = 7;

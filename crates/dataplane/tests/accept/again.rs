@@ -218,7 +218,8 @@ fn a_first_segment_that_comes_again_does_no_harm() {
     });
 }
 
-/// As a server does that refuses what it was asked: the first segment may have been sent again meanwhile.
+/// As a server does that refuses what it was asked: the first segment may have been sent again
+/// meanwhile.
 #[test]
 fn repeated_first_segment_after_reset_opens_no_socket() {
     if skipped() {

@@ -1,4 +1,5 @@
-//! A client and the director that answered its SYN, in one: what they have agreed on, and segments by it.
+//! A client and the director that answered its SYN, in one: what they have agreed on, and segments
+//! by it.
 
 use std::net::{IpAddr, SocketAddr};
 

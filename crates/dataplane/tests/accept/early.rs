@@ -1,4 +1,5 @@
-//! Segments that overtake the first: the host's stack knows no connection of theirs, and would reset it.
+//! Segments that overtake the first: the host's stack knows no connection of theirs, and would
+//! reset it.
 
 use std::thread;
 use std::time::Duration;

@@ -79,7 +79,8 @@ fn listeners_that_share_a_port_share_connections() {
     });
 }
 
-/// Where every host decides, one that serves reads for others, too: the frame's source says which of the two it is.
+/// Where every host decides, one that serves reads for others, too: the frame's source says which
+/// of the two it is.
 #[test]
 fn punted_connection_reaches_punt_listener() {
     if skipped() {

@@ -1,5 +1,5 @@
-//! The server's side of a handoff, on a real link: segments made by hand, as a director passes them on, become
-//! connections of ordinary listeners.
+//! The server's side of a handoff, on a real link: segments made by hand, as a director passes them
+//! on, become connections of ordinary listeners.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod again;

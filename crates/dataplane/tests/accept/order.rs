@@ -26,8 +26,9 @@ use crate::skipped;
 use crate::talk::ANSWER;
 use crate::world::{PORT, listen, on_a_server};
 
-/// Waits until frames meet these programs on their way in, in this order: a link's program is attached until its last
-/// descriptor is closed, which the kernel does after the call that closed it has returned.
+/// Waits until frames meet these programs on their way in, in this order: a link's program is
+/// attached until its last descriptor is closed, which the kernel does after the call that closed
+/// it has returned.
 fn meets(ifindex: u32, expected: &[&str]) {
     let end = Instant::now() + SOON;
     loop {

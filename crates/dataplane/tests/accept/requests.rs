@@ -70,7 +70,8 @@ fn a_request_before_its_turn_leaves_a_doubt() {
     where_turns_are_followed(|world| {
         for v6 in FAMILIES {
             let listener = listen(v6, PORT);
-            // Before anything was said; then when the answer was half said; then when it was half heard.
+            // Before anything was said; then when the answer was half said; then when it was half
+            // heard.
             let mut talk = Talk::begin(world, &listener, world.call(v6, 40_000), GET);
             talk.send_request(OTHER);
             assert_eq!(talk.seen(), Seen::Unclear);
@@ -120,7 +121,8 @@ fn retransmission_changes_no_exchange() {
                 talk.again();
                 talk.send(ANSWER);
                 talk.again();
-                // A segment like those that ask whether the server is still there (RFC 9293, section 3.8.4).
+                // A segment like those that ask whether the server is still there (RFC 9293,
+                // section 3.8.4).
                 world.send(&talk.call, &talk.call.segment((talk.sent, 1), TCP_ACK, &[0]));
                 talk.send_request(request);
                 assert_eq!(talk.seen(), Seen::Busy);

@@ -140,8 +140,9 @@ impl World {
         frames.collect::<Vec<_>>().iter().for_each(|frame| self.link.send(frame).unwrap());
     }
 
-    /// Has the server take in frames on another CPU than the one that this thread sends them on from now on, if there are two: they wait in
-    /// a queue then, as those do that a network card brings together.
+    /// Has the server take in frames on another CPU than the one that this thread sends them on
+    /// from now on, if there are two: they wait in a queue then, as those do that a network card
+    /// brings together.
     pub fn receive_on_another_cpu(&self) {
         let (own, other) = (0, 1);
         if std::thread::available_parallelism().is_ok_and(|count| count.get() > other) {
@@ -179,7 +180,8 @@ impl World {
         }
     }
 
-    /// The next data. A retransmission of the connection before, between the same ends, acknowledges something else.
+    /// The next data. A retransmission of the connection before, between the same ends,
+    /// acknowledges something else.
     pub fn receive_data(&self, call: &Call) -> Received {
         loop {
             let received = self.receive(call, SOON).expect("a segment with data");
@@ -235,8 +237,8 @@ pub fn set(setting: &str, value: &str) {
     std::fs::write(format!("/proc/sys/net/{setting}"), value).unwrap();
 }
 
-/// A listener, as soon as the port is free: a program that another test is just beginning holds a copy of the listener that
-/// was closed here until it runs.
+/// A listener, as soon as the port is free: a program that another test is just beginning holds a
+/// copy of the listener that was closed here until it runs.
 pub fn listen(v6: bool, port: u16) -> TcpListener {
     let end = Instant::now() + SOON;
     loop {

@@ -1,5 +1,6 @@
-//! How many instructions packets of sessions at work take. On the fast path a packet's wait for its session overlaps with the next one
-//! only while all of it is short: more instructions cost more than their number says.
+//! How many instructions packets of sessions at work take. On the fast path a packet's wait for its
+//! session overlaps with the next one only while all of it is short: more instructions cost more
+//! than their number says.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ const A_SECOND: u32 = 953;
 const XDP_PASS: u64 = 2;
 const XDP_TX: u64 = 3;
 
-/// The paths that are walked of a session at work, and the most instructions that its packet may take: a few more than it does.
+/// The paths that are walked of a session at work, and the most instructions that its packet may
+/// take: a few more than it does.
 struct Kind {
     name: &'static str,
     protocol: Protocol,

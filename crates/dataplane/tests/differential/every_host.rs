@@ -1,4 +1,5 @@
-//! Services of which every host decides: this one among them, and peers on the link and behind tunnels.
+//! Services of which every host decides: this one among them, and peers on the link and behind
+//! tunnels.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use evener_core::path::tables::{Forwarding, HASH_SLOTS, Pick, Ring, ServerEntry,
 
 use crate::world::{Builder, vip};
 
-/// Services by the last byte of their address: by hash, by the ring of a host that serves nothing itself, by hash
-/// without memory.
+/// Services by the last byte of their address: by hash, by the ring of a host that serves nothing
+/// itself, by hash without memory.
 pub const EVERY_HOST: [u8; 3] = [130, 131, 132];
 
 const PEERS: [Mac; 3] = [Mac([2, 0, 0, 8, 0, 1]), Mac([2, 0, 0, 8, 0, 2]), Mac([0x12, 0xff, 0, 8, 1, 0])];

@@ -1,5 +1,5 @@
-//! Packets at the edge of the fast path: of sessions that are at work, with every byte of their headers changed in turn, and while the
-//! tables change under them.
+//! Packets at the edge of the fast path: of sessions that are at work, with every byte of their
+//! headers changed in turn, and while the tables change under them.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Packets that mostly make sense: from clients, from servers that answer, from routers that complain.
+//! Packets that mostly make sense: from clients, from servers that answer, from routers that
+//! complain.
 
 use std::net::IpAddr;
 
@@ -217,8 +218,8 @@ impl Plan {
             }
             Kind::Answer { back: number, body, hops } => {
                 let Packet { src, dst, ports, udp, .. } = back(*number)?;
-                // The kernel says that a packet is too long before it says that it has no neighbour; the core's
-                // host might cut it.
+                // The kernel says that a packet is too long before it says that it has no
+                // neighbour; the core's host might cut it.
                 let body = Body { udp, payload: body.payload.min(1380), ..body.clone() };
                 link(ip(dst, src, &body, (ports.1, ports.0), *hops))
             }
@@ -298,7 +299,8 @@ pub fn datagram(v6: bool, service: u8, client: u8, port: u16, payload: usize) ->
     link(ip(numbered(v6, client), vip(v6, service), &body, (port, 80), 64))
 }
 
-/// A server's answer to a packet that was sent on to an address of its own; with TCP, with these flags.
+/// A server's answer to a packet that was sent on to an address of its own; with TCP, with these
+/// flags.
 pub fn answer_to(forwarded: &[u8], flags: u8) -> Option<Vec<u8>> {
     let packet = Packet::read(forwarded)?;
     if !matches!(packet.dst, IpAddr::V4(address) if address.octets()[..3] == [10, 0, 5]) {
@@ -360,7 +362,8 @@ struct Packet {
 }
 
 impl Packet {
-    /// Without what a tunnel put before it. `None` if it is a later fragment or has extension headers.
+    /// Without what a tunnel put before it. `None` if it is a later fragment or has extension
+    /// headers.
     fn read(frame: &[u8]) -> Option<Packet> {
         let mut at = 12;
         while matches!(frame.get(at..at + 2)?, [0x81, 0] | [0x88, 0xa8]) {

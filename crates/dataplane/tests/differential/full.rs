@@ -11,7 +11,8 @@ use evener_dataplane::Engine;
 use crate::world::{Core, NOW, SEED};
 use crate::{HOOKS, Kernel, frames, meet, sessions, world};
 
-/// Embryonic sessions go first, then those that are ending, then another service's beyond its share; the rest stays.
+/// Embryonic sessions go first, then those that are ending, then another service's beyond its
+/// share; the rest stays.
 #[test]
 fn a_full_table_gives_places_and_then_goes_by_the_hash_alike() {
     const SYN: u8 = 0x02;
@@ -77,7 +78,8 @@ fn no_port_is_left_alike() {
     }
 }
 
-/// Places and ports are all taken by sessions whose clients have not answered, four of each source; then a few sources ask for more.
+/// Places and ports are all taken by sessions whose clients have not answered, four of each source;
+/// then a few sources ask for more.
 #[test]
 fn a_source_holds_no_more_places_than_others_alike() {
     for hook in HOOKS {

@@ -1,4 +1,5 @@
-//! Services whose connections are handed over: random routes, and clients that mostly come back with their cookie.
+//! Services whose connections are handed over: random routes, and clients that mostly come back
+//! with their cookie.
 
 use std::sync::Arc;
 
@@ -18,8 +19,9 @@ use crate::frames::{link, packet_v4, packet_v6, sum, tagged};
 use crate::payloads::{HOSTS, METHODS, PATHS, payload};
 use crate::world::{Builder, client, vip};
 
-/// Services by the last byte of their address: with somebody to ask, without, without routes, without servers, and one that
-/// every host decides, this one among them. Later requests close the first one's connections, and move the second one's.
+/// Services by the last byte of their address: with somebody to ask, without, without routes,
+/// without servers, and one that every host decides, this one among them. Later requests close the
+/// first one's connections, and move the second one's.
 pub const HANDOFF: [u8; 5] = [140, 141, 142, 143, 144];
 /// Rings that routes name; the last one has no servers, and the one behind it doesn't exist.
 pub const RINGS: [u16; 5] = [58, 59, 60, 61, u16::MAX];
@@ -252,7 +254,8 @@ pub struct Segment {
 }
 
 pub fn segment() -> impl Strategy<Value = Segment> {
-    // Mostly those whose later requests are looked at: that takes two segments of one connection that fit each other.
+    // Mostly those whose later requests are looked at: that takes two segments of one connection
+    // that fit each other.
     let service = prop_oneof![2 => prop::sample::select(HANDOFF[..2].to_vec()), 1 => prop::sample::select(HANDOFF.to_vec())];
     let connection = (any::<bool>(), 0u8..2, 2000u16..2002, service)
         .prop_map(|(v6, client, port, service)| Connection { v6, client, port, service });
@@ -268,7 +271,8 @@ pub fn segment() -> impl Strategy<Value = Segment> {
     let offer = (mss, scale, any::<bool>(), any::<Option<u32>>(), rest)
         .prop_map(|(mss, scale, sack, timestamp, rest)| Offer { mss, scale, sack, timestamp, rest })
         .boxed();
-    // Boxed, since the trees that proptest makes of it are moved about on the stack, of which a test's thread has 2 MiB.
+    // Boxed, since the trees that proptest makes of it are moved about on the stack, of which a
+    // test's thread has 2 MiB.
     let payload = payload().boxed();
     let flags = prop_oneof![2 => Just(0x04u8), 1 => Just(0x12), 1 => Just(0x01), 1 => Just(0x00), 1 => Just(0x38), 1 => any::<u8>()];
     let what = prop_oneof![

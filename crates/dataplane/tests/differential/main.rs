@@ -1,5 +1,5 @@
-//! The Rust core and the C must be one program: the same packets through both, the same verdicts, the same
-//! bytes, the same sessions, the same counts. The C runs as XDP and as TC.
+//! The Rust core and the C must be one program: the same packets through both, the same verdicts,
+//! the same bytes, the same sessions, the same counts. The C runs as XDP and as TC.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod budget;
@@ -104,7 +104,8 @@ impl Kernel {
         assert_eq!(memory.sessions.shares().all_assured(), 0);
         self.engine.set_clock(NOW);
         self.engine.memory().counts.score(&scores_at(NOW));
-        // Over before the next round begins: one that ended when this round does would live again as that one's clock comes near.
+        // Over before the next round begins: one that ended when this round does would live again
+        // as that one's clock comes near.
         for (key, track) in core.fragments.0.borrow().iter() {
             memory.fragments.note(key, Track { expires: NOW.wrapping_sub(1), ..*track });
         }
@@ -137,11 +138,13 @@ const PAUSES: [u32; 5] = [0, 3, 900, 0, 2_500];
 
 fn same_verdict(hook: Hook, decision: &Decision, c: Verdict) -> bool {
     match (decision.verdict, c) {
-        // TC has the host's stack send a frame by sending it to a neighbour that is yet to be found.
+        // TC has the host's stack send a frame by sending it to a neighbour that is yet to be
+        // found.
         (Verdict::Pass, Verdict::Forward { ifindex: 0 }) => {
             hook == Hook::Tc && decision.reason == Reason::ByHost
         }
-        // A test run comes in by interface 1 and doesn't tell where else a frame was sent; TC not even that.
+        // A test run comes in by interface 1 and doesn't tell where else a frame was sent; TC not
+        // even that.
         (Verdict::Forward { ifindex }, Verdict::Forward { ifindex: traced }) => {
             traced == if ifindex == 1 && hook == Hook::Xdp { 1 } else { 0 }
         }
@@ -431,8 +434,8 @@ fn handed_off(
     Ok(reasons)
 }
 
-/// The counts of each VIP's guesses, and whether they used up tries; how many, the clock says, too, which for the core
-/// stands still.
+/// The counts of each VIP's guesses, and whether they used up tries; how many, the clock says, too,
+/// which for the core stands still.
 fn guesses(memory: &Memory<'_>) -> Vec<(u64, u64, bool)> {
     let of = |vip: u16| {
         let used = memory.guesses.0[usize::from(vip) * VIP_WORDS].load(Relaxed) != 0;
@@ -457,7 +460,8 @@ fn connections_are_handed_off_alike() {
             let (c, known, coverage, held) = &mut *state;
             let began = c.engine.now();
             let result = handed_off(c, known, &wishes, (&told, guessed), &segments);
-            // The core's clock stands still. Where the kernel's went on for long, it may have been patient for long enough.
+            // The core's clock stands still. Where the kernel's went on for long, it may have been
+            // patient for long enough.
             let elapsed = c.engine.now().wrapping_sub(began);
             let result = match elapsed < unmatched::PATIENCE_TICKS / 2 {
                 true => result,

@@ -1,4 +1,5 @@
-//! Events of packets and connections: the C makes by itself those that are made here of the core's decision.
+//! Events of packets and connections: the C makes by itself those that are made here of the core's
+//! decision.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,6 @@
-//! The instructions that the kernel's verifier has to go through before a program is loaded. It gives up at a million instructions, other kernels
-//! count more than this one, and a daemon that starts waits for it: a host of the packet engine answers nobody meanwhile.
+//! The instructions that the kernel's verifier has to go through before a program is loaded. It
+//! gives up at a million instructions, other kernels count more than this one, and a daemon that
+//! starts waits for it: a host of the packet engine answers nobody meanwhile.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
-//! Walks a program as the kernel has translated it (what `bpftool prog dump xlated` shows) with a frame, and counts the
-//! instructions: processors whose counters can't be read are many, and these are the same everywhere. A helper's call is one.
+//! Walks a program as the kernel has translated it (what `bpftool prog dump xlated` shows) with a
+//! frame, and counts the instructions: processors whose counters can't be read are many, and these
+//! are the same everywhere. A helper's call is one.
 //!
-//! Maps are read as they stand; what the program writes is seen by the walk alone. Where a map has something for each CPU, the thread
-//! must stay on one.
+//! Maps are read as they stand; what the program writes is seen by the walk alone. Where a map has
+//! something for each CPU, the thread must stay on one.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,8 @@ use evener_dataplane::xdp::{Hook, XdpEngine};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
-/// Where things are, for the program: in the upper bits of an address. Below stands a map's number, and then a place.
+/// Where things are, for the program: in the upper bits of an address. Below stands a map's number,
+/// and then a place.
 const CONTEXT: u64 = 1 << 48;
 const FRAME: u64 = 2 << 48;
 const STACK: u64 = 3 << 48;
@@ -158,8 +160,8 @@ impl Walk {
         place as u64
     }
 
-    /// The helpers on fast paths are that which makes room before a frame, and that which names the interface to leave by.
-    /// False for any other.
+    /// The helpers on fast paths are that which makes room before a frame, and that which names the
+    /// interface to leave by. False for any other.
     fn help(&mut self) -> bool {
         self.register[0] = match self.register[1] {
             CONTEXT => {

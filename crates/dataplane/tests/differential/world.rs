@@ -1,4 +1,5 @@
-//! A farm with servers of every kind, known to the core and to the C alike, and the network around them.
+//! A farm with servers of every kind, known to the core and to the C alike, and the network around
+//! them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -54,7 +55,8 @@ pub const IDLE: IdleTicks = IdleTicks {
     udp_new: ticks(620_000),
 };
 
-/// Reasons that random packets needn't meet; the last six take a cookie, or a segment that is empty.
+/// Reasons that random packets needn't meet; the last six take a cookie, or a segment that is
+/// empty.
 pub const RARE: [Reason; 13] = [
     Reason::BadChecksum,
     Reason::TableFull,
@@ -82,8 +84,9 @@ pub fn vip(v6: bool, last: u8) -> IpAddr {
     if v6 { format!("2001:db8::{last}").parse().unwrap() } else { [192, 0, 2, last].into() }
 }
 
-/// Clients 0 to 9 are behind the router, 10 and 11 behind one whose MAC isn't known, 12 and 13 behind a narrow
-/// link, and to the others there is no way. With IPv6, 14 has an address of its link alone.
+/// Clients 0 to 9 are behind the router, 10 and 11 behind one whose MAC isn't known, 12 and 13
+/// behind a narrow link, and to the others there is no way. With IPv6, 14 has an address of its
+/// link alone.
 pub fn client(v6: bool, number: u8) -> IpAddr {
     let net = match number {
         0..10 => 1,
@@ -299,7 +302,8 @@ pub fn load(engine: &mut XdpEngine) {
     engine.memory().counts.score(&scores_at(NOW));
 }
 
-/// Policies' scores of the servers' load at this time: equal for some, other than a moment ago for most.
+/// Policies' scores of the servers' load at this time: equal for some, other than a moment ago for
+/// most.
 pub fn scores_at(now: u32) -> Vec<(u16, Score)> {
     let score = |slot: u16| {
         let mixed = now.wrapping_mul(u32::from(slot) | 1).wrapping_mul(0x9e37_79b9);

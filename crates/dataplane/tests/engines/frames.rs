@@ -19,7 +19,8 @@ pub const SERVER: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const SERVER2: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const STRANGER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// A director's two interfaces with a raw socket at the other end of each cable, all in one namespace.
+/// A director's two interfaces with a raw socket at the other end of each cable, all in one
+/// namespace.
 pub struct Bench {
     pub client: LinkSocket,
     pub server: LinkSocket,

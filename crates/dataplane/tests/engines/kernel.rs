@@ -117,7 +117,8 @@ const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 2));
 /// The key of the other host's marks, and of this one's.
 const MARKER: Marker = Marker { key: Seed(41, 42), generation: 7 };
 
-/// A client's segment as another host passes it on through a tunnel, or, without a mark, as a director sends it.
+/// A client's segment as another host passes it on through a tunnel, or, without a mark, as a
+/// director sends it.
 fn passed_on(bench: &Bench, port: u16, flags: u8, mark: Option<(ForwardCount, Marker)>) -> Vec<u8> {
     let mut buffer = vec![0; HEADROOM];
     buffer.extend(segment(bench.client_mac, bench.inside.1, port, flags));

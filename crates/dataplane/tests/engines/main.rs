@@ -1,5 +1,5 @@
-//! The engines on real links between network namespaces: the application-space engine, and what test runs can't
-//! show of the kernel's.
+//! The engines on real links between network namespaces: the application-space engine, and what
+//! test runs can't show of the kernel's.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod connections;

@@ -148,8 +148,8 @@ impl Row {
         })
     }
 
-    /// The server's own socket. One for each address: a program that another test is just beginning holds a copy of what
-    /// is closed here until it runs.
+    /// The server's own socket. One for each address: a program that another test is just beginning
+    /// holds a copy of what is closed here until it runs.
     fn listen(&self, address: SocketAddr) -> TcpListener {
         self.server.enter(|| TcpListener::bind(address).unwrap())
     }
@@ -219,7 +219,8 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     row.exchange(&listener, b"and once more");
     both_ways_are_told(engine.events().unwrap(), client);
     assert!(count(&*engine, Reason::Answered) > 0);
-    // This engine doesn't rely on a MAC that the host only overheard, as IPv4's is here: the host asks first.
+    // This engine doesn't rely on a MAC that the host only overheard, as IPv4's is here: the host
+    // asks first.
     assert!(v6 || guarded == (count(&*engine, Reason::ByHost) > 0));
     assert_eq!(count(&*engine, Reason::TooBig), 0);
     let memory = engine.memory();
@@ -285,7 +286,8 @@ fn nat_in_the_kernel_by_tc() {
     }
 }
 
-/// Takes packets out of their tunnels on the server, and hands them to its own stack, which checks their sums.
+/// Takes packets out of their tunnels on the server, and hands them to its own stack, which checks
+/// their sums.
 struct Decapsulator {
     stop: Arc<AtomicBool>,
     packets: Arc<AtomicU64>,
@@ -344,7 +346,8 @@ fn tunnel(v6: bool, encapsulation: Encapsulation, mark: Option<ForwardCount>) {
     row.server.enter(|| {
         let bits = if v6 { 128 } else { 32 };
         run(&format!("ip addr add {vip}/{bits} dev lo"));
-        // Answers go straight to the client; here that is by the director's own stack, which forwards them.
+        // Answers go straight to the client; here that is by the director's own stack, which
+        // forwards them.
         run(&format!("ip route add {} via {}", row.client_address(), row.own()));
     });
     row.director.enter(forward);

@@ -1,4 +1,5 @@
-//! Later requests that other servers are for: who moves connections is given them whole, by every engine.
+//! Later requests that other servers are for: who moves connections is given them whole, by every
+//! engine.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -63,8 +64,9 @@ fn mover() -> (RehandoffSink, Receiver<Given>) {
     (Arc::new(mover), given)
 }
 
-/// A client's open connection with the first server. Its next segment is no first one: the cookie is forgotten. No two
-/// connections have one key: what the client's stack still repeats of an earlier one is nobody's first segment either.
+/// A client's open connection with the first server. Its next segment is no first one: the cookie
+/// is forgotten. No two connections have one key: what the client's stack still repeats of an
+/// earlier one is nobody's first segment either.
 fn connection(client: &Host, engine: &dyn Engine) -> TcpStream {
     static MADE: AtomicU64 = AtomicU64::new(0);
     let memory = engine.memory();

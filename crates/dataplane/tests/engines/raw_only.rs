@@ -13,7 +13,8 @@ use crate::{options, server, session_file, tables};
 
 const INSIDE: &str = "EVENER_TEST_RAW_ONLY";
 
-/// Runs the test of this name again in a user namespace of its own: after `setup`, with CAP_NET_RAW only.
+/// Runs the test of this name again in a user namespace of its own: after `setup`, with CAP_NET_RAW
+/// only.
 fn again(test: &str, setup: &str) {
     let cables = "ip link set lo up; ip link add in0 type veth peer name in1; \
                   ip link add out0 type veth peer name out1; \

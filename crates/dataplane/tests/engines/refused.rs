@@ -1,5 +1,6 @@
-//! When the system refuses any part of a change, and wherever a daemon is killed in the middle of one, the tables in force are
-//! either the old or the new ones, and the reported tables are those in force.
+//! When the system refuses any part of a change, and wherever a daemon is killed in the middle of
+//! one, the tables in force are either the old or the new ones, and the reported tables are those
+//! in force.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
@@ -23,8 +24,9 @@ use crate::{key, options, server, session_file, skipped};
 /// More than any change takes: a test that gets there would go on for ever.
 const CALLS_MAX: u64 = 500;
 
-/// A file that differs in everything: the first server takes nothing and is gone, another one has come, there is a service
-/// more, with servers that answer through the director, a peer more, and an interface more.
+/// A file that differs in everything: the first server takes nothing and is gone, another one has
+/// come, there is a service more, with servers that answer through the director, a peer more, and
+/// an interface more.
 fn changed(bench: &Bench) -> Tables {
     let mut tables = two_servers(bench);
     tables.servers.remove(&2);
@@ -68,8 +70,8 @@ fn servers(bench: &Bench, flags: u8) -> Vec<Mac> {
     PORTS.map(|port| bench.reaches(port, flags)).collect()
 }
 
-/// Refuses the first call of a change, then the second, and so on until there are no more. `look` sees what the engine
-/// has after each.
+/// Refuses the first call of a change, then the second, and so on until there are no more. `look`
+/// sees what the engine has after each.
 fn refuse_each<E: Engine>(
     bench: &Bench,
     engine: &mut E,
@@ -160,7 +162,8 @@ fn packet_engine_reports_every_refused_call() {
     });
 }
 
-/// Whether what is in force, as clients find it, is the file after the change: then all new ones go to one server.
+/// Whether what is in force, as clients find it, is the file after the change: then all new ones go
+/// to one server.
 fn is_changed(bench: &Bench, new: u16) -> bool {
     let servers = [new, new + 1].map(|port| bench.reaches(port, TCP_SYN));
     assert_eq!(
@@ -171,8 +174,8 @@ fn is_changed(bench: &Bench, new: u16) -> bool {
     servers[0] == servers[1]
 }
 
-/// In the test's own process, begun once more for this: a daemon that goes on from what another one left, and dies by the
-/// `number`th call of a change.
+/// In the test's own process, begun once more for this: a daemon that goes on from what another one
+/// left, and dies by the `number`th call of a change.
 fn die_at(number: u64) {
     let bench = Bench::over_cables();
     let dir = pins::directory().unwrap();

@@ -1,4 +1,5 @@
-//! A director over a real engine that is refused one system call of a reload after the other: what it shows is what is in force.
+//! A director over a real engine that is refused one system call of a reload after the other: what
+//! it shows is what is in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

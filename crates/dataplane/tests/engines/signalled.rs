@@ -1,4 +1,5 @@
-//! A kernel engine that is started by a thread with many signals to take, as a profiler's timer sends them.
+//! A kernel engine that is started by a thread with many signals to take, as a profiler's timer
+//! sends them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;

@@ -1,4 +1,5 @@
-//! A client, and two servers that have one service's address; what the client sends goes to one of them or to nobody.
+//! A client, and two servers that have one service's address; what the client sends goes to one of
+//! them or to nobody.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -120,7 +121,8 @@ impl Farm {
     }
 }
 
-/// Lets nobody end a client's connection whose segments come to a host that has no socket for them any more.
+/// Lets nobody end a client's connection whose segments come to a host that has no socket for them
+/// any more.
 pub fn drop_resets(client: &TcpStream) {
     let instruction = |code: u32, jt, jf, k| SockFilter::new(code as u16, jt, jf, k);
     let filter = [

@@ -1,4 +1,5 @@
-//! Open connections that are moved between the sockets of real hosts, while their client knows of nothing.
+//! Open connections that are moved between the sockets of real hosts, while their client knows of
+//! nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod farm;

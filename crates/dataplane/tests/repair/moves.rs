@@ -13,9 +13,9 @@ use crate::skipped;
 const LEN: usize = 1 << 20;
 const ROUNDS: usize = 100;
 
-/// A megabyte each way in a hundred pieces, and between any two of them a move: with nothing under way, with a
-/// question that nobody has read, or (since that waits for the kernel to send again, now and then) with an answer
-/// that nobody has acknowledged.
+/// A megabyte each way in a hundred pieces, and between any two of them a move: with nothing under
+/// way, with a question that nobody has read, or (since that waits for the kernel to send again,
+/// now and then) with an answer that nobody has acknowledged.
 fn a_hundred_moves(v6: bool) {
     if skipped() {
         return;

@@ -25,8 +25,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("in vain: {what}");
 }
 
-/// Bytes that can be read at once, in a buffer of this length. With a time-out, the kernel doesn't go on by itself with a
-/// call that was interrupted (signal(7)).
+/// Bytes that can be read at once, in a buffer of this length. With a time-out, the kernel doesn't
+/// go on by itself with a call that was interrupted (signal(7)).
 fn arrived(socket: &TcpStream, most: usize) -> usize {
     match socket.peek(&mut vec![0; most]) {
         Err(error) if error.kind() == ErrorKind::Interrupted => 0,
@@ -92,7 +92,8 @@ fn long_queues_are_moved_whole() {
     finish(client, server);
 }
 
-/// Reading a long queue takes so long that nothing would be the same afterwards, if the client were not held meanwhile.
+/// Reading a long queue takes so long that nothing would be the same afterwards, if the client were
+/// not held meanwhile.
 #[test]
 fn a_client_that_goes_on_sending_is_held_while_its_connection_is_read() {
     if skipped() {

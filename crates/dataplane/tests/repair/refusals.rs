@@ -15,8 +15,8 @@ use crate::skipped;
 fn unprivileged<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let without = scope.spawn(|| {
-            // SAFETY: the system call takes three numbers. By itself, without the C library around it, it changes this
-            // thread alone, which ends here.
+            // SAFETY: the system call takes three numbers. By itself, without the C library around
+            // it, it changes this thread alone, which ends here.
             let done = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65_534, -1) };
             assert_eq!(done, 0);
             work()

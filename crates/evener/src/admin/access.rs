@@ -1,5 +1,6 @@
-//! Access over TCP. A web page must not reach the farm through the browser of somebody who may (DNS rebinding), so
-//! requests have to name a host that this one is; and an address that is not loopback is for those with a token.
+//! Access over TCP. A web page must not reach the farm through the browser of somebody who may (DNS
+//! rebinding), so requests have to name a host that this one is; and an address that is not
+//! loopback is for those with a token.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -77,7 +78,8 @@ impl Access {
             _ => return Err(malformed()),
         };
         let named = named.map(|host| host.parse::<Authority>().map_err(|_| malformed())).transpose()?;
-        // The host in the request line goes before the field (RFC 9112, section 3.2.2), and both must be right.
+        // The host in the request line goes before the field (RFC 9112, section 3.2.2), and both
+        // must be right.
         for host in named.iter().chain(request.uri().authority()) {
             if !self.is_this(host.host(), reached) {
                 let message = format!(

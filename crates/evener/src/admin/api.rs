@@ -100,7 +100,8 @@ fn views_and_health() -> Router<Api> {
         .route("/healthz", get(healthz))
 }
 
-/// A client with access to views may see groups too, and one with a token of a group may do here what it may do at the group's own address.
+/// A client with access to views may see groups too, and one with a token of a group may do here
+/// what it may do at the group's own address.
 fn group_members() -> MethodRouter<Api> {
     get(groups::members)
         .post(groups::add)
@@ -362,7 +363,8 @@ async fn wrong_method(request: HttpRequest) -> ApiError {
     ApiError(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-/// Any program on the host can reach a TCP port, and many a browser too: it must not change the farm.
+/// Any program on the host can reach a TCP port, and many a browser too: it must not change the
+/// farm.
 async fn refuse_changes(request: HttpRequest, next: Next) -> Response {
     // A client that changes members shows a token of their group.
     let is_groups = request.uri().path().starts_with(access::GROUPS);

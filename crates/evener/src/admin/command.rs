@@ -18,8 +18,9 @@ use crate::views::SessionView;
 /// Sessions that a terminal is shown where no number was asked for.
 const SESSIONS_SHOWN: usize = 100;
 
-/// Carries out `status`, `services`, `servers`, `hosts`, `names`, `sessions`, `explain`, `trace`, `events`, `drain`, `undrain` or `reload`,
-/// and says on stderr what went wrong if something did; to programs on stdout too, as the API does.
+/// Carries out `status`, `services`, `servers`, `hosts`, `names`, `sessions`, `explain`, `trace`,
+/// `events`, `drain`, `undrain` or `reload`, and says on stderr what went wrong if something did;
+/// to programs on stdout too, as the API does.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
         Command::Status(view) => request(view, HttpMethod::Get, "/v1/status", table::status),

@@ -15,7 +15,8 @@ use crate::record;
 pub(super) struct StreamRequest<'a> {
     /// The path of an answer that has no end.
     pub(super) path: &'a str,
-    /// Said on standard error when the answer has begun, so that on the other is nothing but what is told.
+    /// Said on standard error when the answer has begun, so that on the other is nothing but what
+    /// is told.
     pub(super) first_line: &'a str,
     /// At most so many seconds,
     pub(super) seconds: Option<u64>,

@@ -1,4 +1,5 @@
-//! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD, GROUP-EXIT and LOAD-INFORM say in text (`docs/server-groups.md`).
+//! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD, GROUP-EXIT and LOAD-INFORM say in
+//! text (`docs/server-groups.md`).
 
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{FromRequestParts, Path, State};
@@ -101,7 +102,8 @@ pub(super) async fn members(
     send_message(&api, name, sender, GroupMessage::Query).await
 }
 
-/// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so without being asked first.
+/// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so
+/// without being asked first.
 pub(super) async fn add(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,

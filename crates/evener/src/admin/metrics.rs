@@ -1,4 +1,5 @@
-//! The views as metrics, in the text that Prometheus and its kin read: its own format, or OpenMetrics for who asks for it.
+//! The views as metrics, in the text that Prometheus and its kin read: its own format, or
+//! OpenMetrics for who asks for it.
 
 use std::fmt;
 
@@ -21,7 +22,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// By what a client accepts (RFC 9110, section 12.5.1): OpenMetrics if it is named, and not less liked than plain text.
+    /// By what a client accepts (RFC 9110, section 12.5.1): OpenMetrics if it is named, and not
+    /// less liked than plain text.
     pub fn accepted(accept: &str) -> Format {
         let liked = |names: &[&str]| {
             let entries = accept.split(',').filter_map(|entry| {
@@ -58,7 +60,8 @@ pub struct Scrape {
     pub process: Process,
 }
 
-/// All metrics. They are made of the views anew for each scrape, so a server that is gone leaves none behind.
+/// All metrics. They are made of the views anew for each scrape, so a server that is gone leaves
+/// none behind.
 pub fn text(scrape: Scrape, format: Format) -> String {
     let mut usual = Registry::default();
     usual.register_collector(Box::new(scrape.process));
@@ -74,8 +77,8 @@ pub fn text(scrape: Scrape, format: Format) -> String {
     }
 }
 
-/// OpenMetrics in the older format, which calls a family of counters as its samples are called, and knows neither units
-/// nor infos (Prometheus, "Exposition formats").
+/// OpenMetrics in the older format, which calls a family of counters as its samples are called, and
+/// knows neither units nor infos (Prometheus, "Exposition formats").
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;

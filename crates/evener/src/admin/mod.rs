@@ -1,5 +1,5 @@
-//! How a running farm is watched and steered: an HTTP API on a Unix socket, the same views read-only on a
-//! TCP port, metrics, and the commands that talk to them.
+//! How a running farm is watched and steered: an HTTP API on a Unix socket, the same views
+//! read-only on a TCP port, metrics, and the commands that talk to them.
 //!
 //! [`crate::views`] holds the stable names; everything else here carries them about.
 

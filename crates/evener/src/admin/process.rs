@@ -47,7 +47,8 @@ impl Process {
     }
 }
 
-/// A field of /proc/PID/stat, counted from 1 as proc_pid_stat(5) does; the second, a name, may have spaces.
+/// A field of /proc/PID/stat, counted from 1 as proc_pid_stat(5) does; the second, a name, may have
+/// spaces.
 fn field(stat: &str, number: usize) -> u64 {
     let behind_name = stat.rsplit(')').next().unwrap_or_default();
     behind_name.split_whitespace().nth(number - 3).and_then(|text| text.parse().ok()).unwrap_or_default()

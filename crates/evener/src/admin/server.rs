@@ -30,7 +30,8 @@ use crate::views::ViewSource;
 const CONNECTIONS: usize = 64;
 /// A client that sends no request for this long is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
-/// A connection carries one request, and is over after this long whatever the other end does, unless it is a trace.
+/// A connection carries one request, and is over after this long whatever the other end does,
+/// unless it is a trace.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that hyper reads ahead of a request's end; also bounds its head.
 const READ_BUFFER: usize = 16 * 1024;
@@ -96,9 +97,9 @@ pub struct AdminSockets {
 }
 
 impl AdminSockets {
-    /// Makes the admin socket at `path`, for this user only, and listens on the TCP address of `admin` if there
-    /// is one. A socket that is already at `path` is replaced: the caller holds the lock, so nobody answers
-    /// there. Needs a tokio runtime.
+    /// Makes the admin socket at `path`, for this user only, and listens on the TCP address of
+    /// `admin` if there is one. A socket that is already at `path` is replaced: the caller holds
+    /// the lock, so nobody answers there. Needs a tokio runtime.
     ///
     /// # Errors
     /// When either can't be had.
@@ -118,7 +119,8 @@ impl AdminSockets {
         self.tcp.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok())
     }
 
-    /// Shows this farm, and gives orders to its loop, forever. Dropping the future closes every connection and removes the socket.
+    /// Shows this farm, and gives orders to its loop, forever. Dropping the future closes every
+    /// connection and removes the socket.
     pub async fn run(self, farm: Arc<dyn ViewSource>, control: Handle) {
         let AdminSockets { unix, tcp, path: _path } = self;
         let everything = api::everything(Arc::clone(&farm), control.clone());
@@ -160,8 +162,8 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         fs::remove_file(path)?;
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Linux gives the file the mode that the socket has when it is bound: there is no moment at which others
-    // could connect, as there would be with a chmod afterwards.
+    // Linux gives the file the mode that the socket has when it is bound: there is no moment at
+    // which others could connect, as there would be with a chmod afterwards.
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     socket.bind(&SockAddr::unix(path)?)?;
     socket.listen(CONNECTIONS as i32)?;

@@ -1,5 +1,6 @@
-//! The views for people: columns as wide as they must be, numbers to the right and in units that are read at
-//! a glance. A table that is too wide loses the columns that matter least; programs get all by `--json`.
+//! The views for people: columns as wide as they must be, numbers to the right and in units that
+//! are read at a glance. A table that is too wide loses the columns that matter least; programs get
+//! all by `--json`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +16,8 @@ const GAP: &str = "  ";
 /// Before what is said of a row.
 const NOTE: &str = "    ";
 
-/// A column: its heading, which side its cells stand on, and what is in them; several lines, if they are several things.
+/// A column: its heading, which side its cells stand on, and what is in them; several lines, if
+/// they are several things.
 struct Column<T> {
     heading: &'static str,
     right: bool,
@@ -391,8 +393,9 @@ impl FilledColumn {
     }
 }
 
-/// Rows under their headings, and under each what there is to note of it; `empty` if there is no row. Columns that no row has
-/// anything in are left out, and so are those that `width` has no room for, if they can be spared.
+/// Rows under their headings, and under each what there is to note of it; `empty` if there is no
+/// row. Columns that no row has anything in are left out, and so are those that `width` has no room
+/// for, if they can be spared.
 fn table<T>(
     rows: &[T],
     empty: &str,

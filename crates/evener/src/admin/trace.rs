@@ -1,4 +1,5 @@
-//! A client followed while it is served: one line for each packet and each decision, as long as somebody reads them.
+//! A client followed while it is served: one line for each packet and each decision, as long as
+//! somebody reads them.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The state that this host needs for the services that it is a server of: decided here, carried out in `place`.
+//! The state that this host needs for the services that it is a server of: decided here, carried
+//! out in `place`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -35,10 +36,11 @@ pub(super) struct AgentIdentity {
 #[derive(Clone, Debug)]
 pub(super) struct ServedService<'a> {
     pub(super) service: &'a Service,
-    /// The host's own addresses as the service lists them, with the server's port where it has one of its own;
-    /// none with discovery.
+    /// The host's own addresses as the service lists them, with the server's port where it has one
+    /// of its own; none with discovery.
     pub(super) own: Vec<(IpAddr, Option<u16>)>,
-    /// Where this host reads for the data plane: the ports where connections then arrive, by service address.
+    /// Where this host reads for the data plane: the ports where connections then arrive, by
+    /// service address.
     pub(super) listeners: BTreeMap<IpAddr, u16>,
 }
 
@@ -47,7 +49,8 @@ impl<'a> ServedService<'a> {
         ServedService { service, own, listeners: BTreeMap::new() }
     }
 
-    /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a second chance.
+    /// Whether packets come to it in tunnels: any may, from a host that isn't on its link, or by a
+    /// second chance.
     pub(super) fn has_tunnels(&self) -> bool {
         self.service.method.encapsulates() || self.service.is_on_every_host()
     }
@@ -107,7 +110,8 @@ pub(super) enum ArpMode {
     Answering,
 }
 
-/// The services that this host is a server of, or a sentence that says why there is none. None at all where it only tells its load.
+/// The services that this host is a server of, or a sentence that says why there is none. None at
+/// all where it only tells its load.
 pub(super) fn roles<'a>(
     config: &'a Config,
     identity: &AgentIdentity,
@@ -151,8 +155,8 @@ pub(super) fn roles<'a>(
     })
 }
 
-/// Whether clients come to this host without anything that an agent would have to do for it, by a name or a redirect: then
-/// it tells its load.
+/// Whether clients come to this host without anything that an agent would have to do for it, by a
+/// name or a redirect: then it tells its load.
 fn is_name_or_group_member(config: &Config, identity: &AgentIdentity, network: &Network) -> bool {
     config.agent.member.group.is_some()
         || config.members().any(|member| match &identity.host {
@@ -161,8 +165,8 @@ fn is_name_or_group_member(config: &Config, identity: &AgentIdentity, network: &
         })
 }
 
-/// The services that this host serves and decides, and those that it hands over, by where connections are read for
-/// them.
+/// The services that this host serves and decides, and those that it hands over, by where
+/// connections are read for them.
 pub(super) fn resident_roles<'a>(
     config: &'a Config,
     network: &Network,
@@ -202,14 +206,16 @@ pub(super) struct DesiredState {
     pub(super) settings: BTreeMap<String, SysctlSetting>,
     /// Service addresses, and where they are put.
     pub(super) addresses: BTreeSet<PlacedAddress>,
-    /// The services whose packets come out of tunnels, and those handed over; `None` where no service is reached so.
+    /// The services whose packets come out of tunnels, and those handed over; `None` where no
+    /// service is reached so.
     pub(super) programs: Option<(Tables, AttachPoints)>,
 }
 
 /// The facts of this host that the desired state depends on, beyond the network.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostFacts {
-    /// Interfaces that are made by software, whose drivers gain nothing from running programs early.
+    /// Interfaces that are made by software, whose drivers gain nothing from running programs
+    /// early.
     pub(super) software: BTreeSet<u32>,
     /// `net.ipv4.conf.all.rp_filter`.
     pub(super) reverse_path_filter: u32,
@@ -239,7 +245,8 @@ pub(super) fn desired(
         desired.addresses.insert(PlacedAddress { interface: loopback(network), address: *address });
     }
     for address in answering.difference(&silent) {
-        // IPv6 never answers for what lo has, and IPv4 doesn't where other addresses must be kept silent.
+        // IPv6 never answers for what lo has, and IPv4 doesn't where other addresses must be kept
+        // silent.
         let on_loopback = address.is_ipv4() && !keeps_silent;
         let interface = if on_loopback { loopback(network) } else { towards(*address, directors, network)? };
         desired.addresses.insert(PlacedAddress { interface, address: *address });
@@ -268,8 +275,8 @@ pub(super) fn desired(
         let places = places(&tunnelled, directors, network, host);
         for interface in places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex)) {
             let path = format!("ipv4/conf/{}/rp_filter", interface.name);
-            // The kernel goes by the larger of `all` and this; 2 is loose, 1 refuses clients that are
-            // answered by another interface than their packets come in by.
+            // The kernel goes by the larger of `all` and this; 2 is loose, 1 refuses clients that
+            // are answered by another interface than their packets come in by.
             desired.settings.insert(path, SysctlSetting { right: loose(host.reverse_path_filter), value: 2 });
         }
         let tables = tables(&tunnelled, directors, network, host, &places);
@@ -329,7 +336,8 @@ fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<S
         .ok_or_else(|| format!("no interface leads to whoever asks for {address}: this host has no Ethernet"))
 }
 
-/// Tunnels come in by the interfaces that lead to directors, and by those that have the addresses they go to.
+/// Tunnels come in by the interfaces that lead to directors, and by those that have the addresses
+/// they go to.
 fn places(
     roles: &[&ServedService<'_>],
     directors: &[IpAddr],
@@ -354,7 +362,8 @@ fn answering(network: &Network) -> BTreeSet<u32> {
     network.routes.iter().filter_map(|route| route.ifindex).filter(usable).collect()
 }
 
-/// Where every host decides, the opener stands before whoever decides: nobody else's marks get there.
+/// Where every host decides, the opener stands before whoever decides: nobody else's marks get
+/// there.
 fn with_deciding(tunnels: BTreeMap<u32, bool>, tables: &Tables, host: &HostFacts) -> BTreeMap<u32, bool> {
     let deciding = host.deciding.iter().filter(|_| tables.marks.is_some());
     deciding.map(|ifindex| (*ifindex, !host.software.contains(ifindex))).chain(tunnels).collect()
@@ -388,9 +397,10 @@ fn tables(
     tables
 }
 
-/// Has connections that are handed over made here, whichever link they come by. An engine that gets copies of frames
-/// gives those that are for here to the stack by the loopback interface, and the stack sees no others; where every host
-/// decides, also what was read here and is to be served here comes by that.
+/// Has connections that are handed over made here, whichever link they come by. An engine that gets
+/// copies of frames gives those that are for here to the stack by the loopback interface, and the
+/// stack sees no others; where every host decides, also what was read here and is to be served here
+/// comes by that.
 fn accept(
     roles: &[&ServedService<'_>],
     network: &Network,
@@ -410,7 +420,8 @@ fn accept(
         }
     }
     let is_link = |found: &Interface| found.ethernet && !found.loopback;
-    // A connection that is handed over by another node's message comes by the loopback interface, too.
+    // A connection that is handed over by another node's message comes by the loopback interface,
+    // too.
     let serves = roles.iter().any(|role| role.serves());
     let takes = |found: &Interface| match found.loopback {
         true => by_loopback || serves,
@@ -422,8 +433,8 @@ fn accept(
     places.answers.extend(answering(network));
 }
 
-/// The largest segment that fits into the tunnel, in bytes (RFC 9293, section 3.7.1); `None` where servers
-/// offer what they like.
+/// The largest segment that fits into the tunnel, in bytes (RFC 9293, section 3.7.1); `None` where
+/// servers offer what they like.
 fn segment_max(role: &ServedService<'_>, vip: IpAddr, interface_mtu: u32) -> Option<u16> {
     let service = role.service;
     if !service.clamp_mss || service.protocol != Protocol::Tcp {

@@ -209,14 +209,16 @@ impl Listening {
     fn has(&self, protocol: Protocol, wanted: SocketAddr) -> bool {
         let name = if protocol == Protocol::Tcp { "tcp" } else { "udp" };
         let any = |address: IpAddr| self.0.contains(&(name, SocketAddr::new(address, wanted.port())));
-        // A listener at :: takes IPv4 clients too, unless it says otherwise, which can't be seen here.
+        // A listener at :: takes IPv4 clients too, unless it says otherwise, which can't be seen
+        // here.
         any(wanted.ip())
             || any(Ipv6Addr::UNSPECIFIED.into())
             || (wanted.is_ipv4() && any(Ipv4Addr::UNSPECIFIED.into()))
     }
 }
 
-/// Local addresses in /proc/net/tcp and its like (proc_net_tcp(5)): words of 32 bits in the host's byte order.
+/// Local addresses in /proc/net/tcp and its like (proc_net_tcp(5)): words of 32 bits in the host's
+/// byte order.
 fn sockets(text: &str, tcp: bool) -> Vec<SocketAddr> {
     let socket = |line: &str| {
         let mut columns = line.split_whitespace().skip(1);

@@ -14,7 +14,8 @@ use crate::config::AgentListen;
 pub(super) fn bind(listen: AgentListen, kind: Type) -> io::Result<Socket> {
     match listen {
         AgentListen::At(address) => bound(open(address, kind)?, address),
-        // A socket of IPv6 takes both, whatever the host's default; where there is no IPv6, IPv4 is all.
+        // A socket of IPv6 takes both, whatever the host's default; where there is no IPv6, IPv4 is
+        // all.
         AgentListen::Everywhere { port } => {
             let (all, all_ipv4) =
                 ((Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into());

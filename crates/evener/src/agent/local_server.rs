@@ -1,5 +1,5 @@
-//! An agent's work, done by the daemon: on a host that is director and server at once, and where connections
-//! arrive here to be read before they are handed over.
+//! An agent's work, done by the daemon: on a host that is director and server at once, and where
+//! connections arrive here to be read before they are handed over.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,8 +36,9 @@ pub(crate) struct LocalServer {
 }
 
 impl LocalServer {
-    /// Takes an agent's place. Packets must come out of tunnels before the engine sees them: `copies` says that it
-    /// gets copies of frames, by packet sockets. Marks of what other hosts pass on are believed by `mark_key`.
+    /// Takes an agent's place. Packets must come out of tunnels before the engine sees them:
+    /// `copies` says that it gets copies of frames, by packet sockets. Marks of what other hosts
+    /// pass on are believed by `mark_key`.
     ///
     /// # Errors
     /// When an agent runs already, or its record can't be read.

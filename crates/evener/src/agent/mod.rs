@@ -1,5 +1,6 @@
-//! `evener agent`: what a server does for its services. It finds out which those are, puts the service
-//! addresses where the method wants them, takes packets out of tunnels, and takes back what it did when it stops.
+//! `evener agent`: what a server does for its services. It finds out which those are, puts the
+//! service addresses where the method wants them, takes packets out of tunnels, and takes back what
+//! it did when it stops.
 //!
 //! The same file serves the whole farm; each host finds itself in it by its addresses.
 
@@ -48,7 +49,8 @@ use state::StateFile;
 
 /// Changes of the network come in flocks: act once they have settled.
 const SETTLE: Duration = Duration::from_millis(200);
-/// An interval at which everything is looked at in any case: settings, programs and pins change without a word from the kernel.
+/// An interval at which everything is looked at in any case: settings, programs and pins change
+/// without a word from the kernel.
 const LOOK: Duration = Duration::from_secs(3);
 /// How often it is seen to it that keys are those of the time of day; they change once a minute.
 const RENEWAL: Duration = Duration::from_secs(2);
@@ -304,7 +306,8 @@ impl Agent {
         done.map_err(|error| format!("{error}; the rest was done, and this is tried again"))
     }
 
-    /// Holds the host against its desired state: interfaces come and go, and so may what was placed on them.
+    /// Holds the host against its desired state: interfaces come and go, and so may what was placed
+    /// on them.
     async fn refresh(&mut self) {
         let trouble = self.try_look().await.err();
         self.trouble.log_once(trouble);
@@ -357,7 +360,8 @@ fn take_over(
 ) -> Result<(StateFile, Lock), AgentError> {
     let mut lock = Lock::try_take(&state::lock_path(directory)).map_err(AgentError::not_alone)?;
     match lock.claim(Role::Agent) {
-        // an agent that takes nothing over may lack the capability, and then has its folder's lock alone
+        // an agent that takes nothing over may lack the capability, and then has its folder's lock
+        // alone
         Err(LockError::Unclaimed(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
         claimed => claimed.map_err(AgentError::not_alone)?,
     }

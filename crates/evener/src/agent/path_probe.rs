@@ -67,7 +67,8 @@ pub(super) async fn serve(listen: AgentListen, key: Key, directors: BTreeSet<IpA
     }
 }
 
-/// Sends a train on a thread of its own: others aren't kept waiting, and nothing else makes it late.
+/// Sends a train on a thread of its own: others aren't kept waiting, and nothing else makes it
+/// late.
 fn start(socket: &UdpSocket, to: SocketAddr, train: Train) {
     use std::os::fd::AsFd;
     let sender = match socket.as_fd().try_clone_to_owned() {
@@ -77,7 +78,8 @@ fn start(socket: &UdpSocket, to: SocketAddr, train: Train) {
     tokio::task::spawn_blocking(move || send(&sender, to, train));
 }
 
-/// Each packet is a call of its own: none is part of another (GSO). A packet that the socket has no room for is lost, as on any full link.
+/// Each packet is a call of its own: none is part of another (GSO). A packet that the socket has no
+/// room for is lost, as on any full link.
 fn send(socket: &std::net::UdpSocket, to: SocketAddr, train: Train) {
     let (began, gap) = (Instant::now(), Duration::from_nanos(train.gap_ns.into()));
     for index in 0..train.step.packets() {

@@ -96,8 +96,8 @@ impl HostState {
         desired: &DesiredState,
         network: &Network,
     ) -> Result<(), PlaceError> {
-        // A packet that a program no longer lets out must not reach an address any more either, and an address must
-        // not be answered for before the host is set not to.
+        // A packet that a program no longer lets out must not reach an address any more either, and
+        // an address must not be answered for before the host is set not to.
         let mut done = if desired.programs.is_none() { self.leave_programs() } else { Ok(()) };
         done = done.and(self.remove_addresses(desired, network).await);
         done = done.and(self.change_settings(desired));
@@ -294,8 +294,8 @@ impl HostState {
     }
 }
 
-/// Whether the host has the address where it is wanted. On lo it is silent, and so anywhere else but on the
-/// link: what an operator has put on an interface of its own stays.
+/// Whether the host has the address where it is wanted. On lo it is silent, and so anywhere else
+/// but on the link: what an operator has put on an interface of its own stays.
 fn is_there(placed: &PlacedAddress, network: &Network) -> bool {
     let wanted_on_loopback =
         network.interfaces.values().any(|found| found.loopback && found.name == placed.interface);
@@ -313,8 +313,9 @@ fn prefix_len(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Servers share the address, so nobody asks for duplicates; and as deprecated it serves, but is not chosen
-/// as the source of connections that the host opens itself (RFC 6724, section 5, rule 3).
+/// Servers share the address, so nobody asks for duplicates; and as deprecated it serves, but is
+/// not chosen as the source of connections that the host opens itself (RFC 6724, section 5, rule
+/// 3).
 fn make_secondary(message: &mut AddressMessage) {
     let flags = AddressFlags::Nodad | AddressFlags::Noprefixroute;
     let mut lifetime = CacheInfo::default();

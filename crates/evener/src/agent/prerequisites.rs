@@ -1,5 +1,5 @@
-//! The prerequisites of a server for connections to be handed over to it: shown by `evener doctor`. A director finds out by
-//! probing, which takes the same way.
+//! The prerequisites of a server for connections to be handed over to it: shown by `evener doctor`.
+//! A director finds out by probing, which takes the same way.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,7 +19,8 @@ use crate::runtime::paths;
 use crate::runtime::secret;
 use crate::views::{Finding, Severity};
 
-/// Settings without which a connection that was handed over is refused, or hangs, and what is wrong with other values.
+/// Settings without which a connection that was handed over is refused, or hangs, and what is wrong
+/// with other values.
 const SETTINGS: [(&str, &str); 4] = [
     ("ipv4/tcp_syncookies", "the kernel refuses what it didn't greet itself"),
     ("ipv4/tcp_sack", "the director has agreed on selective acknowledgments"),
@@ -97,7 +98,8 @@ fn running(role: &ServedService<'_>) -> Finding {
     }
 }
 
-/// Whether directors can be heard: the agent has a raw socket for LCCP on each address that it is known by.
+/// Whether directors can be heard: the agent has a raw socket for LCCP on each address that it is
+/// known by.
 fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
     let role = roles.iter().find(|role| !role.service.is_on_every_host())?;
     // Nobody is expected to hear where no agent runs, which is said already.
@@ -114,7 +116,8 @@ fn hearing(roles: &[&ServedService<'_>]) -> Option<Finding> {
     })
 }
 
-/// Whether a table of raw sockets (/proc/net/raw) has one for this protocol, which stands where ports do elsewhere.
+/// Whether a table of raw sockets (/proc/net/raw) has one for this protocol, which stands where
+/// ports do elsewhere.
 fn has_raw_socket(table: &str, protocol: u8) -> bool {
     let bound = |line: &str| {
         let (_, port) = line.split_whitespace().nth(1)?.split_once(':')?;
@@ -123,7 +126,8 @@ fn has_raw_socket(table: &str, protocol: u8) -> bool {
     table.lines().skip(1).filter_map(bound).any(|port| port == u16::from(protocol))
 }
 
-/// Packet sockets that share IP frames with the host's stack: a shared frame loses the socket that was made for it.
+/// Packet sockets that share IP frames with the host's stack: a shared frame loses the socket that
+/// was made for it.
 fn sharers(check: &str) -> Option<Finding> {
     let table = fs::read_to_string("/proc/net/packet").ok()?;
     let kinds = [ETHERTYPE_IPV4, ETHERTYPE_IPV6].map(|kind| format!("{kind:04x}"));

@@ -1,5 +1,6 @@
-//! `evener requests`: what a server has to send of each request that is open. The agent's programs in the kernel know it; where no agent follows
-//! requests, this command does for as long as it runs.
+//! `evener requests`: what a server has to send of each request that is open. The agent's programs
+//! in the kernel know it; where no agent follows requests, this command does for as long as it
+//! runs.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! `evener agent --status`: what an agent has done to this host, and what its programs have counted.
+//! `evener agent --status`: what an agent has done to this host, and what its programs have
+//! counted.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -23,7 +24,8 @@ struct AgentView {
     addresses: Vec<String>,
     /// Kernel settings that it has changed, with what they were.
     settings: BTreeMap<String, u32>,
-    /// Where tunnels are opened (`native`, `tc`, `generic`) and segment sizes lowered (`egress`), by interface.
+    /// Where tunnels are opened (`native`, `tc`, `generic`) and segment sizes lowered (`egress`),
+    /// by interface.
     programs: Vec<AttachedProgram>,
     /// Server groups that it joins.
     groups: Vec<MembershipView>,

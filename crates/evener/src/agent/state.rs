@@ -1,5 +1,5 @@
-//! The agent's changes to this host, written down before they are made, so that the next agent, however
-//! it ended, can take back exactly that.
+//! The agent's changes to this host, written down before they are made, so that the next agent,
+//! however it ended, can take back exactly that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -58,7 +58,8 @@ impl StateFile {
                 let namespace = namespace_cookie()?;
                 Ok(StateFile { path, done: AppliedState { namespace, ..done.unwrap_or_default() } })
             }
-            // Half a file is no record of anything: the file is replaced whole, so this one is not ours.
+            // Half a file is no record of anything: the file is replaced whole, so this one is not
+            // ours.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(io::Error::other(format!(
                 "{} can't be understood ({error}); remove it, and what it says was done",
                 path.display()

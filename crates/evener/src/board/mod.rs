@@ -1,7 +1,9 @@
-//! The state that the control loop publishes for all readers: none asks the loop for it, and none waits for it.
+//! The state that the control loop publishes for all readers: none asks the loop for it, and none
+//! waits for it.
 //!
-//! Counts are the data plane's and are read when somebody looks. Those of a server that goes are added to its service's sums, and for
-//! that instant they would stand in two places or in none: [`SnapshotStore::moment`] reads them again then.
+//! Counts are the data plane's and are read when somebody looks. Those of a server that goes are
+//! added to its service's sums, and for that instant they would stand in two places or in none:
+//! [`SnapshotStore::moment`] reads them again then.
 
 pub(crate) mod installed;
 mod local;

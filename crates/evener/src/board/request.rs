@@ -1,4 +1,5 @@
-//! Orders from others to the control loop. State is published ([`crate::board`]), and not requested.
+//! Orders from others to the control loop. State is published ([`crate::board`]), and not
+//! requested.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -228,7 +228,8 @@ pub struct ExplainArgs {
         conflicts_with = "request"
     )]
     pub protocol: ProtocolArg,
-    /// A client's request, as in 'HEAD http://img.example.com/a.png'; of https:// only the host counts
+    /// A client's request, as in 'HEAD http://img.example.com/a.png'; of https:// only the host
+    /// counts
     #[arg(long, value_name = "REQUEST")]
     pub request: Option<WebRequest>,
     /// The service that the request is for; found by its address or port unless named
@@ -340,7 +341,8 @@ pub struct ManArgs {
     pub dir: Option<PathBuf>,
 }
 
-/// A server as it is written on the command line: `SERVICE/SERVER`, where the service may be a name that is answered for.
+/// A server as it is written on the command line: `SERVICE/SERVER`, where the service may be a name
+/// that is answered for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerArg {
     /// Name of the service.
@@ -353,7 +355,8 @@ impl FromStr for ServerArg {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // A server without a name of its own is called by its URL, which has slashes; no other name has.
+        // A server without a name of its own is called by its URL, which has slashes; no other name
+        // has.
         let url = text.split_once('/').filter(|(_, rest)| rest.contains("://"));
         match url.or_else(|| text.rsplit_once('/')) {
             Some((service, server)) if !service.is_empty() && !server.is_empty() => {

@@ -28,7 +28,8 @@ pub(super) fn service_address(value: &DeValue<'_>) -> Result<SocketAddr, Complai
     Ok(SocketAddr::new(ip, address.port()))
 }
 
-/// An address with port that a socket listens on: any of this host, loopback included, or all of them.
+/// An address with port that a socket listens on: any of this host, loopback included, or all of
+/// them.
 pub(super) fn listening(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
     let text = text(value)?;
     let Ok(address) = text.parse::<SocketAddr>() else { return portless(&text) };

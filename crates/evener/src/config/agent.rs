@@ -26,7 +26,8 @@ pub struct AgentConfig {
     pub allow: Vec<Prefix>,
     /// The page on which the server program counts its requests.
     pub status_url: Option<Url>,
-    /// The control group whose processes are the server's, below the file system of control groups; `None`: all of the machine's, or of the container's.
+    /// The control group whose processes are the server's, below the file system of control groups;
+    /// `None`: all of the machine's, or of the container's.
     pub cgroup: Option<PathBuf>,
     /// How the delay is reckoned.
     pub delay: DelayKind,
@@ -68,8 +69,8 @@ impl fmt::Display for AgentListen {
 }
 
 impl AgentConfig {
-    /// Whether only this host, directors and [`AgentConfig::allow`] may ask there. At an address of its own whoever reaches it may, unless
-    /// the file says who may.
+    /// Whether only this host, directors and [`AgentConfig::allow`] may ask there. At an address of
+    /// its own whoever reaches it may, unless the file says who may.
     pub fn is_restricted(&self, listen: AgentListen) -> bool {
         !self.allow.is_empty() || matches!(listen, AgentListen::Everywhere { .. })
     }

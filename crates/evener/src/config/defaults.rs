@@ -42,7 +42,8 @@ pub(super) const HEALTH_STATUS: (u16, u16) = (200, 399);
 pub(super) const MEASURE_MS: u64 = 1_000;
 /// Loopback: what a server tells of itself is for those whom its operator names.
 pub(super) const LOAD_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, LOAD_PORT));
-/// The most that a server may gain by its report, in percent of its share: up to twice what two candidates can give it at all.
+/// The most that a server may gain by its report, in percent of its share: up to twice what two
+/// candidates can give it at all.
 pub(super) const GAIN_PERCENT: RangeInclusive<u64> = 100..=3_200;
 pub(super) const REPORT_PATH: &str = "/v1/load";
 /// As Apache's manual has it.
@@ -67,8 +68,8 @@ pub(super) const SILENCE_LEAST: u64 = 4;
 pub(super) const VIPS: usize = 64;
 /// Servers that one service can list.
 pub(super) const SERVERS: usize = SERVICE_SERVERS_MAX;
-/// Routes of one service, and of all together: the data plane has room for twice as many, since a reload has the old ones
-/// and the new ones for a moment.
+/// Routes of one service, and of all together: the data plane has room for twice as many, since a
+/// reload has the old ones and the new ones for a moment.
 pub(super) const ROUTES: usize = 10_000;
 pub(super) const FARM_ROUTES: usize = 30_000;
 pub(super) const SESSIONS: RangeInclusive<u64> = 1_024..=16_777_216;
@@ -99,7 +100,8 @@ pub(super) const FILE_BYTES: usize = 64 << 20;
 /// Problems that are shown; a file with more is most likely not a configuration at all.
 pub(super) const PROBLEMS: usize = 100;
 
-/// How long an answer of DNS may be kept, in seconds: resolvers ask again about as often as servers change.
+/// How long an answer of DNS may be kept, in seconds: resolvers ask again about as often as servers
+/// change.
 pub(super) const DNS_TTL_S: u32 = 5;
 /// Answers a second to a network that hasn't shown where it is, and at once.
 pub(super) const DNS_RATE: u32 = 200;

@@ -20,8 +20,8 @@ enum CheckKind {
 const KINDS: [(&str, CheckKind); 4] =
     [("tcp", CheckKind::Tcp), ("http", CheckKind::Http), ("arp", CheckKind::Arp), ("none", CheckKind::None)];
 
-/// Reads how the servers of a service over `protocol` are probed; `routed` says why they aren't asked on the link,
-/// if they aren't.
+/// Reads how the servers of a service over `protocol` are probed; `routed` says why they aren't
+/// asked on the link, if they aren't.
 pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option<&str>) -> HealthCheck {
     let written = section.get("kind", kind);
     if let Some(kind) = &written {
@@ -87,7 +87,8 @@ fn impossible_kind(
     }
 }
 
-/// Nothing is known of what a UDP service answers; that its servers are there at all can be asked on a link.
+/// Nothing is known of what a UDP service answers; that its servers are there at all can be asked
+/// on a link.
 fn default_kind(protocol: Protocol, routed: Option<&str>) -> CheckKind {
     match (protocol, routed) {
         (Protocol::Tcp, _) => CheckKind::Tcp,

@@ -1,4 +1,5 @@
-//! `[agent.member]`: the server group that this host joins by itself, and what it says of itself there.
+//! `[agent.member]`: the server group that this host joins by itself, and what it says of itself
+//! there.
 
 use std::path::PathBuf;
 
@@ -18,7 +19,8 @@ use super::{Tls, defaults, values};
 pub struct MemberConfig {
     /// The group that it joins; `None`: those services of the file that list it.
     pub group: Option<Url>,
-    /// Where clients find its server; `None`: at the address by which it reaches the group, port 80.
+    /// Where clients find its server; `None`: at the address by which it reaches the group, port
+    /// 80.
     pub url: Option<Url>,
     /// Its share relative to the others.
     pub weight: u16,
@@ -28,7 +30,8 @@ pub struct MemberConfig {
     pub paths: Vec<PathPattern>,
     /// Hosts likewise.
     pub hosts: Vec<HostPattern>,
-    /// Where it is asked for its load; `None`: at the address by which it reaches the group, and the usual port.
+    /// Where it is asked for its load; `None`: at the address by which it reaches the group, and
+    /// the usual port.
     pub control: Option<Url>,
     /// A file with its token.
     pub token_file: Option<PathBuf>,

@@ -28,7 +28,8 @@ const ENCAPSULATIONS: [(&str, Encapsulation); 2] =
 
 /// How a connection reaches its server.
 pub(super) struct MethodConfig {
-    /// `None` if the file names one that there isn't: what then is wrong with other keys is a guess.
+    /// `None` if the file names one that there isn't: what then is wrong with other keys is a
+    /// guess.
     pub(super) written: Option<Method>,
     pub(super) source_nat: bool,
     pub(super) encapsulation: Encapsulation,
@@ -123,7 +124,8 @@ impl MethodConfig {
     }
 }
 
-/// Between hosts only GUE has room for the mark by which a host knows that another one has passed a packet on.
+/// Between hosts only GUE has room for the mark by which a host knows that another one has passed a
+/// packet on.
 const fn default_encapsulation(placement: Placement) -> Encapsulation {
     match placement {
         Placement::Director => Encapsulation::Ipip,

@@ -1,7 +1,7 @@
 //! Configuration: TOML in, a validated [`Config`] out, or everything that is wrong with it.
 //!
-//! [`parse`] is pure and never panics. The raw file becomes a valid configuration once, here; nothing
-//! behind this module checks again.
+//! [`parse`] is pure and never panics. The raw file becomes a valid configuration once, here;
+//! nothing behind this module checks again.
 
 mod addresses;
 mod agent;
@@ -98,7 +98,8 @@ impl Config {
         }
     }
 
-    /// Whether there is anything to be served: the file of a host that is only a member of a group elsewhere has nothing.
+    /// Whether there is anything to be served: the file of a host that is only a member of a group
+    /// elsewhere has nothing.
     pub fn has_services(&self) -> bool {
         !(self.services.is_empty() && self.groups.is_empty() && self.dns.listen.is_empty())
     }
@@ -138,7 +139,8 @@ impl Config {
         self.farm.directors.iter().copied().chain(hosts).collect()
     }
 
-    /// All addresses that the file knows directors by: those, and their own ones at which they answer for groups and names.
+    /// All addresses that the file knows directors by: those, and their own ones at which they
+    /// answer for groups and names.
     pub fn director_addresses(&self) -> BTreeSet<IpAddr> {
         let of_groups = self.groups.iter().flat_map(|service| &service.group.addresses);
         let answering = of_groups.chain(&self.dns.listen).map(|address| address.ip().to_canonical());
@@ -167,7 +169,8 @@ pub struct EngineConfig {
     pub kind: EngineKind,
     /// How the `xdp` engine attaches.
     pub xdp_mode: XdpMode,
-    /// Interfaces that packets are taken from; empty: found from the routes to services and servers.
+    /// Interfaces that packets are taken from; empty: found from the routes to services and
+    /// servers.
     pub interfaces: Vec<String>,
     /// Sessions of IPv4 clients that there is room for.
     pub sessions_max: usize,
@@ -242,11 +245,13 @@ impl fmt::Display for LogTarget {
 pub struct FarmConfig {
     /// The secret by which hosts of the farm know each other, and connections that are handed over.
     pub secret_file: Option<PathBuf>,
-    /// How long a client of method `handoff` has at least between its handshake and its first data, in milliseconds.
+    /// How long a client of method `handoff` has at least between its handshake and its first data,
+    /// in milliseconds.
     pub cookie_epoch_ms: u64,
     /// The addresses that servers accept tunnels from: the directors' own.
     pub directors: Vec<IpAddr>,
-    /// The node that decides for the others which server gets a connection that was read; `None`: each for itself.
+    /// The node that decides for the others which server gets a connection that was read; `None`:
+    /// each for itself.
     pub dispatcher: Option<IpAddr>,
     /// How hosts of placement `every-host` hear of each other.
     pub peers: Peers,
@@ -289,8 +294,8 @@ impl Checked {
     }
 }
 
-/// Reads and validates the file at `path`. Unless it is about the `file_only`, looks whether what the file names is there on this host,
-/// too: keys, tokens, interfaces, folders.
+/// Reads and validates the file at `path`. Unless it is about the `file_only`, looks whether what
+/// the file names is there on this host, too: keys, tokens, interfaces, folders.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
@@ -547,7 +552,8 @@ fn check_between_services(root: &Section<'_>, placed: &[ServiceEntry], groups: &
     }
 }
 
-/// A packet for a service address is taken by the data plane, and never gets to a server of that address.
+/// A packet for a service address is taken by the data plane, and never gets to a server of that
+/// address.
 fn check_servers(root: &Section<'_>, placed: &[ServiceEntry]) {
     let servers: BTreeMap<IpAddr, (&ServiceEntry, &str)> = placed
         .iter()
@@ -570,7 +576,8 @@ fn check_servers(root: &Section<'_>, placed: &[ServiceEntry]) {
     }
 }
 
-/// ARP and neighbour discovery know no ports: if the director answers for an address, discovery on it would find the director.
+/// ARP and neighbour discovery know no ports: if the director answers for an address, discovery on
+/// it would find the director.
 fn check_announcers(root: &Section<'_>, placed: &[ServiceEntry]) {
     let with = |announce: bool| {
         placed

@@ -41,7 +41,8 @@ pub(super) fn stateless(section: &mut Section<'_>, placement: Placement, policy:
     stateless.into_inner()
 }
 
-/// Reads `slow_start`. Hosts that pass on what isn't theirs need tables that are alike, and hear of each other at different moments.
+/// Reads `slow_start`. Hosts that pass on what isn't theirs need tables that are alike, and hear of
+/// each other at different moments.
 pub(super) fn slow_start_ms(section: &mut Section<'_>, placement: Placement) -> u64 {
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     if let Some(span) = section.key_span("slow_start").filter(|_| placement == Placement::EveryHost) {

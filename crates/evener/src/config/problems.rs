@@ -51,7 +51,8 @@ impl Problem {
     }
 }
 
-/// Gathers problems while a file is read; shared by all who read, so that nobody stops at the first.
+/// Gathers problems while a file is read; shared by all who read, so that nobody stops at the
+/// first.
 #[derive(Debug, Default)]
 pub(super) struct ProblemSink(RefCell<Vec<Problem>>);
 
@@ -66,7 +67,8 @@ impl ProblemSink {
     }
 }
 
-/// Everything that is wrong with a configuration file and those that it has names from, in the order of the files.
+/// Everything that is wrong with a configuration file and those that it has names from, in the
+/// order of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     /// The file that names the others.
@@ -83,7 +85,8 @@ struct FileProblems {
     list: Vec<Problem>,
 }
 
-/// One problem, or something to know of a good file, as a program wants it: `evener check --json` prints a list of these.
+/// One problem, or something to know of a good file, as a program wants it: `evener check --json`
+/// prints a list of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProblemReport<'p> {
     /// The file as it was named.
@@ -198,8 +201,9 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// Around a syntax error the rest of the file is a guess: what seems missing may only be unreadable, what
-/// seems wrong on the same line is an echo, and behind a broken header keys seem to be in another table.
+/// Around a syntax error the rest of the file is a guess: what seems missing may only be
+/// unreadable, what seems wrong on the same line is an echo, and behind a broken header keys seem
+/// to be in another table.
 fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
     let start_of = |problem: &Problem| problem.span.as_ref().map_or(0, |span| line_start(text, span.start));
     let broken: BTreeSet<usize> = list.iter().filter(|p| p.cause == Cause::Syntax).map(start_of).collect();

@@ -33,7 +33,8 @@ pub(super) fn read(service: &mut Section<'_>, placement: Placement) -> Option<Re
     Some(service.section("report", reporting))
 }
 
-/// Complains of a policy that goes by what servers say where they aren't asked, or for how much of their weight they want alone.
+/// Complains of a policy that goes by what servers say where they aren't asked, or for how much of
+/// their weight they want alone.
 pub(super) fn wanted(service: &Section<'_>, by: Consumer, policy: &Policy, report: Option<&Reporting>) {
     let goes_by_load = by.goes_by(policy, Signal::Load);
     let reports_load = report.is_some_and(|report| report.kind.reports_load());

@@ -158,8 +158,8 @@ impl EarlierRoutes {
         self.0.entry((host, path)).or_default().push((methods.clone(), route.span()));
     }
 
-    /// The first route that takes all that one with these patterns would. Only such are found as take a whole pattern:
-    /// two that do so together are not, and a glob only takes itself.
+    /// The first route that takes all that one with these patterns would. Only such are found as
+    /// take a whole pattern: two that do so together are not, and a glob only takes itself.
     fn taker(&self, host: Option<&str>, path: Option<&str>, methods: &[String]) -> Option<Span> {
         let covers = |theirs: &Vec<String>| {
             theirs.is_empty() || !methods.is_empty() && methods.iter().all(|method| theirs.contains(method))
@@ -188,7 +188,8 @@ fn wider_hosts(host: Option<&str>) -> Vec<Option<String>> {
     [None, host.map(str::to_owned)].into_iter().chain(ends.map(Some)).collect()
 }
 
-/// The path patterns that take all of this one. Without one, a route takes hellos too, which have no path.
+/// The path patterns that take all of this one. Without one, a route takes hellos too, which have
+/// no path.
 fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
     let Some(text) = path else { return vec![None] };
     let plain = text.find(['*', '?']).unwrap_or(text.len());
@@ -197,7 +198,8 @@ fn wider_paths(path: Option<&str>) -> Vec<Option<String>> {
     [None, Some(text.to_owned())].into_iter().chain(beginnings.map(Some)).collect()
 }
 
-/// The room in a farm: each service has a ring, and so has each set of servers that its routes name.
+/// The room in a farm: each service has a ring, and so has each set of servers that its routes
+/// name.
 pub(super) fn check_capacity(root: &Section<'_>, placed: &[ServiceEntry]) {
     let routes: Vec<(&str, &Route, &Span)> = placed.iter().flat_map(routes_of).collect();
     if let Some((_, _, one_too_many)) = routes.get(defaults::FARM_ROUTES) {

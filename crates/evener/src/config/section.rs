@@ -142,7 +142,8 @@ impl<'d> Section<'d> {
         entries.iter().filter_map(|entry| self.accept(&called, entry, &read)).collect()
     }
 
-    /// Reads the table `[key]`; one that is not there reads as empty, so that defaults come from `read` alone.
+    /// Reads the table `[key]`; one that is not there reads as empty, so that defaults come from
+    /// `read` alone.
     pub(super) fn section<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'d>) -> T) -> T {
         let title = format!("[{}]", self.path_of(key));
         let value = self.value(key);

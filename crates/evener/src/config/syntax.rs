@@ -1,4 +1,5 @@
-//! Errors of TOML's syntax: each with what to write instead, or one for a file that is something else altogether.
+//! Errors of TOML's syntax: each with what to write instead, or one for a file that is something
+//! else altogether.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! The values that a good file leaves to Evener, and its reader will want to know: the policies of those for which it has none.
+//! The values that a good file leaves to Evener, and its reader will want to know: the policies of
+//! those for which it has none.
 
 use std::collections::BTreeMap;
 

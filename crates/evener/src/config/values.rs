@@ -1,4 +1,5 @@
-//! Readers of single values: each takes a TOML value and returns what it means, or what to write instead.
+//! Readers of single values: each takes a TOML value and returns what it means, or what to write
+//! instead.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;

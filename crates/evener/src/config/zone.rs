@@ -122,7 +122,8 @@ impl ZoneSource {
     }
 }
 
-/// Reads all zones, with the balanced names in them, which have their places in the list as numbers. `serial` is for zones without files.
+/// Reads all zones, with the balanced names in them, which have their places in the list as
+/// numbers. `serial` is for zones without files.
 ///
 /// # Errors
 /// The first that can't be had, with all that is wrong with its records.
@@ -157,7 +158,8 @@ fn binding(alpn: &[String]) -> Vec<u8> {
     [&[0, 1, 0][..], &param, &protocols].concat()
 }
 
-/// Reads a zone; one without a file has what every zone has, with the servers that listen at these addresses.
+/// Reads a zone; one without a file has what every zone has, with the servers that listen at these
+/// addresses.
 ///
 /// # Errors
 /// When that can't be done.
@@ -190,7 +192,8 @@ fn records(zone: &Name, path: &Path) -> Result<Vec<(usize, ZoneRecord)>, ZoneErr
     })
 }
 
-/// Reads a zone's text, each record with its line, or tells what is wrong with each line that isn't understood, up to so many.
+/// Reads a zone's text, each record with its line, or tells what is wrong with each line that isn't
+/// understood, up to so many.
 fn parse(zone: &Name, mut text: Vec<u8>) -> Result<Vec<(usize, ZoneRecord)>, Vec<SyntaxError>> {
     let mut faults = Vec::new();
     loop {
@@ -238,14 +241,16 @@ fn parse_good(zone: &Name, text: &[u8]) -> Result<Vec<(usize, ZoneRecord)>, Synt
     }
 }
 
-/// Whether data of a type can be read again: the library takes names with empty labels, which end where they shouldn't.
+/// Whether data of a type can be read again: the library takes names with empty labels, which end
+/// where they shouldn't.
 fn is_sound(rtype: Rtype, data: &[u8]) -> bool {
     let mut parser = Parser::from_ref(data);
     let read = AllRecordData::<&[u8], ParsedName<&[u8]>>::parse_any_rdata(rtype, &mut parser);
     read.is_ok() && parser.remaining() == 0
 }
 
-/// Takes apart "LINE:COLUMN: WHAT". The column is behind the word that is wrong, so the first one means the end of the line before.
+/// Takes apart "LINE:COLUMN: WHAT". The column is behind the word that is wrong, so the first one
+/// means the end of the line before.
 fn placed(message: &str) -> SyntaxError {
     let mut parts = message.splitn(3, ':');
     let mut number = || parts.next().and_then(|text| text.parse::<usize>().ok());
@@ -254,8 +259,8 @@ fn placed(message: &str) -> SyntaxError {
     (line, parts.next().unwrap_or_default().trim().to_owned())
 }
 
-/// Makes a line empty that is wrong, so that those after it can be read. False where it is part of a longer entry: what
-/// were wrong without it, would say nothing.
+/// Makes a line empty that is wrong, so that those after it can be read. False where it is part of
+/// a longer entry: what were wrong without it, would say nothing.
 fn blank(text: &mut [u8], line: usize) -> bool {
     let mut depth = 0_usize;
     let mut lines = text.split_mut(|byte| *byte == b'\n');
@@ -283,7 +288,8 @@ fn least(zone: &Name, listen: &[SocketAddr], serial: u32) -> Vec<ZoneRecord> {
     let soa = [server.as_slice(), &hostmaster, &times].concat();
     let mut records =
         vec![(zone.clone(), rtype::SOA, TTL_S, soa), (zone.clone(), rtype::NS, TTL_S, server.clone())];
-    // It has no name where the zone's own leaves no room for one; then its file must say who serves it.
+    // It has no name where the zone's own leaves no room for one; then its file must say who serves
+    // it.
     let Some(server) = Name::from_wire(&server) else { return records };
     records.extend(listen.iter().map(|at| match at.ip() {
         IpAddr::V4(address) => (server.clone(), rtype::A, TTL_S, address.octets().to_vec()),

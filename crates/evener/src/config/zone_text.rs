@@ -1,14 +1,16 @@
-//! A zone's text, entry by entry, before its records are read: where each stands, and times as numbers of seconds.
+//! A zone's text, entry by entry, before its records are read: where each stands, and times as
+//! numbers of seconds.
 //!
-//! Zone files write times with units (`1h30m`), as BIND began to and all servers take; RFC 1035 and the library that reads records know
-//! seconds alone.
+//! Zone files write times with units (`1h30m`), as BIND began to and all servers take; RFC 1035 and
+//! the library that reads records know seconds alone.
 
 use std::ops::Range;
 
 /// Why a file's text isn't understood: at which line, and what is wrong there.
 pub(super) type SyntaxError = (usize, String);
 
-/// A text with times in seconds, and the lines at which its entries begin that are no `$TTL` or `$ORIGIN`.
+/// A text with times in seconds, and the lines at which its entries begin that are no `$TTL` or
+/// `$ORIGIN`.
 pub(super) struct PlainZone {
     pub(super) text: Vec<u8>,
     pub(super) lines: Vec<usize>,
@@ -65,7 +67,8 @@ pub(super) fn plain(text: &[u8]) -> Result<PlainZone, SyntaxError> {
     Ok(plain)
 }
 
-/// Which words of a record are times: its own, which stands before or behind the class, and those of a SOA record.
+/// Which words of a record are times: its own, which stands before or behind the class, and those
+/// of a SOA record.
 fn times_of_record(words: &[&[u8]], has_owner: bool) -> Vec<usize> {
     let is_class =
         |word: &[u8]| [&b"IN"[..], b"CH", b"HS", b"CS"].iter().any(|class| word.eq_ignore_ascii_case(class));

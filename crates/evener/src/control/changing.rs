@@ -1,5 +1,6 @@
-//! Changes of what is in force, made on another thread: a plan and the engine's part take longer than the loop may. The engine goes with
-//! an order and comes back with its answer, so there is nothing to lock; what the loop needs of it meanwhile is its [`DataPlane`].
+//! Changes of what is in force, made on another thread: a plan and the engine's part take longer
+//! than the loop may. The engine goes with an order and comes back with its answer, so there is
+//! nothing to lock; what the loop needs of it meanwhile is its [`DataPlane`].
 //!
 //! [`DataPlane`]: evener_dataplane::DataPlane
 
@@ -74,7 +75,8 @@ impl EngineChange {
         }
     }
 
-    /// The result of the change that is on its way. Cancel safe; where no change is on its way, it never ends.
+    /// The result of the change that is on its way. Cancel safe; where no change is on its way, it
+    /// never ends.
     pub(super) async fn done(&mut self) -> ChangeResult {
         let Some(away) = &mut self.away else { return pending().await };
         let (workshop, done) = match away.await {
@@ -112,7 +114,8 @@ impl EngineState {
 }
 
 impl Executor {
-    /// Tells the director what became of a change, and does what it orders then. Gives the order's number, and what was refused.
+    /// Tells the director what became of a change, and does what it orders then. Gives the order's
+    /// number, and what was refused.
     pub(super) fn finish_change(&mut self, done: ChangeResult) -> (u64, Result<(), ExecuteError>) {
         let ChangeResult { applied, result } = done;
         let number = applied.number;
@@ -121,7 +124,8 @@ impl Executor {
         let now = self.director.snapshot();
         let plan = Arc::clone(&now.plan);
         let is_new = !Arc::ptr_eq(&before.plan, &plan);
-        // The firewall's rules may have to change, before anybody is answered that a file is in force.
+        // The firewall's rules may have to change, before anybody is answered that a file is in
+        // force.
         self.restores_later |= before.reloads.done != now.reloads.done;
         if is_new {
             self.update_names(TableNames::of(&plan, Arc::clone(&plan.tables)));

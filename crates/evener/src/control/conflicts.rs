@@ -1,5 +1,5 @@
-//! Whether a service address that the director is about to answer for is another host's (RFC 5227, section 2.1; RFC 4862,
-//! section 5.4).
+//! Whether a service address that the director is about to answer for is another host's (RFC 5227,
+//! section 2.1; RFC 4862, section 5.4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -49,8 +49,8 @@ pub(super) struct ProbedAddresses {
 }
 
 impl ProbedAddresses {
-    /// Asks for the addresses that the director would answer for with this file, and doesn't yet; `None` if there are none. Addresses that every
-    /// host may own are claimed later, with care.
+    /// Asks for the addresses that the director would answer for with this file, and doesn't yet;
+    /// `None` if there are none. Addresses that every host may own are claimed later, with care.
     pub(super) fn send(
         executor: &Executor,
         farm: &Farm,

@@ -1,4 +1,5 @@
-//! The servers that the operator drained, for the next daemon: by their names, whether the file has them or not, until they are wanted again.
+//! The servers that the operator drained, for the next daemon: by their names, whether the file has
+//! them or not, until they are wanted again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +20,8 @@ fn path(directory: &Path, owner: ServerOwner, group: &str) -> PathBuf {
     }
 }
 
-/// Servers of services, or of names, one `OWNER/SERVER` a line. No server's name has a slash, and names may (RFC 2317).
+/// Servers of services, or of names, one `OWNER/SERVER` a line. No server's name has a slash, and
+/// names may (RFC 2317).
 pub(super) fn read(directory: &Path, owner: ServerOwner) -> BTreeSet<ServerName> {
     let text = fs::read_to_string(path(directory, owner, "")).unwrap_or_default();
     let names = text.lines().filter_map(|line| line.rsplit_once('/'));

@@ -20,7 +20,8 @@ pub(super) struct PendingDrain {
 }
 
 impl Daemon {
-    /// Drains a server, or has it take sessions again. The client may be gone when it is answered; that is no matter.
+    /// Drains a server, or has it take sessions again. The client may be gone when it is answered;
+    /// that is no matter.
     pub(super) fn begin_drain(
         &mut self,
         meant: &ServerName,
@@ -42,8 +43,8 @@ impl Daemon {
         }
     }
 
-    /// Answers those that are in force with this order, or refused with it. Those that were in it beside a reload that was refused are
-    /// in the one that follows.
+    /// Answers those that are in force with this order, or refused with it. Those that were in it
+    /// beside a reload that was refused are in the one that follows.
     pub(super) fn finish_drains(&mut self, number: u64, result: &Result<(), ExecuteError>, reloads: bool) {
         let next = self.executor.director.awaited().filter(|_| reloads && result.is_err());
         for mut draining in std::mem::take(&mut self.draining) {

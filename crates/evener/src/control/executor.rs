@@ -35,7 +35,8 @@ use crate::redirect::MemberMessage;
 /// The engine whose packets go by the kernel's routes.
 pub(super) const KERNEL_ENGINE: &str = "xdp";
 
-/// Between two looks at how full the session tables are, while they are not nearly empty; the same while they are; and between two portions that are moved.
+/// Between two looks at how full the session tables are, while they are not nearly empty; the same
+/// while they are; and between two portions that are moved.
 const FIT_SOON: Duration = Duration::from_millis(20);
 const FIT_LATER: Duration = Duration::from_millis(100);
 const FIT_ON: Duration = Duration::from_millis(1);
@@ -47,7 +48,8 @@ pub(super) struct Executor {
     pub(super) director: Director,
     /// The file that the director's farm is from.
     pub(super) config: Config,
-    /// The data plane, at all times; and the engine, which is away while it changes what they go by.
+    /// The data plane, at all times; and the engine, which is away while it changes what they go
+    /// by.
     pub(super) plane: Arc<dyn DataPlane>,
     pub(super) changing: EngineChange,
     /// The engine's name, and how it was attached when it was here last.
@@ -61,7 +63,8 @@ pub(super) struct Executor {
     pub(super) hosts: Option<HostSocket>,
     pub(super) groups: GroupControl,
     pub(super) names: NameControl,
-    /// Whether each service has a server, where the director has become ready and nobody was told yet.
+    /// Whether each service has a server, where the director has become ready and nobody was told
+    /// yet.
     ready: Option<bool>,
     pub(super) handing: HandoffControl,
     pub(super) trace: TraceControl,
@@ -201,7 +204,8 @@ impl Executor {
         }
     }
 
-    /// Ends the sessions of servers and service addresses that are gone, and adds up what those servers were given.
+    /// Ends the sessions of servers and service addresses that are gone, and adds up what those
+    /// servers were given.
     fn forget(&mut self, before: &Tables, retired: &[u16]) {
         let buckets = self.plane.memory().sessions.buckets();
         self.sweep(0..buckets);
@@ -213,7 +217,8 @@ impl Executor {
         for (slot, server) in retired.iter().filter_map(|slot| Some((slot, before.servers.get(slot)?))) {
             self.totals.add(server.identity, counters.servers.get(slot).copied().unwrap_or_default());
         }
-        // Before the first plan nobody is known, and what an earlier daemon noted says whose the servers were that are gone.
+        // Before the first plan nobody is known, and what an earlier daemon noted says whose the
+        // servers were that are gone.
         if !retired.is_empty() {
             self.totals.note_plan(self.director.plan(), true);
         }
@@ -229,8 +234,8 @@ impl Executor {
         self.publish();
     }
 
-    /// Sweeps the next tenth of the table: called once a second, it keeps the counts of active sessions
-    /// true to within ten seconds.
+    /// Sweeps the next tenth of the table: called once a second, it keeps the counts of active
+    /// sessions true to within ten seconds.
     pub(super) fn sweep_some(&mut self) {
         let buckets = self.plane.memory().sessions.buckets();
         let end = (self.swept + buckets.div_ceil(10)).min(buckets);
@@ -241,7 +246,8 @@ impl Executor {
         }
     }
 
-    /// Has the session tables become as large as what is in them, a step at a time; returns when to take the next.
+    /// Has the session tables become as large as what is in them, a step at a time; returns when to
+    /// take the next.
     pub(super) fn fit_sessions(&mut self) -> Duration {
         if self.is_idle() {
             return FIT_NEVER;
@@ -266,7 +272,8 @@ impl Executor {
         }
     }
 
-    /// Not while tables change: a session of a server that is about to come would be taken for nobody's. Whether it was done.
+    /// Not while tables change: a session of a server that is about to come would be taken for
+    /// nobody's. Whether it was done.
     fn sweep(&self, range: std::ops::Range<usize>) -> bool {
         let Some(is_known) = self.is_known() else { return false };
         let freed = self.plane.memory().sessions.sweep(range, self.plane.now(), is_known);
@@ -310,8 +317,8 @@ impl Executor {
         })
     }
 
-    /// Has everything around the engine follow the director's interfaces and servers: what is listened to, and what the kernel is
-    /// to let through.
+    /// Has everything around the engine follow the director's interfaces and servers: what is
+    /// listened to, and what the kernel is to let through.
     pub(super) fn follow_network(&mut self) {
         if self.is_idle() {
             return;
@@ -331,7 +338,8 @@ impl Executor {
         }
     }
 
-    /// Whether nothing of the file sends packets on, so that neither interfaces nor neighbours matter.
+    /// Whether nothing of the file sends packets on, so that neither interfaces nor neighbours
+    /// matter.
     pub(super) fn is_idle(&self) -> bool {
         self.kind == IDLE_ENGINE
     }

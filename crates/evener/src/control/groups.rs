@@ -1,4 +1,5 @@
-//! The loop's part in server groups: it has messages of members come to core, and carries out the orders of groups.
+//! The loop's part in server groups: it has messages of members come to core, and carries out the
+//! orders of groups.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +37,8 @@ pub(super) struct GroupControl {
     fronts: Arc<Frontends>,
     /// Authorities that have signed members' certificates, of groups whose members may show some.
     client_cas: BTreeMap<String, PathBuf>,
-    /// By which members join, of each group that has some; and those of a file that is not in force yet.
+    /// By which members join, of each group that has some; and those of a file that is not in force
+    /// yet.
     tokens: BTreeMap<String, GroupTokens>,
     next_tokens: BTreeMap<String, GroupTokens>,
     /// How often tokens of all groups are looked up.

@@ -1,5 +1,5 @@
-//! The director's part where connections are handed over: the keys of cookies, and the questions of those who read
-//! what the data plane didn't decide.
+//! The director's part where connections are handed over: the keys of cookies, and the questions of
+//! those who read what the data plane didn't decide.
 
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
@@ -31,7 +31,8 @@ use crate::handoff::{
 };
 use crate::runtime::secret;
 
-/// Connections that a dispatcher decided of which it is to be told when they end, and how many of them are looked at in a second.
+/// Connections that a dispatcher decided of which it is to be told when they end, and how many of
+/// them are looked at in a second.
 const DISPATCHED_MAX: usize = 65_536;
 const LOOKED_AT_MAX: usize = 8_192;
 /// Attempts to change a session that packets change at the same time.
@@ -76,7 +77,8 @@ impl Executor {
         }
     }
 
-    /// Has cookies made by the keys of this time of day, should the clock have been set: else the engine's own says it.
+    /// Has cookies made by the keys of this time of day, should the clock have been set: else the
+    /// engine's own says it.
     pub(super) fn renew_cookies(&self) {
         if let Some(secret) = &self.handing.secret {
             let keys = secret::cookie_keys(secret, self.config.farm.cookie_epoch_ms, self.plane.now());
@@ -128,8 +130,8 @@ impl Executor {
         self.director.plan().tables.vips.get(&key).copied()
     }
 
-    /// The server for what a client wants: that of the dispatcher, if it is one of those that may have it. The client's
-    /// packets are kept back from now on, until it is somewhere.
+    /// The server for what a client wants: that of the dispatcher, if it is one of those that may
+    /// have it. The client's packets are kept back from now on, until it is somewhere.
     fn choose(
         &mut self,
         ends: &FourTuple,
@@ -161,8 +163,8 @@ impl Executor {
         })
     }
 
-    /// The same for another node, which has the client. A session counts it, until that node says that it is over; asked again, the
-    /// answer is the same.
+    /// The same for another node, which has the client. A session counts it, until that node says
+    /// that it is over; asked again, the answer is the same.
     fn decide_for(&mut self, ends: &FourTuple, content: RequestContent<'_>) -> Option<SocketAddr> {
         let vip = self.vip_of(ends)?;
         let (server, _) = self.chosen(ends, &vip, content, self.active_session(ends, &vip))?;
@@ -288,7 +290,8 @@ impl Executor {
         noted
     }
 
-    /// Notes whose a connection is. One that the client has ended meanwhile is not opened again by that.
+    /// Notes whose a connection is. One that the client has ended meanwhile is not opened again by
+    /// that.
     pub(super) fn note_session(&mut self, ends: &FourTuple, vip: &Vip, server: u16) -> bool {
         let key = session_key(ends, vip);
         let (memory, now) = (self.plane.memory(), self.plane.now());
@@ -306,7 +309,8 @@ impl Executor {
         })
     }
 
-    /// Sends a client's IP packet where the data plane would. One that can't be sent is lost, as any may be.
+    /// Sends a client's IP packet where the data plane would. One that can't be sent is lost, as
+    /// any may be.
     fn send_on(&mut self, packet: &[u8]) {
         let Some((&ingress, &own)) = self.director.links().iter().next() else { return };
         let mut buffer = [&[0; HEADROOM][..], &framed(own, packet)].concat();
@@ -321,7 +325,8 @@ impl Executor {
         let loopback = self.director.network().interfaces.iter().find(|(_, found)| found.loopback);
         match (decision.verdict, decision.reason) {
             (Verdict::Forward { ifindex }, _) => self.send_by(ifindex, packet.frame()),
-            // Up this host's own stack, which makes connections of what comes by the loopback interface too.
+            // Up this host's own stack, which makes connections of what comes by the loopback
+            // interface too.
             (Verdict::Pass, Reason::Local) if let Some((&ifindex, _)) = loopback => {
                 let packet = packet.frame().get(layer_three(packet.frame())..).unwrap_or_default();
                 self.send_by(ifindex, &framed(LOOPBACK, packet));

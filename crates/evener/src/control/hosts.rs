@@ -1,4 +1,5 @@
-//! This host among others, where every host decides: who it is, what it says to the others and hears of them.
+//! This host among others, where every host decides: who it is, what it says to the others and
+//! hears of them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

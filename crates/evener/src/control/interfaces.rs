@@ -10,7 +10,8 @@ use evener_dataplane::Engine;
 use super::executor::KERNEL_ENGINE;
 use crate::io::sysctl::Forwarded;
 
-/// The packets that the kernel must let through: for NAT, and from servers whose router this host is. Of interfaces that the file doesn't name, only those that answers need.
+/// The packets that the kernel must let through: for NAT, and from servers whose router this host
+/// is. Of interfaces that the file doesn't name, only those that answers need.
 pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forwarded<'d> {
     let (farm, network) = (director.farm(), director.network());
     let nat = || farm.services.iter().filter(|service| service.method.translates());
@@ -23,8 +24,8 @@ pub(super) fn forwarded<'d>(director: &'d Director, engine: &dyn Engine) -> Forw
     let name = |ifindex: &u32| Some(network.interfaces.get(ifindex)?.name.as_str());
     let is_own_v4 = |address: IpAddr| address.is_ipv4() && network.is_local(address);
     let is_own = addresses.iter().any(|address| is_own_v4(*address));
-    // Servers that answer clients directly do so from the service's address. Where this host has it and is their router, its
-    // stack meets answers that seem to be its own.
+    // Servers that answer clients directly do so from the service's address. Where this host has it
+    // and is their router, its stack meets answers that seem to be its own.
     let is_direct = |service: &&Service| !service.method.translates();
     let is_owned = |service: &Service| service.addresses.iter().any(|address| is_own_v4(address.ip()));
     let routes_own = farm.services.iter().filter(is_direct).any(is_owned);

@@ -1,4 +1,5 @@
-//! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine in step.
+//! The daemon: one loop that hears neighbours, probes, signals and requests, and keeps the engine
+//! in step.
 
 mod changing;
 mod conflicts;
@@ -54,7 +55,8 @@ use start::StartError;
 
 /// Between two portions of the sweep through the session table.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How often the kernel is held against what was set up there: a firewall's reload may have ended the service.
+/// How often the kernel is held against what was set up there: a firewall's reload may have ended
+/// the service.
 const RESTORE: Duration = Duration::from_millis(500);
 /// The same for what this host is as a server, which takes more looking.
 const RESTORE_SERVER: Duration = Duration::from_secs(3);
@@ -216,7 +218,8 @@ impl Daemon {
                 }
                 () = tokio::time::sleep_until(fit) => fit = Instant::now() + self.executor.fit_sessions(),
                 _ = restore.tick() => self.executor.restore(),
-                // While a reload is on its way this host is the server that its file describes, until it is refused.
+                // While a reload is on its way this host is the server that its file describes,
+                // until it is refused.
                 _ = restore_server.tick(), if self.reloading.is_none() => self.restore_server().await,
                 _ = sweep.tick() => {
                     self.executor.sweep_some();
@@ -275,7 +278,8 @@ impl Daemon {
         }
     }
 
-    /// Holds this host, as a server, against what it is to be: settings, programs and pins change without a word from the kernel.
+    /// Holds this host, as a server, against what it is to be: settings, programs and pins change
+    /// without a word from the kernel.
     async fn restore_server(&mut self) {
         if let Some(local_server) = &mut self.local_server {
             local_server.refresh(&self.executor.config, self.executor.director.network()).await;

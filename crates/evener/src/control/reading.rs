@@ -1,5 +1,6 @@
-//! Reading a file, and what it names, on a thread of its own: a FIFO, a dead file system or a zone of a million records must not hold
-//! up the loop, which finds failures and answers operators meanwhile.
+//! Reading a file, and what it names, on a thread of its own: a FIFO, a dead file system or a zone
+//! of a million records must not hold up the loop, which finds failures and answers operators
+//! meanwhile.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -88,7 +89,8 @@ impl FileReader {
         });
     }
 
-    /// Whether a file is to be followed still, and not one that was read sooner though it was asked for later.
+    /// Whether a file is to be followed still, and not one that was read sooner though it was asked
+    /// for later.
     pub(super) fn is_latest(&mut self, read: &FileRead) -> bool {
         let is_latest = read.number > self.followed;
         if is_latest && read.files.is_ok() {

@@ -1,5 +1,5 @@
-//! The director's part where later requests are for other servers: what the data plane holds is looked at once more, and
-//! then its connection is to leave its server.
+//! The director's part where later requests are for other servers: what the data plane holds is
+//! looked at once more, and then its connection is to leave its server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ impl Executor {
         held
     }
 
-    /// Looks at a segment that the data plane has held: it may begin a later request that other servers are for. `None`: it doesn't, and
-    /// what could be done is done.
+    /// Looks at a segment that the data plane has held: it may begin a later request that other
+    /// servers are for. `None`: it doesn't, and what could be done is done.
     pub(super) fn take_up(&mut self, held: HeldSegment) -> Option<Rehandoff> {
         let own = self.director.links().get(&held.ifindex).copied();
         let Parsed::Segment(segment) = parse(&held.frame, own) else { return None };
@@ -87,8 +87,9 @@ impl Executor {
         self.carry_out(held, decide::stay);
     }
 
-    /// Tells a client that its connection is over, which then has a session no longer than its last packets need. They go to
-    /// its server: the segment may have been forged, by somebody whom the client doesn't believe either.
+    /// Tells a client that its connection is over, which then has a session no longer than its last
+    /// packets need. They go to its server: the segment may have been forged, by somebody whom the
+    /// client doesn't believe either.
     pub(super) fn end(&mut self, ends: &FourTuple, held: HeldSegment) {
         self.give_back(ends, held.server);
         if let Some(vip) = self.vip_of(ends) {
@@ -97,7 +98,8 @@ impl Executor {
         self.carry_out(held, decide::end);
     }
 
-    /// Has a connection that was kept back stay with the server that it had. Meanwhile the client may have begun another one.
+    /// Has a connection that was kept back stay with the server that it had. Meanwhile the client
+    /// may have begun another one.
     pub(super) fn give_back(&mut self, ends: &FourTuple, server: u16) {
         let Some(vip) = self.vip_of(ends) else { return };
         let (memory, key) = (self.plane.memory(), session_key(ends, &vip));

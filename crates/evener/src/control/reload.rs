@@ -59,7 +59,8 @@ impl Daemon {
         }
     }
 
-    /// The time is over in which others could answer for the addresses of a file. Answers may wait here.
+    /// The time is over in which others could answer for the addresses of a file. Answers may wait
+    /// here.
     pub(super) async fn order_checked(&mut self) {
         while let Ok(frame) = self.frames.try_recv() {
             self.receive_frame(frame).await;
@@ -97,7 +98,8 @@ impl Daemon {
         self.reloaded(done, answer).await;
     }
 
-    /// Has the rest of the daemon go by the file in force, and says which that is; gives the keys that take a restart.
+    /// Has the rest of the daemon go by the file in force, and says which that is; gives the keys
+    /// that take a restart.
     async fn reloaded(&mut self, done: Result<Option<String>, String>, to: Option<ReloadReply>) {
         if done.is_ok() {
             self.executor.warn_of_host();
@@ -113,7 +115,8 @@ impl Daemon {
                 None => format!("{file} is in force"),
             }),
             Err(why) => {
-                // A program that has moved the log aside waits for that, whatever is wrong with the file.
+                // A program that has moved the log aside waits for that, whatever is wrong with the
+                // file.
                 if let Err(error) = self.executor.reopen_log() {
                     tracing::warn!("{error}; it goes on where it was");
                 }
@@ -246,8 +249,8 @@ pub(super) struct StartupSettings {
 }
 
 impl StartupSettings {
-    /// As a daemon has it that starts with this file, where the engine didn't find it otherwise: sessions stay in the tables
-    /// that an earlier daemon made.
+    /// As a daemon has it that starts with this file, where the engine didn't find it otherwise:
+    /// sessions stay in the tables that an earlier daemon made.
     pub(super) fn of(config: &Config, engine: &dyn evener_dataplane::Engine) -> StartupSettings {
         let mut fixed = StartupSettings { engine: config.engine.clone(), admin: config.admin.clone() };
         if engine.kind() == IDLE_ENGINE {

@@ -279,14 +279,16 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     Ok(daemon)
 }
 
-/// When the director begins. A running data plane may have a lease to answer for addresses, if hosts share them.
+/// When the director begins. A running data plane may have a lease to answer for addresses, if
+/// hosts share them.
 fn beginning(engine: &dyn Engine, lease_ms: Option<u64>, now_ms: u64) -> Moment {
     let (lease, now) = (engine.memory().lease, engine.now());
     let lease_holds = lease.until().is_some() && lease.holds(now);
     match lease_ms {
         // The data plane before may have had hosts.
         None => lease.set(None),
-        // A new one has no end: a host that begins without a cable, and so renews none, would answer after its daemon's death.
+        // A new one has no end: a host that begins without a cable, and so renews none, would
+        // answer after its daemon's death.
         Some(ms) if lease.until().is_none() => lease.set(Some(now.wrapping_add(ticks(ms)))),
         Some(_) => {}
     }
@@ -362,7 +364,8 @@ async fn hosts(
     Ok((Some((hosts, u64::from_ne_bytes(incarnation))), datagrams))
 }
 
-/// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be heard.
+/// Word of path MTUs. It can come later that a service has tunnels; none comes where it can't be
+/// heard.
 fn path_mtus(config: &Config) -> mpsc::Receiver<path_mtu::PathMtu> {
     path_mtu::listen().unwrap_or_else(|error| {
         if config.services.iter().any(|service| service.method.encapsulates()) {
@@ -404,7 +407,8 @@ async fn open(
     executor.finish().await?;
     executor.watch()?;
     if let Some(local_server) = local_server {
-        // The program that makes connections here must stand behind the engine, which is there only now.
+        // The program that makes connections here must stand behind the engine, which is there only
+        // now.
         local_server.fulfil(&executor.config, executor.director.network()).await?;
     }
     executor.bus.publish(DaemonEvent::Started { engine: executor.engine_detail.clone(), adopted });
@@ -440,7 +444,8 @@ fn engine(
 
 fn xdp(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<XdpEngine, StartError> {
     let mode = match config.engine.xdp_mode {
-        // Packets out of tunnels come by traffic control: to meet them the program must be there, too.
+        // Packets out of tunnels come by traffic control: to meet them the program must be there,
+        // too.
         XdpMode::Auto if config.every_host().next().is_some() => Some(xdp::Mode::Tc),
         XdpMode::Auto => None,
         XdpMode::Native => Some(xdp::Mode::Native),

@@ -1,5 +1,5 @@
-//! The counts of servers that are gone, by service: a service's sums never fall. They outlive the daemon as sessions
-//! do, in a file beside its lock.
+//! The counts of servers that are gone, by service: a service's sums never fall. They outlive the
+//! daemon as sessions do, in a file beside its lock.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,13 +16,14 @@ pub(super) struct ServiceTotals {
     /// `None` in a test that has no folder.
     path: Option<PathBuf>,
     gone: Arc<BTreeMap<String, ServerCounters>>,
-    /// The services of the servers in force, by identity: a daemon that finds one in the data plane, and not in its file,
-    /// knows it by that alone.
+    /// The services of the servers in force, by identity: a daemon that finds one in the data
+    /// plane, and not in its file, knows it by that alone.
     services: BTreeMap<u64, String>,
 }
 
 impl ServiceTotals {
-    /// Goes on from what an earlier daemon noted in this folder, if the data plane is adopted that it is about.
+    /// Goes on from what an earlier daemon noted in this folder, if the data plane is adopted that
+    /// it is about.
     pub(super) fn open(directory: &Path, adopted: bool) -> ServiceTotals {
         let path = path(directory);
         let mut totals = ServiceTotals { path: Some(path.clone()), ..ServiceTotals::default() };

@@ -1,5 +1,5 @@
-//! The director's part in what is told of single connections and packets: it has the data plane tell what somebody wants
-//! to know, and nothing else.
+//! The director's part in what is told of single connections and packets: it has the data plane
+//! tell what somebody wants to know, and nothing else.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ pub(super) struct TraceControl {
     pub(super) recorder: Arc<Recorder>,
     /// Begins when the data plane is first to tell something.
     listener: Option<TraceReader>,
-    /// The filter that the data plane has; not known at first, since an earlier daemon may have set one.
+    /// The filter that the data plane has; not known at first, since an earlier daemon may have set
+    /// one.
     watched: Option<TraceFilter>,
 }
 
@@ -42,7 +43,8 @@ impl Executor {
         self.trace.recorder.name(names);
     }
 
-    /// Has the data plane tell what is wanted now, if that has changed. While the engine is away that waits for it.
+    /// Has the data plane tell what is wanted now, if that has changed. While the engine is away
+    /// that waits for it.
     ///
     /// # Errors
     /// When the engine refuses; the next call tries again.

@@ -39,7 +39,8 @@ pub(super) fn load(path: &Path, findings: &mut Vec<Finding>) -> Option<Config> {
     }
 }
 
-/// Judges the network for this farm. `attached` names the interfaces that a daemon takes packets from, if one runs.
+/// Judges the network for this farm. `attached` names the interfaces that a daemon takes packets
+/// from, if one runs.
 pub(super) async fn check_farm(
     config: &Config,
     network: &Network,

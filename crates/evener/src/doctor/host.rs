@@ -42,7 +42,8 @@ pub(super) fn findings() -> Vec<Finding> {
     ]
 }
 
-/// The findings instead where packets are not taken at all: what engines need of a host is no matter there.
+/// The findings instead where packets are not taken at all: what engines need of a host is no
+/// matter there.
 pub(super) fn without_engine(findings: &mut Vec<Finding>) {
     const FOR_ENGINES: [&str; 6] = [PRIVILEGES, "BTF", "BPF JIT", "BPF file system", "memory lock", "nft"];
     findings.retain(|finding| !FOR_ENGINES.contains(&finding.check.as_ref()));
@@ -134,7 +135,8 @@ fn jit(setting: Option<&str>) -> Finding {
 fn bpf_file_system(may_mount: bool) -> Finding {
     const CHECK: &str = "BPF file system";
     let mounted = |path: &PathBuf| statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
-    // `ip netns exec` gives each command mounts of its own; the engine then pins in those of the first process.
+    // `ip netns exec` gives each command mounts of its own; the engine then pins in those of the
+    // first process.
     let known = fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("\tbpf"));
     match pins::roots().into_iter().find(|path| mounted(path)) {
         Some(path) if pins::ends_with_mounts(&path) => Finding::warn(

@@ -1,5 +1,5 @@
-//! Whether packets for services come in where nobody takes them: the data plane never sees those, so neither counts nor a
-//! trace tell of them.
+//! Whether packets for services come in where nobody takes them: the data plane never sees those,
+//! so neither counts nor a trace tell of them.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,7 +16,8 @@ use tokio::time::{Instant, timeout_at};
 use super::links::Links;
 use crate::views::Finding;
 
-/// How long packets have to come. A client without an answer asks again after one second (RFC 6298, section 2).
+/// How long packets have to come. A client without an answer asks again after one second (RFC 6298,
+/// section 2).
 const WAIT: Duration = Duration::from_millis(1_500);
 
 /// One of a service's addresses on one interface that no packets are taken from.
@@ -44,7 +45,8 @@ pub(super) async fn check_ingress(
             service.addresses.iter().flat_map(|address| besides.iter().map(move |on| (address, on)));
         everywhere.filter_map(move |(&address, &(ifindex, interface, ethernet))| {
             let socket = LinkSocket::open_filtered(ifindex, EtherType::All, &sent_to(address, protocol));
-            // Without the right to listen there is nothing to say; that it is missing has been said.
+            // Without the right to listen there is nothing to say; that it is missing has been
+            // said.
             let socket = AsyncFd::new(socket.ok()?).ok()?;
             Some(UncoveredAddress { service: &service.name, address, interface, ethernet, socket })
         })

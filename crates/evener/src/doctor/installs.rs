@@ -1,4 +1,5 @@
-//! Other installs of Evener on this host: what a shell or systemd finds first may not be what was upgraded.
+//! Other installs of Evener on this host: what a shell or systemd finds first may not be what was
+//! upgraded.
 
 use std::env;
 use std::fs;

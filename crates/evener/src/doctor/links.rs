@@ -67,11 +67,12 @@ impl Links {
         self.links.iter().filter(|(_, link)| link.up && link.ethernet).map(|(ifindex, _)| *ifindex)
     }
 
-    /// Interfaces that are up and may bring clients' packets, past those of these names: each by its number, its name, and
-    /// whether it is Ethernet.
+    /// Interfaces that are up and may bring clients' packets, past those of these names: each by
+    /// its number, its name, and whether it is Ethernet.
     pub(super) fn besides(&self, names: &BTreeSet<String>) -> Vec<(u32, &str, bool)> {
         let is_named = |ifindex: &u32| self.links.get(ifindex).is_some_and(|link| names.contains(&link.name));
-        // A packet that comes in by a port of a bridge, or below a VLAN, is seen where it goes from there.
+        // A packet that comes in by a port of a bridge, or below a VLAN, is seen where it goes from
+        // there.
         let below: BTreeSet<u32> =
             self.links.iter().filter(|(i, _)| is_named(i)).filter_map(|(_, link)| link.lower).collect();
         let besides = self.links.iter().filter(|(ifindex, link)| {

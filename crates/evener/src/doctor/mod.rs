@@ -1,6 +1,6 @@
-//! `evener doctor`: looks for what is wrong with the host, the network and the farm, with or without a
-//! running daemon. It only looks: nothing is changed, mounted, attached or sent to servers; neighbours are asked by ARP who
-//! has the addresses that this host is to answer for.
+//! `evener doctor`: looks for what is wrong with the host, the network and the farm, with or
+//! without a running daemon. It only looks: nothing is changed, mounted, attached or sent to
+//! servers; neighbours are asked by ARP who has the addresses that this host is to answer for.
 
 mod admin;
 mod daemon;
@@ -49,8 +49,8 @@ pub fn run(DoctorArgs { config, view }: &DoctorArgs) -> Exit {
     }
 }
 
-/// Everything there is to say. `socket` is the daemon's admin socket, where it is not the usual one; `config` the
-/// file to look at, where that is not what runs here.
+/// Everything there is to say. `socket` is the daemon's admin socket, where it is not the usual
+/// one; `config` the file to look at, where that is not what runs here.
 async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     let mut findings = host::findings();
     findings.extend(installs::findings());

@@ -1,4 +1,5 @@
-//! Whether somebody else answers for the addresses that this host is to answer for: `evener run` would refuse.
+//! Whether somebody else answers for the addresses that this host is to answer for: `evener run`
+//! would refuse.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +17,8 @@ use crate::views::Finding;
 /// How long another owner has to answer.
 const WAIT: Duration = Duration::from_millis(300);
 
-/// Asks on these interfaces, as the daemon does before it answers itself (RFC 5227, section 2.1; RFC 4862, section 5.4).
+/// Asks on these interfaces, as the daemon does before it answers itself (RFC 5227, section 2.1;
+/// RFC 4862, section 5.4).
 pub(super) async fn check_owners(
     config: &Config,
     network: &Network,

@@ -33,8 +33,8 @@ pub(super) fn check_routes(
     findings
 }
 
-/// A host that forwards sends what is for a service address but for none of its ports back to the router that
-/// sent it here.
+/// A host that forwards sends what is for a service address but for none of its ports back to the
+/// router that sent it here.
 pub(super) fn loops(service: &Service, network: &Network) -> Option<Finding> {
     let away = |address: &IpAddr| {
         let path = match address {

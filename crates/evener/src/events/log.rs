@@ -1,4 +1,5 @@
-//! The log as a reader of events. The reader of its lines may be slow, or stuck, and no other waits for that.
+//! The log as a reader of events. The reader of its lines may be slow, or stuck, and no other waits
+//! for that.
 
 use std::io;
 use std::sync::mpsc::{Receiver, channel};

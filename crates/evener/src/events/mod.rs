@@ -1,7 +1,8 @@
 //! Events, for subscribers: one bus, on which the control loop never waits.
 //!
-//! Each reader has the last [`BEHIND_MAX`] events before it. One that is slower loses the oldest, and is told how many. The log
-//! ([`log`]) is one reader; `evener events` is another for each who asks.
+//! Each reader has the last [`BEHIND_MAX`] events before it. One that is slower loses the oldest,
+//! and is told how many. The log ([`log`]) is one reader; `evener events` is another for each who
+//! asks.
 
 pub(crate) mod log;
 
@@ -302,7 +303,8 @@ mod tests {
         for number in 1..=3 {
             assert!(matches!(quick.wait(), Some(BusItem::Event(published)) if published.number == number));
         }
-        // Nobody reads, and the one who tells doesn't wait: four are kept, the last of which is the end.
+        // Nobody reads, and the one who tells doesn't wait: four are kept, the last of which is the
+        // end.
         publish_all(&bus, 0..10);
         bus.end();
         assert_eq!(numbers(&mut quick), [Err(7), Ok(11), Ok(12), Ok(13)]);

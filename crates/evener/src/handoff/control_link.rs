@@ -1,5 +1,6 @@
-//! Asking the control loop who serves a client. Which route takes a request is found before that, and elsewhere: with many complex
-//! routes it takes a while, for which the loop has no time, nor has a thread that others wait for.
+//! Asking the control loop who serves a client. Which route takes a request is found before that,
+//! and elsewhere: with many complex routes it takes a while, for which the loop has no time, nor
+//! has a thread that others wait for.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use super::{ChosenTarget, ControlQuery, FourTuple, NormalizedRequest};
 use crate::events::{Bus, DaemonEvent};
 use crate::record::Recorder;
 
-/// Threads that look through complex routes at a time; the processor's others are for everything else.
+/// Threads that look through complex routes at a time; the processor's others are for everything
+/// else.
 const LOOKING_MAX: usize = 1;
 /// How often a request is looked up anew because routes have changed meanwhile.
 const ATTEMPTS: usize = 3;
@@ -98,7 +100,8 @@ impl ControlLink {
         self.matched(ends.service, wanted, question).await.1.unwrap_or_default()
     }
 
-    /// Which server would serve this that another node asks about? The route, and where the server is.
+    /// Which server would serve this that another node asks about? The route, and where the server
+    /// is.
     pub(crate) async fn decide(
         &self,
         ends: FourTuple,

@@ -66,7 +66,8 @@ struct HandoffTask<'r> {
     server: Option<TcpStream>,
 }
 
-/// Talks with a client until it is somebody else's. It has this place meanwhile, unless somebody else needs it more.
+/// Talks with a client until it is somebody else's. It has this place meanwhile, unless somebody
+/// else needs it more.
 pub(super) async fn accepted(
     stream: TcpStream,
     ends: FourTuple,
@@ -415,7 +416,8 @@ impl<'r> HandoffTask<'r> {
         let ClientSocket::Local(stream) = &mut self.place else { return TransferInput::Done };
         match word {
             FinalResponse::Status(status) => answer(stream, status).await,
-            // A client that has not sent a whole request gets 408 (RFC 9110, section 15.5.9); of TLS none can be sent.
+            // A client that has not sent a whole request gets 408 (RFC 9110, section 15.5.9); of
+            // TLS none can be sent.
             FinalResponse::TimedOut if speaks_text => answer(stream, 408).await,
             FinalResponse::Http1Required => end(stream, HTTP_1_REQUIRED).await,
             FinalResponse::TimedOut | FinalResponse::Reset => reset(stream),
@@ -479,8 +481,8 @@ async fn answer(stream: &mut TcpStream, status: u16) {
     end(stream, text.as_bytes()).await;
 }
 
-/// Says the last word, and waits a moment for the client to hear it: unread bytes would make a reset of the end
-/// (RFC 9112, section 9.6).
+/// Says the last word, and waits a moment for the client to hear it: unread bytes would make a
+/// reset of the end (RFC 9112, section 9.6).
 async fn end(stream: &mut TcpStream, word: &[u8]) {
     let mut rest = [0; 4096];
     let write_answer = async {
@@ -495,7 +497,8 @@ async fn end(stream: &mut TcpStream, word: &[u8]) {
 mod tests {
     use super::*;
 
-    /// As `docs/handoff.md` has it. Besides, a connection has its socket, what its client has said, and what is read at a time.
+    /// As `docs/handoff.md` has it. Besides, a connection has its socket, what its client has said,
+    /// and what is read at a time.
     #[test]
     fn a_connection_takes_less_than_a_kilobyte() {
         let saved = size_of::<Exported>();

@@ -1,4 +1,5 @@
-//! A client's request, where the data plane wasn't sure: read in full, made normal, or refused as the protocol says.
+//! A client's request, where the data plane wasn't sure: read in full, made normal, or refused as
+//! the protocol says.
 
 use evener_core::net::http;
 use evener_core::node::lccp::ClientRequest;

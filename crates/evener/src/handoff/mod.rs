@@ -1,7 +1,9 @@
-//! Connections whose server the data plane couldn't choose: half a request, an unusual one, or a route that it can't
-//! look up. The data plane gives them to this process, which reads as much as it needs, and gives them on.
+//! Connections whose server the data plane couldn't choose: half a request, an unusual one, or a
+//! route that it can't look up. The data plane gives them to this process, which reads as much as
+//! it needs, and gives them on.
 //!
-//! Memory and time for each client are bounded, and so is the number of clients ([`seats`](crate::runtime::seats)).
+//! Memory and time for each client are bounded, and so is the number of clients
+//! ([`seats`](crate::runtime::seats)).
 
 mod control_link;
 mod conversation;
@@ -45,8 +47,8 @@ pub(crate) const LOOPBACK: Mac = Mac([0; 6]);
 
 /// A conversation's questions to the control loop.
 pub(crate) enum ControlQuery {
-    /// Which server is to serve this? Until it is [given](ControlQuery::Give), the client's segments are dropped, and come again.
-    /// The dispatcher may have said who.
+    /// Which server is to serve this? Until it is [given](ControlQuery::Give), the client's
+    /// segments are dropped, and come again. The dispatcher may have said who.
     Choose {
         ends: FourTuple,
         matched: MatchedRoute,
@@ -209,7 +211,8 @@ impl PuntListener {
         socket.set_nonblocking(true)?;
         socket.bind(&SocketAddr::new(address, 0).into())?;
         socket.listen(BACKLOG)?;
-        // An accepted connection has the service's port, which this host's own web server must be able to take meanwhile.
+        // An accepted connection has the service's port, which this host's own web server must be
+        // able to take meanwhile.
         socket.set_reuse_address(true)?;
         let listener = TcpListener::from_std(socket.into())?;
         let port = listener.local_addr()?.port();

@@ -1,5 +1,5 @@
-//! The PROXY protocol, version 2: who the client is, for a server that is reached by another connection than the client's own
-//! (HAProxy's proxy-protocol.txt, section 2.2).
+//! The PROXY protocol, version 2: who the client is, for a server that is reached by another
+//! connection than the client's own (HAProxy's proxy-protocol.txt, section 2.2).
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Connections whose next request other servers are for than the one that has them: their server lets go, and they are
-//! read here like those that the data plane asks about.
+//! Connections whose next request other servers are for than the one that has them: their server
+//! lets go, and they are read here like those that the data plane asks about.
 
 use std::net::IpAddr;
 

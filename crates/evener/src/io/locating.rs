@@ -1,4 +1,5 @@
-//! Where a member is: looked at each time before a connection to it is opened, since names lead elsewhere whenever their owners like.
+//! Where a member is: looked at each time before a connection to it is opened, since names lead
+//! elsewhere whenever their owners like.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -36,7 +37,8 @@ impl From<LocateError> for Failure {
     }
 }
 
-/// The address of a member. All addresses that its name has must be permitted: clients may take any of them.
+/// The address of a member. All addresses that its name has must be permitted: clients may take any
+/// of them.
 ///
 /// # Errors
 /// Why no connection may be opened, or to where isn't known.
@@ -86,7 +88,8 @@ fn is_own(address: SocketAddr, own: &[SocketAddr]) -> bool {
     own.iter().filter(|at| at.port() == address.port()).any(listens)
 }
 
-/// Whether an address is one of this host's: the kernel sends from it to itself. Nothing is sent here.
+/// Whether an address is one of this host's: the kernel sends from it to itself. Nothing is sent
+/// here.
 pub(crate) fn is_local(ip: IpAddr) -> bool {
     let any: IpAddr = if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = UdpSocket::bind((any, 0)).and_then(|socket| {

@@ -1,4 +1,5 @@
-//! Whether a member does what its clients want of it: asked by this host's own stack, as clients ask.
+//! Whether a member does what its clients want of it: asked by this host's own stack, as clients
+//! ask.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,8 +13,9 @@ use evener_core::pool::{HealthCheck, HealthKind};
 use super::locating::locate;
 use crate::io::probe::probe;
 
-/// Probes a member once: how long a good answer took, in microseconds. `reach` bounds where it may be, and `own` is where this daemon
-/// listens: a member there would be itself under another name, and its clients would be sent to and fro.
+/// Probes a member once: how long a good answer took, in microseconds. `reach` bounds where it may
+/// be, and `own` is where this daemon listens: a member there would be itself under another name,
+/// and its clients would be sent to and fro.
 ///
 /// # Errors
 /// Why it does not work.
@@ -29,7 +31,8 @@ pub(crate) async fn probe_member(
     let found = found.map_err(|_| Failure::Other("its name was not resolved in time".to_owned()))?;
     let found = found.map_err(Failure::from);
     if health.kind == HealthKind::None {
-        // Nobody asks whether it works: only where it is. A name that can't be looked up now says nothing.
+        // Nobody asks whether it works: only where it is. A name that can't be looked up now says
+        // nothing.
         return match found {
             Ok(_) => Ok(0),
             Err(Failure::Forbidden(why)) => Err(Failure::Forbidden(why)),
@@ -43,7 +46,8 @@ pub(crate) async fn probe_member(
     probe(&target, None, &kind(url, health), left).await
 }
 
-/// The probe of a member: below its URL, and by its own name. One that wants TLS is seen to listen, since probes don't speak it.
+/// The probe of a member: below its URL, and by its own name. One that wants TLS is seen to listen,
+/// since probes don't speak it.
 fn kind(url: &Url, health: &HealthCheck) -> HealthKind {
     match &health.kind {
         HealthKind::Http { .. } if url.is_secure() && health.port.is_none() => HealthKind::Tcp,

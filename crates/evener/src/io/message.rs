@@ -19,10 +19,12 @@ pub(crate) async fn exchange(to: impl ToSocketAddrs, message: &str, most: u64) -
     talk(TcpStream::connect(to).await?, message, most).await
 }
 
-/// The same with where a URL leads: `to` is its address, `from` this host's where it matters, and https takes `tls`.
+/// The same with where a URL leads: `to` is its address, `from` this host's where it matters, and
+/// https takes `tls`.
 ///
 /// # Errors
-/// When the connection can't be had, or breaks, or nobody is there who can show a certificate for the URL's host.
+/// When the connection can't be had, or breaks, or nobody is there who can show a certificate for
+/// the URL's host.
 pub(crate) async fn exchange_with(
     url: &Url,
     to: SocketAddr,
@@ -69,7 +71,8 @@ async fn talk(
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// How much of what came are provisional answers (RFC 9110, section 15.2), which come before the one.
+/// How much of what came are provisional answers (RFC 9110, section 15.2), which come before the
+/// one.
 fn provisional(answer: &[u8]) -> usize {
     let mut from = 0;
     while let Some((len, code, _)) =
@@ -83,7 +86,8 @@ fn provisional(answer: &[u8]) -> usize {
     from
 }
 
-/// Whether an answer has all that its head says: some leave connections open whatever they are asked.
+/// Whether an answer has all that its head says: some leave connections open whatever they are
+/// asked.
 fn is_whole(answer: &[u8]) -> bool {
     let from = provisional(answer);
     let rest = answer.get(from..).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! ARP and neighbour discovery by the daemon itself: the host's own tables know one MAC for an address, where
-//! discovery wants every one that answers.
+//! ARP and neighbour discovery by the daemon itself: the host's own tables know one MAC for an
+//! address, where discovery wants every one that answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,7 +17,8 @@ use tokio::task::JoinHandle;
 
 use crate::io::network::interface_name;
 
-/// The longest part of a frame that is looked at: more than any advertisement with the options there are.
+/// The longest part of a frame that is looked at: more than any advertisement with the options
+/// there are.
 const FRAME_MAX: usize = 256;
 /// Frames waiting for the control loop; more than that are dropped, as on any busy link.
 const QUEUE: usize = 1024;
@@ -74,7 +75,8 @@ impl Neighbours {
         (Neighbours { links: BTreeMap::new(), frames }, receiver)
     }
 
-    /// Listens on these interfaces, and no others; for neighbour advertisements only if the farm has IPv6.
+    /// Listens on these interfaces, and no others; for neighbour advertisements only if the farm
+    /// has IPv6.
     ///
     /// # Errors
     /// Without CAP_NET_RAW, or when an interface is gone or down; the others are listened on.
@@ -114,8 +116,8 @@ impl Neighbours {
         Ok(FrameReceiver { socket, reader })
     }
 
-    /// Asks everyone on an interface who has `target`, for `sender`, or as who is about to take the address
-    /// (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
+    /// Asks everyone on an interface who has `target`, for `sender`, or as who is about to take the
+    /// address (RFC 5227, section 2.1.1; RFC 4862, section 5.4.2).
     pub(crate) fn request(&self, ifindex: u32, sender: Option<IpAddr>, target: IpAddr) {
         let Some(link) = self.links.get(&ifindex) else { return };
         match (sender, target) {
@@ -148,8 +150,9 @@ impl Neighbours {
         }
     }
 
-    /// Has questions for these addresses come to every interface: they are sent to groups, which interfaces
-    /// and switches let through only where they are listened in (RFC 4291, section 2.7.1; RFC 4541).
+    /// Has questions for these addresses come to every interface: they are sent to groups, which
+    /// interfaces and switches let through only where they are listened in (RFC 4291, section
+    /// 2.7.1; RFC 4541).
     pub(crate) fn attend(&mut self, addresses: &BTreeSet<IpAddr>) {
         let groups: BTreeSet<Ipv6Addr> = addresses
             .iter()

@@ -1,7 +1,8 @@
-//! Measures the path from a server: by trains of UDP packets that its agent sends, or by ICMP echoes, as bprobe and cprobe did.
+//! Measures the path from a server: by trains of UDP packets that its agent sends, or by ICMP
+//! echoes, as bprobe and cprobe did.
 //!
-//! Packets are looked at one by one with the time at which the kernel had them. Each is sent by a call of its own, so that no segmentation or
-//! coalescing (GSO, GRO) makes one of several.
+//! Packets are looked at one by one with the time at which the kernel had them. Each is sent by a
+//! call of its own, so that no segmentation or coalescing (GSO, GRO) makes one of several.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -73,7 +74,8 @@ struct Prober {
 
 impl Prober {
     async fn open(to: SocketAddr, key: Key, request: Nonce) -> io::Result<Prober> {
-        // Not connected: a host with several addresses may answer from another one, and the tag says who it is.
+        // Not connected: a host with several addresses may answer from another one, and the tag
+        // says who it is.
         let any: IpAddr =
             if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).await?;

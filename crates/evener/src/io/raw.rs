@@ -1,5 +1,5 @@
-//! Where messages come and go: a raw socket for each of this host's addresses that other nodes know it by. So the
-//! address that a message was sent to is known, which its tag is over.
+//! Where messages come and go: a raw socket for each of this host's addresses that other nodes know
+//! it by. So the address that a message was sent to is known, which its tag is over.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket as StdSocket};
@@ -22,8 +22,8 @@ pub(crate) struct RawReceiver {
 }
 
 impl RawReceiver {
-    /// Opens it on an address that this host has. Each packet is given to `hear`, which gets the source first and says
-    /// whether to look any further.
+    /// Opens it on an address that this host has. Each packet is given to `hear`, which gets the
+    /// source first and says whether to look any further.
     pub(crate) fn open(
         own: IpAddr,
         is_node: impl Fn(IpAddr) -> bool + Send + 'static,
@@ -70,7 +70,8 @@ async fn listen(socket: Arc<UdpSocket>, is_node: impl Fn(IpAddr) -> bool, receiv
     }
 }
 
-/// The part behind the IP header, which IPv4 leaves in front (raw(7)) and IPv6 doesn't (RFC 3542, section 3).
+/// The part behind the IP header, which IPv4 leaves in front (raw(7)) and IPv6 doesn't (RFC 3542,
+/// section 3).
 fn content(from: IpAddr, packet: &[u8]) -> &[u8] {
     match (from, packet.first()) {
         (IpAddr::V4(_), Some(first)) => packet.get(usize::from(first & 0xf) * 4..).unwrap_or_default(),

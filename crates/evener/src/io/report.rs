@@ -82,7 +82,8 @@ fn response(answer: &[u8]) -> Result<Option<HttpResponse<'_>>, BadReport> {
     }))
 }
 
-/// Whether a response has all that its head says: some servers leave the connection open whatever they are asked.
+/// Whether a response has all that its head says: some servers leave the connection open whatever
+/// they are asked.
 fn is_complete(answer: &[u8]) -> bool {
     let Ok(Some(HttpResponse { body, length: Some(length), .. })) = response(answer) else { return false };
     body.len() >= length

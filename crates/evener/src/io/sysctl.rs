@@ -11,7 +11,8 @@ use evener_dataplane::installed::{MissingPart, Part};
 
 const PROC_SYS: &str = "/proc/sys";
 
-/// Whether the kernel drops what comes by this interface from addresses that it would reach by another.
+/// Whether the kernel drops what comes by this interface from addresses that it would reach by
+/// another.
 pub(crate) fn is_reverse_path_strict(interface: &str) -> bool {
     let of = |name: &str| {
         let setting = fs::read_to_string(format!("{PROC_SYS}/net/ipv4/conf/{name}/rp_filter")).ok()?;
@@ -33,7 +34,8 @@ pub(crate) struct Forwarded<'a> {
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// and from these of the interfaces also what is from an IPv4 address of this host's own.
     pub(crate) own: BTreeSet<&'a str>,
-    /// Likewise from these, as far as they forward: this host may be the router of servers that answer from its address.
+    /// Likewise from these, as far as they forward: this host may be the router of servers that
+    /// answer from its address.
     pub(crate) routed: BTreeSet<&'a str>,
 }
 
@@ -63,9 +65,9 @@ impl ChangedSysctls {
 
     /// Lets packets through, and puts back what is needed no longer.
     ///
-    /// The kernel's route look-up wants forwarding on the interface that a packet comes from. An IPv6 interface
-    /// that forwards forgets the routes that routers advertise, unless it is told to keep them (`accept_ra`
-    /// 2, ip-sysctl).
+    /// The kernel's route look-up wants forwarding on the interface that a packet comes from. An
+    /// IPv6 interface that forwards forgets the routes that routers advertise, unless it is told to
+    /// keep them (`accept_ra` 2, ip-sysctl).
     ///
     /// Returns the settings that had been changed already, and that somebody has changed since.
     pub(crate) fn forward(
@@ -86,8 +88,9 @@ impl ChangedSysctls {
                     wanted.push((accept, "2"));
                 }
                 wanted.push((format!("net/ipv6/conf/{interface}/forwarding"), "1"));
-                // For the stack to send on what the route look-up can't yet, that alone is too little: kernels
-                // since 6.17 can be told for the interface, older ones for all of them only.
+                // For the stack to send on what the route look-up can't yet, that alone is too
+                // little: kernels since 6.17 can be told for the interface, older ones for all of
+                // them only.
                 let force = format!("net/ipv6/conf/{interface}/force_forwarding");
                 match self.read(&force) {
                     Ok(_) => wanted.push((force, "1")),
@@ -132,8 +135,9 @@ impl ChangedSysctls {
         self.read(&format!("net/ipv4/conf/{interface}/forwarding")).is_ok_and(|value| value == "1")
     }
 
-    /// The setting that has the stack take packets from its own addresses: as RFC 1812 (section 5.3.8) has it, it believes none of them, and
-    /// a strict reverse path filter asks for the very interface besides.
+    /// The setting that has the stack take packets from its own addresses: as RFC 1812 (section
+    /// 5.3.8) has it, it believes none of them, and a strict reverse path filter asks for the very
+    /// interface besides.
     fn let_own_through(&self, interface: &str) -> Vec<(SysctlName, &'static str)> {
         let filter = |of: &str| format!("net/ipv4/conf/{of}/rp_filter");
         let value = |of: &str| self.read(&filter(of)).ok().and_then(|value| value.parse::<u8>().ok());
@@ -151,7 +155,8 @@ impl ChangedSysctls {
     }
 
     fn set(&mut self, name: &str, was: String, value: &str) -> io::Result<()> {
-        // An interface that came back has the kernel's defaults again, which are what it was found with.
+        // An interface that came back has the kernel's defaults again, which are what it was found
+        // with.
         self.were.entry(name.to_owned()).or_insert(was);
         self.write_note()?;
         fs::write(self.root.join(name), value)?;

@@ -1,4 +1,5 @@
-//! Queries by UDP, and their answers: as many at once as are there, since a system call costs more than an answer does.
+//! Queries by UDP, and their answers: as many at once as are there, since a system call costs more
+//! than an answer does.
 
 use std::array;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -23,7 +24,8 @@ pub(super) struct Datagrams {
     lens: [usize; BATCH],
     /// Where each goes.
     to: [Option<SockaddrStorage>; BATCH],
-    /// The system's own, of each direction: in one of them it has where an address is to be written, in the other where it is to be read.
+    /// The system's own, of each direction: in one of them it has where an address is to be
+    /// written, in the other where it is to be read.
     received: MultiHeaders<SockaddrStorage>,
     sent: MultiHeaders<SockaddrStorage>,
 }
@@ -41,8 +43,8 @@ impl Datagrams {
         }
     }
 
-    /// Waits for queries, as long as the socket does, and sends what `answer` writes: its length, or nothing. A query comes with its
-    /// client's address.
+    /// Waits for queries, as long as the socket does, and sends what `answer` writes: its length,
+    /// or nothing. A query comes with its client's address.
     ///
     /// # Errors
     /// When nothing came.

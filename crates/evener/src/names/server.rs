@@ -1,4 +1,5 @@
-//! Sockets by which queries come: of each address one by UDP for every processor, with a thread of its own, and one by TCP.
+//! Sockets by which queries come: of each address one by UDP for every processor, with a thread of
+//! its own, and one by TCP.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -150,7 +151,8 @@ impl DnsServers {
         Ok(BoundSockets(opened.collect::<Result<_, NamesError>>()?))
     }
 
-    /// Answers at these addresses from now on, or from when it has [begun](DnsServers::begin), and at no others.
+    /// Answers at these addresses from now on, or from when it has [begun](DnsServers::begin), and
+    /// at no others.
     ///
     /// # Errors
     /// When threads can't be had.

@@ -1,7 +1,9 @@
-//! Queries by TCP (RFC 7766): each behind its length, as many as a client has, answered in their order.
+//! Queries by TCP (RFC 7766): each behind its length, as many as a client has, answered in their
+//! order.
 //!
-//! Connections are as many as the process has descriptors for, on all addresses together. One that comes when all slots are taken gets that of
-//! the network that has most of them, and there of the connection that has asked nothing for longest.
+//! Connections are as many as the process has descriptors for, on all addresses together. One that
+//! comes when all slots are taken gets that of the network that has most of them, and there of the
+//! connection that has asked nothing for longest.
 
 use std::cell::RefCell;
 use std::io;

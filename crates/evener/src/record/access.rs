@@ -245,7 +245,8 @@ mod tests {
         let counts = Arc::new(LogCounts::default());
         let log = AccessLogFile { target: LogTarget::Stdout, sink: Box::new(Disk { full, written: to }) };
         let writing = AccessLogQueue::start(log, Arc::clone(&counts)).unwrap();
-        // One line is with the disk, which says nothing; no more than fit wait, and the rest is lost at once.
+        // One line is with the disk, which says nothing; no more than fit wait, and the rest is
+        // lost at once.
         (0..QUEUE * 2).for_each(|_| writing.enqueue(decision("/")));
         let lost = counts.lost.load(Relaxed);
         assert!(lost >= QUEUE as u64 / 2 && counts.written.load(Relaxed) == 0, "{lost}");
@@ -255,7 +256,8 @@ mod tests {
         assert!(written.recv().unwrap().starts_with("\n{"));
         drop(sender);
         writing.finish();
-        // All of it is there when the thread has ended, which a busy machine may not have waited for.
+        // All of it is there when the thread has ended, which a busy machine may not have waited
+        // for.
         assert!(written.iter().all(|text| text.starts_with('{')));
         let all = counts.written.load(Relaxed) + counts.lost.load(Relaxed);
         assert_eq!(all, QUEUE as u64 * 2);

@@ -17,8 +17,8 @@ pub(super) fn text(bytes: &[u8]) -> String {
     text
 }
 
-/// A line, its end included. Nothing that a client sends ends it early, or steers the terminal of who reads it: what isn't
-/// shown by itself is written as JSON's `\u`.
+/// A line, its end included. Nothing that a client sends ends it early, or steers the terminal of
+/// who reads it: what isn't shown by itself is written as JSON's `\u`.
 pub(crate) fn json(event: &impl Serialize) -> String {
     // Views have no maps with keys that aren't text, which is all that could fail.
     let plain = serde_json::to_string(event).unwrap_or_default();
@@ -36,8 +36,8 @@ pub(crate) fn json(event: &impl Serialize) -> String {
     line
 }
 
-/// Whether a character stands for itself and leaves others in their places. Those below U+0020 JSON writes otherwise by
-/// itself.
+/// Whether a character stands for itself and leaves others in their places. Those below U+0020 JSON
+/// writes otherwise by itself.
 fn is_shown(c: char) -> bool {
     // Line ends, marks of direction, and marks of no width (Unicode, chapter 23).
     let steers =

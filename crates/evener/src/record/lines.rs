@@ -1,4 +1,5 @@
-//! Lines of a trace and the access log about single packets and connections, and how both are shown: names that others rely on.
+//! Lines of a trace and the access log about single packets and connections, and how both are
+//! shown: names that others rely on.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,9 +33,10 @@ pub struct AccessLogEntry {
     pub route: Option<u64>,
     /// The server's name, if one was chosen.
     pub server: Option<String>,
-    /// `kernel`: by the data plane. Else it was read in application space, and `asked`: moved to its server; `spliced`:
-    /// carried there; `refused`, `unserved`, `late`, `left` or `crowded`: it came to none. With method `redirect`, `redirected`: its
-    /// client was told to go there; `fetched`: it was fetched from there; `unserved` or `refused`.
+    /// `kernel`: by the data plane. Else it was read in application space, and `asked`: moved to
+    /// its server; `spliced`: carried there; `refused`, `unserved`, `late`, `left` or `crowded`: it
+    /// came to none. With method `redirect`, `redirected`: its client was told to go there;
+    /// `fetched`: it was fetched from there; `unserved` or `refused`.
     pub mechanism: String,
     /// The daemon's status, if it answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +90,8 @@ pub struct DecisionLatency {
     pub count: u64,
     /// In how many seconds together.
     pub seconds: f64,
-    /// How many of them took so many seconds at most, and more than the one before; the last are those that took longer.
+    /// How many of them took so many seconds at most, and more than the one before; the last are
+    /// those that took longer.
     pub within: Vec<(Option<f64>, u64)>,
 }
 

@@ -1,7 +1,7 @@
 //! Records of single connections and packets: the access log, and traces of a client.
 //!
-//! The data plane tells what it decides on a thread of its own ([`listener`]); who reads for it tells the rest. Nobody
-//! waits here: what finds no room is lost, and counted.
+//! The data plane tells what it decides on a thread of its own ([`listener`]); who reads for it
+//! tells the rest. Nobody waits here: what finds no room is lost, and counted.
 
 mod access;
 mod latency;
@@ -188,7 +188,8 @@ impl Recorder {
         writing.as_ref().map(|writing| writing.target.clone())
     }
 
-    /// Tells of a client, until the receiver is dropped; nothing if that is done for too many already.
+    /// Tells of a client, until the receiver is dropped; nothing if that is done for too many
+    /// already.
     pub(crate) fn follow(&self, client: ClientArg) -> Option<mpsc::Receiver<Traced>> {
         self.traces.follow(client)
     }

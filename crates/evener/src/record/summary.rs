@@ -1,5 +1,5 @@
-//! A client's request, as it was sent: for people, who want to read what came and not what was made of it. No decision
-//! depends on it.
+//! A client's request, as it was sent: for people, who want to read what came and not what was made
+//! of it. No decision depends on it.
 
 /// Bytes of a method, a target and a host that are told.
 const METHOD_MAX: usize = 32;
@@ -7,7 +7,8 @@ const TARGET_MAX: usize = 2_048;
 const HOST_MAX: usize = 255;
 /// The first byte of a TLS record that has a hello.
 const HANDSHAKE: u8 = 0x16;
-/// Bytes before a hello's session: a record's and a message's header, version and random (RFC 8446, section 4.1.2).
+/// Bytes before a hello's session: a record's and a message's header, version and random (RFC 8446,
+/// section 4.1.2).
 const BEFORE_SESSION: usize = 5 + 4 + 2 + 32;
 const SERVER_NAME: usize = 0;
 
@@ -108,7 +109,8 @@ fn hello(bytes: &[u8]) -> RequestSummary<'_> {
     RequestSummary { kind: Some(ApplicationProtocol::Tls), host, cut, ..RequestSummary::default() }
 }
 
-/// The name in a hello, if it has one (RFC 6066, section 3); nothing where the bytes end before that is clear.
+/// The name in a hello, if it has one (RFC 6066, section 3); nothing where the bytes end before
+/// that is clear.
 fn server_name(bytes: &[u8]) -> Option<Option<&[u8]>> {
     let mut rest = bytes.get(BEFORE_SESSION..)?;
     let session = usize::from(*rest.first()?);

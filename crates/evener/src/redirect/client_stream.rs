@@ -1,5 +1,6 @@
-//! A client's connection: what was read of it before comes first, and a client that takes no byte of an answer for too long
-//! ([`SendTimeout`]) is reset, so that neither its place nor the kernel's buffers stay taken.
+//! A client's connection: what was read of it before comes first, and a client that takes no byte
+//! of an answer for too long ([`SendTimeout`]) is reset, so that neither its place nor the kernel's
+//! buffers stay taken.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -60,7 +61,8 @@ impl<S: UnacknowledgedBytes> ClientStream<S> {
         ClientStream { unread: Bytes::from(unread), stream, timeout, blocked: None }
     }
 
-    /// The socket takes no more: waits for its client, and fails once that has taken nothing for too long.
+    /// The socket takes no more: waits for its client, and fails once that has taken nothing for
+    /// too long.
     fn poll_client(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         let pause = self.timeout / LOOKS;
         let unacknowledged = match self.stream.unacknowledged() {
@@ -153,7 +155,8 @@ mod tests {
         assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
 
-    /// A socket that takes no more, whose client acknowledges a byte whenever it is looked at, as long as there are any.
+    /// A socket that takes no more, whose client acknowledges a byte whenever it is looked at, as
+    /// long as there are any.
     struct Slow(Cell<usize>);
 
     impl UnacknowledgedBytes for Slow {

@@ -1,4 +1,5 @@
-//! Requests for members that clients never learn of are fetched for them, and passed on as they come.
+//! Requests for members that clients never learn of are fetched for them, and passed on as they
+//! come.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -33,7 +34,8 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Fields that concern one connection and no more (RFC 9110, section 7.6.1); others are named by `Connection`.
+/// Fields that concern one connection and no more (RFC 9110, section 7.6.1); others are named by
+/// `Connection`.
 const OF_ONE_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -161,8 +163,8 @@ fn wants_websocket(headers: &HeaderMap) -> bool {
     headers.get_all(UPGRADE).iter().any(is)
 }
 
-/// Makes of a request's head that which its member gets: below the member's URL, with the host that the client named, so that the member's
-/// own links lead to the group.
+/// Makes of a request's head that which its member gets: below the member's URL, with the host that
+/// the client named, so that the member's own links lead to the group.
 fn forward(
     url: &Url,
     at: SocketAddr,
@@ -248,8 +250,8 @@ fn links_below(url: &Url, links: &str) -> Option<String> {
     Some(hidden)
 }
 
-/// A cookie that is sent back to the host that set it, which is the group's for its client, and not to the member's domain (RFC 6265, section
-/// 5.3).
+/// A cookie that is sent back to the host that set it, which is the group's for its client, and not
+/// to the member's domain (RFC 6265, section 5.3).
 fn without_domain(url: &Url, cookie: &str) -> Option<String> {
     let names_member = |attribute: &&str| {
         let domain = attribute.split_once('=').filter(|(name, _)| name.trim().eq_ignore_ascii_case("domain"));

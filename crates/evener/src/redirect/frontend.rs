@@ -1,4 +1,5 @@
-//! A group as those see it who answer for it: rules that the control loop publishes, and counts that it reads.
+//! A group as those see it who answer for it: rules that the control loop publishes, and counts
+//! that it reads.
 
 use std::net::SocketAddr;
 use std::ops::Deref;

@@ -1,4 +1,5 @@
-//! Groups for whoever looks at them: core's snapshot of each, and the counts of those who answer for it.
+//! Groups for whoever looks at them: core's snapshot of each, and the counts of those who answer
+//! for it.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

@@ -1,4 +1,5 @@
-//! One connection's talk: what was heard goes in, answers come out. No socket and no clock is in here.
+//! One connection's talk: what was heard goes in, answers come out. No socket and no clock is in
+//! here.
 
 use std::net::IpAddr;
 
@@ -29,7 +30,8 @@ pub(super) enum ConnectionAction {
     Read,
     /// Go on with what was heard already.
     GoOn,
-    /// The connection is over. Where the client may be sending yet, that is waited for, so that no reset overtakes the answer.
+    /// The connection is over. Where the client may be sending yet, that is waited for, so that no
+    /// reset overtakes the answer.
     End {
         /// Whether to.
         lingers: bool,
@@ -51,7 +53,8 @@ pub(super) struct AnsweredRequest<'t> {
 /// A connection's talk so far.
 #[derive(Debug, Default)]
 pub(super) struct HttpConnection {
-    /// The bytes received and not acted on: a part of a head, or all that came behind too many answers.
+    /// The bytes received and not acted on: a part of a head, or all that came behind too many
+    /// answers.
     unread: Vec<u8>,
     /// The rest of a body that is drained.
     drained: u64,
@@ -156,8 +159,9 @@ fn is_for_others(request: &Request<'_>, rules: &Rules) -> bool {
     rules.is_protocol(request.method)
 }
 
-/// Whether the connection is kept after an answer, and how much of the body there is to read away. A client that waits for a word before
-/// sending the body may send it or not (RFC 9110, section 10.1.1), so that nobody would know where the next request begins.
+/// Whether the connection is kept after an answer, and how much of the body there is to read away.
+/// A client that waits for a word before sending the body may send it or not (RFC 9110, section
+/// 10.1.1), so that nobody would know where the next request begins.
 fn kept(request: &Request<'_>, ends: bool) -> (bool, u64) {
     let (short, length) = match request.body {
         BodyFraming::Length(0) => (true, 0),

@@ -1,5 +1,5 @@
-//! Questions to a member: for its load by LOAD-QUERY, which it answers by a message of its own, and by the group's `report` for
-//! its own view.
+//! Questions to a member: for its load by LOAD-QUERY, which it answers by a message of its own, and
+//! by the group's `report` for its own view.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

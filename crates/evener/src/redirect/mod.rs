@@ -1,7 +1,8 @@
 //! Services of method `redirect`: clients are told by HTTP which member of a group to ask.
 //!
-//! Threads with sockets of their own answer ([`responder`]), by rules that the control loop publishes ([`Frontend`]); what is said on a
-//! connection is [`http_connection`]'s. Requests that they don't answer go with their connection to the [`slow_path`]: messages of members, and those
+//! Threads with sockets of their own answer ([`responder`]), by rules that the control loop
+//! publishes ([`Frontend`]); what is said on a connection is [`http_connection`]'s. Requests that
+//! they don't answer go with their connection to the [`slow_path`]: messages of members, and those
 //! fetched for clients.
 
 mod client_stream;
@@ -127,7 +128,8 @@ pub(crate) struct GroupSockets {
     pub(crate) tls: BTreeMap<String, Arc<ServerConfig>>,
 }
 
-/// Reads a service's certificate and key, and the authority of members' certificates if there is one.
+/// Reads a service's certificate and key, and the authority of members' certificates if there is
+/// one.
 ///
 /// # Errors
 /// When they can't be had.
@@ -166,7 +168,8 @@ impl Responders {
         Ok(Responders { threads, fronts: BTreeMap::new() })
     }
 
-    /// Opens sockets for what is to be answered for and isn't yet: addresses, each with its service's name. Nothing changes by that.
+    /// Opens sockets for what is to be answered for and isn't yet: addresses, each with its
+    /// service's name. Nothing changes by that.
     ///
     /// # Errors
     /// When an address can't be had.
@@ -183,8 +186,8 @@ impl Responders {
         Ok(GroupSockets { sockets: opened.collect::<Result<_, _>>()?, tls: BTreeMap::new() })
     }
 
-    /// Answers by these fronts from now on, each by its name, on the sockets that were opened and on those of before; open connections go
-    /// on. An address without a frontend falls silent.
+    /// Answers by these fronts from now on, each by its name, on the sockets that were opened and
+    /// on those of before; open connections go on. An address without a frontend falls silent.
     pub(crate) fn follow(
         &mut self,
         opened: GroupSockets,
@@ -222,7 +225,8 @@ impl Drop for Responders {
     }
 }
 
-/// One of several sockets that share an address: the kernel spreads connections over them by their ports.
+/// One of several sockets that share an address: the kernel spreads connections over them by their
+/// ports.
 fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {

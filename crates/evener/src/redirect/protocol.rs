@@ -1,5 +1,6 @@
-//! Members' messages, judged by their credentials, and answered: the HTTP side of the group protocol (`docs/server-groups.md`). The control
-//! loop asks here, so that each message sees all before it.
+//! Members' messages, judged by their credentials, and answered: the HTTP side of the group
+//! protocol (`docs/server-groups.md`). The control loop asks here, so that each message sees all
+//! before it.
 
 use std::net::IpAddr;
 
@@ -268,8 +269,8 @@ impl GroupContext<'_> {
     }
 }
 
-/// Members join where their token says, and are asked for their load at their own host, or where it says so too: a director asks
-/// nobody else for anything.
+/// Members join where their token says, and are asked for their load at their own host, or where it
+/// says so too: a director asks nobody else for anything.
 fn may_join(speaks: &TokenScope, joiner: &Joiner) -> Result<(), DenialReason> {
     if !speaks.is_for(&joiner.url) {
         return Err(DenialReason::NotFor(joiner.url.clone()));

@@ -1,5 +1,6 @@
-//! A client's bytes, of which whole requests come through that core's reader lets through ([`Requests`]), and nothing behind them. So
-//! hyper, which reads more loosely, sees no head that responders would refuse; neither later on a connection nor within TLS.
+//! A client's bytes, of which whole requests come through that core's reader lets through
+//! ([`Requests`]), and nothing behind them. So hyper, which reads more loosely, sees no head that
+//! responders would refuse; neither later on a connection nor within TLS.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -54,8 +55,8 @@ impl<S> RequestStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> RequestStream<S> {
-    /// Sends the last response: the refusal of a request, if there was one. The client's further bytes are read away, so that no reset
-    /// overtakes that (RFC 9112, section 9.6).
+    /// Sends the last response: the refusal of a request, if there was one. The client's further
+    /// bytes are read away, so that no reset overtakes that (RFC 9112, section 9.6).
     pub(super) async fn end(&mut self) -> io::Result<()> {
         if let Some(refusal) = self.refusal {
             let (mut out, date) = (Vec::new(), httpdate::fmt_http_date(SystemTime::now()));

@@ -1,7 +1,9 @@
-//! A thread that answers clients of groups: one for each processor, each with sockets of its own, so that none waits for another.
+//! A thread that answers clients of groups: one for each processor, each with sockets of its own,
+//! so that none waits for another.
 //!
-//! Memory and time for each client are bounded, and so is the number of clients: whoever comes when there is no place gets that of the
-//! source that holds most ([`shares`](crate::runtime::shares)), its slowest connection first.
+//! Memory and time for each client are bounded, and so is the number of clients: whoever comes when
+//! there is no place gets that of the source that holds most ([`shares`](crate::runtime::shares)),
+//! its slowest connection first.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -62,7 +64,8 @@ pub(crate) struct DelegatedConnection {
     pub(crate) received: Vec<u8>,
 }
 
-/// The taker of such connections. Called by the responder's thread, and must not wait; false where there is no room.
+/// The taker of such connections. Called by the responder's thread, and must not wait; false where
+/// there is no room.
 pub(crate) type Delegate = Arc<dyn Fn(DelegatedConnection) -> bool + Send + Sync>;
 
 struct Listener {
@@ -289,7 +292,8 @@ impl Responder {
         self.serve(key, false);
     }
 
-    /// Has one who holds most give up a connection; who was answered something since he was looked at last is spared once.
+    /// Has one who holds most give up a connection; who was answered something since he was looked
+    /// at last is spared once.
     fn evict(&mut self) {
         for spared in 0.. {
             let Some((source, key)) = self.shares.take_away() else { return };
@@ -404,8 +408,8 @@ struct WorkerContext<'d> {
 }
 
 impl Connection {
-    /// Sends what is to be sent, hears what there is to be heard, and answers it. `ends`: the client has said that it ends, so reading goes
-    /// on until that.
+    /// Sends what is to be sent, hears what there is to be heard, and answers it. `ends`: the
+    /// client has said that it ends, so reading goes on until that.
     fn turn(&mut self, desk: &mut WorkerContext<'_>, ends: bool) -> TurnResult {
         match self.send() {
             Ok(true) => {}
@@ -524,7 +528,8 @@ impl Connection {
         TurnResult::Again
     }
 
-    /// Says that it took too long, where there is somebody to say it to; whether the answer is yet to be taken.
+    /// Says that it took too long, where there is somebody to say it to; whether the answer is yet
+    /// to be taken.
     fn answer_timeout(&mut self, date: &str, out: &mut Vec<u8>, now: Instant) -> bool {
         out.clear();
         let is_reading =

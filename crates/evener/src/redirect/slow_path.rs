@@ -1,7 +1,8 @@
-//! Connections that responders have given away: what members say is answered here, and what clients want of members that they never
-//! learn of is fetched.
+//! Connections that responders have given away: what members say is answered here, and what clients
+//! want of members that they never learn of is fetched.
 //!
-//! They are as many as there are [`ConnectionLimit`] for; whoever comes when all are taken gets that of the source that holds most.
+//! They are as many as there are [`ConnectionLimit`] for; whoever comes when all are taken gets
+//! that of the source that holds most.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -316,7 +317,8 @@ impl Summary {
     }
 }
 
-/// An answer that core writes, as hyper has it. hyper says itself how connections go on, and leaves out bodies of answers to HEAD.
+/// An answer that core writes, as hyper has it. hyper says itself how connections go on, and leaves
+/// out bodies of answers to HEAD.
 fn spoken(
     summary: &Summary,
     write: impl FnOnce(&mut Vec<u8>, &ResponseFraming<'_>),

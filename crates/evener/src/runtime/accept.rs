@@ -10,7 +10,8 @@ use tokio::task::JoinSet;
 /// When none can be taken, for want of descriptors or such, it is tried again after this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves whoever comes, forever. While `places` of them are served, others wait. Dropping the future drops who is still served.
+/// Serves whoever comes, forever. While `places` of them are served, others wait. Dropping the
+/// future drops who is still served.
 pub(crate) async fn accept_at_once<T, N, S>(
     places: usize,
     mut next: impl FnMut() -> N,
@@ -38,8 +39,8 @@ pub(crate) async fn accept_at_once<T, N, S>(
     accept(next, serve).await;
 }
 
-/// Serves whoever comes, forever, and at once: `next` sees to it that there are not too many. Dropping the future drops who is still
-/// served.
+/// Serves whoever comes, forever, and at once: `next` sees to it that there are not too many.
+/// Dropping the future drops who is still served.
 pub(crate) async fn accept<T, N, S>(mut next: impl FnMut() -> N, serve: impl Fn(T) -> S)
 where
     N: Future<Output = io::Result<T>>,

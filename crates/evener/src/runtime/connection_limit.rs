@@ -50,8 +50,8 @@ impl ConnectionLimit {
         }))
     }
 
-    /// A place for a client: a free one, or somebody else's, who is told to go. There are never more than there is room for, so
-    /// this waits until he is gone.
+    /// A place for a client: a free one, or somebody else's, who is told to go. There are never
+    /// more than there is room for, so this waits until he is gone.
     pub(crate) async fn acquire(&self, client: IpAddr) -> ConnectionSlot {
         let places = || Arc::clone(&self.0.places);
         let place = match places().try_acquire_owned() {
@@ -110,7 +110,8 @@ impl ConnectionSlot {
         done
     }
 
-    /// Has the place for oneself, for a while that is bounded. If it was to be given up just now, somebody else gives up his.
+    /// Has the place for oneself, for a while that is bounded. If it was to be given up just now,
+    /// somebody else gives up his.
     pub(crate) fn keep(&mut self) {
         let mut table = self.shared.table();
         if table.slots.give_back(self.source, self.ticket).is_none() && self.needed.is_some() {

@@ -1,5 +1,5 @@
-//! The secrets of DNS cookies that several servers share, or that outlive a start (RFC 9018, section 5): a file, a secret a line, as BIND, Knot
-//! and NSD have them.
+//! The secrets of DNS cookies that several servers share, or that outlive a start (RFC 9018,
+//! section 5): a file, a secret a line, as BIND, Knot and NSD have them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use super::files::{self, FilePermissionError};
 /// A secret, in octets.
 pub(crate) type CookieSecret = [u8; 16];
 
-/// Old ones that are believed beside the first, at most: each costs a hash for each query with a cookie.
+/// Old ones that are believed beside the first, at most: each costs a hash for each query with a
+/// cookie.
 const SECRETS_MAX: usize = 4;
 
 /// Why there is no secret.
@@ -45,7 +46,8 @@ pub(crate) enum CookieSecretError {
     },
 }
 
-/// Reads a file: by the first secret cookies are made, and by all of them they are believed. Lines that begin with `#` are comments.
+/// Reads a file: by the first secret cookies are made, and by all of them they are believed. Lines
+/// that begin with `#` are comments.
 ///
 /// # Errors
 /// When there is no secret, or others than its owner could have read or written it.

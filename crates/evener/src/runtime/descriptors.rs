@@ -1,11 +1,13 @@
-//! How many descriptors this process may have, and whose they are. Clients get no more than three quarters of them: probes, neighbours,
-//! the admin socket and the engine have theirs, whatever strangers do.
+//! How many descriptors this process may have, and whose they are. Clients get no more than three
+//! quarters of them: probes, neighbours, the admin socket and the engine have theirs, whatever
+//! strangers do.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// As many as the units ask for (`LimitNOFILE`).
 const WANTED: u64 = 16_384;
-/// Clients that are read at a time, with a descriptor each; and those whose bytes are carried, with two.
+/// Clients that are read at a time, with a descriptor each; and those whose bytes are carried, with
+/// two.
 const READ_MAX: u64 = 4_096;
 const CARRIED_MAX: u64 = 2_048;
 /// Those that are told where to go, and those that ask for names by TCP.
@@ -47,8 +49,8 @@ impl ClientLimits {
         limits
     }
 
-    /// Half of the limit for those whose connections are handed over, by halves; a quarter for those that are told where to go, of which
-    /// those that ask for names have a quarter.
+    /// Half of the limit for those whose connections are handed over, by halves; a quarter for
+    /// those that are told where to go, of which those that ask for names have a quarter.
     fn within(limit: u64) -> ClientLimits {
         let clients = limit / 2;
         let bounded = |count: u64, max: u64| usize::try_from(count.clamp(1, max)).unwrap_or(1);

@@ -7,7 +7,8 @@ use std::path::Path;
 
 /// A file of secrets with more is none.
 const SECRET_BYTES: u64 = 64 * 1024;
-/// The permissions that others than the owner and the group's readers may have on a file of secrets: none.
+/// The permissions that others than the owner and the group's readers may have on a file of
+/// secrets: none.
 const FORBIDDEN: u32 = 0o027;
 
 /// Looks whether a file ends: it is neither a pipe that nobody writes to nor a device.

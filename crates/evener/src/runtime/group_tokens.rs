@@ -1,5 +1,5 @@
-//! Members' credentials: a token of the group speaks for the members below its URLs, a certificate for those on the hosts
-//! that it names.
+//! Members' credentials: a token of the group speaks for the members below its URLs, a certificate
+//! for those on the hosts that it names.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -173,7 +173,8 @@ impl GroupTokens {
     /// The members that a token speaks for. How long that takes tells at most how long tokens are.
     pub(crate) fn of(&self, token: &[u8]) -> Option<TokenScope> {
         let same = self.0.iter().filter(|(known, _)| bool::from(known.as_bytes().ct_eq(token)));
-        // All of them are compared, whichever it is; one that stands in several lines speaks for all of these.
+        // All of them are compared, whichever it is; one that stands in several lines speaks for
+        // all of these.
         same.map(|(_, speaks)| speaks.clone()).collect::<Vec<_>>().into_iter().reduce(|one, other| {
             match (one, other) {
                 (TokenScope::Below(mut one), TokenScope::Below(other)) => {

@@ -10,11 +10,13 @@ use evener_dataplane::claim::{Claim, Role};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// How often the lock is asked for again, and how long between: as long as a killed daemon may take to end.
+/// How often the lock is asked for again, and how long between: as long as a killed daemon may take
+/// to end.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Held for as long as its owner lives; the kernel releases it when the process ends, however it ends.
+/// Held for as long as its owner lives; the kernel releases it when the process ends, however it
+/// ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     #[allow(dead_code, reason = "it holds by being there")]
@@ -92,7 +94,8 @@ impl Lock {
                     writeln!(file, "{}", std::process::id()).map_err(failed)?;
                     return Ok(Lock { file, path: path.to_owned(), claim: None });
                 }
-                // The process that had it has just removed it: this is not the file that others will lock.
+                // The process that had it has just removed it: this is not the file that others
+                // will lock.
                 Ok(_) => {}
                 Err((mut file, Errno::EWOULDBLOCK)) => {
                     let mut pid = String::new();
@@ -107,7 +110,8 @@ impl Lock {
     /// Takes the network namespace's data plane too, or says who has it.
     ///
     /// # Errors
-    /// [`LockError::Claimed`] when another one has it, [`LockError::Unclaimed`] without CAP_NET_RAW.
+    /// [`LockError::Claimed`] when another one has it, [`LockError::Unclaimed`] without
+    /// CAP_NET_RAW.
     pub(crate) fn claim(&mut self, role: Role) -> Result<(), LockError> {
         self.claim = Some(patiently(|| match Claim::acquire(role) {
             Ok(Some(claim)) => Ok(claim),

@@ -39,7 +39,8 @@ pub(crate) fn error(why: impl Display) {
     drop(written);
 }
 
-/// Whether standard error goes to the journal: JOURNAL_STREAM has the device and inode of the stream that does (systemd.exec(5)).
+/// Whether standard error goes to the journal: JOURNAL_STREAM has the device and inode of the
+/// stream that does (systemd.exec(5)).
 fn is_journal() -> bool {
     let Ok(stream) = env::var("JOURNAL_STREAM") else { return false };
     let Some((device, inode)) = stream.split_once(':') else { return false };

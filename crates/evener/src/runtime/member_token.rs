@@ -1,5 +1,5 @@
-//! The token by which a host joins a group: in a file that nobody else reads, alone in a line, or with the URLs behind it that it is for, as in the
-//! group's own file.
+//! The token by which a host joins a group: in a file that nobody else reads, alone in a line, or
+//! with the URLs behind it that it is for, as in the group's own file.
 
 use std::io;
 use std::path::{Path, PathBuf};

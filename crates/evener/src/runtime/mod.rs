@@ -1,4 +1,5 @@
-//! The needs of every program of Evener on its host: where its files are, their lock, its secret, its log and its end.
+//! The needs of every program of Evener on its host: where its files are, their lock, its secret,
+//! its log and its end.
 
 pub(crate) mod accept;
 pub(crate) mod connection_limit;

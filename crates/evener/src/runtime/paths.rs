@@ -19,7 +19,8 @@ pub(crate) fn clear_vanished(own: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("net-")).and_then(|n| n.parse().ok());
-        // A namespace that only processes out of our sight are in may seem gone; its daemon's lock is held.
+        // A namespace that only processes out of our sight are in may seem gone; its daemon's lock
+        // is held.
         if number.is_some_and(|number: u64| !living.contains(&number))
             && let Ok(_lock) = Lock::try_take(&entry.path().join("lock"))
             && let Err(error) = fs::remove_dir_all(entry.path())
@@ -50,8 +51,8 @@ pub fn directory() -> io::Result<PathBuf> {
     Ok(root().join(format!("net-{}", network_namespace()?)))
 }
 
-/// EVENER_RUN_DIR is for programs without the right to write to /run, as in a user namespace. Users who can't write there either have a
-/// folder of their own mostly.
+/// EVENER_RUN_DIR is for programs without the right to write to /run, as in a user namespace. Users
+/// who can't write there either have a folder of their own mostly.
 fn root() -> PathBuf {
     if let Some(named) = std::env::var_os("EVENER_RUN_DIR") {
         return PathBuf::from(named);

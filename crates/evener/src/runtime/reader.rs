@@ -1,4 +1,5 @@
-//! Files that may never be read to their end (a FIFO to which nobody writes, a dead file system) are read on a thread of their own.
+//! Files that may never be read to their end (a FIFO to which nobody writes, a dead file system)
+//! are read on a thread of their own.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use tokio::sync::oneshot;
 /// A file that isn't read after so long is refused.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs `read` on a thread, for which nobody waits any longer after `timeout`; it ends when `read` does. The runtime's own threads are
-/// none for this: it would wait for them when it ends.
+/// Runs `read` on a thread, for which nobody waits any longer after `timeout`; it ends when `read`
+/// does. The runtime's own threads are none for this: it would wait for them when it ends.
 ///
 /// # Errors
 /// In words that name `what`.

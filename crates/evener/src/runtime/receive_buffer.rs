@@ -6,11 +6,12 @@ use std::os::fd::AsFd;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-/// In bytes, for each socket: some thousands of queries may come at once then. The kernel's own 208 KiB hold about a hundred, since each is
-/// counted with what it lies in.
+/// In bytes, for each socket: some thousands of queries may come at once then. The kernel's own 208
+/// KiB hold about a hundred, since each is counted with what it lies in.
 pub(crate) const WANTED: usize = 2 << 20;
 
-/// Widens a socket's room as far as this process may: with CAP_NET_ADMIN whatever `net.core.rmem_max` says, else up to that.
+/// Widens a socket's room as far as this process may: with CAP_NET_ADMIN whatever
+/// `net.core.rmem_max` says, else up to that.
 ///
 /// # Errors
 /// When the system refuses both.

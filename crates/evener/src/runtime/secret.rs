@@ -65,14 +65,16 @@ pub(crate) fn mark_key(secret: &Secret) -> Seed {
     Seed::from_bytes(secret.derive_short(MARK_LABEL))
 }
 
-/// The keys of cookies from tick `now` on: all hosts that have the secret, and whose clocks agree, come to the same ones.
+/// The keys of cookies from tick `now` on: all hosts that have the secret, and whose clocks agree,
+/// come to the same ones.
 pub(crate) fn cookie_keys(secret: &Secret, epoch_ms: u64, now: u32) -> Schedule {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let unix_ms = u64::try_from(unix.as_millis()).unwrap_or_default();
     Schedule::new(Seed::from_bytes(secret.derive_short(COOKIE_LABEL)), epoch_ms, unix_ms, now)
 }
 
-/// Writes a new secret, for its owner alone. A file that is there is never written over: its farm would fall apart.
+/// Writes a new secret, for its owner alone. A file that is there is never written over: its farm
+/// would fall apart.
 ///
 /// # Errors
 /// When there is such a file, or it can't be written.

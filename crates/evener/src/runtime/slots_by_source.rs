@@ -1,7 +1,9 @@
-//! The connection that gives up a slot when all are taken: the oldest of the source that has most of them.
+//! The connection that gives up a slot when all are taken: the oldest of the source that has most
+//! of them.
 //!
-//! A stranger can open any number of connections and say next to nothing on them. So places are counted by source, and who takes all
-//! there are takes them from himself. Among sources that hold as many, the one whose oldest came first is the slowest.
+//! A stranger can open any number of connections and say next to nothing on them. So places are
+//! counted by source, and who takes all there are takes them from himself. Among sources that hold
+//! as many, the one whose oldest came first is the slowest.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -18,7 +18,8 @@ pub(crate) fn nearest<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>)
 /// The most names that are told where none is like.
 const NAMES: usize = 10;
 
-/// Which of `names` may have been meant by one that isn't among them: the one like it, or those there are.
+/// Which of `names` may have been meant by one that isn't among them: the one like it, or those
+/// there are.
 pub(crate) fn meant<'n>(wrong: &str, names: impl Iterator<Item = &'n str> + Clone) -> String {
     if let Some(name) = nearest(wrong, names.clone()) {
         return format!("did you mean {name}?");

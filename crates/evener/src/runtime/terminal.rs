@@ -15,8 +15,8 @@ pub(crate) fn width() -> usize {
     terminal.map_or(WIDTH, |(width, _)| usize::from(width.0)).max(LEAST)
 }
 
-/// Text in lines of at most so many characters, all but the first behind `indent` spaces. Its own line breaks stay; a word that
-/// is longer than a line stays whole.
+/// Text in lines of at most so many characters, all but the first behind `indent` spaces. Its own
+/// line breaks stay; a word that is longer than a line stays whole.
 pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
     let indent = " ".repeat(indent);
     let options = |first| {

@@ -61,8 +61,9 @@ impl TlsError {
     }
 }
 
-/// A server's part of TLS, by a file with its certificate, and others up to one that clients know, and a file with its key. Clients
-/// may show certificates that an authority of `client_ca` has signed, and others are let in as well.
+/// A server's part of TLS, by a file with its certificate, and others up to one that clients know,
+/// and a file with its key. Clients may show certificates that an authority of `client_ca` has
+/// signed, and others are let in as well.
 ///
 /// # Errors
 /// When they can't be had, or don't go together.
@@ -89,8 +90,9 @@ pub(crate) fn server(
     Ok(Arc::new(config))
 }
 
-/// A client's part of TLS. Servers show certificates that an authority of the file `ca` has signed; without it, one that this system trusts. The client may
-/// show a certificate of its own, with its key, from two files.
+/// A client's part of TLS. Servers show certificates that an authority of the file `ca` has signed;
+/// without it, one that this system trusts. The client may show a certificate of its own, with its
+/// key, from two files.
 ///
 /// # Errors
 /// When they can't be had, or don't go together.

@@ -206,8 +206,8 @@ impl PublishedState {
         }
     }
 
-    /// Why packets of a client may never be seen, as far as this host's routes tell: where no interface that leads to it is
-    /// one that packets are taken from.
+    /// Why packets of a client may never be seen, as far as this host's routes tell: where no
+    /// interface that leads to it is one that packets are taken from.
     fn unseen(&self, client: IpAddr) -> Option<String> {
         if self.snapshot.network.is_local(client) || is_link_local(client) {
             return None;
@@ -226,7 +226,8 @@ impl PublishedState {
     }
 }
 
-/// The limits of `nat` for a client with a link-local address, if the flow's is one and may be on another link than the server.
+/// The limits of `nat` for a client with a link-local address, if the flow's is one and may be on
+/// another link than the server.
 fn only_on_link(flow: &FlowQuery, entry: &ServerEntry, name: &str) -> Option<String> {
     let Forwarding::Nat { source_nat: false, .. } = entry.forwarding else { return None };
     matches!(flow.client.ip(), IpAddr::V6(client) if client.is_unicast_link_local()).then(|| {

@@ -71,7 +71,8 @@ pub(super) fn servers(shown: &ShownGroup, now_ms: u64) -> Vec<ServerView> {
     shown.members.iter().map(|member| server(shown, member, since_ms)).collect()
 }
 
-/// How often a member was chosen until now: what was shown of those that may be chosen may be some seconds old.
+/// How often a member was chosen until now: what was shown of those that may be chosen may be some
+/// seconds old.
 fn dispatched(shown: &ShownGroup, member: &MemberSnapshot) -> u64 {
     let rules = shown.front.rules();
     let found = rules.dispatch.candidates().iter().find(|candidate| candidate.id == member.id);

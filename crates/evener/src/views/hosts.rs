@@ -14,8 +14,9 @@ pub struct HostView {
     pub address: String,
     /// Whether it is this one.
     pub own: bool,
-    /// `alive`; `joining`, if it takes no part yet; `differs`, if it runs another configuration; `version`, if it speaks another
-    /// version; `silent`, if it is not heard any more; `unknown`, if it never was.
+    /// `alive`; `joining`, if it takes no part yet; `differs`, if it runs another configuration;
+    /// `version`, if it speaks another version; `silent`, if it is not heard any more; `unknown`,
+    /// if it never was.
     pub state: String,
     /// Sessions that it serves, smoothed.
     pub load: u64,

@@ -1,5 +1,5 @@
-//! The daemon's views: one set of names for the command line, the API, metrics and the dashboard. Each view is a file, made of
-//! what the control loop has published ([`crate::board`]).
+//! The daemon's views: one set of names for the command line, the API, metrics and the dashboard.
+//! Each view is a file, made of what the control loop has published ([`crate::board`]).
 //!
 //! Fields are only ever added. Times are seconds, sizes bytes.
 
@@ -48,7 +48,8 @@ pub struct FarmView {
     pub names: Vec<NameView>,
 }
 
-/// The source of views, for any number of readers, whatever the control loop does meanwhile. Calls may take some milliseconds.
+/// The source of views, for any number of readers, whatever the control loop does meanwhile. Calls
+/// may take some milliseconds.
 pub trait ViewSource: Send + Sync + 'static {
     /// All of one moment.
     fn farm(&self) -> FarmView;

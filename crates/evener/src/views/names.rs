@@ -31,7 +31,8 @@ pub struct NameView {
     pub policy: String,
     /// How long an answer may be kept.
     pub ttl_seconds: u32,
-    /// The rate to the fastest of its clients, in bits a second, by its report: the narrowest link of the path.
+    /// The rate to the fastest of its clients, in bits a second, by its report: the narrowest link
+    /// of the path.
     pub bottleneck_bps: Option<f64>,
     /// The rate to one of its clients, in the middle, likewise.
     pub available_bps: Option<f64>,

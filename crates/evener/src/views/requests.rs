@@ -1,4 +1,5 @@
-//! Requests that a server has open, and what it has to send of each: the load-balancing agent's figures 2.2 and 2.3.
+//! Requests that a server has open, and what it has to send of each: the load-balancing agent's
+//! figures 2.2 and 2.3.
 
 use serde::{Deserialize, Serialize};
 

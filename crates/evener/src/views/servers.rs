@@ -31,13 +31,15 @@ pub struct ServerView {
     pub reason: Option<String>,
     /// Its share.
     pub weight: u16,
-    /// The part of it that is in force now: less while it comes back with `slow_start`, and 0 while it takes no new sessions.
+    /// The part of it that is in force now: less while it comes back with `slow_start`, and 0 while
+    /// it takes no new sessions.
     #[serde(default)]
     pub effective_weight: f64,
     /// Why that isn't its weight, or by what it is chosen.
     #[serde(default)]
     pub cause: Option<String>,
-    /// By how many sixteenths its load is above the least of its service's, where the policy goes by load.
+    /// By how many sixteenths its load is above the least of its service's, where the policy goes
+    /// by load.
     #[serde(default)]
     pub score: u8,
     /// Its report of its load, where it is asked.
@@ -59,7 +61,8 @@ pub struct ServerView {
     pub source: String,
     /// Whether it is the director itself.
     pub local: bool,
-    /// How packets get there: `link` by its MAC, `nat` by its own address, or `tunnel`. `redirect`: by clients themselves.
+    /// How packets get there: `link` by its MAC, `nat` by its own address, or `tunnel`. `redirect`:
+    /// by clients themselves.
     pub way: String,
     /// How long the last good probe took.
     pub probe_seconds: Option<f64>,

@@ -42,7 +42,8 @@ pub struct ServiceView {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// With `handoff`, first segments that followed no cookie of ours, as guesses do: of the service's present addresses.
+    /// With `handoff`, first segments that followed no cookie of ours, as guesses do: of the
+    /// service's present addresses.
     #[serde(default)]
     pub cookies_bad: u64,
     /// Those that weren't looked at, since there were too many.

@@ -50,7 +50,8 @@ pub struct StatusView {
     /// The keys of the file in force that a running daemon can't follow, if there are any.
     #[serde(default)]
     pub restart_for: Option<String>,
-    /// When the configuration in force was read, by the start or by a reload, in seconds since 1970.
+    /// When the configuration in force was read, by the start or by a reload, in seconds since
+    /// 1970.
     #[serde(default)]
     pub config_loaded_seconds: f64,
     /// Active sessions: neither closing nor idle for too long.
@@ -89,11 +90,12 @@ pub struct StatusView {
     /// The outcomes of other hosts' datagrams, where every host decides; else empty.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
-    /// The outcomes of packets in tunnels to this host, and of those handed to its servers, by reason, where a daemon does what an
-    /// agent does elsewhere; else empty.
+    /// The outcomes of packets in tunnels to this host, and of those handed to its servers, by
+    /// reason, where a daemon does what an agent does elsewhere; else empty.
     #[serde(default)]
     pub tunnels: BTreeMap<String, u64>,
-    /// The outcomes of connections that were read in user space, where connections are handed over; else empty.
+    /// The outcomes of connections that were read in user space, where connections are handed over;
+    /// else empty.
     #[serde(default)]
     pub punted: BTreeMap<String, u64>,
     /// The access log.
@@ -102,14 +104,17 @@ pub struct StatusView {
     /// Traces that run.
     #[serde(default)]
     pub traces: u64,
-    /// How long it took to decide about connections that are handed over, by mechanism; see [`DecisionTimes`]. The data plane
-    /// tells of its own only while there is an access log or a trace.
+    /// How long it took to decide about connections that are handed over, by mechanism; see
+    /// [`DecisionTimes`]. The data plane tells of its own only while there is an access log or a
+    /// trace.
     #[serde(default)]
     pub deciding: BTreeMap<String, DecisionLatency>,
-    /// The outcomes of control messages (LCCP), and of actions by them, where connections are handed over; else empty.
+    /// The outcomes of control messages (LCCP), and of actions by them, where connections are
+    /// handed over; else empty.
     #[serde(default)]
     pub lccp: BTreeMap<String, u64>,
-    /// Other nodes that control messages are exchanged with, by address: `known`, `silent` or `unknown`.
+    /// Other nodes that control messages are exchanged with, by address: `known`, `silent` or
+    /// `unknown`.
     #[serde(default)]
     pub nodes: BTreeMap<String, String>,
     /// Those of them of whose messages none is understood, by address, and why.

@@ -1,4 +1,5 @@
-//! The product from outside: its commands, files, admin socket and probes. One program, since each links all of the product.
+//! The product from outside: its commands, files, admin socket and probes. One program, since each
+//! links all of the product.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![allow(missing_docs, unreachable_pub)]

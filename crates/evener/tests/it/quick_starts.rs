@@ -1,4 +1,5 @@
-//! The files that README and the pages of docs/ show: each of it is one that `evener check` finds nothing wrong with.
+//! The files that README and the pages of docs/ show: each of it is one that `evener check` finds
+//! nothing wrong with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,8 @@ fn words(row: &str, column: usize) -> Vec<&str> {
     text.split(['`', ',', ' ']).filter(|word| !word.is_empty()).collect()
 }
 
-/// One table has a row for each policy of packets; the other a row for each consumer, with all that it takes.
+/// One table has a row for each policy of packets; the other a row for each consumer, with all that
+/// it takes.
 #[test]
 fn policy_tables_in_docs_match_consumers() {
     let text = page("docs/policies.md");

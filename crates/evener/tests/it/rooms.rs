@@ -1,4 +1,5 @@
-//! The rooms of core and of the product: each knows only those above it, as `ARCHITECTURE.md` has them.
+//! The rooms of core and of the product: each knows only those above it, as `ARCHITECTURE.md` has
+//! them.
 
 mod circles;
 

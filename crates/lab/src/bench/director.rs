@@ -1,8 +1,11 @@
-//! How long the control plane takes: from a fact to the kernel engine having it, and for one turn of the daemon's loop.
+//! How long the control plane takes: from a fact to the kernel engine having it, and for one turn
+//! of the daemon's loop.
 //!
-//! The director and the engine are those of the product, and what is between them is what the daemon's loop does: a fact goes in, orders are
-//! carried out, what changed is published. Time is told and not waited for, probes are answered at once, and what goes to other hosts goes
-//! nowhere. Plans are made and put in force on another thread, as the daemon has it; a turn is what the loop has to do with that.
+//! The director and the engine are those of the product, and what is between them is what the
+//! daemon's loop does: a fact goes in, orders are carried out, what changed is published. Time is
+//! told and not waited for, probes are answered at once, and what goes to other hosts goes nowhere.
+//! Plans are made and put in force on another thread, as the daemon has it; a turn is what the loop
+//! has to do with that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -41,7 +44,8 @@ const FAILURES: usize = 200;
 const RELOADS: usize = 40;
 /// Farms: services, and servers of each; nearly as many as there are numbers for.
 const SIZES: [(usize, usize); 2] = [(64, 63), (16, 255)];
-/// The farm whose loop is watched: services, servers of each, routes of the first, and sets of servers that they name.
+/// The farm whose loop is watched: services, servers of each, routes of the first, and sets of
+/// servers that they name.
 const BUSY: (usize, usize) = (32, 120);
 const ROUTES: usize = 10_000;
 const SETS: usize = 30;
@@ -167,7 +171,8 @@ fn turns() -> Result<Turns> {
     Ok(summary(&daemon.turns, scrapes.into_inner()))
 }
 
-/// Has a minute go by in which servers fail and return, all are probed, and every route is asked for.
+/// Has a minute go by in which servers fail and return, all are probed, and every route is asked
+/// for.
 fn watch(daemon: &mut Daemon) -> Result<()> {
     let (services, servers) = BUSY;
     let until_ms = daemon.now_ms + WATCHED_MS;
@@ -326,7 +331,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Tells a fact, and what becomes of the changes that follow. The loop would go on meanwhile; here nothing else happens.
+    /// Tells a fact, and what becomes of the changes that follow. The loop would go on meanwhile;
+    /// here nothing else happens.
     fn tell(&mut self, input: Input) -> Result<()> {
         let of = match input {
             Input::Time { .. } => "time",

@@ -81,7 +81,8 @@ pub struct Figure {
     pub reply: &'static str,
     /// Median over the rounds.
     pub requests_per_second: f64,
-    /// Requests per second by those of [`Outcome::base`], in the same round; median over the rounds.
+    /// Requests per second by those of [`Outcome::base`], in the same round; median over the
+    /// rounds.
     pub ratio: f64,
     /// The same by those of [`Outcome::second`].
     pub to_second: Option<f64>,
@@ -89,7 +90,8 @@ pub struct Figure {
     pub p50_us: f64,
     /// 99 of 100 were; median over the rounds, in microseconds.
     pub p99_us: f64,
-    /// Processor time of the director for a thousand requests, in seconds, where it was counted; all rounds together.
+    /// Processor time of the director for a thousand requests, in seconds, where it was counted;
+    /// all rounds together.
     pub director_s: Option<f64>,
     /// Requests that failed, in all rounds.
     pub errors: u64,
@@ -108,7 +110,8 @@ struct Round {
 
 /// Builds the farm with all that is compared in it, and measures.
 pub(super) fn run(effort: Effort) -> Result<Outcome> {
-    // proxies have a director of their own, where no program of ours sees their packets; so has each engine
+    // proxies have a director of their own, where no program of ours sees their packets; so has
+    // each engine
     let farm = Farm::builder().servers(SERVERS).directors(4).vips(3).silent().offload_replies().build()?;
     let mut outcome = Outcome::new("l2", STRAIGHT, Some(HOP), effort);
     let client = farm.client(0);

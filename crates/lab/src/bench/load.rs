@@ -1,5 +1,5 @@
-//! Load: how long a group's director takes to send clients on (figure 8 of CMU-CS-95-114), and how long clients wait where servers differ, by the
-//! policy that shares their requests.
+//! Load: how long a group's director takes to send clients on (figure 8 of CMU-CS-95-114), and how
+//! long clients wait where servers differ, by the policy that shares their requests.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -30,7 +30,8 @@ const SHARINGS: [(&str, Sharing); 4] = [
     ("nat, power-of-two", Sharing::Nat("power-of-two")),
     ("group, least-load", Sharing::Group),
 ];
-/// A group has learned by then who is slow, and the slow one has answered whoever was sent there before.
+/// A group has learned by then who is slow, and the slow one has answered whoever was sent there
+/// before.
 const WARMUP: Duration = Duration::from_secs(45);
 /// An answer that takes longer is none.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -142,7 +143,8 @@ fn wait(servers: &'static str, sharing: &'static str, report: &Report) -> Wait {
 }
 
 impl Outcome {
-    /// Whether every request was answered, but for those to servers that are asked for more than they can.
+    /// Whether every request was answered, but for those to servers that are asked for more than
+    /// they can.
     pub(super) fn is_whole(&self) -> bool {
         let group = self.waits.iter().filter(|wait| wait.sharing.starts_with("group"));
         self.dispatches.iter().all(|dispatch| dispatch.errors == 0)

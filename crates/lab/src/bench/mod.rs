@@ -109,8 +109,8 @@ pub struct Environment {
     pub programs: Vec<String>,
 }
 
-/// Measures, telling on standard error how far it is. Plots are written to a folder, if one is named; if one has Katran's source, packets are
-/// measured beside it, and nothing else is.
+/// Measures, telling on standard error how far it is. Plots are written to a folder, if one is
+/// named; if one has Katran's source, packets are measured beside it, and nothing else is.
 pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Result<Report> {
     let environment = Environment::find()?;
     let packets = matches!(effort.what, What::All | What::Packets);

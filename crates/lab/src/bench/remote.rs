@@ -1,5 +1,5 @@
-//! Servers on other networks than the director: nat and tunnels, beside what the kernel does by itself. Each way
-//! has a farm of its own, so that no program of another's sees its packets.
+//! Servers on other networks than the director: nat and tunnels, beside what the kernel does by
+//! itself. Each way has a farm of its own, so that no program of another's sees its packets.
 
 use std::any::Any;
 use std::net::SocketAddr;

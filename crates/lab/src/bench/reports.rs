@@ -1,4 +1,5 @@
-//! An agent's reports: bytes that it says are still to be sent, beside what clients lack; and the processor time that this takes.
+//! An agent's reports: bytes that it says are still to be sent, beside what clients lack; and the
+//! processor time that this takes.
 
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr};
@@ -48,7 +49,8 @@ struct Bytes {
     downloads: usize,
     length: usize,
     looks: usize,
-    /// The greatest difference of the sums, in bytes, and in percent of what was lacked; the same of single requests. Nothing up to 64 KB is none.
+    /// The greatest difference of the sums, in bytes, and in percent of what was lacked; the same
+    /// of single requests. Nothing up to 64 KB is none.
     sum: Difference,
     single: Difference,
     /// The part of it that the kernel's queues held, by the median look, in percent.
@@ -71,7 +73,8 @@ struct Cost {
 }
 
 impl Difference {
-    /// Takes in a report; what clients lacked shortly before and shortly after bounds what they lacked then.
+    /// Takes in a report; what clients lacked shortly before and shortly after bounds what they
+    /// lacked then.
     fn look(&mut self, reported: u64, lacked: [u64; 2]) {
         let [before, after] = lacked;
         let bytes = reported.saturating_sub(before).max(after.saturating_sub(reported));

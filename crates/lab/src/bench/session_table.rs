@@ -41,8 +41,8 @@ struct Row {
     refused: f64,
 }
 
-/// Fills tables for four million sessions, slot by slot, with clients as they come: many hosts, ports in
-/// sequence.
+/// Fills tables for four million sessions, slot by slot, with clients as they come: many hosts,
+/// ports in sequence.
 pub(super) fn run() -> Outcome {
     let buckets = buckets_for(SESSIONS_MAX);
     let (few4, few6) = ([Bucket4::default()], [Bucket6::default()]);

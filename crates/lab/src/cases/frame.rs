@@ -47,7 +47,8 @@ fn cut(packet: &[u8], at: usize, more: usize) -> Vec<u8> {
     packet.get(..len).unwrap_or(packet).to_vec()
 }
 
-/// Reads a whole frame up to the line's end. `before` is what came in, of which `...` takes the rest.
+/// Reads a whole frame up to the line's end. `before` is what came in, of which `...` takes the
+/// rest.
 pub(super) fn frame(words: &mut Words<'_>, world: &World, before: Option<&[u8]>) -> Result<Vec<u8>, Wrong> {
     let mut frame = if words.peek() == Some("hex") {
         payload(words)?
@@ -93,8 +94,8 @@ fn ethernet(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<Vec<u8>, Wrong> 
     Ok(frame)
 }
 
-/// `payload N` is N bytes of no meaning, `hex 00 11` these ones, `text "..."` those of a text, `hello [NAME]` a TLS
-/// ClientHello.
+/// `payload N` is N bytes of no meaning, `hex 00 11` these ones, `text "..."` those of a text,
+/// `hello [NAME]` a TLS ClientHello.
 pub(super) fn payload(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     if words.take("payload") {
@@ -116,7 +117,8 @@ pub(super) fn payload(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
     Ok(bytes)
 }
 
-/// A text in quotes; its words have one space between them. `\r`, `\n`, `\t` and `\xNN` stand for their bytes.
+/// A text in quotes; its words have one space between them. `\r`, `\n`, `\t` and `\xNN` stand for
+/// their bytes.
 fn text(words: &mut Words<'_>) -> Result<Vec<u8>, Wrong> {
     let first = words.next("a text in quotes")?;
     let mut text = first.strip_prefix('"').ok_or("a text stands in quotes")?.to_owned();

@@ -1,4 +1,5 @@
-//! IP packets of both versions from words, and what may stand between an IPv6 header and its transport.
+//! IP packets of both versions from words, and what may stand between an IPv6 header and its
+//! transport.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +17,8 @@ const IPV4_SUM: usize = 10;
 const NOP: u8 = 1;
 /// No header follows (RFC 8200, section 4.7).
 const NO_NEXT: u8 = 59;
-/// The option that is only padding, and the longest way to fill eight bytes with it (RFC 8200, section 4.2).
+/// The option that is only padding, and the longest way to fill eight bytes with it (RFC 8200,
+/// section 4.2).
 const PADDING: [u8; 8] = [1, 6, 0, 0, 0, 0, 0, 0];
 
 /// The source and destination of a packet, which transports' checksums cover.
@@ -110,8 +112,8 @@ fn body(words: &mut Words<'_>, scene: &Scene<'_>, ends: Ends) -> Result<(Option<
     Ok((Some(number), bytes))
 }
 
-/// One packet inside another, as tunnels and ICMP errors have it, and its protocol number; other bytes,
-/// which have none, if the line has no packet there.
+/// One packet inside another, as tunnels and ICMP errors have it, and its protocol number; other
+/// bytes, which have none, if the line has no packet there.
 pub(super) fn inside(words: &mut Words<'_>, scene: &Scene<'_>) -> Result<(Option<u8>, Vec<u8>), Wrong> {
     let (number, bytes) = match words.peek() {
         Some("ip") => (protocol::IPV4, v4(words, scene)?),

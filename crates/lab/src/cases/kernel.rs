@@ -26,7 +26,8 @@ use super::{
 
 /// Test runs come in by the loopback interface.
 const LOOPBACK: u32 = 1;
-/// How coarse the kernel's clock of sessions may be, in milliseconds: one jiffy at 100 Hz, rounded up.
+/// How coarse the kernel's clock of sessions may be, in milliseconds: one jiffy at 100 Hz, rounded
+/// up.
 const JIFFY_MS: u64 = 11;
 
 /// Plays a file on one of the kernel's flavours of the C, where its routes are.
@@ -55,8 +56,8 @@ struct Kernel {
     /// As the case has them.
     tables: Arc<Tables>,
     ingress: u32,
-    /// Frames that wait for another, and where they came in. The engine's own waiting room is open only while
-    /// it is attached.
+    /// Frames that wait for another, and where they came in. The engine's own waiting room is open
+    /// only while it is attached.
     held: Vec<(u32, Vec<u8>)>,
     /// Whether the engine remembers a first fragment, which it does for longer than a case takes.
     worn: bool,
@@ -154,8 +155,8 @@ impl Subject for Kernel {
         }
     }
 
-    /// A test run takes no less than an Ethernet header (TC's no less than the IP header that it tells of), and no
-    /// more than a page with the kernel's notes.
+    /// A test run takes no less than an Ethernet header (TC's no less than the IP header that it
+    /// tells of), and no more than a page with the kernel's notes.
     fn takes(&self, frame: &[u8]) -> bool {
         let least = match (self.hook, frame.get(12..14)) {
             (Hook::Tc, Some([0x08, 0x00])) => 34,

@@ -1,5 +1,5 @@
-//! Text cases: packet in, verdict, packet out. One set of files, read by people and run on the core and on
-//! both engines; `cases/README.md` explains the format.
+//! Text cases: packet in, verdict, packet out. One set of files, read by people and run on the core
+//! and on both engines; `cases/README.md` explains the format.
 
 mod arp;
 mod frame;
@@ -42,7 +42,8 @@ pub use run::{Subject, Tally, run};
 pub use spec::Spec;
 pub use text::parse;
 
-/// Key of the flow hash in every case, so that a case's choices are the same on every engine and in every run.
+/// Key of the flow hash in every case, so that a case's choices are the same on every engine and in
+/// every run.
 pub const SEED: Seed = Seed(0x6576_656e_6572_2d31, 0x6361_7365_732d_3031);
 
 /// The epoch of cookies' keys in which every case begins.
@@ -70,7 +71,8 @@ pub struct CaseFile {
 }
 
 impl CaseFile {
-    /// The same cases, in each of which everybody is traced from the beginning whose packets it begins with: they take the slow path.
+    /// The same cases, in each of which everybody is traced from the beginning whose packets it
+    /// begins with: they take the slow path.
     pub fn traced(&self) -> CaseFile {
         let mut file = self.clone();
         for case in &mut file.cases {

@@ -118,7 +118,8 @@ fn is_tagged(frame: &[u8]) -> bool {
 
 /// The engine, and our ends of its cables.
 struct Bench {
-    /// A packet that the engine sends up its host's own stack is to be seen on the loopback interface.
+    /// A packet that the engine sends up its host's own stack is to be seen on the loopback
+    /// interface.
     ends: Vec<(Exit, End)>,
     session_file: PathBuf,
     engine: Option<Box<PacketEngine>>,
@@ -155,8 +156,8 @@ impl Bench {
     }
 }
 
-/// Whether a frame is what a host says by itself and an engine never does: a question for a neighbour's address,
-/// or that it has no way to somewhere.
+/// Whether a frame is what a host says by itself and an engine never does: a question for a
+/// neighbour's address, or that it has no way to somewhere.
 fn is_hosts_own(frame: &[u8]) -> bool {
     const ARP_REQUEST: [u8; 10] = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1];
     const LOOPBACK: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -192,8 +193,8 @@ impl Subject for Bench {
         "packet"
     }
 
-    /// A link sends no less than an Ethernet header, and no more than its MTU behind that; and the kernel takes
-    /// the first tag off, or the frame away.
+    /// A link sends no less than an Ethernet header, and no more than its MTU behind that; and the
+    /// kernel takes the first tag off, or the frame away.
     fn takes(&self, frame: &[u8]) -> bool {
         let least = if is_tagged(frame) { 18 } else { 14 };
         (least..=14 + MTU).contains(&frame.len())

@@ -41,13 +41,15 @@ pub trait Subject {
     /// When no case has begun.
     fn lease(&mut self, lease: Lease) -> Result<()>;
 
-    /// Has cookies made and believed by these keys; a case begins with those of [`super::FIRST_EPOCH`].
+    /// Has cookies made and believed by these keys; a case begins with those of
+    /// [`super::FIRST_EPOCH`].
     ///
     /// # Errors
     /// When no case has begun.
     fn keys(&mut self, keys: &Keys) -> Result<()>;
 
-    /// Has it believe that so many guesses at cookies were wrong that no more are looked at; a case begins without any.
+    /// Has it believe that so many guesses at cookies were wrong that no more are looked at; a case
+    /// begins without any.
     ///
     /// # Errors
     /// When no case has begun.
@@ -108,7 +110,8 @@ pub fn run(file: &CaseFile, subject: &mut dyn Subject) -> Tally {
     tally
 }
 
-/// Plays a case again that took so long that what it is about was over by itself: a fragment is held for a moment only.
+/// Plays a case again that took so long that what it is about was over by itself: a fragment is
+/// held for a moment only.
 fn play_in_time(case: &Case, subject: &mut dyn Subject, tally: &mut Tally) -> Result<(), (usize, String)> {
     let waits = case.steps.iter().map(|step| if let Action::Wait { ms } = step.action { ms } else { 0 });
     let in_time = Duration::from_millis(waits.sum::<u64>() + PATIENCE_MS);

@@ -1,5 +1,5 @@
-//! Frames with their VLAN tags: the kernel takes those off before a packet socket sees the frame, and libpcap
-//! puts them back.
+//! Frames with their VLAN tags: the kernel takes those off before a packet socket sees the frame,
+//! and libpcap puts them back.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};

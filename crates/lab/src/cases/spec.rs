@@ -155,7 +155,8 @@ impl Subject for Spec {
             unmatched: (0..unmatched::PLACES).map(|_| AtomicU64::new(0)).collect(),
             guesses: (0..guesses::WORDS).map(|_| AtomicU64::new(0)).collect(),
             cursors: case.tables.rings.keys().map(|_| AtomicU64::new(0)).collect(),
-            // The clock may stand anywhere: shortly before it wraps is the likeliest place for a mistake.
+            // The clock may stand anywhere: shortly before it wraps is the likeliest place for a
+            // mistake.
             now: u32::MAX - 50,
             ..Spec::default()
         };

@@ -187,7 +187,8 @@ impl Reader {
     }
 }
 
-/// The counted reason: `usual`, unless another reason is named that isn't only one beside a verdict's own.
+/// The counted reason: `usual`, unless another reason is named that isn't only one beside a
+/// verdict's own.
 fn reasons(words: &mut Words<'_>, usual: Option<Reason>) -> Result<BTreeMap<Reason, u64>, Wrong> {
     let mut reasons = BTreeMap::new();
     if usual.is_none() {

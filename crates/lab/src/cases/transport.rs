@@ -54,7 +54,8 @@ fn sequence(fields: &Fields<'_>, key: &str, right: u32, scene: &Scene<'_>) -> Re
     cookie.unwrap_or_else(|| fields.number(key, right))
 }
 
-/// Of `cookie` or `cookie+N` the number, `cookie` being what was `made` of the last SYN; `None` of anything else.
+/// Of `cookie` or `cookie+N` the number, `cookie` being what was `made` of the last SYN; `None` of
+/// anything else.
 fn of_cookie(text: &str, made: Option<u32>) -> Option<Result<u32, Wrong>> {
     let more = text.strip_prefix("cookie")?;
     let more: Result<u32, Wrong> = match more.strip_prefix('+') {
@@ -66,8 +67,8 @@ fn of_cookie(text: &str, made: Option<u32>) -> Option<Result<u32, Wrong>> {
     Some(made.and_then(|made| Ok(made.wrapping_add(more?))))
 }
 
-/// `mss:N`, `sack`, `ws:N`, `ts:N:N` (each may be `cookie` or `cookie+N`), `nop` and `end`, and `xNN...` as it stands, with commas
-/// between them. Zeros fill the last word.
+/// `mss:N`, `sack`, `ws:N`, `ts:N:N` (each may be `cookie` or `cookie+N`), `nop` and `end`, and
+/// `xNN...` as it stands, with commas between them. Zeros fill the last word.
 fn options(list: &str, scene: &Scene<'_>) -> Result<Vec<u8>, Wrong> {
     let mut bytes = Vec::new();
     for item in list.split(',') {

@@ -1,4 +1,5 @@
-//! The product where connections are handed over: a director and agents, one file and a secret for all.
+//! The product where connections are handed over: a director and agents, one file and a secret for
+//! all.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -102,8 +103,8 @@ pub struct Handoff {
 }
 
 impl Handoff {
-    /// Starts all of it, and waits until connections can be handed to every server that is listed. The farm is a
-    /// [bare](crate::farm::Builder::bare) one: its agents see to its servers.
+    /// Starts all of it, and waits until connections can be handed to every server that is listed.
+    /// The farm is a [bare](crate::farm::Builder::bare) one: its agents see to its servers.
     pub fn start(farm: Farm, offer: Offer) -> Result<Handoff> {
         let secret = farm.server(0).file("farm.key");
         let words = [program()?.to_string_lossy().into_owned(), "keygen".to_owned()];

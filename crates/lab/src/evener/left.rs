@@ -9,7 +9,8 @@ use crate::host::Host;
 
 /// Where daemons keep files and pins, a folder for each network namespace.
 const FOLDERS: [&str; 2] = ["/run/evener", "/sys/fs/bpf/evener"];
-/// The remains that may stay: the lock of a daemon that was killed says nothing, since it isn't held.
+/// The remains that may stay: the lock of a daemon that was killed says nothing, since it isn't
+/// held.
 const HARMLESS: &str = "lock";
 
 /// Programs on interfaces, packet filters, pins and files of a daemon on this host, in words.

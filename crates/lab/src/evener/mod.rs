@@ -46,13 +46,14 @@ pub(crate) fn beside(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// A file for one web service at a service address, in front of a farm's servers: discovered if they
-/// answer ARP, else listed. `engine` is `auto`, `xdp` or `packet`.
+/// A file for one web service at a service address, in front of a farm's servers: discovered if
+/// they answer ARP, else listed. `engine` is `auto`, `xdp` or `packet`.
 pub fn web_service(farm: &Farm, vip: u8, engine: &str) -> String {
     web_service_by(farm, vip, engine, "")
 }
 
-/// Keys of a service, whose servers take turns unless these say otherwise: who counts what each got knows what to expect.
+/// Keys of a service, whose servers take turns unless these say otherwise: who counts what each got
+/// knows what to expect.
 pub fn in_turn(keys: &str) -> String {
     let is_logged = keys.lines().any(|line| line.starts_with("policy = "));
     format!("{}{keys}", if is_logged { "" } else { "policy = \"round-robin\"\n" })
@@ -100,7 +101,8 @@ impl Evener {
         Self::start_by(host, config, &[], &[])
     }
 
-    /// The same, with words in front of its command, such as those of setpriv(1), and options behind it.
+    /// The same, with words in front of its command, such as those of setpriv(1), and options
+    /// behind it.
     pub fn start_by(host: &Host, config: &str, before: &[&str], options: &[&str]) -> Result<Evener> {
         let program = program()?.to_string_lossy().into_owned();
         let config = host.write("evener.toml", config)?;
@@ -120,7 +122,8 @@ impl Evener {
         Ok(Evener { host: host.clone(), program, config, words, daemon })
     }
 
-    /// Starts a daemon that is expected to refuse: its exit code, and what it printed on standard error.
+    /// Starts a daemon that is expected to refuse: its exit code, and what it printed on standard
+    /// error.
     pub fn refused(host: &Host, config: &str, before: &[&str]) -> Result<(i32, String)> {
         let config = host.write("refused.toml", config)?;
         let program = program()?.to_string_lossy().into_owned();
@@ -153,7 +156,8 @@ impl Evener {
     pub fn upgrade(&mut self) -> Result<()> {
         let copy = self.host.file("evener");
         let copy = copy.to_string_lossy().into_owned();
-        // by a process of its own: one that starts elsewhere in this one could hold the file open for writing
+        // by a process of its own: one that starts elsewhere in this one could hold the file open
+        // for writing
         self.host.run(&["cp", &self.program, &copy])?;
         self.words.iter_mut().filter(|word| **word == self.program).for_each(|word| copy.clone_into(word));
         self.program = copy;

@@ -117,7 +117,8 @@ pub struct Team {
 }
 
 impl Team {
-    /// Starts the product on all hosts that the plan lists, and waits until they are [together](Team::together).
+    /// Starts the product on all hosts that the plan lists, and waits until they are
+    /// [together](Team::together).
     pub fn start(farm: Farm, plan: Plan) -> Result<Team> {
         Self::start_by(farm, plan, &[])
     }
@@ -142,7 +143,8 @@ impl Team {
         Ok(team)
     }
 
-    /// Waits until every host knows all as alive and up, and each answers for the address that it publishes.
+    /// Waits until every host knows all as alive and up, and each answers for the address that it
+    /// publishes.
     pub fn together(&self) -> Result<()> {
         for evener in &self.hosts {
             let views = wait::for_value(LONG, || evener.hosts(), |peers| self.is_whole(peers))?;
@@ -190,8 +192,8 @@ impl Team {
         self.plan.file(&self.farm, &self.secret)
     }
 
-    /// Has every host read the plan as it is now, one after another, and starts the product on those that it lists
-    /// since; waits until they are together.
+    /// Has every host read the plan as it is now, one after another, and starts the product on
+    /// those that it lists since; waits until they are together.
     pub fn reload(&mut self) -> Result<()> {
         let file = self.file();
         for evener in &self.hosts {

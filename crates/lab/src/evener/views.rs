@@ -1,5 +1,5 @@
-//! The output of the program's commands with `--json`, as far as its users may rely on it. The testbed has
-//! these names of its own: who renames one in the product must notice here.
+//! The output of the program's commands with `--json`, as far as its users may rely on it. The
+//! testbed has these names of its own: who renames one in the product must notice here.
 
 use std::collections::BTreeMap;
 
@@ -44,13 +44,15 @@ pub struct Status {
     /// The parts set up in the kernel.
     #[serde(default)]
     pub installed: Vec<Installed>,
-    /// Datagrams of other hosts, where every host decides: `accepted`, and others by why they were refused.
+    /// Datagrams of other hosts, where every host decides: `accepted`, and others by why they were
+    /// refused.
     #[serde(default)]
     pub peers: BTreeMap<String, u64>,
     /// Packets in tunnels to this host, by what became of them, where every host decides.
     #[serde(default)]
     pub tunnels: BTreeMap<String, u64>,
-    /// Connections that were read in application space, where they are handed over, by what became of them.
+    /// Connections that were read in application space, where they are handed over, by what became
+    /// of them.
     #[serde(default)]
     pub punted: BTreeMap<String, u64>,
     /// The access log.

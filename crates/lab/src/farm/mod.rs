@@ -1,7 +1,7 @@
 //! A farm: clients, a router, a switch, directors and web servers, each a network namespace.
 //!
-//! There are three shapes of them, see [`Shape`]. The networks are bridges in one namespace, the switch;
-//! every host has an IPv4 and an IPv6 address in each of its networks.
+//! There are three shapes of them, see [`Shape`]. The networks are bridges in one namespace, the
+//! switch; every host has an IPv4 and an IPv6 address in each of its networks.
 
 mod raise;
 
@@ -28,7 +28,8 @@ const DIRECTORS_MAX: u8 = 8;
 /// The hosts that answer ARP for the service addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arp {
-    /// The servers do, and the router has a route to the director: LSMAC's own set-up (section 3.1).
+    /// The servers do, and the router has a route to the director: LSMAC's own set-up (section
+    /// 3.1).
     Answering,
     /// The servers keep silent, and the director answers in their stead.
     Silent,
@@ -37,7 +38,8 @@ pub enum Arp {
 /// Where directors and servers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Directors are on every network that servers are on. Servers reply by the router, past the director.
+    /// Directors are on every network that servers are on. Servers reply by the router, past the
+    /// director.
     ///
     /// ```text
     ///  client1 .. ─── clients ─── router ─┬─ lan0 ─── web1, web3 ..
@@ -45,7 +47,8 @@ pub enum Shape {
     ///                                     └─ lan1 ─── web2, web4 ..    (and the directors)
     /// ```
     Lan,
-    /// Servers are behind the directors: the first of these is their router, and replies go through it.
+    /// Servers are behind the directors: the first of these is their router, and replies go through
+    /// it.
     ///
     /// ```text
     ///  client1 .. ─── clients ─── router ─── lan0 ─── director1 ─┬─ lan1 ─── web1, web3 ..
@@ -116,15 +119,16 @@ impl Builder {
         Builder { clients, ..self }
     }
 
-    /// So many hosts that serve and pass on, for placement `every-host`: there is no director, a service address
-    /// for each host ([`Farm::own_vip`]), and nothing on the hosts but their web server; the product does the rest.
-    /// With several [networks](Builder::server_lans) they are behind the router to one another.
+    /// So many hosts that serve and pass on, for placement `every-host`: there is no director, a
+    /// service address for each host ([`Farm::own_vip`]), and nothing on the hosts but their web
+    /// server; the product does the rest. With several [networks](Builder::server_lans) they are
+    /// behind the router to one another.
     pub fn every_host(self, hosts: u8) -> Self {
         Builder { servers: hosts, vips: hosts, directors: 0, bare: true, ..self }
     }
 
-    /// Servers are behind the director, which is their router: [`Shape::Routed`], for `nat`. The service
-    /// addresses are the director's alone.
+    /// Servers are behind the director, which is their router: [`Shape::Routed`], for `nat`. The
+    /// service addresses are the director's alone.
     pub fn routed(self) -> Self {
         Builder { shape: Shape::Routed, bare: true, ..self }
     }
@@ -134,8 +138,8 @@ impl Builder {
         Builder { shape: Shape::Remote, ..self }
     }
 
-    /// Servers have nothing but their web server: no service addresses, and no settings for them. For
-    /// agents, which see to that themselves, and for `nat`, which wants none.
+    /// Servers have nothing but their web server: no service addresses, and no settings for them.
+    /// For agents, which see to that themselves, and for `nat`, which wants none.
     pub fn bare(self) -> Self {
         Builder { bare: true, ..self }
     }
@@ -150,13 +154,14 @@ impl Builder {
         Builder { server_lans, ..self }
     }
 
-    /// How many service addresses every server has; one by default. With [`Builder::answering`], the
-    /// router's routes to them go to the directors in turn.
+    /// How many service addresses every server has; one by default. With [`Builder::answering`],
+    /// the router's routes to them go to the directors in turn.
     pub fn vips(self, vips: u8) -> Self {
         Builder { vips, ..self }
     }
 
-    /// Servers answer ARP for the service addresses, and the router has a route: for `discover = "arp"`.
+    /// Servers answer ARP for the service addresses, and the router has a route: for `discover =
+    /// "arp"`.
     pub fn answering(self) -> Self {
         Builder { arp: Arp::Answering, ..self }
     }
@@ -166,22 +171,24 @@ impl Builder {
         Builder { arp: Arp::Silent, ..self }
     }
 
-    /// Directors have the service addresses and a web server too, and serve themselves (LSMAC, section 4.2.4).
+    /// Directors have the service addresses and a web server too, and serve themselves (LSMAC,
+    /// section 4.2.4).
     pub fn director_serves(self) -> Self {
         Builder { director_serves: true, ..self }
     }
 
     /// Leaves checksums and segmentation to the receiver wherever no director sees the packets.
     ///
-    /// By default every packet is on the wire as a network card would put it there: with its checksum,
-    /// and within the MTU. That is what directors and packet sockets must see, but it makes large
-    /// replies, which go past the director, dearer than any network card would. For benchmarks.
+    /// By default every packet is on the wire as a network card would put it there: with its
+    /// checksum, and within the MTU. That is what directors and packet sockets must see, but it
+    /// makes large replies, which go past the director, dearer than any network card would. For
+    /// benchmarks.
     pub fn offload_replies(self) -> Self {
         Builder { offload: Offload::Replies, ..self }
     }
 
-    /// Leaves checksums and segmentation to the receiver everywhere, directors included: packets of up to
-    /// 64 KB without a checksum, as virtual machines and containers on one host send them.
+    /// Leaves checksums and segmentation to the receiver everywhere, directors included: packets of
+    /// up to 64 KB without a checksum, as virtual machines and containers on one host send them.
     pub fn offload_all(self) -> Self {
         Builder { offload: Offload::All, ..self }
     }
@@ -301,8 +308,8 @@ impl Farm {
         lan::vip(family, number)
     }
 
-    /// The service address that a server owns where every host does, counted as servers are: in the server's own
-    /// network, so that it can answer for it there.
+    /// The service address that a server owns where every host does, counted as servers are: in the
+    /// server's own network, so that it can answer for it there.
     pub fn own_vip(&self, family: Family, server: usize) -> IpAddr {
         let lan = Lan::of(self.servers[server].address());
         lan.address_in(family, lan::number::vip(u8::try_from(server).unwrap_or(u8::MAX)))
@@ -352,8 +359,9 @@ impl Farm {
         self.spec.shape
     }
 
-    /// Makes the way to the clients take packets of so many bytes at most, as if there were a narrow link
-    /// somewhere behind the router: who sends longer ones is told by the router (RFC 1191, RFC 8201).
+    /// Makes the way to the clients take packets of so many bytes at most, as if there were a
+    /// narrow link somewhere behind the router: who sends longer ones is told by the router (RFC
+    /// 1191, RFC 8201).
     pub fn narrow_to_clients(&self, mtu: u16) -> Result<()> {
         self.narrow([Lan::Clients].into_iter(), mtu)
     }

@@ -12,8 +12,8 @@ use crate::lan::{self, Lan, number};
 use crate::netns::{Netns, ip_batch};
 use crate::web;
 
-/// The settings of every host. Replies take another way than requests, which strict filters refuse; and
-/// addresses are those that the farm gives, at once.
+/// The settings of every host. Replies take another way than requests, which strict filters refuse;
+/// and addresses are those that the farm gives, at once.
 const SETTINGS: [(&str, &str); 6] = [
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
@@ -185,7 +185,8 @@ impl Farm {
         self.real_packets_unless(host, &host.interfaces, &[Offload::All])
     }
 
-    /// Makes every cable of the farm take IP packets of so many bytes, as jumbo frames are, or fewer.
+    /// Makes every cable of the farm take IP packets of so many bytes, as jumbo frames are, or
+    /// fewer.
     pub fn widen(&self, mtu: u16) -> Result<()> {
         let hosts = self.servers.iter().chain(&self.directors).chain(&self.clients).chain([&self.router]);
         let mut ports = Vec::new();
@@ -203,13 +204,14 @@ impl Farm {
         self.switch.ip(&ports)
     }
 
-    /// Has directors forward what is for no service, as the routers that they are for servers behind them.
+    /// Has directors forward what is for no service, as the routers that they are for servers
+    /// behind them.
     pub fn forward_on_directors(&self) -> Result<()> {
         self.directors.iter().try_for_each(|host| host.netns.sysctl(&FORWARDING))
     }
 
-    /// Keeps a host that has the service addresses from answering ARP for them, where that is the set-up.
-    /// Neighbour discovery is silent by itself for what is on another interface.
+    /// Keeps a host that has the service addresses from answering ARP for them, where that is the
+    /// set-up. Neighbour discovery is silent by itself for what is on another interface.
     fn silence(&self, host: &Host) -> Result<()> {
         match self.spec.arp {
             Arp::Answering => Ok(()),
@@ -219,8 +221,9 @@ impl Farm {
         }
     }
 
-    /// Puts the service addresses on a host. IPv6 ones that are to be answered for are on the interface
-    /// where they are asked for, and deprecated: never a source that the host chooses (RFC 6724, rule 3).
+    /// Puts the service addresses on a host. IPv6 ones that are to be answered for are on the
+    /// interface where they are asked for, and deprecated: never a source that the host chooses
+    /// (RFC 6724, rule 3).
     fn service_addresses(&self, interface6: &'static str) -> impl Iterator<Item = String> {
         let v4 = self.vips(Family::V4).map(|vip| format!("addr add {vip}/32 dev lo"));
         let v6 = self
@@ -263,8 +266,9 @@ fn planned_host(prefix: &str, files: &Path, switch: &Netns, name: String, number
     Host { name, netns, interfaces, switch: switch.clone(), files: files.to_owned() }
 }
 
-/// Has a host send packets as a network card puts them on the wire: with checksums, and within the MTU.
-/// Over veth they would else be left to the receiver, who is a director that must not count on that.
+/// Has a host send packets as a network card puts them on the wire: with checksums, and within the
+/// MTU. Over veth they would else be left to the receiver, who is a director that must not count on
+/// that.
 fn real_packets(host: &Host, interfaces: &[Interface]) -> Result<()> {
     interfaces
         .iter()

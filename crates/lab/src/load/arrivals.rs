@@ -1,4 +1,5 @@
-//! An open-loop load that waits for each answer: for how long clients wait, and not for how much servers can do.
+//! An open-loop load that waits for each answer: for how long clients wait, and not for how much
+//! servers can do.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +17,8 @@ use crate::host::Host;
 /// Requests at a time, at most: what is due beyond them waits.
 const CLIENTS_MAX: usize = 256;
 
-/// Requests at the times of a Poisson process, which are the same in each run; each has a connection of its own.
+/// Requests at the times of a Poisson process, which are the same in each run; each has a
+/// connection of its own.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     /// The target of requests for `/`.
@@ -34,8 +36,8 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Runs on a host of a farm, until each request is answered or has failed. How long it took counts from when it was due, for those that
-    /// failed as well.
+    /// Runs on a host of a farm, until each request is answered or has failed. How long it took
+    /// counts from when it was due, for those that failed as well.
     pub fn run_on(&self, host: &Host) -> Result<Report> {
         host.enter(|| self.run())
     }

@@ -153,8 +153,8 @@ impl<'a> Client<'a> {
         } else if self.read(&mut stream, 0..1)? != 0 {
             return Err(Failure::Wrong(format!("{} sent more than it announced", head.server)));
         }
-        // else the server has closed first, and keeps the waiting time (RFC 9293, section 3.6) that would
-        // use up our ports
+        // else the server has closed first, and keeps the waiting time (RFC 9293, section 3.6) that
+        // would use up our ports
         Ok(Some(Reply { server: head.server, bytes: head.body_len as u64, fresh, location: head.location }))
     }
 

@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Random;
 
-/// SPECweb96's classes: the shortest file in bytes, and requests in a hundred. A class has nine files, evenly apart.
+/// SPECweb96's classes: the shortest file in bytes, and requests in a hundred. A class has nine
+/// files, evenly apart.
 const CLASSES: [(usize, usize); 4] = [(100, 35), (1_000, 50), (10_000, 14), (100_000, 1)];
 const FILES: usize = 9;
 
-/// Requests one after another, in an order without a pattern. Of every hundred each class has its share exactly, and
-/// of all its files each has: else a few long files more or less would decide what a short measurement finds.
+/// Requests one after another, in an order without a pattern. Of every hundred each class has its
+/// share exactly, and of all its files each has: else a few long files more or less would decide
+/// what a short measurement finds.
 #[derive(Debug)]
 pub struct Mix {
     deck: Vec<usize>,

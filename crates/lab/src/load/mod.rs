@@ -1,7 +1,7 @@
 //! A closed-loop HTTP load: so many connections, each asking again as soon as it was answered.
 //!
-//! Blocking threads, because they cost the fewest system calls for each request; the load must not be
-//! what a benchmark measures. Every byte of every reply is checked.
+//! Blocking threads, because they cost the fewest system calls for each request; the load must not
+//! be what a benchmark measures. Every byte of every reply is checked.
 
 mod arrivals;
 mod exchange;
@@ -31,7 +31,8 @@ pub use users::Users;
 
 /// Little, since a load may have a thousand threads.
 const STACK_LEN: usize = 128 * 1024;
-/// After an error a connection rests for so long, lest a dead farm be asked a million times a second.
+/// After an error a connection rests for so long, lest a dead farm be asked a million times a
+/// second.
 const REST: Duration = Duration::from_millis(10);
 
 /// The requests and their targets, and for how long. Start from [`Load::to`].
@@ -167,8 +168,8 @@ impl Running {
         self.shared.errors.load(Ordering::Relaxed)
     }
 
-    /// Sends no more requests after one of each connection, and waits for the replies that are due. A download that
-    /// was paced is cut short.
+    /// Sends no more requests after one of each connection, and waits for the replies that are due.
+    /// A download that was paced is cut short.
     pub fn stop(self) -> Result<Report> {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.join()

@@ -126,7 +126,8 @@ impl Tally {
         }
     }
 
-    /// Adds what a thread has found. One whose findings are lost must not look like one without errors.
+    /// Adds what a thread has found. One whose findings are lost must not look like one without
+    /// errors.
     pub(super) fn add_worker(&mut self, worker: io::Result<thread::Result<Tally>>) {
         let lost = match worker {
             Ok(Ok(tally)) => return self.add(&tally),

@@ -1,4 +1,5 @@
-//! An open-loop load: requests at times that are set beforehand, however the servers do (as SPECweb96 asks).
+//! An open-loop load: requests at times that are set beforehand, however the servers do (as
+//! SPECweb96 asks).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,8 +30,9 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Runs on a host of a farm. A request that is answered within the time counts as answered; how long it took is
-    /// counted from when it was due: what waits for a slow server waits for it no less where the client does.
+    /// Runs on a host of a farm. A request that is answered within the time counts as answered; how
+    /// long it took is counted from when it was due: what waits for a slow server waits for it no
+    /// less where the client does.
     pub fn run_on(&self, host: &Host) -> Result<Report> {
         host.enter(|| self.run())
     }

@@ -1,4 +1,5 @@
-//! A closed-loop load: a population of users who look at pages and think, after SURGE (Barford and Crovella 1998).
+//! A closed-loop load: a population of users who look at pages and think, after SURGE (Barford and
+//! Crovella 1998).
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -15,7 +16,8 @@ use crate::host::Host;
 /// Files of a page: Pareto, as SURGE has it, up to a bound.
 const FILES_SHAPE: f64 = 2.43;
 const FILES_MAX: f64 = 20.0;
-/// Time between pages: Pareto of SURGE's shape, but twelve times as quick, and bounded: measurements are short.
+/// Time between pages: Pareto of SURGE's shape, but twelve times as quick, and bounded:
+/// measurements are short.
 const THINK_SHAPE: f64 = 1.5;
 const THINK_LEAST_S: f64 = 0.08;
 const THINK_MOST_S: f64 = 0.8;

@@ -13,7 +13,8 @@ use seccompiler::{
 use super::{Restriction, Unit};
 use syscalls::Sysno;
 
-/// A call, and the cases in which it is denied: all if there is none. Each is of conditions that hold together.
+/// A call, and the cases in which it is denied: all if there is none. Each is of conditions that
+/// hold together.
 type Denied = (c_long, Vec<Vec<SeccompCondition>>);
 
 /// Which flags of clone(2) make a namespace.
@@ -56,7 +57,8 @@ pub(super) fn filters(unit: &Unit) -> Result<Vec<BpfProgram>> {
     }
     filters.push(filter(denied, libc::EPERM)?);
     if unit.denies(Restriction::Namespaces) {
-        // Its flags are in memory, where no filter can read them; who calls it goes on with clone(2).
+        // Its flags are in memory, where no filter can read them; who calls it goes on with
+        // clone(2).
         filters.push(filter(vec![(libc::SYS_clone3, Vec::new())], libc::ENOSYS)?);
     }
     // Last: no filter can be added behind it.
@@ -71,7 +73,8 @@ fn calls(restriction: Restriction) -> Result<Vec<Denied>> {
     let always = |numbers: &[c_long]| numbers.iter().map(|number| (*number, Vec::new())).collect::<Vec<_>>();
     let has = |argument, bits: i32| is(argument, MaskedEq(bits as u64), bits as u64);
     Ok(match restriction {
-        // Other tests see to these two: there is no new privilege, and every filter is for native calls alone.
+        // Other tests see to these two: there is no new privilege, and every filter is for native
+        // calls alone.
         Restriction::NewPrivileges | Restriction::ForeignCalls | Restriction::ControlGroups => Vec::new(),
         Restriction::Devices => always(&[libc::SYS_iopl, libc::SYS_ioperm]),
         Restriction::SetUserBits => {
@@ -155,7 +158,8 @@ fn is(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompConditi
     Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?)
 }
 
-/// Denies calls by an error, and lets all others be. A call by another architecture's numbers ends the process.
+/// Denies calls by an error, and lets all others be. A call by another architecture's numbers ends
+/// the process.
 fn filter(denied: Vec<Denied>, error: i32) -> Result<BpfProgram> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for (number, cases) in denied {

@@ -30,8 +30,8 @@ const TAKEN: [(Restriction, &[&str]); 4] = [
     (Restriction::Devices, &["mknod", "sys_rawio"]),
 ];
 
-/// Has this process become a program inside what a unit says. The folders `shown` stay where they are, whatever is hidden:
-/// that of the program, and those of its files.
+/// Has this process become a program inside what a unit says. The folders `shown` stay where they
+/// are, whatever is hidden: that of the program, and those of its files.
 ///
 /// # Errors
 /// When something can't be carried out; else there is no return.
@@ -39,7 +39,8 @@ pub fn become_it(unit: &Unit, shown: &[PathBuf], words: &[String]) -> Result<()>
     let filters = calls::filters(unit)?;
     see_files(unit, shown).context("The unit's view of files can't be made")?;
     for Limit { resource, soft, hard } in unit.limits.iter().copied() {
-        // Or as near to it as this process may come, which is what a service manager in a container does.
+        // Or as near to it as this process may come, which is what a service manager in a container
+        // does.
         let (_, most) = getrlimit(resource)?;
         setrlimit(resource, soft, hard)
             .or_else(|_| setrlimit(resource, soft.min(most), hard.min(most)))

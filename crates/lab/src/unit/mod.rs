@@ -1,7 +1,9 @@
-//! The product inside what its unit files say: with the capabilities, system calls, files and limits that a service manager would
-//! leave it. The files are read, not copied, and what they say that isn't known here is an error: nothing is passed over.
+//! The product inside what its unit files say: with the capabilities, system calls, files and
+//! limits that a service manager would leave it. The files are read, not copied, and what they say
+//! that isn't known here is an error: nothing is passed over.
 //!
-//! No service manager runs. `evener-lab unit` does to itself what one would do, and becomes the program.
+//! No service manager runs. `evener-lab unit` does to itself what one would do, and becomes the
+//! program.
 
 mod calls;
 mod confine;
@@ -19,7 +21,8 @@ pub use confine::become_it;
 /// Where the product's program and file are when it is installed.
 const PROGRAM: &str = "/usr/bin/evener";
 const CONFIG: &str = "/etc/evener/evener.toml";
-/// The default of a service manager for units that say nothing (systemd-system.conf(5), `DefaultLimitNOFILE`).
+/// The default of a service manager for units that say nothing (systemd-system.conf(5),
+/// `DefaultLimitNOFILE`).
 const DESCRIPTORS: Limit = Limit { resource: Resource::RLIMIT_NOFILE, soft: 1_024, hard: 524_288 };
 
 /// The permissions of a service.
@@ -219,7 +222,8 @@ fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(name)
 }
 
-/// Words that run the command of a shipped unit inside what it says, with a configuration of its own.
+/// Words that run the command of a shipped unit inside what it says, with a configuration of its
+/// own.
 pub(crate) fn words(name: &str, program: &str, config: &Path) -> Result<Vec<String>> {
     words_for(name, &Unit::shipped(name)?.command(program, &config.to_string_lossy()))
 }

@@ -1,5 +1,5 @@
-//! The agent on real servers: what it puts in place, what comes out of tunnels and what doesn't, and that it
-//! leaves a host as it was.
+//! The agent on real servers: what it puts in place, what comes out of tunnels and what doesn't,
+//! and that it leaves a host as it was.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

@@ -168,7 +168,8 @@ fn outer_fragments(trial: &Trial<'_>, good: &[u8]) -> Result<()> {
     trial.expect("decapsulated", "the same, whole", || raw.send(&frame(&|_| {})))
 }
 
-/// RFC 6040, section 4.2. The host's own stack counts the packets that arrive, and wants the checksum right.
+/// RFC 6040, section 4.2. The host's own stack counts the packets that arrive, and wants the
+/// checksum right.
 fn congestion(trial: &Trial<'_>, tunnel: &Tunnel, good: &[u8]) -> Result<()> {
     let server = trial.farm.server(0);
     let ecns = ["not-ect", "ect1", "ect0", "ce"];

@@ -1,4 +1,5 @@
-//! Bytes still to send, of each request, against what clients lack: on real servers, and on one that answers as it is told.
+//! Bytes still to send, of each request, against what clients lack: on real servers, and on one
+//! that answers as it is told.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -144,8 +145,9 @@ fn bytes_to_send_match_client_view_for_every_server_program() -> Result<()> {
 
 type Script = mpsc::Sender<Vec<Vec<u8>>>;
 
-/// A server program that sends what it is given, each piece at once, on one connection after the other: an empty piece ends the connection.
-/// The second channel has an item for each connection that it is through with.
+/// A server program that sends what it is given, each piece at once, on one connection after the
+/// other: an empty piece ends the connection. The second channel has an item for each connection
+/// that it is through with.
 fn scripted(host: &Host, port: u16) -> Result<(Script, mpsc::Receiver<()>)> {
     let listener = host.enter(|| TcpListener::bind((host.address(), port)))??;
     let (script, scripts) = mpsc::channel::<Vec<Vec<u8>>>();
@@ -180,8 +182,9 @@ fn scripted(host: &Host, port: u16) -> Result<(Script, mpsc::Receiver<()>)> {
     Ok((script, connections_done))
 }
 
-/// One on a farm's first server, with an agent, which has had its answer: by that it knows a first speed.
-/// The agent asks once, some time after it is ready; a client that came first would have its answer.
+/// One on a farm's first server, with an agent, which has had its answer: by that it knows a first
+/// speed. The agent asks once, some time after it is ready; a client that came first would have its
+/// answer.
 fn scripted_with_agent(farm: &Farm) -> Result<(Script, Agent)> {
     let host = farm.server(0);
     let (script, connections_done) = scripted(host, SCRIPTED_PORT)?;

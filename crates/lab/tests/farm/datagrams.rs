@@ -1,5 +1,5 @@
-//! UDP services whatever the way to their servers, and datagrams that take several packets: a real DNS
-//! server, and fragments in every order.
+//! UDP services whatever the way to their servers, and datagrams that take several packets: a real
+//! DNS server, and fragments in every order.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! A service address in the servers' network, whose clients come by another interface of the director's.
+//! A service address in the servers' network, whose clients come by another interface of the
+//! director's.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

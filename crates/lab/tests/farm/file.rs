@@ -14,7 +14,8 @@ pub(crate) fn engine(kind: &str) -> String {
     format!("[engine]\nkind = \"{kind}\"\nsessions_max = 65536\n")
 }
 
-/// A service. `keys` are lines of its own, [in turn](in_turn) without a policy; those of its tables come behind it.
+/// A service. `keys` are lines of its own, [in turn](in_turn) without a policy; those of its tables
+/// come behind it.
 pub(crate) fn service(name: &str, address: impl Into<SocketAddr>, keys: &str) -> String {
     let keys = in_turn(keys);
     format!("[[service]]\nname = \"{name}\"\naddress = \"{}\"\n{keys}\n", address.into())

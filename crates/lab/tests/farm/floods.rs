@@ -1,4 +1,5 @@
-//! Strangers who send first packets in others' names, and clients who have said all: the one takes nothing from the other.
+//! Strangers who send first packets in others' names, and clients who have said all: the one takes
+//! nothing from the other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -78,8 +79,9 @@ fn spoofed_syns_leave_ports_to_clients_over_ipv6(engine: &str) -> Result<()> {
     spoofed_syns(engine, Family::V6)
 }
 
-/// Twenty thousand SYNs a second, until the server's ports were asked for three times over, and longer if clients are slow: then fewer, since
-/// nobody keeps a port who takes longer to answer a SYN-ACK than others take to ask for all ports, as a client on a busy machine may.
+/// Twenty thousand SYNs a second, until the server's ports were asked for three times over, and
+/// longer if clients are slow: then fewer, since nobody keeps a port who takes longer to answer a
+/// SYN-ACK than others take to ask for all ports, as a client on a busy machine may.
 /// `EVENER_FLOOD_S` makes it last so many seconds at the least, and says what came of it.
 fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     const A_MILLISECOND: u128 = 20;
@@ -121,7 +123,8 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
                 let visit = Visit::open(stage.client(), stage.service).and_then(|mut visit| visit.who());
                 visit.with_context(|| format!("client {served}"))?;
                 (slowest, served) = (slowest.max(sent_at.elapsed()), served + 1);
-                // fewer a second than the server's ports, each of which an ended connection keeps for a minute
+                // fewer a second than the server's ports, each of which an ended connection keeps
+                // for a minute
                 thread::sleep(PAUSE);
             }
             Ok((slowest, served))
@@ -149,7 +152,8 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Queries in others' names, each answered by the server, until its ports were asked for half again as often as there are.
+/// Queries in others' names, each answered by the server, until its ports were asked for half again
+/// as often as there are.
 fn spoofed_queries_that_are_answered_leave_ports_to_clients(engine: &str) -> Result<()> {
     const PORT: u16 = 5_353;
     let plan = Plan::new(engine, Way::SourceNat, Family::V4);
@@ -237,8 +241,8 @@ fn grows(engine: &str, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// A client's FIN is half a close: what it hears afterwards, and acknowledges, still belongs to its connection, however long
-/// nothing was said.
+/// A client's FIN is half a close: what it hears afterwards, and acknowledges, still belongs to its
+/// connection, however long nothing was said.
 fn who_has_said_all_is_answered_late(engine: &str, way: Way) -> Result<()> {
     const PORT: u16 = 7_000;
     let farm = way.builder().servers(2).build()?;

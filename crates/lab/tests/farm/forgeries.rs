@@ -1,4 +1,5 @@
-//! Packets of layer three and four that mean no good, whatever the way to the servers, while clients are served.
+//! Packets of layer three and four that mean no good, whatever the way to the servers, while
+//! clients are served.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -123,7 +124,8 @@ fn a_flood_of_fragments_changes_nothing(engine: &str, way: Way) -> Result<()> {
         let plan = Plan::new(engine, way, family);
         let farm = way.builder().servers(2).build()?;
         for server in farm.servers() {
-            // first fragments reach servers, whose stacks wait for the others: half a minute, unless told otherwise
+            // first fragments reach servers, whose stacks wait for the others: half a minute,
+            // unless told otherwise
             server.netns().sysctl(&[("ipv4/ipfrag_time", "1"), ("ipv6/ip6frag_time", "1")])?;
         }
         let file = plan.file_with_udp(&farm, PORT);
@@ -175,7 +177,8 @@ fn a_flood_of_fragments_changes_nothing(engine: &str, way: Way) -> Result<()> {
     Ok(())
 }
 
-/// Servers take tunnels from listed directors only, and what is inside must be from a client to the service.
+/// Servers take tunnels from listed directors only, and what is inside must be from a client to the
+/// service.
 fn strangers_get_nothing_through_a_server(engine: &str, way: Way) -> Result<()> {
     for family in Family::BOTH {
         let stage = Plan::new(engine, way, family).stage(1)?;

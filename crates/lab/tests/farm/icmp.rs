@@ -1,4 +1,5 @@
-//! ICMP: the service's address echoes, and errors about what a server sent reach that server, as it knows itself.
+//! ICMP: the service's address echoes, and errors about what a server sent reach that server, as it
+//! knows itself.
 
 use std::net::SocketAddr;
 

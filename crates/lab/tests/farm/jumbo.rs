@@ -11,7 +11,8 @@ use crate::{file, unbroken};
 
 by_every_way! { jumbo_frames }
 
-/// XDP, which a driver may give a frame in several buffers, where the kernel engine would else attach by TC.
+/// XDP, which a driver may give a frame in several buffers, where the kernel engine would else
+/// attach by TC.
 mod generic {
     use anyhow::Result;
     use evener_lab::family::Family;

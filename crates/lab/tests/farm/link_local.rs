@@ -1,4 +1,5 @@
-//! Clients that come from a link-local address, which says where they are on their own link alone (RFC 4291, section 2.5.6).
+//! Clients that come from a link-local address, which says where they are on their own link alone
+//! (RFC 4291, section 2.5.6).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -80,7 +81,8 @@ fn nat_serves_link_local_clients_of_the_servers_link(engine: &str) -> Result<()>
     let client = stage.farm.server(1);
     let from = link_local(client, "eth0")?;
     let director = stage.farm.director().interfaces().get(1).context("a director without servers")?.address6;
-    // The client is a neighbour of the server's: answers go by the director only where a route says so.
+    // The client is a neighbour of the server's: answers go by the director only where a route says
+    // so.
     stage.farm.server(0).ip(&[format!(
         "route add {}/128 via {} dev eth0",
         IpAddr::V6(*from.ip()),

@@ -1,4 +1,5 @@
-//! Servers that tell their load, and what becomes of it. Web servers and clients are real; who tells is played, so that it says what a test wants.
+//! Servers that tell their load, and what becomes of it. Web servers and clients are real; who
+//! tells is played, so that it says what a test wants.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -59,7 +59,8 @@ fn a_nat_director_has_its_share(engine: &str, way: Way, family: Family) -> Resul
     has_its_share_of(&farm, &file, farm.service_in(family))
 }
 
-/// An operator who lists the director and forgets the address is warned, and no client is sent there.
+/// An operator who lists the director and forgets the address is warned, and no client is sent
+/// there.
 fn a_director_without_the_service_address_has_no_share(engine: &str) -> Result<()> {
     let farm = Way::Nat.builder().servers(1).build()?;
     let family = Family::V4;

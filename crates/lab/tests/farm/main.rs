@@ -1,11 +1,13 @@
-//! Whole farms: the daemon as its users run it, real web servers, real clients; each test on both engines.
+//! Whole farms: the daemon as its users run it, real web servers, real clients; each test on both
+//! engines.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[macro_use]
 extern crate evener_lab;
 
-/// Makes tests of each function, one for each way to the servers and each engine, which are its arguments.
+/// Makes tests of each function, one for each way to the servers and each engine, which are its
+/// arguments.
 macro_rules! by_every_way {
     ($($name:ident),+ $(,)?) => {
         by_way!(l2, L2: $($name),+);
@@ -107,7 +109,8 @@ fn unbroken(report: Report) -> Result<Report> {
     Ok(report)
 }
 
-/// Two clients that each download the big file once, slowly enough that it outlasts a change of the farm.
+/// Two clients that each download the big file once, slowly enough that it outlasts a change of the
+/// farm.
 fn slow_downloads(farm: &Farm) -> Running {
     let slow = Load {
         path: "/big".to_owned(),

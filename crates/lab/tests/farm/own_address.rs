@@ -1,4 +1,5 @@
-//! A service address that is one of the director's own, as whoever comes from IPVS or a proxy sets it up.
+//! A service address that is one of the director's own, as whoever comes from IPVS or a proxy sets
+//! it up.
 
 use std::net::IpAddr;
 
@@ -69,14 +70,16 @@ fn a_service_address_may_be_the_directors_own(engine: &str, way: Way) -> Result<
     owned(engine, way)
 }
 
-/// Gives the far ends of the director's cables a program each, without which veth takes nothing that native XDP sends.
+/// Gives the far ends of the director's cables a program each, without which veth takes nothing
+/// that native XDP sends.
 pub(crate) fn receive_by_xdp(farm: &Farm) -> Result<Vec<impl Send + use<>>> {
     let ports = farm.director().interfaces().iter().map(|interface| interface.port.as_str());
     let attach = |port: &str| anyhow::Ok(attach_pass(nix::net::if_::if_nametoindex(port)?)?);
     farm.switch().enter(|| ports.map(attach).collect())?
 }
 
-/// The kernel's settings for packets from own addresses on the director's last interface, which leads to servers.
+/// The kernel's settings for packets from own addresses on the director's last interface, which
+/// leads to servers.
 fn believes(farm: &Farm) -> Result<[String; 2]> {
     let interface = farm.director().interfaces().last().context("a director without interfaces")?;
     let value = |name: &str| -> Result<String> {

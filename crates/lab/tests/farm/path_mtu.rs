@@ -1,5 +1,5 @@
-//! Narrow links: nothing hangs, and every byte arrives. Routers tell the service, and who is told is the
-//! server that sent the packet.
+//! Narrow links: nothing hangs, and every byte arrives. Routers tell the service, and who is told
+//! is the server that sent the packet.
 
 use anyhow::{Context, Result};
 use evener_lab::family::Family;
@@ -54,7 +54,8 @@ fn a_narrow_link_to_the_servers(engine: &str, way: Way) -> Result<()> {
         for (offload, builder) in offloads(way) {
             let stage =
                 Plan::new(engine, way, family).start(builder.build()?, "", file::ALWAYS_UP, &[1; 2])?;
-            // no IPv6 packet may have to be shorter than 1280 (RFC 8200, section 5), with a header around it
+            // no IPv6 packet may have to be shorter than 1280 (RFC 8200, section 5), with a header
+            // around it
             let mtu = if family == Family::V6 && way.is_tunnel() { 1400 } else { 1280 };
             stage.farm.narrow_behind_directors(mtu)?;
             transfers(&stage).with_context(|| format!("{family}, offload {offload}"))?;

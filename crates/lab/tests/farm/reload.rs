@@ -107,8 +107,9 @@ fn a_file_with_errors_changes_nothing(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The name of an interface of the director's that no engine can have, while what is returned beside it lives: the
-/// kernel engine finds another program on it, and the packet engine can't write its name in a rule.
+/// The name of an interface of the director's that no engine can have, while what is returned
+/// beside it lives: the kernel engine finds another program on it, and the packet engine can't
+/// write its name in a rule.
 fn unusable(engine: &str, farm: &Farm) -> Result<(&'static str, impl Send + use<>)> {
     let director = farm.director();
     let name = if engine == "xdp" { "spare0" } else { "spare'\"0" };

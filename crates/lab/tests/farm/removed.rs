@@ -1,4 +1,5 @@
-//! Somebody else removes or changes what the daemon has in the kernel: it is seen, mended, and said.
+//! Somebody else removes or changes what the daemon has in the kernel: it is seen, mended, and
+//! said.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! A farm for each way to its servers, set up as its users would: for tests that hold whatever the way.
+//! A farm for each way to its servers, set up as its users would: for tests that hold whatever the
+//! way.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

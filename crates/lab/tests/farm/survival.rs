@@ -207,7 +207,8 @@ fn daemons_in_two_namespaces_never_meet(engine: &str) -> Result<()> {
 
 fn a_daemon_with_mounts_of_its_own_survives(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).build()?;
-    // ip-netns(8) gives each command mounts of its own, among them a BPF file system that goes with it
+    // ip-netns(8) gives each command mounts of its own, among them a BPF file system that goes with
+    // it
     let name = farm.director().netns().name();
     let file = file::listed(engine, &farm, "");
     let mut evener = Evener::start_by(farm.director(), &file, &["ip", "netns", "exec", name], &[])?;

@@ -1,4 +1,5 @@
-//! Servers that answer and reset at once: a connection that is over before anybody has looked for it isn't made again.
+//! Servers that answer and reset at once: a connection that is over before anybody has looked for
+//! it isn't made again.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -27,7 +28,8 @@ const PORT: u16 = 7_001;
 struct Runs(Arc<Mutex<BTreeMap<SocketAddr, usize>>>);
 
 impl Runs {
-    /// Starts a server on each host. It leaves most of a request unread, so that its stack resets the connection.
+    /// Starts a server on each host. It leaves most of a request unread, so that its stack resets
+    /// the connection.
     fn on(hosts: &[Host]) -> Result<Runs> {
         let runs = Runs::default();
         for host in hosts {
@@ -57,7 +59,8 @@ impl Runs {
     }
 }
 
-/// Whether the data plane decides or the daemon, and also when the request comes again, as if the reset were lost.
+/// Whether the data plane decides or the daemon, and also when the request comes again, as if the
+/// reset were lost.
 fn each_request_runs_once(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).bare().build()?;
     let runs = Runs::on(farm.servers())?;

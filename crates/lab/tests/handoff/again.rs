@@ -17,11 +17,13 @@ on_both_engines! {
     an_end_is_taken_at_once,
 }
 
-/// Connections were met in TIME-WAIT, of which there were so many at most, and no reset had to wait.
+/// Connections were met in TIME-WAIT, of which there were so many at most, and no reset had to
+/// wait.
 fn cleared(count: impl Fn(&str) -> Result<u64>, times: u64) -> Result<()> {
     let [cleared, held] = [count("time_wait_cleared")?, count("reset_held")?];
-    // A client's stack may end TIME-WAIT by itself, when a FIN comes to it once more: on a busy machine that is more than half of them. One that
-    // isn't cleared where it should be breaks a connection, which the client sees.
+    // A client's stack may end TIME-WAIT by itself, when a FIN comes to it once more: on a busy
+    // machine that is more than half of them. One that isn't cleared where it should be breaks a
+    // connection, which the client sees.
     ensure!((1..=times).contains(&cleared) && held == 0, "{cleared} of {times} were cleared, {held} held");
     Ok(())
 }
@@ -47,15 +49,17 @@ fn ports_are_used_again_where_every_host_decides(engine: &str) -> Result<()> {
     cleared(|reason| Ok(tunnels.get(reason).copied().unwrap_or_default()), 2 * 2 * MET_AGAIN)
 }
 
-/// A server that closes first keeps its connection in TIME-WAIT, as it did the one before from the same port; the client's end is no segment
-/// that has to wait for that one to be cleared, and to come in again and again meanwhile.
+/// A server that closes first keeps its connection in TIME-WAIT, as it did the one before from the
+/// same port; the client's end is no segment that has to wait for that one to be cleared, and to
+/// come in again and again meanwhile.
 fn an_end_is_taken_at_once(engine: &str) -> Result<()> {
     const USES: u64 = 40;
     let handoff = farm(engine, 1, &[route("path = \"/*\"", &["web1"])])?;
     let server = handoff.farm.server(0);
     handoff.client().netns().sysctl(&[("ipv4/ip_local_port_range", "20000 20003")])?;
     let ends = server.capture_inside(0, "src portrange 20000-20003 and tcp[13] & 1 != 0")?;
-    // So long that the client acknowledges the server's end before it has read all, and ends the connection then.
+    // So long that the client acknowledges the server's end before it has read all, and ends the
+    // connection then.
     let load =
         Load { path: "/108k".to_owned(), requests: Some(USES), ..Load::to(handoff.service(Family::V4)) };
     let report = load.run_on(handoff.client())?;

@@ -1,4 +1,5 @@
-//! A request that the data plane doesn't decide is read in user space: it goes where routes say as well, or is answered.
+//! A request that the data plane doesn't decide is read in user space: it goes where routes say as
+//! well, or is answered.
 
 use std::net::SocketAddr;
 
@@ -152,7 +153,8 @@ fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
     requests.into_iter().try_for_each(|(kind, requests)| requests.read_answers().context(kind))
 }
 
-/// Uploads whose head had to be asked about: bytes of the body are with the head, and more come meanwhile.
+/// Uploads whose head had to be asked about: bytes of the body are with the head, and more come
+/// meanwhile.
 fn bodies_go_on(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &[route("path = \"/*/*d/*\"", &["web2"])])?;
     for family in Family::BOTH {
@@ -193,7 +195,8 @@ fn bad_requests_are_told_off(engine: &str) -> Result<()> {
             assert_eq!((reply.status, reply.server.as_str()), (status, ""), "{family}: {:.80?}", text);
             assert_eq!(talk.rest()?, b"", "and hung up");
         }
-        // HTTP/2 with prior knowledge (RFC 9113, section 3.3): SETTINGS, and GOAWAY with HTTP_1_1_REQUIRED
+        // HTTP/2 with prior knowledge (RFC 9113, section 3.3): SETTINGS, and GOAWAY with
+        // HTTP_1_1_REQUIRED
         let mut talk = open(&handoff, family)?;
         talk.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")?;
         let frames = talk.rest()?;

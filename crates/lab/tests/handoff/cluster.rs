@@ -1,4 +1,5 @@
-//! Where every host decides, reads and serves: a client comes to any of them, and is served by whom its request names.
+//! Where every host decides, reads and serves: a client comes to any of them, and is served by whom
+//! its request names.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -108,7 +109,8 @@ fn each_host_gives_what_its_routes_say(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A request that is punted on any host is decided by one of them, and so servers take turns over all of it.
+/// A request that is punted on any host is decided by one of them, and so servers take turns over
+/// all of it.
 fn one_host_decides_for_all(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
     let dispatcher = farm.server(0).address();
@@ -303,7 +305,8 @@ fn a_host_dies(engine: &str) -> Result<()> {
 
 fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     let farm = Farm::builder().every_host(3).build()?;
-    // On a busy machine a daemon may take longer to be back than others wait by default until they own what it did.
+    // On a busy machine a daemon may take longer to be back than others wait by default until they
+    // own what it did.
     let patient = Plan { farm: "silence = \"20s\"\n".to_owned(), ..plan(engine, 3, &[]) };
     let mut team = Team::start_by(farm, patient, &["--keep"])?;
     let (load, slow) = (audience(&team).start_on(team.farm.client(0)), downloads(&team)?);

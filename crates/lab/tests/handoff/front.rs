@@ -1,5 +1,5 @@
-//! Several directors that hand connections over, behind one front: a router that shares clients among them, or a director by
-//! layer two.
+//! Several directors that hand connections over, behind one front: a router that shares clients
+//! among them, or a director by layer two.
 
 use std::net::SocketAddr;
 
@@ -114,7 +114,8 @@ fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The router changes its mind between the SYN and the request: the cookie is the farm's, not the director's.
+/// The router changes its mind between the SYN and the request: the cookie is the farm's, not the
+/// director's.
 fn a_handshake_is_finished_by_another_director(engine: &str) -> Result<()> {
     let fronted = Fronted::behind_a_router(engine)?;
     let hand = ByHand::on(&fronted.farm, fronted.client())?;
@@ -134,7 +135,8 @@ fn a_handshake_is_finished_by_another_director(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// New clients are served by the others. Open connections of its own are told that they are over, and no others.
+/// New clients are served by the others. Open connections of its own are told that they are over,
+/// and no others.
 fn what_a_dead_director_leaves(engine: &str) -> Result<()> {
     let fronted = Fronted::behind_a_router(engine)?;
     let mut talks = Vec::new();

@@ -1,4 +1,5 @@
-//! A client that sees no answers can't guess what a client sends back of one, and one that has seen them is served meanwhile.
+//! A client that sees no answers can't guess what a client sends back of one, and one that has seen
+//! them is served meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -54,8 +55,8 @@ fn guess(
     wait::for_value(wait::LONG, seen, enough)?.map_err(|seen| anyhow::anyhow!("after all guesses: {seen:?}"))
 }
 
-/// Those without timestamps soon aren't looked at, and those with them are all looked at and wrong. Clients with timestamps notice
-/// nothing of either; clients without are served when it is over.
+/// Those without timestamps soon aren't looked at, and those with them are all looked at and wrong.
+/// Clients with timestamps notice nothing of either; clients without are served when it is over.
 fn guesses_are_limited_and_clients_are_served(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     let load = Load { connections: 2, ..Load::to(handoff.service(Family::V4)) }.start_on(handoff.client());
@@ -92,13 +93,15 @@ fn clock(line: &str) -> Option<u32> {
     line.split_once("TS val ")?.1.split(' ').next()?.parse().ok()
 }
 
-/// How long the server takes a segment and its acknowledgment to be on their way, in milliseconds: `rtt:0.061/0.03`.
+/// How long the server takes a segment and its acknowledgment to be on their way, in milliseconds:
+/// `rtt:0.061/0.03`.
 fn round_trip(sockets: &str) -> Option<f64> {
     sockets.split_once(" rtt:")?.1.split('/').next()?.parse().ok()
 }
 
-/// To a client the answer to its SYN, whatever is read in user space, and the server are one TCP with one clock: none of what it
-/// hears is older than what it has heard (RFC 7323, section 5), also where it waits before its first word.
+/// To a client the answer to its SYN, whatever is read in user space, and the server are one TCP
+/// with one clock: none of what it hears is older than what it has heard (RFC 7323, section 5),
+/// also where it waits before its first word.
 fn the_clock_in_the_answer_goes_on(engine: &str) -> Result<()> {
     let handoff = farm(engine, 1, &[])?;
     let mut port = 40_000;

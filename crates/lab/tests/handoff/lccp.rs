@@ -101,7 +101,8 @@ fn a_lan_that_loses_every_fifth_packet(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The program that accepts connections works on without the agent, and so they are given as to one that never spoke.
+/// The program that accepts connections works on without the agent, and so they are given as to one
+/// that never spoke.
 fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 2, &all_asked())?;
     handoff.wait_for_nodes()?;
@@ -156,8 +157,8 @@ fn with_message(frame: &[u8], source: Option<IpAddr>, message: &[u8]) -> Result<
     Ok([&frame[..ETHERNET_LEN], &ip.to_bytes(), message].concat())
 }
 
-/// The forgeries that a host without the secret could make of a message that it saw: the same once more, cut off, changed in one
-/// place, and with a newer number and another secret.
+/// The forgeries that a host without the secret could make of a message that it saw: the same once
+/// more, cut off, changed in one place, and with a newer number and another secret.
 fn forgeries(frame: &[u8]) -> Result<Vec<Vec<u8>>> {
     let message = &frame[ETHERNET_LEN + IP_LEN..];
     let mut changed = message.to_vec();
@@ -236,7 +237,8 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A server's node with another secret, of another day, and of another version: each is named, with what to do.
+/// A server's node with another secret, of another day, and of another version: each is named, with
+/// what to do.
 fn who_is_not_understood_is_named(engine: &str) -> Result<()> {
     let mut handoff = farm(engine, 2, &all_asked())?;
     handoff.agents[1].stop()?;
@@ -310,7 +312,8 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     dispatcher.wait_for_servers(2, LONG)?;
     wait::until("it is asked", || Ok(!alone(&handoff)?))?;
     dispatcher.command(&["drain", "web/web1"])?;
-    // An answer counts that comes within a tenth of a second, which a busy machine may miss: then it is asked once more.
+    // An answer counts that comes within a tenth of a second, which a busy machine may miss: then
+    // it is asked once more.
     let served_as_decided = || -> Result<Vec<String>> {
         for _ in 0..100 {
             let before = handoff.lccp("dispatch_answered")?;
@@ -345,7 +348,8 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The server with the fewest connections gets the next one, also where another node has the clients.
+/// The server with the fewest connections gets the next one, also where another node has the
+/// clients.
 fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(2).directors(2).answering().build()?;
     let chief = farm.directors()[1].clone();

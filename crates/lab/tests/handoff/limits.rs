@@ -51,8 +51,9 @@ fn ten_thousand_routes_and_not_one_more(engine: &str) -> Result<()> {
     go_by(&handoff, 1)
 }
 
-/// Uploads whose route the data plane finds, and others that are read in application space. A cookie has no room for longer
-/// segments than usual, so that is what connections use; the paths are longer all the same.
+/// Uploads whose route the data plane finds, and others that are read in application space. A
+/// cookie has no room for longer segments than usual, so that is what connections use; the paths
+/// are longer all the same.
 fn jumbo_frames(engine: &str) -> Result<()> {
     const LEN: usize = 3_000_000;
     let farm = Farm::builder().bare().servers(2).build()?;

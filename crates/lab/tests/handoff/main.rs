@@ -1,5 +1,5 @@
-//! Farms whose director reads what clients want before it chooses a server, and hands the open connection over: the
-//! product on a director and on servers, real web servers, real clients.
+//! Farms whose director reads what clients want before it chooses a server, and hands the open
+//! connection over: the product on a director and on servers, real web servers, real clients.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

@@ -65,8 +65,8 @@ fn caddy_serves_encrypted(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Of `web2`, by routes that the data plane decides and such as it asks about; on connections of their own and on kept
-/// ones.
+/// Of `web2`, by routes that the data plane decides and such as it asks about; on connections of
+/// their own and on kept ones.
 fn files_come_whole(engine: &str, farm: Farm) -> Result<()> {
     let routes = [route("path = \"/2k\"", &["web2"]), route("path = \"/*8k\"", &["web2"])];
     let handoff =

@@ -46,7 +46,8 @@ fn a_service_address_may_be_the_directors_own(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Their router is the director, which has the service's address: what they answer comes to it from an address of its own.
+/// Their router is the director, which has the service's address: what they answer comes to it from
+/// an address of its own.
 fn servers_may_answer_through_their_director(engine: &str) -> Result<()> {
     let farm = Farm::builder().routed().servers(2).build()?;
     // as some distributions have it

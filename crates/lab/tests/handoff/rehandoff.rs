@@ -1,4 +1,5 @@
-//! Connections that move from server to server as their requests do, and clients that notice nothing of it.
+//! Connections that move from server to server as their requests do, and clients that notice
+//! nothing of it.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -55,7 +56,8 @@ fn near(engine: &str) -> Result<Handoff> {
     start(engine, Farm::builder().bare().servers(4).build()?, "")
 }
 
-/// Asks hosts in turn, `rounds` times, over one connection; all answers must be whole, and from who has them.
+/// Asks hosts in turn, `rounds` times, over one connection; all answers must be whole, and from who
+/// has them.
 fn go_round(client: &Host, handoff: &Handoff, family: Family, rounds: usize) -> Result<()> {
     let mut talk = Talk::open(client, handoff.service(family))?;
     for round in 0..rounds {
@@ -107,7 +109,8 @@ fn many_move_at_once(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Connections that don't move go on, and those that moved and will move again do so with the next daemon.
+/// Connections that don't move go on, and those that moved and will move again do so with the next
+/// daemon.
 fn a_daemon_that_is_killed(engine: &str) -> Result<()> {
     let mut handoff = near(engine)?;
     let mut talks: Vec<(Family, Talk)> = Family::BOTH
@@ -148,7 +151,8 @@ fn no_orphan_waits_for_ever(mut handoff: Handoff) -> Result<()> {
     talk.send(get("img.example.com", "/who"))?;
     thread::sleep(Duration::from_millis(300));
     handoff.evener.start_again()?;
-    // Each waits for as long as a reply may take; the client's segment comes again after ever longer times.
+    // Each waits for as long as a reply may take; the client's segment comes again after ever
+    // longer times.
     let resets = (0..4).map(|_| is_reset(talk.reply())).find(Result::is_ok);
     resets.context("the client was not told")?
 }
@@ -203,7 +207,8 @@ fn requests_in_pieces(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Some clients send an empty line behind a request or before one, which servers pass over (RFC 9112, section 2.2).
+/// Some clients send an empty line behind a request or before one, which servers pass over (RFC
+/// 9112, section 2.2).
 fn empty_lines_around_requests(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {
@@ -238,7 +243,8 @@ fn is_reset(reply: Result<Reply>) -> Result<()> {
     Ok(())
 }
 
-/// An exchange on a connection may leave its rest unknown. It ends then, and no server answers what others are for.
+/// An exchange on a connection may leave its rest unknown. It ends then, and no server answers what
+/// others are for.
 fn what_can_not_be_moved_ends(engine: &str) -> Result<()> {
     let handoff = near(engine)?;
     for family in Family::BOTH {

@@ -1,4 +1,5 @@
-//! Requests of connections that were handed over are followed as others are: the first comes before its connection has a socket.
+//! Requests of connections that were handed over are followed as others are: the first comes before
+//! its connection has a socket.
 
 use anyhow::{Result, ensure};
 use evener_lab::evener::{program, route};

@@ -1,4 +1,5 @@
-//! Clients whose segments come in another order, with hardly any room for a reply, or end at any moment: made by hand.
+//! Clients whose segments come in another order, with hardly any room for a reply, or end at any
+//! moment: made by hand.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -53,8 +54,8 @@ fn reply(call: &mut Call) -> Result<Reply> {
     whole(call.received()).context("no reply")
 }
 
-/// The first piece of what is uploaded is behind the head or in the same segment with it; in each case the second
-/// segment comes before the first one, and both come again.
+/// The first piece of what is uploaded is behind the head or in the same segment with it; in each
+/// case the second segment comes before the first one, and both come again.
 fn a_body_overtakes_its_head(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -116,7 +117,8 @@ fn ends_and_acknowledgments_overtake_the_request(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// So few that the service has to probe for room (RFC 9293, section 3.8.6.1), and then a little more.
+/// So few that the service has to probe for room (RFC 9293, section 3.8.6.1), and then a little
+/// more.
 fn windows_of_a_few_bytes(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -185,7 +187,8 @@ fn until(call: &mut Call, moment: Moment, request: &str) -> Result<usize> {
     Ok(sent.len())
 }
 
-/// A client's whole life. One that has asked and sends no more is answered, others aren't waited for.
+/// A client's whole life. One that has asked and sends no more is answered, others aren't waited
+/// for.
 fn come_and_leave(call: &mut Call, moment: Moment, end: End, request: &str) -> Result<()> {
     let sent = until(call, moment, request)?;
     if end == End::Reset {
@@ -289,8 +292,8 @@ fn keys_change_within_a_handshake(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A server answers as soon as it has a connection that was read on the director, which notes so a moment later. The
-/// client's bytes meanwhile are not lost: it sends them once.
+/// A server answers as soon as it has a connection that was read on the director, which notes so a
+/// moment later. The client's bytes meanwhile are not lost: it sends them once.
 fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &routes())?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;
@@ -314,7 +317,8 @@ fn what_follows_the_first_answer_at_once(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A duplicate of the SYN comes when the first segment was served, and then that comes again, as if its answer were lost.
+/// A duplicate of the SYN comes when the first segment was served, and then that comes again, as if
+/// its answer were lost.
 fn a_late_syn_has_nothing_chosen_anew(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &[])?;
     let hand = ByHand::on(&handoff.farm, handoff.client())?;

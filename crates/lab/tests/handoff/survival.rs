@@ -1,4 +1,5 @@
-//! Connections go on after any fault of daemons, agents and servers, and new ones go where a server works.
+//! Connections go on after any fault of daemons, agents and servers, and new ones go where a server
+//! works.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -119,8 +120,8 @@ fn a_killed_agent_breaks_nothing(engine: &str) -> Result<()> {
     all_whole(loads)
 }
 
-/// Cookies of this farm live for three to six seconds: with nobody who knows what comes after them, none would be good any more
-/// after four epochs.
+/// Cookies of this farm live for three to six seconds: with nobody who knows what comes after them,
+/// none would be good any more after four epochs.
 const EPOCH: Duration = Duration::from_secs(3);
 
 /// A farm with short epochs.

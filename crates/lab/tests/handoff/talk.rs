@@ -49,7 +49,8 @@ impl Talk {
 
     /// The same from this port; 0 for any.
     pub(crate) fn open_from(host: &Host, port: u16, service: SocketAddr) -> Result<Talk> {
-        // until it has its own program, a process that starts elsewhere in this one holds the port's last socket
+        // until it has its own program, a process that starts elsewhere in this one holds the
+        // port's last socket
         let taken = |stream: &io::Result<TcpStream>| matches!(stream, Err(error) if error.kind() == ErrorKind::AddrNotAvailable);
         let connect = || host.enter(|| connect(port, service, None));
         let stream = wait::for_value(LIMIT, connect, |stream| !taken(stream))?;

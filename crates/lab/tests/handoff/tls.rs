@@ -114,7 +114,8 @@ fn hellos_in_pieces(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// RFC 8446, section 5.1, lets a hello be cut into records; openssl(1) does so on request. Names of protocols make it longer than one.
+/// RFC 8446, section 5.1, lets a hello be cut into records; openssl(1) does so on request. Names of
+/// protocols make it longer than one.
 fn hellos_in_several_records(engine: &str) -> Result<()> {
     let Stage { handoff, _webs } = &stage(engine)?;
     let protocols = format!("http/1.1,{},{}", "x".repeat(200), "y".repeat(200));

@@ -29,7 +29,8 @@ on_both_engines! {
     a_flood_of_handshakes_costs_no_memory,
 }
 
-/// Two paths that the data plane knows; whatever has `8` in its path, and all else, has to be asked about.
+/// Two paths that the data plane knows; whatever has `8` in its path, and all else, has to be asked
+/// about.
 fn some_requested() -> [String; 3] {
     let both = &["web1", "web2"];
     [route("path = \"/who\"", both), route("path = \"/2k\"", both), route("path = \"/*8*\"", &["web2"])]
@@ -63,7 +64,8 @@ fn every_tenth_packet_is_lost(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// All that a client sends, the first segment too; on the director's side and on the process's that reads.
+/// All that a client sends, the first segment too; on the director's side and on the process's that
+/// reads.
 fn packets_come_twice(engine: &str) -> Result<()> {
     let handoff = farm(engine, 2, &some_requested())?;
     let (client, router) = (&handoff.client().interfaces()[0], &handoff.farm.router().interfaces()[0]);
@@ -116,7 +118,8 @@ fn packets_come_in_disorder(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// As little as the kernel lets them have, and a pause after each piece: the window is closed again and again.
+/// As little as the kernel lets them have, and a pause after each piece: the window is closed again
+/// and again.
 fn clients_read_slowly_and_have_little_room(engine: &str) -> Result<()> {
     const PIECE: usize = 3_000;
     let handoff = farm(engine, 2, &some_requested())?;
@@ -140,7 +143,8 @@ fn clients_read_slowly_and_have_little_room(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// The server has closed first, so that its end of the connection is in TIME-WAIT when the port comes again.
+/// The server has closed first, so that its end of the connection is in TIME-WAIT when the port
+/// comes again.
 fn a_port_is_used_over_and_over(engine: &str) -> Result<()> {
     const PORT: u16 = 40_000;
     let routes = [
@@ -162,7 +166,8 @@ fn a_port_is_used_over_and_over(engine: &str) -> Result<()> {
             }
         }
     }
-    // and from one server to another, whose segments then meet what is left of the connection before
+    // and from one server to another, whose segments then meet what is left of the connection
+    // before
     for family in Family::BOTH {
         for round in 0..6 {
             for (host, server) in [("www.example.com", "web1"), ("other.example.com", "web2")] {
@@ -214,7 +219,8 @@ fn ten_thousand_are_open_at_once(engine: &str) -> Result<()> {
         let sessions = handoff.evener.sessions()?;
         Ok(sessions.into_iter().filter(|session| !session.is_ending()).collect())
     };
-    // an end that gets lost among so many isn't always said again; its session waits for its idle time
+    // an end that gets lost among so many isn't always said again; its session waits for its idle
+    // time
     if let Err(left) = wait::for_value(2 * LONG, open, |open| open.len() <= COUNT / 1_000)? {
         bail!("{} sessions stay open, such as {:?}", left.len(), left.first());
     }

@@ -1,4 +1,5 @@
-//! Connections that are handed over inside what the shipped unit files say, and strangers who hold as many as they can there.
+//! Connections that are handed over inside what the shipped unit files say, and strangers who hold
+//! as many as they can there.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -90,7 +91,8 @@ fn open_connections_move(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// Connections of one host, on which half a request was said, by processes of their own: none needs more descriptors than it may have.
+/// Connections of one host, on which half a request was said, by processes of their own: none needs
+/// more descriptors than it may have.
 fn half_requests(handoff: &Handoff, host: &Host, count: usize) -> Result<Vec<Proc>> {
     const EACH: usize = 5_000;
     let service = handoff.service(Family::V4);
@@ -154,7 +156,8 @@ fn so_it_is_with_many_more(engine: &str) -> Result<()> {
     with_half_requests(engine, 20_000)
 }
 
-/// A client that says all at once, its end too: such a connection can't be handed over, and is carried. Its answer is for later.
+/// A client that says all at once, its end too: such a connection can't be handed over, and is
+/// carried. Its answer is for later.
 fn say_and_end(host: &Host, service: SocketAddr, path: &str) -> Result<Talk> {
     let mut talk = Talk::open_narrow(host, service)?;
     talk.send_and_end(get("x", path))?;

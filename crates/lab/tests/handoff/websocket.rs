@@ -1,4 +1,5 @@
-//! WebSocket (RFC 6455): a connection that stays HTTP for one request, and is anything then, for as long as both like.
+//! WebSocket (RFC 6455): a connection that stays HTTP for one request, and is anything then, for as
+//! long as both like.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv6Addr, Shutdown, TcpListener, TcpStream};
@@ -61,7 +62,8 @@ fn frames_go_both_ways(engine: &str) -> Result<()> {
         assert_eq!(other.request(&get("x", "/who"))?.server, "web1");
         thread::sleep(PAUSE);
     }
-    // the server may begin as well, when it hasn't heard anything for a while; and closing is answered
+    // the server may begin as well, when it hasn't heard anything for a while; and closing is
+    // answered
     for talk in &mut chats {
         let greeting = frame(TEXT, b"still there?", false);
         talk.send(frame(TEXT, b"ask me", true))?;

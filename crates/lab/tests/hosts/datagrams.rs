@@ -1,4 +1,5 @@
-//! UDP services and datagrams in fragments, which the paper's stateless hosts could not pass on (section 3).
+//! UDP services and datagrams in fragments, which the paper's stateless hosts could not pass on
+//! (section 3).
 
 use std::net::SocketAddr;
 use std::time::Duration;

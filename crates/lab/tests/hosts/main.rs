@@ -1,5 +1,5 @@
-//! Farms whose every host is a director: the product on each of them, real web servers, real clients; each test on
-//! both engines.
+//! Farms whose every host is a director: the product on each of them, real web servers, real
+//! clients; each test on both engines.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -55,7 +55,8 @@ fn unbroken(report: Report) -> Result<Report> {
     Ok(report)
 }
 
-/// Visits of every kind to all addresses, without a rest. They wait as long as a TCP does that sends again.
+/// Visits of every kind to all addresses, without a rest. They wait as long as a TCP does that
+/// sends again.
 fn audience(team: &Team) -> Load {
     let targets = (0..team.hosts.len()).map(|host| service(team, host)).collect();
     let pause = std::time::Duration::from_millis(5);
@@ -71,8 +72,8 @@ struct Download {
     thread: JoinHandle<Result<()>>,
 }
 
-/// Slow downloads by each address, one from whichever host it is, and one from another than its owner; they last long
-/// enough for a change of the farm.
+/// Slow downloads by each address, one from whichever host it is, and one from another than its
+/// owner; they last long enough for a change of the farm.
 fn downloads(team: &Team) -> Result<Vec<Download>> {
     let by_address = |by: usize| {
         let owner = team.farm.server(by).name();

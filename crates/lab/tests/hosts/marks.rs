@@ -1,4 +1,5 @@
-//! A packet that only looks as if another host had passed it on is dropped, and counted; and one that is believed ends no connection.
+//! A packet that only looks as if another host had passed it on is dropped, and counted; and one
+//! that is believed ends no connection.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -30,8 +31,8 @@ fn served_elsewhere(team: &Team) -> Result<(Visit, String)> {
     bail!("the first host passes no connection on")
 }
 
-/// Frames to the first host with what this client could have sent, each with the source of what comes out of tunnels, or in a
-/// tunnel from another host's address.
+/// Frames to the first host with what this client could have sent, each with the source of what
+/// comes out of tunnels, or in a tunnel from another host's address.
 fn unmarked(team: &Team, client: SocketAddr) -> Result<Vec<Vec<u8>>> {
     let sources = [PASSED, PASSED_TWICE].map(|mark| (mark.to_string(), String::new()));
     let family = team.plan.family;

@@ -1,4 +1,5 @@
-//! No packet goes round: it is passed on once, and a second time at most, whatever hosts know of each other.
+//! No packet goes round: it is passed on once, and a second time at most, whatever hosts know of
+//! each other.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ fn copies(lines: &[String], clients: &[String]) -> Vec<usize> {
     clients.iter().map(of).collect()
 }
 
-/// Opens so many connections by the first host; how often each one's first packet was on the network, and who served.
+/// Opens so many connections by the first host; how often each one's first packet was on the
+/// network, and who served.
 fn opened(team: &Team, count: usize) -> Result<Vec<(usize, String)>> {
     let capture = team.farm.router().capture_network(1, "tcp[13] == 2 or ip proto 4")?;
     let mut clients = Vec::new();
@@ -66,7 +68,8 @@ fn hosts_that_disagree_pass_nothing_round(engine: &str) -> Result<()> {
         let team = crate::team(engine, keys, 3)?;
         let begin =
             || Load { pause: Duration::from_millis(50), ..audience(&team) }.start_on(team.farm.client(0));
-        // Where nothing is noted, a connection that is open just then may be with the third host, which neither of the two names any more.
+        // Where nothing is noted, a connection that is open just then may be with the third host,
+        // which neither of the two names any more.
         let load = if keys == STATELESS {
             disagree(&team)?;
             begin()

@@ -1,4 +1,5 @@
-//! The paper's variants and what it names but did not build: whichever host a connection comes to, all serve it.
+//! The paper's variants and what it names but did not build: whichever host a connection comes to,
+//! all serve it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -45,8 +46,8 @@ enum Spread {
     Fair,
 }
 
-/// Each address takes all arrivals for a while (the paper's imbalanced case), and all hosts with a weight serve them;
-/// large files pass whole, and what hosts send is well-formed.
+/// Each address takes all arrivals for a while (the paper's imbalanced case), and all hosts with a
+/// weight serve them; large files pass whole, and what hosts send is well-formed.
 fn serves(team: &Team, spread: Spread) -> Result<()> {
     let serving: Vec<String> = (1..)
         .zip(&team.plan.weights)
@@ -179,7 +180,8 @@ fn who_has_said_all_is_answered_late(engine: &str) -> Result<()> {
     asked.read_answers()
 }
 
-/// Connections to the address of a host that are kept open, and their servers; they come at intervals.
+/// Connections to the address of a host that are kept open, and their servers; they come at
+/// intervals.
 fn hold(team: &Team, host: usize, count: usize, interval: Duration) -> Result<Vec<(String, Visit)>> {
     let open = || -> Result<_> {
         let mut visit = Visit::open(team.farm.client(0), service(team, host))?;

@@ -49,7 +49,8 @@ fn first_answer_of_new_daemon_has_live_servers() -> Result<()> {
         stage.evener.daemon().kill9()?;
         stage.evener.start_again()?;
         let given = stage.given(4)?;
-        // One failure isn't the end of a server that was never seen to work: it is not given before it works.
+        // One failure isn't the end of a server that was never seen to work: it is not given before
+        // it works.
         assert!(given.keys().eq([&alive]), "{given:?}");
     }
     Ok(())

@@ -63,7 +63,8 @@ impl Dice {
         for _ in 0..3 + self.below(8) {
             let (name, rtype) = (self.name(&zone, 3), self.pick(&TYPES));
             let known = types.entry(name.clone()).or_default();
-            // A name with a CNAME record has nothing else, a wildcard delegates nothing (RFC 4592, section 4.2).
+            // A name with a CNAME record has nothing else, a wildcard delegates nothing (RFC 4592,
+            // section 4.2).
             let is_apex = name == zone;
             let speaks_against = match rtype {
                 "CNAME" => is_apex || !known.is_empty(),

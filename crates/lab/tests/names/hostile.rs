@@ -107,7 +107,8 @@ fn active_dns_connection_outlives_idle_ones_of_its_network() -> Result<()> {
     let mut silent = Vec::new();
     for _ in 0..10 {
         silent.extend((0..20).map(|_| connect(&stage, 0)).collect::<Result<Vec<_>>>()?);
-        // One that comes behind them is answered, so they were all taken, and are older than what the busy one asks now.
+        // One that comes behind them is answered, so they were all taken, and are older than what
+        // the busy one asks now.
         exchange(&mut connect(&stage, 0)?, QUERY)?;
         assert_eq!(exchange(&mut busy, QUERY)?[..2], QUERY[..2]);
     }

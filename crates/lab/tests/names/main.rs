@@ -1,4 +1,5 @@
-//! Names: the product's own DNS server, real web servers behind its names, and dig as everybody's resolver.
+//! Names: the product's own DNS server, real web servers behind its names, and dig as everybody's
+//! resolver.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

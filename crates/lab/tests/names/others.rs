@@ -1,6 +1,8 @@
-//! NSD and Knot beside Evener: the same zones, the same questions, the same answers; where they differ, a reason stands here.
+//! NSD and Knot beside Evener: the same zones, the same questions, the same answers; where they
+//! differ, a reason stands here.
 //!
-//! Zones are made up as those of the public FerretDataset are: small, and full of what RFCs 1034, 2181 and 4592 leave to careful reading.
+//! Zones are made up as those of the public FerretDataset are: small, and full of what RFCs 1034,
+//! 2181 and 4592 leave to careful reading.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -124,7 +126,8 @@ fn bytes(number: u16, query: &Query, cookie: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Asks a server everything, and gives what it says, and how long that is, in the order of the questions.
+/// Asks a server everything, and gives what it says, and how long that is, in the order of the
+/// questions.
 fn ask(client: &Host, at: SocketAddr, queries: &[Query], cookie: &[u8]) -> Result<Vec<(Said, usize)>> {
     client.enter(|| -> Result<_> {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
@@ -252,7 +255,8 @@ fn evener_answers_made_up_zones_as_nsd_and_knot_do() -> Result<()> {
     Ok(())
 }
 
-/// A resolver that has a cookie of NSD's is known to Evener, which has the same secret (RFC 9018, section 5).
+/// A resolver that has a cookie of NSD's is known to Evener, which has the same secret (RFC 9018,
+/// section 5).
 #[test]
 fn a_cookie_of_another_server_is_believed() -> Result<()> {
     let zone = "$TTL 60\n@ SOA ns host 1 1h 1h 1w 60\n@ NS ns\nns A 192.0.2.53\n";
@@ -280,7 +284,8 @@ fn a_cookie_of_another_server_is_believed() -> Result<()> {
         Ok(answers.iter().filter(|(output, _)| output.is_truncated).count())
     };
     let forged = [&cookie[..23], &[cookie[23] ^ 1]].concat();
-    // One thread answers all that comes by one socket, and has no more than one answer a second without a cookie.
+    // One thread answers all that comes by one socket, and has no more than one answer a second
+    // without a cookie.
     ensure!(limited(&forged)? > 0);
     ensure!(limited(&cookie)? == 0);
     let status: serde_json::Value = servers.evener.json(&["status"])?;

@@ -1,4 +1,5 @@
-//! Probes of paths to servers' agents: what a shaped link carries, what others leave of it, who is answered, and who isn't.
+//! Probes of paths to servers' agents: what a shaped link carries, what others leave of it, who is
+//! answered, and who isn't.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -110,7 +110,8 @@ fn a_request_that_goes_round_is_ended_at_its_second_pass() -> Result<()> {
     Ok(())
 }
 
-/// A client that asks for much. With a small buffer its kernel acknowledges what it reads soon afterwards.
+/// A client that asks for much. With a small buffer its kernel acknowledges what it reads soon
+/// afterwards.
 fn get_big(stage: &Stage, buffer_len: Option<usize>) -> Result<TcpStream> {
     let mut stream: TcpStream = stage.farm.client(0).enter(|| -> std::io::Result<_> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;

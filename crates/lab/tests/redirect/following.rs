@@ -1,4 +1,5 @@
-//! How choices follow load in a real farm: `crates/core/src/farm/group/members/simulation.rs` plays many more of them.
+//! How choices follow load in a real farm: `crates/core/src/farm/group/members/simulation.rs` plays
+//! many more of them.
 
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ fn a_slow_member_gets_its_share_and_clients_wait_little_longer_than_by_the_fewes
     ensure!(group.errors.total() + fewest.errors.total() == 0, "{told}");
     let slow = group.servers.get("web3").map_or(0, |share| share.requests) as f64 / group.requests as f64;
     ensure!((0.03..=0.2).contains(&slow), "{slow:.3}: {told}");
-    // not a time but two of them, of the same requests on the same servers, which sleep: a busy machine adds little to both
+    // not a time but two of them, of the same requests on the same servers, which sleep: a busy
+    // machine adds little to both
     ensure!(group.p99_us <= 2 * fewest.p99_us, "{told}");
     Ok(())
 }

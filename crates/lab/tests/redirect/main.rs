@@ -1,4 +1,5 @@
-//! Server groups: the product without an engine and without privileges, real web servers as members, real clients.
+//! Server groups: the product without an engine and without privileges, real web servers as
+//! members, real clients.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

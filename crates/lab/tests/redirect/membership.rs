@@ -1,4 +1,5 @@
-//! Members that join by themselves, report, fall silent and come back: the group protocol with real web servers.
+//! Members that join by themselves, report, fall silent and come back: the group protocol with real
+//! web servers.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -64,7 +65,8 @@ fn members_join_report_and_leave() -> Result<()> {
     wait::until("both work", || Ok(stage.states()? == ["up", "up"]))?;
     assert!(["web1", "web2"].contains(&stage.follow("/who")?.as_str()));
 
-    // Each is known by its address. A loaded server gets requests that are not looked at, and no more.
+    // Each is known by its address. A loaded server gets requests that are not looked at, and no
+    // more.
     assert_eq!(stage.tell(0, "LOAD-INFORM", "", "1000000")?.0, 204);
     assert_eq!(stage.tell(1, "LOAD-INFORM", "", &format!("0.5 1764000000 {}", url(&stage, 1)))?.0, 204);
     wait::until("the reports are in force", || {

@@ -1,5 +1,5 @@
-//! The product inside what its shipped unit files say: capabilities, address families, system calls, files and limits. Whatever a
-//! method or a role needs is in them.
+//! The product inside what its shipped unit files say: capabilities, address families, system
+//! calls, files and limits. Whatever a method or a role needs is in them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

@@ -1,5 +1,6 @@
-//! Promises to the clients of such a farm, whichever way they come: no client is given a server that can't or shouldn't serve, as long as
-//! there is one that can and should; and such a one is left out by nobody.
+//! Promises to the clients of such a farm, whichever way they come: no client is given a server
+//! that can't or shouldn't serve, as long as there is one that can and should; and such a one is
+//! left out by nobody.
 
 use super::model::{File, LISTED, NAMES};
 use super::{Consumer, DIRECTOR, Ranks, Reports, client, orders};
@@ -7,7 +8,8 @@ use crate::check::Broken;
 use crate::farms::{self, SERVERS, VIPS};
 use crate::world::World;
 
-/// So long after the last thing that happened to it everybody knows how a server is, in milliseconds: reports that fail to come count until then.
+/// So long after the last thing that happened to it everybody knows how a server is, in
+/// milliseconds: reports that fail to come count until then.
 pub(super) const KNOWN_MS: u64 = 13_000;
 
 /// How a server is for one who chooses.
@@ -39,14 +41,16 @@ fn fitness(world: &World, consumer: Consumer, server: usize) -> Fitness {
     let of = if consumer == Consumer::Name(0) && !file.is_of_second() { Consumer::Packets } else { consumer };
     let drained = || node.drained.iter().chain(&node.drained_of_consumers);
     let is_drained = of.server_name(server).is_some_and(|name| drained().any(|one| *one == name));
-    // Members of the group report by themselves, and are not asked, nor are the last name's servers.
+    // Members of the group report by themselves, and are not asked, nor are the last name's
+    // servers.
     let refuses =
         ![Consumer::Group, Consumer::Name(2)].contains(&of) && web.reports[server] == Reports::Refuses;
     let works = orders::works(world, server);
     if works && is_listed && !is_drained && !refuses { Fitness::Fit } else { Fitness::Unfit }
 }
 
-/// Whether the group has it: by the file, unless it has said that it leaves; or as one that has joined and reports.
+/// Whether the group has it: by the file, unless it has said that it leaves; or as one that has
+/// joined and reports.
 fn is_member(world: &World, file: File, server: usize) -> bool {
     let agent = &world.web.agents[server];
     let is_listed = server < LISTED && file.lists(server) && !agent.has_left;

@@ -1,4 +1,5 @@
-//! Clients of such a farm: the group sends them on by a redirect, and their queries for names are answered.
+//! Clients of such a farm: the group sends them on by a redirect, and their queries for names are
+//! answered.
 
 use std::net::IpAddr;
 

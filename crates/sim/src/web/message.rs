@@ -1,4 +1,5 @@
-//! Messages between agents and the director, one connection each: a message may be lost, or its answer.
+//! Messages between agents and the director, one connection each: a message may be lost, or its
+//! answer.
 
 use evener_core::farm::group::{
     DirectorAnswer, Joiner, LoadInform, MemberRefusal, MembershipOrder, MessageOrigin,
@@ -150,7 +151,8 @@ pub(crate) fn storm(world: &mut World, count: usize) {
     }
 }
 
-/// Somebody says something in a group that must not be believed: nothing of that may change who its members are.
+/// Somebody says something in a group that must not be believed: nothing of that may change who its
+/// members are.
 pub(crate) fn forge(world: &mut World, how: usize, server: usize) -> Result<(), Broken> {
     let server = server % farms::SERVERS;
     let members = |world: &World| -> Vec<Url> {

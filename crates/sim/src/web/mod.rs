@@ -1,7 +1,9 @@
-//! A director whose servers have more consumers than packets: a group, whose members join and report by messages, and names. All of them share
-//! four servers, and each probes them, asks them for their load and has them drained by itself.
+//! A director whose servers have more consumers than packets: a group, whose members join and
+//! report by messages, and names. All of them share four servers, and each probes them, asks them
+//! for their load and has them drained by itself.
 //!
-//! The members' side of a group is that of the product, too. A message is lost, or its answer is, and both may be late.
+//! The members' side of a group is that of the product, too. A message is lost, or its answer is,
+//! and both may be late.
 
 mod check;
 mod client;
@@ -211,7 +213,8 @@ pub(crate) fn act(world: &mut World, server: usize, how: usize) {
     world.web.disturb_server(server, now_ms);
 }
 
-/// The operator drains a server for one of its consumers, or wants it again; where there is none, it is told so.
+/// The operator drains a server for one of its consumers, or wants it again; where there is none,
+/// it is told so.
 pub(crate) fn drain(world: &mut World, consumer: usize, server: usize, drain: bool) {
     let (server, now_ms) = (server % SERVERS, world.now_ms);
     let consumer = Consumer::ALL[consumer % Consumer::ALL.len()];

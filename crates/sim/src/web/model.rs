@@ -1,4 +1,5 @@
-//! The file of such a farm: a service whose servers report, another one that comes and goes, a group, and three names.
+//! The file of such a farm: a service whose servers report, another one that comes and goes, a
+//! group, and three names.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,13 +17,15 @@ use crate::farms::{self, SERVERS, VIPS};
 
 /// The group.
 pub(crate) const GROUP: &str = "shop";
-/// The names: with the servers of a service, with servers of its own by their reports, and by ranks that somebody else makes.
+/// The names: with the servers of a service, with servers of its own by their reports, and by ranks
+/// that somebody else makes.
 pub(crate) const NAMES: [&str; 3] = ["www.example.com", "own.example.com", "ranked.example.com"];
 /// The file from which the ranks of the last one are read.
 const RANKS: &str = "ranks";
 /// Members that the file lists where it has them; others join, and the last of these does as well.
 pub(crate) const LISTED: usize = 2;
-/// Members report so often, in milliseconds, are asked when they have been silent for so long, and removed after this time.
+/// Members report so often, in milliseconds, are asked when they have been silent for so long, and
+/// removed after this time.
 pub(crate) const REPORT_MS: u64 = 1_000;
 const QUERY_MS: u64 = 3_000;
 const REMOVE_MS: u64 = 5_000;
@@ -82,8 +85,8 @@ pub(crate) fn url(server: usize) -> Option<Url> {
 pub(crate) fn extend(farm: &mut Farm, bits: u8) {
     let file = File(bits);
     let [first, second] = &mut farm.services[..] else { return };
-    // Packets know of no slow start here: hash tables for each tenth of each weight would take most of a run's
-    // time, as those of two choices would in each file.
+    // Packets know of no slow start here: hash tables for each tenth of each weight would take most
+    // of a run's time, as those of two choices would in each file.
     (first.report, second.report) = (Some(reporting()), Some(reporting()));
     if file.is_of_second() {
         second.policy = "utilisation";
@@ -124,7 +127,8 @@ fn group(file: File, check: &HealthCheck) -> Group {
     }
 }
 
-/// A row of the table of policies; its default where there is none of this name, which a test would notice.
+/// A row of the table of policies; its default where there is none of this name, which a test would
+/// notice.
 fn row(name: &str) -> &'static Policy {
     policy::by_name(name).unwrap_or(&policy::rank::PAPER)
 }

@@ -1,4 +1,5 @@
-//! After all faults a server fails for long and comes back: nobody is sent to it meanwhile, and then little by little.
+//! After all faults a server fails for long and comes back: nobody is sent to it meanwhile, and
+//! then little by little.
 
 use super::model::SLOW_START_MS;
 use super::{Consumer, DIRECTOR, check, client};
@@ -49,8 +50,8 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     let early = self::visits(world, server)?;
     world.pass(SLOW_START_MS)?;
     let late = self::visits(world, server)?;
-    // In the first quarter of the time it has a sixth of its share, on the average, and then the whole.
-    // Of a few nothing can be said.
+    // In the first quarter of the time it has a sixth of its share, on the average, and then the
+    // whole. Of a few nothing can be said.
     if whole >= VISITS / 10 && (early * 2 > whole + 2 || late * 2 < whole) {
         return Err(Broken::Hurried(format!(
             "{name} had {early} of {whole} visits at once, and {late} later"

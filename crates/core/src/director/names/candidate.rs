@@ -1,4 +1,5 @@
-//! The addresses that may answer a name, as they are now: of services' servers, of groups' members, and of services as sites.
+//! The addresses that may answer a name, as they are now: of services' servers, of groups' members,
+//! and of services as sites.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -25,9 +26,11 @@ pub(super) struct AddressCandidate {
     pub(super) known: PoolMember,
     /// Why it isn't up.
     pub(super) reason: Option<String>,
-    /// How old that is which a probe found of its path, in milliseconds, where that is among its signals.
+    /// How old that is which a probe found of its path, in milliseconds, where that is among its
+    /// signals.
     pub(super) probed_ms: Option<u64>,
-    /// How often its address was given first, where it is a name's own; a service's server has a count for each name.
+    /// How often its address was given first, where it is a name's own; a service's server has a
+    /// count for each name.
     pub(super) given: Option<Arc<AtomicU64>>,
 }
 
@@ -56,7 +59,8 @@ impl AddressCandidate {
         self.state == ServerState::Up && self.known.weight > 0
     }
 
-    /// Whether it is as it was, if this is so at `now_ms` and that was at `then_ms`: a report that has only grown older is the same.
+    /// Whether it is as it was, if this is so at `now_ms` and that was at `then_ms`: a report that
+    /// has only grown older is the same.
     fn is_as(&self, now_ms: u64, before: &AddressCandidate, then_ms: u64) -> bool {
         let reported =
             |one: &AddressCandidate, at_ms: u64| Some(at_ms.saturating_sub(one.known.signals.age_ms?));
@@ -89,7 +93,8 @@ impl WatchedService {
         WatchedService { service, own, by_load, names: Vec::new(), candidates: Vec::new(), at_ms: 0 }
     }
 
-    /// Takes in how it is now. True if that is something else than before for the names that have it.
+    /// Takes in how it is now. True if that is something else than before for the names that have
+    /// it.
     pub(super) fn update(&mut self, snapshot: &Snapshot) -> bool {
         let (mut candidates, at_ms) = of_service(&self.service, self.own, snapshot);
         if !self.by_load {
@@ -129,7 +134,8 @@ fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<AddressCandida
     (if own { site(name, addresses, &servers) } else { servers }, snapshot.at_ms)
 }
 
-/// By which addresses clients come to a server: its own, or where every host decides those that it answers for.
+/// By which addresses clients come to a server: its own, or where every host decides those that it
+/// answers for.
 fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr> {
     let listed = service.servers.iter().find(|listed| listed.name == server);
     match listed.filter(|_| service.is_on_every_host()) {
@@ -138,7 +144,8 @@ fn published(service: &Service, server: &str, own: Option<IpAddr>) -> Vec<IpAddr
     }
 }
 
-/// A service's own addresses, which live as long as one of its servers does, have all their weight, and are as loaded as the mean of them.
+/// A service's own addresses, which live as long as one of its servers does, have all their weight,
+/// and are as loaded as the mean of them.
 fn site(
     name: &str,
     addresses: impl Iterator<Item = IpAddr>,

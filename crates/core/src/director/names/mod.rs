@@ -1,4 +1,5 @@
-//! Balanced names as a part of the farm: whose addresses each is answered with, and what is due for servers of its own.
+//! Balanced names as a part of the farm: whose addresses each is answered with, and what is due for
+//! servers of its own.
 //!
 //! There may be hundreds of thousands of names: what happens to one costs nothing for the others.
 
@@ -36,11 +37,13 @@ use running::{AddressSource, NameState};
 pub enum NameOrder {
     /// Names are those of the farm in force from now on.
     Reloaded,
-    /// Probe a server of a name's own list, by its place there, and say by [`NameFact::Server`] what came of it.
+    /// Probe a server of a name's own list, by its place there, and say by [`NameFact::Server`]
+    /// what came of it.
     Probe(Arc<BalancedName>, usize),
     /// Ask one for its load, likewise.
     QueryLoad(Arc<BalancedName>, usize),
-    /// Read the ranks that somebody else makes for the name of this number, and say by [`NameFact::Ranks`] what came of it.
+    /// Read the ranks that somebody else makes for the name of this number, and say by
+    /// [`NameFact::Ranks`] what came of it.
     ReadRanks(Arc<BalancedName>, usize),
     /// Probe a path, and say by [`super::Input::Path`] what came of it.
     ProbePath(PathOrder),
@@ -193,7 +196,8 @@ impl Names {
         place
     }
 
-    /// It is known how servers are, or that was waited for long enough: queries are answered from now on.
+    /// It is known how servers are, or that was waited for long enough: queries are answered from
+    /// now on.
     pub(super) fn begin(&mut self) {
         self.has_started = true;
     }
@@ -211,7 +215,8 @@ impl Names {
         self.running.get(number).map(|running| &running.name)
     }
 
-    /// Takes in what came of an order of a name, as it was then: after a reload it may have other servers, or be gone.
+    /// Takes in what came of an order of a name, as it was then: after a reload it may have other
+    /// servers, or be gone.
     pub(super) fn apply_fact(&mut self, name: &BalancedName, fact: NameFact, now: Moment) {
         let Some(number) = self.number(&name.settings.name) else { return };
         match fact {
@@ -253,7 +258,8 @@ impl Names {
         }
     }
 
-    /// The path to a server was probed: names that want that are looked at anew if it is another one.
+    /// The path to a server was probed: names that want that are looked at anew if it is another
+    /// one.
     pub(super) fn path_probed(&mut self, address: IpAddr, found: Result<MeasuredPath, String>, now: Moment) {
         let PathChange { is_news, turned } = self.paths.probed(address, found, now.ms);
         if let Some(error) = turned {
@@ -392,9 +398,11 @@ impl Names {
         core::mem::take(&mut self.events)
     }
 
-    /// Has answers follow what is known now, if that is something else than before; then all of them are shown anew.
+    /// Has answers follow what is known now, if that is something else than before; then all of
+    /// them are shown anew.
     pub(super) fn follow(&mut self, farm: &Snapshot, now: Moment) -> Option<Arc<SharedList<NameSnapshot>>> {
-        // Until then each answer of a server would be the reason to make a name anew that nobody is answered by.
+        // Until then each answer of a server would be the reason to make a name anew that nobody is
+        // answered by.
         if !self.has_started {
             return None;
         }
@@ -455,7 +463,8 @@ fn goes_by_latency(name: &BalancedName) -> bool {
     name.weighing().is_some_and(|weighing| (weighing.load)(&signals).is_some())
 }
 
-/// The paths that a name wants probed: to servers of its own, and to those that its services list, with the ports of their agents.
+/// The paths that a name wants probed: to servers of its own, and to those that its services list,
+/// with the ports of their agents.
 fn wanted_paths(farm: &Farm, name: &BalancedName) -> Vec<(IpAddr, u16, PathProbing)> {
     let Some(probing) = name.probe else { return Vec::new() };
     let mut wanted = Vec::new();

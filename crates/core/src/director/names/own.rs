@@ -14,7 +14,8 @@ use crate::dns::{OwnServer, ServerList};
 use crate::pool::shares::PoolMember;
 use crate::pool::{DueChecks, Fact, Pool, PoolServer, ServerChange, ServerState};
 
-/// The servers of a name as they are now, by their places in its list, which is given with each call.
+/// The servers of a name as they are now, by their places in its list, which is given with each
+/// call.
 #[derive(Clone, Debug)]
 pub(super) struct OwnServers {
     pool: Pool<usize>,
@@ -22,7 +23,8 @@ pub(super) struct OwnServers {
 }
 
 impl OwnServers {
-    /// Of servers that nothing is known of. `seed` is another number for each name: it spreads their probes.
+    /// Of servers that nothing is known of. `seed` is another number for each name: it spreads
+    /// their probes.
     pub(super) fn new(list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
         let mut pool = Pool::default();
         pool.follow(0..list.servers.len(), |place| {
@@ -70,7 +72,8 @@ impl OwnServers {
         self.pool.apply_fact(&place, fact, now_ms)
     }
 
-    /// The operator wants no more clients to come to a server, or wants them again. True if that is news.
+    /// The operator wants no more clients to come to a server, or wants them again. True if that is
+    /// news.
     pub(super) fn drain(&mut self, place: usize, is_drained: bool) -> bool {
         self.pool.change(&place, |server| server.drain(is_drained)).unwrap_or(false)
     }

@@ -1,4 +1,5 @@
-//! How often each address of a name is given and who ranks first: anew with every change, or once in a period.
+//! How often each address of a name is given and who ranks first: anew with every change, or once
+//! in a period.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -46,8 +47,9 @@ impl Ranking {
         self.last.as_ref().map_or(u64::MAX, |last| last.at_ms.saturating_add(last.for_ms))
     }
 
-    /// The same candidates with what becomes of those that live, in the order in which answers have them. Ranks that are made now count for
-    /// `for_ms`; 0: until loads change. A server that comes or goes, or is known for the first time, counts at once; other loads when they are due.
+    /// The same candidates with what becomes of those that live, in the order in which answers have
+    /// them. Ranks that are made now count for `for_ms`; 0: until loads change. A server that comes
+    /// or goes, or is known for the first time, counts at once; other loads when they are due.
     pub(super) fn rank(
         &mut self,
         name: &BalancedName,

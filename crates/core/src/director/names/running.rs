@@ -22,7 +22,8 @@ use crate::pool::signals::Signals;
 /// Without a `period` ranks are read so often, in milliseconds.
 const READ_MS: u64 = 5_000;
 
-/// A balanced name. There may be hundreds of thousands: what is the same for many is shared, and what is only shown isn't kept.
+/// A balanced name. There may be hundreds of thousands: what is the same for many is shared, and
+/// what is only shown isn't kept.
 #[derive(Clone, Debug)]
 pub(super) struct NameState {
     pub(super) name: Arc<BalancedName>,

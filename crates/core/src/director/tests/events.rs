@@ -1,4 +1,5 @@
-//! Events as the log and programs have them: how much each matters, what it is called, and what it is about.
+//! Events as the log and programs have them: how much each matters, what it is called, and what it
+//! is about.
 
 use super::*;
 use crate::dns::BadRanks;

@@ -1,4 +1,5 @@
-//! A host among others: how long it listens before it answers, and what a restart leaves of the others.
+//! A host among others: how long it listens before it answers, and what a restart leaves of the
+//! others.
 
 use super::*;
 use crate::farm::network::{Interface, Network, Route};
@@ -114,7 +115,8 @@ fn restart_keeps_sending_hosts_and_skips_hosts_without_report() {
         slots().any(|slot| tables.servers.get(slot).is_some_and(|server| !server.local))
     };
     assert!(running.servers.len() > 1 && !sent_to_others(&running), "nobody else was heard");
-    // Before, another host was known by a MAC that no neighbour table has: that of a link that packets leave by.
+    // Before, another host was known by a MAC that no neighbour table has: that of a link that
+    // packets leave by.
     let sends_with = Mac([2, 0, 0, 0, 9, 12]);
     running.peers.insert(sends_with);
     let before = running.rings.values().next().unwrap();

@@ -1,4 +1,5 @@
-//! Hosts of one farm that all decide, among themselves: the network between them is played by the test.
+//! Hosts of one farm that all decide, among themselves: the network between them is played by the
+//! test.
 
 use super::every_host::{HOSTS, INTERVAL_MS, every_host, host_at};
 use super::*;

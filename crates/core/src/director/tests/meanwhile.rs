@@ -1,4 +1,5 @@
-//! Facts learned while a change is on its way: they wait for no engine, and the next change has them.
+//! Facts learned while a change is on its way: they wait for no engine, and the next change has
+//! them.
 
 use super::*;
 use crate::farm::network::Network;
@@ -141,7 +142,8 @@ fn refused_change_is_retried_after_pending_one() {
     assert_eq!(world.ring(), ["b"]);
 }
 
-/// An engine that has failed half-way holds neither what it was given nor what it had: it says what, and the next change starts there.
+/// An engine that has failed half-way holds neither what it was given nor what it had: it says
+/// what, and the next change starts there.
 #[test]
 fn tables_of_engine_count_after_failed_change() {
     for reloads in [false, true] {
@@ -225,7 +227,8 @@ fn leaving_host_waits_for_no_tables() {
     assert_eq!(world.ring(), ["a"]);
 }
 
-/// Neither whom it hears nor by which links: what comes after it is of the farm, the network and the links that are in force.
+/// Neither whom it hears nor by which links: what comes after it is of the farm, the network and
+/// the links that are in force.
 #[test]
 fn a_refused_reload_leaves_the_network_and_links_as_they_were() {
     let mut world = slow();
@@ -245,7 +248,8 @@ fn a_refused_reload_leaves_the_network_and_links_as_they_were() {
     assert_eq!(world.ring(), ["b"]);
 }
 
-/// Its servers stay, and so would its clients' sessions: the number of the address will be another's.
+/// Its servers stay, and so would its clients' sessions: the number of the address will be
+/// another's.
 #[test]
 fn sessions_of_an_address_that_a_service_loses_are_forgotten() {
     let with = |addresses: &[&str]| {
@@ -264,7 +268,8 @@ fn sessions_of_an_address_that_a_service_loses_are_forgotten() {
     assert_eq!(forgotten.collect::<Vec<_>>(), [(2, 0)], "{:?}", world.orders);
 }
 
-/// In a large farm what happens at once goes into one generation, and somebody has to wake for that.
+/// In a large farm what happens at once goes into one generation, and somebody has to wake for
+/// that.
 #[test]
 fn tables_that_are_gathered_are_made_when_their_time_comes() {
     let names: Vec<String> = (0..200).map(|number| format!("s{number}")).collect();

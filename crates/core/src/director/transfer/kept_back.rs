@@ -1,4 +1,5 @@
-//! Segments of clients while no host owns their connections: they are kept, and follow once one does.
+//! Segments of clients while no host owns their connections: they are kept, and follow once one
+//! does.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -10,7 +11,8 @@ const KEPT_MAX: usize = 32;
 const KEPT_OF_ALL_MAX: usize = 4_096;
 /// Longer than anything takes that connections are kept back for, in milliseconds.
 const KEPT_BACK_MS: u64 = 15_000;
-/// Longer than a segment waits for the loop that is to move its connection, and shorter than a pass of the sweep takes.
+/// Longer than a segment waits for the loop that is to move its connection, and shorter than a pass
+/// of the sweep takes.
 const ORPHANED_MS: u64 = 5_000;
 /// By then the sweep has come by again, or the session is gone.
 const UNSEEN_MS: u64 = 60_000;
@@ -21,8 +23,8 @@ pub struct KeptBack<F> {
     connections: BTreeMap<SessionKey, BufferedSegments<F>>,
     /// Segments of all together.
     kept: usize,
-    /// Connections that the sweep has met with nobody, and when it did so first, in milliseconds. One of them may be somebody's yet:
-    /// the segment that says so waits still.
+    /// Connections that the sweep has met with nobody, and when it did so first, in milliseconds.
+    /// One of them may be somebody's yet: the segment that says so waits still.
     orphans: BTreeMap<SessionKey, u64>,
 }
 
@@ -46,8 +48,8 @@ impl<F> KeptBack<F> {
         self.connections.entry(key).or_insert_with(new).since_ms = now_ms;
     }
 
-    /// Keeps a segment until its connection has a server. It is given back where that has one by now; where there is no room, it
-    /// comes again, as if it were lost.
+    /// Keeps a segment until its connection has a server. It is given back where that has one by
+    /// now; where there is no room, it comes again, as if it were lost.
     pub fn keep(&mut self, key: &SessionKey, segment: F) -> Option<F> {
         let Some(kept) = self.connections.get_mut(key) else { return Some(segment) };
         if kept.segments.len() < KEPT_MAX && self.kept < KEPT_OF_ALL_MAX {
@@ -71,8 +73,8 @@ impl<F> KeptBack<F> {
         self.orphans.retain(|_, since_ms| now_ms < *since_ms + UNSEEN_MS);
     }
 
-    /// Whether nobody has a connection that the sweep finds kept back, and nobody had it when the sweep came by before: it is of a
-    /// daemon that was killed, or of what found no room.
+    /// Whether nobody has a connection that the sweep finds kept back, and nobody had it when the
+    /// sweep came by before: it is of a daemon that was killed, or of what found no room.
     pub fn is_orphan(&mut self, key: SessionKey, now_ms: u64) -> bool {
         if self.connections.contains_key(&key) {
             return false;

@@ -1,13 +1,16 @@
-//! A connection in motion: from when this host has it until a server does, or its client has been told why none does.
+//! A connection in motion: from when this host has it until a server does, or its client has been
+//! told why none does.
 //!
-//! [`Transfer`] is a state machine for one of them. [`Transfer::order`] says what is to be done, and whoever has the socket and the
-//! network says by [`Transfer::handle`] what came of it, or that [`Transfer::deadline_ms`] has passed. An input that doesn't belong to the step
-//! that it is at came late, or twice, and changes nothing.
+//! [`Transfer`] is a state machine for one of them. [`Transfer::order`] says what is to be done,
+//! and whoever has the socket and the network says by [`Transfer::handle`] what came of it, or that
+//! [`Transfer::deadline_ms`] has passed. An input that doesn't belong to the step that it is at
+//! came late, or twice, and changes nothing.
 //!
-//! Exactly one has the connection at any time. It is this host's while it has a socket of it; from [`TransferOrder::Export`] on it is nobody's,
-//! and its client's packets are kept back, until the server says that it is its own. A transfer without a certain answer doesn't take it
-//! back: the server may have it. It comes back by [`TransferOrder::Restore`] only where the server has said that it has none of it, or was
-//! never told.
+//! Exactly one has the connection at any time. It is this host's while it has a socket of it; from
+//! [`TransferOrder::Export`] on it is nobody's, and its client's packets are kept back, until the
+//! server says that it is its own. A transfer without a certain answer doesn't take it back: the
+//! server may have it. It comes back by [`TransferOrder::Restore`] only where the server has said
+//! that it has none of it, or was never told.
 
 mod kept_back;
 mod step;
@@ -19,12 +22,14 @@ pub use kept_back::KeptBack;
 use crate::node::lccp::ErrorCode;
 use step::{AfterRestore, PeerKnowledge, RequestRound, TransferState};
 
-/// How long a client may take to say what it wants, and the longest that anything else may take, in milliseconds.
+/// How long a client may take to say what it wants, and the longest that anything else may take, in
+/// milliseconds.
 pub const PATIENCE_MS: u64 = 10_000;
-/// An unacknowledged message is sent again after these times, in milliseconds; after the last it is given up.
+/// An unacknowledged message is sent again after these times, in milliseconds; after the last it is
+/// given up.
 const OFFERS_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600];
-/// The same for a server that is to let a connection go: longer than one may be silent and still count as heard, since it may have let
-/// go already, and shorter than it remembers that.
+/// The same for a server that is to let a connection go: longer than one may be silent and still
+/// count as heard, since it may have let go already, and shorter than it remembers that.
 const RELEASES_MS: &[u64] = &[20, 40, 140, 400, 800, 1_600, 1_600];
 /// The same for who decides for all.
 const DISPATCHES_MS: &[u64] = &[40, 60];
@@ -32,7 +37,8 @@ const DISPATCHES_MS: &[u64] = &[40, 60];
 /// The next step for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferOrder {
-    /// Look whether its server answers its next request after all: [`TransferInput::Stays`] or [`TransferInput::Leaves`].
+    /// Look whether its server answers its next request after all: [`TransferInput::Stays`] or
+    /// [`TransferInput::Leaves`].
     Look,
     /// It does: send the request on to it. [`TransferInput::Done`].
     Pass,
@@ -40,27 +46,35 @@ pub enum TransferOrder {
     TakePlace(Quota),
     /// Ask its server to let it go. [`TransferInput::Answered`], or [`TransferInput::Unheard`].
     Release,
-    /// Read until it is clear what the client wants: [`TransferInput::Wanted`], [`TransferInput::Refused`] or [`TransferInput::Left`].
+    /// Read until it is clear what the client wants: [`TransferInput::Wanted`],
+    /// [`TransferInput::Refused`] or [`TransferInput::Left`].
     Read,
-    /// Ask the node that decides for all. [`TransferInput::Answered`], [`TransferInput::Unheard`], or [`TransferInput::Undispatched`].
+    /// Ask the node that decides for all. [`TransferInput::Answered`], [`TransferInput::Unheard`],
+    /// or [`TransferInput::Undispatched`].
     Dispatch,
-    /// Choose its server, and keep back what the client says from then on: [`TransferInput::Chosen`] or [`TransferInput::Unserved`].
+    /// Choose its server, and keep back what the client says from then on:
+    /// [`TransferInput::Chosen`] or [`TransferInput::Unserved`].
     Choose,
-    /// Take its socket out of the kernel: [`TransferInput::Exported`] or [`TransferInput::NotExported`].
+    /// Take its socket out of the kernel: [`TransferInput::Exported`] or
+    /// [`TransferInput::NotExported`].
     Export,
-    /// Give it to the server, from the first byte on that is missing there. [`TransferInput::Answered`].
+    /// Give it to the server, from the first byte on that is missing there.
+    /// [`TransferInput::Answered`].
     Offer {
         /// Counted from the beginning of what was exported.
         missing: u32,
     },
-    /// Wait for what a node answers: [`TransferInput::Released`], [`TransferInput::Advised`], [`TransferInput::Acknowledged`] or [`TransferInput::Denied`].
+    /// Wait for what a node answers: [`TransferInput::Released`], [`TransferInput::Advised`],
+    /// [`TransferInput::Acknowledged`] or [`TransferInput::Denied`].
     Listen,
-    /// Send on to the server what the client says, and before that what was exported, if it is to be `replayed`. [`TransferInput::Committed`].
+    /// Send on to the server what the client says, and before that what was exported, if it is to
+    /// be `replayed`. [`TransferInput::Committed`].
     Commit {
         /// Nobody has said that the server has it.
         replayed: bool,
     },
-    /// Make a socket of it on this host: of what was exported, or of what its server has let go. [`TransferInput::Restored`].
+    /// Make a socket of it on this host: of what was exported, or of what its server has let go.
+    /// [`TransferInput::Restored`].
     Restore,
     /// The client's bytes come to this host's socket from now on. [`TransferInput::Done`].
     Keep,
@@ -70,11 +84,13 @@ pub enum TransferOrder {
     Answer(FinalResponse),
     /// Leave it with the server that has it. [`TransferInput::Done`].
     Return,
-    /// Tell its client that it is over: it can't be had from the server that has it. [`TransferInput::Done`].
+    /// Tell its client that it is over: it can't be had from the server that has it.
+    /// [`TransferInput::Done`].
     End,
 }
 
-/// The quotas of connections. There are so many in each, and the client that holds most of them gives way.
+/// The quotas of connections. There are so many in each, and the client that holds most of them
+/// gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quota {
     /// Connections that are read, for a while that is bounded.
@@ -148,7 +164,8 @@ pub enum TransferInput {
     Unserved,
     /// Its socket is gone from here, without a word to the client.
     Exported {
-        /// Bytes of it that the server is to have; `None` if the server isn't heard, or can't be told of it.
+        /// Bytes of it that the server is to have; `None` if the server isn't heard, or can't be
+        /// told of it.
         len: Option<u32>,
     },
     /// Its socket is still here, as it was.
@@ -224,7 +241,8 @@ pub enum TransferOutcome {
 pub struct Transfer {
     step: TransferState,
     deadline_ms: u64,
-    /// Whether a cookie vouches for its first segments, so that a server makes a socket of them that nobody has told it of.
+    /// Whether a cookie vouches for its first segments, so that a server makes a socket of them
+    /// that nobody has told it of.
     vouched: bool,
     /// Whether its client can be told nothing but by TLS.
     hello: bool,
@@ -257,7 +275,8 @@ impl Transfer {
         self.deadline_ms
     }
 
-    /// Whether it gives way to another that needs its place. A connection that is no socket of this host's doesn't, for a while that is bounded.
+    /// Whether it gives way to another that needs its place. A connection that is no socket of this
+    /// host's doesn't, for a while that is bounded.
     pub fn gives_way(&self) -> bool {
         self.step.gives_way()
     }

@@ -13,7 +13,8 @@ use crate::node::lccp::{
     SILENCE_MS, SocketId, TcpState,
 };
 
-/// The longest that a message takes, in milliseconds: one that says "no room" is heard before the next but one is said.
+/// The longest that a message takes, in milliseconds: one that says "no room" is heard before the
+/// next but one is said.
 const DELAY_MAX_MS: u64 = 350;
 /// The most orders that any connection takes: each can only repeat itself so often.
 const ORDERS_MAX: usize = 200;
@@ -184,7 +185,8 @@ fn a_place_is_given_up_while_its_connection_is_a_socket_here() {
     );
 }
 
-/// A server whose host is so busy that each of its answers comes this late: it lets the connection go when it is first asked.
+/// A server whose host is so busy that each of its answers comes this late: it lets the connection
+/// go when it is first asked.
 fn released_after(late_ms: u64) -> Option<TransferOrder> {
     let mut transfer = Transfer::moving(0);
     let (mut releases, mut now_ms, mut answers) = (Releases::default(), 0, Vec::new());
@@ -215,8 +217,9 @@ fn released_after(late_ms: u64) -> Option<TransferOrder> {
     }
 }
 
-/// A server that was asked has let the connection go, perhaps: to end it then, for want of an answer, is to reset a client whom nobody
-/// has refused. So whoever is still heard is waited for, and he remembers for as long what he has answered.
+/// A server that was asked has let the connection go, perhaps: to end it then, for want of an
+/// answer, is to reset a client whom nobody has refused. So whoever is still heard is waited for,
+/// and he remembers for as long what he has answered.
 #[test]
 fn responding_server_is_waited_for() {
     for late_ms in [1, 500, 1_399, 1_401, 2_000, SILENCE_MS] {
@@ -356,7 +359,8 @@ enum Parcel {
     /// The server's stack is done.
     Restored(Option<Result<(), ErrorCode>>),
     LetGo(Option<Result<TcpState, ErrorCode>>),
-    /// To what was said of it being offered, or else released: an exchange hears no answers to another one.
+    /// To what was said of it being offered, or else released: an exchange hears no answers to
+    /// another one.
     Answer(MessageBody, bool),
 }
 
@@ -371,7 +375,8 @@ struct World {
     releases: Releases,
     /// Until when the new server has no room.
     full_until_ms: u64,
-    /// Whether this host, the server that is to have it, and the one that had it have a socket of it.
+    /// Whether this host, the server that is to have it, and the one that had it have a socket of
+    /// it.
     here: bool,
     there: bool,
     before: bool,
@@ -414,7 +419,8 @@ impl World {
     }
 
     fn send(&mut self, parcel: impl Fn() -> Parcel) {
-        // The window of a session lets no message through twice; a giver that says something again does so by another.
+        // The window of a session lets no message through twice; a giver that says something again
+        // does so by another.
         let most = if matches!(parcel(), Parcel::Answer(..)) { 5 } else { 4 };
         let copies = [1, 1, 1, 0, 2][self.dice.below(most) as usize];
         for _ in 0..copies {
@@ -581,7 +587,8 @@ impl World {
             }
             TransferOrder::Commit { replayed } => {
                 let is_sent = !self.dice.one_in(4);
-                // A connection that was released before has no cookie, and its segments make no socket.
+                // A connection that was released before has no cookie, and its segments make no
+                // socket.
                 self.there |= is_sent && replayed && self.transfer.vouched;
                 TransferInput::Committed(is_sent)
             }

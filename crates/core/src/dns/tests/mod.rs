@@ -113,7 +113,8 @@ fn answer(names: &Catalog, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An answer's code, whether it is authoritative, how many records its sections have, and its addresses.
+/// An answer's code, whether it is authoritative, how many records its sections have, and its
+/// addresses.
 fn read(answer: &[u8]) -> (u8, bool, [u8; 3], Vec<String>) {
     let text = |octets: &[u8]| octets.iter().map(ToString::to_string).collect::<Vec<_>>().join(".");
     let addresses =
@@ -514,7 +515,8 @@ fn shares_fall_as_loads_rise() {
     assert_eq!(shares(weighing, u64::MAX, &endless).map_shares(), [499, 499, 1_000]);
 }
 
-/// By what it reports, a server gains half again of its share at the most: of two, of four, and of two weights.
+/// By what it reports, a server gains half again of its share at the most: of two, of four, and of
+/// two weights.
 #[test]
 fn report_gain_is_capped() {
     let uses = |weight, permille| PoolMember {

@@ -1,4 +1,5 @@
-//! Where standards leave no choice, and other servers agree: letters, chains, compression, signatures and client subnets.
+//! Where standards leave no choice, and other servers agree: letters, chains, compression,
+//! signatures and client subnets.
 
 use super::*;
 
@@ -162,7 +163,8 @@ fn hash_answers_same_server_to_network_with_scope() {
     assert_eq!(scope_of(32, &[203, 0, 9, 77]).0, resolve("203.0.9.1", &[]).0);
     assert_eq!(scope_of(24, &[203, 0, 9]), (resolve("203.0.9.1", &[]).0, Some(24)));
     assert_eq!(scope_of(16, &[203, 0]), (resolve("203.0.0.1", &[]).0, Some(16)));
-    // A client that keeps its address for itself is its resolver (RFC 7871, section 7.1.2), also by family 0.
+    // A client that keeps its address for itself is its resolver (RFC 7871, section 7.1.2), also by
+    // family 0.
     assert_eq!(scope_of(0, &[]), (resolve("198.51.100.1", &[]).0, Some(0)));
     assert_eq!(resolve("198.51.100.7", &[0, 8, 0, 4, 0, 0, 0, 0]), (resolve("198.51.100.1", &[]).0, Some(0)));
 }

@@ -1,7 +1,8 @@
-//! The choice for a request: immutable but for counts, so that many threads choose by it at once and none waits.
+//! The choice for a request: immutable but for counts, so that many threads choose by it at once
+//! and none waits.
 //!
-//! The control plane makes a new one when something changes, and from time to time, since reports age; what was given out since
-//! then is counted here.
+//! The control plane makes a new one when something changes, and from time to time, since reports
+//! age; what was given out since then is counted here.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -23,7 +24,8 @@ const OTHERS: u64 = 16;
 /// Slots of the hash table, a prime.
 const HASH_SLOTS: usize = 2_053;
 
-/// A dispatch adds so much until the next report, in thousandths: ten, as one more process that can run does.
+/// A dispatch adds so much until the next report, in thousandths: ten, as one more process that can
+/// run does.
 pub const PER_DISPATCH: u64 = 10_000;
 
 /// A member that may be chosen.
@@ -94,8 +96,8 @@ struct CandidateSet {
 }
 
 impl Dispatch {
-    /// Among candidates, of whom routes may name some. Of those that a request may go to, none gains more by its load than so
-    /// many percent of its fair share.
+    /// Among candidates, of whom routes may name some. Of those that a request may go to, none
+    /// gains more by its load than so many percent of its fair share.
     pub fn new(
         choice: Choice,
         gain_percent: u64,
@@ -127,7 +129,8 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with turns and draws where another one stopped: where most members and shares are as before, turns stay as evenly spread.
+    /// Goes on with turns and draws where another one stopped: where most members and shares are as
+    /// before, turns stay as evenly spread.
     #[must_use]
     pub fn continuing(mut self, before: &Dispatch) -> Dispatch {
         self.draws = AtomicU64::new(before.draws.load(Relaxed));
@@ -137,7 +140,8 @@ impl Dispatch {
         self
     }
 
-    /// The member for a request, which is counted as given to it; `None` where none of those that it may go to lives.
+    /// The member for a request, which is counted as given to it; `None` where none of those that
+    /// it may go to lives.
     pub fn choose(&self, wanted: &DispatchRequest<'_>) -> Option<&MemberCandidate> {
         let at = self.pick(self.set(wanted)?, wanted.client)?;
         let (candidate, given) = self.candidates.get(at).zip(self.given.get(at))?;
@@ -146,7 +150,8 @@ impl Dispatch {
         Some(candidate)
     }
 
-    /// The count of requests given to each candidate since this was made, by [`MemberCandidate::id`].
+    /// The count of requests given to each candidate since this was made, by
+    /// [`MemberCandidate::id`].
     pub fn given(&self) -> impl Iterator<Item = (usize, u64)> {
         self.candidates.iter().zip(&self.given).map(|(candidate, given)| (candidate.id, given.load(Relaxed)))
     }
@@ -156,7 +161,8 @@ impl Dispatch {
         &self.candidates
     }
 
-    /// The places of those that a request may go to, and the route that says so, counted from 0. Nothing is given.
+    /// The places of those that a request may go to, and the route that says so, counted from 0.
+    /// Nothing is given.
     pub fn may_have(&self, wanted: &DispatchRequest<'_>) -> (Option<u16>, &[usize]) {
         let (route, set) = self.routed(wanted);
         (route, self.sets.get(usize::from(set)).map_or(&[], |set| &set.members))
@@ -268,7 +274,8 @@ impl CandidateSet {
     }
 }
 
-/// The shares of candidates: their weights, or what their loads leave of them, in a finer measure of which the heaviest has a thousand at most.
+/// The shares of candidates: their weights, or what their loads leave of them, in a finer measure
+/// of which the heaviest has a thousand at most.
 fn shares<'c>(gain_percent: u64, candidates: impl Iterator<Item = &'c MemberCandidate> + Clone) -> Vec<u16> {
     if candidates.clone().all(|candidate| candidate.permille >= PERMILLE) {
         return candidates.map(|candidate| candidate.weight).collect();

@@ -9,7 +9,8 @@ use crate::pool::policy::Consumer;
 use crate::pool::policy::score::GAIN_PERCENT;
 use crate::pool::{HealthCheck, HealthKind};
 
-/// A group that anybody may join, without members, by least-load, which reads reports as the paper does and probes nobody.
+/// A group that anybody may join, without members, by least-load, which reads reports as the paper
+/// does and probes nobody.
 pub(crate) fn group() -> Group {
     Group {
         name: "shop".into(),

@@ -1,4 +1,5 @@
-//! A member as it describes itself: a line of text, the same in messages and in the record that outlives the daemon.
+//! A member as it describes itself: a line of text, the same in messages and in the record that
+//! outlives the daemon.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -76,7 +77,8 @@ impl Joiner {
         Joiner { url, weight: 1, anonymous: false, control: None, paths: Vec::new(), hosts: Vec::new() }
     }
 
-    /// Reads `URL [weight=N] [anonymous] [control=URL] [path=GLOB] [host=NAME]`, of which the last two may repeat.
+    /// Reads `URL [weight=N] [anonymous] [control=URL] [path=GLOB] [host=NAME]`, of which the last
+    /// two may repeat.
     ///
     /// # Errors
     /// The first that is wrong with it.

@@ -1,11 +1,14 @@
-//! A member's side of a group (section 3.3 of the paper): it joins once its server answers, reports its load, and joins again when the director
-//! no longer knows it. Its caller reports the result of each order before it asks for the next.
+//! A member's side of a group (section 3.3 of the paper): it joins once its server answers, reports
+//! its load, and joins again when the director no longer knows it. Its caller reports the result of
+//! each order before it asks for the next.
 
 use core::fmt;
 
-/// A server that doesn't answer is asked again after this time at most, in milliseconds: nobody else is troubled by that.
+/// A server that doesn't answer is asked again after this time at most, in milliseconds: nobody
+/// else is troubled by that.
 const PROBE_MS: u64 = 1_000;
-/// Between two that were asked for there is this time at least, whatever comes of them, in milliseconds.
+/// Between two that were asked for there is this time at least, whatever comes of them, in
+/// milliseconds.
 const QUERIED_MS: u64 = 1_000;
 
 /// The orders of a member.
@@ -76,7 +79,8 @@ pub struct GroupMembership {
     step: JoinState,
     due_ms: u64,
     is_member: bool,
-    /// Whether the director may know it: a message may have come there whose answer didn't come back.
+    /// Whether the director may know it: a message may have come there whose answer didn't come
+    /// back.
     may_be_known: bool,
     is_stamped: bool,
     joined_ms: Option<u64>,
@@ -146,8 +150,8 @@ impl GroupMembership {
         (self.step, self.due_ms) = (JoinState::Idle, now_ms.saturating_add(for_ms));
     }
 
-    /// The director has answered the last message, or hasn't; and what is to be done then. `draw` is any number: it spreads the messages of
-    /// members that began at the same time.
+    /// The director has answered the last message, or hasn't; and what is to be done then. `draw`
+    /// is any number: it spreads the messages of members that began at the same time.
     pub fn answered(&mut self, now_ms: u64, answer: DirectorAnswer, draw: u64) -> Option<MembershipOrder> {
         let was = core::mem::replace(&mut self.step, JoinState::Idle);
         let is_good = matches!(answer, DirectorAnswer::Status(200..=299));
@@ -166,7 +170,8 @@ impl GroupMembership {
                 // A new member is chosen like others; with a report it is by what it can take.
                 Some(self.speak())
             }
-            // A director that has forgotten it: it isn't refused, so it joins at once, but for one who forgets always.
+            // A director that has forgotten it: it isn't refused, so it joins at once, but for one
+            // who forgets always.
             (JoinState::Reporting, DirectorAnswer::Status(409)) => {
                 self.is_member = false;
                 let joined_ms = self.joined_ms.unwrap_or_default();
@@ -193,7 +198,8 @@ impl GroupMembership {
         self.due_ms = self.due_ms.min(least_ms.max(now_ms));
     }
 
-    /// It is somebody else from now on, by another URL: whatever the director knows is of the one before.
+    /// It is somebody else from now on, by another URL: whatever the director knows is of the one
+    /// before.
     pub fn begin_anew(&mut self) {
         self.is_member = false;
     }

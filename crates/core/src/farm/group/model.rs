@@ -23,7 +23,8 @@ pub struct Group {
     pub policy: &'static Policy,
     /// With [`Choice::Head`]: how reports of load are read.
     pub load: LoadReading,
-    /// The most that a member gains by what it reports, in percent of its fair share. The paper's reading doesn't know it.
+    /// The most that a member gains by what it reports, in percent of its fair share. The paper's
+    /// reading doesn't know it.
     pub report_gain_percent: u64,
     /// How members are asked for what they know of their load, if they are.
     pub report: Option<Reporting>,
@@ -31,7 +32,8 @@ pub struct Group {
     pub slow_start_ms: u64,
     /// How members join, and what is expected of them.
     pub joining: Joining,
-    /// The networks that members who join by themselves are in. None: where they join from, and where they are known to be.
+    /// The networks that members who join by themselves are in. None: where they join from, and
+    /// where they are known to be.
     pub allow: Vec<Prefix>,
     /// Those that the operator listed.
     pub members: Vec<GroupMember>,
@@ -47,7 +49,8 @@ impl Group {
         self.policy.redirect.map_or(Choice::Turn, |by| by.choice)
     }
 
-    /// By what its members have fewer turns, if its policy goes by what they answer or how soon they do.
+    /// By what its members have fewer turns, if its policy goes by what they answer or how soon
+    /// they do.
     pub fn weighing(&self) -> Option<&'static Weighing> {
         self.policy.redirect?.weighing
     }
@@ -71,8 +74,9 @@ pub struct GroupMember {
 /// How reports of load are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadReading {
-    /// Little by little they change how many turns a member has: who always chooses the least loaded by an old report sends everybody
-    /// there (Mitzenmacher, *How useful is old information?*).
+    /// Little by little they change how many turns a member has: who always chooses the least
+    /// loaded by an old report sends everybody there (Mitzenmacher, *How useful is old
+    /// information?*).
     Aged,
     /// As the paper has it: the last report, and the head of the queue.
     Paper,

@@ -1,5 +1,6 @@
-//! The addresses to which a director opens connections for a member that joined by itself. A joining member must not be able to make it ask others:
-//! its own services, the host's, or those of a network that only the director is in.
+//! The addresses to which a director opens connections for a member that joined by itself. A
+//! joining member must not be able to make it ask others: its own services, the host's, or those of
+//! a network that only the director is in.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -59,7 +60,8 @@ impl Reach {
         }
     }
 
-    /// Whether a connection may be opened to an address that this host of a URL has, as it was resolved for this connection.
+    /// Whether a connection may be opened to an address that this host of a URL has, as it was
+    /// resolved for this connection.
     ///
     /// # Errors
     /// Why not.

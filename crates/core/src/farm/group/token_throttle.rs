@@ -1,20 +1,25 @@
-//! How often somebody may show a token: guesses come from networks, members from addresses that are known by their tokens.
+//! How often somebody may show a token: guesses come from networks, members from addresses that are
+//! known by their tokens.
 //!
-//! A wrong token uses up one of a network's tries, and each second gives one back. The state is the time when a network has all of its tries
-//! again, which orders networks by how many they have used up, whenever that is looked at. So where the table is full, the network that has used
-//! up least gives way: nobody clears the brake of another without using up as many tries from each of all the other places.
+//! A wrong token uses up one of a network's tries, and each second gives one back. The state is the
+//! time when a network has all of its tries again, which orders networks by how many they have used
+//! up, whenever that is looked at. So where the table is full, the network that has used up least
+//! gives way: nobody clears the brake of another without using up as many tries from each of all
+//! the other places.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::net::IpAddr;
 
 use crate::net::prefix::client_network;
 
-/// Wrong tokens that a network may show at once, and how long it takes until it may show one more, in milliseconds.
+/// Wrong tokens that a network may show at once, and how long it takes until it may show one more,
+/// in milliseconds.
 const TRIES: u64 = 10;
 const TRY_MS: u64 = 1_000;
 /// When a client whose token isn't looked up may try again, in seconds (RFC 6585, section 4).
 pub const RETRY_AFTER_S: u64 = TRY_MS / 1_000;
-/// An address that has shown a right token isn't counted with its network for so long, in milliseconds.
+/// An address that has shown a right token isn't counted with its network for so long, in
+/// milliseconds.
 const KNOWN_MS: u64 = 3_600_000;
 /// Networks, and addresses, that are told apart.
 const SOURCES_MAX: usize = 16_384;
@@ -70,7 +75,8 @@ impl TokenThrottle {
     }
 }
 
-/// Keys with the time at which each means nothing any more. There are never more than `max`: the one whose time comes first gives way.
+/// Keys with the time at which each means nothing any more. There are never more than `max`: the
+/// one whose time comes first gives way.
 #[derive(Clone, Debug)]
 struct Expiring<K> {
     max: usize,

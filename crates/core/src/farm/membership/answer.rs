@@ -18,8 +18,8 @@ pub struct NeighbourReply {
 }
 
 impl NeighbourReply {
-    /// Reads an untagged Ethernet frame; `None` if it is neither an ARP reply nor a neighbour advertisement.
-    /// The error is what can be told of a malformed one: its Ethernet source.
+    /// Reads an untagged Ethernet frame; `None` if it is neither an ARP reply nor a neighbour
+    /// advertisement. The error is what can be told of a malformed one: its Ethernet source.
     pub fn read(ifindex: u32, frame: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let Some((header, body)) = frame.split_at_checked(ETHERNET_LEN) else {
             return Ok(None);
@@ -48,7 +48,8 @@ impl NeighbourReply {
         Ok((arp.operation.get() == ARP_REPLY).then_some(answer))
     }
 
-    /// A host that was asked alone may answer without naming its MAC: frames reach it where the question did.
+    /// A host that was asked alone may answer without naming its MAC: frames reach it where the
+    /// question did.
     fn read_advertisement(from: LinkAddress, frame: &[u8]) -> Result<Option<NeighbourReply>, NeighbourReply> {
         let malformed = NeighbourReply { place: from, address: Ipv6Addr::UNSPECIFIED.into() };
         let found = Advertisement::read(frame).map_err(|_| malformed)?;

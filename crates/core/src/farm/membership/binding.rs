@@ -1,4 +1,5 @@
-//! Where the holder of an address, or of a MAC, is: the first place that answers, until it is silent.
+//! Where the holder of an address, or of a MAC, is: the first place that answers, until it is
+//! silent.
 
 use core::fmt;
 
@@ -97,8 +98,8 @@ impl Binding {
         }
     }
 
-    /// Ends a round. Once the holder has been silent for `rounds` of them, a claim made in the last one
-    /// is followed; gives where the holder was and where it is now.
+    /// Ends a round. Once the holder has been silent for `rounds` of them, a claim made in the last
+    /// one is followed; gives where the holder was and where it is now.
     pub(super) fn end_round(&mut self, rounds: u32) -> Option<(LinkAddress, LinkAddress)> {
         let from = self.place?;
         self.silent_rounds = if self.answered { 0 } else { self.silent_rounds.saturating_add(1) };
@@ -115,7 +116,8 @@ impl Binding {
         None
     }
 
-    /// The holder's interface is gone: whoever answers next is followed, since nobody is left to be asked.
+    /// The holder's interface is gone: whoever answers next is followed, since nobody is left to be
+    /// asked.
     pub(super) fn strand(&mut self) {
         self.stranded = self.place.is_some();
     }

@@ -44,7 +44,8 @@ pub enum MembershipEvent {
         /// Why.
         why: Removal,
     },
-    /// Another place claims to be the server, while it still answers from the old one. Not followed.
+    /// Another place claims to be the server, while it still answers from the old one. Not
+    /// followed.
     Moved {
         /// Its name.
         server: String,

@@ -27,7 +27,8 @@ pub(super) struct ServiceMembers {
     records: BTreeMap<String, ServerRecord>,
     /// The hosts that answer for the addresses on the `allow` list.
     allowed: BTreeMap<IpAddr, Binding>,
-    /// The hosts that answered for the service address before it was clear whether they are listed or allowed.
+    /// The hosts that answered for the service address before it was clear whether they are listed
+    /// or allowed.
     waiting: BTreeMap<Mac, NeighbourReply>,
     strangers: RefusalLog,
     rounds_sent: u32,
@@ -283,8 +284,8 @@ impl ServiceMembers {
         events
     }
 
-    /// Removes discovered servers that the `allow` list no longer names, once it is known whose MACs
-    /// its addresses stand for.
+    /// Removes discovered servers that the `allow` list no longer names, once it is known whose
+    /// MACs its addresses stand for.
     fn remove_who_is_not_allowed(&mut self) -> Vec<MembershipEvent> {
         if self.allowed.values().any(|binding| binding.place().is_none()) {
             return Vec::new();

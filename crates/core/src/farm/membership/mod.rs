@@ -1,13 +1,15 @@
 //! The servers and their MAC addresses, by ARP and neighbour discovery (LSMAC,
 //! section 3.1), or from the routes to them.
 //!
-//! The director asks everyone on its links for a service address; every MAC that answers is a server. Servers
-//! the operator listed are asked for by their own address. A silent server is drained, then removed.
-//! Discovery is not identity: answers pass an `allow` list, a cap, and [`LocalNetwork`], and whoever
-//! claims another's place is logged first and followed only when the other is gone.
+//! The director asks everyone on its links for a service address; every MAC that answers is a
+//! server. Servers the operator listed are asked for by their own address. A silent server is
+//! drained, then removed. Discovery is not identity: answers pass an `allow` list, a cap, and
+//! [`LocalNetwork`], and whoever claims another's place is logged first and followed only when the
+//! other is gone.
 //!
-//! Servers of methods `nat` and `tunnel` may be on other networks, where nobody answers: they are listed, the
-//! way to each comes in with [`LocalNetwork::hops`], and only probes tell whether they work.
+//! Servers of methods `nat` and `tunnel` may be on other networks, where nobody answers: they are
+//! listed, the way to each comes in with [`LocalNetwork::hops`], and only probes tell whether they
+//! work.
 //!
 //! [`Membership`] is a state machine: frames and the time go in, addresses to ask for and
 //! [`ServiceNotice`]s come out, [`Membership::members`] is the state.
@@ -136,8 +138,8 @@ impl Membership {
         notices
     }
 
-    /// Takes in what is newly known of the director's interfaces, its addresses, the routers and the ways to
-    /// servers. A host that turns out to be a router is a server no longer.
+    /// Takes in what is newly known of the director's interfaces, its addresses, the routers and
+    /// the ways to servers. A host that turns out to be a router is a server no longer.
     pub fn surroundings(&mut self, surroundings: LocalNetwork, now_ms: u64) -> Vec<ServiceNotice> {
         let moved = self.surroundings.interfaces != surroundings.interfaces;
         self.surroundings = surroundings;
@@ -155,8 +157,8 @@ impl Membership {
         }
     }
 
-    /// Takes in a frame received on an interface. Frames that answer neither ARP nor neighbour discovery, or
-    /// are about addresses that mean nothing to the farm, change nothing.
+    /// Takes in a frame received on an interface. Frames that answer neither ARP nor neighbour
+    /// discovery, or are about addresses that mean nothing to the farm, change nothing.
     pub fn frame(&mut self, now_ms: u64, ifindex: u32, frame: &[u8]) -> Vec<ServiceNotice> {
         match NeighbourReply::read(ifindex, frame) {
             Ok(Some(reply)) => self.answer(now_ms, reply),

@@ -136,8 +136,8 @@ impl ServerRecord {
 
     /// Ends a round: follows it if it has moved, drains it if it has been silent for `rounds`.
     ///
-    /// A server whose MAC the operator fixed may well not answer; health checks speak for it, as they do for
-    /// one that is reached by routes.
+    /// A server whose MAC the operator fixed may well not answer; health checks speak for it, as
+    /// they do for one that is reached by routes.
     pub(super) fn end_round(&mut self, rounds: u32, now_ms: u64) -> Option<MembershipEvent> {
         if let Some((from, to)) = self.binding.end_round(rounds) {
             self.draining = false;
@@ -172,9 +172,10 @@ impl ServerRecord {
         self.routed
     }
 
-    /// Follows the way to a server that is reached by routes. While its next hop is unresolved, the way known
-    /// last is kept, with the sessions on it: the kernel asks again, and probes tell whether it works. So is the address of this
-    /// host's that sessions have towards it, for as long as the host has that: another one is no reason to break them.
+    /// Follows the way to a server that is reached by routes. While its next hop is unresolved, the
+    /// way known last is kept, with the sessions on it: the kernel asks again, and probes tell
+    /// whether it works. So is the address of this host's that sessions have towards it, for as
+    /// long as the host has that: another one is no reason to break them.
     fn follow(&mut self, around: &LocalNetwork, now_ms: u64) -> Option<MembershipEvent> {
         let mut hop = *around.hops.get(&self.address?)?;
         if let Some(before) = self.hop.filter(|before| before.place.ifindex == hop.place.ifindex)

@@ -1,4 +1,5 @@
-//! Those who were refused: all counted, each logged once, no more remembered than there is room for.
+//! Those who were refused: all counted, each logged once, no more remembered than there is room
+//! for.
 
 use alloc::collections::BTreeSet;
 

@@ -18,8 +18,8 @@ pub struct LocalNetwork {
     pub addresses: BTreeSet<IpAddr>,
     /// The gateways of its routes.
     pub routers: Vec<Router>,
-    /// The ways to servers that are reached by routes (methods `nat` and `tunnel`), by server address, as far
-    /// as they are known.
+    /// The ways to servers that are reached by routes (methods `nat` and `tunnel`), by server
+    /// address, as far as they are known.
     pub hops: BTreeMap<IpAddr, ServerRoute>,
 }
 
@@ -63,8 +63,8 @@ impl LocalNetwork {
         self.is_own(mac) || self.is_router(mac)
     }
 
-    /// Whether an answer may be believed. `service_address`: it is for a service's address, which the
-    /// director may have too, being a server itself (LSMAC, section 4.2.4).
+    /// Whether an answer may be believed. `service_address`: it is for a service's address, which
+    /// the director may have too, being a server itself (LSMAC, section 4.2.4).
     pub(super) fn judge(&self, reply: &NeighbourReply, service_address: bool) -> Result<(), ReplyRefusal> {
         let LinkAddress { mac, .. } = reply.place;
         let address = reply.address;

@@ -1,4 +1,5 @@
-//! The network around this host, as its kernel knows it: interfaces, addresses, routes and neighbours.
+//! The network around this host, as its kernel knows it: interfaces, addresses, routes and
+//! neighbours.
 
 mod pick;
 #[cfg(test)]
@@ -86,8 +87,8 @@ impl Network {
         best.ifindex.filter(|_| best.on_link)
     }
 
-    /// Where packets to this address go first: to the address itself on the link, else to a gateway. `None`
-    /// where no route leads there, and for this host's own addresses.
+    /// Where packets to this address go first: to the address itself on the link, else to a
+    /// gateway. `None` where no route leads there, and for this host's own addresses.
     ///
     /// Only the main table counts, and no policy routing.
     pub fn next_hop(&self, address: IpAddr) -> Option<NextHop> {
@@ -123,9 +124,10 @@ impl Network {
         }
     }
 
-    /// The address by which this host speaks to `destination` on an interface: one of the same subnet
-    /// where it has one there, else another of that interface, else another of this host. It is of the
-    /// destination's family, and link-local only if the destination is (RFC 6724, section 5, rule 2).
+    /// The address by which this host speaks to `destination` on an interface: one of the same
+    /// subnet where it has one there, else another of that interface, else another of this host. It
+    /// is of the destination's family, and link-local only if the destination is (RFC 6724, section
+    /// 5, rule 2).
     ///
     /// Never `destination` itself, which a director that is also a server has too.
     pub fn source_for(&self, ifindex: u32, destination: IpAddr) -> Option<IpAddr> {
@@ -166,8 +168,8 @@ impl Network {
     }
 }
 
-/// Whether the address means something on its own link only (RFC 4291, section 2.5.6). Every interface has
-/// one over IPv6; over IPv4 they are addresses like others.
+/// Whether the address means something on its own link only (RFC 4291, section 2.5.6). Every
+/// interface has one over IPv6; over IPv4 they are addresses like others.
 pub fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

@@ -1,4 +1,5 @@
-//! Which interfaces a director works on: those named in the file, else all that clients' packets may come by.
+//! Which interfaces a director works on: those named in the file, else all that clients' packets
+//! may come by.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -38,10 +39,10 @@ pub enum PickError {
 }
 
 impl Network {
-    /// The interfaces of these names with their MACs. With no names, every Ethernet interface that is up and leads
-    /// somewhere, since clients' packets may come by any: it has an address, or a route goes over it. Those by
-    /// which listed servers are reached are among them even while they are down; servers by `nat` and `tunnel` may
-    /// be behind a gateway there.
+    /// The interfaces of these names with their MACs. With no names, every Ethernet interface that
+    /// is up and leads somewhere, since clients' packets may come by any: it has an address, or a
+    /// route goes over it. Those by which listed servers are reached are among them even while they
+    /// are down; servers by `nat` and `tunnel` may be behind a gateway there.
     ///
     /// # Errors
     /// For names that don't exist, for interfaces that aren't Ethernet, and when nothing is left.
@@ -76,9 +77,9 @@ impl Network {
         Ok(ifindex)
     }
 
-    /// Interfaces by which answers of these services' servers come in, or what they say by themselves comes back: those
-    /// that lead to servers and service addresses, and the default routes'. Where a service address is on no link,
-    /// it is every one that leads somewhere.
+    /// Interfaces by which answers of these services' servers come in, or what they say by
+    /// themselves comes back: those that lead to servers and service addresses, and the default
+    /// routes'. Where a service address is on no link, it is every one that leads somewhere.
     pub fn passing_answers<'a>(&self, services: impl IntoIterator<Item = &'a Service>) -> BTreeSet<u32> {
         let mut passing: BTreeSet<u32> = self.default_routes().collect();
         for service in services {
@@ -132,7 +133,8 @@ impl Network {
         defaults.filter_map(|route| route.ifindex).filter(ethernet)
     }
 
-    /// The Ethernet interfaces that are up and lead somewhere. Link-local routes come by themselves, and say nothing.
+    /// The Ethernet interfaces that are up and lead somewhere. Link-local routes come by
+    /// themselves, and say nothing.
     fn leading_somewhere(&self) -> BTreeSet<u32> {
         let routed = |ifindex| {
             let mut routes = self.routes.iter().filter(|route| route.ifindex == Some(ifindex));

@@ -12,7 +12,8 @@ use crate::path::tables::Forwarding;
 pub(super) fn forwarding(service: &farm::Service, member: &Member) -> Option<Forwarding> {
     let packet_form = service.method.properties().packet_form;
     if member.local {
-        // Packets that this host's own stack answers are not translated: it serves as the service itself, or not at all.
+        // Packets that this host's own stack answers are not translated: it serves as the service
+        // itself, or not at all.
         let serves = packet_form != PacketForm::Translated || service.keeps_ports(&member.name);
         return serves.then_some(Forwarding::Link);
     }

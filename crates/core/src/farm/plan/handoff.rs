@@ -1,5 +1,5 @@
-//! The tables of a service that hands connections over: routes, a ring for each set of servers that they name, and
-//! the slot of what is punted.
+//! The tables of a service that hands connections over: routes, a ring for each set of servers that
+//! they name, and the slot of what is punted.
 
 use alloc::format;
 use alloc::string::String;
@@ -58,7 +58,8 @@ pub(super) struct CompiledRoutes {
 }
 
 impl Planner<'_> {
-    /// Lays out the routes of service `number`; what they come from, and the slots that stand for no server of its.
+    /// Lays out the routes of service `number`; what they come from, and the slots that stand for
+    /// no server of its.
     pub(super) fn hand_off(
         &mut self,
         state: &ServiceState<'_>,
@@ -80,7 +81,8 @@ impl Planner<'_> {
         (compiled, HandoffSlots { punt: self.place(service, "punt", true).unwrap_or(NO_SERVER), held })
     }
 
-    /// The routes, ready to be looked up. The same again is the same object: nothing is compiled or compared twice.
+    /// The routes, ready to be looked up. The same again is the same object: nothing is compiled or
+    /// compared twice.
     fn compile(&self, number: u16, compiled: &CompiledRoutes) -> Arc<Routes> {
         let key = HashKey::new(self.hosts.seed);
         let known = self.previous.and_then(|previous| {
@@ -138,7 +140,8 @@ impl Planner<'_> {
         Some(ring)
     }
 
-    /// Notes that these servers of a service answer a ring's requests, where it matters on connections that are open.
+    /// Notes that these servers of a service answer a ring's requests, where it matters on
+    /// connections that are open.
     fn pool(&mut self, service: &farm::Service, ring: u16, is_one: impl Fn(&String) -> bool) {
         if service.later_requests == RehandoffMode::Stay {
             return;

@@ -62,7 +62,8 @@ pub struct MemberState {
     pub refuses: bool,
     /// Its share of what this host is asked for, where the policy goes by load; else its weight.
     pub share: Option<u16>,
-    /// How much of its weight it has by now, in tenths: [`crate::pool::WHOLE`] but for a while after it came back.
+    /// How much of its weight it has by now, in tenths: [`crate::pool::WHOLE`] but for a while
+    /// after it came back.
     pub tenths: u16,
 }
 
@@ -73,15 +74,16 @@ pub struct Hosts {
     pub owned: BTreeSet<IpAddr>,
     /// The MACs that other hosts send with.
     pub macs: BTreeSet<Mac>,
-    /// Whether a process here reads what the data plane doesn't decide, where connections are handed over.
+    /// Whether a process here reads what the data plane doesn't decide, where connections are
+    /// handed over.
     pub reads_punted: bool,
     /// A secret for the hash of what clients ask for.
     pub seed: Seed,
 }
 
 impl MemberState {
-    /// Whether it is wanted for new sessions, working and willing or not: neither the operator nor its weight
-    /// drains it.
+    /// Whether it is wanted for new sessions, working and willing or not: neither the operator nor
+    /// its weight drains it.
     fn is_wanted(&self) -> bool {
         !self.admin_draining && self.member.weight > 0
     }
@@ -217,9 +219,10 @@ fn digest_of(parts: &[&str]) -> u64 {
 
 /// Makes the tables for these services, with packets taken from these interfaces.
 ///
-/// The result depends on the arguments alone. `slots` gains what is new; on an error it is left as it
-/// was. `previous` is what was in force: rings whose members did not change are taken from it, and where every host
-/// decides it is remembered for who isn't known any more. `fills` makes no difference but to the time it takes.
+/// The result depends on the arguments alone. `slots` gains what is new; on an error it is left as
+/// it was. `previous` is what was in force: rings whose members did not change are taken from it,
+/// and where every host decides it is remembered for who isn't known any more. `fills` makes no
+/// difference but to the time it takes.
 pub fn plan(
     services: &[ServiceState<'_>],
     interfaces: &[(u32, Mac)],
@@ -242,7 +245,8 @@ pub fn plan(
     Ok(Plan { tables: Arc::new(tables), ..plan })
 }
 
-/// Finds what no plan can be made of, before anything is numbered; gives how the services' policies are carried out.
+/// Finds what no plan can be made of, before anything is numbered; gives how the services' policies
+/// are carried out.
 fn check(services: &[ServiceState<'_>]) -> Result<Vec<&'static PacketPolicy>, PlanError> {
     let mut policies = Vec::new();
     let mut names = BTreeSet::new();
@@ -282,7 +286,8 @@ fn vips_behind<'a>(services: impl Iterator<Item = &'a farm::Service>) -> BTreeMa
     behind
 }
 
-/// Which servers of a running data plane are whose, for [`crate::farm::membership::Membership::resume`].
+/// Which servers of a running data plane are whose, for
+/// [`crate::farm::membership::Membership::resume`].
 pub fn known(tables: &Tables, services: &[farm::Service]) -> Vec<RestoredServer> {
     let mut known = Vec::new();
     for server in tables.servers.values().filter(|server| !server.local) {
@@ -427,13 +432,15 @@ impl Planner<'_> {
         member.mac.filter(|_| reached).map(|mac| (mac, ifindex))
     }
 
-    /// Where this host stands among the servers, if every host decides and this is one of them. Every other host
-    /// gets an entry more: the way to it that is a packet's last. One whose daemon is silent may still serve what it has.
+    /// Where this host stands among the servers, if every host decides and this is one of them.
+    /// Every other host gets an entry more: the way to it that is a packet's last. One whose daemon
+    /// is silent may still serve what it has.
     fn standing(&mut self, service: &farm::Service, servers: &[WeightedServer<'_>]) -> Option<OwnPlace> {
         let own = servers.iter().find(|servers| servers.state.member.local);
         let own = own.filter(|_| service.is_on_every_host())?.slot_weight.slot;
         let mut last_ways = BTreeMap::new();
-        // A connection that was handed over is known by the host that did: a ring that goes by hash names none.
+        // A connection that was handed over is known by the host that did: a ring that goes by hash
+        // names none.
         let others = servers.iter().filter(|_| !service.method.hands_over());
         for WeightedServer { state: MemberState { member, .. }, slot_weight } in others {
             let way = forwarding::last(member).filter(|_| !member.local);
@@ -458,7 +465,8 @@ impl Planner<'_> {
         Some(OwnPlace { own, last_ways })
     }
 
-    /// Notes by which MACs other hosts are known that pass packets on by the link: those that they name, and those that the link does.
+    /// Notes by which MACs other hosts are known that pass packets on by the link: those that they
+    /// name, and those that the link does.
     fn recognise_peers(&mut self, services: &[ServiceState<'_>]) {
         let passes_on =
             |state: &&ServiceState<'_>| state.service.is_on_every_host() && state.service.goes_by_link();
@@ -472,7 +480,8 @@ impl Planner<'_> {
     }
 }
 
-/// How often each host is picked for the load offered to this host: by their shares, where there are any.
+/// How often each host is picked for the load offered to this host: by their shares, where there
+/// are any.
 fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> {
     let share = |slot| servers.iter().find(|servers| servers.slot_weight.slot == slot)?.state.share;
     let shares = chosen.iter().map(|one| Weighted { weight: share(one.slot).unwrap_or(one.weight), ..*one });
@@ -487,13 +496,14 @@ fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) -> (Vec<Weigh
     if !working.is_empty() || !service.keep_last {
         return (working, false);
     }
-    // Reports alone never empty a service. A server that works and refuses is better than one that has failed.
+    // Reports alone never empty a service. A server that works and refuses is better than one that
+    // has failed.
     let refusing: Vec<Weighted> = wanted().filter(|s| s.state.is_able()).map(|s| s.slot_weight).collect();
     if !refusing.is_empty() {
         return (refusing, true);
     }
-    // No two servers are seen to fail in the same instant. Those that failed within the time it takes
-    // to notice, counted back from the last, failed at once with it.
+    // No two servers are seen to fail in the same instant. Those that failed within the time it
+    // takes to notice, counted back from the last, failed at once with it.
     let last_ms = wanted().filter_map(|s| s.state.failed_since_ms()).max();
     let from_ms = last_ms.unwrap_or(0).saturating_sub(time_to_notice_ms(service));
     let last_set: Vec<Weighted> = wanted()
@@ -531,7 +541,8 @@ fn vip_keys(service: &farm::Service) -> impl Iterator<Item = VipKey> + '_ {
 
 fn idle_ticks(service: &farm::Service) -> IdleTicks {
     let timeouts = &service.timeouts;
-    // A session goes with its port, and takes it along no sooner than the server lets go of the connection.
+    // A session goes with its port, and takes it along no sooner than the server lets go of the
+    // connection.
     let borrows_ports = service.method.translates() && service.source_nat;
     let least_ms = if borrows_ports { HOLD_MS } else { 0 };
     IdleTicks {

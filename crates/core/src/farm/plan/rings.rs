@@ -1,4 +1,5 @@
-//! The tables that a service's servers are picked from, and, where every host decides, where packets get a second chance.
+//! The tables that a service's servers are picked from, and, where every host decides, where
+//! packets get a second chance.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -27,7 +28,8 @@ const KEPT: u16 = SERVER_SLOTS as u16;
 pub(super) struct OwnPlace {
     /// Its slot.
     pub(super) own: u16,
-    /// The slots of other hosts that can be reached, each with that of the way there that is a packet's last.
+    /// The slots of other hosts that can be reached, each with that of the way there that is a
+    /// packet's last.
     pub(super) last_ways: BTreeMap<u16, u16>,
 }
 
@@ -63,12 +65,13 @@ pub(super) fn ring(
     Arc::new(Ring { previous: standing.map(chances).unwrap_or_default(), order, hash, second })
 }
 
-/// Where packets get a second chance, by slot of the hash table: who has passed one on to here may know more, or less,
-/// than this host.
+/// Where packets get a second chance, by slot of the hash table: who has passed one on to here may
+/// know more, or less, than this host.
 ///
-/// A flow that this host's own table gives to another goes there: the host that passed it on has changed its table already. A flow that
-/// it gives to this host goes to the server it named before: that lasts until the slot's host changes again. Hosts
-/// that can't be reached are left out, since nobody can be sent to them, and their numbers may become others'.
+/// A flow that this host's own table gives to another goes there: the host that passed it on has
+/// changed its table already. A flow that it gives to this host goes to the server it named before:
+/// that lasts until the slot's host changes again. Hosts that can't be reached are left out, since
+/// nobody can be sent to them, and their numbers may become others'.
 fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Arc<[u16]> {
     let OwnPlace { own, last_ways } = standing;
     if last_ways.is_empty() {
@@ -79,15 +82,16 @@ fn second_chances(known: Option<&Ring>, hash: &[u16], standing: &OwnPlace) -> Ar
     let kept = known.map(|known| &*known.previous).filter(whole).unwrap_or_default();
     let mut chances: Arc<[u16]> = hash.into();
     let slots = Arc::make_mut(&mut chances);
-    // Step by step and without branches, since nobody can guess who is next in a hash table. Of a slot that isn't known it is as if
-    // this host had had it all along.
+    // Step by step and without branches, since nobody can guess who is next in a hash table. Of a
+    // slot that isn't known it is as if this host had had it all along.
     for (slot, before) in slots.iter_mut().zip(before) {
         *slot = select_unpredictable(slot == own, *before, *slot);
     }
     for (slot, kept) in slots.iter_mut().zip(kept) {
         *slot = select_unpredictable(slot == own, KEPT | *kept, *slot);
     }
-    // The ways to hosts, and behind them those that were second chances before, if they are there still.
+    // The ways to hosts, and behind them those that were second chances before, if they are there
+    // still.
     let mut ways = [NO_SERVER; 2 * SERVER_SLOTS];
     for (slot, way) in last_ways {
         ways[place(*slot)] = *way;

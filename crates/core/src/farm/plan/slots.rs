@@ -1,5 +1,5 @@
-//! Numbers that keep their meaning: sessions name servers and VIPs by number, so a number is not given
-//! to another while a session may still hold it.
+//! Numbers that keep their meaning: sessions name servers and VIPs by number, so a number is not
+//! given to another while a session may still hold it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -26,7 +26,8 @@ pub struct Slots {
     vips: BTreeMap<VipKey, u16>,
     last_vip_id: u16,
     services: BTreeMap<String, u16>,
-    /// Numbers of rings beside those of services: of the servers that a service's routes name together.
+    /// Numbers of rings beside those of services: of the servers that a service's routes name
+    /// together.
     pools: BTreeMap<(u16, Vec<String>), u16>,
     /// Service numbers found in a running data plane, by VIP, until the first plan names them.
     adopted: BTreeMap<VipKey, u16>,
@@ -133,8 +134,9 @@ impl Slots {
         self.services.values().chain(self.pools.values()).all(|taken| *taken != number)
     }
 
-    /// Forgets the rings of sets of servers that no route of these services names any more, so that there is room for
-    /// others. Rings change with the routes in one moment, so a number may be given away at once.
+    /// Forgets the rings of sets of servers that no route of these services names any more, so that
+    /// there is room for others. Rings change with the routes in one moment, so a number may be
+    /// given away at once.
     pub(super) fn retain_pools<'a>(&mut self, services: impl Iterator<Item = (u16, &'a farm::Service)>) {
         let named = |(number, service): (u16, &'a farm::Service)| {
             service.routes.sets().iter().map(move |set| (number, set))

@@ -370,8 +370,8 @@ fn any_member() -> impl Strategy<Value = MemberState> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Through any history of the farm: rings name only servers to be tried, every number means what
-    /// it meant, and the same farm gives the same tables.
+    /// Through any history of the farm: rings name only servers to be tried, every number means
+    /// what it meant, and the same farm gives the same tables.
     #[test]
     fn any_history(
         policy in prop::sample::select(policy::names_for_packets().collect::<Vec<_>>()),

@@ -7,8 +7,8 @@ use crate::pool::FULL_WEIGHT;
 pub(super) struct Scale(u16);
 
 impl Scale {
-    /// All of a service are ten times as large while one of them rises, since a tenth of 1 is to be told from 1. Where there is no room for
-    /// that, weights are large enough to be cut.
+    /// All of a service are ten times as large while one of them rises, since a tenth of 1 is to be
+    /// told from 1. Where there is no room for that, weights are large enough to be cut.
     pub(super) fn of(members: &[MemberState]) -> Scale {
         let rises = members.iter().any(|member| member.tenths < FULL_WEIGHT);
         let fits = members.iter().all(|member| member.member.weight <= u16::MAX / FULL_WEIGHT);

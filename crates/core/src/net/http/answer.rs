@@ -42,8 +42,8 @@ impl RedirectStatus {
         RedirectStatus::ALL.into_iter().find(|status| status.code() == code)
     }
 
-    /// The same for a request by this method: after 302 and 303 clients may ask with GET (RFC 9110, section 15.4), which would lose
-    /// what they wanted to do.
+    /// The same for a request by this method: after 302 and 303 clients may ask with GET (RFC 9110,
+    /// section 15.4), which would lose what they wanted to do.
     #[must_use]
     pub fn keeping(self, method: &str) -> RedirectStatus {
         match (self, method) {
@@ -100,8 +100,8 @@ pub(super) fn phrase(status: u16) -> &'static str {
 const BODY_BEGIN: &str = "<!DOCTYPE html><title>Moved</title><p>It is at <a href=\"";
 const BODY_END: &str = "\">another address</a>.\n";
 
-/// Sends a client to a location. Bytes of it that no URL has are written as percent codes (RFC 3986, section 2.1), so that neither a
-/// line nor an attribute ends with them.
+/// Sends a client to a location. Bytes of it that no URL has are written as percent codes (RFC
+/// 3986, section 2.1), so that neither a line nor an attribute ends with them.
 pub fn redirect(
     out: &mut Vec<u8>,
     frame: &ResponseFraming<'_>,
@@ -141,8 +141,8 @@ pub fn redirect(
 
 const AMPERSAND: &[u8] = b"&amp;";
 
-/// Writes a path and query so that it can stand in a line and in an attribute, with one slash at its beginning: two would begin a host
-/// where somebody leaves out the base.
+/// Writes a path and query so that it can stand in a line and in an attribute, with one slash at
+/// its beginning: two would begin a host where somebody leaves out the base.
 fn encode(out: &mut Vec<u8>, path: &str) {
     let rest = path.trim_start_matches(['/', '\\']);
     out.push(b'/');

@@ -1,6 +1,7 @@
 //! Where a body in chunks ends (RFC 9112, section 7.1).
 
-/// The longest line of a chunk's size with its extensions, and the longest of all trailers, in bytes.
+/// The longest line of a chunk's size with its extensions, and the longest of all trailers, in
+/// bytes.
 const LINE_MAX: u32 = 8 * 1024;
 const TRAILERS_MAX: u32 = 16 * 1024;
 
@@ -73,7 +74,8 @@ impl Chunks {
         ChunkSpan::All
     }
 
-    /// The part that follows this byte; none where that can't be known. Strict about line ends, on which readers differ (section 2.2).
+    /// The part that follows this byte; none where that can't be known. Strict about line ends, on
+    /// which readers differ (section 2.2).
     fn step(&mut self, byte: u8) -> Option<ChunkState> {
         self.line += 1;
         let max = if matches!(self.state, ChunkState::LineStart | ChunkState::Trailer) {

@@ -15,7 +15,8 @@ const HOST_MAX: usize = 255;
 /// When it is none.
 pub fn host_of(value: &[u8]) -> Result<Vec<u8>, HttpRefusal> {
     let text = core::str::from_utf8(value).map_err(|_| HttpRefusal::Host)?.trim();
-    // User information before the host is no part of it, and should not be there (RFC 9110, section 4.2.4).
+    // User information before the host is no part of it, and should not be there (RFC 9110, section
+    // 4.2.4).
     let host = match text.strip_prefix('[') {
         Some(rest) => rest
             .split_once(']')

@@ -1,5 +1,5 @@
-//! HTTP/1 as a front needs it (RFC 9110, RFC 9112): heads of requests are read, and answers that the front gives by itself are
-//! written. Bytes in, bytes out.
+//! HTTP/1 as a front needs it (RFC 9110, RFC 9112): heads of requests are read, and answers that
+//! the front gives by itself are written. Bytes in, bytes out.
 
 mod answer;
 mod chunks;

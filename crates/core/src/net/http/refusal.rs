@@ -11,7 +11,8 @@ pub enum HttpRefusal {
     Host,
     /// The target names another host than the Host line.
     Misdirected,
-    /// The body's length is said in two ways, or in one that can't be: what smuggling needs (RFC 9112, section 6.3).
+    /// The body's length is said in two ways, or in one that can't be: what smuggling needs (RFC
+    /// 9112, section 6.3).
     Length,
     /// The body is encoded by something else than pieces.
     Encoding,

@@ -9,7 +9,8 @@ use super::refusal::HttpRefusal;
 pub const HEAD_MAX: usize = 16 * 1024;
 /// Header lines of a request, everywhere.
 pub const HEADERS_MAX: usize = 128;
-/// Methods that act on one resource, so that none of them has an asterisk for its target (RFC 9112, section 3.2.4).
+/// Methods that act on one resource, so that none of them has an asterisk for its target (RFC 9112,
+/// section 3.2.4).
 const METHODS_OF_PATHS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE"];
 
 /// The head of a request, as far as it matters to who answers it.
@@ -19,7 +20,8 @@ pub struct Request<'b> {
     pub method: &'b str,
     /// The path and query, beginning with a slash; or `*`.
     pub target: &'b str,
-    /// Where it is sent to, as written: from an absolute target, else the Host line; empty where HTTP/1.0 names none.
+    /// Where it is sent to, as written: from an absolute target, else the Host line; empty where
+    /// HTTP/1.0 names none.
     pub host: &'b [u8],
     /// Whether it has version 1.0.
     pub is_old: bool,
@@ -60,7 +62,8 @@ pub fn read(bytes: &[u8]) -> HeadParse<'_> {
     read_within(bytes, HEAD_MAX)
 }
 
-/// The same for heads of up to `max` bytes. Each of the product's doors reads by this, so that none takes what another refuses.
+/// The same for heads of up to `max` bytes. Each of the product's doors reads by this, so that none
+/// takes what another refuses.
 pub fn read_within(bytes: &[u8], max: usize) -> HeadParse<'_> {
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut []);
@@ -81,7 +84,8 @@ pub fn read_within(bytes: &[u8], max: usize) -> HeadParse<'_> {
     }
 }
 
-/// Whether the first line ends in what says a version of HTTP (RFC 9112, section 2.3), and not in anything else.
+/// Whether the first line ends in what says a version of HTTP (RFC 9112, section 2.3), and not in
+/// anything else.
 fn has_other_version(bytes: &[u8]) -> bool {
     let line =
         bytes.trim_ascii_start().split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
@@ -93,8 +97,8 @@ fn has_other_version(bytes: &[u8]) -> bool {
     words.next().is_some_and(is_version) && words.next().is_none()
 }
 
-/// Whether a line ends in LF alone. Recipients may take that for CR LF, and some don't (RFC 9112, section 2.2): where two readers differ,
-/// requests are smuggled.
+/// Whether a line ends in LF alone. Recipients may take that for CR LF, and some don't (RFC 9112,
+/// section 2.2): where two readers differ, requests are smuggled.
 fn has_bare_line_feed(head: &[u8]) -> bool {
     let mut before = 0;
     head.iter().any(|byte| core::mem::replace(&mut before, *byte) != b'\r' && *byte == b'\n')
@@ -105,7 +109,8 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
     let is_old = parsed.version == Some(0);
     let lines = HeaderFields::read(parsed.headers, is_old)?;
     let (authority, target) = target(method, parsed.path.ok_or(HttpRefusal::Malformed)?)?;
-    // RFC 9112, section 3.2.2: the target's host counts, whatever the line says; yet there must be one.
+    // RFC 9112, section 3.2.2: the target's host counts, whatever the line says; yet there must be
+    // one.
     let host = match (authority, lines.host) {
         (_, None) if !is_old => return Err(HttpRefusal::Host),
         (Some(authority), _) => authority.as_bytes(),
@@ -134,8 +139,8 @@ fn request<'b>(parsed: &httparse::Request<'_, 'b>, len: usize) -> Result<Request
     })
 }
 
-/// Whether a target's host is that of the Host line: who goes by the one, and who by the other, are to mean the same (RFC 9112, section
-/// 3.2.2).
+/// Whether a target's host is that of the Host line: who goes by the one, and who by the other, are
+/// to mean the same (RFC 9112, section 3.2.2).
 ///
 /// # Errors
 /// [`HttpRefusal::Misdirected`] where it isn't, [`HttpRefusal::Host`] where one is none.
@@ -146,8 +151,9 @@ fn agree(authority: &[u8], named: &[u8]) -> Result<(), HttpRefusal> {
     }
 }
 
-/// Whether a target's path stays below its root, whoever reads it: behind a member's URL it must not lead out of that (RFC 3986, section
-/// 5.2.4). Backslashes separate segments for some servers, and so they do here.
+/// Whether a target's path stays below its root, whoever reads it: behind a member's URL it must
+/// not lead out of that (RFC 3986, section 5.2.4). Backslashes separate segments for some servers,
+/// and so they do here.
 ///
 /// # Errors
 /// [`HttpRefusal::Target`] where it leads out of the root, or isn't encoded as a path is.
@@ -232,7 +238,8 @@ impl<'b> HeaderFields<'b> {
         if is_old || core::mem::replace(&mut self.chunked, true) {
             return Err(HttpRefusal::Length);
         }
-        // RFC 9112, section 6.3: where the last coding isn't chunked, nobody knows where the body ends. Section 7.1: it is applied once.
+        // RFC 9112, section 6.3: where the last coding isn't chunked, nobody knows where the body
+        // ends. Section 7.1: it is applied once.
         let is_chunked = |coding: &&[u8]| coding.eq_ignore_ascii_case(b"chunked");
         let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).rev();
         if !codings.next().is_some_and(|last| is_chunked(&last)) {

@@ -1,4 +1,5 @@
-//! The requests of one connection, one after another: each head is read, each body followed to its end.
+//! The requests of one connection, one after another: each head is read, each body followed to its
+//! end.
 
 use super::chunks::{ChunkSpan, Chunks};
 use super::{BodyFraming, HeadParse, HttpRefusal, read};
@@ -23,7 +24,8 @@ pub enum RequestProgress {
     Bytes(usize),
     /// More has to come before any may be.
     Incomplete,
-    /// None of them ever, nor what follows: the next request is refused for this, or the last one's body is malformed.
+    /// None of them ever, nor what follows: the next request is refused for this, or the last one's
+    /// body is malformed.
     End(Option<HttpRefusal>),
 }
 

@@ -1,9 +1,11 @@
 //! How long a client may leave an answer untaken.
 //!
-//! Bytes written to a socket first fill the kernel's buffer, which says that it has room only when a third of it is free: at 1 KB/s that is
-//! minutes. So progress is what the client acknowledges, byte by byte.
+//! Bytes written to a socket first fill the kernel's buffer, which says that it has room only when
+//! a third of it is free: at 1 KB/s that is minutes. So progress is what the client acknowledges,
+//! byte by byte.
 
-/// An answer that waits for its client: from the moment that the socket takes no more until it does again.
+/// An answer that waits for its client: from the moment that the socket takes no more until it does
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendTimeout {
     timeout_ms: u64,
@@ -19,7 +21,8 @@ impl SendTimeout {
         SendTimeout { timeout_ms, unacknowledged, since_ms: now_ms }
     }
 
-    /// Whether the client has taken nothing for too long. Nothing was written since it began, so less to acknowledge is a byte taken.
+    /// Whether the client has taken nothing for too long. Nothing was written since it began, so
+    /// less to acknowledge is a byte taken.
     pub fn has_expired(&mut self, now_ms: u64, unacknowledged: usize) -> bool {
         if unacknowledged < self.unacknowledged {
             (self.unacknowledged, self.since_ms) = (unacknowledged, now_ms);

@@ -10,7 +10,8 @@ use super::host::host_of;
 /// The longest URL of a server, in bytes.
 pub const URL_MAX: usize = 512;
 
-/// An http or https URL in its normal form: the scheme and host in lower case, no port that the scheme has anyway, no slash at the end.
+/// An http or https URL in its normal form: the scheme and host in lower case, no port that the
+/// scheme has anyway, no slash at the end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Url {
     text: String,
@@ -157,8 +158,8 @@ fn host_and_port(authority: &str, default: u16) -> Result<(String, u16), UrlErro
     Ok((one_form(&normal).ok_or(UrlError::Host)?, port))
 }
 
-/// The one form of a host. Resolvers take 0x0a4f000b and 10.79.11 for addresses too, so a host that ends in a number is an IPv4 address
-/// as RFC 3986, section 3.2.2 has it, or none at all.
+/// The one form of a host. Resolvers take 0x0a4f000b and 10.79.11 for addresses too, so a host that
+/// ends in a number is an IPv4 address as RFC 3986, section 3.2.2 has it, or none at all.
 fn one_form(host: &str) -> Option<String> {
     if let Some(address) = host.strip_prefix('[') {
         let address: Ipv6Addr = address.strip_suffix(']')?.parse().ok()?;

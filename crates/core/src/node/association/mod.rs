@@ -1,11 +1,13 @@
 //! The state shared with one other node, whatever it sends: which of its messages to believe.
 //!
-//! No clock is compared. A node's *life* has an incarnation, random for each start, and counts its messages. A message
-//! *echoes* the receiver's life that it is written to, and a number of it that its sender has heard. So nothing that was said before this
-//! node's start is believed, and how old a message can be is known here. Another life of a node is believed only once it
-//! echoes something that was sent after the life before became known: what ended before that has never heard of it.
+//! No clock is compared. A node's *life* has an incarnation, random for each start, and counts its
+//! messages. A message *echoes* the receiver's life that it is written to, and a number of it that
+//! its sender has heard. So nothing that was said before this node's start is believed, and how old
+//! a message can be is known here. Another life of a node is believed only once it echoes something
+//! that was sent after the life before became known: what ended before that has never heard of it.
 //!
-//! Protocols differ in one thing, [`Delivery`]: whether messages tell how their sender is, or each asks for something.
+//! Protocols differ in one thing, [`Delivery`]: whether messages tell how their sender is, or each
+//! asks for something.
 
 mod refusal;
 #[cfg(test)]
@@ -22,8 +24,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use window::{REACH_MAX, ReplayWindow};
 
-/// The most messages whose time of sending is remembered. Silence is a few intervals, and in one of them there are at most
-/// four hurried reports and four answers; older ones have their echo refused.
+/// The most messages whose time of sending is remembered. Silence is a few intervals, and in one of
+/// them there are at most four hurried reports and four answers; older ones have their echo
+/// refused.
 const SENT_MAX: usize = 64;
 
 /// Which message of which life of a node. Zeros name none.
@@ -103,7 +106,8 @@ pub(super) enum MessageVerdict {
         /// The first for a while.
         revived: bool,
     },
-    /// Of a node that is to hear this one first; nothing but its numbers is taken from it, to be echoed.
+    /// Of a node that is to hear this one first; nothing but its numbers is taken from it, to be
+    /// echoed.
     Hello,
     /// Neither. Not counted yet: see [`Association::refuse`].
     Refused(Refusal),
@@ -136,8 +140,8 @@ pub(super) struct Association {
     silence_ms: u64,
     /// Of the message that was sent last.
     sequence: u64,
-    /// That of the message that was sent last before the believed life was. No other life is believed that echoes it or
-    /// one before.
+    /// That of the message that was sent last before the believed life was. No other life is
+    /// believed that echoes it or one before.
     settled: u64,
     /// Sequence and time of what was sent lately, where that matters.
     sent: VecDeque<(u64, u64)>,
@@ -154,7 +158,8 @@ pub(super) struct Association {
 }
 
 impl Association {
-    /// With a node that was never heard. Counts on from `after`, which is 0 unless this incarnation may have spoken to it before.
+    /// With a node that was never heard. Counts on from `after`, which is 0 unless this incarnation
+    /// may have spoken to it before.
     pub(super) fn new(delivery: Delivery, own: u64, silence_ms: u64, after: u64) -> Association {
         Association {
             delivery,
@@ -255,8 +260,8 @@ impl Association {
         sent.is_some_and(|(_, at_ms)| now_ms.saturating_sub(*at_ms) <= self.silence_ms)
     }
 
-    /// Counts a refusal. Gives whether it is to be told: each is, once, until the node is heard anew. See
-    /// [`Association::suspect`], too.
+    /// Counts a refusal. Gives whether it is to be told: each is, once, until the node is heard
+    /// anew. See [`Association::suspect`], too.
     pub(super) fn refuse(&mut self, refusal: Refusal) -> bool {
         self.tally.refuse(refusal)
     }
@@ -296,8 +301,8 @@ impl Association {
         numbers
     }
 
-    /// The life to echo unasked: the one that is believed, so that recorded hellos of others come to nothing;
-    /// while it is silent, whichever was heard last.
+    /// The life to echo unasked: the one that is believed, so that recorded hellos of others come
+    /// to nothing; while it is silent, whichever was heard last.
     pub(super) fn echo(&self) -> Numbers {
         let later = |caller: &Life| self.life.is_none_or(|life| !self.alive && caller.last_ms > life.last_ms);
         self.caller.filter(later).or(self.life).map(|life| life.numbers()).unwrap_or_default()

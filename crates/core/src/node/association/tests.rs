@@ -1,4 +1,5 @@
-//! Two nodes and an attacker, whatever protocol they speak: who believes what, whatever becomes of messages.
+//! Two nodes and an attacker, whatever protocol they speak: who believes what, whatever becomes of
+//! messages.
 
 use super::*;
 use proptest::prelude::*;
@@ -44,7 +45,8 @@ impl Pair {
         Pair { delivery, now_ms: 0, lives: 2, nodes, recorded: Vec::new() }
     }
 
-    /// Its message: a report of its own accord, a greeting, or one that takes acquaintance for granted.
+    /// Its message: a report of its own accord, a greeting, or one that takes acquaintance for
+    /// granted.
     fn write(&mut self, from: usize, handshake: Handshake, echo: Numbers) -> Mail {
         let node = &mut self.nodes[from];
         let numbers = match self.delivery {
@@ -94,8 +96,9 @@ impl Pair {
         acquaints.then(|| self.write(to, Handshake::Hello, numbers))
     }
 
-    /// A believed message was never believed before, was not written for a former life of the receiver, is of no life that
-    /// ended before the last believed one, and where it matters no older than a silence.
+    /// A believed message was never believed before, was not written for a former life of the
+    /// receiver, is of no life that ended before the last believed one, and where it matters no
+    /// older than a silence.
     fn check(&mut self, mail: Mail, first: bool) {
         let node = &mut self.nodes[1 - mail.from];
         let (sent_ms, ReceivedMessage { numbers, echo, handshake }) = (mail.sent_ms, mail.message);

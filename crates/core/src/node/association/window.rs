@@ -3,8 +3,9 @@
 /// The most numbers that are remembered, down from the highest.
 pub(super) const REACH_MAX: u64 = u64::BITS as u64;
 
-/// A replay window, as that of RFC 4303, section 3.4.3: numbers may come in another order than they were sent, within so
-/// many of the highest as the receiver likes; each counts once. None was heard at first.
+/// A replay window, as that of RFC 4303, section 3.4.3: numbers may come in another order than they
+/// were sent, within so many of the highest as the receiver likes; each counts once. None was heard
+/// at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct ReplayWindow {
     highest: u64,
@@ -18,8 +19,9 @@ impl ReplayWindow {
         self.highest
     }
 
-    /// Whether this number is heard for the first time, as far as is remembered, and is not `reach` below the highest or more,
-    /// which is at most [`REACH_MAX`]; it counts as heard from now on. There is no number 0.
+    /// Whether this number is heard for the first time, as far as is remembered, and is not `reach`
+    /// below the highest or more, which is at most [`REACH_MAX`]; it counts as heard from now on.
+    /// There is no number 0.
     pub(super) fn accept(&mut self, number: u64, reach: u64) -> bool {
         if number == 0 {
             return false;

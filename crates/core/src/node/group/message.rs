@@ -69,7 +69,8 @@ pub enum MessageError {
 }
 
 impl MessageError {
-    /// The status by which it is answered: 422 where the shape is right, and a value in it can't be.
+    /// The status by which it is answered: 422 where the shape is right, and a value in it can't
+    /// be.
     pub fn status(self) -> u16 {
         match self {
             MessageError::TooLong => 413,

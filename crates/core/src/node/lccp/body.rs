@@ -90,7 +90,8 @@ impl ErrorCode {
     }
 }
 
-/// A client's request, as it sent it. All empty where that is not known; a TLS hello has a host alone.
+/// A client's request, as it sent it. All empty where that is not known; a TLS hello has a host
+/// alone.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClientRequest {
     host: Vec<u8>,
@@ -141,7 +142,8 @@ pub enum MessageBody {
         /// The sender's components.
         components: Components,
     },
-    /// The answer to it by a node that knows the sender's life. One that doesn't answers by an `Init` of its own.
+    /// The answer to it by a node that knows the sender's life. One that doesn't answers by an
+    /// `Init` of its own.
     InitAck {
         /// The sender's components.
         components: Components,
@@ -173,7 +175,8 @@ pub enum MessageBody {
     HandoffAck {
         /// Which connection.
         socket: SocketId,
-        /// How many bytes of the queues are here without a gap. All of them: the connection is taken.
+        /// How many bytes of the queues are here without a gap. All of them: the connection is
+        /// taken.
         missing: u32,
     },
     /// Send on to this server what comes for this connection.

@@ -1,11 +1,13 @@
-//! The paper's Handoff Information: what a host must know of a socket to have it in the state that it had.
+//! The paper's Handoff Information: what a host must know of a socket to have it in the state that
+//! it had.
 //!
 //! It is what Linux tells and takes in `TCP_REPAIR`, and nothing of how Linux does so.
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The most bytes that either queue of a socket may have. Twice what Linux lets a socket have by default.
+/// The most bytes that either queue of a socket may have. Twice what Linux lets a socket have by
+/// default.
 pub const QUEUE_MAX: u32 = 8 << 20;
 /// Length of a state in a message, in bytes.
 pub(super) const STATE_LEN: usize = size_of::<StateBytes>();
@@ -18,8 +20,8 @@ const OPTION_SCALES: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_TIMESTAMPS: u8 = 4;
 
-/// The state of an open TCP connection. Names are those of RFC 9293, section 3.3.1, and of Linux where it has none;
-/// *send* is what the host does, not the client.
+/// The state of an open TCP connection. Names are those of RFC 9293, section 3.3.1, and of Linux
+/// where it has none; *send* is what the host does, not the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TcpState {
     /// First number that was sent and is not acknowledged: where the send queue begins.
@@ -91,7 +93,8 @@ struct StateBytes {
 }
 
 impl TcpState {
-    /// Whether a connection can be in it: what is sent is queued, scales and queues are not too large.
+    /// Whether a connection can be in it: what is sent is queued, scales and queues are not too
+    /// large.
     pub fn is_sound(&self) -> bool {
         let scales = self.scales.is_none_or(|scales| scales.snd.max(scales.rcv) <= SCALE_MAX);
         let queues = self.send_len.max(self.receive_len) <= QUEUE_MAX;
@@ -129,7 +132,8 @@ impl TcpState {
         zerocopy::transmute!(bytes)
     }
 
-    /// The state that stands there, sound or not. Bytes that no state would be written as are for [`super::wire`] to refuse.
+    /// The state that stands there, sound or not. Bytes that no state would be written as are for
+    /// [`super::wire`] to refuse.
     pub(super) fn of_bytes(bytes: [u8; STATE_LEN]) -> TcpState {
         let bytes: StateBytes = zerocopy::transmute!(bytes);
         let option = |bit: u8| bytes.options & bit != 0;

@@ -1,20 +1,23 @@
-//! Connections that other nodes give to this one: which of their pieces have come, and what was done with them.
+//! Connections that other nodes give to this one: which of their pieces have come, and what was
+//! done with them.
 //!
-//! A node that gives a connection says it again until it is answered, so each is restored once however often it comes, and what came
-//! of it is remembered for longer than it is asked again.
+//! A node that gives a connection says it again until it is answered, so each is restored once
+//! however often it comes, and what came of it is remembered for longer than it is asked again.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Assembly, ErrorCode, MessageBody, Piece, ReceivedConnection, SocketId, TcpState};
 
-/// The most bytes of a client that were read before somebody was found for it: twice what a director reads.
+/// The most bytes of a client that were read before somebody was found for it: twice what a
+/// director reads.
 const UNREAD_MAX: u32 = 128 * 1_024;
 /// Connections that are coming, or whose socket is being made.
 const HANDOFFS_MAX: usize = 4_096;
 /// The outcome of a connection is remembered for longer than it is asked again, in milliseconds.
 pub(super) const MEMORY_MS: u64 = 10_000;
-/// Connections of which that is remembered, some 150 bytes each. More than come in that time: the oldest make way.
+/// Connections of which that is remembered, some 150 bytes each. More than come in that time: the
+/// oldest make way.
 const MEMORIES_MAX: usize = 65_536;
 
 /// Connections that come here.
@@ -103,7 +106,8 @@ impl IncomingHandoffs {
             if !self.serves(socket.server()) {
                 return error(ErrorCode::NoServer);
             }
-            // A response sent to the client already would have to be sent again by the server's own program.
+            // A response sent to the client already would have to be sent again by the server's own
+            // program.
             if state.send_len > 0 || state.receive_len == 0 || state.receive_len > UNREAD_MAX {
                 return error(ErrorCode::NotRestored);
             }
@@ -128,7 +132,8 @@ impl IncomingHandoffs {
         HandoffAction::Restore(handed)
     }
 
-    /// Notes what came of a connection. If that can't be told it comes anew, and isn't refused any more: its socket may be here.
+    /// Notes what came of a connection. If that can't be told it comes anew, and isn't refused any
+    /// more: its socket may be here.
     pub fn end(
         &mut self,
         node: IpAddr,

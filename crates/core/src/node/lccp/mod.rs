@@ -1,13 +1,16 @@
-//! The Light-weight Cluster Control Protocol: how the nodes of a cluster ask which server is to have a connection, and
-//! give an open one to each other (section 3.2 of the paper on the LCCP web cluster).
+//! The Light-weight Cluster Control Protocol: how the nodes of a cluster ask which server is to
+//! have a connection, and give an open one to each other (section 3.2 of the paper on the LCCP web
+//! cluster).
 //!
-//! It stands directly on IP and has no reliability of its own: a client's TCP sends again what was lost, and then
-//! all is asked anew. So every message means the same however often it comes, and none needs memory at its sender.
-//! The header is the paper's; around it stands what the paper lacks: a tag, by which no stranger can take a connection
-//! away, and numbers, by which nobody can do so with what was said before (`docs/lccp.md`).
+//! It stands directly on IP and has no reliability of its own: a client's TCP sends again what was
+//! lost, and then all is asked anew. So every message means the same however often it comes, and
+//! none needs memory at its sender. The header is the paper's; around it stands what the paper
+//! lacks: a tag, by which no stranger can take a connection away, and numbers, by which nobody can
+//! do so with what was said before (`docs/lccp.md`).
 //!
-//! [`wire`] is the format, [`LccpSession`] what is shared with one other node, [`TransferImage`] and [`Assembly`] cut what
-//! a socket has not delivered yet into messages and put it together again. [`IncomingHandoffs`] is what a node takes, [`Releases`] what it lets go.
+//! [`wire`] is the format, [`LccpSession`] what is shared with one other node, [`TransferImage`]
+//! and [`Assembly`] cut what a socket has not delivered yet into messages and put it together
+//! again. [`IncomingHandoffs`] is what a node takes, [`Releases`] what it lets go.
 
 mod body;
 mod event;
@@ -32,5 +35,6 @@ pub use session::{LccpSession, LocalNode, MessageEffect, SILENCE_MS};
 pub use socket::SocketId;
 pub use transfer::{Assembly, CHUNK_LEN, Piece, ReceivedConnection, TransferImage};
 
-/// The IP protocol number: for experiments, so not in anybody's way by default (RFC 3692, section 2.1).
+/// The IP protocol number: for experiments, so not in anybody's way by default (RFC 3692, section
+/// 2.1).
 pub const PROTOCOL: u8 = 253;

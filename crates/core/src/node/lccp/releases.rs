@@ -1,4 +1,5 @@
-//! Connections that other nodes have this one let go: each is let go once, however often it is asked for.
+//! Connections that other nodes have this one let go: each is let go once, however often it is
+//! asked for.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -6,11 +7,11 @@ use core::net::IpAddr;
 use super::incoming::MEMORY_MS;
 use super::{ErrorCode, SocketId, TcpState};
 
-/// How often a connection may be at work at the same place. The client's segment comes again after a fifth of a second, and each
-/// time after twice as long.
+/// How often a connection may be at work at the same place. The client's segment comes again after
+/// a fifth of a second, and each time after twice as long.
 const BUSY_MAX: u32 = 5;
-/// Connections that are being let go, or were a moment ago, some 150 bytes each. They are remembered for ten seconds, so this
-/// bounds how many move in that time.
+/// Connections that are being let go, or were a moment ago, some 150 bytes each. They are
+/// remembered for ten seconds, so this bounds how many move in that time.
 const RELEASES_MAX: usize = 65_536;
 
 /// Where a client's next segment begins, and what it acknowledges.
@@ -77,8 +78,8 @@ impl Releases {
         ReleaseAction::LetGo
     }
 
-    /// Notes its outcome, and gives the answer that is due; `None` is asked again. A connection that never comes to rest is not waited
-    /// for.
+    /// Notes its outcome, and gives the answer that is due; `None` is asked again. A connection
+    /// that never comes to rest is not waited for.
     pub fn end(
         &mut self,
         node: IpAddr,

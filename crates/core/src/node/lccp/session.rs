@@ -47,8 +47,8 @@ pub struct LccpSession {
 }
 
 impl LccpSession {
-    /// With a node that was never heard. Counts on from `after`, which is 0 unless there was another session with it since this
-    /// node's start: then [`LccpSession::sequence`] of that.
+    /// With a node that was never heard. Counts on from `after`, which is 0 unless there was
+    /// another session with it since this node's start: then [`LccpSession::sequence`] of that.
     pub fn new(own: LocalNode, peer: IpAddr, after: u64) -> LccpSession {
         let association = Association::new(Delivery::Each, own.incarnation, SILENCE_MS, after);
         LccpSession { own, peer, association, components: None }
@@ -94,7 +94,8 @@ impl LccpSession {
         self.send_init(keys, Numbers::default())
     }
 
-    /// A message that answers none; its bytes and its number, which answers will have. `None` until the node is known.
+    /// A message that answers none; its bytes and its number, which answers will have. `None` until
+    /// the node is known.
     pub fn send(
         &mut self,
         keys: &HourlyKeys,
@@ -118,7 +119,8 @@ impl LccpSession {
         same.then(|| self.write(keys, message.numbers, receptor, body))
     }
 
-    /// Takes in what stood behind the IP header of a packet from this node's address to the own one.
+    /// Takes in what stood behind the IP header of a packet from this node's address to the own
+    /// one.
     pub fn receive(&mut self, now_ms: u64, keys: &HourlyKeys, bytes: &[u8]) -> MessageEffect {
         let addresses = Addresses { source: self.peer, destination: self.own.address };
         let message = match LccpMessage::read(bytes, addresses, keys) {

@@ -2,7 +2,8 @@
 
 use core::net::SocketAddr;
 
-/// The paper's Socket ID: the two ends of a client's connection. Both of one family, neither without address or port.
+/// The paper's Socket ID: the two ends of a client's connection. Both of one family, neither
+/// without address or port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId {
     client: SocketAddr,
@@ -10,7 +11,8 @@ pub struct SocketId {
 }
 
 impl SocketId {
-    /// Of the client's end and the server's, which is the service address. `None` if they can't be those of a connection.
+    /// Of the client's end and the server's, which is the service address. `None` if they can't be
+    /// those of a connection.
     pub fn new(client: SocketAddr, server: SocketAddr) -> Option<SocketId> {
         let (client, server) = (bare(client)?, bare(server)?);
         (client.is_ipv4() == server.is_ipv4()).then_some(SocketId { client, server })
@@ -27,7 +29,8 @@ impl SocketId {
     }
 }
 
-/// An end without flow label and scope, which say nothing to another host. `None` if there is no address or port.
+/// An end without flow label and scope, which say nothing to another host. `None` if there is no
+/// address or port.
 pub(super) fn bare(end: SocketAddr) -> Option<SocketAddr> {
     let is_one = !end.ip().is_unspecified() && end.port() != 0;
     is_one.then(|| SocketAddr::new(end.ip().to_canonical(), end.port()))

@@ -1,6 +1,7 @@
 //! A connection in pieces: its state, and what its queues hold, in as many messages as that takes.
 //!
-//! Each piece has the whole state, and its offset is its number, so pieces may come in any order and any number of times.
+//! Each piece has the whole state, and its offset is its number, so pieces may come in any order
+//! and any number of times.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -52,13 +53,15 @@ pub struct TransferImage {
 }
 
 impl TransferImage {
-    /// The state has the lengths of the queues. `None` if they are others, or no connection is in that state.
+    /// The state has the lengths of the queues. `None` if they are others, or no connection is in
+    /// that state.
     pub fn new(state: TcpState, send: &[u8], receive: &[u8]) -> Option<TransferImage> {
         let lengths = (send.len(), receive.len()) == (state.send_len as usize, state.receive_len as usize);
         (lengths && state.is_sound()).then(|| TransferImage { state, queues: [send, receive].concat() })
     }
 
-    /// The pieces from the first byte that is missing on ([`super::MessageBody::HandoffAck`]); from 0, all of them.
+    /// The pieces from the first byte that is missing on ([`super::MessageBody::HandoffAck`]); from
+    /// 0, all of them.
     pub fn pieces(&self, missing: u32) -> impl Iterator<Item = Piece> {
         let first = missing - missing % CHUNK_LEN;
         // without queues there is a piece all the same
@@ -104,7 +107,8 @@ impl Assembly {
         assembly
     }
 
-    /// Takes a piece in. Gives whether it is of the same handoff: another state means that what has come is obsolete.
+    /// Takes a piece in. Gives whether it is of the same handoff: another state means that what has
+    /// come is obsolete.
     pub fn add(&mut self, piece: Piece) -> bool {
         let same = piece.state == self.state;
         if same {
@@ -116,7 +120,8 @@ impl Assembly {
         same
     }
 
-    /// The first byte of the queues that has not come, for [`super::MessageBody::HandoffAck`]; their length if all has.
+    /// The first byte of the queues that has not come, for [`super::MessageBody::HandoffAck`];
+    /// their length if all has.
     pub fn missing(&self) -> u32 {
         self.missing
     }

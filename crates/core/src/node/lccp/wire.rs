@@ -1,7 +1,7 @@
 //! The message, byte by byte as in `docs/lccp.md`.
 //!
-//! Every version begins with the same prefix and ends with the same tag. In between stands the paper's header with the
-//! paper's fields and lengths, and what a command may come with behind it.
+//! Every version begins with the same prefix and ends with the same tag. In between stands the
+//! paper's header with the paper's fields and lengths, and what a command may come with behind it.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,7 +27,8 @@ pub const LEN_MIN: usize = size_of::<LccpPrefix>() + size_of::<LccpHeader>() + T
 pub const LEN_MAX: usize = LEN_MIN + PAYLOAD_MAX;
 
 const PAYLOAD_MAX: usize = if CONTENT_MAX > CHUNK_LEN as usize { CONTENT_MAX } else { CHUNK_LEN as usize };
-// No message is ever a fragment: it fits the least MTU of IPv6 behind its header (RFC 8200, sections 3 and 5).
+// No message is ever a fragment: it fits the least MTU of IPv6 behind its header (RFC 8200,
+// sections 3 and 5).
 const _: () = assert!(LEN_MAX <= 1_280 - 40);
 // The paper's Receptor, Command, Data, Socket ID and Handoff Information.
 const _: () = assert!(size_of::<Information>() == 90 && size_of::<LccpHeader>() == 3 * 4 + 12 + 90);
@@ -85,7 +86,8 @@ pub struct Addresses {
 pub struct LccpMessage {
     /// Its own numbers.
     pub numbers: Numbers,
-    /// The receiver's incarnation that it was written to, and the number of the message that it answers; 0 if none.
+    /// The receiver's incarnation that it was written to, and the number of the message that it
+    /// answers; 0 if none.
     pub echo: Numbers,
     /// The component that it is for.
     pub receptor: Receptor,
@@ -120,10 +122,12 @@ impl LccpMessage {
         seal(self.unsealed(number), addresses, key)
     }
 
-    /// Reads what stood behind the IP header. Nothing is believed before the tag was found right, in constant time.
+    /// Reads what stood behind the IP header. Nothing is believed before the tag was found right,
+    /// in constant time.
     ///
     /// # Errors
-    /// [`ReadError::Malformed`] also for what is authentic, but not exactly what would have been written.
+    /// [`ReadError::Malformed`] also for what is authentic, but not exactly what would have been
+    /// written.
     pub fn read(bytes: &[u8], addresses: Addresses, keys: &HourlyKeys) -> Result<LccpMessage, ReadError> {
         let (signed, tag) = split_tag(bytes).ok_or(ReadError::Malformed)?;
         let (prefix, rest) = LccpPrefix::ref_from_prefix(signed).map_err(|_| ReadError::Malformed)?;
@@ -142,7 +146,8 @@ impl LccpMessage {
         }
         let (header, payload) = LccpHeader::ref_from_prefix(rest).map_err(|_| ReadError::Malformed)?;
         let message = LccpMessage::of(prefix, header, payload).ok_or(ReadError::Malformed)?;
-        // one way to say a thing: what is reserved is zero, and nothing stands where nothing belongs
+        // one way to say a thing: what is reserved is zero, and nothing stands where nothing
+        // belongs
         if message.unsealed(prefix.key.get()) == signed { Ok(message) } else { Err(ReadError::Malformed) }
     }
 
@@ -190,7 +195,8 @@ pub fn seal(bytes: Vec<u8>, addresses: Addresses, key: &Key) -> Vec<u8> {
     key.seal(&pseudo_header(addresses), bytes)
 }
 
-/// The data that the tag covers besides the message: the first two fields of that of RFC 8200, section 8.1.
+/// The data that the tag covers besides the message: the first two fields of that of RFC 8200,
+/// section 8.1.
 fn pseudo_header(addresses: Addresses) -> [u8; 32] {
     let both = [mapped(addresses.source).octets(), mapped(addresses.destination).octets()];
     zerocopy::transmute!(both)

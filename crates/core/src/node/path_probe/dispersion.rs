@@ -1,8 +1,10 @@
 //! The meaning of packets' arrival times.
 //!
-//! Two packets that are sent at once are as far apart behind the narrowest link as that takes for one of them (Keshav 1991; bprobe of Carter and Crovella).
-//! A train that goes a little faster than the narrowest link keeps its queue filled, so whatever else went over the link meanwhile makes the train
-//! longer by its own time: the link's rate less that of the others is available (as IGI of Hu and Steenkiste 2003 reckons).
+//! Two packets that are sent at once are as far apart behind the narrowest link as that takes for
+//! one of them (Keshav 1991; bprobe of Carter and Crovella). A train that goes a little faster than
+//! the narrowest link keeps its queue filled, so whatever else went over the link meanwhile makes
+//! the train longer by its own time: the link's rate less that of the others is available (as IGI
+//! of Hu and Steenkiste 2003 reckons).
 
 use alloc::vec::Vec;
 
@@ -30,10 +32,12 @@ pub struct ProbeArrival {
     pub arrived_ns: u64,
 }
 
-/// The rate of the narrowest link in bits a second, by a train that was sent at once. `None` where too little of it came.
+/// The rate of the narrowest link in bits a second, by a train that was sent at once. `None` where
+/// too little of it came.
 ///
-/// Of the gaps between neighbours those count that are alike and take up most of the train's time: what a shaper lets pass at once, from tokens that were saved
-/// up, takes no time; and what came between two packets makes single gaps longer.
+/// Of the gaps between neighbours those count that are alike and take up most of the train's time:
+/// what a shaper lets pass at once, from tokens that were saved up, takes no time; and what came
+/// between two packets makes single gaps longer.
 pub fn bottleneck_bps(train: &[ProbeArrival]) -> Option<u64> {
     let mut gaps: Vec<u64> =
         neighbours(train).map(|(one, next)| next.arrived_ns.saturating_sub(one.arrived_ns)).collect();
@@ -62,8 +66,9 @@ fn rate(packets: u64, time_ns: u64) -> Option<u64> {
     (packets * PACKET_BITS * 1_000_000_000).checked_div(time_ns)
 }
 
-/// The bandwidth that others leave of a link of `bottleneck_bps`, by a train of so many packets that was sent `gap_ns` apart, a little faster than the link. `None` where
-/// too much of the train is missing, or its sender was late.
+/// The bandwidth that others leave of a link of `bottleneck_bps`, by a train of so many packets
+/// that was sent `gap_ns` apart, a little faster than the link. `None` where too much of the train
+/// is missing, or its sender was late.
 pub fn available_bps(train: &[ProbeArrival], packets: u8, gap_ns: u32, bottleneck_bps: u64) -> Option<u64> {
     let (first, last) = (train.first()?, train.last()?);
     let lost = usize::from(packets).saturating_sub(train.len());
@@ -81,8 +86,9 @@ pub fn available_bps(train: &[ProbeArrival], packets: u8, gap_ns: u32, bottlenec
     Some(bottleneck_bps.saturating_sub(u64::try_from(others_bps).unwrap_or(u64::MAX)))
 }
 
-/// Whether a paced train came out so much more slowly than it was sent that others would have had to send more than a link of this rate carries: then the
-/// rate is none of the link's, but of what a token bucket let pass at once, and nothing is known of either.
+/// Whether a paced train came out so much more slowly than it was sent that others would have had
+/// to send more than a link of this rate carries: then the rate is none of the link's, but of what
+/// a token bucket let pass at once, and nothing is known of either.
 pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     let (Some(first), Some(last)) = (train.first(), train.last()) else { return false };
     let sent_ns = last.sent_ns.saturating_sub(first.sent_ns);
@@ -92,8 +98,10 @@ pub fn is_burst(train: &[ProbeArrival], bottleneck_bps: u64) -> bool {
     u128::from(arrived_ns).saturating_sub(ours_ns) * 100 > u128::from(sent_ns) * BURST_PERCENT
 }
 
-/// The bandwidth that cprobe calls available: trains of echoes, of each the bits by the time from the first to the last; the mean of all but the fastest and the slowest. That is the rate
-/// at which a train comes out (Dovrolis, Ramanathan and Moore 2001), between what is available and what the link carries, and neither.
+/// The bandwidth that cprobe calls available: trains of echoes, of each the bits by the time from
+/// the first to the last; the mean of all but the fastest and the slowest. That is the rate at
+/// which a train comes out (Dovrolis, Ramanathan and Moore 2001), between what is available and
+/// what the link carries, and neither.
 pub fn echoes_available_bps(trains: &[Vec<ProbeArrival>]) -> Option<u64> {
     let of = |train: &Vec<ProbeArrival>| {
         let time_ns = train.last()?.arrived_ns.checked_sub(train.first()?.arrived_ns)?;
@@ -111,7 +119,8 @@ mod tests {
     use super::super::{AT_ONCE, PACED, paced_gap_ns};
     use super::*;
 
-    /// A link with a queue and a bucket of tokens, and others on it: when packets come out that go in at these times.
+    /// A link with a queue and a bucket of tokens, and others on it: when packets come out that go
+    /// in at these times.
     struct Link {
         bps: u64,
         burst_bits: u64,

@@ -1,10 +1,13 @@
-//! Probes of the path from a server to a director: the director asks, the server's agent sends trains of packets, and the director looks at when
-//! they arrive.
+//! Probes of the path from a server to a director: the director asks, the server's agent sends
+//! trains of packets, and the director looks at when they arrive.
 //!
-//! The direction is that of answers. Nobody is sent a train who has not the farm's key, and has shown that he is where he says: a director asks
-//! ([`ProbeMessage::Request`]), the agent answers with a number that only it can make for that address ([`ProbeMessage::Challenge`]) and that is no longer than the question, and
-//! a train goes only to the director that sends that number back ([`ProbeMessage::Go`]). The agent keeps nothing until then. A datagram that a listener on the way
-//! records and sends again brings a challenge and no train, since each number is good for one train of each [`TrainKind`].
+//! The direction is that of answers. Nobody is sent a train who has not the farm's key, and has
+//! shown that he is where he says: a director asks ([`ProbeMessage::Request`]), the agent answers
+//! with a number that only it can make for that address ([`ProbeMessage::Challenge`]) and that is
+//! no longer than the question, and a train goes only to the director that sends that number back
+//! ([`ProbeMessage::Go`]). The agent keeps nothing until then. A datagram that a listener on the
+//! way records and sends again brings a challenge and no train, since each number is good for one
+//! train of each [`TrainKind`].
 
 mod dispersion;
 mod trains;
@@ -22,13 +25,15 @@ pub const NONCE_LEN: usize = 8;
 pub const PACKET_LEN: usize = 1_400;
 /// The bytes of IPv4 and UDP before it: IPv6 is 20 more, a difference of 2 % that is ignored.
 const HEADERS_LEN: usize = 28;
-/// Packets of a train that goes at once; together with those of one that goes at a rate 62,832 bytes with their headers.
+/// Packets of a train that goes at once; together with those of one that goes at a rate 62,832
+/// bytes with their headers.
 pub const AT_ONCE: u8 = 16;
 /// The latter's.
 pub const PACED: u8 = 28;
 /// A packet's bits on the path.
 pub const PACKET_BITS: u64 = ((PACKET_LEN + HEADERS_LEN) * 8) as u64;
-/// A paced train goes faster than the narrowest link by so much, so that packets queue there whatever the sender's clock does, in percent.
+/// A paced train goes faster than the narrowest link by so much, so that packets queue there
+/// whatever the sender's clock does, in percent.
 const FASTER_PERCENT: u64 = 15;
 
 /// The first bytes of each message: what it is, and of which version.
@@ -38,7 +43,8 @@ const CONTEXT: &[u8] = b"evener path probe";
 /// Which train of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrainKind {
-    /// All at once: how far its packets are apart when they arrive is what the narrowest link takes for one.
+    /// All at once: how far its packets are apart when they arrive is what the narrowest link takes
+    /// for one.
     AtOnce,
     /// One packet after the other, a little faster than that.
     Paced,

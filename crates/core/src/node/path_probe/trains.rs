@@ -8,9 +8,11 @@ use crate::node::secret::Key;
 
 /// A challenge is good for one to two of these, in milliseconds.
 const SLOT_MS: u64 = 2_000;
-/// Between the ends of trains, at least, in milliseconds. Within a probe the second train may follow at once.
+/// Between the ends of trains, at least, in milliseconds. Within a probe the second train may
+/// follow at once.
 const PAUSE_MS: u64 = 250;
-/// Trains that are remembered, so that none is sent twice: more than can have been sent while their challenges are good.
+/// Trains that are remembered, so that none is sent twice: more than can have been sent while their
+/// challenges are good.
 const REMEMBERED: usize = 64;
 
 /// A train to be sent.

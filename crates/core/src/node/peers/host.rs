@@ -20,7 +20,8 @@ pub struct PeerSettings {
     pub name: String,
     /// All hosts, this one included.
     pub hosts: Vec<HostSetting>,
-    /// The names of the services, in the order that bits of `up` and `draining` have; at most [`BITS`].
+    /// The names of the services, in the order that bits of `up` and `draining` have; at most
+    /// [`BITS`].
     pub services: Vec<String>,
     /// The service addresses that hosts own, in the same order on every host; at most [`BITS`].
     pub addresses: Vec<Publishable>,
@@ -76,7 +77,8 @@ pub struct KnownHost {
     pub own: bool,
     /// Whether it was heard lately.
     pub alive: bool,
-    /// Whether anything was believed that it said of its part: not of one with another configuration from the beginning.
+    /// Whether anything was believed that it said of its part: not of one with another
+    /// configuration from the beginning.
     pub believed: bool,
     /// Whether it takes part. Of use only while it is alive.
     pub ready: bool,
@@ -86,11 +88,13 @@ pub struct KnownHost {
     pub draining: u64,
     /// Sessions being served there.
     pub load: u32,
-    /// Whether it runs another configuration: `ready`, `up`, `draining`, `load` and `owned` are from before.
+    /// Whether it runs another configuration: `ready`, `up`, `draining`, `load` and `owned` are
+    /// from before.
     pub generation_differs: bool,
     /// Why nothing that it says is understood, as far as can be told; nothing while it is.
     pub refused: Option<Refusal>,
-    /// The MACs that its frames may have as source. They outlive silence: a host whose daemon is dead still sends.
+    /// The MACs that its frames may have as source. They outlive silence: a host whose daemon is
+    /// dead still sends.
     pub macs: Vec<Mac>,
     /// The addresses it says it owns.
     pub owned: Vec<IpAddr>,
@@ -142,7 +146,8 @@ pub struct DatagramEffect {
 pub struct Tick {
     /// To be sent to these hosts.
     pub datagrams: Vec<(IpAddr, Vec<u8>)>,
-    /// Addresses to ask everyone for, by ARP or neighbour solicitation; answers go to [`super::Peers::answered`].
+    /// Addresses to ask everyone for, by ARP or neighbour solicitation; answers go to
+    /// [`super::Peers::answered`].
     pub probes: Vec<IpAddr>,
     /// Addresses that are owned here, to be announced to everyone.
     pub claimed: Vec<IpAddr>,

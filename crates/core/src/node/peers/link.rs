@@ -67,8 +67,9 @@ impl PeerState {
         may
     }
 
-    /// Whether it may be the rightful owner of an address. A host that runs another configuration and has never said
-    /// whether it takes part, may: an address that nobody owns is better than one that two hosts do.
+    /// Whether it may be the rightful owner of an address. A host that runs another configuration
+    /// and has never said whether it takes part, may: an address that nobody owns is better than
+    /// one that two hosts do.
     pub(super) fn is_present(&self) -> bool {
         self.association.is_alive() && self.content.as_ref().is_none_or(|content| content.ready)
     }

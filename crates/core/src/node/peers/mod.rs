@@ -1,12 +1,13 @@
-//! How the hosts of an every-host farm know each other: who lives, how loaded and how healthy each is, and who owns
-//! which service address.
+//! How the hosts of an every-host farm know each other: who lives, how loaded and how healthy each
+//! is, and who owns which service address.
 //!
-//! Every host tells every other one of itself a few times a silence, in a datagram of its own (`docs/peers.md`).
-//! A believed datagram is authentic, in order, and fresh, as [`super::association`] judges; others change nothing but
-//! counters. Clocks are not compared, so they may be wrong or jump.
+//! Every host tells every other one of itself a few times a silence, in a datagram of its own
+//! (`docs/peers.md`). A believed datagram is authentic, in order, and fresh, as
+//! [`super::association`] judges; others change nothing but counters. Clocks are not compared, so
+//! they may be wrong or jump.
 //!
-//! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to ask for or to announce and
-//! [`PeerEvent`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
+//! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to ask for or
+//! to announce and [`PeerEvent`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
 
 mod event;
 mod host;
@@ -98,8 +99,8 @@ impl Peers {
         peers
     }
 
-    /// Goes on with other settings after a reload. The last reports of hosts that stay, of services and addresses that
-    /// stay are kept. [`Peers::set_own`] is due afterwards.
+    /// Goes on with other settings after a reload. The last reports of hosts that stay, of services
+    /// and addresses that stay are kept. [`Peers::set_own`] is due afterwards.
     pub fn reconfigure(&mut self, settings: PeerSettings, now_ms: u64) -> Vec<PeerEvent> {
         let old = core::mem::replace(&mut self.settings, settings);
         let moved = |bits| renumber(bits, &old.services, &self.settings.services);
@@ -118,9 +119,9 @@ impl Peers {
         lost.into_iter().map(|address| PeerEvent::Released { address, to: None }).collect()
     }
 
-    /// After a restart of the daemon over a data plane that ran on: these hosts count as alive and as taking
-    /// part, with these bits, until they would have been heard; this host takes part at once and owns what it
-    /// owned.
+    /// After a restart of the daemon over a data plane that ran on: these hosts count as alive and
+    /// as taking part, with these bits, until they would have been heard; this host takes part at
+    /// once and owns what it owned.
     pub fn resume<'a>(
         &mut self,
         now_ms: u64,
@@ -240,9 +241,10 @@ impl Peers {
         tick
     }
 
-    /// Time in which this host did nothing at all, long after it was to, as while its programs are loaded or the machine stood still, is no
-    /// time in which others were silent: what they have said meanwhile is still to be heard. A host that took part without it would
-    /// remember a ring that nobody had.
+    /// Time in which this host did nothing at all, long after it was to, as while its programs are
+    /// loaded or the machine stood still, is no time in which others were silent: what they have
+    /// said meanwhile is still to be heard. A host that took part without it would remember a ring
+    /// that nobody had.
     fn wake(&mut self, now_ms: u64) {
         let due_ms = self.next_at().max(self.looked_ms);
         let late_ms = now_ms.saturating_sub(due_ms);
@@ -274,7 +276,8 @@ impl Peers {
         }
     }
 
-    /// This host goes: it takes part no longer and owns nothing. Sent now, this lets others take over at once.
+    /// This host goes: it takes part no longer and owns nothing. Sent now, this lets others take
+    /// over at once.
     pub fn leave(&mut self, now_ms: u64) -> Vec<(IpAddr, Vec<u8>)> {
         self.left = true;
         self.ready = false;
@@ -308,8 +311,8 @@ impl Peers {
         all
     }
 
-    /// All that has been counted, by name: of datagrams, and of addresses that this host began to own, or that others answered
-    /// for meanwhile.
+    /// All that has been counted, by name: of datagrams, and of addresses that this host began to
+    /// own, or that others answered for meanwhile.
     pub fn counted(&self) -> BTreeMap<&'static str, u64> {
         let claims = [("claims", self.claims), ("claimed_twice", self.claimed_twice)];
         self.counters().named(&REFUSALS).chain(claims).collect()
@@ -367,9 +370,9 @@ impl Peers {
         self.send_at_ms = self.send_at_ms.min(soonest);
     }
 
-    /// Takes part an interval after every other host was heard, or once it would have been: until then the ring here is
-    /// that of all the others, as it is everywhere, and so it is remembered: once it is in force, so tables on their way are waited for.
-    /// Whether it does so from now on.
+    /// Takes part an interval after every other host was heard, or once it would have been: until
+    /// then the ring here is that of all the others, as it is everywhere, and so it is remembered:
+    /// once it is in force, so tables on their way are waited for. Whether it does so from now on.
     fn settle_ready(&mut self, now_ms: u64) -> bool {
         if self.ready || self.left {
             return false;
@@ -396,7 +399,8 @@ impl Peers {
         DatagramEffect { notices: notice.into_iter().collect(), answer: None, changed }
     }
 
-    /// The same of a wrong tag. The host that it is said to be from may be the one with another secret.
+    /// The same of a wrong tag. The host that it is said to be from may be the one with another
+    /// secret.
     fn refuse_forged(&mut self, claimed: u64) -> DatagramEffect {
         let link = self.links.get_mut(&claimed);
         let changed = link.is_some_and(|link| link.association.suspect(Refusal::Forged));
@@ -409,8 +413,9 @@ impl Peers {
         others.map(|(_, link)| link).any(|link| link.association.is_alive() && link.is_ready())
     }
 
-    /// A host that was alone, cut off or with another file than the rest, knows a ring of its own: once it finds others
-    /// that are together it goes by theirs first, as one that has just started.
+    /// A host that was alone, cut off or with another file than the rest, knows a ring of its own:
+    /// once it finds others that are together it goes by theirs first, as one that has just
+    /// started.
     fn rejoin(
         &mut self,
         now_ms: u64,
@@ -453,7 +458,8 @@ impl Peers {
                     link.left |= left;
                     let returned = report.ready && core::mem::take(&mut link.left);
                     if !self.ready && link.content.is_none() {
-                        // The hosts that are waited for: with one that agrees now, others may do so soon.
+                        // The hosts that are waited for: with one that agrees now, others may do so
+                        // soon.
                         self.ready_at_ms = now_ms.saturating_add(self.settings.silence_ms);
                     }
                     link.content = Some(content(report, publishable(&self.settings)));

@@ -1,9 +1,10 @@
 //! The owner of a service address, which answers ARP and neighbour discovery for it.
 //!
-//! The rightful owner is the host that publishes the address, while it is there; else the one of highest random
-//! weight among those that are (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998):
-//! hosts that see each other come to the same one without asking, and only a lost host's addresses move. The
-//! rightful owner claims what nobody else does; who owns an address against the right gives it back gently.
+//! The rightful owner is the host that publishes the address, while it is there; else the one of
+//! highest random weight among those that are (Thaler and Ravishankar, "Using name-based mappings
+//! to increase hit rates", 1998): hosts that see each other come to the same one without asking,
+//! and only a lost host's addresses move. The rightful owner claims what nobody else does; who owns
+//! an address against the right gives it back gently.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -14,8 +15,8 @@ use siphasher::sip::SipHasher24;
 
 use super::{Publishable, digest};
 
-/// Time for an answer before an address is asked for again, or claimed, in milliseconds. RFC 5227 waits longer
-/// because it asks strangers; here it is a second look behind the hosts' own reports.
+/// Time for an answer before an address is asked for again, or claimed, in milliseconds. RFC 5227
+/// waits longer because it asks strangers; here it is a second look behind the hosts' own reports.
 const PROBE_INTERVAL_MS: u64 = 300;
 /// How often an address is asked for before it is claimed.
 const PROBE_COUNT: u8 = 2;
@@ -26,7 +27,8 @@ pub(super) struct HostCandidate<'a> {
     pub(super) name: &'a str,
     /// Whether it is this host.
     pub(super) own: bool,
-    /// Whether its datagrams come. One that runs another configuration may own addresses by that, though it takes no part here.
+    /// Whether its datagrams come. One that runs another configuration may own addresses by that,
+    /// though it takes no part here.
     pub(super) is_alive: bool,
     /// Since when it is there.
     pub(super) present_since_ms: Option<u64>,
@@ -175,8 +177,9 @@ impl AddressOwnership {
             let claimants = hosts.iter().filter(|host| host.own || host.claims(one.address));
             let best = best(one, claimants);
             let contested = hosts.iter().any(|host| !host.own && host.claims(one.address));
-            // When the other has let go, its announcements are what the link knows. A host that was away may have owned the
-            // address meanwhile, and have let go before this host heard of it.
+            // When the other has let go, its announcements are what the link knows. A host that was
+            // away may have owned the address meanwhile, and have let go before this host heard of
+            // it.
             owned.announce |= (owned.rival || returned) && !contested;
             owned.rival = contested;
             let heir = match best.filter(|host| !host.own) {
@@ -195,13 +198,15 @@ impl AddressOwnership {
         released
     }
 
-    /// A host begins anew: what it owned before it may have announced again, and have let go before this host heard of it.
+    /// A host begins anew: what it owned before it may have announced again, and have let go before
+    /// this host heard of it.
     pub(super) fn begins_anew(&mut self, host: &str) {
         self.present.remove(host);
     }
 
-    /// Whether another host may have announced what is owned here, unknown to this one: it was not there the last time, or nothing that
-    /// it says of addresses was believed, and that has just come to its end.
+    /// Whether another host may have announced what is owned here, unknown to this one: it was not
+    /// there the last time, or nothing that it says of addresses was believed, and that has just
+    /// come to its end.
     fn returned(&mut self, hosts: &[HostCandidate<'_>]) -> bool {
         let others = hosts.iter().filter(|host| !host.own && host.is_alive);
         let present = others.map(|host| (host.name.into(), host.claims.is_some())).collect();
@@ -215,7 +220,8 @@ impl AddressOwnership {
             || before.keys().any(is_gone)
     }
 
-    /// Goes on with claims: of what is this host's by right, claimed by nobody and answered for by nobody.
+    /// Goes on with claims: of what is this host's by right, claimed by nobody and answered for by
+    /// nobody.
     pub(super) fn advance(
         &mut self,
         now_ms: u64,
@@ -271,7 +277,8 @@ fn best<'a>(
     present.max_by_key(|host| rank(address, host.name))
 }
 
-/// The order of right: the publisher first, then by a weight that is random, but the same everywhere.
+/// The order of right: the publisher first, then by a weight that is random, but the same
+/// everywhere.
 fn rank(address: &Publishable, host: &str) -> (bool, u64, u64) {
     let bits = match address.address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),

@@ -1,7 +1,7 @@
 //! The datagram by which a host tells another of itself, byte by byte as in `docs/peers.md`.
 //!
-//! Every version begins with the same prefix and ends with the same tag, so that hosts of different versions
-//! still see that the other one lives.
+//! Every version begins with the same prefix and ends with the same tag, so that hosts of different
+//! versions still see that the other one lives.
 
 use alloc::vec::Vec;
 
@@ -85,7 +85,8 @@ pub enum Body {
 /// A host's report of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostReport {
-    /// Digest of its configuration. The fields behind it mean something only to hosts that have the same.
+    /// Digest of its configuration. The fields behind it mean something only to hosts that have the
+    /// same.
     pub generation: u64,
     /// Sessions being served there.
     pub load: u32,
@@ -118,7 +119,8 @@ pub enum ReadError {
 }
 
 impl Datagram {
-    /// The bytes to send. MACs beyond [`MACS_MAX`] are left out; what is of another version has no body.
+    /// The bytes to send. MACs beyond [`MACS_MAX`] are left out; what is of another version has no
+    /// body.
     pub fn write(&self, key: &Key) -> Vec<u8> {
         let (version, fields) = match &self.body {
             Body::Report(report) => (VERSION, Some(ReportFields::of(report))),
@@ -141,7 +143,8 @@ impl Datagram {
         key.seal(&[], bytes)
     }
 
-    /// Reads what was received. Nothing is believed before the tag was found right, in constant time.
+    /// Reads what was received. Nothing is believed before the tag was found right, in constant
+    /// time.
     ///
     /// # Errors
     /// [`ReadError::Malformed`] also for what is authentic but breaks the rules of its version.

@@ -5,8 +5,8 @@ use crate::path::seed::Seed;
 /// 2^31 - 1, a prime.
 pub const PRIME: u32 = 0x7fff_ffff;
 
-/// The key by which a text is looked up. A hash leaves the upper bit of each of its halves free; this goes there, so that no
-/// text can be taken for one of another kind.
+/// The key by which a text is looked up. A hash leaves the upper bit of each of its halves free;
+/// this goes there, so that no text can be taken for one of another kind.
 ///
 /// The whole host or path.
 pub const EXACT: u64 = 0;
@@ -19,10 +19,11 @@ pub const PRESENT: u64 = ANY | PART;
 
 /// Two secret multipliers, each in `2..PRIME`.
 ///
-/// A text's hash is a polynomial over its bytes at a secret place, modulo a prime (Carter and Wegman 1979, "Universal
-/// classes of hash functions"), twice. For two texts of at most n bytes that were chosen without knowing the secret,
-/// both agree with a probability of about (n / 2^31)^2, which is 10^-12 for the longest path that is read. It is made
-/// byte by byte, so that the hashes of all beginnings come by the way.
+/// A text's hash is a polynomial over its bytes at a secret place, modulo a prime (Carter and
+/// Wegman 1979, "Universal classes of hash functions"), twice. For two texts of at most n bytes
+/// that were chosen without knowing the secret, both agree with a probability of about (n /
+/// 2^31)^2, which is 10^-12 for the longest path that is read. It is made byte by byte, so that the
+/// hashes of all beginnings come by the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKey(pub [u32; 2]);
 
@@ -32,8 +33,9 @@ impl HashKey {
         HashKey([multiplier(seed.0), multiplier(seed.1)])
     }
 
-    /// The hash of a text that is one byte longer: from right to left for hosts, from left to right for paths. Each
-    /// half stays below [`PRIME`]; the first one is the upper. The empty text's is 0.
+    /// The hash of a text that is one byte longer: from right to left for hosts, from left to right
+    /// for paths. Each half stays below [`PRIME`]; the first one is the upper. The empty text's is
+    /// 0.
     pub const fn step(self, hash: u64, byte: u8) -> u64 {
         let [first, second] = self.0;
         half(hash >> 32, first, byte) << 32 | half(hash as u32 as u64, second, byte)

@@ -1,6 +1,7 @@
 //! The head of an HTTP/1 request (RFC 9112), byte by byte.
 //!
-//! Stricter than servers are: where two of them could disagree about the path or the host, it is odd.
+//! Stricter than servers are: where two of them could disagree about the path or the host, it is
+//! odd.
 
 use super::{HOST_MAX, METHOD_MAX, PuntReason, RequestClass, RequestKey, is_name_byte, is_v6_byte};
 
@@ -131,7 +132,8 @@ impl HeadParser {
                 self.method_end = at;
                 Some(HeadState::Target)
             }
-            // only the origin form (RFC 9112, section 3.2.1): others name a host of their own, or none
+            // only the origin form (RFC 9112, section 3.2.1): others name a host of their own, or
+            // none
             (HeadState::Target, b'/') => Some(HeadState::Path),
             (HeadState::Query, b' ') => Some(HeadState::Version),
             (HeadState::Query, 0x21..=0x7e) => Some(HeadState::Query),
@@ -147,8 +149,9 @@ impl HeadParser {
         }
     }
 
-    /// A path that is normal already, so that whoever normalises it gets the same one (RFC 3986, section 6.2.2):
-    /// nothing encoded, no dot segments, no empty ones. Some servers take `#` for the path's end.
+    /// A path that is normal already, so that whoever normalises it gets the same one (RFC 3986,
+    /// section 6.2.2): nothing encoded, no dot segments, no empty ones. Some servers take `#` for
+    /// the path's end.
     fn path(&mut self, at: usize, byte: u8) -> Option<HeadState> {
         let dotted = matches!(self.segment, PathSegment::Dot | PathSegment::Dots);
         match byte {
@@ -180,7 +183,8 @@ impl HeadParser {
                 (self.host_end == 0).then_some(HeadState::BeforeHost)
             }
             (HeadState::Name, b':') => Some(HeadState::Value),
-            // neither a space before the colon nor a folded line (RFC 9112, section 5): servers differ on them
+            // neither a space before the colon nor a folded line (RFC 9112, section 5): servers
+            // differ on them
             (HeadState::LineStart | HeadState::Name, 0x21..=0x7e) => {
                 let before = if self.state == HeadState::Name { self.name << 8 } else { 0 };
                 self.name = before | u64::from(byte | 0x20);

@@ -11,7 +11,8 @@ use super::{HOST_MAX, PuntReason, RequestClass, RequestKey, is_name_byte};
 pub(super) const HANDSHAKE: u8 = 0x16;
 /// Bytes before a record's content.
 const RECORD_HEADER: usize = 5;
-/// Bytes of the longest record that holds a hello: a hello is never encrypted (RFC 8446, section 5.1).
+/// Bytes of the longest record that holds a hello: a hello is never encrypted (RFC 8446, section
+/// 5.1).
 pub const HELLO_MAX: usize = RECORD_HEADER + RECORD_MAX;
 /// Bytes that a record may hold.
 const RECORD_MAX: usize = 1 << 14;
@@ -26,7 +27,8 @@ const SESSION_ID_MAX: usize = 32;
 const SERVER_NAME: usize = 0;
 const HOST_NAME: u8 = 0;
 
-/// Reads a hello that is whole in one record of at most `limit` bytes. A name comes without a path and a method.
+/// Reads a hello that is whole in one record of at most `limit` bytes. A name comes without a path
+/// and a method.
 pub(super) fn read(payload: &[u8], limit: usize) -> Result<RequestKey<'_>, PuntReason> {
     let mut hello = message(payload, limit)?;
     hello.read_bytes(VERSION_AND_RANDOM)?;
@@ -47,7 +49,8 @@ fn message(payload: &[u8], limit: usize) -> Result<Cursor<'_>, PuntReason> {
     let mut cursor = Cursor { payload, at: 0, end: RECORD_HEADER };
     odd_unless(cursor.u8()? == HANDSHAKE)?;
     odd_unless(cursor.u8()? == MAJOR)?;
-    // The other half of the version means nothing here (RFC 8446, section 5.1; RFC 5246, appendix E.1).
+    // The other half of the version means nothing here (RFC 8446, section 5.1; RFC 5246, appendix
+    // E.1).
     cursor.u8()?;
     let record_len = cursor.u16()?;
     if (1..MESSAGE_HEADER).contains(&record_len) {

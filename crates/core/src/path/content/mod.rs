@@ -1,11 +1,13 @@
 //! A client's request, and its route.
 //!
-//! [`read`] takes the first bytes that a client sends: the head of an HTTP/1 request, or a TLS ClientHello. Whatever it
-//! can't be sure of it doesn't decide: such a connection is *asked* about, in application space, which has time to read on
-//! and to normalise. So a request is never sent to a wrong server because somebody read it otherwise. [`Routes`] then
-//! says where it goes, by a bounded number of look-ups in a hash table.
+//! [`read`] takes the first bytes that a client sends: the head of an HTTP/1 request, or a TLS
+//! ClientHello. Whatever it can't be sure of it doesn't decide: such a connection is *asked* about,
+//! in application space, which has time to read on and to normalise. So a request is never sent to
+//! a wrong server because somebody read it otherwise. [`Routes`] then says where it goes, by a
+//! bounded number of look-ups in a hash table.
 //!
-//! Reading is one pass forward over at most [`READ_MAX`] bytes that allocates nothing. `bpf/director/content.h` is its copy in C.
+//! Reading is one pass forward over at most [`READ_MAX`] bytes that allocates nothing.
+//! `bpf/director/content.h` is its copy in C.
 
 mod hash;
 mod head;
@@ -113,9 +115,9 @@ pub enum PuntReason {
     Split,
 }
 
-/// The request that bytes in the middle of a connection look like: a method and a target, or the beginning of these where
-/// no more has come yet, behind the empty lines that servers pass over (RFC 9112, section 2.2). Bytes behind a request may look
-/// like another one, and be part of it.
+/// The request that bytes in the middle of a connection look like: a method and a target, or the
+/// beginning of these where no more has come yet, behind the empty lines that servers pass over
+/// (RFC 9112, section 2.2). Bytes behind a request may look like another one, and be part of it.
 pub fn later_request(payload: &[u8]) -> Option<&[u8]> {
     let looked = payload.get(..LATER_MAX).unwrap_or(payload);
     let empty = looked.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -137,9 +139,10 @@ pub fn later_request(payload: &[u8]) -> Option<&[u8]> {
     if is_one { payload.get(empty..) } else { None }
 }
 
-/// Whether what begins with a method and then, at `target`, like a target may be a request line, as far as it goes: text, with a version
-/// before its end. Of HTTP/0.9, which has no version, there is only `GET`. Of a body's bytes, one segment in 100,000 has such a beginning
-/// by chance, and none of them such a line.
+/// Whether what begins with a method and then, at `target`, like a target may be a request line, as
+/// far as it goes: text, with a version before its end. Of HTTP/0.9, which has no version, there is
+/// only `GET`. Of a body's bytes, one segment in 100,000 has such a beginning by chance, and none
+/// of them such a line.
 fn may_be_line(line: &[u8], target: usize) -> bool {
     let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
     let text = line.get(target..end.unwrap_or(line.len())).unwrap_or_default();
@@ -147,13 +150,14 @@ fn may_be_line(line: &[u8], target: usize) -> bool {
     is_text && (end.is_none() || line.starts_with(b"GET ") || text.windows(5).any(|part| part == b"HTTP/"))
 }
 
-/// Reads the first bytes that a client sends, as the data plane does. Bytes behind the head or the hello don't count.
+/// Reads the first bytes that a client sends, as the data plane does. Bytes behind the head or the
+/// hello don't count.
 pub fn read(payload: &[u8]) -> ContentParse<'_> {
     read_within(payload, READ_MAX)
 }
 
-/// The same for heads and hellos of up to `limit` bytes: for application space, where there is room for them. No hello
-/// is longer than [`HELLO_MAX`].
+/// The same for heads and hellos of up to `limit` bytes: for application space, where there is room
+/// for them. No hello is longer than [`HELLO_MAX`].
 pub fn read_within(payload: &[u8], limit: usize) -> ContentParse<'_> {
     let read = match payload.first() {
         None => Err(PuntReason::Incomplete),
@@ -163,12 +167,14 @@ pub fn read_within(payload: &[u8], limit: usize) -> ContentParse<'_> {
     read.map_or_else(ContentParse::Punt, ContentParse::Request)
 }
 
-/// The characters of a host's name: the letters, digits and hyphens of RFC 1123, section 2.1, and others that occur.
+/// The characters of a host's name: the letters, digits and hyphens of RFC 1123, section 2.1, and
+/// others that occur.
 const fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_')
 }
 
-/// The characters between the brackets of an IPv6 address (RFC 3986, section 3.2.2). Zones are left to the kernel.
+/// The characters between the brackets of an IPv6 address (RFC 3986, section 3.2.2). Zones are left
+/// to the kernel.
 const fn is_v6_byte(byte: u8) -> bool {
     byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')
 }

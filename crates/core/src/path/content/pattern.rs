@@ -5,7 +5,8 @@ use core::fmt;
 
 use super::{HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, is_name_byte, is_v6_byte};
 
-/// Hosts: `img.example.com`, or `*.example.com` for all that end so, with one label more or with several.
+/// Hosts: `img.example.com`, or `*.example.com` for all that end so, with one label more or with
+/// several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPattern(HostMatch);
 
@@ -17,7 +18,8 @@ enum HostMatch {
     End(String),
 }
 
-/// Paths: `/exact`, `/prefix/*`, or any text with `*` for some bytes or none, slashes included, and `?` for one byte.
+/// Paths: `/exact`, `/prefix/*`, or any text with `*` for some bytes or none, slashes included, and
+/// `?` for one byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern(PathMatch);
 
@@ -213,8 +215,9 @@ fn count(text: &str, byte: u8) -> usize {
     text.bytes().filter(|b| *b == byte).count()
 }
 
-/// Whether a text matches a glob. A star takes as little as it can; where what follows doesn't fit, the last star takes a
-/// byte more. Earlier ones never need to, so it takes no more steps than the product of both lengths.
+/// Whether a text matches a glob. A star takes as little as it can; where what follows doesn't fit,
+/// the last star takes a byte more. Earlier ones never need to, so it takes no more steps than the
+/// product of both lengths.
 fn globs(glob: &[u8], text: &[u8]) -> bool {
     let (mut in_glob, mut in_text) = (0, 0);
     // behind the last star, and where its text ends

@@ -1,9 +1,9 @@
 //! Routes in the order of the file, and the table that they are found by.
 //!
-//! The first route that takes a request wins. Most routes are *simple*: a host, a host's end or any; a path, a path's
-//! beginning or any; methods that have a class. Such a route has one key, so that whatever takes a request is among a
-//! bounded number of look-ups, and the smallest number of those is the first. Other routes are decided by asking, and so
-//! is whatever might be one's.
+//! The first route that takes a request wins. Most routes are *simple*: a host, a host's end or
+//! any; a path, a path's beginning or any; methods that have a class. Such a route has one key, so
+//! that whatever takes a request is among a bounded number of look-ups, and the smallest number of
+//! those is the first. Other routes are decided by asking, and so is whatever might be one's.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -34,7 +34,8 @@ pub struct RoutePattern {
 }
 
 impl RoutePattern {
-    /// Whether it takes a request. A hello says neither path nor method, so only routes that want neither take one.
+    /// Whether it takes a request. A hello says neither path nor method, so only routes that want
+    /// neither take one.
     pub fn takes(&self, key: &RequestKey<'_>) -> bool {
         let host = self.host.as_ref().is_none_or(|host| host.matches(key.host));
         let hello = key.class == RequestClass::Hello;
@@ -75,8 +76,8 @@ impl RoutePattern {
     }
 }
 
-/// For each [`RequestClass`], the first route of a key that takes it. All that there is to know: of two routes with
-/// one key and one class the second never wins.
+/// For each [`RequestClass`], the first route of a key that takes it. All that there is to know: of
+/// two routes with one key and one class the second never wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteEntry {
     /// The route's number, or [`NO_ROUTE`].
@@ -128,8 +129,8 @@ struct RouteRing {
 pub struct Routes {
     /// The hash's secret.
     pub key: HashKey,
-    /// The simple routes, and for each of their hosts, at [`PRESENT`], the first of all that have it: so paths are only
-    /// looked up for hosts where they can change anything.
+    /// The simple routes, and for each of their hosts, at [`PRESENT`], the first of all that have
+    /// it: so paths are only looked up for hosts where they can change anything.
     pub entries: BTreeMap<RouteKey, RouteEntry>,
     /// The first complex route, or [`NO_ROUTE`].
     pub complex_from: u16,
@@ -179,9 +180,9 @@ impl Routes {
         if route <= self.complex_from { RouteMatch::Ring { route, ring } } else { RouteMatch::Punt }
     }
 
-    /// Where a request goes, complex routes included: the route, if one takes it, and the ring. For requests that
-    /// application space has normalised: the host without its port and a dot at the end, the path decoded and without
-    /// dot segments.
+    /// Where a request goes, complex routes included: the route, if one takes it, and the ring. For
+    /// requests that application space has normalised: the host without its port and a dot at the
+    /// end, the path decoded and without dot segments.
     pub fn find_all(&self, key: &RequestKey<'_>) -> (Option<u16>, u16) {
         let RouteRing { route, ring } = self.first(key);
         let mut before = self.complex.iter().take_while(|(number, _)| *number < route);

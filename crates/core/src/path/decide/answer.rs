@@ -1,5 +1,5 @@
-//! Servers' answers through the director (RFC 2391; LSNAT, section 3.2): their source becomes the service
-//! again, and it goes where the host's routes say.
+//! Servers' answers through the director (RFC 2391; LSNAT, section 3.2): their source becomes the
+//! service again, and it goes where the host's routes say.
 
 use super::deliver::{fit, untag};
 use super::flow::Flow;
@@ -40,7 +40,8 @@ pub(super) enum ClientPath {
 }
 
 impl ClientPath {
-    /// The way of an answer to a client that a port stands for, or to an address that the server itself knows.
+    /// The way of an answer to a client that a port stands for, or to an address that the server
+    /// itself knows.
     pub(super) fn client(known: &DecisionContext<'_>, client: IpAddr, holder: Option<Holder>) -> ClientPath {
         match holder.and_then(|holder| holder.near) {
             Some(near) => ClientPath::Near(near),
@@ -62,8 +63,8 @@ impl ReplySession<'_> {
     }
 }
 
-/// Finds the session of what goes from a server's endpoint to `to`: a client, or where the director speaks
-/// for one. `takes` is whether a session is the one, of those with these ends.
+/// Finds the session of what goes from a server's endpoint to `to`: a client, or where the director
+/// speaks for one. `takes` is whether a session is the one, of those with these ends.
 pub(super) fn owner<'a>(
     known: &DecisionContext<'a>,
     endpoint: &VipKey,
@@ -131,8 +132,9 @@ pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, segme
     send(known, packet, &at, ends, owner.toward, owner.own, rewrite)
 }
 
-/// Sends a packet on, rewritten: from the service's address `ends.0` to the client's. A packet too long for the way is
-/// answered in the name of `own`. Of link-local addresses the kernel's look-up of routes tells nothing (`bpf_ipv6_fib_lookup`).
+/// Sends a packet on, rewritten: from the service's address `ends.0` to the client's. A packet too
+/// long for the way is answered in the name of `own`. Of link-local addresses the kernel's look-up
+/// of routes tells nothing (`bpf_ipv6_fib_lookup`).
 pub(super) fn send(
     known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,

@@ -1,4 +1,5 @@
-//! Which server a client's packet goes to: its session's, a new one's, or the hash's (LSMAC, section 3.1).
+//! Which server a client's packet goes to: its session's, a new one's, or the hash's (LSMAC,
+//! section 3.1).
 
 use super::flow::Flow;
 use super::follow::{PacketSide, first_mark, follow, has_ended};
@@ -43,17 +44,19 @@ pub(super) fn choose(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>) -> S
     }
 }
 
-/// Whether a session says where a packet goes. The host that passed the packet on means this host, and knows better than
-/// a note here of another one.
+/// Whether a session says where a packet goes. The host that passed the packet on means this host,
+/// and knows better than a note here of another one.
 pub(super) fn session_applies(arrival: Arrival, vip: &Vip, session: Value) -> bool {
     arrival == Arrival::Direct || session.server() == vip.own
 }
 
-/// The server of a packet that no session is known of and that begins none, and what to count beside.
+/// The server of a packet that no session is known of and that begins none, and what to count
+/// beside.
 ///
-/// It is the one that the hash table names. Where that is this host itself, which knows nothing of the flow either, or
-/// another host has gone by that already, the flow may be older than the last change of hosts: it gets a second chance
-/// with the host that the hash table named before, and that one keeps it.
+/// It is the one that the hash table names. Where that is this host itself, which knows nothing of
+/// the flow either, or another host has gone by that already, the flow may be older than the last
+/// change of hosts: it gets a second chance with the host that the hash table named before, and
+/// that one keeps it.
 pub(super) fn select_without_session(
     tables: &Tables,
     memory: &Memory<'_>,
@@ -88,11 +91,12 @@ pub(super) fn client_side(server: Option<&ServerEntry>) -> PacketSide {
     }
 }
 
-/// Whether a packet gets a new choice although its session is known: the server is gone; a client's port is used again
-/// after the old connection; or a first try meets a server that has failed.
+/// Whether a packet gets a new choice although its session is known: the server is gone; a client's
+/// port is used again after the old connection; or a first try meets a server that has failed.
 ///
-/// Where it isn't plausible that the client has closed, its port stays with the server while that takes new sessions: a
-/// stranger's RST and SYN would else move a connection that is open. Packets of a stateless service go by the hash.
+/// Where it isn't plausible that the client has closed, its port stays with the server while that
+/// takes new sessions: a stranger's RST and SYN would else move a connection that is open. Packets
+/// of a stateless service go by the hash.
 pub(super) fn chooses_anew(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
     let Some(server) = tables.servers.get(&value.server()) else {
         return true;
@@ -106,8 +110,8 @@ pub(super) fn chooses_anew(tables: &Tables, flow: &Flow<'_>, value: Value) -> bo
         }
 }
 
-/// Whether a session stands against a SYN that another host seems to have passed on for this one. Anybody on the link can
-/// write such a frame; a connection that is open goes on as before.
+/// Whether a session stands against a SYN that another host seems to have passed on for this one.
+/// Anybody on the link can write such a frame; a connection that is open goes on as before.
 fn stands(tables: &Tables, flow: &Flow<'_>, value: Value) -> bool {
     let is_open = value.state().is_assured() || value.state().is_ending() && !has_ended(value);
     is_open && !session_applies(flow.arrival, flow.vip, value) && tables.servers.contains_key(&value.server())
@@ -131,8 +135,8 @@ fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Fou
     let unnoted = match found {
         // Changed by another CPU meanwhile: that one's choice is the session's.
         Some(found) => (!memory.sessions.change(found, value)).then_some(Reason::NoSession),
-        // A packet that was passed on goes by the hash (Distributed Packet Rewriting, section 3). Only an
-        // old session must not stand against that, so it is changed above.
+        // A packet that was passed on goes by the hash (Distributed Packet Rewriting, section 3).
+        // Only an old session must not stand against that, so it is changed above.
         None if flow.vip.stateless && server != flow.vip.own => return Selected::unnoted(server, true, None),
         None => memory.sessions.insert(flow.key, flow.hash, value, flow.now).err().map(|_| Reason::TableFull),
     };

@@ -25,8 +25,8 @@ pub(super) struct DeliveryContext {
     pub(super) arrival: Arrival,
 }
 
-/// Sends a packet to a server. Whatever chose that one, a packet goes no further than its arrival allows: it is
-/// served here then, and never goes in circles.
+/// Sends a packet to a server. Whatever chose that one, a packet goes no further than its arrival
+/// allows: it is served here then, and never goes in circles.
 pub(super) fn deliver(
     known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
@@ -72,7 +72,8 @@ fn error_by_route(known: &DecisionContext<'_>, packet: &mut Packet<'_>, at: &Lay
     }
 }
 
-/// Makes of a packet what its server's way asks for, but for the MAC addresses; else what becomes of it.
+/// Makes of a packet what its server's way asks for, but for the MAC addresses; else what becomes
+/// of it.
 fn prepare(
     known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
@@ -123,11 +124,11 @@ pub(super) fn untag(packet: &mut Packet<'_>, at: &Layers, ifindex: u32) {
     }
 }
 
-/// Whether a packet may go on over a way that takes `most` bytes; else it becomes the ICMP error that says
-/// so in the name of `from`.
+/// Whether a packet may go on over a way that takes `most` bytes; else it becomes the ICMP error
+/// that says so in the name of `from`.
 ///
-/// A packet without "don't fragment" is answered too: nothing here cuts packets, and a sender that learns
-/// how long they may be cuts the next ones itself.
+/// A packet without "don't fragment" is answered too: nothing here cuts packets, and a sender that
+/// learns how long they may be cuts the next ones itself.
 pub(super) fn fit(
     packet: &mut Packet<'_>,
     at: &Layers,
@@ -159,7 +160,8 @@ fn longest(packet: &Packet<'_>, at: &Layers) -> usize {
     at.l4 - at.l3 + transport_len + usize::from(payload_len)
 }
 
-/// The port that stands for the client towards a server that knows only the director; 0 for other servers.
+/// The port that stands for the client towards a server that knows only the director; 0 for other
+/// servers.
 ///
 /// # Errors
 /// Why the packet can't go on: it has no session, or there is no port for one.

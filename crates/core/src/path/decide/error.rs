@@ -1,4 +1,5 @@
-//! ICMP errors go to whoever sent the packet that they are about (RFC 792; RFC 4443; RFC 5508, section 4.2).
+//! ICMP errors go to whoever sent the packet that they are about (RFC 792; RFC 4443; RFC 5508,
+//! section 4.2).
 
 use super::answer::{self, owner};
 use super::choose::{select_without_session, session_applies};
@@ -35,7 +36,8 @@ fn to_server(known: &DecisionContext<'_>, packet: &mut Packet<'_>, error: &IcmpE
     let (slot, also_counted) = match noted {
         Some(session) => (session.server(), None),
         None if vip.own == NO_SERVER => return Decision::drop(Reason::IcmpUnknown),
-        // Only who noted a connection that was handed over knows whose it is; who passed the error on did.
+        // Only who noted a connection that was handed over knows whose it is; who passed the error
+        // on did.
         None if vip.handoff.is_some() && arrival == Arrival::Direct => {
             return Decision::drop(Reason::IcmpUnknown);
         }
@@ -84,8 +86,8 @@ fn translated(
         return Some(Decision::of(verdict, reason));
     }
     rewrite::decrement_ttl(packet.frame_mut(), &error.at);
-    // A server that knows only the director hears it from the director: what a router says in its own name it
-    // would drop itself, were it on the way to the server too.
+    // A server that knows only the director hears it from the director: what a router says in its
+    // own name it would drop itself, were it on the way to the server too.
     let outer = Translation { src: source_nat.then_some(own), dst: Some(to.ip()), ..Translation::default() };
     let quoted = Translation {
         src: Some(to.ip()),
@@ -99,8 +101,8 @@ fn translated(
     Some(Decision::of(Verdict::Forward { ifindex: server.ifindex }, Reason::IcmpForwarded))
 }
 
-/// Where the client is that an error is about: if it has a link-local address, nobody else can have sent that. `None` if
-/// that is nowhere.
+/// Where the client is that an error is about: if it has a link-local address, nobody else can have
+/// sent that. `None` if that is nowhere.
 fn near(known: &DecisionContext<'_>, error: &IcmpError) -> Option<Option<LinkLocalPeer>> {
     known.near(&Layers { src: error.quoted.dst, ..error.at }).ok()
 }
@@ -112,8 +114,8 @@ fn to_client(known: &DecisionContext<'_>, packet: &mut Packet<'_>, error: &IcmpE
     let Some(owner) = owner(known, &endpoint, from, |_| true) else {
         return Decision::pass(Reason::NotService);
     };
-    // The servers' network is its operator's own: the client hears from the service, whoever there speaks (RFC 5508,
-    // section 4.2).
+    // The servers' network is its operator's own: the client hears from the service, whoever there
+    // speaks (RFC 5508, section 4.2).
     let outer = Translation {
         src: Some(owner.service.address),
         dst: Some(owner.key.client),

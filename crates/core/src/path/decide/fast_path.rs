@@ -1,10 +1,12 @@
-//! The fast path, which most packets take: whole, untagged IPv4 packets of sessions that are at work and stay as they are, and those
-//! that are for no service.
+//! The fast path, which most packets take: whole, untagged IPv4 packets of sessions that are at
+//! work and stay as they are, and those that are for no service.
 //!
-//! It is the slow path with everything left out that such packets don't need, so it may never decide otherwise, and whatever it
-//! is in doubt about takes the slow path from its beginning: nothing is changed or counted before it is known that this one will do.
-//! Addresses that no packet is rightly from aren't looked at, since nothing with such a one ever began a session. In C an answer goes
-//! this way only while its session stays as it is and where the kernel's routes were asked a moment ago; here nothing is gained by that.
+//! It is the slow path with everything left out that such packets don't need, so it may never
+//! decide otherwise, and whatever it is in doubt about takes the slow path from its beginning:
+//! nothing is changed or counted before it is known that this one will do. Addresses that no packet
+//! is rightly from aren't looked at, since nothing with such a one ever began a session. In C an
+//! answer goes this way only while its session stays as it is and where the kernel's routes were
+//! asked a moment ago; here nothing is gained by that.
 
 use core::net::Ipv4Addr;
 
@@ -62,8 +64,8 @@ pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>) -> Op
     Some(carry(known, packet, &segment, &flow, &choice))
 }
 
-/// A packet that is for no service, but may be from a server. One from an address that it can't be from is dropped where its
-/// destination is a service's.
+/// A packet that is for no service, but may be from a server. One from an address that it can't be
+/// from is dropped where its destination is a service's.
 fn without_vip(known: &DecisionContext<'_>, packet: &mut Packet<'_>, segment: &Segment) -> Option<Decision> {
     if is_martian(segment.at.src, segment.at.dst) {
         return None;

@@ -8,8 +8,8 @@ use crate::path::parse::Segment;
 use crate::path::sessions::{FlowHash, SessionKey, State, Value};
 use crate::path::tables::Vip;
 
-/// How far from where it belongs a sequence number may be, in units of `near_mark`: 64 KB. More isn't on its way before
-/// the first acknowledgment, or behind the last byte.
+/// How far from where it belongs a sequence number may be, in units of `near_mark`: 64 KB. More
+/// isn't on its way before the first acknowledgment, or behind the last byte.
 pub(super) const NEAR: u16 = 64;
 /// Of the mark of a session that is half-closed: the end is plausible.
 pub(super) const PLAUSIBLE: u16 = 1 << (Value::MARK_BITS - 1);

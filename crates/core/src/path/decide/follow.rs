@@ -1,22 +1,26 @@
 //! How a session's state moves with the packets of its flow, whichever side they are from.
 //!
-//! A TCP session is *embryonic* until its client has answered. Where the server's SYN and ACK come by here, the client must
-//! acknowledge the server's initial sequence number, of which the mark keeps 12 bits: only who has seen it knows it. Elsewhere
-//! a second segment has to follow the client's own initial sequence number closely; a blind sender of both can do that, and the
-//! shares of services bound what it gains. A UDP flow is embryonic until its client sends again two seconds or more after
-//! its first packet, and after an answer where those come by here: a question and its answer, or a stranger's two packets in a
-//! row, are no more than that.
+//! A TCP session is *embryonic* until its client has answered. Where the server's SYN and ACK come
+//! by here, the client must acknowledge the server's initial sequence number, of which the mark
+//! keeps 12 bits: only who has seen it knows it. Elsewhere a second segment has to follow the
+//! client's own initial sequence number closely; a blind sender of both can do that, and the shares
+//! of services bound what it gains. A UDP flow is embryonic until its client sends again two
+//! seconds or more after its first packet, and after an answer where those come by here: a question
+//! and its answer, or a stranger's two packets in a row, are no more than that.
 //!
-//! Windows aren't tracked, so a FIN or RST may be anybody's. One in the client's name makes a session half-closed, which
-//! puts an end to nothing: it lives on (RFC 9293, section 3.6), and a segment that doesn't belong before that end
-//! shows that the client knows nothing of it, and revives the session. An end that is close to what was last noted of the
-//! client's numbers is *plausible*, as one forged blindly is once in sixteen times. Any other takes none of the session's time away,
-//! and only behind a plausible one may the port begin a new connection to another server. Where both sides are seen, FINs of both end a connection, and so does an RST of the server, which answers
-//! for itself.
+//! Windows aren't tracked, so a FIN or RST may be anybody's. One in the client's name makes a
+//! session half-closed, which puts an end to nothing: it lives on (RFC 9293, section 3.6), and a
+//! segment that doesn't belong before that end shows that the client knows nothing of it, and
+//! revives the session. An end that is close to what was last noted of the client's numbers is
+//! *plausible*, as one forged blindly is once in sixteen times. Any other takes none of the
+//! session's time away, and only behind a plausible one may the port begin a new connection to
+//! another server. Where both sides are seen, FINs of both end a connection, and so does an RST of
+//! the server, which answers for itself.
 //!
-//! Where both sides are seen, nothing but the client's answer makes an embryonic session more than that, no end either. Linux
-//! resets a half-open connection that gets another SYN within its window; if that closed a session, strangers' SYNs would come
-//! to hold places and ports for as long as clients do that were served.
+//! Where both sides are seen, nothing but the client's answer makes an embryonic session more than
+//! that, no end either. Linux resets a half-open connection that gets another SYN within its
+//! window; if that closed a session, strangers' SYNs would come to hold places and ports for as
+//! long as clients do that were served.
 
 use super::flow::{Flow, NEAR, NEAR_MASK, PLAUSIBLE, has_moved_on};
 use super::{DecisionContext, Memory};
@@ -24,8 +28,8 @@ use crate::net::wire::{TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN};
 use crate::path::parse::Segment;
 use crate::path::sessions::{FoundSession, State, Value};
 
-/// How long a UDP flow must have lasted when its client sends again, in units of [`time_mark`], the first of which may have just
-/// ended: two seconds, as conntrack has it of streams.
+/// How long a UDP flow must have lasted when its client sends again, in units of [`time_mark`], the
+/// first of which may have just ended: two seconds, as conntrack has it of streams.
 const LASTING: u16 = 16;
 const MARK_MASK: u16 = (1 << Value::MARK_BITS) - 1;
 
@@ -70,10 +74,11 @@ pub(super) fn has_ended(value: Value) -> bool {
     }
 }
 
-/// Whether a server's packet belongs to a session that has its ends. A SYN-ACK does if the session waits for one, or if it
-/// acknowledges what the client has last sent: the client's ACK may be lost behind the director, or put off by the server
-/// (`TCP_DEFER_ACCEPT`). Any other answers a SYN that the client has sent to the server itself. Of a session that was about to
-/// end it is the end: the server has given these ends to another connection (RFC 9293, section 3.6.1).
+/// Whether a server's packet belongs to a session that has its ends. A SYN-ACK does if the session
+/// waits for one, or if it acknowledges what the client has last sent: the client's ACK may be lost
+/// behind the director, or put off by the server (`TCP_DEFER_ACCEPT`). Any other answers a SYN that
+/// the client has sent to the server itself. Of a session that was about to end it is the end: the
+/// server has given these ends to another connection (RFC 9293, section 3.6.1).
 pub(super) fn takes(known: &DecisionContext<'_>, segment: &Segment, session: FoundSession<'_>) -> bool {
     const CONTROL: u8 = TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST;
     let value = session.value;
@@ -172,7 +177,8 @@ fn of_server(flow: &Flow<'_>, was: Value) -> Option<SessionUpdate> {
     match state {
         State::UdpNew => to(State::UdpAnswered),
         State::Closing => to(state),
-        // An RST to who has not answered ends nothing that was assured, so its place and port stay anybody's.
+        // An RST to who has not answered ends nothing that was assured, so its place and port stay
+        // anybody's.
         State::New | State::Answered => match flow.flags & (TCP_SYN | TCP_ACK) == TCP_SYN | TCP_ACK {
             true => {
                 Some(SessionUpdate { state: State::Answered, mark: exact_mark(flow.sequence), lasts: false })

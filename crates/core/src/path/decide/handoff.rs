@@ -1,6 +1,6 @@
-//! Connections that are accepted here, with a cookie and no memory, and given to a server once the client has said
-//! what it wants: the first segment with data goes on unchanged, and the server makes a socket of it
-//! (LCCP, section 3.1; here without a word to the server).
+//! Connections that are accepted here, with a cookie and no memory, and given to a server once the
+//! client has said what it wants: the first segment with data goes on unchanged, and the server
+//! makes a socket of it (LCCP, section 3.1; here without a word to the server).
 
 use super::choose::Selected;
 use super::flow::Flow;
@@ -29,7 +29,8 @@ pub(super) fn decide(
     flow: &Flow<'_>,
     handoff: &Handoff,
 ) -> Decision {
-    // Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4): of one request that makes two.
+    // Some readers take urgent data out of the stream, and others don't (RFC 6093, section 3.4): of
+    // one request that makes two.
     if segment.flags & TCP_URG != 0 {
         return Decision::drop(Reason::BadFlags);
     }
@@ -39,14 +40,15 @@ pub(super) fn decide(
     }
     if flow.opens() {
         if let Some(found) = found {
-            // It may be forged, in a connection that lives: that one goes on as before, until another cookie comes back.
+            // It may be forged, in a connection that lives: that one goes on as before, until
+            // another cookie comes back.
             known.memory.sessions.change(found, found.value.with_mark(found.value.mark() | DOUBTED));
         }
         return answer_syn(known, packet, segment, handoff, found.map(|found| found.value.mark()));
     }
     let alive = found.filter(|found| known.tables.servers.contains_key(&found.value.server()));
-    // A first segment that comes again is still the connection's, whose server has it: where no SYN came meanwhile, or it has
-    // that one's cookie.
+    // A first segment that comes again is still the connection's, whose server has it: where no SYN
+    // came meanwhile, or it has that one's cookie.
     let is_at_work = alive.is_some_and(|alive| !alive.value.state().is_ending());
     let names = mark_of(segment.acknowledgment.wrapping_sub(1));
     let proof = match alive.map(|alive| alive.value.mark()) {
@@ -67,7 +69,8 @@ pub(super) fn decide(
             Decision::held(packet, Reason::KeptBack, Reason::KeptBack)
         }
         Some(alive) => {
-            // The segment that was asked about is sent once more as the first segment, when the connection moves or by the client.
+            // The segment that was asked about is sent once more as the first segment, when the
+            // connection moves or by the client.
             let is_elsewhere = handoff.later != RehandoffMode::Stay
                 && !answers(known, packet, segment, flow, alive.value.server())
                 && answered(known, packet, segment, REPLAYED).is_none();
@@ -97,8 +100,9 @@ fn go_on(
     carry(known, packet, segment, flow, &choice)
 }
 
-/// Whether a server answers a request in a segment of its connection. A segment that doesn't begin like a request is part of one,
-/// or nobody's to read; of one that can't be read here nothing is known.
+/// Whether a server answers a request in a segment of its connection. A segment that doesn't begin
+/// like a request is part of one, or nobody's to read; of one that can't be read here nothing is
+/// known.
 fn answers(
     known: &DecisionContext<'_>,
     packet: &Packet<'_>,
@@ -143,8 +147,9 @@ fn set_aside(
     }
 }
 
-/// Ends the connection of a client's segment that was held because of [`Reason::Moves`], where it can't be moved: as one of
-/// a service with [`RehandoffMode::Close`]. The packet becomes the client's reset.
+/// Ends the connection of a client's segment that was held because of [`Reason::Moves`], where it
+/// can't be moved: as one of a service with [`RehandoffMode::Close`]. The packet becomes the
+/// client's reset.
 pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
         Some(found) => close(known, packet, segment, flow, found),
@@ -152,7 +157,8 @@ pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u
     })
 }
 
-/// Has a client's segment that was held because of [`Reason::Moves`] go on to the server that its connection has.
+/// Has a client's segment that was held because of [`Reason::Moves`] go on to the server that its
+/// connection has.
 pub fn stay(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
         Some(found) => go_on(known, packet, segment, flow, found),
@@ -188,8 +194,9 @@ fn look_again(
     then(&known, packet, &segment, &flow, found)
 }
 
-/// Ends a connection whose client wants what its server has not. The client asks again by another connection, as it must
-/// wherever one that was kept open ends (RFC 9112, section 9.3.1). The server finds out by itself.
+/// Ends a connection whose client wants what its server has not. The client asks again by another
+/// connection, as it must wherever one that was kept open ends (RFC 9112, section 9.3.1). The
+/// server finds out by itself.
 fn close(
     known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
@@ -202,8 +209,9 @@ fn close(
     Decision { also_counted: Some(Reason::Elsewhere), ..reset(packet, segment) }
 }
 
-/// A segment that another host has passed on: who greeted the client has decided, and it is served here. A first one is
-/// noted, so that this host knows the connection as its own: for its load, and where its packets come straight to it.
+/// A segment that another host has passed on: who greeted the client has decided, and it is served
+/// here. A first one is noted, so that this host knows the connection as its own: for its load, and
+/// where its packets come straight to it.
 fn accept_forwarded(
     known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,
@@ -260,7 +268,8 @@ fn answer_syn(
     Decision::of(Verdict::Forward { ifindex: ingress }, Reason::CookieSent)
 }
 
-/// Whether the packet is whole, and nothing stands between the headers: what can be answered in its place.
+/// Whether the packet is whole, and nothing stands between the headers: what can be answered in its
+/// place.
 fn is_plain(segment: &Segment) -> bool {
     let at = &segment.at;
     let ip_len = if at.dst.is_ipv6() { 40 } else { 20 };
@@ -277,8 +286,9 @@ enum HandshakeProof {
     Unchecked,
 }
 
-/// Looks whether a segment that belongs to no session, or maybe to another than the one that is known, is the first after a
-/// cookie. Without data it would gain nothing by being taken for it, so that is no guess.
+/// Looks whether a segment that belongs to no session, or maybe to another than the one that is
+/// known, is the first after a cookie. Without data it would gain nothing by being taken for it, so
+/// that is no guess.
 fn prove(
     known: &DecisionContext<'_>,
     packet: &Packet<'_>,
@@ -308,7 +318,8 @@ fn prove(
     HandshakeProof::Missing
 }
 
-/// The mark of the cookie that a segment is the first after, or is said in the first's place so much later; if it is.
+/// The mark of the cookie that a segment is the first after, or is said in the first's place so
+/// much later; if it is.
 fn answered(known: &DecisionContext<'_>, packet: &Packet<'_>, segment: &Segment, late: u32) -> Option<u16> {
     mark_by(known, segment, &header_of_answer(packet, segment)?, late)
 }
@@ -382,7 +393,8 @@ fn begin(
     Decision { new_connection: Some(connection), ..carry(known, packet, segment, flow, &choice) }
 }
 
-/// The server for what a client wants, or this host's own process where that isn't plain, or nobody serves it.
+/// The server for what a client wants, or this host's own process where that isn't plain, or nobody
+/// serves it.
 fn choose(known: &DecisionContext<'_>, flow: &Flow<'_>, wants: &[u8]) -> (NewConnection, Option<Reason>) {
     let DecisionContext { tables, memory, .. } = known;
     let routes = tables.routes.get(&flow.vip.service);
@@ -405,8 +417,8 @@ fn choose(known: &DecisionContext<'_>, flow: &Flow<'_>, wants: &[u8]) -> (NewCon
     }
 }
 
-/// A segment of a connection that isn't known: it may have overtaken the first, which then comes again as it does. Only
-/// then is its sender told.
+/// A segment of a connection that isn't known: it may have overtaken the first, which then comes
+/// again as it does. Only then is its sender told.
 fn unmatched_segment(
     known: &DecisionContext<'_>,
     packet: &mut Packet<'_>,

@@ -1,8 +1,9 @@
 //! One packet, one verdict: the specification that every engine carries out.
 //!
-//! Most packets take the fast path ([`fast_path`]). [`slow_path`] tells the others apart. Clients' packets go to servers ([`choose`] and [`deliver`]), those that servers
-//! answer through the director go back to clients ([`answer`]); fragments and ICMP errors follow the
-//! packets that they belong to ([`fragment`], [`error`]).
+//! Most packets take the fast path ([`fast_path`]). [`slow_path`] tells the others apart. Clients'
+//! packets go to servers ([`choose`] and [`deliver`]), those that servers answer through the
+//! director go back to clients ([`answer`]); fragments and ICMP errors follow the packets that they
+//! belong to ([`fragment`], [`error`]).
 
 mod answer;
 mod choose;
@@ -52,13 +53,14 @@ pub enum Verdict {
     Pass,
     /// It goes nowhere.
     Drop,
-    /// Keep it as it is. The reason says what for: [`Reason::FragmentHeld`] to be decided again soon, for
-    /// [`crate::path::fragments::PATIENCE_MS`] at most; [`Reason::Moves`] and [`Reason::KeptBack`] to be given to whoever moves
-    /// connections.
+    /// Keep it as it is. The reason says what for: [`Reason::FragmentHeld`] to be decided again
+    /// soon, for [`crate::path::fragments::PATIENCE_MS`] at most; [`Reason::Moves`] and
+    /// [`Reason::KeptBack`] to be given to whoever moves connections.
     Hold,
 }
 
-/// The longest frame that can be held, in bytes: one of an Ethernet of 1500 bytes, with tags, and room to spare.
+/// The longest frame that can be held, in bytes: one of an Ethernet of 1500 bytes, with tags, and
+/// room to spare.
 pub const HELD_FRAME_MAX: usize = 2_048;
 
 /// The state besides the tables: memory that outlives a packet, and the host's routes.
@@ -101,9 +103,11 @@ pub struct Decision {
     pub server: u16,
     /// Whether a server was chosen anew.
     pub new_session: bool,
-    /// [`Reason::TableFull`], [`Reason::NoSession`] or [`Reason::SecondChance`], counted beside `reason`.
+    /// [`Reason::TableFull`], [`Reason::NoSession`] or [`Reason::SecondChance`], counted beside
+    /// `reason`.
     pub also_counted: Option<Reason>,
-    /// Of a packet with which a client said what it wants: who was to have the connection. Nothing is counted by it.
+    /// Of a packet with which a client said what it wants: who was to have the connection. Nothing
+    /// is counted by it.
     pub new_connection: Option<NewConnection>,
     /// With [`Reason::ByHost`], to a link-local address: the interface that leads to it.
     pub link: Option<u32>,
@@ -171,8 +175,8 @@ impl<'a> DecisionContext<'a> {
     /// Where the sender of this packet is, if it has a link-local address.
     ///
     /// # Errors
-    /// [`Reason::LinkLocal`] if nothing that is sent to it would find it: frames go out as the interface has them, without
-    /// tags.
+    /// [`Reason::LinkLocal`] if nothing that is sent to it would find it: frames go out as the
+    /// interface has them, without tags.
     fn near(&self, at: &Layers) -> Result<Option<LinkLocalPeer>, Reason> {
         if !is_link_local(at.src) {
             return Ok(None);
@@ -193,7 +197,8 @@ impl<'a> DecisionContext<'a> {
     }
 }
 
-/// Decides a packet at tick `now`, and rewrites it accordingly: on the fast path where that will do.
+/// Decides a packet at tick `now`, and rewrites it accordingly: on the fast path where that will
+/// do.
 pub fn decide(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     let known = DecisionContext::of(tables, memory, packet, now);
     fast_path::decide(&known, packet).unwrap_or_else(|| slow_path(tables, memory, packet, now))

@@ -8,7 +8,8 @@ use crate::path::sessions::ticks;
 /// Remembers a first fragment, if the packet is one.
 ///
 /// # Errors
-/// Another first fragment of the same packet was seen, and says otherwise: one would be written over the other.
+/// Another first fragment of the same packet was seen, and says otherwise: one would be written
+/// over the other.
 pub(super) fn note_track(
     known: &DecisionContext<'_>,
     at: &Layers,
@@ -40,8 +41,8 @@ pub(super) fn key(at: &Layers, id: u32) -> FragmentKey {
 /// The first one's decision, while it is remembered.
 pub(super) fn find(known: &DecisionContext<'_>, key: &FragmentKey) -> Option<Track> {
     let track = known.memory.fragments.find(key)?;
-    // An entry that was never cleared may be met again for five seconds each 52 days, when ticks have wrapped: of that one fragment is
-    // lost, as networks lose them.
+    // An entry that was never cleared may be met again for five seconds each 52 days, when ticks
+    // have wrapped: of that one fragment is lost, as networks lose them.
     let left = track.expires.wrapping_sub(known.now).wrapping_sub(1);
     (left < ticks(LIFETIME_MS)).then_some(track)
 }

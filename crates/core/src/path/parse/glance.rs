@@ -10,11 +10,12 @@ use crate::net::wire::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IPV4_FRAGMENT_OFFSET, Ipv4, Ipv6, Tcp, Udp,
 };
 
-/// The two ends of an IP packet and the little more that tells one from another. It need not be well-formed.
+/// The two ends of an IP packet and the little more that tells one from another. It need not be
+/// well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEndpoints {
-    /// Where it is from; port 0 where it has none, or where it isn't to be seen: in a later fragment, behind IPv6
-    /// extension headers.
+    /// Where it is from; port 0 where it has none, or where it isn't to be seen: in a later
+    /// fragment, behind IPv6 extension headers.
     pub src: SocketAddr,
     /// Where it is sent to; ports alike.
     pub dst: SocketAddr,

@@ -91,7 +91,8 @@ pub(super) fn parse_v6(frame: &[u8], at: Layers) -> Parsed {
     about(frame, at, (src.into(), dst.into()), protocol, IPV6_LEN + upper.offset)
 }
 
-/// The error, once its quoted packet's IP headers, `header_len` bytes long, are known to make sense.
+/// The error, once its quoted packet's IP headers, `header_len` bytes long, are known to make
+/// sense.
 fn about(
     frame: &[u8],
     at: Layers,
@@ -115,8 +116,8 @@ fn about(
     })
 }
 
-/// A neighbour solicitation as it must be (RFC 4861, section 7.1.1), but for its checksum: answering one
-/// that was damaged harms nobody.
+/// A neighbour solicitation as it must be (RFC 4861, section 7.1.1), but for its checksum:
+/// answering one that was damaged harms nobody.
 pub(super) fn solicitation(frame: &[u8], l3: usize, l4: usize, ip: &Ipv6) -> Option<Parsed> {
     let message = frame.get(l4..l3 + IPV6_LEN + usize::from(ip.payload_len.get()))?;
     let (question, _) = Neighbour::ref_from_prefix(message).ok()?;

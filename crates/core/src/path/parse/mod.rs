@@ -88,7 +88,8 @@ pub struct IcmpError {
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// A well-formed TCP or UDP packet. Whether it is for a service shows when its VIP is looked up.
+    /// A well-formed TCP or UDP packet. Whether it is for a service shows when its VIP is looked
+    /// up.
     Segment(Segment),
     /// A fragment other than the first: it has no ports.
     LaterFragment(Layers),
@@ -116,7 +117,8 @@ pub enum Parsed {
     },
     /// Nothing to decide: the host's own stack may have it.
     Pass(Reason),
-    /// Malformed, and if it is for a service address it must not go on. The host's stack has it otherwise.
+    /// Malformed, and if it is for a service address it must not go on. The host's stack has it
+    /// otherwise.
     Odd(Reason, IpAddr),
 }
 
@@ -143,8 +145,8 @@ pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
             ip::parse_v6(frame, l3, ethernet.src)
         };
     }
-    // Solicitations are sent to a group that all those may be in who could have the address (RFC 4291,
-    // section 2.7.1).
+    // Solicitations are sent to a group that all those may be in who could have the address (RFC
+    // 4291, section 2.7.1).
     if own.is_some() && ethertype == ETHERTYPE_IPV6 && ethernet.dst.0.starts_with(&[0x33, 0x33, 0xff]) {
         return match ip::parse_v6(frame, l3, ethernet.src) {
             solicitation @ Parsed::Solicitation { .. } => solicitation,
@@ -154,7 +156,8 @@ pub fn parse(frame: &[u8], own: Option<Mac>) -> Parsed {
     Parsed::Pass(Reason::OtherHost)
 }
 
-/// Where the layer-three header begins, behind at most two tags, and its type; `None` if the frame ends before.
+/// Where the layer-three header begins, behind at most two tags, and its type; `None` if the frame
+/// ends before.
 fn behind_tags(frame: &[u8], mut ethertype: u16) -> Option<(usize, u16)> {
     let mut l3 = ETHERNET_LEN;
     for _ in 0..TAGS_MAX {
@@ -189,7 +192,8 @@ fn parse_arp(frame: &[u8], l3: usize, ethernet: &Ethernet, own: Option<Mac>) -> 
 fn parse_transport(frame: &[u8], at: Layers, protocol: Protocol) -> Parsed {
     let odd = |reason| Parsed::Odd(reason, at.dst);
     if let Some(fragment) = at.fragment.filter(|fragment| fragment.offset != 0) {
-        // It would be written over the ports, or over the control bits behind them (RFC 1858, section 4).
+        // It would be written over the ports, or over the control bits behind them (RFC 1858,
+        // section 4).
         let least = match protocol {
             Protocol::Tcp => TCP_LEN,
             Protocol::Udp => UDP_LEN,
@@ -252,7 +256,8 @@ fn parse_udp(transport: &[u8], at: Layers, cut: Reason) -> Result<Segment, Reaso
     })
 }
 
-/// The verdict on an [`Parsed::Odd`] frame: dropped if it is for a service address, else none of ours.
+/// The verdict on an [`Parsed::Odd`] frame: dropped if it is for a service address, else none of
+/// ours.
 pub fn odd_reason(tables: &Tables, reason: Reason, dst: IpAddr) -> Reason {
     if tables.has_address(dst) { reason } else { Reason::NotService }
 }

@@ -1,4 +1,5 @@
-//! The fields of a TCP header beyond ports and control bits; only handshakes and connections that move need them.
+//! The fields of a TCP header beyond ports and control bits; only handshakes and connections that
+//! move need them.
 
 use zerocopy::FromBytes;
 

@@ -13,8 +13,8 @@ use crate::net::wire::{
 };
 use crate::path::parse::Layers;
 
-/// How much of a packet an ICMP error quotes, in bytes: what fits 576 bytes with IPv4 options to spare (RFC
-/// 1812, section 4.3.2.3). Every packet that is too long is longer.
+/// How much of a packet an ICMP error quotes, in bytes: what fits 576 bytes with IPv4 options to
+/// spare (RFC 1812, section 4.3.2.3). Every packet that is too long is longer.
 pub const QUOTE_LEN: usize = 512;
 /// A neighbour advertisement with its one option, behind the link header.
 const ADVERTISEMENT_LEN: usize = 40 + 24 + 8;
@@ -37,8 +37,8 @@ pub fn arp_answer(packet: &mut Packet<'_>, l3: usize, own: Mac) {
     arp.sender_ip = target_ip;
 }
 
-/// Turns a neighbour solicitation into the advertisement that answers it: `own` has the target (RFC 4861,
-/// section 7.2.4). False, and nothing changed, where the frame has no room.
+/// Turns a neighbour solicitation into the advertisement that answers it: `own` has the target (RFC
+/// 4861, section 7.2.4). False, and nothing changed, where the frame has no room.
 #[must_use]
 pub fn neighbour_answer(
     packet: &mut Packet<'_>,
@@ -108,8 +108,9 @@ pub fn echo_answer(packet: &mut Packet<'_>, at: &Layers) {
     fix(frame, at.l4 + 2, change);
 }
 
-/// Turns a packet into the ICMP error that tells its sender, in the name of `from`, how long a packet may be
-/// (RFC 1191, section 4; RFC 4443, section 3.2). False, and nothing changed, where the frame has no room.
+/// Turns a packet into the ICMP error that tells its sender, in the name of `from`, how long a
+/// packet may be (RFC 1191, section 4; RFC 4443, section 3.2). False, and nothing changed, where
+/// the frame has no room.
 #[must_use]
 pub fn too_big(packet: &mut Packet<'_>, at: &Layers, mtu: u16, from: IpAddr) -> bool {
     let v6 = at.dst.is_ipv6();

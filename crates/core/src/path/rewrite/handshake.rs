@@ -25,8 +25,8 @@ pub struct SynAck {
     pub mss: u16,
 }
 
-/// Turns a whole SYN without anything between its headers into the SYN-ACK that answers it. It offers a subset of what
-/// the SYN does, so it is no longer.
+/// Turns a whole SYN without anything between its headers into the SYN-ACK that answers it. It
+/// offers a subset of what the SYN does, so it is no longer.
 pub fn write_syn_ack(packet: &mut Packet<'_>, at: &Layers, syn: &TcpHeader, syn_ack: &SynAck) {
     let mut options = SynAckOptions::default();
     let offered = syn.options;

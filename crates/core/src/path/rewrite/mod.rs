@@ -1,6 +1,7 @@
 //! The effect of a decision on the bytes.
 //!
-//! Functions here trust the layers that [`crate::path::parse`] found: bytes that aren't there are left alone.
+//! Functions here trust the layers that [`crate::path::parse`] found: bytes that aren't there are
+//! left alone.
 
 mod answer;
 mod handshake;
@@ -74,8 +75,8 @@ pub fn decrement_ttl(frame: &mut [u8], at: &Layers) {
     fix(frame, at.l3 + 10, change);
 }
 
-/// A link header of the frame's own, or a plain one where it goes out of another interface than it came in
-/// by: tags belong to the LAN that they came from.
+/// A link header of the frame's own, or a plain one where it goes out of another interface than it
+/// came in by: tags belong to the LAN that they came from.
 pub(crate) fn link_len(packet: &Packet<'_>, at: &Layers, ifindex: u32) -> usize {
     if ifindex == packet.ingress { at.l3 } else { ETHERNET_LEN }
 }

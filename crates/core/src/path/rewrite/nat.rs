@@ -48,8 +48,8 @@ pub fn translate(packet: &mut Packet<'_>, at: &Layers, ends: &Translation) {
     field.copy_from_slice(&new.to_be_bytes());
 }
 
-/// Gives an ICMP error other ends, and the packet that it quotes (RFC 5508, section 4.2). The quoted
-/// transport checksum stays: nobody checks it, and mostly it is cut off.
+/// Gives an ICMP error other ends, and the packet that it quotes (RFC 5508, section 4.2). The
+/// quoted transport checksum stays: nobody checks it, and mostly it is cut off.
 pub fn translate_error(
     packet: &mut Packet<'_>,
     error: &IcmpError,

@@ -43,8 +43,8 @@ const fn ip_len(address: IpAddr) -> usize {
     if address.is_ipv6() { 40 } else { 20 }
 }
 
-/// Puts the packet into another one, in front of which stands a link header without addresses yet. False,
-/// and nothing changed, where the frame has no room.
+/// Puts the packet into another one, in front of which stands a link header without addresses yet.
+/// False, and nothing changed, where the frame has no room.
 #[must_use]
 pub fn encapsulate(
     packet: &mut Packet<'_>,
@@ -82,7 +82,8 @@ pub fn encapsulate(
     }
     if encapsulation == Encapsulation::Gue {
         let udp = Udp {
-            // From the range that is for such (RFC 6335, section 6), so that paths and queues spread.
+            // From the range that is for such (RFC 6335, section 6), so that paths and queues
+            // spread.
             src_port: U16::new(0xc000 | (hash.0 >> 48) as u16 & 0x3fff),
             dst_port: U16::new(GUE_PORT),
             len: U16::new(rest_len as u16),
@@ -104,8 +105,8 @@ pub fn encapsulate(
     true
 }
 
-/// The fields that the outer header takes from the inner one: traffic class with ECN (RFC 6040, section 4.1), whether it
-/// may be fragmented, and an identification.
+/// The fields that the outer header takes from the inner one: traffic class with ECN (RFC 6040,
+/// section 4.1), whether it may be fragmented, and an identification.
 fn inherited(frame: &[u8], at: &Layers) -> (u8, bool, u16) {
     let byte = |place: usize| frame.get(at.l3 + place).copied().unwrap_or_default();
     if at.dst.is_ipv6() {

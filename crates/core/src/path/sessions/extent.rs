@@ -1,7 +1,9 @@
-//! How much of a table is in use: it is made for the most that it may ever hold, and sessions stand in as few of its buckets as serve.
+//! How much of a table is in use: it is made for the most that it may ever hold, and sessions stand
+//! in as few of its buckets as serve.
 //!
-//! A hash names a bucket of the whole table, and the lowest bits of that one's number name the one in use. So with as many bits as the whole table
-//! has, sessions stand as if there were no extent; and one bit more moves those of bucket `i` to `i` or to one bucket further up alone.
+//! A hash names a bucket of the whole table, and the lowest bits of that one's number name the one
+//! in use. So with as many bits as the whole table has, sessions stand as if there were no extent;
+//! and one bit more moves those of bucket `i` to `i` or to one bucket further up alone.
 
 use super::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -10,8 +12,9 @@ pub const FIRST_BUCKETS: usize = 2_048;
 /// All buckets: a whole table's extent, before and now.
 pub const ALL_BUCKETS: u64 = u64::MAX;
 
-/// The word that says it, which the kernel's programs read too: below, the bits of a bucket's number that count now; above, those that did before.
-/// While the two differ, sessions are on their way from where they stood to where they are to stand.
+/// The word that says it, which the kernel's programs read too: below, the bits of a bucket's
+/// number that count now; above, those that did before. While the two differ, sessions are on their
+/// way from where they stood to where they are to stand.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent<'a>(pub Option<&'a AtomicU64>);
 
@@ -41,7 +44,8 @@ impl Extent<'_> {
     }
 }
 
-/// The extent of so many buckets of a table that has `all`: at least as many, a power of two, or all.
+/// The extent of so many buckets of a table that has `all`: at least as many, a power of two, or
+/// all.
 pub(super) const fn mask_for(buckets: usize, all: usize) -> u32 {
     match buckets.checked_next_power_of_two() {
         Some(used) if used < all => used as u32 - 1,

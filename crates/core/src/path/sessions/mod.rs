@@ -1,26 +1,30 @@
 //! The session table: which server has which connection.
 //!
 //! A flat array of buckets, each of eight sessions of 16 bytes: two neighbouring cache lines, which
-//! processors fetch together, in one page. A session's keyed hash names two buckets, of which the first
-//! nearly always has it, at the place of the eight that three more bits name or soon behind it; so a look-up reads one or two cache lines. A table is sized for five sessions a
-//! bucket and spends 25.6 bytes on each, 51.2 on an IPv6 session, whose slot has 32; the papers count up to 32 (LSMAC, section 4.2.1). The table is plain memory:
-//! the kernel's array map, a mapped file or a vector hold the same bits, and this code lists, sweeps
-//! and serves all of them. `bpf/director/sessions.h` is its copy in C.
+//! processors fetch together, in one page. A session's keyed hash names two buckets, of which the
+//! first nearly always has it, at the place of the eight that three more bits name or soon behind
+//! it; so a look-up reads one or two cache lines. A table is sized for five sessions a bucket and
+//! spends 25.6 bytes on each, 51.2 on an IPv6 session, whose slot has 32; the papers count up to 32
+//! (LSMAC, section 4.2.1). The table is plain memory: the kernel's array map, a mapped file or a
+//! vector hold the same bits, and this code lists, sweeps and serves all of them.
+//! `bpf/director/sessions.h` is its copy in C.
 //!
 //! # Concurrency
 //! Any number of threads and CPUs may use one table, in the kernel and outside at once. A slot is
-//! claimed by compare-and-exchange of its value to [`State::Claimed`]; then the key is written, then
-//! the value. A reader reads the key, the value and the key again. Every change of a live session is
-//! a compare-and-exchange too, so its server's count of active sessions and its VIP's count of assured ones change
-//! exactly once with it.
+//! claimed by compare-and-exchange of its value to [`State::Claimed`]; then the key is written,
+//! then the value. A reader reads the key, the value and the key again. Every change of a live
+//! session is a compare-and-exchange too, so its server's count of active sessions and its VIP's
+//! count of assured ones change exactly once with it.
 //!
 //! # Extent
-//! A table is made for the most that it may hold, and used in part: as many buckets as serve what is in it ([`Extent`], [`Fitting`]).
+//! A table is made for the most that it may hold, and used in part: as many buckets as serve what
+//! is in it ([`Extent`], [`Fitting`]).
 //!
 //! # Room
-//! A new session whose two buckets are full of live ones takes the place of another ([`Class`]): of an embryonic one of the
-//! source (IPv4 /24, IPv6 /56) that has most of them there, the soonest to expire; else of one that is over, or half; else of an assured one whose VIP has more than its share,
-//! if its own has less. An assured session within its VIP's share is never put out.
+//! A new session whose two buckets are full of live ones takes the place of another ([`Class`]): of
+//! an embryonic one of the source (IPv4 /24, IPv6 /56) that has most of them there, the soonest to
+//! expire; else of one that is over, or half; else of an assured one whose VIP has more than its
+//! share, if its own has less. An assured session within its VIP's share is never put out.
 
 mod atomic;
 mod extent;
@@ -48,8 +52,8 @@ const BUCKET_FILL: usize = 5;
 /// Bytes of a session in its bucket.
 pub const SESSION_BYTES: usize = 16;
 
-/// Milliseconds as ticks of 2^20 ns, about 1.05 ms: a shift makes them from the kernel's nanoseconds.
-/// Ticks wrap after 52 days; they are only ever compared by difference.
+/// Milliseconds as ticks of 2^20 ns, about 1.05 ms: a shift makes them from the kernel's
+/// nanoseconds. Ticks wrap after 52 days; they are only ever compared by difference.
 pub const fn ticks(ms: u64) -> u32 {
     let ticks = ms.saturating_mul(1_000_000) >> 20;
     // Differences are signed: an idle time above half the range would look like the past.
@@ -107,25 +111,28 @@ impl SessionKey {
         }
     }
 
-    /// The hash that picks from hash tables, which hosts that share the seed agree on: by the client's address and
-    /// port alone (Distributed Packet Rewriting, section 3), since each host numbers its VIPs itself.
+    /// The hash that picks from hash tables, which hosts that share the seed agree on: by the
+    /// client's address and port alone (Distributed Packet Rewriting, section 3), since each host
+    /// numbers its VIPs itself.
     pub fn ring_hash(&self, seed: Seed) -> FlowHash {
         SessionKey { vip: 0, ..*self }.hash(seed)
     }
 }
 
-/// A session key's keyed hash: two rounds of multiply and fold, whose odd multipliers are the secret.
+/// A session key's keyed hash: two rounds of multiply and fold, whose odd multipliers are the
+/// secret.
 ///
-/// One such round is universal: two keys chosen without knowing the multiplier share a bucket about as
-/// seldom as under a random function (Dietzfelbinger et al. 1997, "A reliable randomized algorithm for the
-/// closest-pair problem"). The second mixes what is regular in addresses and ports. It costs a tenth of
-/// SipHash, which counts where a whole packet costs a few dozen instructions.
+/// One such round is universal: two keys chosen without knowing the multiplier share a bucket about
+/// as seldom as under a random function (Dietzfelbinger et al. 1997, "A reliable randomized
+/// algorithm for the closest-pair problem"). The second mixes what is regular in addresses and
+/// ports. It costs a tenth of SipHash, which counts where a whole packet costs a few dozen
+/// instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHash(pub u64);
 
 impl FlowHash {
-    /// Hashes a key: each word is mixed into the last one's hash, and a round at the end mixes what the last
-    /// one left regular.
+    /// Hashes a key: each word is mixed into the last one's hash, and a round at the end mixes what
+    /// the last one left regular.
     pub(crate) fn of<const N: usize>(words: &Words<N>, seed: Seed) -> Self {
         let seeds = [seed.0 | 1, seed.1 | 1];
         let mix = |hash: u64, (at, word): (usize, &u64)| fold((hash ^ word).wrapping_mul(seeds[at % 2]));
@@ -136,7 +143,8 @@ impl FlowHash {
     pub const fn hash_slot(self) -> usize {
         (((self.0 >> 16) as u32 as u64 * HASH_SLOTS as u64) >> 32) as usize
     }
-    /// Where in its bucket the session is looked for first, and then round: the lowest bits, by which no bucket is named.
+    /// Where in its bucket the session is looked for first, and then round: the lowest bits, by
+    /// which no bucket is named.
     pub const fn home(self) -> usize {
         self.0 as usize % BUCKET_SESSIONS
     }
@@ -249,20 +257,23 @@ impl<'a> Sessions<'a> {
         Sessions { four: Table::new(four, counted), six: Table::new(six, counted), counted }
     }
 
-    /// The same of tables that are in use as far as a word for each says ([`Extent`]), IPv4's first.
+    /// The same of tables that are in use as far as a word for each says ([`Extent`]), IPv4's
+    /// first.
     pub fn within(self, extents: &'a [AtomicU64]) -> Self {
         let (four, six) = (Extent(extents.first()), Extent(extents.get(1)));
         Sessions { four: self.four.within(four), six: self.six.within(six), ..self }
     }
 
-    /// From now on sessions are to stand in so many buckets of each table, or somewhat more; what stands elsewhere is found there, until it was moved. To be
-    /// called where no other such change is on its way. [`Fitting`] takes these steps.
+    /// From now on sessions are to stand in so many buckets of each table, or somewhat more; what
+    /// stands elsewhere is found there, until it was moved. To be called where no other such change
+    /// is on its way. [`Fitting`] takes these steps.
     pub fn begin_move(&self, [four, six]: [usize; 2]) {
         self.four.begin_move(extent::mask_for(four, self.four.buckets.len()));
         self.six.begin_move(extent::mask_for(six, self.six.buckets.len()));
     }
 
-    /// Moves the sessions of these buckets; returns how many found no room. To be called once no packet goes by what was before alone.
+    /// Moves the sessions of these buckets; returns how many found no room. To be called once no
+    /// packet goes by what was before alone.
     pub fn move_some(&self, range: core::ops::Range<usize>, seed: Seed, now: u32) -> usize {
         let four = self.four.buckets();
         let in_six = range.start.saturating_sub(four)..range.end.saturating_sub(four);

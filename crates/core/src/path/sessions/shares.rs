@@ -1,7 +1,8 @@
 //! Each VIP's own part of a session table, and how much of it is taken.
 //!
-//! Any service may fill what is vacant. Where room is short, one that has less than its share takes it from one that has
-//! more, and nobody takes from one that has no more than its share. Only assured sessions count: the others are anybody's.
+//! Any service may fill what is vacant. Where room is short, one that has less than its share takes
+//! it from one that has more, and nobody takes from one that has no more than its share. Only
+//! assured sessions count: the others are anybody's.
 
 use super::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::path::tables::{Tables, VIP_IDS};
@@ -10,8 +11,8 @@ use core::net::IpAddr;
 /// Words of all shares: two for each VIP, by its number.
 pub const SHARE_WORDS: usize = 2 * VIP_IDS;
 
-/// Words that the engine's threads and the control plane share: for each VIP how many assured sessions are its own, and how
-/// many it has.
+/// Words that the engine's threads and the control plane share: for each VIP how many assured
+/// sessions are its own, and how many it has.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares<'a>(pub &'a [AtomicU64]);
 
@@ -59,8 +60,8 @@ impl Shares<'_> {
         self.0.iter().skip(1).step_by(2).for_each(|word| word.store(0, Relaxed));
     }
 
-    /// Shares tables that are sized for `four` IPv4 and `six` IPv6 sessions among the services of `tables`, evenly, and each
-    /// service's part among its addresses.
+    /// Shares tables that are sized for `four` IPv4 and `six` IPv6 sessions among the services of
+    /// `tables`, evenly, and each service's part among its addresses.
     pub(super) fn share(&self, tables: &Tables, four: usize, six: usize) {
         let of = |vip: u16| {
             let (key, of) = tables.vip_by_id(vip)?;

@@ -57,7 +57,8 @@ pub(super) fn vip_of<const N: usize>(key: &Words<N>) -> u16 {
     key.last().map_or(0, |word| *word as u16)
 }
 
-/// The network that a key's client is in, who may have all of its addresses: an IPv4 /24, an IPv6 /56.
+/// The network that a key's client is in, who may have all of its addresses: an IPv4 /24, an IPv6
+/// /56.
 fn source_of<const N: usize>(key: &Words<N>) -> u64 {
     match key.as_slice() {
         [] => 0,
@@ -113,7 +114,8 @@ impl<'a, const N: usize> Table<'a, N> {
     /// Finds a live session, and the number of its slot.
     pub fn find(&self, key: &Words<N>, hash: FlowHash, now: u32) -> Option<(usize, FoundSession<'a>)> {
         let mut masks = self.extent.masks();
-        // Again only if the extent has changed meanwhile, which it does some times a second at the most.
+        // Again only if the extent has changed meanwhile, which it does some times a second at the
+        // most.
         loop {
             let found = match masks.is_moving() {
                 false => self.find_in(masks.now, key, hash, now),
@@ -136,8 +138,8 @@ impl<'a, const N: usize> Table<'a, N> {
         hash: FlowHash,
         now: u32,
     ) -> Option<(usize, FoundSession<'a>)> {
-        // A key is noted again only where it has expired, and there in the same place or before it, as one goes round from
-        // its home: in each bucket the first is the one.
+        // A key is noted again only where it has expired, and there in the same place or before it,
+        // as one goes round from its home: in each bucket the first is the one.
         self.pair(hash, mask)?.into_iter().find_map(|number| {
             let (at, slot) = self.buckets[number].round(hash.home()).find(|(_, slot)| slot.has(key))?;
             let (found, value) = slot.read();
@@ -154,9 +156,9 @@ impl<'a, const N: usize> Table<'a, N> {
         value.is_live(now).then_some((key, FoundSession { place: &slot.value, vip: vip_of(&key), value }))
     }
 
-    /// Notes a new session: in its first bucket, which look-ups read first, until that is half full; then in
-    /// the emptier one, since two choices keep buckets level (Mitzenmacher 2001). Where both are full, another one goes.
-    /// Gives its slot's number.
+    /// Notes a new session: in its first bucket, which look-ups read first, until that is half
+    /// full; then in the emptier one, since two choices keep buckets level (Mitzenmacher 2001).
+    /// Where both are full, another one goes. Gives its slot's number.
     ///
     /// # Errors
     /// [`Full`] when both buckets hold only sessions that stay.
@@ -164,14 +166,15 @@ impl<'a, const N: usize> Table<'a, N> {
         let mut masks = self.extent.masks();
         loop {
             let number = self.insert_in(masks.now, key, hash, value, now)?;
-            // Either this sees that the extent is another one, or whoever moves sessions there sees this one (which it looks for behind such a
-            // fence too).
+            // Either this sees that the extent is another one, or whoever moves sessions there sees
+            // this one (which it looks for behind such a fence too).
             fence(SeqCst);
             let before = core::mem::replace(&mut masks, self.extent.masks());
             if masks == before || !self.take_back(number, key, value) {
                 return Ok(number);
             }
-            // Somebody may have copied it and be about to free the copy, in whose place this one may come to stand.
+            // Somebody may have copied it and be about to free the copy, in whose place this one
+            // may come to stand.
             value = value.moved_to(value.state(), value.expires().wrapping_add(1));
         }
     }
@@ -203,7 +206,8 @@ impl<'a, const N: usize> Table<'a, N> {
         if crowded { [second, first] } else { [first, second] }
     }
 
-    /// Claims a vacant slot in the first of these buckets that has one, and gives it with its number.
+    /// Claims a vacant slot in the first of these buckets that has one, and gives it with its
+    /// number.
     pub(super) fn claim_in(
         &self,
         numbers: [usize; 2],
@@ -234,11 +238,11 @@ impl<'a, const N: usize> Table<'a, N> {
         self.counted.count(vip_of(key), value, 1);
     }
 
-    /// Claims the slot of the session that goes first, of those in two full buckets, for `newcomer`. Where another CPU is
-    /// faster, nobody goes.
+    /// Claims the slot of the session that goes first, of those in two full buckets, for
+    /// `newcomer`. Where another CPU is faster, nobody goes.
     ///
-    /// Of embryonic ones it is one of the source that has most of them here, the newcomer included: whoever has a network
-    /// to send from takes its own places before others'.
+    /// Of embryonic ones it is one of the source that has most of them here, the newcomer included:
+    /// whoever has a network to send from takes its own places before others'.
     fn displace(&self, numbers: [usize; 2], newcomer: &Words<N>, now: u32) -> Option<(usize, &'a Slot<N>)> {
         let (shares, vip) = (self.counted.shares, vip_of(newcomer));
         let may_go = |key: &Words<N>, value: Value| match value.state().class()? {
@@ -325,8 +329,8 @@ impl<'a, const N: usize> Table<'a, N> {
         freed
     }
 
-    /// Frees slots that a writer claimed and never finished (it was killed in between), and counts the
-    /// others. Only for a table that nobody else uses yet.
+    /// Frees slots that a writer claimed and never finished (it was killed in between), and counts
+    /// the others. Only for a table that nobody else uses yet.
     pub fn recover(&self, now: u32) {
         for slot in self.in_use().iter().flat_map(|bucket| &bucket.0) {
             let value = Value(slot.value.load(Acquire));
@@ -359,8 +363,9 @@ impl<const N: usize> Slot<N> {
         self.value.store(value.0, Release);
     }
 
-    /// Frees a slot that holds this value, and takes its key away: where the session comes again to the same bucket, it may stand
-    /// behind this slot, and whoever has just claimed that hasn't written its own key yet.
+    /// Frees a slot that holds this value, and takes its key away: where the session comes again to
+    /// the same bucket, it may stand behind this slot, and whoever has just claimed that hasn't
+    /// written its own key yet.
     pub(super) fn vacate(&self, value: Value) -> bool {
         let is_ours = self.value.compare_exchange(value.0, Value::CLAIMED.0, AcqRel, Relaxed).is_ok();
         if is_ours {

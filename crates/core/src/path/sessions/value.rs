@@ -21,7 +21,8 @@ pub enum State {
     Udp = 5,
     /// A UDP flow that has only begun.
     UdpNew = 6,
-    /// The client has sent FIN or RST, or somebody in its name: half a close (RFC 9293, section 3.6).
+    /// The client has sent FIN or RST, or somebody in its name: half a close (RFC 9293, section
+    /// 3.6).
     HalfClosed = 7,
     /// [`State::New`], and the server's SYN and ACK were seen.
     Answered = 10,
@@ -94,8 +95,9 @@ impl State {
         }
     }
 
-    /// How much later a session in this state must expire before that is noted, in ticks. A cache line written for every packet
-    /// would travel between CPUs: every few seconds is enough, a 64th of the idle time at the most.
+    /// How much later a session in this state must expire before that is noted, in ticks. A cache
+    /// line written for every packet would travel between CPUs: every few seconds is enough, a 64th
+    /// of the idle time at the most.
     pub const fn step(self, idle: &IdleTicks) -> u32 {
         let part = self.idle(idle) >> 6;
         if part > 1 << 12 { 1 << 12 } else { part }
@@ -143,14 +145,16 @@ impl State {
     }
 }
 
-/// The furthest that a session's expiry is ahead, in ticks: 13 days, as [`super::ticks`] gives at most.
+/// The furthest that a session's expiry is ahead, in ticks: 13 days, as [`super::ticks`] gives at
+/// most.
 ///
-/// An end that seems to be further ahead is long past: ticks wrap. So an entry that is never swept, while there is no daemon, counts as expired
-/// for 39 days, and for much longer where anything new wants its place.
+/// An end that seems to be further ahead is long past: ticks wrap. So an entry that is never swept,
+/// while there is no daemon, counts as expired for 39 days, and for much longer where anything new
+/// wants its place.
 pub const LIFE_MAX: u32 = 1 << 30;
 
-/// A session's second word: from the top the tick at which it expires (32 bits), a mark (12), its state (4) and its server
-/// (16).
+/// A session's second word: from the top the tick at which it expires (32 bits), a mark (12), its
+/// state (4) and its server (16).
 ///
 /// The meaning of the mark belongs to the state: see `decide/follow.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

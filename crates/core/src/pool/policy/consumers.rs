@@ -1,5 +1,5 @@
-//! Those who choose by policies, and the signals of servers that each of them knows. From these, and from the columns of [`POLICIES`], it
-//! follows which policies each takes.
+//! Those who choose by policies, and the signals of servers that each of them knows. From these,
+//! and from the columns of [`POLICIES`], it follows which policies each takes.
 
 use core::fmt;
 
@@ -40,14 +40,16 @@ impl Consumer {
 
     fn row(self) -> ConsumerRow {
         match self {
-            // All methods have sessions, of UDP too, and none of them needs to see what servers answer for these.
+            // All methods have sessions, of UDP too, and none of them needs to see what servers
+            // answer for these.
             Consumer::Director => ConsumerRow {
                 called: "a director",
                 signals: &[Signal::Active, Signal::Latency, Signal::Load],
                 default: &POWER_OF_TWO,
             },
-            // Hosts tell each other their sessions, and ask nobody. A host that takes over the address of another finds the servers of
-            // that one's connections by the hash alone: nobody else knows its sessions.
+            // Hosts tell each other their sessions, and ask nobody. A host that takes over the
+            // address of another finds the servers of that one's connections by the hash alone:
+            // nobody else knows its sessions.
             Consumer::EveryHost => ConsumerRow {
                 called: "a host of placement \"every-host\"",
                 signals: &[Signal::Active, Signal::Reported],
@@ -71,8 +73,8 @@ impl Consumer {
         self.row().signals.contains(&signal)
     }
 
-    /// The signals that a policy goes by here; `None` if it isn't carried out here at all. Groups and names need none but those of loads:
-    /// they count by themselves how often they chose each.
+    /// The signals that a policy goes by here; `None` if it isn't carried out here at all. Groups
+    /// and names need none but those of loads: they count by themselves how often they chose each.
     pub fn needs(self, policy: &Policy) -> Option<&'static [Signal]> {
         let weighing = match self {
             Consumer::Director | Consumer::EveryHost => return policy.packets.map(|_| policy.needs),

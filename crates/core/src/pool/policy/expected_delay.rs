@@ -1,4 +1,5 @@
-//! Expected delay times sessions: how long a server takes to send what it has to (the load-balancing agent's delay = B / speed).
+//! Expected delay times sessions: how long a server takes to send what it has to (the
+//! load-balancing agent's delay = B / speed).
 
 use alloc::format;
 use alloc::string::String;

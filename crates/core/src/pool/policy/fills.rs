@@ -1,5 +1,5 @@
-//! Hash tables that were filled lately: a server that fails and comes back, is drained and taken up again, or a change that the engine
-//! refused and that is tried again, costs no second fill.
+//! Hash tables that were filled lately: a server that fails and comes back, is drained and taken up
+//! again, or a change that the engine refused and that is tried again, costs no second fill.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -19,7 +19,8 @@ pub struct Fills {
     used: u64,
 }
 
-/// The source of the members' places, and their weights in lowest terms. With their slots it is all that a table depends on.
+/// The source of the members' places, and their weights in lowest terms. With their slots it is all
+/// that a table depends on.
 type WeightedPlaces = Vec<(u64, u16)>;
 
 impl Default for Fills {

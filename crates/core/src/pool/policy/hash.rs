@@ -9,8 +9,9 @@ use siphasher::sip::SipHasher24;
 use super::{Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, Selection, Weighted};
 use crate::path::tables::Pick;
 
-/// How often another slot is drawn for a slot's second candidate before the next one that names another server is taken:
-/// a server with five sixths of all weight comes to that at three slots in a thousand.
+/// How often another slot is drawn for a slot's second candidate before the next one that names
+/// another server is taken: a server with five sixths of all weight comes to that at three slots in
+/// a thousand.
 const DRAWS: u64 = 32;
 
 /// The server that the flow's hash names.
@@ -35,7 +36,8 @@ pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
     let heaviest = members.iter().map(|m| u32::from(m.weight)).max().unwrap_or(0);
     let mut walks: Vec<SlotWalk> = members.iter().map(|m| SlotWalk::new(m, heaviest, slots)).collect();
     let mut table = alloc::vec![0; if walks.is_empty() { 0 } else { slots }];
-    // Most probes late in the fill meet taken slots. A bit each keeps these in the first-level cache.
+    // Most probes late in the fill meet taken slots. A bit each keeps these in the first-level
+    // cache.
     let mut taken = alloc::vec![0u64; table.len().div_ceil(64)];
     let mut left = table.len();
     while left > 0 {
@@ -53,8 +55,9 @@ pub fn maglev(members: &[Weighted], slots: usize) -> Vec<u16> {
     table
 }
 
-/// For each slot of a hash table the second candidate: what another slot of the same table names, so that weights hold among the
-/// second ones too, and another server than the slot's own. Empty where the table names no two servers.
+/// For each slot of a hash table the second candidate: what another slot of the same table names,
+/// so that weights hold among the second ones too, and another server than the slot's own. Empty
+/// where the table names no two servers.
 ///
 /// It depends on the table alone: all directors of a farm come to the same pairs.
 pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
@@ -62,7 +65,8 @@ pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
     if table.iter().all(|server| Some(server) == table.first()) {
         return Arc::default();
     }
-    // For each slot the next one on that names another server. Two laps, so that the last slots see the first ones.
+    // For each slot the next one on that names another server. Two laps, so that the last slots see
+    // the first ones.
     let mut next = alloc::vec![0; len];
     for slot in (0..len).rev().chain((0..len).rev()) {
         let after = (slot + 1) % len;
@@ -70,7 +74,8 @@ pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
     }
     (0..len)
         .map(|slot| {
-            // Not by a stride: members' walks go by strides themselves, and some would meet others' more often than their due.
+            // Not by a stride: members' walks go by strides themselves, and some would meet others'
+            // more often than their due.
             let draw = |turn| (mixed(slot as u64 * DRAWS + turn) % len as u64) as usize;
             let other = (0..DRAWS).map(draw).find(|other| table[*other] != table[slot]);
             table[other.unwrap_or(next[slot])]
@@ -78,7 +83,8 @@ pub fn second_candidates(table: &[u16]) -> Arc<[u16]> {
         .collect()
 }
 
-/// A number in which each bit of another shows in every place (the last steps of SplitMix64, Steele et al. 2014).
+/// A number in which each bit of another shows in every place (the last steps of SplitMix64, Steele
+/// et al. 2014).
 fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -178,7 +184,8 @@ mod tests {
         assert!(table.contains(&256));
     }
 
-    /// The figure promised: changing one of N servers of equal weight moves at most 2/N of the slots.
+    /// The figure promised: changing one of N servers of equal weight moves at most 2/N of the
+    /// slots.
     #[test]
     fn a_change_of_one_server_moves_at_most_twice_its_share() {
         let mut worst = 0.0f64;
@@ -188,7 +195,8 @@ mod tests {
             for out in [0, n / 2, n - 1] {
                 let mut fewer = all.clone();
                 fewer.remove(out);
-                // Removing from N, and read backwards, adding to N - 1: the larger farm sets the bound.
+                // Removing from N, and read backwards, adding to N - 1: the larger farm sets the
+                // bound.
                 let share = moved(&full, &maglev(&fewer, HASH_SLOTS)) as f64 / HASH_SLOTS as f64;
                 worst = worst.max(share * n as f64);
                 assert!(share <= 2.0 / n as f64, "{n} servers: {share} moved");
@@ -203,7 +211,8 @@ mod tests {
         assert!(second_candidates(&maglev(&members(&[7], 0), HASH_SLOTS)).is_empty());
     }
 
-    /// Directors of a farm are upgraded one by one, and send each client to the same server meanwhile.
+    /// Directors of a farm are upgraded one by one, and send each client to the same server
+    /// meanwhile.
     #[test]
     fn a_table_of_the_same_servers_is_the_same_in_every_version() {
         let table = maglev(&members(&[1, 2, 3, 10], 77), HASH_SLOTS);

@@ -1,4 +1,5 @@
-//! The server groups' load, 10 (r + m), times sessions. The paper chooses the least loaded of all by its last report, to which all run until the next.
+//! The server groups' load, 10 (r + m), times sessions. The paper chooses the least loaded of all
+//! by its last report, to which all run until the next.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,7 +11,8 @@ use crate::pool::signals::{Signal, Signals};
 /// One process that runs, in thousandths of the paper's unit.
 const FLOOR: u64 = 10_000;
 
-/// Of two servers the one with less reported load times sessions. A group's members report by themselves.
+/// Of two servers the one with less reported load times sessions. A group's members report by
+/// themselves.
 pub(super) static LEAST_LOAD: Policy = Policy {
     redirect: Some(RedirectPolicy { choice: Choice::Head, weighing: None }),
     ..by_load(

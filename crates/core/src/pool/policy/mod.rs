@@ -1,9 +1,10 @@
 //! Policies choose among servers: each has one file, and one line in [`POLICIES`].
 //!
-//! A policy is a row ([`Policy`]) with a column for each way to choose: for packets the layout of tables that the data plane draws from by
-//! one of the few ways of [`crate::path::tables::Pick`], for groups and names how one is drawn. One that goes by what servers have to do
-//! says which [`Signal`](super::signals::Signal)s it needs, and one by load makes shares of servers' signals ([`Sharing`]). The
-//! signals that each consumer knows are a table of their own ([`Consumer`]).
+//! A policy is a row ([`Policy`]) with a column for each way to choose: for packets the layout of
+//! tables that the data plane draws from by one of the few ways of [`crate::path::tables::Pick`],
+//! for groups and names how one is drawn. One that goes by what servers have to do says which
+//! [`Signal`](super::signals::Signal)s it needs, and one by load makes shares of servers' signals
+//! ([`Sharing`]). The signals that each consumer knows are a table of their own ([`Consumer`]).
 
 mod consumers;
 mod expected_delay;

@@ -1,7 +1,8 @@
 //! Overflow: a host keeps what comes to it until it is loaded above the farm's average.
 //!
-//! "A better policy that is still quite practical would be for each server host to only redirect requests that
-//! arrive when the host is loaded above the system average" (Distributed Packet Rewriting, section 4.1).
+//! "A better policy that is still quite practical would be for each server host to only redirect
+//! requests that arrive when the host is loaded above the system average" (Distributed Packet
+//! Rewriting, section 4.1).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,13 +11,14 @@ use super::{PacketPolicy, Policy, SHARE_MAX, Sharing, in_turn};
 use crate::path::tables::Pick;
 use crate::pool::signals::{Candidate, Signal};
 
-/// A host is loaded above the average from this part of it, in percent: far enough above for the chance ups and
-/// downs of a few hundred sessions to stay below.
+/// A host is loaded above the average from this part of it, in percent: far enough above for the
+/// chance ups and downs of a few hundred sessions to stay below.
 const ABOVE_FROM_PERCENT: u128 = 125;
-/// And until it is below this part, in percent: not yet at the average, which it would reach and leave again and
-/// again.
+/// And until it is below this part, in percent: not yet at the average, which it would reach and
+/// leave again and again.
 const ABOVE_UNTIL_PERCENT: u128 = 105;
-/// And by at least this many sessions: of three sessions, one is a third of the load and means nothing.
+/// And by at least this many sessions: of three sessions, one is a third of the load and means
+/// nothing.
 const ABOVE_FROM_SESSIONS: u128 = 2;
 
 /// A host keeps its sessions, unless others have less to do.
@@ -34,7 +36,8 @@ pub(super) static OVERFLOW: Policy = Policy {
     names: None,
 };
 
-/// Whether this host is loaded above the average. Remembers what it came to last, so that it doesn't waver.
+/// Whether this host is loaded above the average. Remembers what it came to last, so that it
+/// doesn't waver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct OverflowState {
     above: bool,
@@ -61,8 +64,8 @@ impl OverflowState {
 }
 
 impl Sharing for OverflowState {
-    /// A host that isn't loaded above the average takes all itself, another one gives all to those below the average, by their
-    /// weight and how far they are below.
+    /// A host that isn't loaded above the average takes all itself, another one gives all to those
+    /// below the average, by their weight and how far they are below.
     fn share_out(&mut self, hosts: &[Candidate]) -> Vec<u16> {
         let counted = hosts.iter().filter(|host| host.weight > 0);
         let total = counted.fold(FarmTotals { load: 0, weight: 0 }, |sum, host| FarmTotals {
@@ -78,7 +81,8 @@ impl Sharing for OverflowState {
         if below.iter().any(|spare| *spare > 0) {
             return scaled(&below);
         }
-        // A host that serves nothing itself, before others that are all as loaded as they should be.
+        // A host that serves nothing itself, before others that are all as loaded as they should
+        // be.
         scaled(&hosts.iter().map(|host| u128::from(host.weight)).collect::<Vec<_>>())
     }
 
@@ -171,8 +175,8 @@ mod tests {
         assert_eq!(shares(&mut balance, host(3, 700), &[host(0, 0)]), [1000, 0]);
     }
 
-    /// All sessions, 30 a round, arrive at the first of three hosts; one in 40 ends in a round; loads are known a
-    /// round late.
+    /// All sessions, 30 a round, arrive at the first of three hosts; one in 40 ends in a round;
+    /// loads are known a round late.
     #[test]
     fn host_with_all_arrivals_shares_them_out() {
         let mut balance = OverflowState::default();

@@ -1,4 +1,5 @@
-//! Latency times sessions (Finagle's peak-EWMA): who answers late is spared, at once, and tried again little by little.
+//! Latency times sessions (Finagle's peak-EWMA): who answers late is spared, at once, and tried
+//! again little by little.
 
 use alloc::format;
 use alloc::string::String;

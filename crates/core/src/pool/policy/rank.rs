@@ -1,9 +1,10 @@
-//! How servers rank by what they have to send and by the paths to them, as a load-balancing agent has it (Chow and Semwal, *Web Load Balancing
-//! Through More Accurate Server Report*, section 2.5).
+//! How servers rank by what they have to send and by the paths to them, as a load-balancing agent
+//! has it (Chow and Semwal, *Web Load Balancing Through More Accurate Server Report*, section 2.5).
 //!
-//! The paper's weight adds bits a second to one and divides by one and seconds. It means nothing as a measure: a faster line
-//! makes up for any delay, and of a line of 100 Mbit/s nobody notices that it lost the 10 Mbit/s that were left. [`CORRECTED`] is the time
-//! that a client will wait: until what waits is sent, and until its own reply has come over what is free of the path.
+//! The paper's weight adds bits a second to one and divides by one and seconds. It means nothing as
+//! a measure: a faster line makes up for any delay, and of a line of 100 Mbit/s nobody notices that
+//! it lost the 10 Mbit/s that were left. [`CORRECTED`] is the time that a client will wait: until
+//! what waits is sent, and until its own reply has come over what is free of the path.
 
 use alloc::format;
 use alloc::string::String;
@@ -23,8 +24,8 @@ const FLOOR_US: u64 = 10_000;
 /// By how long a client waits for a reply of middling length.
 pub static CORRECTED: Weighing = Weighing { needs: &[Signal::Load], load: wait_us, describe, complete: None };
 
-/// The row that stands in for the table's where a name ranks as the paper does: the one server that is best by equation 2.6, of which this
-/// is one part in the weight.
+/// The row that stands in for the table's where a name ranks as the paper does: the one server that
+/// is best by equation 2.6, of which this is one part in the weight.
 pub static PAPER: Policy = Policy {
     name: POLICY,
     about: "the server with the largest weight by its delay and the path to it",
@@ -50,8 +51,8 @@ fn wait_us(signals: &Signals) -> Option<u64> {
     Some(delay_us.saturating_add(on_the_way_us).max(FLOOR_US))
 }
 
-/// Only clients make a path known, so one that is unknown counts as the largest that is known: of nothing it would never get any. Where
-/// none is known they are all alike, and the delay decides.
+/// Only clients make a path known, so one that is unknown counts as the largest that is known: of
+/// nothing it would never get any. Where none is known they are all alike, and the delay decides.
 fn complete(servers: &mut [Signals]) {
     let largest = |of: fn(&Signals) -> Option<u64>| servers.iter().filter_map(of).max();
     let bottleneck_bps = largest(|server| server.report.bottleneck_bps);
@@ -62,7 +63,8 @@ fn complete(servers: &mut [Signals]) {
     }
 }
 
-/// weight = (1 + bottleneck + available) / ((1 + delay) * 10000), in bits a second and seconds. A load is the larger the worse.
+/// weight = (1 + bottleneck + available) / ((1 + delay) * 10000), in bits a second and seconds. A
+/// load is the larger the worse.
 fn inverse_weight(signals: &Signals) -> Option<u64> {
     const UNIT: u128 = 1_000_000_000_000;
     let delay_us = u128::from(signals.report.delay_us?);

@@ -1,5 +1,5 @@
-//! Weighted round robin, smooth: a heavy server's turns are spread out, not bunched (LSMAC, section 3.3,
-//! with weights; the smoothing is nginx's).
+//! Weighted round robin, smooth: a heavy server's turns are spread out, not bunched (LSMAC, section
+//! 3.3, with weights; the smoothing is nginx's).
 
 use alloc::vec::Vec;
 
@@ -22,8 +22,8 @@ pub fn in_turn(members: &[Weighted]) -> Vec<u16> {
     smooth(&members, &turns(&members))
 }
 
-/// How many turns each member gets in one lap: its weight in lowest terms, scaled down where the lap
-/// would be longer than [`ORDER_MAX`], but never to nothing.
+/// How many turns each member gets in one lap: its weight in lowest terms, scaled down where the
+/// lap would be longer than [`ORDER_MAX`], but never to nothing.
 fn turns(members: &[Weighted]) -> Vec<usize> {
     let divisor = members.iter().fold(0, |d, m| gcd(d, usize::from(m.weight))).max(1);
     let weights: Vec<usize> = members.iter().map(|m| usize::from(m.weight) / divisor).collect();

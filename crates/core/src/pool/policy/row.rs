@@ -11,7 +11,8 @@ use crate::pool::signals::{Candidate, Signal, Signals};
 /// The largest share.
 pub const SHARE_MAX: u16 = 1_000;
 
-/// A policy: whether and how each of those who choose carries it out. [`Consumer`](super::Consumer) says who takes which.
+/// A policy: whether and how each of those who choose carries it out. [`Consumer`](super::Consumer)
+/// says who takes which.
 pub struct Policy {
     /// Its name in configuration, views and metrics.
     pub name: &'static str,
@@ -47,12 +48,14 @@ impl fmt::Debug for Policy {
 pub struct PacketPolicy {
     /// How the data plane draws from the tables.
     pub pick: Pick,
-    /// The ring to draw from in order, as slots; at most [`crate::path::tables::ORDER_MAX`]. Members of
-    /// weight 0 are not in it.
+    /// The ring to draw from in order, as slots; at most [`crate::path::tables::ORDER_MAX`].
+    /// Members of weight 0 are not in it.
     pub order: fn(&[Weighted]) -> Vec<u16>,
-    /// By what [`Pick::Two`] weighs servers' sessions ([`score`](super::score)), if the policy goes by load.
+    /// By what [`Pick::Two`] weighs servers' sessions ([`score`](super::score)), if the policy goes
+    /// by load.
     pub weighing: Option<&'static Weighing>,
-    /// By what shares [`PacketPolicy::order`] goes instead of weights, if it goes by what is known of servers. Of each service anew.
+    /// By what shares [`PacketPolicy::order`] goes instead of weights, if it goes by what is known
+    /// of servers. Of each service anew.
     pub sharing: Option<fn() -> Box<dyn Sharing>>,
 }
 
@@ -61,14 +64,16 @@ pub struct PacketPolicy {
 pub struct RedirectPolicy {
     /// How one is picked.
     pub choice: Choice,
-    /// By what members have fewer turns, if the policy goes by what they answer or how soon they do.
+    /// By what members have fewer turns, if the policy goes by what they answer or how soon they
+    /// do.
     pub weighing: Option<&'static Weighing>,
 }
 
 /// How one of a group's members is picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Choice {
-    /// By what members report by themselves: the head of the paper's queue, or in turn, as often as reports teach.
+    /// By what members report by themselves: the head of the paper's queue, or in turn, as often as
+    /// reports teach.
     Head,
     /// Of two random members the one that was given less.
     Two,
@@ -107,17 +112,21 @@ pub enum Selection {
 pub struct Weighing {
     /// The signals that it is made of.
     pub needs: &'static [Signal],
-    /// The load by what is known of a server, larger than 0 and comparable with other servers' of its service; `None` where a signal is missing.
+    /// The load by what is known of a server, larger than 0 and comparable with other servers' of
+    /// its service; `None` where a signal is missing.
     pub load: fn(&Signals) -> Option<u64>,
     /// The same in words.
     pub describe: fn(&Signals) -> Option<String>,
-    /// Fills in signals that some servers of a name lack, by those that the others have; `None` where each is weighed alone.
+    /// Fills in signals that some servers of a name lack, by those that the others have; `None`
+    /// where each is weighed alone.
     pub complete: Option<fn(&mut [Signals])>,
 }
 
-/// How new sessions are shared out by what is known of servers. It may remember what it came to, so that it doesn't waver.
+/// How new sessions are shared out by what is known of servers. It may remember what it came to, so
+/// that it doesn't waver.
 pub trait Sharing: fmt::Debug + Send + Sync {
-    /// The share of each server, in their order; 0 to [`SHARE_MAX`]. Unless nobody has a weight, not all are 0.
+    /// The share of each server, in their order; 0 to [`SHARE_MAX`]. Unless nobody has a weight,
+    /// not all are 0.
     fn share_out(&mut self, servers: &[Candidate]) -> Vec<u16>;
     /// The same once more, with what it remembers.
     fn boxed(&self) -> Box<dyn Sharing>;

@@ -1,8 +1,10 @@
-//! Scores by load: one byte for each server, which the data plane weighs its sessions with (see [`crate::path::select`]).
+//! Scores by load: one byte for each server, which the data plane weighs its sessions with (see
+//! [`crate::path::select`]).
 //!
-//! A load of some seconds ago says little of what a server has to do now. So it never chooses alone: the data plane multiplies it with
-//! the sessions that it counts itself, and whoever seemed idle is so only for as long as few sessions are there. Loads rise at once and fall slowly,
-//! as latency does in peak-EWMA. A server without a report has the median.
+//! A load of some seconds ago says little of what a server has to do now. So it never chooses
+//! alone: the data plane multiplies it with the sessions that it counts itself, and whoever seemed
+//! idle is so only for as long as few sessions are there. Loads rise at once and fall slowly, as
+//! latency does in peak-EWMA. A server without a report has the median.
 
 use alloc::vec::Vec;
 
@@ -39,8 +41,8 @@ impl Smoothed {
     }
 }
 
-/// The scores of a service's servers by their loads, in their order: by how many [`SCORE_UNIT`]ths each is above the least. Where fewer than two are known,
-/// nothing can be compared, and all are 0.
+/// The scores of a service's servers by their loads, in their order: by how many [`SCORE_UNIT`]ths
+/// each is above the least. Where fewer than two are known, nothing can be compared, and all are 0.
 pub fn scores(loads: &[Option<u64>]) -> Vec<u8> {
     let mut known: Vec<u64> = loads.iter().flatten().copied().collect();
     known.sort_unstable();
@@ -53,15 +55,18 @@ pub fn scores(loads: &[Option<u64>]) -> Vec<u8> {
     loads.iter().map(|load| u8::try_from(score(load.unwrap_or(*median))).unwrap_or(u8::MAX)).collect()
 }
 
-/// How far a report may draw new sessions: the most that a server gains by it of its fair share, by weight, in percent.
+/// How far a report may draw new sessions: the most that a server gains by it of its fair share, by
+/// weight, in percent.
 pub const GAIN_PERCENT: u64 = 150;
 
-/// How far the loads of servers may draw new sessions to each, as [`crate::path::select::Score::gain`], in their order: of each server its weight and
-/// its load. One that has less load than others gains so many percent of its fair share, by weight, at the most.
+/// How far the loads of servers may draw new sessions to each, as
+/// [`crate::path::select::Score::gain`], in their order: of each server its weight and its load.
+/// One that has less load than others gains so many percent of its fair share, by weight, at the
+/// most.
 ///
-/// A report is a claim that nobody has looked into. A server of weight w among those of weight W has a session as the second candidate,
-/// behind one of weight v, in v / W of all cases times w / (W - v). The sum of these over those with more load is what it gains if it
-/// wins all of them.
+/// A report is a claim that nobody has looked into. A server of weight w among those of weight W
+/// has a session as the second candidate, behind one of weight v, in v / W of all cases times w /
+/// (W - v). The sum of these over those with more load is what it gains if it wins all of them.
 pub fn gains(servers: &[(u16, u64)], percent: u64) -> Vec<u8> {
     const ONE: u64 = 1 << 20;
     let all: u64 = servers.iter().map(|(weight, _)| u64::from(*weight)).sum();

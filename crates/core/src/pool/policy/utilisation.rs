@@ -1,4 +1,5 @@
-//! Utilisation times sessions, by servers' own reports; errors count as work that is left (gRPC proposal A58 has the same signals).
+//! Utilisation times sessions, by servers' own reports; errors count as work that is left (gRPC
+//! proposal A58 has the same signals).
 
 use alloc::format;
 use alloc::string::String;

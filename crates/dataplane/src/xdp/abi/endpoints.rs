@@ -65,7 +65,8 @@ fn hint_place(key: &VipKey) -> usize {
 
 pub(in crate::xdp) const RETURN_WORDS: usize = h::RETURN_PLACES as usize * size_of::<c::hint>() / 8;
 
-/// All of `returns`. Of endpoints that share a place the last one has it, and of IPv6 none is there.
+/// All of `returns`. Of endpoints that share a place the last one has it, and of IPv6 none is
+/// there.
 pub(in crate::xdp) fn hints(endpoints: &BTreeMap<VipKey, Vec<ReplyOrigin>>) -> Vec<u64> {
     let mut hints = vec![c::hint { vip: 0, server: 0 }; h::RETURN_PLACES as usize];
     for (key, behind) in endpoints.iter().filter(|(key, _)| key.address.is_ipv4()) {

@@ -40,7 +40,8 @@ pub(in crate::xdp) fn watch(watch: &TraceFilter) -> [u64; WATCH_WORDS] {
         IpAddr::V4(address) => ip(address.to_ipv6_mapped().into()),
         IpAddr::V6(_) => ip(*address),
     };
-    // Places that are left have a client too: no packet must be taken for the one of an empty place.
+    // Places that are left have a client too: no packet must be taken for the one of an empty
+    // place.
     let mut clients = watch.clients.iter().map(mapped).cycle();
     words(&c::watch {
         what: what(watch.connections, WATCH_CONNECTIONS) | what(!watch.clients.is_empty(), WATCH_CLIENTS),

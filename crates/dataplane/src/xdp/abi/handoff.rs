@@ -1,4 +1,5 @@
-//! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what routes are found by.
+//! How connections are handed off, as the kernel's side has it: what stands beside a VIP, and what
+//! routes are found by.
 
 use evener_core::path::content::{
     CLASSES, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, RequestClass,
@@ -51,7 +52,8 @@ const _: () = {
     assert!(size_of::<c::marker>() == 8 * mark::WORDS);
 };
 
-/// The numbers by which a VIP's connections are handed off besides [`Handoff`], as long as it is in force.
+/// The numbers by which a VIP's connections are handed off besides [`Handoff`], as long as it is in
+/// force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::xdp) struct HandoffKeys {
     /// Of the service's routes in the map.

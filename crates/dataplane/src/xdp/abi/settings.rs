@@ -30,7 +30,8 @@ impl Settings {
         bytes(&c::settings { abi_version, buckets, seed, jiffy_ns, buckets6, fib_parts, ring_seed })
     }
 
-    /// Reads back what an earlier daemon wrote, of any version; the key of rings is for the caller to say.
+    /// Reads back what an earlier daemon wrote, of any version; the key of rings is for the caller
+    /// to say.
     pub(in crate::xdp) fn from_bytes(bytes: &[u8]) -> Option<Settings> {
         let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));

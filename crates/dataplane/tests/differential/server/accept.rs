@@ -1,5 +1,6 @@
-//! Segments that may become connections do so alike. A test run is not on its way in, so the kernel makes no connection of
-//! what it is given: what it is told of terms, `tests/accept` shows on a link.
+//! Segments that may become connections do so alike. A test run is not on its way in, so the kernel
+//! makes no connection of what it is given: what it is told of terms, `tests/accept` shows on a
+//! link.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -105,7 +106,8 @@ fn plan() -> impl Strategy<Value = Plan> {
         1 => any::<u32>().prop_map(Acknowledges::Any),
     ];
     let data = prop_oneof![8 => 1usize..60, 1 => Just(0usize), 1 => 1000usize..1400];
-    // The client's port stays: of another round there may still be a connection that is on its way to its end.
+    // The client's port stays: of another round there may still be a connection that is on its way
+    // to its end.
     let places: Vec<usize> = (6..74).filter(|at| ![34, 35, 54, 55].contains(at)).collect();
     let damage = prop_oneof![
         3 => (prop::sample::select(places), any::<u8>()).prop_map(|(at, to)| Damage::SetByte(at, to)),
@@ -211,7 +213,8 @@ impl Cleared {
         }
     }
 
-    /// The one connection whose way was just cleared: what else is said on it waits alike, as long as the C looks at that.
+    /// The one connection whose way was just cleared: what else is said on it waits alike, as long
+    /// as the C looks at that.
     fn holds_alike(
         &self,
         c: &Programs,
@@ -290,7 +293,8 @@ fn segments_become_connections_alike() {
     let _listeners = listen();
     let met = RefCell::new(BTreeMap::new());
     for round in 0..8 {
-        // A connection that waits for its end does so for a minute, and none of these rounds is as long.
+        // A connection that waits for its end does so for a minute, and none of these rounds is as
+        // long.
         let first_port = 20_000 + 100 * round;
         let sockets = Sockets::open(first_port);
         let connections = c.server.connections().unwrap();

@@ -1,4 +1,5 @@
-//! The turn of an exchange: stories of requests and answers are followed alike, and segments that leave are changed alike.
+//! The turn of an exchange: stories of requests and answers are followed alike, and segments that
+//! leave are changed alike.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -62,7 +63,8 @@ impl Turns {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The client says this, at so far from where it is, having heard all up to so far from what was said.
+    /// The client says this, at so far from where it is, having heard all up to so far from what
+    /// was said.
     Request { data: Vec<u8>, off: i32, acknowledged: i32, flags: u8 },
     /// The server does.
     Answer { data: Vec<u8>, off: i32, flags: u8 },

@@ -60,7 +60,8 @@ impl Programs {
         Programs::start(tables)
     }
 
-    /// `None` where the kernel makes no packet of a frame for TC: it ends before the header that its type promises.
+    /// `None` where the kernel makes no packet of a frame for TC: it ends before the header that
+    /// its type promises.
     pub fn run(&self, hook: Hook, frame: &[u8]) -> Result<Option<Ran>, TestCaseError> {
         let is_tc = !matches!(hook, Hook::Native | Hook::Generic);
         let (goes_on, after) = match self.server.test_run(hook, frame) {

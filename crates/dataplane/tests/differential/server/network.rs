@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The bytes that a connection has written and its client not acknowledged.
 pub const WRITTEN: u32 = 60_000;
 
-/// The services, by their ports: with a listener of their own, with one at another port, with one for what is to be read
-/// here, without any socket, and without handoffs.
+/// The services, by their ports: with a listener of their own, with one at another port, with one
+/// for what is to be read here, without any socket, and without handoffs.
 pub const PLAIN: u16 = 80;
 pub const ELSEWHERE: u16 = 81;
 pub const WITH_PUNT: u16 = 82;
@@ -93,7 +93,8 @@ fn ip(command: &str) {
     assert!(output.status.success(), "ip {command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A network namespace of the thread's own, with addresses, and a way to clients that ends in nothing.
+/// A network namespace of the thread's own, with addresses, and a way to clients that ends in
+/// nothing.
 pub fn set_up() {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     for setting in ["all", "default", "lo"] {
@@ -114,7 +115,8 @@ pub fn set_up() {
     }
 }
 
-/// Listeners that stay: a process that another thread begins may hold on to one that is closed, and its port, for a moment.
+/// Listeners that stay: a process that another thread begins may hold on to one that is closed, and
+/// its port, for a moment.
 pub fn listen() -> Vec<TcpListener> {
     let both = [false, true].into_iter();
     both.flat_map(|v6| LISTENERS.map(|port| TcpListener::bind(service(v6, port)).unwrap())).collect()
@@ -149,8 +151,8 @@ fn saved(client: SocketAddr, service: SocketAddr, unacked: usize) -> Saved {
 }
 
 impl Sockets {
-    /// Of each family one connection: at work, opening, and waiting for its stragglers. The ports of the clients begin at
-    /// `first_port`. The caller keeps the result of [`listen`].
+    /// Of each family one connection: at work, opening, and waiting for its stragglers. The ports
+    /// of the clients begin at `first_port`. The caller keeps the result of [`listen`].
     pub fn open(first_port: u16) -> Sockets {
         let both = [false, true];
         let mut sockets = Sockets { known: vec![], expected: vec![], _connections: vec![] };

@@ -19,7 +19,8 @@ use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 use super::{Counts, Programs};
 use crate::frames::{link, packet_v4, packet_v6};
 
-/// The reasons that only a kernel that won't shorten a frame has, and those that other programs count.
+/// The reasons that only a kernel that won't shorten a frame has, and those that other programs
+/// count.
 const MET: [Reason; 10] = [
     Reason::Decapsulated,
     Reason::UnlistedSource,

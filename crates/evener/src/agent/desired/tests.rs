@@ -184,7 +184,8 @@ fn every_host_agent_accepts_and_has_punt_listener() {
     assert_eq!(accept(&host), BTreeSet::from([1, 2, 3]));
     assert_eq!(host.settings["ipv4/conf/lo/accept_local"].value, 1);
     assert!(host.programs.as_ref().unwrap().0.marks.is_some());
-    // only GUE has room for marks, and it is what tunnels between hosts are unless the file says otherwise
+    // only GUE has room for marks, and it is what tunnels between hosts are unless the file says
+    // otherwise
     let needs_marks = |desired: &DesiredState| {
         let (tables, _) = desired.programs.as_ref().unwrap();
         tables.services.values().all(|offer| offer.is_marked)

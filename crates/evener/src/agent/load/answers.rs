@@ -1,4 +1,5 @@
-//! Answers those who ask for the load: `/v1/load` and ORCA's `/orca` in JSON, `/metrics`, and HAProxy's agent-check.
+//! Answers those who ask for the load: `/v1/load` and ORCA's `/orca` in JSON, `/metrics`, and
+//! HAProxy's agent-check.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -23,7 +24,8 @@ use crate::config::AgentListen;
 use crate::runtime::accept::accept;
 use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 
-/// Connections at a time: of the file's directors, and of all others. A connection that comes when all are taken gets that of the source that holds most.
+/// Connections at a time: of the file's directors, and of all others. A connection that comes when
+/// all are taken gets that of the source that holds most.
 const AT_ONCE: usize = 64;
 /// How long one may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -69,7 +71,8 @@ impl Permitted {
 /// The client.
 pub(super) struct ReportClient {
     client: IpAddr,
-    /// Whether it may ask for anything; if not, it is a director that may say that it wants a report.
+    /// Whether it may ask for anything; if not, it is a director that may say that it wants a
+    /// report.
     is_permitted: bool,
     queries: Arc<QueryAccess>,
 }
@@ -94,8 +97,9 @@ async fn renew(refresh: &Refresh) {
     }
 }
 
-/// Listens, and answers permitted clients, for as long as it lives. An address that can't be listened on is tried again. The connection of another client is
-/// closed at once, and takes no place of others.
+/// Listens, and answers permitted clients, for as long as it lives. An address that can't be
+/// listened on is tried again. The connection of another client is closed at once, and takes no
+/// place of others.
 pub(super) async fn serve<F>(
     door: ListenSettings,
     load: watch::Receiver<Load>,
@@ -132,7 +136,8 @@ pub(super) async fn serve<F>(
     let serve = |(stream, requester, mut slot): (TcpStream, ReportClient, ConnectionSlot)| {
         let (load, refresh) = (load.clone(), door.refresh.clone());
         let answering = tokio::time::timeout(TIMEOUT, async move {
-            // The measuring task may be waiting for a status page; then the last measurement will do.
+            // The measuring task may be waiting for a status page; then the last measurement will
+            // do.
             let _ = tokio::time::timeout(FRESH_TIMEOUT, renew(&refresh)).await;
             let now = load.borrow().clone();
             answer(stream, now, requester).await
@@ -324,7 +329,8 @@ mod tests {
         socket.connect(to).await
     }
 
-    /// Whether a director is answered that asks only after many others have come, each from an address of its own.
+    /// Whether a director is answered that asks only after many others have come, each from an
+    /// address of its own.
     async fn is_answered(director: [u8; 4], to: SocketAddr) -> io::Result<bool> {
         let mut stream = connect(director, to).await?;
         let mut silent = Vec::new();

@@ -1,7 +1,9 @@
-//! The bandwidth of paths to clients, from the rates of real replies: no byte is sent to measure it.
+//! The bandwidth of paths to clients, from the rates of real replies: no byte is sent to measure
+//! it.
 //!
-//! The load-balancing agent of the paper sent trains of packets and waited for echoes, for up to half an hour (its section 4). A server
-//! that serves sees its paths anyway: TCP counts how fast its bytes arrive.
+//! The load-balancing agent of the paper sent trains of packets and waited for echoes, for up to
+//! half an hour (its section 4). A server that serves sees its paths anyway: TCP counts how fast
+//! its bytes arrive.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,7 +29,8 @@ struct BandwidthSample {
 pub(super) struct PathBandwidth {
     /// The rate to one of the clients: the middle of them, in the middle of the time.
     pub(super) available: u64,
-    /// The rate to the fastest of them. A quarter of the looks may be wrong: acknowledgments that come in a bunch make a path look faster.
+    /// The rate to the fastest of them. A quarter of the looks may be wrong: acknowledgments that
+    /// come in a bunch make a path look faster.
     pub(super) bottleneck: u64,
 }
 

@@ -1,4 +1,5 @@
-//! How long it takes to send what a server has to send: the load-balancing agent's equations 2.2 to 2.5, as they stand and as they are meant.
+//! How long it takes to send what a server has to send: the load-balancing agent's equations 2.2 to
+//! 2.5, as they stand and as they are meant.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -10,8 +11,8 @@ use crate::runtime::slots_by_source::{ClientSource, source};
 
 /// A transfer counts for so long: bursts and pauses of a second or two are no other speed.
 const SPEED_KEPT: Duration = Duration::from_secs(15);
-/// One client's outstanding bytes count for as long as this, in times of the client in the middle: clients that read slowly on purpose, on however many connections,
-/// make no server look busy.
+/// One client's outstanding bytes count for as long as this, in times of the client in the middle:
+/// clients that read slowly on purpose, on however many connections, make no server look busy.
 const SLOWEST: f64 = 4.0;
 /// The time for a client that wasn't there at the last look, in seconds.
 const SOON: f64 = 1.0;
@@ -20,12 +21,14 @@ const SOON: f64 = 1.0;
 #[derive(Debug)]
 pub(super) struct Delay {
     kind: DelayKind,
-    /// Of one request that this program made, in bytes a second: what is gone by until clients have shown more.
+    /// Of one request that this program made, in bytes a second: what is gone by until clients have
+    /// shown more.
     pub(super) first_speed: Option<f64>,
     last: Option<DelaySample>,
     /// The rates of the last seconds.
     speeds: VecDeque<SendSample>,
-    /// How fast the link and the paths of clients are, as was seen when they had more to carry than they could.
+    /// How fast the link and the paths of clients are, as was seen when they had more to carry than
+    /// they could.
     speed: Option<f64>,
     /// The clients' rates between the last two looks.
     rates: BTreeMap<ClientSource, f64>,
@@ -64,7 +67,8 @@ impl Delay {
         }
     }
 
-    /// Takes in one more look, some time after the one before. `sent` counts all bytes that were ever sent, `at` is the time since the first look.
+    /// Takes in one more look, some time after the one before. `sent` counts all bytes that were
+    /// ever sent, `at` is the time since the first look.
     pub(super) fn add_sample(&mut self, sending: &Sending, sent: Option<u64>, at: Duration) {
         let Some(sent) = sent else { return };
         let acknowledged = sending.open.iter().map(|one| ((one.client, one.server), one.acknowledged));
@@ -82,7 +86,8 @@ impl Delay {
         }
     }
 
-    /// The delay in seconds, if that is what there is to send; `now_ns` is by the clock that requests began by.
+    /// The delay in seconds, if that is what there is to send; `now_ns` is by the clock that
+    /// requests began by.
     pub(super) fn seconds(&self, sending: &Sending, now_ns: u64) -> Option<f64> {
         match self.kind {
             DelayKind::Paper => self.paper(&sending.open, now_ns),
@@ -90,8 +95,9 @@ impl Delay {
         }
     }
 
-    /// Notes what clients have taken since the last look: what was sent, less what is on its way now and wasn't then. Bytes that went while there was
-    /// nothing more to send tell only that the link is no slower.
+    /// Notes what clients have taken since the last look: what was sent, less what is on its way
+    /// now and wasn't then. Bytes that went while there was nothing more to send tell only that the
+    /// link is no slower.
     fn carry(&mut self, last: &DelaySample, sent: u64, in_flight: u64, is_busy: bool, at: Duration) {
         let seconds = at.saturating_sub(last.at).as_secs_f64();
         let carried = sent.saturating_sub(last.sent).saturating_add(last.in_flight).saturating_sub(in_flight);
@@ -119,8 +125,9 @@ impl Delay {
         self.speed.or(self.first_speed).filter(|speed| *speed >= 1.0).map(|speed| bytes / speed)
     }
 
-    /// The sum of outstanding bytes; of a client no more than it takes in some times of the client in the middle. A client that has come since the last look
-    /// is done soon, as far as anybody knows.
+    /// The sum of outstanding bytes; of a client no more than it takes in some times of the client
+    /// in the middle. A client that has come since the last look is done soon, as far as anybody
+    /// knows.
     fn bounded(&self, open: &[OpenConnection]) -> f64 {
         let mut left: BTreeMap<ClientSource, f64> = BTreeMap::new();
         for one in open {
@@ -139,8 +146,9 @@ impl Delay {
         left.iter().map(counts).sum()
     }
 
-    /// Equations 2.3 to 2.5, a request as a busy child process: B / (sum of speeds / their number), where a speed is what was sent of a request by the
-    /// time since it came. All of B by the mean of single speeds is the time that one process would take for the work of all.
+    /// Equations 2.3 to 2.5, a request as a busy child process: B / (sum of speeds / their number),
+    /// where a speed is what was sent of a request by the time since it came. All of B by the mean
+    /// of single speeds is the time that one process would take for the work of all.
     fn paper(&self, open: &[OpenConnection], now_ns: u64) -> Option<f64> {
         let bytes: u64 = open.iter().map(|one| one.left().0).sum();
         if bytes == 0 {
@@ -154,7 +162,8 @@ impl Delay {
     }
 }
 
-/// How fast clients take what they are sent, in bytes a second, of those who were there at the last look.
+/// How fast clients take what they are sent, in bytes a second, of those who were there at the last
+/// look.
 fn rates(open: &[OpenConnection], last: &DelaySample, seconds: f64) -> BTreeMap<ClientSource, f64> {
     let mut rates = BTreeMap::new();
     for one in open {

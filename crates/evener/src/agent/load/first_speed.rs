@@ -1,4 +1,5 @@
-//! How fast the server program sends, before clients have shown it: the paper proposes one request at the start (its section 4).
+//! How fast the server program sends, before clients have shown it: the paper proposes one request
+//! at the start (its section 4).
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -55,7 +56,8 @@ fn requests_of(service: &Service, network: &Network) -> Vec<FirstRequest> {
     own.chain(shared).map(request).collect()
 }
 
-/// The speed of the first that answers, in bytes a second: bytes of the answer by the time since the request. `None` where nobody answers.
+/// The speed of the first that answers, in bytes a second: bytes of the answer by the time since
+/// the request. `None` where nobody answers.
 pub(super) async fn measure(requests: &[FirstRequest]) -> Option<f64> {
     for request in requests {
         match tokio::time::timeout(TIMEOUT, bytes_and_time(request)).await {

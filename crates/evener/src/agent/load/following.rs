@@ -1,4 +1,5 @@
-//! The programs that follow requests, as long as the agent measures; and where others find what they know.
+//! The programs that follow requests, as long as the agent measures; and where others find what
+//! they know.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +20,8 @@ impl RequestTracker {
         RequestTracker { following: None, path: path(directory) }
     }
 
-    /// Follows requests to these ports from now on. Where the kernel doesn't let it, what it holds in its queues is a lower bound.
+    /// Follows requests to these ports from now on. Where the kernel doesn't let it, what it holds
+    /// in its queues is a lower bound.
     pub(super) fn follow(&mut self, ports: &BTreeSet<u16>) -> Option<Arc<PendingPrograms>> {
         let done = match &self.following {
             Some(following) => following.follow(ports),

@@ -21,8 +21,8 @@ use crate::io::message::{exchange, target};
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 const STATUS_MAX: u64 = 64 * 1024;
 
-/// The kernel tells of each socket, and of ten thousand it takes some twenty milliseconds: then it is asked more rarely, so that this takes
-/// a four-hundredth of a processor at most.
+/// The kernel tells of each socket, and of ten thousand it takes some twenty milliseconds: then it
+/// is asked more rarely, so that this takes a four-hundredth of a processor at most.
 const SHARE_OF_TIME: u32 = 400;
 const RAREST: Duration = Duration::from_secs(10);
 
@@ -34,7 +34,8 @@ pub(in crate::agent) fn count_own_request() {
     OWN_REQUESTS.fetch_add(1, Relaxed);
 }
 
-/// The bytes that sockets have to send, looked at as often as that takes little time, and whose processes count.
+/// The bytes that sockets have to send, looked at as often as that takes little time, and whose
+/// processes count.
 pub(super) struct Sockets {
     processes: Processes,
     /// Whether it was told that they can't be read.
@@ -70,7 +71,8 @@ impl Sockets {
         }
     }
 
-    /// Processes that run or wait to. Where a control group can't be read, the machine's are better than none.
+    /// Processes that run or wait to. Where a control group can't be read, the machine's are better
+    /// than none.
     fn running(&mut self, of_machine: Option<u64>) -> Option<u64> {
         let found = self.processes.running(of_machine);
         if found.is_none() && !self.was_logged {
@@ -80,7 +82,8 @@ impl Sockets {
         found.or(of_machine)
     }
 
-    /// The bytes that connections have to send, and the bandwidth of their paths; `sent` counts the bytes that the host has sent.
+    /// The bytes that connections have to send, and the bandwidth of their paths; `sent` counts the
+    /// bytes that the host has sent.
     fn read(&mut self, sent: Option<u64>) -> (Option<ToSend>, Option<PathBandwidth>) {
         if let Some(sending) = self.sample() {
             let at = self.began.elapsed();
@@ -106,7 +109,8 @@ impl Sockets {
         self.last = Some(ToSend { delay_seconds, unfollowed, ..to_send(sending) });
     }
 
-    /// The kernel's list of sockets, unless that was read a moment ago. Where the kernel gives none, nothing is known any more.
+    /// The kernel's list of sockets, unless that was read a moment ago. Where the kernel gives
+    /// none, nothing is known any more.
     fn sample(&mut self) -> Option<Sending> {
         let began = Instant::now();
         if began < self.due {
@@ -175,8 +179,8 @@ fn running(stat: &str) -> Option<u64> {
     Some(line.trim().parse::<u64>().ok()?.saturating_sub(1))
 }
 
-/// Processors' time that was spent, and all of it (proc_stat(5)): idle and waiting for disks isn't spent, and what guests had
-/// is in `user` already.
+/// Processors' time that was spent, and all of it (proc_stat(5)): idle and waiting for disks isn't
+/// spent, and what guests had is in `user` already.
 fn busy(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let times: Vec<u64> = line.split_whitespace().map_while(|time| time.parse().ok()).take(8).collect();
@@ -221,7 +225,8 @@ pub(super) async fn requests(url: &Url) -> Option<u64> {
     counted(&page)
 }
 
-/// The count in nginx's stub_status (the third number below its heading), or in Apache's mod_status with `?auto`.
+/// The count in nginx's stub_status (the third number below its heading), or in Apache's mod_status
+/// with `?auto`.
 fn counted(page: &str) -> Option<u64> {
     let mut lines = page.lines();
     if let Some(total) = page.lines().find_map(|line| line.strip_prefix("Total Accesses:")) {

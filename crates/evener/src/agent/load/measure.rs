@@ -39,7 +39,8 @@ pub(super) struct ToSend {
     pub(super) bytes: u64,
     /// The part of it in the kernel.
     pub(super) lower_bound: u64,
-    /// Whether the end of each answer is known; else the kernel's part stands for those whose end isn't.
+    /// Whether the end of each answer is known; else the kernel's part stands for those whose end
+    /// isn't.
     pub(super) is_exact: bool,
     /// How long it takes.
     pub(super) delay_seconds: Option<f64>,
@@ -65,13 +66,16 @@ pub(in crate::agent) struct Load {
     pub(in crate::agent) bytes_to_send: Option<u64>,
     /// The kernel's count of them: a smaller report is wrong.
     pub(in crate::agent) lower_bound: Option<u64>,
-    /// `exact`, or `lower_bound` where the end of some answer isn't known: what the server program has yet to write of it isn't in the kernel.
+    /// `exact`, or `lower_bound` where the end of some answer isn't known: what the server program
+    /// has yet to write of it isn't in the kernel.
     pub(in crate::agent) bytes_source: Option<&'static str>,
     /// How long those bytes will take at the speed of now.
     pub(in crate::agent) delay_seconds: Option<f64>,
-    /// Requests that couldn't be followed, so far, for want of memory: of these the kernel's queue is told.
+    /// Requests that couldn't be followed, so far, for want of memory: of these the kernel's queue
+    /// is told.
     pub(in crate::agent) requests_unfollowed: Option<u64>,
-    /// The rate to one of the clients, in bits a second, and that to the fastest: by replies of the last minute.
+    /// The rate to one of the clients, in bits a second, and that to the fastest: by replies of the
+    /// last minute.
     pub(in crate::agent) available_bps: Option<u64>,
     pub(in crate::agent) bottleneck_bps: Option<u64>,
 }
@@ -125,7 +129,8 @@ impl Meter {
         Meter { probes_per_second, ..Meter::default() }
     }
 
-    /// Requests of clients in a second. A page whose count falls, or rises by what no server answers, says nothing this time.
+    /// Requests of clients in a second. A page whose count falls, or rises by what no server
+    /// answers, says nothing this time.
     fn request_rate(&self, now: &HostCounters, last: &HostCounters, seconds: f64) -> Option<f64> {
         let grown = now.requests?.checked_sub(last.requests?)?;
         let own = now.own_requests.saturating_sub(last.own_requests);
@@ -145,7 +150,8 @@ impl Load {
         self.requests_unfollowed = now.and_then(|sums| sums.unfollowed);
     }
 
-    /// How much of its weight the server wants, in percent: what it has left, and something in any case.
+    /// How much of its weight the server wants, in percent: what it has left, and something in any
+    /// case.
     pub(super) fn percent(&self) -> Option<u8> {
         self.cpu.map(|cpu| (100.0 * (1.0 - cpu)).round().clamp(1.0, 100.0) as u8)
     }

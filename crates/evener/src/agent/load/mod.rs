@@ -1,4 +1,5 @@
-//! This server's load, measured again and again, and reported on request: to directors, HAProxy, Prometheus.
+//! This server's load, measured again and again, and reported on request: to directors, HAProxy,
+//! Prometheus.
 
 mod answers;
 mod bandwidth;
@@ -46,7 +47,8 @@ const SOON: Duration = Duration::from_millis(20);
 pub(super) struct RetryDelay(Duration);
 
 impl RetryDelay {
-    /// Waits for the next attempt, twice as long each time; true where it takes so long that it is to be told.
+    /// Waits for the next attempt, twice as long each time; true where it takes so long that it is
+    /// to be told.
     pub(super) async fn wait(&mut self) -> bool {
         self.0 = (self.0 * 2).clamp(SOON, AGAIN);
         tokio::time::sleep(self.0).await;
@@ -74,7 +76,8 @@ struct LoadSettings {
     ports: BTreeSet<u16>,
     /// Those that the file names.
     directors: Arc<BTreeSet<IpAddr>>,
-    /// Those that may ask where not everybody may: `[farm] directors`, which are named for such questions.
+    /// Those that may ask where not everybody may: `[farm] directors`, which are named for such
+    /// questions.
     askers: BTreeSet<IpAddr>,
     /// Whether this host reports to groups.
     is_member: bool,
@@ -86,7 +89,8 @@ struct LoadSettings {
     path_key: Option<Key>,
 }
 
-/// Ports of the services in the file, of servers that have their own, and of those that clients are told.
+/// Ports of the services in the file, of servers that have their own, and of those that clients are
+/// told.
 pub(super) fn ports(config: &Config) -> BTreeSet<u16> {
     let services = config.services.iter();
     let of_servers = services.clone().flat_map(|s| &s.servers).filter_map(|server| server.port);

@@ -1,4 +1,5 @@
-//! LOAD-QUERY: a group's director asks a member for its load, which answers by a message of its own.
+//! LOAD-QUERY: a group's director asks a member for its load, which answers by a message of its
+//! own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -89,7 +90,8 @@ impl QueryAccess {
     }
 }
 
-/// Answers those alone who may ask, and this question alone, at an address, for as long as it lives.
+/// Answers those alone who may ask, and this question alone, at an address, for as long as it
+/// lives.
 pub(in crate::agent) async fn serve(at: SocketAddr, queries: Arc<QueryAccess>, tls: Option<TlsAcceptor>) {
     let mut again = RetryDelay::default();
     let listener = loop {

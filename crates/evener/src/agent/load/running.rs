@@ -1,11 +1,13 @@
-//! Processes that run or wait to: of the machine, of a control group, or of the container that this is.
+//! Processes that run or wait to: of the machine, of a control group, or of the container that this
+//! is.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where control groups are: of version 2, and beside those of version 1, which list their processes as well.
+/// Where control groups are: of version 2, and beside those of version 1, which list their
+/// processes as well.
 const CGROUPS: [&str; 4] =
     ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/cpu"];
 /// Processes that are looked at, at the most: of more than these it isn't said.
@@ -23,8 +25,8 @@ pub(super) enum Processes {
 }
 
 impl Processes {
-    /// Those of the group that the operator names. Without a name the machine's, unless this is a container, whose root is a control group
-    /// like others: `/proc/stat` says nothing of it alone.
+    /// Those of the group that the operator names. Without a name the machine's, unless this is a
+    /// container, whose root is a control group like others: `/proc/stat` says nothing of it alone.
     pub(super) fn of(cgroup: Option<&Path>) -> Processes {
         let [root, ..] = CGROUPS.map(Path::new);
         match cgroup {
@@ -39,7 +41,8 @@ impl Processes {
         }
     }
 
-    /// How many run or wait to, by `/proc/stat` where that says it. `None` where nothing can be read.
+    /// How many run or wait to, by `/proc/stat` where that says it. `None` where nothing can be
+    /// read.
     pub(super) fn running(&self, of_machine: Option<u64>) -> Option<u64> {
         match self {
             Processes::Machine => of_machine,

@@ -1,4 +1,5 @@
-//! Where the director asks for reports: a socket for that alone, unless the agent listens there for others, too.
+//! Where the director asks for reports: a socket for that alone, unless the agent listens there for
+//! others, too.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -34,7 +35,8 @@ impl ControlAddress {
         ControlAddress { named, queries, listen: wanted.listen, tls, open: None }
     }
 
-    /// Listens where it is asked by a director that reaches this host at an address, and says where that is.
+    /// Listens where it is asked by a director that reaches this host at an address, and says where
+    /// that is.
     ///
     /// # Errors
     /// When the member's certificate can't be had.

@@ -1,4 +1,5 @@
-//! The host's part in server groups: core's [`GroupMembership`] says what is due, and it is carried out here.
+//! The host's part in server groups: core's [`GroupMembership`] says what is due, and it is carried
+//! out here.
 
 mod control;
 mod director;

@@ -1,4 +1,5 @@
-//! The state of memberships, for `evener agent --status`: a file beside the agent's lock, as long as the agent runs.
+//! The state of memberships, for `evener agent --status`: a file beside the agent's lock, as long
+//! as the agent runs.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -11,7 +11,8 @@ use crate::agent::desired::AgentIdentity;
 use crate::config::{AgentListen, Config, GroupService, MemberConfig};
 use crate::io::network::Network;
 
-/// How a server is probed of which the file says no more: whoever answers works, but for errors of its own.
+/// How a server is probed of which the file says no more: whoever answers works, but for errors of
+/// its own.
 const STATUS: (u16, u16) = (100, 499);
 const TIMEOUT_MS: u64 = 2_000;
 
@@ -24,7 +25,8 @@ pub(in crate::agent) struct MembershipConfig {
     pub(super) url: Option<Url>,
     /// A service of the file lists it: its directors' file has tokens, which may be here as well.
     pub(super) token_file: Option<PathBuf>,
-    /// How the server is probed before anything is said for it, and by the director if the file says how.
+    /// How the server is probed before anything is said for it, and by the director if the file
+    /// says how.
     pub(super) health: HealthCheck,
     pub(super) is_probed: bool,
     pub(super) settings: MemberConfig,
@@ -57,7 +59,8 @@ impl MembershipConfig {
     }
 }
 
-/// All of them: the group that `[agent.member]` names, and those services of the file that list this host, and may be joined.
+/// All of them: the group that `[agent.member]` names, and those services of the file that list
+/// this host, and may be joined.
 pub(in crate::agent) fn wanted(
     config: &Config,
     identity: &AgentIdentity,

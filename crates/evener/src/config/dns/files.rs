@@ -1,4 +1,5 @@
-//! `names_from`: files that hold names alone, so that programs can write them and there may be many.
+//! `names_from`: files that hold names alone, so that programs can write them and there may be
+//! many.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,8 +25,8 @@ pub(in crate::config) struct NamesFile {
     pub(in crate::config) sink: ProblemSink,
 }
 
-/// Reads the files that the section names, relative to `folder`, in the order in which they are named and by name where several fit.
-/// Without a folder none is read.
+/// Reads the files that the section names, relative to `folder`, in the order in which they are
+/// named and by name where several fit. Without a folder none is read.
 pub(super) fn read(
     section: &mut Section<'_>,
     folder: Option<&Path>,
@@ -70,7 +71,8 @@ fn pattern(value: &DeValue<'_>) -> Result<String, Complaint> {
     }
 }
 
-/// The files that a pattern fits, by name; what has no wildcard is a file whether it is there or not.
+/// The files that a pattern fits, by name; what has no wildcard is a file whether it is there or
+/// not.
 fn find(section: &Section<'_>, folder: &Path, pattern: &Spanned<String>) -> Vec<PathBuf> {
     let text = pattern.get_ref();
     if !text.contains(['*', '?', '[']) {

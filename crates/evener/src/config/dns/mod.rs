@@ -109,7 +109,8 @@ fn signals(latency: bool, report: Option<&Reporting>) -> Signals {
 /// The text of a name server's identifier is short.
 const NSID_MAX: usize = 64;
 
-/// Reads the section, and the files that it has names from. `services` are those of the file; names without a policy are noted as such.
+/// Reads the section, and the files that it has names from. `services` are those of the file; names
+/// without a policy are noted as such.
 pub(super) fn read(
     section: &mut Section<'_>,
     services: &[ServiceReference<'_>],

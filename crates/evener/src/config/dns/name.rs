@@ -30,7 +30,8 @@ use crate::config::{addresses, defaults, health, report, values};
 pub struct NameConfig {
     /// The name as `core` has it.
     pub name: Arc<BalancedName>,
-    /// By which protocols browsers are told to come, by an HTTPS record; none: there is no record but the zone file's.
+    /// By which protocols browsers are told to come, by an HTTPS record; none: there is no record
+    /// but the zone file's.
     pub alpn: Vec<String>,
     /// Where ranks are read that somebody else made.
     pub rank_from: Option<PathBuf>,
@@ -72,7 +73,8 @@ fn shared<T: Eq + Hash>(all: &mut HashSet<Arc<T>>, one: T) -> Arc<T> {
     new
 }
 
-/// The TLS name of a protocol (RFC 7301). Its length is one octet, and few are longer than three letters.
+/// The TLS name of a protocol (RFC 7301). Its length is one octet, and few are longer than three
+/// letters.
 fn protocol(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = values::text(value)?;
     if (1..=32).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',') {
@@ -175,8 +177,8 @@ pub(super) fn read(
     })
 }
 
-/// How often loads count anew, how much a server gains by them, and of [`rank::POLICY`], by which formula: the paper's gives the
-/// best one alone, and believes what it is reported.
+/// How often loads count anew, how much a server gains by them, and of [`rank::POLICY`], by which
+/// formula: the paper's gives the best one alone, and believes what it is reported.
 fn ranking(
     section: &mut Section<'_>,
     policy: &'static Policy,

@@ -1,4 +1,5 @@
-//! The loop's part in names: it carries out what core orders for them, and has queries answered by what core makes of them.
+//! The loop's part in names: it carries out what core orders for them, and has queries answered by
+//! what core makes of them.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Questions to servers that are listed for a name alone: they are probed, and asked for their load, from here.
+//! Questions to servers that are listed for a name alone: they are probed, and asked for their
+//! load, from here.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -17,8 +18,8 @@ use crate::io::probe::probe;
 use crate::io::report;
 use crate::runtime::descriptors::ClientLimits;
 
-/// Questions to servers: those that are under way, and those that wait. Each takes a descriptor and some memory, and the first round asks
-/// all servers.
+/// Questions to servers: those that are under way, and those that wait. Each takes a descriptor and
+/// some memory, and the first round asks all servers.
 pub(super) struct ServerQueries {
     /// So many are under way at a time; unknown while nobody was asked.
     limit: OnceCell<usize>,

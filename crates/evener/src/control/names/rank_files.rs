@@ -17,7 +17,8 @@ pub(super) struct RankFiles {
 }
 
 impl RankFiles {
-    /// Writes those of a name anew, each whole or not at all, if they say something else than before.
+    /// Writes those of a name anew, each whole or not at all, if they say something else than
+    /// before.
     pub(super) fn write(&mut self, config: &NameConfig, seen: &NameSnapshot) {
         if let Some(path) = &config.rank_file {
             self.replace(path, lines(seen));
@@ -48,7 +49,8 @@ impl RankFiles {
     }
 }
 
-/// The paper's file: servers with their ranks, the best first. A server that isn't given isn't in it.
+/// The paper's file: servers with their ranks, the best first. A server that isn't given isn't in
+/// it.
 fn lines(seen: &NameSnapshot) -> String {
     let ranked = seen.addresses.iter().filter_map(|one| Some((seen.rank(one)?, one.address)));
     let mut ranked: Vec<(u64, IpAddr)> = ranked.collect();
@@ -56,7 +58,8 @@ fn lines(seen: &NameSnapshot) -> String {
     ranked.iter().map(|(rank, address)| format!("{} {address} {rank}\n", seen.name.settings.name)).collect()
 }
 
-/// gdnsd-plugin-extfile(8): the state of each address, and for how long an answer with it may be kept.
+/// gdnsd-plugin-extfile(8): the state of each address, and for how long an answer with it may be
+/// kept.
 fn extfile(seen: &NameSnapshot) -> String {
     let mut states: BTreeMap<IpAddr, bool> = BTreeMap::new();
     for one in &seen.addresses {

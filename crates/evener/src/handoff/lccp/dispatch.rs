@@ -1,5 +1,5 @@
-//! One node decides for all: asking the dispatcher, and answering as it. A node without an answer decides by its own tables, and
-//! says so.
+//! One node decides for all: asking the dispatcher, and answering as it. A node without an answer
+//! decides by its own tables, and says so.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -30,7 +30,8 @@ impl LccpNode {
         self.0.talk().dispatcher.at
     }
 
-    /// Tells the dispatcher which connections of those that it has decided are over. Those that get lost it forgets by itself, later.
+    /// Tells the dispatcher which connections of those that it has decided are over. Those that get
+    /// lost it forgets by itself, later.
     pub(crate) fn announce_ended(&self, over: &[FourTuple]) {
         let Some(dispatcher) = self.0.talk().dispatcher.at else { return };
         for socket in over.iter().filter_map(|ends| SocketId::new(ends.client, ends.service)) {
@@ -44,7 +45,8 @@ impl LccpNode {
         at.map(|at| (at, !unanswered && self.0.speaks(at, Receptor::Dispatcher)))
     }
 
-    /// Notes whether the dispatcher has answered. Said once for each time that it is gone: it was `asked` then, or isn't heard at all.
+    /// Notes whether the dispatcher has answered. Said once for each time that it is gone: it was
+    /// `asked` then, or isn't heard at all.
     pub(crate) fn dispatcher_answers(&self, dispatcher: IpAddr, answers: bool, requested: bool) {
         let known = &mut self.0.talk().dispatcher;
         known.unanswered = !answers && (known.unanswered || requested);
@@ -62,8 +64,8 @@ impl LccpNode {
 }
 
 impl LccpState {
-    /// Has the control loop say what a node asks; without an answer there is no server. Where nobody listens, or there is too much to
-    /// be asked, nothing is said.
+    /// Has the control loop say what a node asks; without an answer there is no server. Where
+    /// nobody listens, or there is too much to be asked, nothing is said.
     fn consult<F>(
         self: &Arc<Self>,
         way: AddressPair,

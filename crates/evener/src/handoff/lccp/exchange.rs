@@ -18,13 +18,15 @@ pub(crate) struct PeerExchange {
     node: IpAddr,
     receptor: Receptor,
     socket: SocketId,
-    /// By this it is known which of several about one connection it is: the next may begin before it has ended.
+    /// By this it is known which of several about one connection it is: the next may begin before
+    /// it has ended.
     sender: mpsc::Sender<MessageBody>,
     answers: mpsc::Receiver<MessageBody>,
 }
 
 impl LccpNode {
-    /// Begins to speak with a node about a connection; `None` if it isn't heard, or has no such component.
+    /// Begins to speak with a node about a connection; `None` if it isn't heard, or has no such
+    /// component.
     pub(crate) fn exchange(
         &self,
         node: IpAddr,

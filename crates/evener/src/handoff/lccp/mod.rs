@@ -1,8 +1,10 @@
-//! This host as a node of the cluster: it speaks LCCP with the farm's other nodes (`docs/lccp.md`), directly over IP.
+//! This host as a node of the cluster: it speaks LCCP with the farm's other nodes (`docs/lccp.md`),
+//! directly over IP.
 //!
-//! [`evener_core::node::lccp`] says what is believed and how it is written. Here are the sockets, the clock, and what the
-//! messages are for: [`exchange`] asks another node about a connection, [`take`] makes sockets of those that come, [`release`]
-//! lets one go, [`dispatch`] answers for the one node that decides for all.
+//! [`evener_core::node::lccp`] says what is believed and how it is written. Here are the sockets,
+//! the clock, and what the messages are for: [`exchange`] asks another node about a connection,
+//! [`take`] makes sockets of those that come, [`release`] lets one go, [`dispatch`] answers for the
+//! one node that decides for all.
 
 mod dispatch;
 mod exchange;
@@ -39,7 +41,8 @@ use crate::handoff::ControlLink;
 use crate::io::network::Network;
 use crate::io::raw::RawReceiver;
 
-/// Nodes greet each other so often: who restarts is known again within it, and who is gone is noticed soon.
+/// Nodes greet each other so often: who restarts is known again within it, and who is gone is
+/// noticed soon.
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// Answers that wait for who asked.
 const ANSWERS: usize = 64;
@@ -109,7 +112,8 @@ struct LccpTask {
     sessions: BTreeMap<(IpAddr, IpAddr), LccpSession>,
     /// The exchanges that wait for an answer of a node about a connection.
     waiting: BTreeMap<(IpAddr, SocketId), OpenExchange>,
-    /// Counts of sessions that are gone, and the last number in any of them: the other nodes may remember.
+    /// Counts of sessions that are gone, and the last number in any of them: the other nodes may
+    /// remember.
     past: MessageCounters,
     past_sequence: u64,
     /// Why messages aren't heard, which is said once.
@@ -117,7 +121,8 @@ struct LccpTask {
 }
 
 struct OpenExchange {
-    /// The number of the first message that asked: what answers an earlier one is about an earlier connection.
+    /// The number of the first message that asked: what answers an earlier one is about an earlier
+    /// connection.
     since: Option<u64>,
     answers: mpsc::Sender<MessageBody>,
 }
@@ -248,7 +253,8 @@ impl LccpNode {
         refused.map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// The nodes by address: `known`, `silent` if one isn't heard any more, `unknown` if it never was.
+    /// The nodes by address: `known`, `silent` if one isn't heard any more, `unknown` if it never
+    /// was.
     pub(crate) fn nodes(&self) -> BTreeMap<String, String> {
         let talk = self.0.talk();
         let state = |node: &IpAddr| match talk.towards(*node) {

@@ -19,8 +19,8 @@ pub(crate) enum NodeRole {
     Host,
 }
 
-/// The other nodes, each with the address of this host that it is spoken to from, while a route leads there. Servers
-/// have nothing to say to each other.
+/// The other nodes, each with the address of this host that it is spoken to from, while a route
+/// leads there. Servers have nothing to say to each other.
 pub(super) fn nodes(part: NodeRole, config: &Config, network: &Network) -> BTreeMap<IpAddr, Option<IpAddr>> {
     let servers =
         config.handed_over().filter(|_| part != NodeRole::Server).flat_map(|service| &service.servers);
@@ -38,7 +38,8 @@ pub(super) fn own(config: &Config, network: &Network) -> BTreeSet<IpAddr> {
     known.filter(|address| network.is_local(*address)).collect()
 }
 
-/// The services whose connections are taken. A host that gives connections away takes those of which it is a server, too.
+/// The services whose connections are taken. A host that gives connections away takes those of
+/// which it is a server, too.
 pub(super) fn served(part: NodeRole, config: &Config, network: &Network) -> BTreeSet<SocketAddr> {
     let serves = |service: &&Service| {
         let is_here = || service.servers.iter().any(|server| network.is_local(server.address));

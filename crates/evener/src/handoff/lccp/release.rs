@@ -1,7 +1,9 @@
-//! Letting an open connection go, so that another server can have it: a later request is for other servers.
+//! Letting an open connection go, so that another server can have it: a later request is for other
+//! servers.
 //!
-//! Only one that rests is let go: each request on it has its whole answer, and the next is the one that the director holds. The
-//! server's own program is told by a reset of the client's, which goes into its host's stack; the client notices nothing.
+//! Only one that rests is let go: each request on it has its whole answer, and the next is the one
+//! that the director holds. The server's own program is told by a reset of the client's, which goes
+//! into its host's stack; the client notices nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -22,7 +22,8 @@ pub(crate) fn transfer(saved: &Saved) -> Option<(SocketId, TransferImage)> {
     Some((socket, TransferImage::new(state, &saved.unacked, &saved.unread)?))
 }
 
-/// A connection that rests, with nothing in its queues. Whether there are timestamps is told, and not what they say.
+/// A connection that rests, with nothing in its queues. Whether there are timestamps is told, and
+/// not what they say.
 pub(super) fn at_rest(idle: &Idle) -> TcpState {
     TcpState {
         snd_una: idle.send_next,

@@ -1,5 +1,6 @@
-//! Taking open connections: the client's segments once more, into this host's own stack, where the program that accepts
-//! what is handed over makes a socket of them. That it is there is what is acknowledged.
+//! Taking open connections: the client's segments once more, into this host's own stack, where the
+//! program that accepts what is handed over makes a socket of them. That it is there is what is
+//! acknowledged.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,8 +23,9 @@ use crate::handoff::{LOOPBACK, framed};
 use crate::io::diag::{self, FoundSocket};
 use crate::io::network::Network;
 
-/// When a connection is looked for, in milliseconds since it was looked for before. After the first look, and each fourth from there,
-/// what is missing is put into the stack. A server with many connections to take may be late; who gives one waits for longer.
+/// When a connection is looked for, in milliseconds since it was looked for before. After the first
+/// look, and each fourth from there, what is missing is put into the stack. A server with many
+/// connections to take may be late; who gives one waits for longer.
 const LOOKS_MS: [u64; 12] = [0, 0, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640];
 /// Data and options of a segment that any stack takes, in bytes.
 const SEGMENT_MAX: u16 = 1_400;
@@ -137,8 +139,8 @@ impl HandoffReceiver {
         seen.inspect_err(unknown).ok()
     }
 
-    /// Puts the client's segments into this host's stack, as if they came in by the loopback interface: those behind so many
-    /// bytes that it has.
+    /// Puts the client's segments into this host's stack, as if they came in by the loopback
+    /// interface: those behind so many bytes that it has.
     fn put_in(&self, saved: &Saved, from: usize) {
         let left = Saved { unread: saved.unread.get(from..).unwrap_or_default().to_vec(), ..saved.clone() };
         repair::replay(&left, SEGMENT_MAX).iter().for_each(|packet| self.inject(packet));
@@ -161,13 +163,15 @@ enum LocalSocket {
 enum ReplayOutcome {
     /// They are with the server's program, or were.
     Taken,
-    /// Those behind so many bytes are missing: the stack had no room, or they are on their way to it.
+    /// Those behind so many bytes are missing: the stack had no room, or they are on their way to
+    /// it.
     Lacks { from: usize },
 }
 
 impl LocalSocket {
-    /// Nothing is put twice into a stack that made a socket of it. The server's program may have answered, and ended the connection
-    /// at once, and would answer again. Behind the first segment no socket is made of anything.
+    /// Nothing is put twice into a stack that made a socket of it. The server's program may have
+    /// answered, and ended the connection at once, and would answer again. Behind the first segment
+    /// no socket is made of anything.
     fn outcome(self, len: usize) -> ReplayOutcome {
         let received = match self {
             LocalSocket::Gone => return ReplayOutcome::Taken,

@@ -1,4 +1,5 @@
-//! The kernel's view of this host's TCP sockets, by sock_diag(7): whether there is one for a connection, and the bytes that all of them have to send.
+//! The kernel's view of this host's TCP sockets, by sock_diag(7): whether there is one for a
+//! connection, and the bytes that all of them have to send.
 
 mod sending;
 
@@ -115,13 +116,14 @@ fn attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
         if attribute.kind & NLA_TYPE_MASK == kind {
             return rest.get(size_of::<Attribute>()..len);
         }
-        // Attributes begin at multiples of four (netlink(7)); one that says it has no length ends it.
+        // Attributes begin at multiples of four (netlink(7)); one that says it has no length ends
+        // it.
         rest = rest.get(len.max(size_of::<Attribute>()).next_multiple_of(4)..)?;
     }
 }
 
-/// Makes sure that this kernel can be asked at all: `tcp_diag` may be a module that is not there, and then nothing would
-/// ever be found.
+/// Makes sure that this kernel can be asked at all: `tcp_diag` may be a module that is not there,
+/// and then nothing would ever be found.
 ///
 /// # Errors
 /// When a socket that is there is not found.

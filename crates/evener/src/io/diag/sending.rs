@@ -19,7 +19,8 @@ use crate::runtime::slots_by_source::{ClientSource, source};
 const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_DONE: u16 = 3;
 const NLA_F_NESTED: u16 = 0x8000;
-/// linux/inet_diag.h and linux/sock_diag.h: a BPF map is asked for by its descriptor, and what stands there for a socket comes as an attribute.
+/// linux/inet_diag.h and linux/sock_diag.h: a BPF map is asked for by its descriptor, and what
+/// stands there for a socket comes as an attribute.
 const INET_DIAG_REQ_SK_BPF_STORAGES: u16 = 2;
 const SK_DIAG_BPF_STORAGE_REQ_MAP_FD: u16 = 1;
 const INET_DIAG_SK_BPF_STORAGES: u16 = 20;
@@ -45,12 +46,14 @@ const SENDING_STATES: [u8; 5] = [1, 4, 8, 9, 11];
 pub(crate) struct Sending {
     /// How many are open.
     pub(crate) connections: u64,
-    /// Bytes in the kernel that their clients haven't acknowledged, of those too that are about to close.
+    /// Bytes in the kernel that their clients haven't acknowledged, of those too that are about to
+    /// close.
     pub(crate) bytes: u64,
     /// Of these, what is on its way.
     pub(crate) in_flight: u64,
-    /// How fast those clients are sent to now, in bytes a second, for whom there is more than the path takes. Of each client the fastest
-    /// connection: whoever opens many and reads slowly is one client.
+    /// How fast those clients are sent to now, in bytes a second, for whom there is more than the
+    /// path takes. Of each client the fastest connection: whoever opens many and reads slowly is
+    /// one client.
     pub(crate) rates: BTreeMap<ClientSource, u64>,
     /// Connections that have something to send, or a request that waits.
     pub(crate) open: Vec<OpenConnection>,
@@ -83,7 +86,8 @@ struct StorageQuestion {
     map: i32,
 }
 
-/// Adds up the connections to these ports of this host; with what `requests`, the map of followed requests, has of each.
+/// Adds up the connections to these ports of this host; with what `requests`, the map of followed
+/// requests, has of each.
 ///
 /// # Errors
 /// When the kernel can't be asked.
@@ -166,7 +170,8 @@ impl Sending {
 }
 
 impl OpenConnection {
-    /// The bytes that the client lacks, and whether that is exact: else it is what the kernel holds.
+    /// The bytes that the client lacks, and whether that is exact: else it is what the kernel
+    /// holds.
     pub(crate) fn left(&self) -> (u64, bool) {
         let known = self.request.as_ref().and_then(|request| request.pending.left(self.acknowledged));
         known.map_or((self.queued, false), |left| (left, true))
@@ -187,7 +192,8 @@ impl OpenConnection {
         }
     }
 
-    /// That by the time since the request came, in bytes a second; `now_ns` is of the monotonic clock.
+    /// That by the time since the request came, in bytes a second; `now_ns` is of the monotonic
+    /// clock.
     pub(crate) fn rate_since(&self, now_ns: u64) -> Option<f64> {
         let since_ns = self.request.as_ref().map(|request| request.since_ns).filter(|since| *since > 0)?;
         let seconds = now_ns.saturating_sub(since_ns) as f64 / 1e9;
@@ -237,8 +243,8 @@ fn long(info: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*info.get(at..)?.first_chunk()?))
 }
 
-/// How fast a connection's bytes arrive, in bytes a second, where it is the path that says so: it has some on the way, it is past its first ones,
-/// and its server program had more to give.
+/// How fast a connection's bytes arrive, in bytes a second, where it is the path that says so: it
+/// has some on the way, it is past its first ones, and its server program had more to give.
 fn delivery_rate(info: &[u8]) -> Option<u64> {
     let is_sending = word(info, UNACKNOWLEDGED)? > 0 && word(info, DATA_SEGMENTS)? >= FIRST_SEGMENTS;
     let is_limited = info.get(APP_LIMITED)? & 1 != 0;

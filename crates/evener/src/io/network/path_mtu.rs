@@ -1,7 +1,7 @@
 //! Reports of routers on the way to a server about packets too long for them: RFC 1191, RFC 8201.
 //!
-//! Tunnel packets have the director's address for their source, so these messages come to it, and only the
-//! director can heed them: the kernel knows nothing of its tunnels.
+//! Tunnel packets have the director's address for their source, so these messages come to it, and
+//! only the director can heed them: the kernel knows nothing of its tunnels.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,9 +17,11 @@ use zerocopy::FromBytes;
 const LEAST_V4: u32 = 576;
 /// RFC 8200, section 5.
 const LEAST_V6: u32 = 1280;
-/// The headers that are read are among the first of a message (RFC 792 quotes 8 bytes behind the IP header).
+/// The headers that are read are among the first of a message (RFC 792 quotes 8 bytes behind the IP
+/// header).
 const MESSAGE_MAX: usize = 256;
-/// Messages waiting to be heeded; more are dropped, and said again by the next packet that is too long.
+/// Messages waiting to be heeded; more are dropped, and said again by the next packet that is too
+/// long.
 const QUEUE: usize = 64;
 
 /// A router can't pass on tunnel packets of this host that are longer than this.
@@ -77,13 +79,15 @@ async fn read(
     }
 }
 
-/// Reads "fragmentation needed" about a tunnel packet, from its IPv4 header on; `None` for anything else.
+/// Reads "fragmentation needed" about a tunnel packet, from its IPv4 header on; `None` for anything
+/// else.
 pub fn fragmentation_needed(packet: &[u8]) -> Option<PathMtu> {
     let (header, message) = ipv4(packet)?;
     let (icmp, quoted) = Icmp::ref_from_prefix(message).ok()?;
     let is_that = header.protocol == protocol::ICMP
         && (icmp.kind, icmp.code) == (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED);
-    // Raw sockets get packets that the kernel's own stack has yet to check. A cut one can't be checked.
+    // Raw sockets get packets that the kernel's own stack has yet to check. A cut one can't be
+    // checked.
     let whole = usize::from(header.total_len.get()) == packet.len();
     if !is_that || (whole && checksum::finish(checksum::add(0, message)) != 0) {
         return None;
@@ -99,8 +103,8 @@ pub fn fragmentation_needed(packet: &[u8]) -> Option<PathMtu> {
     })
 }
 
-/// Reads "packet too big" about a tunnel packet, from its ICMPv6 header on; the kernel has checked the
-/// checksum. `None` for anything else.
+/// Reads "packet too big" about a tunnel packet, from its ICMPv6 header on; the kernel has checked
+/// the checksum. `None` for anything else.
 pub fn packet_too_big(message: &[u8]) -> Option<PathMtu> {
     let (icmp, quoted) = Icmp::ref_from_prefix(message).ok()?;
     let (outer, inner) = Ipv6::ref_from_prefix(quoted).ok()?;

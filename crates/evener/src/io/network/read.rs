@@ -53,7 +53,8 @@ pub async fn read() -> Result<Network, NetworkError> {
     })
 }
 
-/// Every gateway once. A link-local address may name another router on each link: then each is one of them.
+/// Every gateway once. A link-local address may name another router on each link: then each is one
+/// of them.
 fn routers(
     gateways: &BTreeSet<(Option<u32>, IpAddr)>,
     neighbours: &BTreeMap<(u32, IpAddr), Mac>,
@@ -100,7 +101,8 @@ fn interface(message: LinkMessage) -> (u32, Interface) {
 }
 
 fn address(message: &AddressMessage) -> Option<(u32, (IpAddr, u8))> {
-    // IFA_ADDRESS is the other end on point-to-point links; IFA_LOCAL, if it is there, is always this one.
+    // IFA_ADDRESS is the other end on point-to-point links; IFA_LOCAL, if it is there, is always
+    // this one.
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(own) => Some(*own),
         _ => None,

@@ -8,8 +8,8 @@ use socket2::{Domain, Socket, Type};
 /// The discard service (RFC 863): whoever listens there throws away what comes.
 const DISCARD: u16 = 9;
 
-/// Makes the kernel resolve the MAC of a neighbour on this interface, or confirm one that it knows; waits for
-/// nothing. [`super::watch`] tells when the answer is in.
+/// Makes the kernel resolve the MAC of a neighbour on this interface, or confirm one that it knows;
+/// waits for nothing. [`super::watch`] tells when the answer is in.
 ///
 /// An empty datagram does it, as any traffic would. Asking the kernel in so many words would need
 /// CAP_NET_ADMIN, which a director in application space can do without.

@@ -9,12 +9,13 @@ use tokio::time::sleep;
 
 use super::NetworkError;
 
-/// The least time between two words: neighbours come and go in crowds, and each word has the whole network
-/// read anew.
+/// The least time between two words: neighbours come and go in crowds, and each word has the whole
+/// network read anew.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Tells that interfaces, addresses, routes or neighbours have changed, not what; changes that nobody has
-/// taken notice of yet count as one, and so do those within a tenth of a second. It ends with the receiver.
+/// Tells that interfaces, addresses, routes or neighbours have changed, not what; changes that
+/// nobody has taken notice of yet count as one, and so do those within a tenth of a second. It ends
+/// with the receiver.
 ///
 /// # Errors
 /// When the kernel can't be listened to.

@@ -1,4 +1,5 @@
-//! ICMP echoes (RFC 792, RFC 4443): bprobe's pairs and cprobe's trains (Carter and Crovella, BU-CS-96-006 and -007), within 64 KB and two seconds each way.
+//! ICMP echoes (RFC 792, RFC 4443): bprobe's pairs and cprobe's trains (Carter and Crovella,
+//! BU-CS-96-006 and -007), within 64 KB and two seconds each way.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +17,8 @@ use super::{LIMIT, PACKET_LEN, QUIET, receive_with_time};
 use crate::runtime::secret::random;
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// Echoes that go at once: first one long train, of which each two neighbours are a pair, then shorter ones.
+/// Echoes that go at once: first one long train, of which each two neighbours are a pair, then
+/// shorter ones.
 const PAIRS: u16 = 14;
 const TRAINS: u16 = 3;
 const TRAIN: u16 = 10;

@@ -1,5 +1,5 @@
-//! Does the server still answer ARP, or neighbour discovery over IPv6? Asked of it alone, so that the others
-//! need not hear it.
+//! Does the server still answer ARP, or neighbour discovery over IPv6? Asked of it alone, so that
+//! the others need not hear it.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! The network card that smoltcp sees: IP packets in and out, the Ethernet header put on and taken off
-//! here. So smoltcp need not resolve the server's address, which every server of the service has.
+//! The network card that smoltcp sees: IP packets in and out, the Ethernet header put on and taken
+//! off here. So smoltcp need not resolve the server's address, which every server of the service
+//! has.
 
 use std::collections::VecDeque;
 
@@ -19,8 +20,8 @@ use super::syn_cookie::{PacketAction, SynCookie};
 pub(super) const WINDOW: usize = 8 * 1024;
 /// As told to servers, in bytes: passes everywhere, overlay networks included.
 const MTU: usize = 1280;
-/// A whole window, with the longest headers (RFC 791, section 3.1; RFC 9293, section 3.1; IPv6's is shorter
-/// without extensions): kernels merge segments before they hand them out.
+/// A whole window, with the longest headers (RFC 791, section 3.1; RFC 9293, section 3.1; IPv6's is
+/// shorter without extensions): kernels merge segments before they hand them out.
 const FRAME_MAX: usize = ETHERNET_LEN + 60 + 60 + WINDOW;
 
 /// The card.

@@ -14,12 +14,13 @@ pub(super) struct ProbeDialogue<'a> {
     handed_over: bool,
 }
 
-/// The bytes to send where there is no question and yet something must be sent: servers overlook an empty line before a request
-/// (RFC 9112, section 2.2).
+/// The bytes to send where there is no question and yet something must be sent: servers overlook an
+/// empty line before a request (RFC 9112, section 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
 
 impl<'a> ProbeDialogue<'a> {
-    /// `handed_over`: the connection is given to the server with the first data, so there must be some.
+    /// `handed_over`: the connection is given to the server with the first data, so there must be
+    /// some.
     pub(super) fn new(kind: &'a HealthKind, destination: SocketAddr, handed_over: bool) -> Self {
         let least = if handed_over { EMPTY_LINE.to_vec() } else { Vec::new() };
         let request = http_request(kind, destination).unwrap_or(least);
@@ -43,8 +44,8 @@ impl<'a> ProbeDialogue<'a> {
         }
     }
 
-    /// The bytes to send once the connection is open. If there are none, an open connection is all that
-    /// was asked for.
+    /// The bytes to send once the connection is open. If there are none, an open connection is all
+    /// that was asked for.
     pub(super) fn request(&self) -> &[u8] {
         &self.request
     }

@@ -48,8 +48,8 @@ impl ProbeSocket {
         self.socket.readable().await.map(drop).map_err(|error| unusable(self.ifindex, &error))
     }
 
-    /// Closes the socket where that holds nobody up: the kernel waits until no processor looks at it any
-    /// more, which takes 10 to 20 ms. A link that is just dropped closes all the same.
+    /// Closes the socket where that holds nobody up: the kernel waits until no processor looks at
+    /// it any more, which takes 10 to 20 ms. A link that is just dropped closes all the same.
     pub(super) fn close(self) {
         let socket = self.socket.into_inner();
         tokio::task::spawn_blocking(move || drop(socket));

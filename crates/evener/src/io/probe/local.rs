@@ -1,5 +1,5 @@
-//! Probes by this host's own stack: of this host itself, where the director is a server too (LSMAC, section
-//! 4.2.4), and of servers by NAT, which are reached at addresses of their own.
+//! Probes by this host's own stack: of this host itself, where the director is a server too (LSMAC,
+//! section 4.2.4), and of servers by NAT, which are reached at addresses of their own.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

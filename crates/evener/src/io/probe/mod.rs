@@ -1,9 +1,10 @@
 //! Probes: does a server do what its clients want of it?
 //!
-//! A server that is reached by layer two or by a tunnel has the service address itself, so this host's own
-//! stack would keep a probe or misroute it. A small user-space TCP sends it instead, to the server's MAC
-//! address, or into the tunnel, and the service address: the way that clients' traffic takes. A server by NAT
-//! has an address of its own, which this host's stack reaches as the traffic does.
+//! A server that is reached by layer two or by a tunnel has the service address itself, so this
+//! host's own stack would keep a probe or misroute it. A small user-space TCP sends it instead, to
+//! the server's MAC address, or into the tunnel, and the service address: the way that clients'
+//! traffic takes. A server by NAT has an address of its own, which this host's stack reaches as the
+//! traffic does.
 
 mod arp;
 mod device;
@@ -21,8 +22,8 @@ use evener_core::path::cookie::Keys;
 use evener_core::pool::HealthKind;
 use evener_core::pool::health::Failure;
 
-/// Probes a server once: how long a good answer took, in microseconds. Where connections are handed over, the handshake is made here
-/// by these keys.
+/// Probes a server once: how long a good answer took, in microseconds. Where connections are handed
+/// over, the handshake is made here by these keys.
 ///
 /// Takes no longer than `timeout`, and some 80 KB at most. May be dropped at any time.
 ///

@@ -1,6 +1,6 @@
-//! The part of a probe of a handoff server that needn't ask the server: the handshake, which is made here
-//! as the data plane makes it with clients. The server then sees what it sees of them: a first segment with data, to
-//! make a socket of. So one answer proves all that a handoff needs.
+//! The part of a probe of a handoff server that needn't ask the server: the handshake, which is
+//! made here as the data plane makes it with clients. The server then sees what it sees of them: a
+//! first segment with data, to make a socket of. So one answer proves all that a handoff needs.
 
 use evener_core::net::packet::Packet;
 use evener_core::net::wire::{ETHERNET_LEN, Ethernet, Mac, TCP_SYN};

@@ -1,5 +1,5 @@
-//! TCP in user space, one connection long: what reaches a server by its MAC or a tunnel, and the service
-//! address.
+//! TCP in user space, one connection long: what reaches a server by its MAC or a tunnel, and the
+//! service address.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,8 @@ use super::outer::ProbeTunnel;
 use super::syn_cookie::SynCookie;
 use super::{ProbePath, Target};
 
-/// How long a port is kept after its probe: longer than packets are on their way in all but odd networks.
+/// How long a port is kept after its probe: longer than packets are on their way in all but odd
+/// networks.
 const STRAGGLERS: Duration = Duration::from_millis(500);
 
 /// Opens a connection, asks what is to be asked, and resets it.

@@ -15,7 +15,8 @@ use crate::cli::WebRequest;
 use crate::handoff::{HeadClass, HeadRefusal, classify};
 
 impl PublishedState {
-    /// Which server a request gets, and why: in this flow, of this service, or of whichever it may be meant for.
+    /// Which server a request gets, and why: in this flow, of this service, or of whichever it may
+    /// be meant for.
     pub(super) fn explain_request(
         &self,
         request: &WebRequest,

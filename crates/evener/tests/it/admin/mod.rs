@@ -383,7 +383,8 @@ fn a_stuck_control_loop_is_unhealthy() {
 fn idle_and_oversized_connections_do_not_stay() {
     let daemon = Daemon::start();
     let mut idle: Vec<_> = (0..80).map(|_| TcpStream::connect(daemon.tcp).unwrap()).collect();
-    // The port is full, the socket is not; and once the idle ones are let go, the port answers again.
+    // The port is full, the socket is not; and once the idle ones are let go, the port answers
+    // again.
     assert_eq!(daemon.unix("GET", "/healthz").0, 200);
     let mut nothing = [0; 1];
     for stream in &mut idle {

@@ -123,7 +123,8 @@ fn metrics_format_follows_accept_header() {
     }
 }
 
-/// Samples and their types are the same in both formats, and every sample stands behind the type of its own family.
+/// Samples and their types are the same in both formats, and every sample stands behind the type of
+/// its own family.
 #[test]
 fn both_metric_formats_have_the_same_values() {
     let [open, plain] = [Format::OpenMetrics, Format::Text].map(|format| metrics::text(scraped(), format));

@@ -1,5 +1,5 @@
-//! A server's end of a tunnel, made of two packet sockets: what comes in tunnel packets goes up the server's
-//! own stack by a cable between two interfaces of its own.
+//! A server's end of a tunnel, made of two packet sockets: what comes in tunnel packets goes up the
+//! server's own stack by a cable between two interfaces of its own.
 
 use std::net::IpAddr;
 use std::thread;

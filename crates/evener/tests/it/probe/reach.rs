@@ -66,7 +66,8 @@ fn servers_by_nat_are_probed_at_their_own_address() -> Result<()> {
     Ok(())
 }
 
-/// A remote server by a tunnel; the outer packets are of one family, the service address of another.
+/// A remote server by a tunnel; the outer packets are of one family, the service address of
+/// another.
 fn by_tunnel(farm: &Farm, encapsulation: Encapsulation, outer: Family, inner: Family, port: u16) -> Target {
     let director = farm.director();
     let network = on(director, evener::io::network::read).unwrap();

@@ -1,5 +1,6 @@
-//! No two files of core need each other, nor more of them in a circle: in each folder, files and folders need each other one way
-//! only. A folder's `mod.rs` and all that is in the folder count as one, so parents and their children may.
+//! No two files of core need each other, nor more of them in a circle: in each folder, files and
+//! folders need each other one way only. A folder's `mod.rs` and all that is in the folder count as
+//! one, so parents and their children may.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -58,7 +59,8 @@ fn expand(tree: &str) -> Vec<String> {
     parts.map(|part| format!("{start}{part}").trim_end_matches("::self").to_owned()).collect()
 }
 
-/// The file that has what a path names within a module, wherever it is imported from. It is the module itself for other crates.
+/// The file that has what a path names within a module, wherever it is imported from. It is the
+/// module itself for other crates.
 fn home(modules: &Modules, module: &str, path: &str) -> String {
     let (first, rest) = path.split_once("::").unwrap_or((path, ""));
     let child = format!("{module}::{first}");

@@ -1,6 +1,7 @@
-//! Farms whose every host is a director, in the experiments of Distributed Packet Rewriting, section 4: throughput
-//! and delay of the variants (figures 2 and 3), and how they scale (figures 4 and 5). As there, one server is worth a
-//! fixed rate, here that of its replies, and what it passes on to others costs it nothing but the machine's time.
+//! Farms whose every host is a director, in the experiments of Distributed Packet Rewriting,
+//! section 4: throughput and delay of the variants (figures 2 and 3), and how they scale (figures 4
+//! and 5). As there, one server is worth a fixed rate, here that of its replies, and what it passes
+//! on to others costs it nothing but the machine's time.
 
 mod scaling;
 mod system;

@@ -23,7 +23,8 @@ const WARMUP: Duration = Duration::from_millis(1500);
 pub(super) struct Outcome {
     /// Requests per second that were answered, by users for each server.
     pub(super) throughput: Vec<Line>,
-    /// Megabits per second that came to the clients under saturation, by servers: ideal, every-host, centralised.
+    /// Megabits per second that came to the clients under saturation, by servers: ideal,
+    /// every-host, centralised.
     pub(super) peaks: Vec<Line>,
     /// Requests that failed.
     pub(super) errors: u64,
@@ -110,8 +111,9 @@ impl Outcome {
     }
 }
 
-/// A population's findings, and the megabits per second that came to it: counted on the wire as they come, since a
-/// long reply more or less at the end of a short measurement would tell for much in requests.
+/// A population's findings, and the megabits per second that came to it: counted on the wire as
+/// they come, since a long reply more or less at the end of a short measurement would tell for much
+/// in requests.
 fn populate(system: &System, count: usize, effort: Effort) -> Result<(Report, f64)> {
     let (targets, client) = (system.targets.clone(), &system.client);
     let users = Users { targets, count, thinking: true, duration: effort.each_point, warmup: WARMUP };

@@ -1,4 +1,5 @@
-//! The systems that are compared: farms of servers that are held to a rate, with or without the product on them.
+//! The systems that are compared: farms of servers that are held to a rate, with or without the
+//! product on them.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -32,7 +33,8 @@ impl System {
         Ok(System { targets: farm.straight(), client: farm.client(0).clone(), _running: Box::new(farm) })
     }
 
-    /// So many hosts that serve and pass on. Requests come to all of them alike, or to the first alone.
+    /// So many hosts that serve and pass on. Requests come to all of them alike, or to the first
+    /// alone.
     pub(super) fn every_host(hosts: u8, keys: &str, balanced: bool) -> Result<System> {
         let arrivals = if balanced { hosts } else { 1 };
         Self::team(Plan::new("auto", keys, hosts.into()), arrivals)

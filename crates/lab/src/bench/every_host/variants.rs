@@ -1,4 +1,5 @@
-//! Throughput and delay by the rate that is asked for (figures 2 and 3): two servers, in the paper's six set-ups.
+//! Throughput and delay by the rate that is asked for (figures 2 and 3): two servers, in the
+//! paper's six set-ups.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Connections that are handed over by what is asked for, beside going straight to the servers, beside servers that are
-//! chosen without reading anything, and beside proxies, which read requests too; and how that scales.
+//! Connections that are handed over by what is asked for, beside going straight to the servers,
+//! beside servers that are chosen without reading anything, and beside proxies, which read requests
+//! too; and how that scales.
 
 mod scaling;
 
@@ -27,7 +28,8 @@ const LARGE: Page = Page { name: "100 MB", path: "/bytes/100000000", connections
 
 /// Builds the farm with all that is compared in it, and measures.
 pub(super) fn run(effort: Effort) -> Result<end_to_end::Outcome> {
-    // proxies have a director of their own, where no program of ours sees their packets; so has what reads nothing
+    // proxies have a director of their own, where no program of ours sees their packets; so has
+    // what reads nothing
     let farm = Farm::builder().servers(SERVERS).directors(4).vips(3).bare().offload_replies().build()?;
     web::write_by_length(&farm, &[LARGE_LEN])?;
     let all: Vec<&str> = farm.servers().iter().map(|server| server.name()).collect();

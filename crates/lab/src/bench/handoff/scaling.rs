@@ -1,7 +1,8 @@
-//! The experiments of *A Scalable Web Cluster System using a Light-weight Cluster Control Protocol*, section 5.2: one
-//! server with and without what hands over (figure 5), and farms of up to 14 servers beside as many that clients go
-//! straight to (figure 6). As in the paper, requests come as soon as the ones before are answered, one on each
-//! connection. One server is worth a fixed rate, that of its replies.
+//! The experiments of *A Scalable Web Cluster System using a Light-weight Cluster Control
+//! Protocol*, section 5.2: one server with and without what hands over (figure 5), and farms of up
+//! to 14 servers beside as many that clients go straight to (figure 6). As in the paper, requests
+//! come as soon as the ones before are answered, one on each connection. One server is worth a
+//! fixed rate, that of its replies.
 
 use std::path::Path;
 use std::thread;
@@ -30,7 +31,8 @@ const FEW_SERVERS: [u8; 4] = [1, 4, 8, 14];
 const CLIENTS_EACH: usize = 60;
 /// Until long replies are as many among those that are under way as they will be.
 const WARMUP: Duration = Duration::from_secs(3);
-/// Points last so many times as long as other figures': one reply of a hundred is a third of all bytes.
+/// Points last so many times as long as other figures': one reply of a hundred is a third of all
+/// bytes.
 const LONGER: u32 = 2;
 /// The two ways to the servers.
 const NAMES: [&str; 2] = ["straight", "handed over"];
@@ -51,8 +53,8 @@ pub(in crate::bench) struct Outcome {
 struct Comparison {
     /// Connections per second that were served.
     connections: [Line; 2],
-    /// Megabits per second that came to the clients: counted on the wire as they come, since a long reply more or
-    /// less at the end tells for much in connections.
+    /// Megabits per second that came to the clients: counted on the wire as they come, since a long
+    /// reply more or less at the end tells for much in connections.
     megabits: [Line; 2],
 }
 
@@ -87,8 +89,9 @@ pub(in crate::bench) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outc
     Ok(outcome)
 }
 
-/// So many servers that are held to their rate, and a director that chooses among them by a path: who has least to do. In turn,
-/// connections that are longer than others would gather at one of them, which those who go straight to servers never see.
+/// So many servers that are held to their rate, and a director that chooses among them by a path:
+/// who has least to do. In turn, connections that are longer than others would gather at one of
+/// them, which those who go straight to servers never see.
 fn start(servers: u8) -> Result<Handoff> {
     let farm = Farm::builder().bare().servers(servers).offload_replies().build()?;
     web::write_by_length(&farm, &Mix::lengths())?;

@@ -1,4 +1,5 @@
-//! Katran's own balancer, built from the source that a person has of it, and measured like the director. Nothing of it is in this project.
+//! Katran's own balancer, built from the source that a person has of it, and measured like the
+//! director. Nothing of it is in this project.
 
 use std::env;
 use std::fs;
@@ -39,7 +40,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Compiles what is in a checkout of Katran, or in a bare repository's HEAD, in a folder of its own.
+    /// Compiles what is in a checkout of Katran, or in a bare repository's HEAD, in a folder of its
+    /// own.
     pub(super) fn build(given: &Path) -> Result<Source> {
         let prefix = owner::next_prefix()?;
         let folder = owner::directory().join(format!("{prefix}katran"));
@@ -62,7 +64,8 @@ impl Source {
         }
     }
 
-    /// Where the files are; those of a commit are taken out of its repository, whatever else is in a checkout.
+    /// Where the files are; those of a commit are taken out of its repository, whatever else is in
+    /// a checkout.
     fn unpack(&mut self, given: &Path) -> Result<PathBuf> {
         let is_there = given.join(BALANCER).is_file();
         let mut repository = Command::new("git");
@@ -100,8 +103,8 @@ impl Source {
         Ok(self.folder.clone())
     }
 
-    /// As its own Makefile-bpf does it, but for the processor's version, which is the director's, and without a limit on new
-    /// connections.
+    /// As its own Makefile-bpf does it, but for the processor's version, which is the director's,
+    /// and without a limit on new connections.
     fn compile(&self, tree: &Path, object: &str, shown: &str) -> Result<()> {
         let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
         let architecture = env::consts::ARCH;
@@ -170,8 +173,8 @@ fn first_error(output: &Output) -> String {
     line.map_or_else(|| first_line(output), str::to_owned)
 }
 
-/// Loads it for one VIP and as many servers as the director has, with an LRU map of flows for the CPU that this runs on, which must
-/// not change.
+/// Loads it for one VIP and as many servers as the director has, with an LRU map of flows for the
+/// CPU that this runs on, which must not change.
 pub(super) fn load(source: &Source, flows_max: usize, vip: Ipv4Addr) -> Result<Programs> {
     let programs = Programs::load(source.open("measured.o")?, source.open("shown.o")?)
         .with_context(|| format!("The kernel refuses {}", source.name()))?;
@@ -180,7 +183,8 @@ pub(super) fn load(source: &Source, flows_max: usize, vip: Ipv4Addr) -> Result<P
     Ok(programs)
 }
 
-/// The values that `KatranLb` writes (`katran/lib/KatranLb.cpp`; the structures are in `balancer_structs.h`).
+/// The values that `KatranLb` writes (`katran/lib/KatranLb.cpp`; the structures are in
+/// `balancer_structs.h`).
 fn configure(programs: &Programs, flows_max: usize, vip: Ipv4Addr) -> Result<()> {
     let number = |number: u32| number.to_ne_bytes().to_vec();
     let address = |address: Ipv4Addr| [&address.octets()[..], &[0; 12]].concat();

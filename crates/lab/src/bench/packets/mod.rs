@@ -1,5 +1,5 @@
-//! The cost of one packet in the kernel engine, beside Katran or, where its source is not there, a balancer of the usual design: on the
-//! same frames, in the same wrapper, in turn.
+//! The cost of one packet in the kernel engine, beside Katran or, where its source is not there, a
+//! balancer of the usual design: on the same frames, in the same wrapper, in turn.
 
 mod frames;
 mod katran;
@@ -125,7 +125,8 @@ enum Kind {
     Nat,
 }
 
-/// The methods that Katran can be compared with: it has tunnels alone, and knows neither hosts that pass packets on nor nat.
+/// The methods that Katran can be compared with: it has tunnels alone, and knows neither hosts that
+/// pass packets on nor nat.
 fn methods_beside(
     katran: Option<&Source>,
 ) -> impl Iterator<Item = (Kind, &'static [(&'static str, Subject)])> {
@@ -133,8 +134,8 @@ fn methods_beside(
     METHODS.into_iter().filter(move |(kind, _)| !both || matches!(kind, Kind::Link | Kind::Tunnel))
 }
 
-/// Measures with `rounds` rounds for each figure, in turn, so that both meet the same noise; beside Katran, of which a folder has the
-/// source, with three times as many.
+/// Measures with `rounds` rounds for each figure, in turn, so that both meet the same noise; beside
+/// Katran, of which a folder has the source, with three times as many.
 pub(super) fn run(rounds: usize, katran: Option<&Path>) -> Result<Outcome> {
     let katran = katran.map(Source::build).transpose()?;
     let katran = katran.as_ref();
@@ -157,7 +158,8 @@ pub(super) fn run(rounds: usize, katran: Option<&Path>) -> Result<Outcome> {
     })?
 }
 
-/// Katran's flows are each CPU's own, and caches are as well. It is the last CPU, since the first has more to do.
+/// Katran's flows are each CPU's own, and caches are as well. It is the last CPU, since the first
+/// has more to do.
 fn stay_on_one_cpu() -> Result<()> {
     let may = sched_getaffinity(Pid::from_raw(0))?;
     let last = (0..CpuSet::count()).rev().find(|cpu| may.is_set(*cpu).unwrap_or_default());
@@ -229,8 +231,8 @@ fn spread<E>(rounds: usize, mut measure: impl FnMut() -> Result<u64, E>) -> Resu
     (0..rounds).map(|_| measure()).collect::<Result<Vec<_>, E>>().map(Spread::of)
 }
 
-/// Where the kernel finds a way to every client: a namespace whose loopback interface, which test runs come in by,
-/// is a router's.
+/// Where the kernel finds a way to every client: a namespace whose loopback interface, which test
+/// runs come in by, is a router's.
 pub(super) struct Surroundings {
     pub(super) netns: Netns,
     prefix: String,
@@ -261,8 +263,8 @@ impl Drop for Surroundings {
     }
 }
 
-/// One service, round-robin over eight servers, on the interface that test runs come in by. With nat there is one
-/// server, so that whose answer it is needs no looking for.
+/// One service, round-robin over eight servers, on the interface that test runs come in by. With
+/// nat there is one server, so that whose answer it is needs no looking for.
 fn tables(kind: Kind) -> Tables {
     let mut tables = Tables::default();
     tables.interfaces.insert(1, OWN);

@@ -1,5 +1,5 @@
-//! Programs under BPF_PROG_TEST_RUN, each in two makes: one that sets every frame again and is measured, and one that leaves it as it
-//! became, to be looked at. Both have the same maps.
+//! Programs under BPF_PROG_TEST_RUN, each in two makes: one that sets every frame again and is
+//! measured, and one that leaves it as it became, to be looked at. Both have the same maps.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
@@ -12,7 +12,8 @@ pub(super) const XDP_PASS: u32 = 2;
 pub(super) const XDP_TX: u32 = 3;
 pub(super) const XDP_REDIRECT: u32 = 4;
 
-/// Frames of these flows are the program's, `first` and the next ones: `flows` of them, a power of two, from the turn that is named on.
+/// Frames of these flows are the program's, `first` and the next ones: `flows` of them, a power of
+/// two, from the turn that is named on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flows {
     pub(super) flows: u32,
@@ -26,7 +27,8 @@ impl Flows {
         (self.turn.wrapping_mul(2_654_435_761) & (self.flows - 1)).wrapping_add(self.first)
     }
 
-    /// The frame that the program sees first. `client_at` is the place of the client's address, and of its port.
+    /// The frame that the program sees first. `client_at` is the place of the client's address, and
+    /// of its port.
     pub(super) fn vary(self, frame: &[u8], client_at: (usize, usize)) -> Vec<u8> {
         let (flow, mut varied) = (self.number(), frame.to_vec());
         let (address, port) = client_at;

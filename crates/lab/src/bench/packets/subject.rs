@@ -32,7 +32,8 @@ pub(super) enum Subject {
     NatOut,
     /// The director's, to a server behind a tunnel.
     Tunnel,
-    /// A kernel balancer's of the usual design, IPIP with an LRU map of flows (`crates/lab/bpf/bench.bpf.c`).
+    /// A kernel balancer's of the usual design, IPIP with an LRU map of flows
+    /// (`crates/lab/bpf/bench.bpf.c`).
     Yardstick,
     /// Katran's, IPIP, built from source that is not part of this project.
     Katran,
@@ -116,9 +117,10 @@ const LOOKS: u32 = 64;
 const KATRAN_FLOWS_MAX: usize = 2 << 20;
 
 impl Bench {
-    /// Loads a table for `sessions_max` sessions. `tables` must have a TCP service on `vip`, port 80, and
-    /// interface 1; its servers must be reached as the subjects are that shall be measured, and for
-    /// [`Subject::NatOut`] there must be one alone, and a route and a neighbour for every 10.x.x.x.
+    /// Loads a table for `sessions_max` sessions. `tables` must have a TCP service on `vip`, port
+    /// 80, and interface 1; its servers must be reached as the subjects are that shall be measured,
+    /// and for [`Subject::NatOut`] there must be one alone, and a route and a neighbour for every
+    /// 10.x.x.x.
     pub(super) fn new(
         sessions_max: usize,
         tables: &Arc<Tables>,
@@ -178,7 +180,8 @@ impl Bench {
         self.run(subject, Doing::Pass, &self.frame(81, TCP_ACK), flows, packets)
     }
 
-    /// Looks whether frames are as they should be: of sessions that [`Bench::open`] opened, of new ones, and for no service.
+    /// Looks whether frames are as they should be: of sessions that [`Bench::open`] opened, of new
+    /// ones, and for no service.
     pub(super) fn look(&mut self, subject: Subject, flows: u32) -> Result<()> {
         let going = self.going(subject);
         let (known, new) =
@@ -306,7 +309,8 @@ impl Bench {
         }
     }
 
-    /// Counts of the director's programs, and live sessions: they show that the run did the work that it stands for.
+    /// Counts of the director's programs, and live sessions: they show that the run did the work
+    /// that it stands for.
     #[cfg(test)]
     pub(super) fn outcome(&self) -> Result<(evener_dataplane::Counters, usize)> {
         Ok((self.bare.counters()?, self.bare.fill()))

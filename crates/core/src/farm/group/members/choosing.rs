@@ -16,7 +16,8 @@ use crate::pool::shares::{MemberShare, PERMILLE, PoolMember, shares};
 use crate::pool::signals::Signal;
 
 impl Members {
-    /// The choice that is to be in force from now on. The requests given by the one before are taken into account.
+    /// The choice that is to be in force from now on. The requests given by the one before are
+    /// taken into account.
     pub fn dispatch(&mut self, now: ClockReading) -> Arc<Dispatch> {
         self.absorb(now);
         let median = self.median(now);
@@ -52,7 +53,8 @@ impl Members {
         dispatch
     }
 
-    /// Those that work and are wanted; while there is none, those of which nobody knows yet whether they work.
+    /// Those that work and are wanted; while there is none, those of which nobody knows yet whether
+    /// they work.
     fn chosen(&self) -> Vec<&TrackedMember> {
         let of = |state: health::HealthState| {
             let fits = move |member: &&TrackedMember| {
@@ -173,7 +175,8 @@ impl Members {
         let joining = self.group.joining;
         let is_paper = (self.group.choice(), self.group.load) == (Choice::Head, LoadReading::Paper);
         for member in self.members.values_mut() {
-            // As in the paper, what was given counts until the next report; who never reports would soon get nothing.
+            // As in the paper, what was given counts until the next report; who never reports would
+            // soon get nothing.
             if !is_paper || member.load.fresh(now, joining.remove_after_ms).is_none() {
                 member.load.fade(now, joining.report_ms);
             }

@@ -103,7 +103,8 @@ impl Members {
         Ok(())
     }
 
-    /// One that is listed stays in sight, as one that has left: the file says that it may come back.
+    /// One that is listed stays in sight, as one that has left: the file says that it may come
+    /// back.
     pub(super) fn let_go(&mut self, id: usize, why: MemberChange) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let name = member.name().to_string();

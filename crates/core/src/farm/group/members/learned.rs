@@ -1,11 +1,14 @@
 //! The part of its weight that a member is given, learned from its reports.
 //!
-//! A report is 10 (r + m): requests in a second, and processes that can run (section 3.4 of the paper). To choose the least sum leaves slow
-//! members overloaded: what a member answers in a second follows from what it is given, so that of r + m only m says that it is given too much.
-//! So r is taken out, by what was given here, and the part of a member falls as long as more waits there than elsewhere, and rises as long as
-//! less does. It moves slowly, since a report is old before it comes, and has fallen or risen enough where no member's queue is longer than others'.
+//! A report is 10 (r + m): requests in a second, and processes that can run (section 3.4 of the
+//! paper). To choose the least sum leaves slow members overloaded: what a member answers in a
+//! second follows from what it is given, so that of r + m only m says that it is given too much. So
+//! r is taken out, by what was given here, and the part of a member falls as long as more waits
+//! there than elsewhere, and rises as long as less does. It moves slowly, since a report is old
+//! before it comes, and has fallen or risen enough where no member's queue is longer than others'.
 //!
-//! The load of a single request is not counted here at all: it has ended, or the next report holds it.
+//! The load of a single request is not counted here at all: it has ended, or the next report holds
+//! it.
 
 use crate::pool::shares::{LEAST_PERMILLE, PERMILLE};
 
@@ -13,10 +16,11 @@ use crate::pool::shares::{LEAST_PERMILLE, PERMILLE};
 const RATE_MS: u64 = 5_000;
 /// Of a request, what it costs is a mean over about so long, in milliseconds.
 const COST_MS: u64 = 10_000;
-/// Less often than in two seconds once, a member's requests say nothing of what one costs, in thousandths in a second.
+/// Less often than in two seconds once, a member's requests say nothing of what one costs, in
+/// thousandths in a second.
 const RATE_MIN: u64 = 500;
-/// A report moves the part by so much of how its queue differs from others', in thousandths for each second since the one before it, of which one
-/// counts.
+/// A report moves the part by so much of how its queue differs from others', in thousandths for
+/// each second since the one before it, of which one counts.
 const STEP_PERMILLE: i64 = 50;
 /// A report stands for so much time at the most, in milliseconds: what was before is long gone.
 const SECOND_MS: u64 = 1_000;
@@ -41,7 +45,8 @@ pub(super) struct Learned {
     work: u64,
     reported_rate: u64,
     reported_ms: Option<u64>,
-    /// How much of the time before that isn't made a move of yet, in milliseconds: a first report has nobody to be compared with.
+    /// How much of the time before that isn't made a move of yet, in milliseconds: a first report
+    /// has nobody to be compared with.
     unmoved_ms: u64,
     /// log2 of its part, in thousandths; 0 is the largest.
     exponent: i64,
@@ -88,7 +93,8 @@ impl Learned {
         self.unmoved_ms = passed_ms.min(SECOND_MS);
     }
 
-    /// log2 of what waits in it or is answered now, in thousandths, where a request that doesn't wait adds so much to r + m.
+    /// log2 of what waits in it or is answered now, in thousandths, where a request that doesn't
+    /// wait adds so much to r + m.
     fn waiting(&self, cost: u64) -> i64 {
         let requests = cost.saturating_mul(self.reported_rate) / ONE;
         logarithm(self.work.saturating_sub(requests).saturating_add(ONE))
@@ -108,7 +114,8 @@ pub(super) struct Reporter<'a> {
     pub(super) is_new: bool,
 }
 
-/// Takes a report of one of the `reporters`. By what it reports nobody is given more than `gain_percent` of its fair share.
+/// Takes a report of one of the `reporters`. By what it reports nobody is given more than
+/// `gain_percent` of its fair share.
 pub(super) fn learn(
     reporters: &mut [Reporter<'_>],
     now_ms: u64,
@@ -130,22 +137,25 @@ pub(super) fn learn(
     bound(reporters, gain_percent);
 }
 
-/// The load that a request adds to r + m where none waits: where it adds the least. Requests that clients make of members by themselves are in there as well.
-/// Where that isn't known of most members, the one that it is known of may be the loaded one: a request is a request then.
+/// The load that a request adds to r + m where none waits: where it adds the least. Requests that
+/// clients make of members by themselves are in there as well. Where that isn't known of most
+/// members, the one that it is known of may be the loaded one: a request is a request then.
 fn least_cost(reporters: &[Reporter<'_>]) -> u64 {
     let known = || reporters.iter().filter_map(|one| one.learned.cost);
     known().min().filter(|_| 2 * known().count() > reporters.len()).unwrap_or(ONE)
 }
 
-/// By how much log2 of a part moves, where others' queues are so many times as long as its own (log2), in thousandths. A queue that is far longer than
-/// others' is getting longer, and waits for no second report; one that is short can wait.
+/// By how much log2 of a part moves, where others' queues are so many times as long as its own
+/// (log2), in thousandths. A queue that is far longer than others' is getting longer, and waits for
+/// no second report; one that is short can wait.
 fn moved(difference: i64, passed_ms: u64) -> i64 {
     let passed_ms = i64::try_from(passed_ms).unwrap_or_default();
     let faster = if difference < 0 { 1_000 + difference * difference / 2_000 } else { 1_000 };
     difference * faster / 1_000 * STEP_PERMILLE * passed_ms / 1_000_000
 }
 
-/// Holds parts within what a report may gain, so that none runs away, and has the largest be the whole.
+/// Holds parts within what a report may gain, so that none runs away, and has the largest be the
+/// whole.
 fn bound(reporters: &mut [Reporter<'_>], gain_percent: u64) {
     let largest = |reporters: &[Reporter<'_>]| {
         reporters.iter().map(|one| one.learned.exponent).max().unwrap_or_default()
@@ -174,7 +184,8 @@ fn logarithm(number: u64) -> i64 {
     i64::from(whole) * 1_000 + i64::try_from(rest).unwrap_or_default()
 }
 
-/// A thousand times two to the power of so many thousandths, none of them above 0: the inverse of [`logarithm`].
+/// A thousand times two to the power of so many thousandths, none of them above 0: the inverse of
+/// [`logarithm`].
 fn power(exponent: i64) -> u64 {
     let below = exponent.min(0).unsigned_abs();
     let (halvings, rest) = (below.div_ceil(1_000), (1_000 - below % 1_000) % 1_000);

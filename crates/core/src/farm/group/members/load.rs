@@ -1,6 +1,7 @@
 //! The estimate of a member's load, from its report and the requests given since.
 //!
-//! In thousandths of the paper's unit, load = 10 (r + m) (section 3.4). There is no floating point behind the reading of a report.
+//! In thousandths of the paper's unit, load = 10 (r + m) (section 3.4). There is no floating point
+//! behind the reading of a report.
 
 use alloc::vec::Vec;
 
@@ -45,7 +46,8 @@ impl MemberLoad {
         self.added_ms = self.added_ms.max(now.now_ms);
     }
 
-    /// Lets go of what was given long ago: of `report_ms`, a bit more than half is left after as much again.
+    /// Lets go of what was given long ago: of `report_ms`, a bit more than half is left after as
+    /// much again.
     pub(super) fn fade(&mut self, now: ClockReading, report_ms: u64) {
         let passed = now.now_ms.saturating_sub(self.added_ms);
         self.added = scaled(self.added, report_ms.max(1), report_ms.max(1).saturating_add(passed));
@@ -59,7 +61,8 @@ impl MemberLoad {
             .map(|report| report.load)
     }
 
-    /// The last report, and what was given since: as the paper has it. Of the silent, what most have.
+    /// The last report, and what was given since: as the paper has it. Of the silent, what most
+    /// have.
     pub(super) fn as_in_the_paper(&self, now: ClockReading, for_ms: u64, median: u64) -> u64 {
         self.fresh(now, for_ms).unwrap_or(median).saturating_add(self.added)
     }

@@ -32,7 +32,8 @@ pub struct MemberSnapshot {
     pub is_listed: bool,
     /// How it is.
     pub state: ServerState,
-    /// Its weight in force, in percent of its own: less while it starts slowly, or has more load than others.
+    /// Its weight in force, in percent of its own: less while it starts slowly, or has more load
+    /// than others.
     pub weight_percent: u64,
     /// Its last report, in thousandths of the paper's unit.
     pub reported: Option<u64>,
@@ -110,7 +111,8 @@ impl TrackedMember {
         self.joiner.control.clone_from(&one.control);
     }
 
-    /// Takes its own description. Where the operator lists it, its weight is the operator's, and only more can be kept secret.
+    /// Takes its own description. Where the operator lists it, its weight is the operator's, and
+    /// only more can be kept secret.
     pub(super) fn describe(&mut self, joiner: &Joiner) {
         let is_listed = self.listed.is_some();
         let control = self.joiner.control.take().filter(|_| is_listed).or_else(|| joiner.control.clone());
@@ -137,7 +139,8 @@ impl TrackedMember {
         self.joiner.control.as_ref().unwrap_or(&self.joiner.url)
     }
 
-    /// Where its clients' requests and its probes may go; none where the operator lists it, and knows where it is.
+    /// Where its clients' requests and its probes may go; none where the operator lists it, and
+    /// knows where it is.
     pub(super) fn reach(&self, group: &Group) -> Option<Reach> {
         self.listed.is_none().then(|| Reach::new(group, &self.origin))
     }
@@ -160,7 +163,8 @@ impl TrackedMember {
         }
     }
 
-    /// Whether it may be chosen while nobody knows whether it works: of a name that joined it isn't known yet where it leads.
+    /// Whether it may be chosen while nobody knows whether it works: of a name that joined it isn't
+    /// known yet where it leads.
     pub(super) fn may_be_tried(&self) -> bool {
         self.listed.is_some() || self.joiner.url.address().is_some()
     }
@@ -170,7 +174,8 @@ impl TrackedMember {
         !self.server.is_drained() && !self.left && self.joiner.weight > 0
     }
 
-    /// Whether reports are expected of it: one that is only listed may be a server that knows nothing of them.
+    /// Whether reports are expected of it: one that is only listed may be a server that knows
+    /// nothing of them.
     pub(super) fn is_to_report(&self) -> bool {
         !self.left && (self.joined || self.joiner.control.is_some() || self.load.report.is_some())
     }
@@ -191,7 +196,8 @@ impl TrackedMember {
         (self.reported_ms, self.queried_ms) = (now.now_ms, None);
     }
 
-    /// For views, with the load that it is thought to have, and the part of its weight that it has by that.
+    /// For views, with the load that it is thought to have, and the part of its weight that it has
+    /// by that.
     pub(super) fn view(
         &self,
         now: ClockReading,
@@ -255,7 +261,8 @@ impl TrackedMember {
     }
 }
 
-/// How members are looked after. Where listed ones aren't probed, it is still looked where those are that joined by themselves.
+/// How members are looked after. Where listed ones aren't probed, it is still looked where those
+/// are that joined by themselves.
 #[derive(Clone, Debug)]
 pub(super) struct MemberSettings {
     listed: Arc<PoolSettings>,

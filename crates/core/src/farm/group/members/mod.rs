@@ -1,7 +1,8 @@
-//! The members of a group: a state machine of those that are listed and those that join, in the manner of section 3.3 of the paper.
+//! The members of a group: a state machine of those that are listed and those that join, in the
+//! manner of section 3.3 of the paper.
 //!
-//! Facts come in with the time: messages of members, answers to probes, the operator's wishes, a reload. Orders come out by
-//! [`Members::poll`], and the choice in force by [`Members::dispatch`].
+//! Facts come in with the time: messages of members, answers to probes, the operator's wishes, a
+//! reload. Orders come out by [`Members::poll`], and the choice in force by [`Members::dispatch`].
 
 mod choosing;
 mod joining;
@@ -94,7 +95,8 @@ pub enum MemberOrder {
         /// The addresses it may have; none for any.
         reach: Option<Reach>,
     },
-    /// Ask a member for its load: it answers by a message of its own. The result of the question itself is for [`Members::queried`].
+    /// Ask a member for its load: it answers by a message of its own. The result of the question
+    /// itself is for [`Members::queried`].
     Query {
         /// [`MemberSnapshot::id`].
         member: usize,
@@ -105,7 +107,8 @@ pub enum MemberOrder {
         /// The addresses that may have; none for any.
         reach: Option<Reach>,
     },
-    /// Ask a member for what it knows of its load, by the group's `report`, and give the answer to [`Members::take`].
+    /// Ask a member for what it knows of its load, by the group's `report`, and give the answer to
+    /// [`Members::take`].
     FetchReport {
         /// [`MemberSnapshot::id`].
         member: usize,
@@ -200,7 +203,8 @@ pub struct Members {
     members: BTreeMap<usize, TrackedMember>,
     by_url: BTreeMap<Url, usize>,
     next_id: usize,
-    /// The members that the operator has drained, by name or URL: so they are as well when they come again.
+    /// The members that the operator has drained, by name or URL: so they are as well when they
+    /// come again.
     drained: BTreeSet<String>,
     /// The choice in force, and what of its counts is known to members' loads.
     in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
@@ -290,7 +294,8 @@ impl Members {
         member.check_address(now, &self.group);
     }
 
-    /// Adds a member that the operator lists, or that joins, and gives its number. One that `is_new` came to a group that was at work.
+    /// Adds a member that the operator lists, or that joins, and gives its number. One that
+    /// `is_new` came to a group that was at work.
     fn add(
         &mut self,
         now: ClockReading,
@@ -367,7 +372,8 @@ impl Members {
             let own = member.joiner.url.host().parse::<IpAddr>().ok();
             own.map(|own| own.to_canonical()) == from
         };
-        // One member may have let others join: whose own address it is goes before who came from there.
+        // One member may have let others join: whose own address it is goes before who came from
+        // there.
         let mut found: Vec<&TrackedMember> = here().filter(own).collect();
         if found.is_empty() {
             let came_from = |member: &&TrackedMember| member.origin.from.map(|at| at.to_canonical()) == from;
@@ -393,7 +399,8 @@ impl Members {
         member.ok_or_else(|| MemberRefusal::Unknown(String::new()))
     }
 
-    /// These were drained by the operator before: those that are here are so now, and others when they come.
+    /// These were drained by the operator before: those that are here are so now, and others when
+    /// they come.
     pub fn keep_drained(&mut self, now: ClockReading, names: BTreeSet<String>) {
         for name in &names {
             self.drain(now, name, true);
@@ -401,7 +408,8 @@ impl Members {
         self.drained.extend(names);
     }
 
-    /// The operator wants no more requests to go to a member, or wants it again. `false` where there is none of this name or URL.
+    /// The operator wants no more requests to go to a member, or wants it again. `false` where
+    /// there is none of this name or URL.
     pub fn drain(&mut self, now: ClockReading, name: &str, is_drained: bool) -> bool {
         let Some(member) = self.members.values_mut().find(|member| member.is_called(name)) else {
             return false;
@@ -423,7 +431,8 @@ impl Members {
         &self.drained
     }
 
-    /// The name of the member that its operator means by a name, or by a URL, and whether it is drained.
+    /// The name of the member that its operator means by a name, or by a URL, and whether it is
+    /// drained.
     pub fn called(&self, name: &str) -> Option<(&str, bool)> {
         let member = self.members.values().find(|member| member.is_called(name))?;
         Some((member.name(), member.server.is_drained()))
@@ -434,7 +443,8 @@ impl Members {
         self.members.values().map(TrackedMember::name)
     }
 
-    /// Whether there is none, or one works. A group that waits for members to join is ready for them.
+    /// Whether there is none, or one works. A group that waits for members to join is ready for
+    /// them.
     pub fn are_serving(&self, now: ClockReading) -> bool {
         let query_after_ms = self.group.joining.query_after_ms;
         let mut members = self.members.values();

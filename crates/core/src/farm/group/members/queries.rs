@@ -11,23 +11,24 @@ use crate::pool::{DueChecks, Fact, ServerChange};
 /// The result of a LOAD-QUERY itself. The load comes in a message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryResult {
-    /// Nobody is there, or nobody who knows the question where the member has said that it is answered.
+    /// Nobody is there, or nobody who knows the question where the member has said that it is
+    /// answered.
     Refused,
     /// It was heard, or it isn't known whether it was.
     Unanswered,
 }
 
 impl QueryResult {
-    /// By the status of an answer, if there was one. A server that knows nothing of groups says 405 or 501 at its own URL, and 404 is no less
-    /// likely there: that is no word on the member.
+    /// By the status of an answer, if there was one. A server that knows nothing of groups says 405
+    /// or 501 at its own URL, and 404 is no less likely there: that is no word on the member.
     pub fn of_status(status: u16, is_named: bool) -> QueryResult {
         if is_named && (400..500).contains(&status) { QueryResult::Refused } else { QueryResult::Unanswered }
     }
 }
 
 impl Members {
-    /// A question for its load went to a member that was silent. As in the paper, one that refuses it is none any more; it may join again.
-    /// Members that the file lists are never removed.
+    /// A question for its load went to a member that was silent. As in the paper, one that refuses
+    /// it is none any more; it may join again. Members that the file lists are never removed.
     pub fn queried(&mut self, now: ClockReading, member: usize, queried: QueryResult) {
         let joining = self.group.joining;
         let is_gone = self.members.get(&member).is_some_and(|member| {
@@ -48,7 +49,8 @@ impl Members {
         }
     }
 
-    /// Members that are due are probed and queried. One that has left is no member until it returns.
+    /// Members that are due are probed and queried. One that has left is no member until it
+    /// returns.
     pub(super) fn look_after(&mut self, now: ClockReading, orders: &mut Vec<MemberOrder>) {
         let is_due = |member: &&mut TrackedMember| !member.left && member.server.next_at() <= now.now_ms;
         let mut changes = Vec::new();

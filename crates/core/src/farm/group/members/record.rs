@@ -1,6 +1,7 @@
 //! The part of a group that outlives the daemon: text, a member a line.
 //!
-//! The line is that of GROUP-ADD; behind it stands what the member didn't say itself, each word with an `@` in front.
+//! The line is that of GROUP-ADD; behind it stands what the member didn't say itself, each word
+//! with an `@` in front.
 
 use alloc::format;
 use alloc::string::String;
@@ -54,7 +55,8 @@ pub(super) fn write<'a>(members: impl Iterator<Item = &'a TrackedMember>) -> Str
     text
 }
 
-/// Reads it again. A line that says nothing, since it was damaged, is left out, and a text of another version altogether.
+/// Reads it again. A line that says nothing, since it was damaged, is left out, and a text of
+/// another version altogether.
 pub(super) fn read(text: &str) -> Vec<MemberRecord> {
     let mut lines = text.lines();
     if lines.next() != Some(FIRST) {

@@ -1,4 +1,5 @@
-//! Which members are for what only some of them serve: as the operator's routes say, then as members said when they joined.
+//! Which members are for what only some of them serve: as the operator's routes say, then as
+//! members said when they joined.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -12,7 +13,8 @@ use crate::farm::group::joiner::{Joiner, pattern_text};
 use crate::farm::group::model::Group;
 use crate::path::content::{HostPattern, PathPattern};
 
-/// A route of members' own: hosts before paths alone, and of each the exact before those with stars, and the long before the short.
+/// A route of members' own: hosts before paths alone, and of each the exact before those with
+/// stars, and the long before the short.
 type RoutePrecedence = (Reverse<Specific>, Reverse<Specific>, String, String);
 /// Whether there is one, whether it is exact, and its length.
 type Specific = (bool, bool, usize);
@@ -26,8 +28,8 @@ pub(super) fn count(joiner: &Joiner) -> usize {
     }
 }
 
-/// All routes, with the places of those that they name among the chosen. A route of members that can't be chosen has no members for
-/// now: the others don't have it.
+/// All routes, with the places of those that they name among the chosen. A route of members that
+/// can't be chosen has no members for now: the others don't have it.
 pub(super) fn all(
     group: &Group,
     members: &[&TrackedMember],

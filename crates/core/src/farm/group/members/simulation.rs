@@ -1,4 +1,5 @@
-//! How choices follow load: groups of made-up members that take requests one after the other, and report what they really do.
+//! How choices follow load: groups of made-up members that take requests one after the other, and
+//! report what they really do.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -62,7 +63,8 @@ struct Play {
     slows_down: bool,
 }
 
-/// The result: members' shares of the requests, in percent, and how long the slowest of a hundred took, in seconds.
+/// The result: members' shares of the requests, in percent, and how long the slowest of a hundred
+/// took, in seconds.
 struct Outcome {
     shares: Vec<f64>,
     p99_s: f64,
@@ -194,7 +196,8 @@ fn at(seconds: f64) -> ClockReading {
 
 #[test]
 fn a_slow_member_gets_its_share_and_clients_wait_little_longer_than_by_the_fewest_requests() {
-    // In a quarter of a second there is much chance, and a queue grows in much less than a quarter of a minute.
+    // In a quarter of a second there is much chance, and a queue grows in much less than a quarter
+    // of a minute.
     for (report_s, times) in [(0.25, 2.5), (1.0, 2.0), (15.0, 3.0)] {
         for seed in 1..=3 {
             let play = Play::new(&[50.0, 50.0, 20.0], 80.0, report_s);
@@ -230,7 +233,8 @@ fn direct_requests_of_clients_reduce_turns() {
 
 #[test]
 fn lost_reports_cost_little() {
-    // As many as can be lost in a row before a member counts as silent, and one more: it is asked then, and reports.
+    // As many as can be lost in a row before a member counts as silent, and one more: it is asked
+    // then, and reports.
     for lost in [3, 5] {
         let play = Play { lost, ..Play::new(&[50.0, 50.0, 20.0], 80.0, 1.0) };
         let group = play.by_group(1, LoadReading::Aged);

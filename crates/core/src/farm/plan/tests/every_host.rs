@@ -117,7 +117,8 @@ fn only_owned_addresses_are_announced_and_own_slot_exists() {
     assert_eq!(plan.tables.peers.len(), 2, "what a host says of itself counts too");
 }
 
-/// Where packets get a second chance, told by the host that the ring names: for those of others, and for this one's.
+/// Where packets get a second chance, told by the host that the ring names: for those of others,
+/// and for this one's.
 fn chances(plan: &Plan) -> (BTreeSet<(char, char)>, BTreeSet<char>) {
     let ring = &plan.tables.rings[&0];
     let named = |slot: usize| {

@@ -140,7 +140,8 @@ fn every_host_serves_punts_and_forwards_once() {
     assert_eq!(serve(&plan, "/img/a"), [vip.own]);
 }
 
-/// The ring of a route's servers gets a number once there is room for it; the route leads there from then on.
+/// The ring of a route's servers gets a number once there is room for it; the route leads there
+/// from then on.
 #[test]
 fn a_route_follows_its_ring() {
     let routed = web(vec![route(None, None, &["b"])]);

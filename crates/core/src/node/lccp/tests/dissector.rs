@@ -1,4 +1,5 @@
-//! The dissector for Wireshark reads what is written here: messages of every command, as tshark shows them.
+//! The dissector for Wireshark reads what is written here: messages of every command, as tshark
+//! shows them.
 
 use core::fmt::Write as _;
 use core::net::SocketAddr;

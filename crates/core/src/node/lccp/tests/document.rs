@@ -9,7 +9,8 @@ use super::*;
 const DOCUMENT: &str = include_str!("../../../../../../docs/lccp.md");
 const DISSECTOR: &str = include_str!("../../../../../../packaging/wireshark/lccp.lua");
 
-/// The bytes of the worked example: hex digits in the block that is marked so, up to a bar in each line.
+/// The bytes of the worked example: hex digits in the block that is marked so, up to a bar in each
+/// line.
 fn example() -> Vec<u8> {
     let block = DOCUMENT.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let digits: String = block.lines().filter_map(|line| line.split('|').next()).collect();

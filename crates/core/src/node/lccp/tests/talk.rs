@@ -46,7 +46,8 @@ impl Node {
     }
 }
 
-/// Delivers bytes that came from one node, and all answers. Gives everything that went over the wire.
+/// Delivers bytes that came from one node, and all answers. Gives everything that went over the
+/// wire.
 fn deliver(bytes: Vec<u8>, from: &mut Node, to: &mut Node) -> Vec<Vec<u8>> {
     let mut wire = std::vec![bytes];
     let (mut receiver, mut sender) = (to, from);
@@ -194,7 +195,8 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     assert_eq!(other.received.len(), received + 1);
 }
 
-/// An attacker who can hold messages back gives a node the answers of a former life, later than those of the new one.
+/// An attacker who can hold messages back gives a node the answers of a former life, later than
+/// those of the new one.
 #[test]
 fn a_former_life_does_not_come_back_by_answers_that_were_held_back() {
     let (mut former, mut other) = (node(11, 100), node(12, 200));
@@ -338,7 +340,8 @@ fn of_version(node: &mut Node, version: u8) -> Vec<u8> {
     seal(bytes, addresses, keys().own().1)
 }
 
-/// Each kind of message that is from elsewhere is told apart and named, whether the node is known or not.
+/// Each kind of message that is from elsewhere is told apart and named, whether the node is known
+/// or not.
 #[test]
 fn version_farm_and_incarnation_mismatch_are_distinguished() {
     let (mut known, mut other, _) = acquainted();

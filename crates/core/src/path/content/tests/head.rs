@@ -344,7 +344,8 @@ fn later_requests_are_known_by_their_beginning() {
     assert!(later_request(spaces.as_bytes()).is_some());
 }
 
-/// The bytes of an upload's segments may begin like a request, by chance, and go no further like one.
+/// The bytes of an upload's segments may begin like a request, by chance, and go no further like
+/// one.
 #[test]
 fn bodies_are_no_later_requests() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

@@ -133,7 +133,8 @@ fn lengths_that_disagree_are_odd() {
     let two = [hello.record(part), hello.record(rest)].concat();
     assert_eq!(reading(&two), ContentParse::Punt(PuntReason::Split), "a hello in two records");
     assert_eq!(reading(&hello.record(&[])), ODD, "nothing");
-    // The message's kind and length, and the lengths of session id, cipher suites, compression and extensions.
+    // The message's kind and length, and the lengths of session id, cipher suites, compression and
+    // extensions.
     let bytes = hello.bytes();
     for at in [5, 6, 7, 8, 43, 76, 82, 84, 85] {
         for change in [1, 255] {

@@ -7,8 +7,8 @@ mod routes;
 
 use super::{ContentParse, PuntReason, READ_MAX, RequestClass, RequestKey, read};
 
-/// The reading of a payload, and that more or less of it never makes another answer: one that lacks bytes is
-/// incomplete until it is decided, and what is decided stays so.
+/// The reading of a payload, and that more or less of it never makes another answer: one that lacks
+/// bytes is incomplete until it is decided, and what is decided stays so.
 fn reading(payload: &[u8]) -> ContentParse<'_> {
     let whole = read(payload);
     let mut decided = None;

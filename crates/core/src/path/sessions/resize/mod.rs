@@ -1,9 +1,12 @@
-//! A table as large as what is in it: fewer cache lines hold the same sessions, so that a look-up finds its own in the cache.
+//! A table as large as what is in it: fewer cache lines hold the same sessions, so that a look-up
+//! finds its own in the cache.
 //!
-//! First the extent names both, that before and that to come: new sessions stand where they shall, and who finds one nowhere there looks where
-//! it was. Once no packet goes by the extent of before alone ([`ResizeStep::Settle`]), every session is moved that stands elsewhere: it is copied, then freed where it was, so
-//! that at each moment a look finds it. Then the extent names the new one alone. A daemon that dies in between leaves a table in which everybody finds all sessions,
-//! and its successor walks once more.
+//! First the extent names both, that before and that to come: new sessions stand where they shall,
+//! and who finds one nowhere there looks where it was. Once no packet goes by the extent of before
+//! alone ([`ResizeStep::Settle`]), every session is moved that stands elsewhere: it is copied, then
+//! freed where it was, so that at each moment a look finds it. Then the extent names the new one
+//! alone. A daemon that dies in between leaves a table in which everybody finds all sessions, and
+//! its successor walks once more.
 
 use super::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 use super::extent::{self, BucketMasks, FIRST_BUCKETS, mask_for};
@@ -14,7 +17,8 @@ use core::ops::Range;
 
 /// A table grows where more than this part of its places is taken.
 const CROWDED: (usize, usize) = (3, 8);
-/// Buckets that are looked at to know how full all are: their number is random, since the hash is keyed.
+/// Buckets that are looked at to know how full all are: their number is random, since the hash is
+/// keyed.
 const SAMPLE: usize = 256;
 /// Buckets that are moved at once.
 const PORTION: usize = 8_192;
@@ -42,7 +46,8 @@ pub struct Fitting {
 }
 
 impl Fitting {
-    /// Takes a step; `buckets` bounds what is in use of each table. One at a time for all tables of this memory.
+    /// Takes a step; `buckets` bounds what is in use of each table. One at a time for all tables of
+    /// this memory.
     pub fn step(&mut self, sessions: &Sessions<'_>, buckets: [usize; 2], seed: Seed, now: u32) -> ResizeStep {
         let four = self.four.step(&sessions.four, buckets[0], seed, now);
         let six = self.six.step(&sessions.six, buckets[1], seed, now);
@@ -104,7 +109,8 @@ impl Resizer {
         ResizeStep::Watch
     }
 
-    /// Looks how full the table is, and begins to move sessions where it shall be larger or smaller.
+    /// Looks how full the table is, and begins to move sessions where it shall be larger or
+    /// smaller.
     fn next_step<const N: usize>(&mut self, table: &Table<'_, N>, most: usize, now: u32) -> ResizeStep {
         let (used, all) = (table.buckets(), table.buckets.len());
         let (taken, places) = table.sample(&mut self.next, now);
@@ -149,7 +155,8 @@ impl<const N: usize> Table<'_, N> {
     pub(super) fn begin_move(&self, mask: u32) {
         let before = self.extent.masks().now;
         self.extent.set(BucketMasks { now: mask, before });
-        // An insert looks at the extent behind such a fence as well: either it sees this, or the walk sees the session.
+        // An insert looks at the extent behind such a fence as well: either it sees this, or the
+        // walk sees the session.
         fence(SeqCst);
     }
 
@@ -159,7 +166,8 @@ impl<const N: usize> Table<'_, N> {
         self.extent.set(BucketMasks { now, before: now });
     }
 
-    /// Moves the sessions of these buckets to where they are to stand; returns how many found no room there.
+    /// Moves the sessions of these buckets to where they are to stand; returns how many found no
+    /// room there.
     pub(super) fn move_all(&self, range: Range<usize>, seed: Seed, now: u32) -> usize {
         let mask = self.extent.masks().now;
         let mut left = 0;
@@ -203,9 +211,11 @@ impl<const N: usize> Table<'_, N> {
         is_freed
     }
 
-    /// Frees a session's slot once it has been copied. Packets that had found it there may change it until then, others its copy.
+    /// Frees a session's slot once it has been copied. Packets that had found it there may change
+    /// it until then, others its copy.
     fn free_moved(&self, slot: &Slot<N>, place: &Slot<N>, key: &Words<N>, value: Value) {
-        // As the copy was written, without being counted; and as the session stands in its old slot, counted.
+        // As the copy was written, without being counted; and as the session stands in its old
+        // slot, counted.
         let (mut copied, mut stands) = (value, value);
         loop {
             if slot.vacate(stands) {

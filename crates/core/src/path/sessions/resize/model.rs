@@ -1,5 +1,6 @@
-//! A table that is resized beside one other thread, in all orders in which the two may meet, and with all that a processor may show one of the
-//! other's writes late: `make model`. Sessions are those of tables of two buckets with two places each.
+//! A table that is resized beside one other thread, in all orders in which the two may meet, and
+//! with all that a processor may show one of the other's writes late: `make model`. Sessions are
+//! those of tables of two buckets with two places each.
 
 extern crate std;
 
@@ -49,7 +50,8 @@ impl World {
         self.table().insert(&key, FlowHash::of(&key, SEED), in_state(state), NOW).is_ok()
     }
 
-    /// Resizes the table, as an engine does that doesn't wait for others; false where somebody was in the way.
+    /// Resizes the table, as an engine does that doesn't wait for others; false where somebody was
+    /// in the way.
     fn resize(&self, mask: u32) {
         let table = self.table();
         table.begin_move(mask);
@@ -85,7 +87,8 @@ fn client(pair: [usize; 2]) -> Words<1> {
 /// A session that must move when the table grows, and one that is in its way when it shrinks.
 const UP: [usize; 2] = [1, 1];
 
-/// Tries all orders of a table that grows, or shrinks, and of what another thread does there; then looks at what is left.
+/// Tries all orders of a table that grows, or shrinks, and of what another thread does there; then
+/// looks at what is left.
 fn beside(
     what: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,
     after: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,

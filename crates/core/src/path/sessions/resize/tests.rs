@@ -1,4 +1,5 @@
-//! A table that grows and shrinks, with packets between each two steps, with a mover that dies at each of them, and on several threads at once.
+//! A table that grows and shrinks, with packets between each two steps, with a mover that dies at
+//! each of them, and on several threads at once.
 
 extern crate std;
 
@@ -52,7 +53,8 @@ impl World {
         self.table().find(&key, hash, now).is_some()
     }
 
-    /// The sessions that there are, and what is counted of them: all of which must agree once what has expired was swept.
+    /// The sessions that there are, and what is counted of them: all of which must agree once what
+    /// has expired was swept.
     fn check(&self, now: u32) -> BTreeMap<Words<1>, Value> {
         self.table().sweep(now, |_, _| true);
         let all: Vec<_> = self.table().list(now).collect();
@@ -94,7 +96,8 @@ enum Act {
     Begin {
         buckets: usize,
     },
-    /// One bucket more; at the end of a walk that has left nothing behind, the extent of before ends.
+    /// One bucket more; at the end of a walk that has left nothing behind, the extent of before
+    /// ends.
     Walk,
     /// The mover dies; the next one begins at the first bucket.
     Die,
@@ -180,7 +183,8 @@ proptest! {
     }
 }
 
-/// Everything that a mover leaves behind who dies between two of his writes: a place that is claimed, a copy that isn't counted.
+/// Everything that a mover leaves behind who dies between two of his writes: a place that is
+/// claimed, a copy that isn't counted.
 #[test]
 fn a_move_that_was_cut_is_made_good_by_the_next_one() {
     for is_copied in [false, true] {
@@ -280,7 +284,8 @@ fn a_table_grows_with_its_sessions_and_shrinks_once_they_are_gone() {
     assert_eq!(world.table().buckets(), 8_192);
 }
 
-/// Nobody who was there is ever missed, and all are counted once in the end, while others find, change, end and begin sessions and the table is resized.
+/// Nobody who was there is ever missed, and all are counted once in the end, while others find,
+/// change, end and begin sessions and the table is resized.
 #[test]
 fn threads_find_sessions_during_resize() {
     const STAYING: u32 = 150;
@@ -290,7 +295,8 @@ fn threads_find_sessions_during_resize() {
         assert!(world.insert(client, State::Established, 1));
     }
     let over = AtomicBool::new(false);
-    // Operations of each thread, so that none sleeps through several changes of the extent, which nobody does in earnest.
+    // Operations of each thread, so that none sleeps through several changes of the extent, which
+    // nobody does in earnest.
     let done = [const { AtomicU64::new(0) }; 3];
     std::thread::scope(|scope| {
         let reader = || {

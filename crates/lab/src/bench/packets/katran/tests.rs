@@ -1,4 +1,5 @@
-//! Tests that need none of Katran's source. A balancer of the same shape stands for it, which drops all.
+//! Tests that need none of Katran's source. A balancer of the same shape stands for it, which drops
+//! all.
 
 use std::sync::Arc;
 
