@@ -49,7 +49,7 @@ fn the_corpora_of_frames_are_decided_without_harm() {
                     let (decision, after) = world.decide(&frame, Checksum::Whole, 7);
                     match decision.verdict {
                         Verdict::Forward { .. } => forwarded += 1,
-                        Verdict::Pass if decision.reason == Reason::ByHost => {}
+                        Verdict::Pass if decision.reason == Reason::HostStack => {}
                         _ => assert_eq!(after, frame, "{decision:?} leaves the frame alone"),
                     }
                 }
@@ -127,10 +127,10 @@ fn the_corpus_of_segments_is_met_without_harm() {
         "Nothing(NoListener)",
         "Nothing(BadCookie)",
         "Connection(",
-        "TimeWaitCleared",
+        "TimeWaitEvicted",
     ];
     let wanted = wanted.into_iter().chain([
-        "StaleCleared",
+        "StaleEvicted",
         "leaves, Some(Clamped)",
         "leaves, None, true",
         "leaves, None, false",

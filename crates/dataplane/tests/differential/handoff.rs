@@ -419,8 +419,8 @@ impl Segment {
 /// The reasons that the segments must meet between them.
 pub const MET: [Reason; 13] = [
     Reason::BadChecksum,
-    Reason::Elsewhere,
-    Reason::Moves,
+    Reason::RouteMismatch,
+    Reason::Rehandoff,
     Reason::CookieSent,
     Reason::CookieAcked,
     Reason::CookieBad,

@@ -58,7 +58,7 @@ fn mover() -> (RehandoffSink, Receiver<Given>) {
     let (sender, given) = channel();
     let mover = move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
         assert!(is_whole);
-        assert_eq!(reason, Reason::Moves);
+        assert_eq!(reason, Reason::Rehandoff);
         sender.send((ifindex, server, frame.to_vec())).unwrap_or_default();
     };
     (Arc::new(mover), given)
@@ -114,7 +114,7 @@ fn play(engine: &mut dyn Engine, client: &Host) {
     // While nobody moves connections, it is lost, and comes again.
     stream.write_all(request("/img/1").as_bytes()).unwrap();
     let end = Instant::now() + SOON;
-    while count(engine, Reason::Moves) == 0 {
+    while count(engine, Reason::Rehandoff) == 0 {
         assert!(Instant::now() < end, "it doesn't come");
         thread::sleep(Duration::from_millis(5));
     }
