@@ -75,7 +75,7 @@ pub struct Farm {
     /// The addresses that servers accept tunnels from: the directors' own.
     pub directors: Vec<IpAddr>,
     /// How hosts of placement `every-host` hear of each other.
-    pub peers: Peers,
+    pub peers: PeerOptions,
     /// Its services that packets are sent on for, in the order of the file.
     pub services: Vec<Service>,
     /// Those whose clients are sent on by HTTP, likewise.
@@ -122,7 +122,7 @@ impl Farm {
 
 /// How hosts of placement `every-host` hear of each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peers {
+pub struct PeerOptions {
     /// The UDP port that all of them listen on.
     pub port: u16,
     /// Time between two reports of a host, in milliseconds.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::net::checksum;
 use evener_core::net::wire::Mac;
-use evener_core::path::content::{HashKey, PathPattern, RoutePattern, Routes};
+use evener_core::path::content::{HashKey, PathPattern, RouteIndex, RoutePattern};
 use evener_core::path::cookie::{Keys, Schedule};
 use evener_core::path::decide::Reason;
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
@@ -42,7 +42,7 @@ fn moving() -> Tables {
     }
     let path = Some(PathPattern::parse("/img/*").unwrap());
     let route = RoutePattern { host: None, path, methods: vec![], ring: 1 };
-    tables.routes.insert(0, Arc::new(Routes::compile(&[route], 0, HashKey::new(Seed(1, 2)))));
+    tables.routes.insert(0, Arc::new(RouteIndex::compile(&[route], 0, HashKey::new(Seed(1, 2)))));
     tables
 }
 

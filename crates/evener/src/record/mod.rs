@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use evener_core::path::content::Routes;
+use evener_core::path::content::RouteIndex;
 use evener_core::path::cookie::FourTuple;
 use evener_core::path::decide::Reason;
 use evener_core::path::tables::NO_SERVER;
@@ -201,7 +201,7 @@ impl Recorder {
     }
 
     /// The routes of a service that are in force.
-    pub(crate) fn routes(&self, service: SocketAddr) -> Option<Arc<Routes>> {
+    pub(crate) fn routes(&self, service: SocketAddr) -> Option<Arc<RouteIndex>> {
         self.names().routes(service)
     }
 

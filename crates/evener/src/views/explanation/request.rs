@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use evener_core::farm::choose::RequestContent;
 use evener_core::farm::{Route, Service};
 use evener_core::net::Protocol;
-use evener_core::path::content::{self, ContentParse, RequestClass, RequestKey, RouteMatch, Routes};
+use evener_core::path::content::{self, ContentParse, RequestClass, RequestKey, RouteIndex, RouteMatch};
 use evener_core::path::tables::{NO_SERVER, Vip, VipKey};
 
 use super::{DispatchExplanation, Explanation};
@@ -153,7 +153,7 @@ struct RequestCourse {
 }
 
 /// Reads a request as the data plane does, and where that leaves it open, as the daemon's process.
-fn course(routes: &Routes, request: &WebRequest) -> RequestCourse {
+fn course(routes: &RouteIndex, request: &WebRequest) -> RequestCourse {
     let head = request.head();
     let hello = hello(request);
     let reading =
@@ -290,7 +290,7 @@ mod tests {
                 ring,
             })
             .collect();
-        course(&Routes::compile(&routes, 99, HashKey::new(Seed(5, 6))), &text.parse().unwrap())
+        course(&RouteIndex::compile(&routes, 99, HashKey::new(Seed(5, 6))), &text.parse().unwrap())
     }
 
     #[test]
