@@ -198,7 +198,8 @@ struct vip_key {
 #define VIP_ANNOUNCE 2
 #define VIP_STATELESS 4
 #define VIP_HANDOFF 8 /* `handoffs` has more of it */
-#define VIP_LATER 16 /* with VIP_HANDOFF: later requests are looked at; struct handoff says what becomes of them */
+/* with VIP_HANDOFF: later requests are looked at; struct handoff says what becomes of them */
+#define VIP_LATER 16
 
 /*
  * Value of `vips`, one cache line; all zero where there is none. The control plane finds a
@@ -309,9 +310,11 @@ struct ring {
 #define SERVER_GUE 64
 #define SERVER_V6 128 /* of `to` and `own` */
 #define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
-#define SERVER_PUNTED 512 /* of SERVER_LOCAL: application space, which reads what is not decided here */
+/* of SERVER_LOCAL: application space, which reads what is not decided here */
+#define SERVER_PUNTED 512
 #define SERVER_BLACKHOLE 1024 /* stands for nobody, while connections move */
-#define SERVER_MARKED 2048 /* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
+/* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
+#define SERVER_MARKED 2048
 
 /* Value of `previous`; index: service. The host that may know a flow that this one doesn't;
  * zeros where none does. */
@@ -431,7 +434,7 @@ struct event {
 	__u64 at_ns;
 	struct ip src, dst;
 	__be16 src_port, dst_port;
-	__u32 took_ns;
+	__u32 latency_ns;
 	__u16 server;
 	__u16 route; /* or NO_ROUTE */
 	__u16 len; /* of the IP packet */

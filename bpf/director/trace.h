@@ -206,7 +206,7 @@ __attribute__((noinline)) int emit_trace(context *ctx, struct scratch *at, int o
 	if (at->pkt.traces & TRACE_CONNECTION) {
 		event = &trace->connection;
 		event->kind = EVENT_CONNECTION;
-		event->took_ns = now - event->at_ns;
+		event->latency_ns = now - event->at_ns;
 		event->at_ns = now;
 		event->server = at->pkt.server;
 		event->route = NO_ROUTE;

@@ -91,8 +91,8 @@ pub trait Engine: Send {
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
 
     /// Interfaces where the host's own stack sends on the answers whose next hop it has yet to find
-    /// ([`Reason::HostStack`](evener_core::path::decide::Reason::HostStack)): there it must take packets
-    /// from a service address that is one of its own.
+    /// ([`Reason::HostStack`](evener_core::path::decide::Reason::HostStack)): there it must take
+    /// packets from a service address that is one of its own.
     fn sends_by_stack(&self) -> Vec<u32> {
         Vec::new()
     }

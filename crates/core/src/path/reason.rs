@@ -98,8 +98,8 @@ reasons! {
     NoRoute = 34, "no_route";
     /// Dropped: the frame has no room for a longer header.
     NoHeadroom = 35, "no_headroom";
-    /// Counted with the verdict: a packet that no session is known of here went to the host that the ring
-    /// before the last change of hosts names.
+    /// Counted with the verdict: a packet that no session is known of here went to the host that
+    /// the ring before the last change of hosts names.
     SecondChance = 36, "second_chance";
     /// A SYN for a service with method handoff, answered with a cookie.
     CookieSent = 37, "cookie_sent";

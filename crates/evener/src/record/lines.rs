@@ -34,8 +34,9 @@ pub struct AccessLogEntry {
     /// The server's name, if one was chosen.
     pub server: Option<String>,
     /// `kernel`: by the data plane. Else it was read in application space, and `punted`: moved to
-    /// its server; `spliced`: carried there; `refused`, `no_server`, `client_timeout`, `client_closed` or `evicted`: it
-    /// came to none. With method `redirect`, `redirected`: its client was told to go there;
+    /// its server; `spliced`: carried there; `refused`, `no_server`, `client_timeout`,
+    /// `client_closed` or `evicted`: it came to none. With method `redirect`, `redirected`: its
+    /// client was told to go there;
     /// `fetched`: it was fetched from there; `no_member` or `refused`.
     pub mechanism: String,
     /// The daemon's status, if it answered.

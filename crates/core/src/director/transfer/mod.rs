@@ -462,7 +462,7 @@ impl Transfer {
                 (TransferState::Committing(PeerKnowledge::Taken), Some(TransferEvent::Taken))
             }
             // It has nothing of it, and may have room in a moment.
-            (TransferState::Offered { round, missing, .. }, TransferInput::Denied(ErrorCode::NoRoom)) => {
+            (TransferState::Offered { round, missing, .. }, TransferInput::Denied(ErrorCode::NoCapacity)) => {
                 (TransferState::Offered { round, missing, is_full: true }, None)
             }
             (TransferState::Offered { .. }, TransferInput::Denied(_)) => {

@@ -87,7 +87,7 @@ fn prepare(
             let outer_len = outer_len(encapsulation, to, mark.is_some());
             fit(packet, at, usize::from(mtu).saturating_sub(outer_len), at.dst)?;
             let too_small = Err((Verdict::Drop, Reason::NoHeadroom));
-            if !packet.has_room(at.l3, outer_len, link_len(packet, at, server.ifindex)) {
+            if !packet.has_headroom(at.l3, outer_len, link_len(packet, at, server.ifindex)) {
                 return too_small;
             }
             rewrite::decrement_ttl(packet.frame_mut(), at);

@@ -147,8 +147,8 @@ fn set_aside(
     }
 }
 
-/// Ends the connection of a client's segment that was held because of [`Reason::Rehandoff`], where it
-/// can't be moved: as one of a service with [`RehandoffMode::Close`]. The packet becomes the
+/// Ends the connection of a client's segment that was held because of [`Reason::Rehandoff`], where
+/// it can't be moved: as one of a service with [`RehandoffMode::Close`]. The packet becomes the
 /// client's reset.
 pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
@@ -157,8 +157,8 @@ pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u
     })
 }
 
-/// Has a client's segment that was held because of [`Reason::Rehandoff`] go on to the server that its
-/// connection has.
+/// Has a client's segment that was held because of [`Reason::Rehandoff`] go on to the server that
+/// its connection has.
 pub fn stay(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
         Some(found) => go_on(known, packet, segment, flow, found),
