@@ -92,7 +92,7 @@ enum reason {
 	REASON_TABLE_FULL = 17,
 	REASON_NO_SESSION = 18,
 	REASON_ANSWERED = 19,
-	REASON_BY_HOST = 20,
+	REASON_HOST_STACK = 20,
 	REASON_NEIGHBOUR_ANSWERED = 21,
 	REASON_ECHO_ANSWERED = 22,
 	REASON_TOO_BIG = 23,
@@ -107,17 +107,17 @@ enum reason {
 	REASON_TTL_EXPIRED = 32,
 	REASON_NO_PORT = 33,
 	REASON_NO_ROUTE = 34,
-	REASON_NO_ROOM = 35,
+	REASON_NO_HEADROOM = 35,
 	REASON_SECOND_CHANCE = 36,
 	REASON_COOKIE_SENT = 37,
 	REASON_COOKIE_ACKED = 38,
 	REASON_COOKIE_BAD = 39,
 	REASON_RESET = 40,
 	REASON_PUNTED = 41,
-	REASON_ELSEWHERE = 42,
-	REASON_MOVES = 43,
+	REASON_ROUTE_MISMATCH = 42,
+	REASON_REHANDOFF = 43,
 	REASON_BAD_CHECKSUM = 44,
-	REASON_KEPT_BACK = 45,
+	REASON_REHANDOFF_BUFFERED = 45,
 	REASON_LINK_LOCAL = 46,
 	REASON_COOKIE_UNCHECKED = 47,
 	REASON_MAX,
@@ -198,7 +198,8 @@ struct vip_key {
 #define VIP_ANNOUNCE 2
 #define VIP_STATELESS 4
 #define VIP_HANDOFF 8 /* `handoffs` has more of it */
-#define VIP_LATER 16 /* with VIP_HANDOFF: later requests are looked at; struct handoff says what becomes of them */
+/* with VIP_HANDOFF: later requests are looked at; struct handoff says what becomes of them */
+#define VIP_LATER 16
 
 /*
  * Value of `vips`, one cache line; all zero where there is none. The control plane finds a
@@ -309,9 +310,11 @@ struct ring {
 #define SERVER_GUE 64
 #define SERVER_V6 128 /* of `to` and `own` */
 #define SERVER_LAST 256 /* of SERVER_GUE: who opens the tunnel keeps the packet */
-#define SERVER_PUNTED 512 /* of SERVER_LOCAL: application space, which reads what is not decided here */
+/* of SERVER_LOCAL: application space, which reads what is not decided here */
+#define SERVER_PUNTED 512
 #define SERVER_BLACKHOLE 1024 /* stands for nobody, while connections move */
-#define SERVER_MARKED 2048 /* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
+/* of SERVER_GUE: the header says how often the packet was passed on: mark.h */
+#define SERVER_MARKED 2048
 
 /* Value of `previous`; index: service. The host that may know a flow that this one doesn't;
  * zeros where none does. */
@@ -431,7 +434,7 @@ struct event {
 	__u64 at_ns;
 	struct ip src, dst;
 	__be16 src_port, dst_port;
-	__u32 took_ns;
+	__u32 latency_ns;
 	__u16 server;
 	__u16 route; /* or NO_ROUTE */
 	__u16 len; /* of the IP packet */

@@ -256,9 +256,9 @@ static __always_inline int send_by_host(context *ctx, struct scratch *at)
 {
 	/* Of a frame with two tags the kernel would not find the packet. */
 	if (!FRAME_FINDS_NEIGHBOURS || at->pkt.l3 != ETH_HLEN)
-		return with_reason(VERDICT_PASS, REASON_BY_HOST);
+		return with_reason(VERDICT_PASS, REASON_HOST_STACK);
 	frame_leave(ctx);
-	return with_reason(frame_to_neighbour(ctx, at->hop.next_ifindex, &at->hop.next), REASON_BY_HOST);
+	return with_reason(frame_to_neighbour(ctx, at->hop.next_ifindex, &at->hop.next), REASON_HOST_STACK);
 }
 
 /* The same as too_big(), to the client where the host's routes say: who passed the packet on has
@@ -327,13 +327,13 @@ static __always_inline int send_back(context *ctx, struct scratch *at)
 	}
 	ends_back(&at->owner, &at->ends);
 	if (!translate(ctx, pkt, &at->ends, hop->ifindex != 0))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
 	if (!pkt->v6 && !is_later(pkt))
 		keep_hop(ctx, at);
 	if (!relink(ctx, pkt->l3, hop->lan, pkt->v6, hop->src, hop->dst))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return with_reason(frame_send(ctx, hop->ifindex), REASON_ANSWERED);
 }
 

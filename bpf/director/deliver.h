@@ -34,7 +34,7 @@ static __always_inline bool fits(context *ctx, struct scratch *at, __u32 most, i
 	if (load_ends(ctx, pkt->l3, pkt->v6, &at->src, &at->from))
 		*verdict = STEP_TOO_BIG;
 	else
-		*verdict = with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		*verdict = with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return false;
 }
 
@@ -79,13 +79,13 @@ __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 		return verdict;
 	if (server->flags & SERVER_TUNNEL) {
 		if (!wrap(ctx, pkt->l3, pkt->len, pkt->v6, pkt->hash, server, &at->mark))
-			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+			return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 		return delivered(pkt, frame_send(ctx, server->ifindex));
 	}
 	ends_towards(server, pkt->port, &at->ends);
 	if (!translate(ctx, pkt, &at->ends, true) ||
 	    !relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return delivered(pkt, frame_send(ctx, server->ifindex));
 }
 
@@ -106,7 +106,7 @@ static __always_inline int deliver(context *ctx, struct scratch *at, const struc
 	if (server->flags & (SERVER_TUNNEL | SERVER_NAT))
 		return STEP_DELIVER;
 	if (!relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return delivered(pkt, frame_send(ctx, server->ifindex));
 }
 

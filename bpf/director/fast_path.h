@@ -135,10 +135,10 @@ static __always_inline int wrap_short(context *ctx, void *frame, __u32 len, cons
 	inherited.id = inherited.fragment ? 0 : HALF_AT(18);
 	decrement_ttl4(ip);
 	if (frame_wrap(ctx, ETH_HLEN, sizeof(*ip), ETH_HLEN, false, false))
-		return settle_short(VERDICT_DROP, REASON_NO_ROOM);
+		return settle_short(VERDICT_DROP, REASON_NO_HEADROOM);
 	frame = bytes_at(ctx, 0, ETH_HLEN + sizeof(*ip));
 	if (!frame)
-		return settle_short(VERDICT_DROP, REASON_NO_ROOM);
+		return settle_short(VERDICT_DROP, REASON_NO_HEADROOM);
 	put_link(frame, server);
 	HALF_AT(12) = bpf_htons(ETH_P_IP);
 	put_outer4(frame + ETH_HLEN, server, &inherited, len, IPPROTO_IPIP);

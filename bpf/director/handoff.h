@@ -234,7 +234,7 @@ __attribute__((noinline)) int hand_off(context *ctx, struct scratch *at)
 		return unmatched_segment(at, &flow, REASON_COOKIE_BAD);
 	/* For the server that the connection will have: who moves it decides this again. */
 	if (moves)
-		return hold(ctx, at, REASON_KEPT_BACK);
+		return hold(ctx, at, REASON_REHANDOFF_BUFFERED);
 	if (flow.vip->flags & VIP_LATER && !(pkt->flags & TCP_RST) && !pkt->is_fragment &&
 	    payload_len(at)) {
 		pkt->server = value_server(found.value);
@@ -272,12 +272,12 @@ static __always_inline int set_aside(context *ctx, struct scratch *at, const str
 	int verdict;
 
 	if (frame_len(ctx) > HELD_FRAME_MAX)
-		return with_reason(VERDICT_DROP, REASON_MOVES);
+		return with_reason(VERDICT_DROP, REASON_REHANDOFF);
 	if (handoff->held == NO_SERVER)
-		return hold(ctx, at, REASON_MOVES);
+		return hold(ctx, at, REASON_REHANDOFF);
 	if (!change_session(found, held))
-		return with_reason(VERDICT_DROP, REASON_MOVES);
-	verdict = hold(ctx, at, REASON_MOVES);
+		return with_reason(VERDICT_DROP, REASON_REHANDOFF);
+	verdict = hold(ctx, at, REASON_REHANDOFF);
 	if (!at->trace.is_held) {
 		found->value = held;
 		change_session(found, before);
@@ -306,7 +306,7 @@ __attribute__((noinline)) int again(context *ctx, struct scratch *at)
 	if (handoff->later == LATER_REHANDOFF)
 		return set_aside(ctx, at, handoff, &flow, &found);
 	change_session(&found, with_mark(value_in(&flow, at->pkt.server, STATE_CLOSING), value_mark(found.value)));
-	at->pkt.also_counted = REASON_ELSEWHERE;
+	at->pkt.also_counted = REASON_ROUTE_MISMATCH;
 	return STEP_RESET;
 }
 

@@ -108,11 +108,11 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 	ip_len = at->pkt.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	tcp_len = TCP_LEN + at->answer.options_len;
 	if (l3 > LINK_LEN_MAX || tcp_len > sizeof(at->answer.tcp) || !load_link(ctx, &at->link, l3))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	turn_round(&at->link);
 	change.body = put_answer_tcp(at, tcp_len, put_answer_ip(at, tcp_len));
 	if (frame_len(ctx) != l3 + ip_len + tcp_len && frame_cut(ctx, l3 + ip_len + tcp_len))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	if (at->pkt.v6)
 		failed = frame_store(ctx, l3, at->answer.ip, sizeof(struct ipv6hdr));
 	else
@@ -120,7 +120,7 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 	hide(tcp_len);
 	if (failed || !store_link(ctx, &at->link, l3) || tcp_len < TCP_LEN || tcp_len > sizeof(at->answer.tcp) ||
 	    frame_store(ctx, l3 + ip_len, at->answer.tcp, tcp_len))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	frame_fix(ctx, l3 + ip_len + 16, &change, false);
 	return with_reason(frame_back(ctx), reason);
 }

@@ -34,26 +34,26 @@ __attribute__((noinline)) int answer_echo(context *ctx, struct scratch *at)
 	l4 = pkt->l4;
 	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, pkt->v6, &pair[1], &pair[0]) ||
 	    frame_load(ctx, l4, &icmp, sizeof(icmp)))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	field[0] = *(__u16 *)&icmp.type;
 	icmp.type = pkt->v6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
 	icmp.checksum = changed(icmp.checksum, (__u64)(__u16)~field[0] + *(__u16 *)&icmp.type);
 	turn_round(&at->link);
 	if (frame_store(ctx, l4, &icmp, sizeof(icmp)) || !store_link(ctx, &at->link, l3))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	if (pkt->v6) {
 		if (frame_store(ctx, l3 + 8, pair, 32) || frame_store(ctx, l3 + 7, &ttl, 1))
-			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+			return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	} else {
 		__be32 addresses[2] = { pair[0].word[0], pair[1].word[0] };
 
 		if (frame_load(ctx, l3 + 8, field, 4))
-			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+			return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 		checksum = changed(field[1], (__u64)(__u16)~field[0] + ttl);
 		field[0] = ttl;
 		field[1] = checksum;
 		if (frame_store(ctx, l3 + 8, field, 4) || frame_store(ctx, l3 + 12, addresses, 8))
-			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+			return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	}
 	return with_reason(frame_back(ctx), REASON_ECHO_ANSWERED);
 }
@@ -290,7 +290,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 	}
 	if (!translate_error(ctx, at) || !decrement_ttl(ctx, pkt->l3, pkt->v6) ||
 	    !relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return with_reason(frame_send(ctx, server->ifindex), REASON_ICMP_FORWARDED);
 }
 
@@ -336,12 +336,12 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 		return STEP_TOO_BIG;
 	}
 	if (!translate_error(ctx, at))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
 	if (!decrement_ttl(ctx, pkt->l3, pkt->v6) ||
 	    !relink(ctx, pkt->l3, hop->lan, pkt->v6, hop->src, hop->dst))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return with_reason(frame_send(ctx, hop->ifindex), REASON_ICMP_FORWARDED);
 }
 
@@ -441,7 +441,7 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 
 	if (len < l3 + sizeof(*answer) ? frame_grow(ctx, l3 + sizeof(*answer) - len) :
 					 frame_cut(ctx, l3 + sizeof(*answer)))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	turn_round(&at->link);
 	if (probe) {
 		at->link.half[0] = bpf_htons(0x3333);
@@ -451,7 +451,7 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 	for (int i = 0; i < ETH_ALEN / 2; i++)
 		at->link.half[ETH_ALEN / 2 + i] = answer->mac[i];
 	if (!store_link(ctx, &at->link, l3) || frame_store(ctx, l3, answer, sizeof(*answer)))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return with_reason(frame_back(ctx), REASON_NEIGHBOUR_ANSWERED);
 }
 

@@ -16,8 +16,10 @@ struct reading {
 	__u64 method; /* its letters, or the last eight */
 	__u64 name; /* a header's in lower case, the last eight letters */
 	__u64 host_hash; /* as far as it has come */
-	__u64 hosts[16]; /* what the host is looked up by: HOST_LABELS_MAX + 2, and room for a mask */
-	__u64 paths[32]; /* the same for the path: PATH_DEPTH_MAX + 2; the whole one's hash is the second */
+	/* what the host is looked up by: HOST_LABELS_MAX + 2, and room for a mask */
+	__u64 hosts[16];
+	/* the same for the path: PATH_DEPTH_MAX + 2; the whole one's hash is the second */
+	__u64 paths[32];
 	__u32 multiplier[2];
 	__u32 len; /* of what there is of the payload */
 	__u32 at, end; /* in a hello */

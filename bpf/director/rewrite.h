@@ -255,15 +255,15 @@ __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 	error4 = &at->error4;
 	error6 = &at->error6;
 	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, at->pkt.v6, &at->src, &error6->ip.from))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	for (__u32 offset = 0; offset < QUOTE_LEN; offset += sizeof(part)) {
 		if (frame_load(ctx, l3 + offset, part, sizeof(part)))
-			return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+			return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 		sum = bpf_csum_diff(0, 0, (void *)part, sizeof(part), sum);
 	}
 	turn_round(&at->link);
 	if (frame_cut(ctx, l3 + QUOTE_LEN) || frame_grow(ctx, header_len) || !store_link(ctx, &at->link, l3))
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	if (at->pkt.v6) {
 		error6->ip.word = bpf_htonl(6 << 28);
 		error6->ip.payload_len = bpf_htons(sizeof(struct icmp) + QUOTE_LEN);
@@ -299,7 +299,7 @@ __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 		failed = frame_store(ctx, l3, error4, sizeof(*error4));
 	}
 	if (failed)
-		return with_reason(VERDICT_DROP, REASON_NO_ROOM);
+		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return with_reason(frame_back(ctx), REASON_TOO_BIG);
 }
 

@@ -171,7 +171,7 @@ static __always_inline void put_outcome(const struct scratch *at, int outcome, s
 	event->also_counted = at->pkt.also_counted;
 	if (at->trace.is_held)
 		event->verdict = TRACED_HOLD;
-	else if (event->reason == REASON_BY_HOST)
+	else if (event->reason == REASON_HOST_STACK)
 		event->verdict = TRACED_PASS;
 	else
 		event->verdict = verdict == VERDICT_PASS ? TRACED_PASS : verdict == VERDICT_DROP ? TRACED_DROP : TRACED_FORWARD;
@@ -183,7 +183,7 @@ static __always_inline bool goes_to_watched(context *ctx, struct trace *trace, _
 {
 	struct event *after = &trace->connection;
 
-	if (reason != REASON_ANSWERED && reason != REASON_BY_HOST)
+	if (reason != REASON_ANSWERED && reason != REASON_HOST_STACK)
 		return false;
 	if (!read_endpoints(ctx, after) || !is_watched(&after->dst, after->v6))
 		return false;
@@ -206,7 +206,7 @@ __attribute__((noinline)) int emit_trace(context *ctx, struct scratch *at, int o
 	if (at->pkt.traces & TRACE_CONNECTION) {
 		event = &trace->connection;
 		event->kind = EVENT_CONNECTION;
-		event->took_ns = now - event->at_ns;
+		event->latency_ns = now - event->at_ns;
 		event->at_ns = now;
 		event->server = at->pkt.server;
 		event->route = NO_ROUTE;
@@ -222,7 +222,7 @@ __attribute__((noinline)) int emit_trace(context *ctx, struct scratch *at, int o
 		event->kind = EVENT_PACKET;
 		event->at_ns = now;
 		event->server = NO_SERVER;
-		if (reason == REASON_FORWARDED || reason == REASON_LOCAL || (reason == REASON_MOVES && trace->is_held))
+		if (reason == REASON_FORWARDED || reason == REASON_LOCAL || (reason == REASON_REHANDOFF && trace->is_held))
 			event->server = at->pkt.server;
 		put_outcome(at, outcome, event);
 		hand_out(event, 0);

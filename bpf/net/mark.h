@@ -19,7 +19,8 @@
 
 /* Without options. */
 struct gue {
-	__u8 first; /* version in 2 bits, control flag, length of what follows in 5 bits, in words */
+	/* version in 2 bits, control flag, length of what follows in 5 bits, in words */
+	__u8 first;
 	__u8 protocol;
 	__be16 flags;
 };

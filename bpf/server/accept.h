@@ -244,7 +244,7 @@ static __always_inline int resolve_conflict(struct bpf_sock *found, const struct
 		return GO_ON;
 	old->next = tcp->rcv_nxt;
 	old->timestamp = tcp->rx_opt.ts_recent;
-	return SERVER_STALE_CLEARED;
+	return SERVER_STALE_EVICTED;
 }
 
 /* The outcome of a segment whose ends the host has a socket for. */
@@ -264,7 +264,7 @@ static __always_inline int meet(struct __sk_buff *skb, struct bpf_sock *found, s
 			return GO_ON;
 		old->next = waiting->tw_sk.__tw_common.skc_tw_rcv_nxt;
 		old->timestamp = waiting->tw_ts_recent;
-		return SERVER_TIME_WAIT_CLEARED;
+		return SERVER_TIME_WAIT_EVICTED;
 	default:
 		return resolve_conflict(found, arrived, old);
 	}
@@ -329,7 +329,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct arrived *arrived
 	}
 	if (reason == SERVER_NO_LISTENER && arrived->listener != arrived->port)
 		reason = give_to_other(skb, arrived);
-	if (reason == SERVER_TIME_WAIT_CLEARED || reason == SERVER_STALE_CLEARED) {
+	if (reason == SERVER_TIME_WAIT_EVICTED || reason == SERVER_STALE_EVICTED) {
 		look_for_timestamps(skb, arrived);
 		if (may_begin(arrived) && is_newer(arrived, &old))
 			return clear(skb, arrived, &old, reason);

@@ -85,7 +85,7 @@ static __always_inline int clear(struct __sk_buff *skb, const struct arrived *ar
 
 	/* Once only: the stack may be told not to be cleared so (ip-sysctl, tcp_rfc1337). */
 	if (skb->tc_index == CLEARED) {
-		count_server(SERVER_NOT_CLEARED);
+		count_server(SERVER_NOT_EVICTED);
 		return TC_ACT_UNSPEC;
 	}
 	name_connection(arrived, &connection);

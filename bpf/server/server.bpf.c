@@ -63,12 +63,12 @@ int decap_xdp(struct xdp_md *ctx)
 		return refused(verdict, XDP_DROP);
 	ethernet = *old;
 	if (bpf_xdp_adjust_head(ctx, inner.outer_len))
-		return refused(SERVER_NOT_SHRUNK, XDP_DROP);
+		return refused(SERVER_ADJUST_ROOM_FAILED, XDP_DROP);
 	cursor.at = (void *)(long)ctx->data;
 	cursor.end = (void *)(long)ctx->data_end;
 	new = take(&cursor, sizeof(*new));
 	if (!new)
-		return refused(SERVER_NOT_SHRUNK, XDP_DROP);
+		return refused(SERVER_ADJUST_ROOM_FAILED, XDP_DROP);
 	*new = ethernet;
 	finish(new, &inner);
 	count_server(SERVER_DECAPSULATED);
@@ -100,7 +100,7 @@ int decap_tc(struct __sk_buff *skb)
 	 * inside. */
 	decap |= inner.ethertype == bpf_htons(ETH_P_IP) ? DECAP_L3_IPV4 : DECAP_L3_IPV6;
 	if (bpf_skb_adjust_room(skb, -(__s32)inner.outer_len, BPF_ADJ_ROOM_MAC, decap))
-		return refused(SERVER_NOT_SHRUNK, TC_ACT_SHOT);
+		return refused(SERVER_ADJUST_ROOM_FAILED, TC_ACT_SHOT);
 	cursor.at = (void *)(long)skb->data;
 	cursor.end = (void *)(long)skb->data_end;
 	ethernet = take(&cursor, sizeof(*ethernet));
@@ -213,7 +213,7 @@ int outgoing(struct __sk_buff *skb)
 	/* A packet that a director sends on has come in by an interface, and its own are marked. */
 	if ((flags & (TCP_RST | TCP_ACK)) == TCP_RST && offer->listener && !skb->ingress_ifindex && skb->mark != SENT_ON &&
 	    !is_retransmission(unmatched, mixed(&leaving), leaving.payload.sequence, bpf_ktime_get_ns() >> 20))
-		return refused(SERVER_RESET_HELD, TC_ACT_SHOT);
+		return refused(SERVER_RESET_DELAYED, TC_ACT_SHOT);
 	if (offer->turns && !(flags & TCP_SYN))
 		follow_answer(skb, &leaving.connection, &leaving.payload, flags & (TCP_FIN | TCP_RST));
 	return TC_ACT_UNSPEC;

@@ -28,15 +28,15 @@ enum server_reason {
 	SERVER_GUE_HEADER = 7,
 	SERVER_OUTER_FRAGMENT = 8,
 	SERVER_CONGESTION = 9,
-	SERVER_NOT_SHRUNK = 10,
+	SERVER_ADJUST_ROOM_FAILED = 10,
 	SERVER_ACCEPTED = 11,
 	SERVER_NO_LISTENER = 12,
 	SERVER_BAD_COOKIE = 13,
 	SERVER_REFUSED = 14,
-	SERVER_TIME_WAIT_CLEARED = 15,
-	SERVER_STALE_CLEARED = 16,
-	SERVER_NOT_CLEARED = 17,
-	SERVER_RESET_HELD = 18,
+	SERVER_TIME_WAIT_EVICTED = 15,
+	SERVER_STALE_EVICTED = 16,
+	SERVER_NOT_EVICTED = 17,
+	SERVER_RESET_DELAYED = 18,
 	SERVER_FORGED_MARK = 19,
 	SERVER_REASON_MAX,
 };
@@ -52,9 +52,11 @@ struct own_service {
 
 /* Its value. */
 struct offer {
-	__u32 mss; /* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
+	/* the largest segment that servers may offer, in bytes; 0 leaves what they offer */
+	__u32 mss;
 	__be16 listener; /* the port of the socket that accepts what is handed off; 0: nothing is */
-	__be16 punt_listener; /* that of what is to be read here, by the frame's source; 0: the same */
+	/* that of what is to be read here, by the frame's source; 0: the same */
+	__be16 punt_listener;
 	__u16 turns; /* whether those of its connections are followed: exchange.h */
 	__u16 is_marked; /* whether it comes out of tunnels only with a host's mark */
 };
@@ -95,7 +97,9 @@ struct expectation {
 	__u8 scaled;
 	__u8 sack;
 	__u8 timestamps;
-	__u8 made; /* whether a socket was made of it: what is said to a server a second time never becomes one again */
+	/* whether a socket was made of it: what is said to a server a second time never becomes
+	 * one again */
+	__u8 made;
 };
 
 /*
@@ -106,11 +110,14 @@ struct expectation {
  */
 struct exchange {
 	__u64 request; /* in the lower half where the request ends */
-	__u64 response; /* in the lower half where the answer ends, or where it begins as long as that isn't known */
+	/* in the lower half where the answer ends, or where it begins as long as that isn't
+	 * known */
+	__u64 response;
 	__u64 tail; /* of an answer in chunks the last bytes, the very last one lowest */
 	__u32 sent; /* of an answer in chunks what is behind them */
 	__u32 chunked;
-	__u32 plain; /* 0 once there was something else than whole requests and their answers, in turn */
+	/* 0 once there was something else than whole requests and their answers, in turn */
+	__u32 plain;
 	__u32 ahead; /* where that answer begins of which something left before its first */
 };
 

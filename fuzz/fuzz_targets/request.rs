@@ -4,12 +4,12 @@
 
 use std::sync::LazyLock;
 
-use evener_core::path::content::{Found, HashKey, HostPattern, NO_ROUTE, PathPattern, Reading, Route, Routes, Why, read};
+use evener_core::path::content::{Found, HashKey, HostPattern, NO_ROUTE, PathPattern, Reading, Route, RouteIndex, Why, read};
 use evener_core::path::seed::Seed;
 use libfuzzer_sys::fuzz_target;
 
 /// With a complex route at the end, and without.
-static ROUTES: LazyLock<[Routes; 2]> = LazyLock::new(|| {
+static ROUTES: LazyLock<[RouteIndex; 2]> = LazyLock::new(|| {
     let route = |ring, host: &str, path: &str, methods: &[&str]| Route {
         host: HostPattern::parse(host).ok(),
         path: PathPattern::parse(path).ok(),
@@ -23,7 +23,7 @@ static ROUTES: LazyLock<[Routes; 2]> = LazyLock::new(|| {
         route(4, "*.example.com", "", &[]),
         route(5, "", "/*", &["GET"]),
     ];
-    let compile = |routes: &[Route]| Routes::compile(routes, 0, HashKey::new(Seed(1, 2)));
+    let compile = |routes: &[Route]| RouteIndex::compile(routes, 0, HashKey::new(Seed(1, 2)));
     let simple = compile(&routes);
     routes.push(route(6, "", "/*.png", &[]));
     [simple, compile(&routes)]

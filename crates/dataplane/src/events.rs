@@ -71,7 +71,8 @@ pub struct ConnectionEvent {
     pub server: u16,
     /// The reason of the segment's verdict.
     pub reason: Reason,
-    /// [`Reason::Punted`]: the server is yet to be chosen, in application space. [`Reason::TableFull`]: refused.
+    /// [`Reason::Punted`]: the server is yet to be chosen, in application space.
+    /// [`Reason::TableFull`]: refused.
     pub also_counted: Option<Reason>,
     /// The number of the route that chose, in the service's list; `None` where none did, or where
     /// it is yet to be chosen.

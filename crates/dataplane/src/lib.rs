@@ -91,8 +91,8 @@ pub trait Engine: Send {
     fn reset_server(&mut self, slot: u16) -> Result<(), EngineError>;
 
     /// Interfaces where the host's own stack sends on the answers whose next hop it has yet to find
-    /// ([`Reason::ByHost`](evener_core::path::decide::Reason::ByHost)): there it must take packets
-    /// from a service address that is one of its own.
+    /// ([`Reason::HostStack`](evener_core::path::decide::Reason::HostStack)): there it must take
+    /// packets from a service address that is one of its own.
     fn sends_by_stack(&self) -> Vec<u32> {
         Vec::new()
     }
@@ -171,7 +171,7 @@ pub trait DataPlane: Send + Sync {
 /// A client's segment whose connection is to move, or does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RehandoffSegment<'f> {
-    /// [`Reason::Moves`], or [`Reason::KeptBack`].
+    /// [`Reason::Rehandoff`], or [`Reason::RehandoffBuffered`].
     pub reason: Reason,
     /// The interface that it came in by.
     pub ifindex: u32,

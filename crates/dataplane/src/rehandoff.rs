@@ -123,20 +123,20 @@ mod tests {
     fn rehandoff_sink_may_be_set_late_and_replaced() {
         let (moves, taken) = (RehandoffSlot::default(), Arc::new(Mutex::new(Vec::new())));
         let right = frame(false, 20, |right, _| right);
-        moves.give(Reason::Moves, 1, 3, &right);
+        moves.give(Reason::Rehandoff, 1, 3, &right);
         for who in ["first", "second"] {
             let notes = Arc::clone(&taken);
             moves.set(Arc::new(move |RehandoffSegment { reason, ifindex, server, frame, is_whole }| {
                 notes.lock().unwrap().push((who, reason, ifindex, server, frame.to_vec(), is_whole));
             }));
-            moves.give(Reason::Moves, 7, 3, &right);
+            moves.give(Reason::Rehandoff, 7, 3, &right);
         }
         let wrong = frame(false, 20, |right, _| !right);
-        moves.give(Reason::KeptBack, 8, 3, &wrong);
+        moves.give(Reason::RehandoffBuffered, 8, 3, &wrong);
         let expected = [
-            ("first", Reason::Moves, 7, 3, right.clone(), true),
-            ("second", Reason::Moves, 7, 3, right, true),
-            ("second", Reason::KeptBack, 8, 3, wrong, false),
+            ("first", Reason::Rehandoff, 7, 3, right.clone(), true),
+            ("second", Reason::Rehandoff, 7, 3, right, true),
+            ("second", Reason::RehandoffBuffered, 8, 3, wrong, false),
         ];
         assert_eq!(*taken.lock().unwrap(), expected);
     }

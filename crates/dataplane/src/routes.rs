@@ -71,10 +71,10 @@ impl Routes for HostRoutes {
             return known.hop;
         }
         let FibLookup { hop, doubtful } = lock(&self.kernel).lookup(dst, now_ms);
-        let lifetime_ms = if hop == FibResult::ByHost { PENDING_MS } else { LIFETIME_MS };
+        let lifetime_ms = if hop == FibResult::HostStack { PENDING_MS } else { LIFETIME_MS };
         *lock(place) = Some(CachedHop { dst, hop, until_ms: now_ms + lifetime_ms });
         // One packet by the host's own stack has it ask the neighbour whether it is still there.
-        if doubtful { FibResult::ByHost } else { hop }
+        if doubtful { FibResult::HostStack } else { hop }
     }
 
     fn mtu(&self, ifindex: u32) -> Option<u16> {
@@ -134,14 +134,14 @@ impl Netlink {
         let RouteFound { ifindex, gateway, mtu } = match route.header.kind {
             RouteType::Unicast => way(&route),
             // The host itself, or a group: its own stack knows.
-            _ => return FibResult::ByHost.into(),
+            _ => return FibResult::HostStack.into(),
         };
         let link = self.link(ifindex, now_ms);
         let Some((src, link_mtu)) = link.and_then(|link| Some((link.mac?, link.mtu))) else {
-            return FibResult::ByHost.into();
+            return FibResult::HostStack.into();
         };
         let Some((dst, doubtful)) = self.neighbour(ifindex, gateway.unwrap_or(dst)) else {
-            return FibResult::ByHost.into();
+            return FibResult::HostStack.into();
         };
         let mtu = mtu.map_or(link_mtu, |mtu| mtu.min(link_mtu)).min(u16::MAX.into()) as u16;
         FibLookup { hop: FibResult::Neighbour { ifindex, src, dst, mtu }, doubtful }

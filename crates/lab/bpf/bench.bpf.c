@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/* The cost of a packet: the director's programs and a yardstick, wrapped as wrapper.h says. `empty` is the wrapper alone. */
+/* The cost of a packet: the director's programs and a yardstick, wrapped as wrapper.h says.
+ * `empty` is the wrapper alone. */
 #include "director/decide.h"
 #include "wrapper.h"
 
@@ -82,9 +83,9 @@ int tunnel(struct xdp_md *ctx)
 }
 
 /*
- * The yardstick: the steps of a kernel balancer of the usual design, written for this comparison. A VIP in
- * a hash map, a flow in an LRU hash map, a server in an array, two per-CPU counters, IPIP encapsulation
- * with an outer checksum. A flow not known is hashed to a ring and noted.
+ * The yardstick: the steps of a kernel balancer of the usual design, written for this comparison. A
+ * VIP in a hash map, a flow in an LRU hash map, a server in an array, two per-CPU counters, IPIP
+ * encapsulation with an outer checksum. A flow not known is hashed to a ring and noted.
  */
 struct tuple {
 	__be32 src;

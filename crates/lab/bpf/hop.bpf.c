@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * A bare hop: the least that a host in a director's place does with a packet for a server. It knows no sessions and counts nothing; a client's
- * port says which server it is.
+ * A bare hop: the least that a host in a director's place does with a packet for a server. It knows
+ * no sessions and counts nothing; a client's port says which server it is.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
 /*
- * Katran's balancer, wrapped as the director's programs are. Nothing of Katran's is here: `evener-lab bench --katran` compiles this where the
- * person's own copy of its source is found (`crates/lab/src/bench/katran.rs`).
+ * Katran's balancer, wrapped as the director's programs are. Nothing of Katran's is here:
+ * `evener-lab bench --katran` compiles this where the person's own copy of its source is found
+ * (`crates/lab/src/bench/katran.rs`).
  */
 #include "katran/lib/linux_includes/bpf.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
 /*
- * The wrapper around each program whose packets are measured, the same around all. BPF_PROG_TEST_RUN repeats a program on one frame and does
- * not restore it: this varies the flow before each run and undoes the rewrite after it. Compiled with SHOWN=1 it leaves the frame as the
+ * The wrapper around each program whose packets are measured, the same around all.
+ * BPF_PROG_TEST_RUN repeats a program on one frame and does not restore it: this varies the flow
+ * before each run and undoes the rewrite after it. Compiled with SHOWN=1 it leaves the frame as the
  * program made it, for who looks whether that is right.
  *
  * The file that includes this has <linux/bpf.h> or a substitute, `__always_inline` and `bpf_htonl`.
@@ -29,7 +30,8 @@ struct headers {
 	__u32 tcp[5];
 } __attribute__((packed));
 
-/* The links that every frame begins with, as subject.rs writes them: what a run changes is set again without having been saved. */
+/* The links that every frame begins with, as subject.rs writes them: what a run changes is set
+ * again without having been saved. */
 #define LINKS_FIRST bpf_cpu_to_be64(0x0200000000010200)
 #define LINKS_REST bpf_htonl(0x00000002)
 /* TTL 64, TCP, and no checksum. */
@@ -42,8 +44,8 @@ static __always_inline bool has_headers(struct xdp_md *ctx, struct headers **hea
 	return (void *)(*headers + 1) <= (void *)(long)ctx->data_end;
 }
 
-/* A client's address and port, in place of those at the packet's source or destination; the flows in an order that no prefetcher
- * guesses. */
+/* A client's address and port, in place of those at the packet's source or destination; the
+ * flows in an order that no prefetcher guesses. */
 static __always_inline bool vary(struct xdp_md *ctx, bool source)
 {
 	struct headers *headers;

@@ -153,7 +153,7 @@ impl Engine {
     fn without_routes(&self) -> Tables {
         let mut tables = (*self.tables).clone();
         for (number, routes) in &mut tables.routes {
-            *routes = Arc::new(content::Routes::compile(&[], *number, routes.key));
+            *routes = Arc::new(content::RouteIndex::compile(&[], *number, routes.key));
         }
         tables
     }

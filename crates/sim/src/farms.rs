@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 
-use evener_core::farm::network::{Interface, Network, Route};
+use evener_core::farm::network::{Interface, KernelRoute, Network};
 use evener_core::farm::plan::{self, ServerName};
-use evener_core::farm::{Farm, Method, Peers, Placement, RouteList, Server, Service, example};
+use evener_core::farm::{Farm, Method, PeerOptions, Placement, RouteList, Server, Service, example};
 use evener_core::net::Encapsulation;
 use evener_core::net::wire::Mac;
 use evener_core::node::secret::Key;
@@ -191,7 +191,7 @@ pub(crate) fn farm(kind: Kind, bits: u8) -> Farm {
     let mut farm = Farm {
         interfaces: Vec::new(),
         directors: Vec::new(),
-        peers: Peers { port: 7, interval_ms: 500, silence_ms: SILENCE_MS },
+        peers: PeerOptions { port: 7, interval_ms: 500, silence_ms: SILENCE_MS },
         services: VIPS.iter().enumerate().map(service).collect(),
         groups: Vec::new(),
         names: Vec::new(),
@@ -220,7 +220,7 @@ pub(crate) fn network(
         loopback: false,
         ethernet: true,
     };
-    let on_link = Route {
+    let on_link = KernelRoute {
         destination: (address(0), 24),
         priority: 0,
         ifindex: Some(LINK),

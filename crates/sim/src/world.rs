@@ -442,7 +442,7 @@ impl World {
         for order in orders {
             match order {
                 Output::Send { to, datagram } => self.post(node, to, datagram),
-                Output::Ask { target, .. } => self.ask(node, target),
+                Output::Solicit { target, .. } => self.ask(node, target),
                 Output::Resolve { address, .. } => self.resolve(node, address),
                 Output::Probe(probe) => self.probe(node, &probe),
                 Output::Event(event) => self.say(What::Event(node, event)),

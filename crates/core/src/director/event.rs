@@ -79,7 +79,7 @@ pub enum Event {
         service: String,
     },
     /// No number is left for a server.
-    NoRoom {
+    SlotsExhausted {
         /// Which.
         server: ServerName,
     },
@@ -219,7 +219,7 @@ impl Event {
             | Event::Reports { error: Some(_), .. }
             | Event::Path { error: Some(_), .. }
             | Event::Ranks { error: Some(_), .. }
-            | Event::NoRoom { .. } => true,
+            | Event::SlotsExhausted { .. } => true,
             Event::Found { .. }
             | Event::ServersAgain { .. }
             | Event::Recovered { .. }
@@ -251,7 +251,7 @@ impl Event {
             Event::Health { server, .. }
             | Event::NotFound { server, .. }
             | Event::Found { server }
-            | Event::NoRoom { server }
+            | Event::SlotsExhausted { server }
             | Event::Drained { server, .. }
             | Event::Wished { server, .. }
             | Event::Reports { server, .. }
@@ -286,7 +286,7 @@ impl fmt::Display for Event {
                 "every server fails or refuses new sessions: those that worked last are kept, since an empty farm helps nobody",
             ),
             Event::Recovered { .. } => f.write_str("servers work again"),
-            Event::NoRoom { .. } => f.write_str("no room for this server: the farm is full"),
+            Event::SlotsExhausted { .. } => f.write_str("no room for this server: the farm is full"),
             Event::Link { now, .. } => f.write_str(match now {
                 LinkState::Gone => "the interface is gone",
                 LinkState::Down => "the interface is switched off",

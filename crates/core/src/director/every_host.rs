@@ -155,7 +155,7 @@ impl Director {
         self.outputs.extend(sent);
         self.replan_wanted |= self.share_out(now_ms) || changed;
         for target in probes {
-            let probes = self.links.keys().map(|&ifindex| Output::Ask { ifindex, sender: None, target });
+            let probes = self.links.keys().map(|&ifindex| Output::Solicit { ifindex, sender: None, target });
             self.outputs.extend(probes);
         }
         let announcements = self.due_announcements();

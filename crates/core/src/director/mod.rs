@@ -314,7 +314,7 @@ impl Director {
                 let sources =
                     self.links.keys().map(|ifindex| (*ifindex, self.network.source_for(*ifindex, target)));
                 let requests = sources.filter_map(|(ifindex, sender)| {
-                    sender.map(|sender| Output::Ask { ifindex, sender: Some(sender), target })
+                    sender.map(|sender| Output::Solicit { ifindex, sender: Some(sender), target })
                 });
                 self.outputs.extend(requests);
             }

@@ -45,9 +45,9 @@ impl Event {
             Event::ServersAgain { .. } => "service_with_servers",
             Event::Degraded { .. } => "service_degraded",
             Event::Recovered { .. } => "service_recovered",
-            Event::NoRoom { .. } => "server_left_out",
+            Event::SlotsExhausted { .. } => "server_slots_exhausted",
             Event::Link { now, .. } => match now {
-                LinkState::Gone => "link_gone",
+                LinkState::Gone => "link_removed",
                 LinkState::Down => "link_down",
                 LinkState::NoCarrier => "link_no_carrier",
                 LinkState::Up => "link_up",
@@ -72,8 +72,8 @@ impl Event {
             },
             Event::Path { error: Some(_), .. } => "path_unknown",
             Event::Path { error: None, .. } => "path_known",
-            Event::Ranks { error: Some(_), .. } => "ranks_fail",
-            Event::Ranks { error: None, .. } => "ranks_come",
+            Event::Ranks { error: Some(_), .. } => "ranks_rejected",
+            Event::Ranks { error: None, .. } => "ranks_accepted",
             Event::PathMtu { .. } => "path_mtu",
             Event::NotApplied { .. } => "change_refused",
         }
@@ -111,7 +111,7 @@ impl Event {
             | Event::ServersAgain { .. }
             | Event::Degraded { .. }
             | Event::Recovered { .. }
-            | Event::NoRoom { .. }
+            | Event::SlotsExhausted { .. }
             | Event::Drained { .. }
             | Event::Wished { .. }
             | Event::Reports { .. }
@@ -127,7 +127,7 @@ fn of_members(event: &membership::MembershipEvent) -> &'static str {
         membership::MembershipEvent::Silent { .. } => "server_silent",
         membership::MembershipEvent::Returned { .. } => "server_returned",
         membership::MembershipEvent::Removed { .. } => "server_removed",
-        membership::MembershipEvent::Moved { .. } => "server_claimed",
+        membership::MembershipEvent::Moved { .. } => "server_address_conflict",
         membership::MembershipEvent::Followed { .. } => "server_moved",
         membership::MembershipEvent::Rerouted { .. } => "server_rerouted",
         membership::MembershipEvent::Refused { .. } => "arp_refused",
@@ -149,18 +149,18 @@ fn server_of(event: &membership::MembershipEvent) -> Option<&str> {
 
 fn of_hosts(notice: &peers::PeerEvent) -> &'static str {
     match notice {
-        peers::PeerEvent::Answers { .. } => "host_heard",
+        peers::PeerEvent::Answers { .. } => "host_responding",
         peers::PeerEvent::Silent { .. } => "host_silent",
         peers::PeerEvent::Left { .. } => "host_left",
         peers::PeerEvent::Returned { .. } => "host_returned",
-        peers::PeerEvent::Differs { .. } => "host_differs",
-        peers::PeerEvent::Agrees { .. } => "host_agrees",
+        peers::PeerEvent::Differs { .. } => "host_config_differs",
+        peers::PeerEvent::Agrees { .. } => "host_config_matches",
         peers::PeerEvent::Rejoins => "host_rejoins",
         peers::PeerEvent::Refused { .. } => "datagram_refused",
         peers::PeerEvent::Claimed { .. } => "address_claimed",
         peers::PeerEvent::Released { .. } => "address_released",
-        peers::PeerEvent::PutOff { .. } => "address_put_off",
-        peers::PeerEvent::ClaimedTwice { .. } => "address_claimed_twice",
+        peers::PeerEvent::PutOff { .. } => "address_claim_deferred",
+        peers::PeerEvent::ClaimedTwice { .. } => "address_conflict",
     }
 }
 

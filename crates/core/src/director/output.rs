@@ -46,7 +46,7 @@ pub enum Output {
         datagram: Vec<u8>,
     },
     /// Ask everyone on a link who has an address.
-    Ask {
+    Solicit {
         /// The link.
         ifindex: u32,
         /// For which address of this host's; `None` asks as who is about to take the address (RFC

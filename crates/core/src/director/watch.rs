@@ -98,7 +98,7 @@ impl Director {
             .retain(|name| plan.services.values().any(|service| service.name == *name));
         let were: BTreeSet<&ServerName> = self.plan.left_out.iter().collect();
         let left_out = plan.left_out.iter().filter(|name| !were.contains(name));
-        events.extend(left_out.map(|server| Event::NoRoom { server: server.clone() }));
+        events.extend(left_out.map(|server| Event::SlotsExhausted { server: server.clone() }));
         self.emit_all(events);
     }
 

@@ -18,5 +18,5 @@ mod routes;
 pub use method::{
     AgentRequirement, METHOD_NAMES, Method, PacketForm, Properties, REDIRECT, Replies, ServerLookup,
 };
-pub use model::{Allow, Discover, Farm, Peers, Placement, Server, Service, Timeouts};
+pub use model::{Allow, Discover, Farm, PeerOptions, Placement, Server, Service, Timeouts};
 pub use routes::{Route, RouteList};

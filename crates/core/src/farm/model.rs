@@ -75,7 +75,7 @@ pub struct Farm {
     /// The addresses that servers accept tunnels from: the directors' own.
     pub directors: Vec<IpAddr>,
     /// How hosts of placement `every-host` hear of each other.
-    pub peers: Peers,
+    pub peers: PeerOptions,
     /// Its services that packets are sent on for, in the order of the file.
     pub services: Vec<Service>,
     /// Those whose clients are sent on by HTTP, likewise.
@@ -122,7 +122,7 @@ impl Farm {
 
 /// How hosts of placement `every-host` hear of each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peers {
+pub struct PeerOptions {
     /// The UDP port that all of them listen on.
     pub port: u16,
     /// Time between two reports of a host, in milliseconds.
@@ -142,15 +142,17 @@ pub struct Service {
     pub protocol: Protocol,
     /// How a connection reaches its server.
     pub method: Method,
-    /// [`Method::Nat`]: packets to servers carry an address of the director's own, so that servers need
-    /// no route back through it.
+    /// [`Method::Nat`]: packets to servers carry an address of the director's own, so that servers
+    /// need no route back through it.
     pub source_nat: bool,
     /// [`Method::Tunnel`]: what packets are put into.
     pub encapsulation: Encapsulation,
-    /// [`Method::Tunnel`]: the longest packet on the way to the servers, outer headers included, in bytes;
+    /// [`Method::Tunnel`]: the longest packet on the way to the servers, outer headers included, in
+    /// bytes;
     /// `None` goes by the interface and by what routers on the way say.
     pub tunnel_mtu: Option<u16>,
-    /// [`Method::Tunnel`]: agents lower the segment size that servers offer, so that clients' packets fit.
+    /// [`Method::Tunnel`]: agents lower the segment size that servers offer, so that clients'
+    /// packets fit.
     pub clamp_mss: bool,
     /// With [`Method::Handoff`]: what becomes of later requests on a connection.
     pub later_requests: RehandoffMode,
@@ -160,8 +162,8 @@ pub struct Service {
     pub proxy_protocol_port: Option<u16>,
     /// Where the decision is made.
     pub placement: Placement,
-    /// [`Placement::EveryHost`]: what a host passes on is not remembered there, and every packet of it goes by
-    /// the hash (the paper's stateless variant).
+    /// [`Placement::EveryHost`]: what a host passes on is not remembered there, and every packet of
+    /// it goes by the hash (the paper's stateless variant).
     pub stateless: bool,
     /// Name of a policy in [`crate::pool::policy::POLICIES`].
     pub policy: &'static str,
@@ -182,7 +184,8 @@ pub struct Service {
     pub servers_max: usize,
     /// Servers the operator listed.
     pub servers: Vec<Server>,
-    /// [`Method::Handoff`]: which of them serve what. The first that fits counts; what none fits goes to all.
+    /// [`Method::Handoff`]: which of them serve what. The first that fits counts; what none fits
+    /// goes to all.
     pub routes: RouteList,
     /// How servers are probed.
     pub health: HealthCheck,

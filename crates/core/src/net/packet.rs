@@ -62,7 +62,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Whether [`Packet::relink`] with these lengths finds room.
-    pub fn has_room(&self, l3: usize, outer_len: usize, link_len: usize) -> bool {
+    pub fn has_headroom(&self, l3: usize, outer_len: usize, link_len: usize) -> bool {
         self.start + l3 >= outer_len + link_len
     }
 
@@ -72,7 +72,7 @@ impl<'a> Packet<'a> {
     /// is no room.
     #[must_use]
     pub fn relink(&mut self, l3: usize, outer_len: usize, link_len: usize, ethertype: u16) -> bool {
-        if !self.has_room(l3, outer_len, link_len) || link_len < ETHERNET_LEN || l3 < ETHERNET_LEN {
+        if !self.has_headroom(l3, outer_len, link_len) || link_len < ETHERNET_LEN || l3 < ETHERNET_LEN {
             return false;
         }
         let start = self.start + l3 - outer_len - link_len;

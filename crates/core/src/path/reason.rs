@@ -59,15 +59,15 @@ reasons! {
     BadFlags = 15, "bad_flags";
     /// Dropped: the service has no server.
     NoServer = 16, "no_server";
-    /// Beside the verdict: a new session found no room and goes by the hash.
+    /// Counted with the verdict: a new session found no room and goes by the hash.
     TableFull = 17, "table_full";
-    /// Beside the verdict: a TCP packet that no session is known of goes by the hash.
+    /// Counted with the verdict: a TCP packet that no session is known of goes by the hash.
     NoSession = 18, "no_session";
     /// An answer of a server, rewritten and sent on to its client.
     Answered = 19, "answered";
     /// Rewritten; the host's own stack sends it on, since it has yet to resolve a neighbour or to
     /// fragment.
-    ByHost = 20, "by_host";
+    HostStack = 20, "host_stack";
     /// A neighbour solicitation for a service address, answered.
     NeighbourAnswered = 21, "neighbour_answered";
     /// An echo request to a service address, answered.
@@ -97,9 +97,9 @@ reasons! {
     /// Dropped: no route leads to the client.
     NoRoute = 34, "no_route";
     /// Dropped: the frame has no room for a longer header.
-    NoRoom = 35, "no_room";
-    /// Beside the verdict: a packet that no session is known of here went to the host that the ring
-    /// before the last change of hosts names.
+    NoHeadroom = 35, "no_headroom";
+    /// Counted with the verdict: a packet that no session is known of here went to the host that
+    /// the ring before the last change of hosts names.
     SecondChance = 36, "second_chance";
     /// A SYN for a service with method handoff, answered with a cookie.
     CookieSent = 37, "cookie_sent";
@@ -109,18 +109,18 @@ reasons! {
     CookieBad = 39, "cookie_bad";
     /// Answered with a reset: it belongs to nothing.
     Reset = 40, "reset";
-    /// Beside the verdict: what the client wants is read in application space.
+    /// Counted with the verdict: what the client wants is read in application space.
     Punted = 41, "punted";
-    /// Beside the verdict: a later request on a connection that other servers are for. The
+    /// Counted with the verdict: a later request on a connection that other servers are for. The
     /// connection ends.
-    Elsewhere = 42, "elsewhere";
+    RouteMismatch = 42, "route_mismatch";
     /// Held: a later request that other servers are for. Its connection moves.
-    Moves = 43, "moves";
+    Rehandoff = 43, "rehandoff";
     /// Dropped: the first segment of a connection that is handed over, whose checksum is wrong.
     BadChecksum = 44, "bad_checksum";
     /// Held: a segment of a connection that is on its way to a server. It follows as soon as the
     /// connection is there. One that is longer than 2048 bytes, a fragment or damaged is dropped.
-    KeptBack = 45, "kept_back";
+    RehandoffBuffered = 45, "rehandoff_buffered";
     /// Dropped: from a link-local address that an answer by `nat` couldn't find: without
     /// `source_nat` on another link than the server, or in a VLAN below the interface.
     LinkLocal = 46, "link_local";

@@ -20,7 +20,7 @@ pub enum FibResult {
         mtu: u16,
     },
     /// There is a route; the host's own stack must find the neighbour first, or knows better.
-    ByHost,
+    HostStack,
     /// Nowhere.
     None,
 }

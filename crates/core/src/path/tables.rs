@@ -12,7 +12,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::net::wire::Mac;
 use crate::net::{Encapsulation, Protocol};
-use crate::path::content::Routes;
+use crate::path::content::RouteIndex;
 use crate::path::mark::{ForwardCount, PUNTED};
 
 /// Slots of a service's hash table. Prime, as Maglev needs (Eisenbud et al. 2016, section 3.4), and
@@ -246,7 +246,7 @@ pub struct Tables {
     pub peers: BTreeSet<Mac>,
     /// By service number: which ring a connection's server is picked from, by what the client asks
     /// for. Services that hand connections over have one.
-    pub routes: BTreeMap<u16, Arc<Routes>>,
+    pub routes: BTreeMap<u16, Arc<RouteIndex>>,
     /// By server slot, bit by bit, the rings whose requests it answers, whether it takes new ones
     /// at present or not. Of services whose later requests are looked at ([`RehandoffMode`]).
     pub pools: BTreeMap<u16, u64>,
@@ -320,7 +320,7 @@ pub struct Delta {
     /// All peers as they now are, if that changed.
     pub peers: Option<BTreeSet<Mac>>,
     /// New or changed routes.
-    pub routes: Vec<(u16, Arc<Routes>)>,
+    pub routes: Vec<(u16, Arc<RouteIndex>)>,
     /// Routes that are gone.
     pub routes_removed: Vec<u16>,
     /// All pools as they now are, if that changed.

@@ -181,7 +181,7 @@ impl<'a> Arrived<'a> {
                 None => Outcome::Nothing(Reason::BadCookie),
             },
             Socket::Opening => Outcome::Known,
-            Socket::TimeWait(old) => self.resolve_conflict(keys, host, old, Reason::TimeWaitCleared),
+            Socket::TimeWait(old) => self.resolve_conflict(keys, host, old, Reason::TimeWaitEvicted),
             // Only a segment that acknowledges nothing of it can be another connection's, and its
             // own first one may come again.
             Socket::Connection { first, written, old } => {
@@ -190,7 +190,7 @@ impl<'a> Arrived<'a> {
                 if acknowledges {
                     Outcome::Known
                 } else {
-                    self.resolve_conflict(keys, host, old, Reason::StaleCleared)
+                    self.resolve_conflict(keys, host, old, Reason::StaleEvicted)
                 }
             }
         }

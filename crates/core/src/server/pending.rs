@@ -119,7 +119,8 @@ impl Pending {
                 let expected = self.begin_sequence.wrapping_add(head.len() as u32);
                 match sent.sequence.wrapping_sub(expected) as i32 {
                     0 => self.begin_answer(sent, head),
-                    ahead if ahead > 0 => self.answer = ResponseProgress::Unknown, // bytes before it went by unseen
+                    // bytes before it went by unseen
+                    ahead if ahead > 0 => self.answer = ResponseProgress::Unknown,
                     _ => return, // something from before comes again
                 }
             }

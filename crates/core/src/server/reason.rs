@@ -27,7 +27,7 @@ pub enum Reason {
     /// 4.2).
     Congestion = 9,
     /// The kernel would not shorten the frame.
-    NotShrunk = 10,
+    AdjustRoomFailed = 10,
     /// A handed-off segment of which a connection was made.
     Accepted = 11,
     /// Nothing listens where it goes.
@@ -39,15 +39,15 @@ pub enum Reason {
     Refused = 14,
     /// A connection that was waiting for its stragglers has made way for a new one between the same
     /// ends.
-    TimeWaitCleared = 15,
+    TimeWaitEvicted = 15,
     /// A connection whose end the server had missed has made way for a new one between the same
     /// ends.
-    StaleCleared = 16,
+    StaleEvicted = 16,
     /// One that should have made way has not.
-    NotCleared = 17,
+    NotEvicted = 17,
     /// A reset that the host's stack would have answered a segment with that may have overtaken its
     /// connection's first.
-    ResetHeld = 18,
+    ResetDelayed = 18,
     /// Looks as if another host had passed it on, and none has said so: no mark or a wrong one, or
     /// a frame whose source only this host itself writes ([`crate::path::arrival`]).
     ForgedMark = 19,
@@ -66,15 +66,15 @@ impl Reason {
         Reason::GueHeader,
         Reason::OuterFragment,
         Reason::Congestion,
-        Reason::NotShrunk,
+        Reason::AdjustRoomFailed,
         Reason::Accepted,
         Reason::NoListener,
         Reason::BadCookie,
         Reason::Refused,
-        Reason::TimeWaitCleared,
-        Reason::StaleCleared,
-        Reason::NotCleared,
-        Reason::ResetHeld,
+        Reason::TimeWaitEvicted,
+        Reason::StaleEvicted,
+        Reason::NotEvicted,
+        Reason::ResetDelayed,
         Reason::ForgedMark,
     ];
 
@@ -91,15 +91,15 @@ impl Reason {
             Reason::GueHeader => "gue_header",
             Reason::OuterFragment => "outer_fragment",
             Reason::Congestion => "congestion",
-            Reason::NotShrunk => "not_shrunk",
+            Reason::AdjustRoomFailed => "adjust_room_failed",
             Reason::Accepted => "accepted",
             Reason::NoListener => "no_listener",
             Reason::BadCookie => "bad_cookie",
             Reason::Refused => "refused",
-            Reason::TimeWaitCleared => "time_wait_cleared",
-            Reason::StaleCleared => "stale_cleared",
-            Reason::NotCleared => "not_cleared",
-            Reason::ResetHeld => "reset_held",
+            Reason::TimeWaitEvicted => "time_wait_evicted",
+            Reason::StaleEvicted => "stale_evicted",
+            Reason::NotEvicted => "not_evicted",
+            Reason::ResetDelayed => "reset_delayed",
             Reason::ForgedMark => "forged_mark",
         }
     }
@@ -112,9 +112,9 @@ impl Reason {
             Reason::Decapsulated
                 | Reason::Clamped
                 | Reason::Accepted
-                | Reason::TimeWaitCleared
-                | Reason::StaleCleared
-                | Reason::ResetHeld
+                | Reason::TimeWaitEvicted
+                | Reason::StaleEvicted
+                | Reason::ResetDelayed
         )
     }
 }

@@ -12,8 +12,8 @@ use evener_core::node::peers::wire::LEN;
 use evener_core::node::peers::{HostSetting, PeerSettings, Peers};
 use evener_core::node::secret::{Key, Secret, TAG_LEN};
 use evener_core::path::content::{
-    ContentParse, HashKey, HostPattern, PathPattern, PuntReason, RequestClass, RequestKey, RouteMatch,
-    RoutePattern, Routes, read,
+    ContentParse, HashKey, HostPattern, PathPattern, PuntReason, RequestClass, RequestKey, RouteIndex,
+    RouteMatch, RoutePattern, read,
 };
 use evener_core::path::decide::{Reason, Verdict};
 use evener_core::path::seed::Seed;
@@ -49,7 +49,7 @@ fn the_corpora_of_frames_are_decided_without_harm() {
                     let (decision, after) = world.decide(&frame, Checksum::Whole, 7);
                     match decision.verdict {
                         Verdict::Forward { .. } => forwarded += 1,
-                        Verdict::Pass if decision.reason == Reason::ByHost => {}
+                        Verdict::Pass if decision.reason == Reason::HostStack => {}
                         _ => assert_eq!(after, frame, "{decision:?} leaves the frame alone"),
                     }
                 }
@@ -127,10 +127,10 @@ fn the_corpus_of_segments_is_met_without_harm() {
         "Nothing(NoListener)",
         "Nothing(BadCookie)",
         "Connection(",
-        "TimeWaitCleared",
+        "TimeWaitEvicted",
     ];
     let wanted = wanted.into_iter().chain([
-        "StaleCleared",
+        "StaleEvicted",
         "leaves, Some(Clamped)",
         "leaves, None, true",
         "leaves, None, false",
@@ -202,7 +202,7 @@ fn the_corpus_of_datagrams_is_taken_in_without_harm() {
 }
 
 /// Where a request goes among three routes, of which the last is complex.
-fn routes() -> Routes {
+fn routes() -> RouteIndex {
     let route = |ring, host, path| RoutePattern {
         host: HostPattern::parse(host).ok(),
         path: PathPattern::parse(path).ok(),
@@ -210,7 +210,7 @@ fn routes() -> Routes {
         ring,
     };
     let routes = [route(1, "img.example.com", ""), route(2, "*.example.com", "/"), route(3, "", "/*.png")];
-    Routes::compile(&routes, 0, HashKey::new(Seed(1, 2)))
+    RouteIndex::compile(&routes, 0, HashKey::new(Seed(1, 2)))
 }
 
 #[test]

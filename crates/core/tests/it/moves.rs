@@ -51,12 +51,12 @@ fn rehandoff_request_is_held_and_changes_no_state() {
     let (world, request) = (world(RehandoffMode::Rehandoff), segment("GET /a HTTP/1.1\r\n\r\n"));
     let before = session(&world);
     let (decision, after) = world.decide(&request, Checksum::Whole, NOW);
-    assert_eq!(outcome(&decision), (Verdict::Hold, Reason::Moves, None));
+    assert_eq!(outcome(&decision), (Verdict::Hold, Reason::Rehandoff, None));
     assert_eq!((after, session(&world)), (request, before));
 
     let long = format!("GET /a HTTP/1.1\r\nCookie: {}\r\n\r\n", "c".repeat(HELD_FRAME_MAX));
     let (decision, _) = world.decide(&segment(&long), Checksum::Whole, NOW);
-    assert_eq!(outcome(&decision), (Verdict::Drop, Reason::Moves, None));
+    assert_eq!(outcome(&decision), (Verdict::Drop, Reason::Rehandoff, None));
     assert_eq!(session(&world), before);
 
     let (decision, _) = world.decide(&segment("more of a request"), Checksum::Whole, NOW);
@@ -78,7 +78,7 @@ fn a_connection_that_cant_move_ends_as_one_of_a_service_that_closes() {
     let request = segment("GET /a HTTP/1.1\r\n\r\n");
     let closing = world(RehandoffMode::Close);
     let expected = closing.decide(&request, Checksum::Whole, NOW);
-    let reset = (Verdict::Forward { ifindex: 1 }, Reason::Reset, Some(Reason::Elsewhere));
+    let reset = (Verdict::Forward { ifindex: 1 }, Reason::Reset, Some(Reason::RouteMismatch));
     assert_eq!(outcome(&expected.0), reset);
 
     let moving = world(RehandoffMode::Rehandoff);
@@ -96,6 +96,6 @@ fn ended_rehandoff_with_changed_session_is_reset_or_dropped() {
     assert_eq!(outcome(&decision), (Verdict::Forward { ifindex: 1 }, Reason::Reset, None));
     // The service is gone.
     world.tables.vips.clear();
-    assert_eq!(outcome(&world.end(&request, NOW).0), (Verdict::Drop, Reason::Moves, None));
-    assert_eq!(outcome(&world.end(&request[..30], NOW).0), (Verdict::Drop, Reason::Moves, None));
+    assert_eq!(outcome(&world.end(&request, NOW).0), (Verdict::Drop, Reason::Rehandoff, None));
+    assert_eq!(outcome(&world.end(&request[..30], NOW).0), (Verdict::Drop, Reason::Rehandoff, None));
 }

@@ -55,7 +55,7 @@ impl FrameScratch {
     fn queue_fragment(&mut self, decision: &Decision, frame: &[u8], around: &FrameContext<'_>) {
         let Decision { reason, server, .. } = *decision;
         self.tally.reason(reason);
-        if matches!(reason, Reason::Moves | Reason::KeptBack) {
+        if matches!(reason, Reason::Rehandoff | Reason::RehandoffBuffered) {
             return around.moves.give(reason, around.ingress, server, frame);
         }
         if !self.fragments.push(frame, around.ingress, around.now) {
@@ -155,7 +155,7 @@ pub(super) fn work<'f>(
             virtio = moved(start);
             around.loopback
         }
-        (Verdict::Pass, Reason::ByHost) => {
+        (Verdict::Pass, Reason::HostStack) => {
             return by_host(&mut buffer[start..end], &virtio, tools, around.exits, decision.link);
         }
         _ => return,

@@ -123,7 +123,7 @@ impl Outbox {
                 packet.copy_within(..VIRTIO_LEN, stripped);
                 batch.push(&mut packet[stripped..], loopback);
             }
-            (Verdict::Pass, Reason::ByHost) => {
+            (Verdict::Pass, Reason::HostStack) => {
                 let frame = &packet[VIRTIO_LEN..];
                 exits.by_host(frame.get(l3_of(frame)..).unwrap_or_default(), decision.link);
             }

@@ -103,7 +103,7 @@ impl WatchedPacket {
     fn decided(self, watch: &TraceFilter, decision: &Decision, frame: &[u8]) -> Option<PacketEndpoints> {
         match self {
             WatchedPacket::Its(glance) => Some(glance),
-            WatchedPacket::Perhaps(_) if !matches!(decision.reason, Reason::Answered | Reason::ByHost) => {
+            WatchedPacket::Perhaps(_) if !matches!(decision.reason, Reason::Answered | Reason::HostStack) => {
                 None
             }
             WatchedPacket::Perhaps(glance) => {

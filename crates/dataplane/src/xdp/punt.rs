@@ -154,7 +154,9 @@ impl PuntReader {
     fn receive_record(&self, record: &[u8], fragments: &mut FragmentQueue) {
         let Some(PuntedFrame { ifindex, reason, server, frame }) = abi::held_of(record) else { return };
         match reason {
-            Reason::Moves | Reason::KeptBack => self.common.moves.give(reason, ifindex, server, frame),
+            Reason::Rehandoff | Reason::RehandoffBuffered => {
+                self.common.moves.give(reason, ifindex, server, frame)
+            }
             _ if !fragments.push(frame, ifindex, self.common.memory.now()) => {
                 self.common.memory.count_reason(Reason::FragmentLost);
             }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use evener_core::path::content::Routes;
+use evener_core::path::content::RouteIndex;
 use evener_core::path::tables::Delta;
 use libbpf_rs::MapCore;
 
@@ -13,14 +13,14 @@ use super::program::Program;
 use crate::EngineError;
 
 /// The routes that VIPs name, by service, each under its generation.
-pub(super) type Current = BTreeMap<u16, (u32, Arc<Routes>)>;
+pub(super) type Current = BTreeMap<u16, (u32, Arc<RouteIndex>)>;
 
 /// The content of the map of routes.
 #[derive(Debug, Default)]
 pub(super) struct Generations {
     current: Current,
     /// The routes that no VIP is to name any more.
-    retired: Vec<(u32, Arc<Routes>)>,
+    retired: Vec<(u32, Arc<RouteIndex>)>,
     /// The generations that an earlier daemon's VIPs name.
     adopted: BTreeSet<u32>,
     last: u32,

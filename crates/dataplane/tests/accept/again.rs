@@ -65,7 +65,7 @@ fn a_port_in_time_wait_is_free_for_a_new_connection() {
             world.send(&second, &second.segment((1 + REQUEST_LEN, 12), TCP_RST, &[]));
             wait_for("established", 0);
         }
-        assert_eq!(world.counts(), [(Reason::Accepted, 8), (Reason::TimeWaitCleared, 4)]);
+        assert_eq!(world.counts(), [(Reason::Accepted, 8), (Reason::TimeWaitEvicted, 4)]);
     });
 }
 
@@ -126,7 +126,7 @@ fn a_request_of_many_segments_goes_in_whole_while_time_wait_is_cleared() {
                 cleared += 1;
             }
         }
-        let counts = [(Reason::Accepted, 2 * cleared), (Reason::TimeWaitCleared, cleared)];
+        let counts = [(Reason::Accepted, 2 * cleared), (Reason::TimeWaitEvicted, cleared)];
         assert_eq!(world.counts(), counts);
     });
 }
@@ -163,7 +163,7 @@ fn host_keeping_time_wait_is_reported_once() {
         let second = later(world, &first, 1_000_000);
         world.send(&second, &second.first(REQUEST));
         assert!(accept(&listener, NEVER).is_none());
-        let counts = [(Reason::Accepted, 1), (Reason::TimeWaitCleared, 1), (Reason::NotCleared, 1)];
+        let counts = [(Reason::Accepted, 1), (Reason::TimeWaitEvicted, 1), (Reason::NotEvicted, 1)];
         assert_eq!(world.counts(), counts);
     });
 }
@@ -190,7 +190,7 @@ fn stale_connection_is_cleared_for_new_one() {
             new.set_read_timeout(Some(NEVER)).unwrap();
             assert!(nothing_comes(&mut new));
         }
-        assert_eq!(world.counts(), [(Reason::Accepted, 4), (Reason::StaleCleared, 2)]);
+        assert_eq!(world.counts(), [(Reason::Accepted, 4), (Reason::StaleEvicted, 2)]);
     });
 }
 

@@ -48,7 +48,7 @@ fn segment_before_first_is_not_reset() {
             assert_eq!(read(&mut stream, REQUEST.len()), REQUEST);
             world.reply(&call, &mut stream, b"well");
         }
-        assert_eq!(world.count(Reason::ResetHeld), 6);
+        assert_eq!(world.count(Reason::ResetDelayed), 6);
     });
 }
 
@@ -73,6 +73,6 @@ fn repeated_unmatched_segment_is_reset() {
         world.send(&call, &call.first(REQUEST));
         drop(accept(&listeners[0], SOON).expect("a connection"));
         assert_eq!(world.receive_flags(&call, TCP_RST).flags & TCP_ACK, TCP_ACK);
-        assert_eq!(world.count(Reason::ResetHeld), 2);
+        assert_eq!(world.count(Reason::ResetDelayed), 2);
     });
 }

@@ -225,7 +225,7 @@ fn an_expected_connection_clears_its_way_as_a_new_one_does() {
             let mut new = world.open(&second, &listener);
             world.reply(&second, &mut new, b"hello again");
         }
-        assert_eq!(world.counts(), [(Reason::Accepted, 4), (Reason::StaleCleared, 2)]);
+        assert_eq!(world.counts(), [(Reason::Accepted, 4), (Reason::StaleEvicted, 2)]);
     });
 }
 

@@ -195,7 +195,7 @@ fn decapsulated_segment_is_accepted_and_clears_stale() {
         let mut stream = world.open(&later(world, &first, 1_000_000), &listener);
         world.reply(&later(world, &first, 1_000_000), &mut stream, b"hello again");
         assert_eq!(world.count(Reason::Accepted), 2);
-        assert_eq!(world.count(Reason::TimeWaitCleared), 1);
+        assert_eq!(world.count(Reason::TimeWaitEvicted), 1);
         assert!(world.count(Reason::Decapsulated) >= 3);
     });
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evener_core::net::wire::Mac;
 use evener_core::net::{Encapsulation, Protocol};
-use evener_core::path::content::{HashKey, HostPattern, PathPattern, RoutePattern, Routes};
+use evener_core::path::content::{HashKey, HostPattern, PathPattern, RouteIndex, RoutePattern};
 use evener_core::path::cookie::{Cookie, FourTuple, Keys, REPLAYED, Schedule, SynOptions};
 use evener_core::path::decide::Reason;
 use evener_core::path::mark::PUNTED;
@@ -97,7 +97,7 @@ pub fn add(builder: &mut Builder) {
                 held: if v6 { held } else { NO_SERVER },
                 later,
             });
-            let routes = Routes::compile(&[], vip.service, HashKey::new(Seed(3, 5)));
+            let routes = RouteIndex::compile(&[], vip.service, HashKey::new(Seed(3, 5)));
             builder.tables.routes.insert(vip.service, Arc::new(routes));
         }
     }
@@ -197,7 +197,7 @@ impl SynOffer {
                 .any(|last| [false, true].map(|v6| crate::world::vip(v6, *last)).contains(&key.address))
             {
                 let seed = HashKey::new(Seed(self.seed.0, self.seed.1));
-                let routes = Routes::compile(&routes, vip.service, seed);
+                let routes = RouteIndex::compile(&routes, vip.service, seed);
                 tables.routes.insert(vip.service, Arc::new(routes));
             }
         }
@@ -419,8 +419,8 @@ impl Segment {
 /// The reasons that the segments must meet between them.
 pub const MET: [Reason; 13] = [
     Reason::BadChecksum,
-    Reason::Elsewhere,
-    Reason::Moves,
+    Reason::RouteMismatch,
+    Reason::Rehandoff,
     Reason::CookieSent,
     Reason::CookieAcked,
     Reason::CookieBad,

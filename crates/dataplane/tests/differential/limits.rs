@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evener_core::net::Protocol;
-use evener_core::path::content::{HashKey, HostPattern, PathPattern, RoutePattern, Routes};
+use evener_core::path::content::{HashKey, HostPattern, PathPattern, RouteIndex, RoutePattern};
 use evener_core::path::cookie::Schedule;
 use evener_core::path::decide::Reason;
 use evener_core::path::seed::Seed;
@@ -44,7 +44,7 @@ fn with(mut tables: Tables, services: &[((bool, u8), Vec<RoutePattern>)]) -> Arc
         let address = vip(*v6, *last);
         let found = tables.vips.iter().find(|(key, _)| key.address == address);
         let service = found.map(|(_, vip)| vip.service).unwrap();
-        let routes = Routes::compile(routes, service, HashKey::new(Seed(1, 2)));
+        let routes = RouteIndex::compile(routes, service, HashKey::new(Seed(1, 2)));
         tables.routes.insert(service, Arc::new(routes));
     }
     Arc::new(tables)

@@ -141,7 +141,7 @@ fn same_verdict(hook: Hook, decision: &Decision, c: Verdict) -> bool {
         // TC has the host's stack send a frame by sending it to a neighbour that is yet to be
         // found.
         (Verdict::Pass, Verdict::Forward { ifindex: 0 }) => {
-            hook == Hook::Tc && decision.reason == Reason::ByHost
+            hook == Hook::Tc && decision.reason == Reason::HostStack
         }
         // A test run comes in by interface 1 and doesn't tell where else a frame was sent; TC not
         // even that.
@@ -385,11 +385,11 @@ fn rehandoff_request_is_held_unless_too_long_in_both() {
         for v6 in [false, true] {
             for (len, verdict) in [(HELD_FRAME_MAX + 1, Verdict::Drop), (HELD_FRAME_MAX, Verdict::Hold)] {
                 let (decision, _) = meet(&mut core, &c, &later(v6, len)).unwrap().unwrap();
-                assert_eq!((decision.verdict, decision.reason), (verdict, Reason::Moves), "{len} bytes");
+                assert_eq!((decision.verdict, decision.reason), (verdict, Reason::Rehandoff), "{len} bytes");
             }
         }
         // Over IPv6 there is a place for connections that move.
-        for (v6, reason) in [(false, Reason::Moves), (true, Reason::KeptBack)] {
+        for (v6, reason) in [(false, Reason::Rehandoff), (true, Reason::RehandoffBuffered)] {
             for (len, verdict) in [(HELD_FRAME_MAX + 1, Verdict::Drop), (HELD_FRAME_MAX, Verdict::Hold)] {
                 let (decision, _) = meet(&mut core, &c, &later(v6, len)).unwrap().unwrap();
                 assert_eq!((decision.verdict, decision.reason), (verdict, reason), "{len} bytes");
@@ -475,7 +475,7 @@ fn connections_are_handed_off_alike() {
                 return result.map(drop);
             };
             let of = |reason| reasons.get(&reason).copied().unwrap_or_default();
-            *held += of(Reason::FragmentHeld) + of(Reason::Moves) + of(Reason::KeptBack);
+            *held += of(Reason::FragmentHeld) + of(Reason::Rehandoff) + of(Reason::RehandoffBuffered);
             for (reason, count) in reasons {
                 *coverage.0.entry(reason).or_default() += count;
             }

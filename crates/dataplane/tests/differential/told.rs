@@ -59,7 +59,7 @@ fn packet(frame: &[u8], decision: &Decision, after: &[u8]) -> Option<TraceEvent>
     let mut is_traced = is_watched(src) || is_watched(dst);
     if !is_traced
         && (FIRST_PORT..FIRST_PORT + PORTS as u16).contains(&dst.port())
-        && matches!(decision.reason, Reason::Answered | Reason::ByHost)
+        && matches!(decision.reason, Reason::Answered | Reason::HostStack)
     {
         dst = PacketEndpoints::of(after)?.dst;
         is_traced = is_watched(dst);

@@ -61,15 +61,15 @@ pub const RARE: [Reason; 13] = [
     Reason::BadChecksum,
     Reason::TableFull,
     Reason::NoPort,
-    Reason::NoRoom,
+    Reason::NoHeadroom,
     Reason::FragmentLost,
     Reason::Fragment,
     Reason::CookieAcked,
     Reason::CookieUnchecked,
     Reason::Punted,
-    Reason::Elsewhere,
-    Reason::Moves,
-    Reason::KeptBack,
+    Reason::RouteMismatch,
+    Reason::Rehandoff,
+    Reason::RehandoffBuffered,
     Reason::Reset,
 ];
 
@@ -150,7 +150,7 @@ impl Routes for TestRoutes {
         };
         match net {
             1 => known(1500),
-            2 => FibResult::ByHost,
+            2 => FibResult::HostStack,
             3 => known(1300),
             _ => FibResult::None,
         }

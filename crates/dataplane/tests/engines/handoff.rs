@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evener_core::net::wire::Mac;
-use evener_core::path::content::{HashKey, Routes};
+use evener_core::path::content::{HashKey, RouteIndex};
 use evener_core::path::cookie::{Keys, Schedule};
 use evener_core::path::seed::Seed;
 use evener_core::path::tables::{Handoff, NO_SERVER, RehandoffMode, Tables};
@@ -26,7 +26,7 @@ fn handing_off() -> Tables {
         vip.handoff =
             Some(Handoff { mss: 1460, punt: NO_SERVER, held: NO_SERVER, later: RehandoffMode::Stay })
     });
-    tables.routes.insert(0, Arc::new(Routes::compile(&[], 0, HashKey::new(Seed(1, 2)))));
+    tables.routes.insert(0, Arc::new(RouteIndex::compile(&[], 0, HashKey::new(Seed(1, 2)))));
     tables
 }
 

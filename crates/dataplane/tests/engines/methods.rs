@@ -221,7 +221,7 @@ fn nat(kind: Kind, v6: bool, source_nat: bool) {
     assert!(count(&*engine, Reason::Answered) > 0);
     // This engine doesn't rely on a MAC that the host only overheard, as IPv4's is here: the host
     // asks first.
-    assert!(v6 || guarded == (count(&*engine, Reason::ByHost) > 0));
+    assert!(v6 || guarded == (count(&*engine, Reason::HostStack) > 0));
     assert_eq!(count(&*engine, Reason::TooBig), 0);
     let memory = engine.memory();
     assert_eq!(memory.sessions.list(engine.now()).count(), 2);
@@ -242,7 +242,7 @@ fn both_ways_are_told(mut events: Box<dyn EventSource>, client: IpAddr) {
                     assert_eq!((packet.src.ip(), packet.dst.port(), packet.server), (client, 80, 1));
                     there += 1;
                 }
-                Reason::Answered | Reason::ByHost => {
+                Reason::Answered | Reason::HostStack => {
                     assert_eq!((packet.dst.ip(), packet.src.port()), (client, 8080));
                     back += 1;
                 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::net::checksum;
 use evener_core::net::wire::Mac;
-use evener_core::path::content::{HashKey, PathPattern, RoutePattern, Routes};
+use evener_core::path::content::{HashKey, PathPattern, RouteIndex, RoutePattern};
 use evener_core::path::cookie::{Keys, Schedule};
 use evener_core::path::decide::Reason;
 use evener_core::path::parse::{Parsed, TcpHeader, parse};
@@ -42,7 +42,7 @@ fn moving() -> Tables {
     }
     let path = Some(PathPattern::parse("/img/*").unwrap());
     let route = RoutePattern { host: None, path, methods: vec![], ring: 1 };
-    tables.routes.insert(0, Arc::new(Routes::compile(&[route], 0, HashKey::new(Seed(1, 2)))));
+    tables.routes.insert(0, Arc::new(RouteIndex::compile(&[route], 0, HashKey::new(Seed(1, 2)))));
     tables
 }
 
@@ -58,7 +58,7 @@ fn mover() -> (RehandoffSink, Receiver<Given>) {
     let (sender, given) = channel();
     let mover = move |RehandoffSegment { reason, ifindex, server, frame, is_whole }: RehandoffSegment<'_>| {
         assert!(is_whole);
-        assert_eq!(reason, Reason::Moves);
+        assert_eq!(reason, Reason::Rehandoff);
         sender.send((ifindex, server, frame.to_vec())).unwrap_or_default();
     };
     (Arc::new(mover), given)
@@ -114,7 +114,7 @@ fn play(engine: &mut dyn Engine, client: &Host) {
     // While nobody moves connections, it is lost, and comes again.
     stream.write_all(request("/img/1").as_bytes()).unwrap();
     let end = Instant::now() + SOON;
-    while count(engine, Reason::Moves) == 0 {
+    while count(engine, Reason::Rehandoff) == 0 {
         assert!(Instant::now() < end, "it doesn't come");
         thread::sleep(Duration::from_millis(5));
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use evener_core::director::{Director, Input, Moment, Output, Start};
-use evener_core::farm::network::{Interface, Network, Route};
+use evener_core::farm::network::{Interface, KernelRoute, Network};
 use evener_core::farm::{Farm, Server, Service, example};
 use evener_core::net::wire::Mac;
 use evener_core::path::seed::Seed;
@@ -54,7 +54,7 @@ fn network(bench: &Bench) -> Network {
         loopback: false,
         ethernet: true,
     };
-    let route = Route {
+    let route = KernelRoute {
         destination: ([192, 0, 2, 0].into(), 24),
         priority: 0,
         ifindex: Some(ifindex),

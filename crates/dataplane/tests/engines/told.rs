@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use evener_core::net::checksum;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
-use evener_core::path::content::{HashKey, PathPattern, RoutePattern, Routes};
+use evener_core::path::content::{HashKey, PathPattern, RouteIndex, RoutePattern};
 use evener_core::path::cookie::{FourTuple, Keys, Schedule, SynOptions};
 use evener_core::path::decide::Reason;
 use evener_core::path::seed::Seed;
@@ -43,7 +43,7 @@ fn handing_off(bench: &Bench) -> Tables {
         methods: vec![],
         ring: 0,
     });
-    tables.routes.insert(0, Arc::new(Routes::compile(&routes, 0, HashKey::new(Seed(1, 2)))));
+    tables.routes.insert(0, Arc::new(RouteIndex::compile(&routes, 0, HashKey::new(Seed(1, 2)))));
     tables
 }
 

@@ -254,9 +254,11 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
     let mut daemon = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
     daemon
         .seconds("uptime", "Time since the daemon started.", |status| Some(status.uptime_seconds as f64))?;
-    daemon.gauge("adopted", "Whether the daemon carries on with what an earlier one left.", |status| {
-        status.adopted.into()
-    })?;
+    daemon.gauge(
+        "engine_adopted",
+        "Whether the daemon carries on with what an earlier one left.",
+        |status| status.adopted.into(),
+    )?;
     daemon.gauge("sessions", "Active sessions: neither closing nor idle for too long.", |status| {
         status.sessions
     })?;
@@ -276,8 +278,8 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
     daemon.gauge("session_slots_max", "Places that the session table can have in use.", |status| {
         status.session_slots_max
     })?;
-    daemon.gauge("sessions_moving", "Whether the session table is being resized.", |status| {
-        u64::from(status.sessions_moving)
+    daemon.gauge("sessions_resizing", "Whether the session table is being resized.", |status| {
+        u64::from(status.sessions_resizing)
     })?;
     daemon.gauge("generation", "The generation of tables that is in force.", |status| status.generation)?;
     daemon.gauge(
@@ -294,9 +296,11 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
         "When the configuration in force was read, by the start or a reload, since 1970.",
         |status| Some(status.config_loaded_seconds),
     )?;
-    daemon.gauge("reload_failed", "Whether the last reload changed nothing, for an error.", |status| {
-        status.reload_error.is_some().into()
-    })
+    daemon.gauge(
+        "config_last_reload_failed",
+        "Whether the last reload changed nothing, for an error.",
+        |status| status.reload_error.is_some().into(),
+    )
 }
 
 /// Other nodes that control messages are exchanged with.
@@ -328,13 +332,13 @@ fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
 fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let help = "Time to decide about connections that are handed over.";
     let mut metric =
-        encoder.encode_descriptor("decide", help, Some(&Unit::Seconds), MetricType::Histogram)?;
-    for (mechanism, deciding) in &status.deciding {
+        encoder.encode_descriptor("handoff_decision", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (mechanism, latency) in &status.decision_latency {
         let buckets: Vec<_> =
-            deciding.within.iter().map(|(bound, count)| (bound.unwrap_or(f64::INFINITY), *count)).collect();
+            latency.buckets.iter().map(|(bound, count)| (bound.unwrap_or(f64::INFINITY), *count)).collect();
         metric.encode_family(&[("mechanism", mechanism.as_str())])?.encode_histogram::<NoLabelSet>(
-            deciding.seconds,
-            deciding.count,
+            latency.seconds,
+            latency.count,
             &buckets,
             None,
         )?;
@@ -357,7 +361,9 @@ fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, hosts:
     let mut group = MetricFamily { encoder, things: hosts, labels: |host| vec![("host", host.name.clone())] };
     group.gauge("host_up", "Whether it is heard and takes part.", |host| (host.state == "alive").into())?;
     group.gauge("host_load", "Sessions that it says it serves, smoothed.", |host| host.load)?;
-    group.gauge("host_addresses", "Service addresses that it answers for.", |host| host.owns.len() as u64)?;
+    group.gauge("host_addresses", "Service addresses that it answers for.", |host| {
+        host.addresses_owned.len() as u64
+    })?;
     let refused: Vec<_> =
         hosts.iter().filter_map(|host| Some((&host.name, host.refused.as_ref()?))).collect();
     let labels = |(host, why): &(&String, &NodeRefusal)| {

@@ -145,13 +145,13 @@ pub(super) fn hosts(hosts: &[HostView], width: usize) -> String {
             |host| if host.own { format!("{} (this host)", host.state) } else { host.state.clone() },
         ),
         figures("LOAD", |host| count(host.load)),
-        spare(2, figures("HEARD", |host| host.heard_seconds.map_or_else(|| "-".to_owned(), seconds))),
+        spare(2, figures("HEARD", |host| host.last_seen_seconds.map_or_else(|| "-".to_owned(), seconds))),
         spare(1, words("UP", |host| host.up.join("\n"))),
-        words("OWNS", |host| host.owns.join("\n")),
+        words("OWNS", |host| host.addresses_owned.join("\n")),
     ];
     let note = |host: &HostView| {
         let drains = host.draining.join(", ");
-        let elsewhere = host.put_off.join(", ");
+        let elsewhere = host.deferred.join(", ");
         let drains = (!drains.is_empty()).then(|| format!("drained for {drains}"));
         let elsewhere = (!elsewhere.is_empty()).then(|| format!("somebody else answers for {elsewhere}"));
         let refused = host.refused.as_ref().map(|refused| clean(&refused.text));
@@ -236,7 +236,7 @@ pub(super) fn sessions(sessions: &[SessionView], width: usize) -> String {
 
 /// How much of the session table is in use.
 fn session_table(status: &StatusView) -> String {
-    let moving = if status.sessions_moving { "; it is being resized" } else { "" };
+    let moving = if status.sessions_resizing { "; it is being resized" } else { "" };
     format!("{} places of {}{moving}", count(status.session_slots), count(status.session_slots_max))
 }
 
@@ -275,7 +275,7 @@ pub(super) fn status(status: &StatusView, page: usize) -> String {
     if let Some(error) = &status.reload_error {
         facts.push(("reload failed", error.clone()));
     }
-    if let Some(keys) = &status.restart_for {
+    if let Some(keys) = &status.restart_needed_for {
         facts.push(("needs restart", keys.clone()));
     }
     if !status.punted.is_empty() {
@@ -290,10 +290,11 @@ pub(super) fn status(status: &StatusView, page: usize) -> String {
         facts.push(("refused nodes", format!("{node}: {}", clean(&refused.text))));
     }
     for (part, error) in status.installed.iter().filter_map(|part| Some((part, part.missing.as_ref()?))) {
-        facts.push(("missing", format!("{} {}: {}", part.kind, clean(&part.place), clean(error))));
+        facts.push(("missing", format!("{} {}: {}", part.kind, clean(&part.location), clean(error))));
     }
-    if let Some(Dispatcher { address, decides }) = &status.dispatcher {
-        let state = if *decides { "decides" } else { "doesn't answer: this host decides by its own tables" };
+    if let Some(Dispatcher { address, responding }) = &status.dispatcher {
+        let state =
+            if *responding { "responding" } else { "doesn't answer: this host decides by its own tables" };
         facts.push(("dispatcher", format!("{} {state}", clean(address))));
     }
     if let Some(path) = &status.access_log.path {
@@ -343,16 +344,16 @@ fn counts(counts: &BTreeMap<String, u64>) -> String {
 /// An explanation: its sentences, then what comes of them.
 pub(super) fn explanation(explanation: &Explanation, width: usize) -> String {
     let because =
-        explanation.because.iter().map(|why| terminal::wrap(&sentence(why), width, GAP.len()) + "\n");
+        explanation.reasons.iter().map(|why| terminal::wrap(&sentence(why), width, GAP.len()) + "\n");
     let mut text: String = because.collect();
     match (&explanation.service, &explanation.server) {
         (Some(service), Some(server)) => text += &format!("=> {}/{}\n", clean(service), clean(server)),
-        (Some(_), None) if explanation.waits && explanation.request.is_some() => {
+        (Some(_), None) if explanation.pending && explanation.request.is_some() => {
             let servers = explanation.request.iter().flat_map(|request| &request.servers);
             let servers: Vec<String> = servers.map(|server| clean(server)).collect();
             text += &format!("=> one of {}\n", servers.join(", "));
         }
-        (Some(service), None) if explanation.waits => {
+        (Some(service), None) if explanation.pending => {
             text += &format!("=> a server of {}, by what is asked for\n", clean(service));
         }
         (Some(service), None) => text += &format!("=> no server of {}\n", clean(service)),

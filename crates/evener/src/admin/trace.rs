@@ -93,7 +93,7 @@ fn packet_text(packet: &TracedPacket) -> String {
     let TracedPacket { time, protocol, src, dst, bytes, verdict, reason, .. } = packet;
     let flags = packet.flags.as_ref().map_or_else(String::new, |flags| format!(" {flags}"));
     let also_counted =
-        packet.beside.as_ref().map_or_else(String::new, |also_counted| format!(", {also_counted}"));
+        packet.also_counted.as_ref().map_or_else(String::new, |also_counted| format!(", {also_counted}"));
     let server = packet.server.as_ref().map_or_else(String::new, |server| format!(" => {server}"));
     format!("{time} {protocol}{flags} {src} > {dst} {bytes} bytes: {verdict}, {reason}{also_counted}{server}")
 }
@@ -127,7 +127,7 @@ mod tests {
             bytes: 80,
             verdict: "forward".into(),
             reason: "forwarded".into(),
-            beside: Some("no_session".into()),
+            also_counted: Some("no_session".into()),
             server: Some("web1".into()),
         }
     }
@@ -139,7 +139,7 @@ mod tests {
             protocol: "icmp".into(),
             flags: None,
             src: "198.51.100.7".into(),
-            beside: None,
+            also_counted: None,
             server: None,
             ..packet()
         };
@@ -174,11 +174,11 @@ mod tests {
             cut: true,
             route: None,
             server: None,
-            mechanism: "late".into(),
+            mechanism: "client_timeout".into(),
             status: Some(408),
             decide_us: 10_000_000.0,
             ..decision
         };
-        insta::assert_snapshot!(text(&Traced::Decision(refused)), @"2026-01-02T03:04:05.678Z 198.51.100.7:40000 asks web: nothing that can be read ...: no route, late in 10.0 s, answered 408 => no server");
+        insta::assert_snapshot!(text(&Traced::Decision(refused)), @"2026-01-02T03:04:05.678Z 198.51.100.7:40000 asks web: nothing that can be read ...: no route, client_timeout in 10.0 s, answered 408 => no server");
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct LoadedFile {
     /// When it was read.
     pub(crate) at: SystemTime,
     /// The part of it that takes a restart.
-    pub(crate) restart_for: Option<String>,
+    pub(crate) restart_needed_for: Option<String>,
     /// Why it is not followed in all else.
     pub(crate) trouble: Option<String>,
 }

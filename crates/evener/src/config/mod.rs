@@ -37,7 +37,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use evener_core::farm::Peers;
+pub use evener_core::farm::PeerOptions;
 use evener_core::farm::{self, REDIRECT, Service};
 use evener_core::net::Protocol;
 use toml::Spanned;
@@ -254,7 +254,7 @@ pub struct FarmConfig {
     /// each for itself.
     pub dispatcher: Option<IpAddr>,
     /// How hosts of placement `every-host` hear of each other.
-    pub peers: Peers,
+    pub peers: PeerOptions,
 }
 
 const ENGINE_KINDS: [(&str, EngineKind); 3] =
@@ -503,7 +503,7 @@ fn farm(section: &mut Section<'_>, refers: &mut References) -> FarmConfig {
     }
 }
 
-fn peers(section: &mut Section<'_>) -> Peers {
+fn peers(section: &mut Section<'_>) -> PeerOptions {
     let range = || values::duration_ms(defaults::REPORT_MS);
     let interval_ms = section.or("interval", range(), defaults::REPORT_INTERVAL_MS);
     let silence = section.get("silence", range());
@@ -514,7 +514,7 @@ fn peers(section: &mut Section<'_>) -> Peers {
         let least = values::written(interval_ms * defaults::SILENCE_LEAST);
         section.problem(Problem::new(silence.span(), message, format!("write \"{least}\" or more")));
     }
-    Peers {
+    PeerOptions {
         port: section.or("port", values::count(defaults::PORTS), defaults::PEER_PORT),
         interval_ms,
         silence_ms,

@@ -183,7 +183,7 @@ impl Executor {
                     hosts.send(to, &datagram);
                 }
             }
-            Output::Ask { ifindex, sender, target } => self.neighbours.request(ifindex, sender, target),
+            Output::Solicit { ifindex, sender, target } => self.neighbours.request(ifindex, sender, target),
             Output::Announce(addresses) => {
                 // an interface may have another MAC than it had, and that is what there is to tell
                 self.listen();

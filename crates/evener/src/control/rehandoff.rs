@@ -47,7 +47,7 @@ impl Executor {
         let header = TcpHeader::read(&held.frame, &segment.at)?;
         let payload = TcpHeader::payload(&held.frame, &segment.at).to_vec();
         let server = held.server;
-        if held.reason == Reason::KeptBack {
+        if held.reason == Reason::RehandoffBuffered {
             self.keep(&ends, &vip, held);
             return None;
         }
@@ -140,8 +140,8 @@ impl Executor {
         let decision =
             decide::decide(&self.director.plan().tables, &self.plane.memory(), &mut packet, self.plane.now());
         match (decision.verdict, decision.reason) {
-            (Verdict::Hold, Reason::Moves) => {
-                let moving = HeldSegment { reason: Reason::Moves, server: decision.server, ..held };
+            (Verdict::Hold, Reason::Rehandoff) => {
+                let moving = HeldSegment { reason: Reason::Rehandoff, server: decision.server, ..held };
                 self.handing.again.as_ref().map(|again| again.try_send(moving));
             }
             _ => self.send_decided(&decision, &mut packet),

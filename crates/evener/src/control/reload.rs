@@ -74,7 +74,7 @@ impl Daemon {
     fn order(&mut self, file: CheckedFile, answer: Option<ReloadReply>) {
         let CheckedFile { config, farm, network, links, opened, opened_names } = file;
         let later = self.fixed.differences(&config);
-        let loaded = LoadedFile { at: SystemTime::now(), restart_for: later.clone(), trouble: None };
+        let loaded = LoadedFile { at: SystemTime::now(), restart_needed_for: later.clone(), trouble: None };
         self.executor.showing.will_load(Some(loaded));
         let groups = self.executor.groups.kept(&config);
         self.executor.names.will_follow(Some(opened_names));
@@ -126,9 +126,9 @@ impl Daemon {
         self.executor.bus.publish(match &reply {
             Err(error) if !is_in_force => DaemonEvent::ReloadRefused { file, error: error.clone() },
             Ok(_) | Err(_) => {
-                let LoadedFile { restart_for, trouble, .. } = &self.executor.showing.about().loaded;
-                let restart_for = restart_for.clone().map(|keys| (keys.clone(), remedy(&keys)));
-                DaemonEvent::Reloaded { file, restart_for, trouble: trouble.clone() }
+                let LoadedFile { restart_needed_for, trouble, .. } = &self.executor.showing.about().loaded;
+                let restart_needed_for = restart_needed_for.clone().map(|keys| (keys.clone(), remedy(&keys)));
+                DaemonEvent::Reloaded { file, restart_needed_for, trouble: trouble.clone() }
             }
         });
         answer(to, reply);

@@ -213,8 +213,8 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());
     let director = Director::new(start, beginning(&*engine, lease_ms, started_ms));
     let fixed = StartupSettings::of(&config, &*engine);
-    let restart_for = fixed.differences(&config);
-    if let Some(keys) = &restart_for {
+    let restart_needed_for = fixed.differences(&config);
+    if let Some(keys) = &restart_needed_for {
         tracing::warn!(
             "what runs was adopted, and is not as the file says in {keys}: {}",
             reload::remedy(keys)
@@ -225,7 +225,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         config: display(config_path),
         adopted,
         engine_note,
-        loaded: LoadedFile { at: SystemTime::now(), restart_for, trouble: None },
+        loaded: LoadedFile { at: SystemTime::now(), restart_needed_for, trouble: None },
     };
     let settings = ChangedSysctls::new(&directory);
     let (fronts, queries) = (groups.fronts(), names.counts());

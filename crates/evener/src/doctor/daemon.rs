@@ -73,10 +73,10 @@ fn judge(status: &views::StatusView) -> Vec<Finding> {
     findings.extend(status.installed.iter().filter_map(|part| {
         let error = part.missing.as_ref()?;
         let message =
-            format!("Somebody has removed or changed {}, and it can't be restored: {error}.", part.place);
+            format!("Somebody has removed or changed {}, and it can't be restored: {error}.", part.location);
         Some(Finding::fail(part.kind.as_str(), message))
     }));
-    if let Some(dispatcher) = status.dispatcher.as_ref().filter(|dispatcher| !dispatcher.decides) {
+    if let Some(dispatcher) = status.dispatcher.as_ref().filter(|dispatcher| !dispatcher.responding) {
         let message = format!(
             "{} does not answer, and this host decides by its own tables: look whether `evener run` is at work there, with the \
              same file and secret, this host among its [farm] directors, and IP protocol 253 let through.",
@@ -142,7 +142,7 @@ fn host(host: &views::HostView) -> Vec<Finding> {
         "silent" => Some(Finding::warn(CHECK, format!("{name} ({address}) is not heard any more."))),
         _ => None,
     };
-    let elsewhere = host.put_off.iter().map(|owned| {
+    let elsewhere = host.deferred.iter().map(|owned| {
         let message = format!(
             "Somebody else answers for {owned}, which {name} is to own: the daemon's log says at which MAC."
         );

@@ -49,7 +49,7 @@ pub enum DaemonEvent {
         /// Which.
         file: String,
         /// The keys that wait for a restart, and what to do about that.
-        restart_for: Option<(String, String)>,
+        restart_needed_for: Option<(String, String)>,
         /// Why it isn't followed in all else.
         trouble: Option<String>,
     },
@@ -93,14 +93,14 @@ impl DaemonEvent {
             DaemonEvent::Stopping => "stopping",
             DaemonEvent::Reloaded { .. } => "reloaded",
             DaemonEvent::ReloadRefused { .. } => "reload_refused",
-            DaemonEvent::Dispatcher { decides: true, .. } => "dispatcher_decides",
+            DaemonEvent::Dispatcher { decides: true, .. } => "dispatcher_responding",
             DaemonEvent::Dispatcher { decides: false, .. } => "dispatcher_silent",
-            DaemonEvent::Restored { .. } => "restored",
-            DaemonEvent::Missing { .. } => "missing",
-            DaemonEvent::Node(LccpEvent::Met { .. }) => "node_met",
+            DaemonEvent::Restored { .. } => "installed_restored",
+            DaemonEvent::Missing { .. } => "installed_missing",
+            DaemonEvent::Node(LccpEvent::Met { .. }) => "node_discovered",
             DaemonEvent::Node(LccpEvent::Restarted { .. }) => "node_restarted",
             DaemonEvent::Node(LccpEvent::Silent { .. }) => "node_silent",
-            DaemonEvent::Node(LccpEvent::Answers { .. }) => "node_heard",
+            DaemonEvent::Node(LccpEvent::Answers { .. }) => "node_responding",
             DaemonEvent::Node(LccpEvent::Refused { .. }) => "message_refused",
         }
     }
@@ -111,7 +111,7 @@ impl DaemonEvent {
             DaemonEvent::Farm(event) => event.level(),
             DaemonEvent::ReloadRefused { .. } | DaemonEvent::Missing { .. } => Level::Error,
             DaemonEvent::Ready { serving: false }
-            | DaemonEvent::Reloaded { restart_for: Some(_), .. }
+            | DaemonEvent::Reloaded { restart_needed_for: Some(_), .. }
             | DaemonEvent::Reloaded { trouble: Some(_), .. }
             | DaemonEvent::Dispatcher { decides: false, .. }
             | DaemonEvent::Restored { .. }
@@ -119,7 +119,7 @@ impl DaemonEvent {
             DaemonEvent::Started { .. }
             | DaemonEvent::Ready { serving: true }
             | DaemonEvent::Stopping
-            | DaemonEvent::Reloaded { restart_for: None, trouble: None, .. }
+            | DaemonEvent::Reloaded { restart_needed_for: None, trouble: None, .. }
             | DaemonEvent::Dispatcher { decides: true, .. }
             | DaemonEvent::Node(
                 LccpEvent::Met { .. } | LccpEvent::Restarted { .. } | LccpEvent::Answers { .. },
@@ -139,8 +139,8 @@ impl fmt::Display for DaemonEvent {
             ),
             DaemonEvent::Stopping => f.write_str("stopping"),
             DaemonEvent::Reloaded { trouble: Some(trouble), .. } => write!(f, "reloaded: {trouble}"),
-            DaemonEvent::Reloaded { restart_for: None, .. } => f.write_str("reloaded"),
-            DaemonEvent::Reloaded { restart_for: Some((keys, remedy)), .. } => {
+            DaemonEvent::Reloaded { restart_needed_for: None, .. } => f.write_str("reloaded"),
+            DaemonEvent::Reloaded { restart_needed_for: Some((keys, remedy)), .. } => {
                 write!(f, "reloaded: all of it is in force but {keys}: {remedy}")
             }
             DaemonEvent::ReloadRefused { error, .. } => f.write_str(error),

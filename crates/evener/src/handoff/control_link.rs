@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evener_core::path::content::{NO_ROUTE, Routes};
+use evener_core::path::content::{NO_ROUTE, RouteIndex};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{ChosenTarget, ControlQuery, FourTuple, NormalizedRequest};
@@ -31,7 +31,7 @@ pub(crate) struct ControlLink {
 /// Which route takes a request, by the routes of one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct MatchedRoute {
-    routes: Arc<Routes>,
+    routes: Arc<RouteIndex>,
     /// Counted from 0; none takes what all servers may have.
     pub(crate) route: Option<u16>,
     /// Of the servers that may have it.
@@ -47,13 +47,13 @@ pub(crate) enum ControlReply<T> {
 }
 
 impl MatchedRoute {
-    fn by(routes: Arc<Routes>, wanted: &NormalizedRequest) -> MatchedRoute {
+    fn by(routes: Arc<RouteIndex>, wanted: &NormalizedRequest) -> MatchedRoute {
         let (route, ring) = routes.find_all(&wanted.key());
         MatchedRoute { routes, route, ring }
     }
 
     /// Whether it was found by these routes.
-    pub(crate) fn is_by(&self, routes: &Arc<Routes>) -> bool {
+    pub(crate) fn is_by(&self, routes: &Arc<RouteIndex>) -> bool {
         Arc::ptr_eq(&self.routes, routes)
     }
 }

@@ -192,11 +192,11 @@ impl<'r> HandoffTask<'r> {
             TransferOutcome::Given => Mechanism::Punted,
             TransferOutcome::Carried => Mechanism::Spliced,
             TransferOutcome::Refused => Mechanism::Refused,
-            TransferOutcome::Unserved => Mechanism::Unserved,
-            TransferOutcome::Late => Mechanism::Late,
-            TransferOutcome::Left => Mechanism::Left,
-            TransferOutcome::Crowded => Mechanism::Crowded,
-            TransferOutcome::Unmoved => return self.reader.outcomes.count_unmoved(),
+            TransferOutcome::Unserved => Mechanism::NoServer,
+            TransferOutcome::Late => Mechanism::ClientTimeout,
+            TransferOutcome::Left => Mechanism::ClientClosed,
+            TransferOutcome::Crowded => Mechanism::Evicted,
+            TransferOutcome::Unmoved => return self.reader.outcomes.count_not_moved(),
             TransferOutcome::Returned => return,
         };
         let server = match outcome {

@@ -100,54 +100,54 @@ pub(crate) struct ChosenTarget {
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     /// Given to a server.
-    pub(crate) given: AtomicU64,
+    pub(crate) handed_off: AtomicU64,
     /// Passed on byte by byte: they could not be given.
     pub(crate) spliced: AtomicU64,
     /// Answered with an error, or reset.
     pub(crate) refused: AtomicU64,
     /// No server for them.
-    pub(crate) unserved: AtomicU64,
+    pub(crate) no_server: AtomicU64,
     /// Silent for too long.
-    pub(crate) late: AtomicU64,
+    pub(crate) client_timeout: AtomicU64,
     /// Ended by the client before it had said anything whole.
-    pub(crate) left: AtomicU64,
+    pub(crate) client_closed: AtomicU64,
     /// Reset, since there were too many, and most of them from there.
-    pub(crate) crowded: AtomicU64,
+    pub(crate) evicted: AtomicU64,
     /// Reset, since they could not be taken from the server that had them.
-    pub(crate) unmoved: AtomicU64,
+    pub(crate) not_moved: AtomicU64,
 }
 
 impl Outcomes {
     fn count(&self, mechanism: Mechanism) {
         let outcome = match mechanism {
-            Mechanism::Punted => &self.given,
+            Mechanism::Punted => &self.handed_off,
             Mechanism::Spliced => &self.spliced,
             Mechanism::Refused => &self.refused,
-            Mechanism::Unserved => &self.unserved,
-            Mechanism::Late => &self.late,
-            Mechanism::Left => &self.left,
-            Mechanism::Crowded => &self.crowded,
+            Mechanism::NoServer => &self.no_server,
+            Mechanism::ClientTimeout => &self.client_timeout,
+            Mechanism::ClientClosed => &self.client_closed,
+            Mechanism::Evicted => &self.evicted,
             // Not read here at all.
             Mechanism::Kernel => return,
         };
         outcome.fetch_add(1, Relaxed);
     }
 
-    fn count_unmoved(&self) {
-        self.unmoved.fetch_add(1, Relaxed);
+    fn count_not_moved(&self) {
+        self.not_moved.fetch_add(1, Relaxed);
     }
 
     /// By name, for views and metrics.
     pub(crate) fn counted(&self) -> [(&'static str, u64); 8] {
         [
-            ("given", &self.given),
+            ("handed_off", &self.handed_off),
             ("spliced", &self.spliced),
             ("refused", &self.refused),
-            ("unserved", &self.unserved),
-            ("late", &self.late),
-            ("left", &self.left),
-            ("crowded", &self.crowded),
-            ("unmoved", &self.unmoved),
+            ("no_server", &self.no_server),
+            ("client_timeout", &self.client_timeout),
+            ("client_closed", &self.client_closed),
+            ("evicted", &self.evicted),
+            ("not_moved", &self.not_moved),
         ]
         .map(|(name, count)| (name, count.load(Relaxed)))
     }

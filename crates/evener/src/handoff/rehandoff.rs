@@ -74,7 +74,7 @@ mod tests {
             },
             payload: b"GET /img/ HTTP/1.1\r\n\r\n".to_vec(),
             held: HeldSegment {
-                reason: Reason::Moves,
+                reason: Reason::Rehandoff,
                 ifindex: 1,
                 server: 1,
                 frame: Vec::new(),

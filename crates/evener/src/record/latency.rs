@@ -12,7 +12,7 @@ const BOUNDS: [u64; 10] =
 /// Times so far. Each is in one place only.
 #[derive(Default)]
 pub(super) struct LatencyHistogram {
-    within: [AtomicU64; BOUNDS.len() + 1],
+    buckets: [AtomicU64; BOUNDS.len() + 1],
     nanos: AtomicU64,
 }
 
@@ -20,7 +20,7 @@ impl LatencyHistogram {
     pub(super) fn add(&self, latency: Duration) {
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         let place = BOUNDS.partition_point(|bound| *bound < nanos);
-        if let Some(place) = self.within.get(place) {
+        if let Some(place) = self.buckets.get(place) {
             place.fetch_add(1, Relaxed);
         }
         self.nanos.fetch_add(nanos, Relaxed);
@@ -28,11 +28,11 @@ impl LatencyHistogram {
 
     pub(super) fn show(&self) -> DecisionLatency {
         let bounds = BOUNDS.iter().map(|bound| Some(*bound as f64 / 1e9)).chain([None]);
-        let within: Vec<_> = bounds.zip(self.within.iter().map(|count| count.load(Relaxed))).collect();
+        let buckets: Vec<_> = bounds.zip(self.buckets.iter().map(|count| count.load(Relaxed))).collect();
         DecisionLatency {
-            count: within.iter().map(|(_, count)| count).sum(),
+            count: buckets.iter().map(|(_, count)| count).sum(),
             seconds: self.nanos.load(Relaxed) as f64 / 1e9,
-            within,
+            buckets,
         }
     }
 }
@@ -50,7 +50,7 @@ mod tests {
             .for_each(|time| histogram.add(time));
         let shown = histogram.show();
         assert_eq!((shown.count, shown.seconds), (5, 60.002_002_001));
-        let places: Vec<_> = shown.within.into_iter().filter(|(_, count)| *count > 0).collect();
+        let places: Vec<_> = shown.buckets.into_iter().filter(|(_, count)| *count > 0).collect();
         assert_eq!(places, [(Some(1e-6), 2), (Some(2.5e-6), 1), (Some(0.01), 1), (None, 1)]);
     }
 }

@@ -33,10 +33,11 @@ pub struct AccessLogEntry {
     pub route: Option<u64>,
     /// The server's name, if one was chosen.
     pub server: Option<String>,
-    /// `kernel`: by the data plane. Else it was read in application space, and `asked`: moved to
-    /// its server; `spliced`: carried there; `refused`, `unserved`, `late`, `left` or `crowded`: it
-    /// came to none. With method `redirect`, `redirected`: its client was told to go there;
-    /// `fetched`: it was fetched from there; `unserved` or `refused`.
+    /// `kernel`: by the data plane. Else it was read in application space, and `punted`: moved to
+    /// its server; `spliced`: carried there; `refused`, `no_server`, `client_timeout`,
+    /// `client_closed` or `evicted`: it came to none. With method `redirect`, `redirected`: its
+    /// client was told to go there;
+    /// `fetched`: it was fetched from there; `no_member` or `refused`.
     pub mechanism: String,
     /// The daemon's status, if it answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,7 +68,7 @@ pub struct TracedPacket {
     pub reason: String,
     /// Another remarkable fact, as in the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beside: Option<String>,
+    pub also_counted: Option<String>,
     /// The server's name, if it went to one.
     pub server: Option<String>,
 }
@@ -92,7 +93,7 @@ pub struct DecisionLatency {
     pub seconds: f64,
     /// How many of them took so many seconds at most, and more than the one before; the last are
     /// those that took longer.
-    pub within: Vec<(Option<f64>, u64)>,
+    pub buckets: Vec<(Option<f64>, u64)>,
 }
 
 /// A line of a trace.

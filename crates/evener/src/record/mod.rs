@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use evener_core::path::content::Routes;
+use evener_core::path::content::RouteIndex;
 use evener_core::path::cookie::FourTuple;
 use evener_core::path::decide::Reason;
 use evener_core::path::tables::NO_SERVER;
@@ -50,13 +50,13 @@ pub(crate) enum Mechanism {
     /// Told off, or reset.
     Refused,
     /// Nobody serves it.
-    Unserved,
+    NoServer,
     /// It said nothing whole in time.
-    Late,
+    ClientTimeout,
     /// It went before it had said anything whole.
-    Left,
+    ClientClosed,
     /// Reset unread, since too many are read.
-    Crowded,
+    Evicted,
 }
 
 impl Mechanism {
@@ -65,10 +65,10 @@ impl Mechanism {
         Mechanism::Punted,
         Mechanism::Spliced,
         Mechanism::Refused,
-        Mechanism::Unserved,
-        Mechanism::Late,
-        Mechanism::Left,
-        Mechanism::Crowded,
+        Mechanism::NoServer,
+        Mechanism::ClientTimeout,
+        Mechanism::ClientClosed,
+        Mechanism::Evicted,
     ];
 
     fn name(self) -> &'static str {
@@ -77,10 +77,10 @@ impl Mechanism {
             Mechanism::Punted => "punted",
             Mechanism::Spliced => "spliced",
             Mechanism::Refused => "refused",
-            Mechanism::Unserved => "unserved",
-            Mechanism::Late => "late",
-            Mechanism::Left => "left",
-            Mechanism::Crowded => "crowded",
+            Mechanism::NoServer => "no_server",
+            Mechanism::ClientTimeout => "client_timeout",
+            Mechanism::ClientClosed => "client_closed",
+            Mechanism::Evicted => "evicted",
         }
     }
 }
@@ -201,7 +201,7 @@ impl Recorder {
     }
 
     /// The routes of a service that are in force.
-    pub(crate) fn routes(&self, service: SocketAddr) -> Option<Arc<Routes>> {
+    pub(crate) fn routes(&self, service: SocketAddr) -> Option<Arc<RouteIndex>> {
         self.names().routes(service)
     }
 
@@ -260,7 +260,7 @@ impl Recorder {
         let mechanism = match (event.also_counted, event.server) {
             (Some(Reason::Punted), _) => return,
             (Some(Reason::TableFull), _) => Mechanism::Refused,
-            (_, NO_SERVER) => Mechanism::Unserved,
+            (_, NO_SERVER) => Mechanism::NoServer,
             _ => Mechanism::Kernel,
         };
         self.decided(&HandoffRecord {
@@ -336,7 +336,7 @@ fn packet(event: &PacketEvent, at: SystemTime, server: Option<String>) -> Traced
         bytes: event.len.into(),
         verdict: verdict.to_owned(),
         reason: event.reason.name().to_owned(),
-        beside: event.also_counted.map(|reason| reason.name().to_owned()),
+        also_counted: event.also_counted.map(|reason| reason.name().to_owned()),
         server,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use evener_core::farm::plan::Plan;
 use evener_core::net::Protocol;
-use evener_core::path::content::Routes;
+use evener_core::path::content::RouteIndex;
 use evener_core::path::tables::{Tables, VipKey};
 
 /// The names of what is in force.
@@ -36,7 +36,7 @@ impl TableNames {
     }
 
     /// The routes of a service.
-    pub(super) fn routes(&self, at: SocketAddr) -> Option<Arc<Routes>> {
+    pub(super) fn routes(&self, at: SocketAddr) -> Option<Arc<RouteIndex>> {
         self.tables.routes.get(&self.number(at)?).cloned()
     }
 

@@ -70,7 +70,7 @@ fn kernel_decision_makes_access_log_line() {
     insta::assert_snapshot!(lines(&mut trace).concat(), @r#"
     {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":"http","method":"GET","host":"www.example.com","path":"/a?b=%41","route":2,"server":"web1","mechanism":"kernel","decide_us":1.25}
     {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":"tls","cut":true,"route":null,"server":"web1","mechanism":"kernel","decide_us":1.25}
-    {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":null,"route":null,"server":null,"mechanism":"unserved","decide_us":1.25}
+    {"what":"decision","time":"2026-01-02T03:04:05.678Z","service":"192.0.2.100:80","client":"198.51.100.7:40000","kind":null,"route":null,"server":null,"mechanism":"no_server","decide_us":1.25}
     "#);
     // The user-space reader records this one.
     let punted = ConnectionEvent { also_counted: Some(Reason::Punted), ..connection(b"GE") };
@@ -79,7 +79,7 @@ fn kernel_decision_makes_access_log_line() {
     recorder.connection(&other, at());
     assert_eq!(lines(&mut trace), [] as [String; 0]);
     let latency: Vec<_> = recorder.latencies_shown().map(|(name, latency)| (name, latency.count)).collect();
-    assert_eq!(latency, [("kernel".to_owned(), 3), ("unserved".to_owned(), 1)]);
+    assert_eq!(latency, [("kernel".to_owned(), 3), ("no_server".to_owned(), 1)]);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn packets_both_ways() {
     recorder.packet(&back, at());
     insta::assert_snapshot!(lines(&mut trace).concat(), @r#"
     {"what":"packet","time":"2026-01-02T03:04:05.678Z","protocol":"tcp","flags":"syn,ack","src":"198.51.100.7:40000","dst":"192.0.2.100:80","bytes":60,"verdict":"forward","reason":"cookie_sent","server":null}
-    {"what":"packet","time":"2026-01-02T03:04:05.678Z","protocol":"tcp","flags":"syn,ack","src":"192.0.2.100:80","dst":"198.51.100.7:40000","bytes":60,"verdict":"drop","reason":"cookie_sent","beside":"no_session","server":null}
+    {"what":"packet","time":"2026-01-02T03:04:05.678Z","protocol":"tcp","flags":"syn,ack","src":"192.0.2.100:80","dst":"198.51.100.7:40000","bytes":60,"verdict":"drop","reason":"cookie_sent","also_counted":"no_session","server":null}
     "#);
 }
 

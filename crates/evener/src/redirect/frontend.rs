@@ -177,7 +177,7 @@ impl Frontend {
         let named = [
             ("redirected", &self.redirected),
             ("fetched", &self.fetched),
-            ("unserved", &self.no_member),
+            ("no_member", &self.no_member),
             ("messages", &self.messages),
             ("evicted", &self.evicted),
         ];

@@ -100,7 +100,7 @@ impl HttpConnection {
     pub(super) fn late(&self, date: &str, out: &mut Vec<u8>) -> bool {
         let has_partial = !self.unread.is_empty();
         if has_partial {
-            http::refuse(out, &closing(date), HttpRefusal::Late);
+            http::refuse(out, &closing(date), HttpRefusal::Timeout);
         }
         has_partial
     }

@@ -60,7 +60,7 @@ impl RequestLog {
             mechanism: match outcome {
                 RequestOutcome::Redirected => "redirected",
                 RequestOutcome::Fetched => "fetched",
-                RequestOutcome::NoMember => "unserved",
+                RequestOutcome::NoMember => "no_member",
                 RequestOutcome::Message(_) => "message",
                 RequestOutcome::Refused(_) => "refused",
             },

@@ -537,7 +537,8 @@ impl Connection {
         if !is_reading || !self.talk.late(date, out) || self.stream.write(out).is_err() {
             return false;
         }
-        self.front.count(super::frontend::RequestOutcome::Refused(evener_core::net::http::HttpRefusal::Late));
+        self.front
+            .count(super::frontend::RequestOutcome::Refused(evener_core::net::http::HttpRefusal::Timeout));
         let _ = self.stream.shutdown(Shutdown::Write);
         self.waits = ConnectionWait::Lingering;
         self.deadline = now + LINGER;

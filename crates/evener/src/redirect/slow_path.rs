@@ -205,7 +205,7 @@ async fn message(
             return refuse(413, "A message has at most 64 KiB.");
         }
         Ok(Err(_)) => return refuse(400, "The message broke off."),
-        Err(_) => return refuse(408, HttpRefusal::Late.sentence()),
+        Err(_) => return refuse(408, HttpRefusal::Timeout.sentence()),
     };
     let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let (answer, answered) = oneshot::channel();

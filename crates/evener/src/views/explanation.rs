@@ -25,10 +25,10 @@ pub struct Explanation {
     /// The server, if there is one.
     pub server: Option<String>,
     /// Sentences, in the order of the decision.
-    pub because: Vec<String>,
+    pub reasons: Vec<String>,
     /// Whether the choice waits for what isn't known: what the client asks for, or who it is.
     #[serde(default)]
-    pub waits: bool,
+    pub pending: bool,
     /// The course of a request, if one was named.
     #[serde(default)]
     pub request: Option<DispatchExplanation>,
@@ -44,7 +44,7 @@ pub struct DispatchExplanation {
     /// Names of the servers that it may go to.
     pub servers: Vec<String>,
     /// Whether the data plane leaves the choice to the daemon's own process.
-    pub asked: bool,
+    pub punted: bool,
 }
 
 impl PublishedState {
@@ -60,7 +60,7 @@ impl PublishedState {
             }
         };
         if let Some(flow) = flow.filter(|_| explanation.service.is_some()) {
-            explanation.because.extend(self.unseen(flow.client.ip()));
+            explanation.reasons.extend(self.unseen(flow.client.ip()));
         }
         explanation
     }
@@ -68,26 +68,26 @@ impl PublishedState {
     fn explain_flow(&self, flow: &FlowQuery) -> Explanation {
         let key = VipKey { address: flow.vip.ip(), port: flow.vip.port(), protocol: flow.protocol };
         let Some(vip) = self.snapshot.plan.tables.vips.get(&key) else {
-            let because = vec![format!(
+            let reasons = vec![format!(
                 "no service has {} {}: the packet goes up the director's own stack",
                 flow.protocol, flow.vip
             )];
-            return Explanation { because, ..Explanation::default() };
+            return Explanation { reasons, ..Explanation::default() };
         };
         let service = self.snapshot.plan.services.get(&vip.service);
-        let mut because =
+        let mut reasons =
             vec![format!("{} {} is service {}", flow.protocol, flow.vip, service.map_or("?", |s| &s.name))];
-        let slot = self.explain_choice(flow, vip, &mut because);
+        let slot = self.explain_choice(flow, vip, &mut reasons);
         let server = slot.and_then(|slot| self.server_name(slot));
-        because.extend(slot.and_then(|slot| self.explain_state(slot)));
+        reasons.extend(slot.and_then(|slot| self.explain_state(slot)));
         if let Some(entry) = slot.and_then(|slot| self.snapshot.plan.tables.servers.get(&slot)) {
-            because.extend(self.explain_way(Some(flow), entry));
+            reasons.extend(self.explain_way(Some(flow), entry));
         }
         Explanation {
             service: service.map(|service| service.name.clone()),
             server,
-            because,
-            waits: slot.is_none(),
+            reasons,
+            pending: slot.is_none(),
             request: None,
         }
     }
@@ -126,26 +126,26 @@ impl PublishedState {
     }
 
     /// The server's slot; nothing if it isn't settled yet.
-    fn explain_choice(&self, flow: &FlowQuery, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
-        if let Some(slot) = self.explain_session(flow, vip, because) {
+    fn explain_choice(&self, flow: &FlowQuery, vip: &Vip, reasons: &mut Vec<String>) -> Option<u16> {
+        if let Some(slot) = self.explain_session(flow, vip, reasons) {
             return Some(slot)
                 .filter(|_| vip.handoff.is_none() || self.snapshot.plan.servers.contains_key(&slot));
         }
         if vip.handoff.is_some() {
-            because.push(
+            reasons.push(
                 "there is no session: the choice waits for what the client asks for; --request foretells it"
                     .to_owned(),
             );
             return None;
         }
-        because.push("there is no session: a new one would be chosen by the policy".to_owned());
+        reasons.push("there is no session: a new one would be chosen by the policy".to_owned());
         let (slot, why) = self.peek(vip, Some(flow.client), RequestContent::Unread)?;
-        because.push(why);
+        reasons.push(why);
         Some(slot)
     }
 
     /// The slot that a flow's session names, if there is one.
-    fn explain_session(&self, flow: &FlowQuery, vip: &Vip, because: &mut Vec<String>) -> Option<u16> {
+    fn explain_session(&self, flow: &FlowQuery, vip: &Vip, reasons: &mut Vec<String>) -> Option<u16> {
         let memory = self.readings.memory();
         let key = self.session_key(flow, vip);
         let now = self.readings.now();
@@ -157,7 +157,7 @@ impl PublishedState {
             }
             None => "its server is gone".to_owned(),
         };
-        because.push(format!(
+        reasons.push(format!(
             "there is a session, {}, for {} more seconds: {server}",
             value.state().name(),
             ms(value.expires().wrapping_sub(now)) / 1000,

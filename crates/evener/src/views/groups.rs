@@ -105,7 +105,7 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
         interface: None,
         source: if member.is_listed { "listed" } else { "joined" }.to_owned(),
         local: false,
-        way: REDIRECT.to_owned(),
+        forwarding: REDIRECT.to_owned(),
         probe_seconds: member.latency_us.map(|us| us as f64 / 1e6),
         probe_error: failure,
         probe_failures: 0,
@@ -148,15 +148,15 @@ pub(super) fn explain(groups: &[ShownGroup], subject: &ExplainSubject) -> Option
     let shown = groups.iter().find(is_meant)?;
     let client = flow.map(|flow| flow.client.ip());
     let mut explanation = Explanation { service: Some(shown.group.name.clone()), ..Explanation::default() };
-    let because = &mut explanation.because;
-    because.push(format!(
+    let reasons = &mut explanation.reasons;
+    reasons.push(format!(
         "service {} has method redirect: its clients are answered here, and sent to a member by HTTP",
         shown.group.name
     ));
     match request {
         None => {
-            because.push("the choice waits for the request; --request foretells it".to_owned());
-            explanation.waits = true;
+            reasons.push("the choice waits for the request; --request foretells it".to_owned());
+            explanation.pending = true;
         }
         Some(request) => explain_request(shown, request, client, &mut explanation),
     }
@@ -171,7 +171,7 @@ fn explain_request(
 ) {
     let head = request.head();
     let HeadParse::Request(read) = read(head.as_bytes()) else {
-        explanation.because.push("that is no request that would be answered".to_owned());
+        explanation.reasons.push("that is no request that would be answered".to_owned());
         return;
     };
     let rules = shown.front.rules();
@@ -186,18 +186,18 @@ fn explain_request(
     let names: Vec<String> =
         candidates.filter_map(|candidate| rules.names.get(&candidate.id).cloned()).collect();
     let policy = shown.group.policy.name;
-    explanation.because.push(match (names.len(), shown.group.choice()) {
+    explanation.reasons.push(match (names.len(), shown.group.choice()) {
         (0, _) => "none of those that may have it lives: the answer is 503".to_owned(),
         (1, _) => "one member may have it".to_owned(),
         (_, Choice::Hash) => format!("policy {policy} chooses by the client's address"),
         (_, _) => format!("policy {policy} chooses among them when the request comes"),
     });
     explanation.server = names.first().filter(|_| names.len() == 1).cloned();
-    explanation.waits = names.len() > 1;
+    explanation.pending = names.len() > 1;
     explanation.request = Some(DispatchExplanation {
         route: route.map(|route| u64::from(route) + 1),
         pattern: None,
         servers: names,
-        asked: true,
+        punted: true,
     });
 }

@@ -25,15 +25,15 @@ pub struct HostView {
     /// The services that its operator drains it for.
     pub draining: Vec<String>,
     /// The service addresses that it says it answers for.
-    pub owns: Vec<String>,
+    pub addresses_owned: Vec<String>,
     /// Service addresses that are this host's to own, but that somebody else answers for.
     #[serde(default)]
-    pub put_off: Vec<String>,
+    pub deferred: Vec<String>,
     /// Why nothing that it says is understood, as far as this host can tell.
     #[serde(default)]
     pub refused: Option<NodeRefusal>,
     /// Seconds since it was last heard; none of this host.
-    pub heard_seconds: Option<f64>,
+    pub last_seen_seconds: Option<f64>,
 }
 
 /// Why nothing that another node says is understood.
@@ -68,10 +68,10 @@ fn host_of(seen: &HostSnapshot, at_ms: u64) -> HostView {
         up: up.clone(),
         draining: draining.clone(),
         // The addresses of a silent host are another's by now.
-        owns: host.owned.iter().filter(|_| host.alive).map(ToString::to_string).collect(),
-        put_off: put_off.iter().map(ToString::to_string).collect(),
+        addresses_owned: host.owned.iter().filter(|_| host.alive).map(ToString::to_string).collect(),
+        deferred: put_off.iter().map(ToString::to_string).collect(),
         refused: host.refused.map(NodeRefusal::from),
-        heard_seconds: received_ms.map(|received_ms| at_ms.saturating_sub(received_ms) as f64 / 1e3),
+        last_seen_seconds: received_ms.map(|received_ms| at_ms.saturating_sub(received_ms) as f64 / 1e3),
     }
 }
 

@@ -63,7 +63,7 @@ pub struct ServerView {
     pub local: bool,
     /// How packets get there: `link` by its MAC, `nat` by its own address, or `tunnel`. `redirect`:
     /// by clients themselves.
-    pub way: String,
+    pub forwarding: String,
     /// How long the last good probe took.
     pub probe_seconds: Option<f64>,
     /// Why the last probe failed, while the server is not up.
@@ -175,7 +175,7 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Co
             ServerOrigin::Discovered => "discovered".to_owned(),
         },
         local: member.local,
-        way: way(service.method, entry).to_owned(),
+        forwarding: forwarding_name(service.method, entry).to_owned(),
         probe_seconds: seen.signals.latency_us.map(|us| us as f64 / 1e6),
         probe_error: seen.probe_error.clone(),
         probe_failures: seen.probe_failures,
@@ -185,7 +185,7 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Co
 }
 
 /// The way to a server, in a word: its own, or what its method will make of it.
-fn way(method: Method, entry: Option<&ServerEntry>) -> &'static str {
+fn forwarding_name(method: Method, entry: Option<&ServerEntry>) -> &'static str {
     match entry.filter(|entry| !entry.local).map(|entry| entry.forwarding) {
         Some(Forwarding::Link) => "link",
         Some(Forwarding::Nat { .. }) => "nat",

@@ -49,7 +49,7 @@ pub struct StatusView {
     pub reload_error: Option<String>,
     /// The keys of the file in force that a running daemon can't follow, if there are any.
     #[serde(default)]
-    pub restart_for: Option<String>,
+    pub restart_needed_for: Option<String>,
     /// When the configuration in force was read, by the start or by a reload, in seconds since
     /// 1970.
     #[serde(default)]
@@ -71,7 +71,7 @@ pub struct StatusView {
     pub session_slots_max: u64,
     /// Whether sessions are on their way to their places in a table that has grown or shrunk.
     #[serde(default)]
-    pub sessions_moving: bool,
+    pub sessions_resizing: bool,
     /// Packets by reason; every reason is there.
     pub packets: BTreeMap<String, u64>,
     /// Answers to ARP and neighbour discovery that were not believed, by reason.
@@ -108,7 +108,7 @@ pub struct StatusView {
     /// [`DecisionTimes`]. The data plane tells of its own only while there is an access log or a
     /// trace.
     #[serde(default)]
-    pub deciding: BTreeMap<String, DecisionLatency>,
+    pub decision_latency: BTreeMap<String, DecisionLatency>,
     /// The outcomes of control messages (LCCP), and of actions by them, where connections are
     /// handed over; else empty.
     #[serde(default)]
@@ -134,7 +134,7 @@ pub struct InstalledPart {
     /// `program`, `pins`, `guard` or `setting`.
     pub kind: String,
     /// The interface, folder, table, or path below /proc/sys.
-    pub place: String,
+    pub location: String,
     /// Why the kernel doesn't hold it, if it doesn't; it is tried again twice a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
@@ -146,7 +146,7 @@ pub struct Dispatcher {
     /// Its address.
     pub address: String,
     /// Whether it is asked and answers; else this host decides by its own tables.
-    pub decides: bool,
+    pub responding: bool,
 }
 
 /// The daemon as a whole.
@@ -176,7 +176,7 @@ pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
         reloads_refused: snapshot.reloads.refused,
         reload_pending: snapshot.reloads.pending,
         reload_error: reload_error(&snapshot.reloads, about),
-        restart_for: about.loaded.restart_for.clone(),
+        restart_needed_for: about.loaded.restart_needed_for.clone(),
         config_loaded_seconds: unix_seconds(about.loaded.at),
         sessions,
         sessions_assured: assured,
@@ -184,7 +184,7 @@ pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
         sessions_max: memory.sessions.sized_for() as u64,
         session_slots: memory.sessions.capacity() as u64,
         session_slots_max: memory.sessions.capacity_max() as u64,
-        sessions_moving: memory.sessions.is_resizing(),
+        sessions_resizing: memory.sessions.is_resizing(),
         packets: packets.collect(),
         refused: counted(snapshot.refused.iter().map(|(reason, count)| (*reason, *count))),
         events: counted(events),
@@ -197,7 +197,7 @@ pub(crate) fn status(moment: &CountedSnapshot) -> StatusView {
             .unwrap_or_default(),
         access_log: recorder.show_log(),
         traces: recorder.traces(),
-        deciding: recorder.latencies_shown().collect(),
+        decision_latency: recorder.latencies_shown().collect(),
         lccp: speaker.map(|speaker| speaker.counted()).unwrap_or_default(),
         nodes: speaker.map(|speaker| speaker.nodes()).unwrap_or_default(),
         nodes_refused: speaker.map(refused).unwrap_or_default(),
@@ -224,7 +224,7 @@ pub(crate) fn interfaces(snapshot: &Snapshot) -> Vec<String> {
 fn installed(installed: &board::installed::Installed) -> Vec<InstalledPart> {
     let parts = installed.parts.iter().map(|part| InstalledPart {
         kind: part.kind().to_owned(),
-        place: part.place(),
+        location: part.place(),
         missing: installed.missing.get(part).cloned(),
     });
     parts.collect()
@@ -243,6 +243,6 @@ fn refused(speaker: &LccpNode) -> BTreeMap<String, NodeRefusal> {
     refused.map(|(node, refusal)| (node.to_string(), refusal.into())).collect()
 }
 
-fn dispatcher((address, decides): (IpAddr, bool)) -> Dispatcher {
-    Dispatcher { address: address.to_string(), decides }
+fn dispatcher((address, responding): (IpAddr, bool)) -> Dispatcher {
+    Dispatcher { address: address.to_string(), responding }
 }

@@ -12,3 +12,4 @@ mod install;
 mod probe;
 mod quick_starts;
 mod rooms;
+mod words;

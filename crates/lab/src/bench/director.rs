@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use evener_core::director::{Applied, Change, Director, Input, Moment, Output, Snapshot, Start};
 use evener_core::farm::choose::{ConnectionRequest, RequestContent};
-use evener_core::farm::network::{Interface, Network, Route as NetworkRoute};
+use evener_core::farm::network::{Interface, KernelRoute, Network};
 use evener_core::farm::plan::ServerName;
 use evener_core::farm::{Farm, Method, Route, Server, Service, example};
 use evener_core::net::wire::Mac;
@@ -516,7 +516,7 @@ fn network(servers: usize) -> Network {
         loopback: false,
         ethernet: true,
     };
-    let on_link = NetworkRoute {
+    let on_link = KernelRoute {
         destination: (IpAddr::from([10, 9, 0, 0]), 16),
         priority: 0,
         ifindex: Some(LINK),

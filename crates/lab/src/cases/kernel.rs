@@ -104,7 +104,7 @@ impl Kernel {
         let exit = match verdict {
             Verdict::Forward { ifindex: LOOPBACK } => Exit::Interface(self.ingress),
             // TC has the host's stack find the neighbour, and no more than that.
-            Verdict::Forward { .. } if reasons.contains_key(&Reason::ByHost) => Exit::Host,
+            Verdict::Forward { .. } if reasons.contains_key(&Reason::HostStack) => Exit::Host,
             // A test run doesn't tell where else a frame is sent, but who it says it is from.
             Verdict::Forward { .. } => {
                 Exit::Interface(self.sender(&frame).context("The frame was sent by none of our interfaces")?)
@@ -113,9 +113,9 @@ impl Kernel {
             // A test run doesn't tell what is held either.
             Verdict::Drop | Verdict::Hold
                 if may_be_held
-                    && reasons
-                        .keys()
-                        .any(|r| matches!(r, Reason::FragmentHeld | Reason::Moves | Reason::KeptBack)) =>
+                    && reasons.keys().any(|r| {
+                        matches!(r, Reason::FragmentHeld | Reason::Rehandoff | Reason::RehandoffBuffered)
+                    }) =>
             {
                 Exit::Held
             }

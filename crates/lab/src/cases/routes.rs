@@ -78,7 +78,7 @@ impl Routes for RoutingTable<'_> {
     fn hop(&self, _ingress: u32, _src: IpAddr, dst: IpAddr) -> FibResult {
         let covering = self.routes.iter().filter(|route| route.covers(dst));
         let Some(route) = covering.max_by_key(|route| route.bits) else { return FibResult::None };
-        let Some(Next { interface, mac, mtu }) = route.next else { return FibResult::ByHost };
+        let Some(Next { interface, mac, mtu }) = route.next else { return FibResult::HostStack };
         match self.interfaces.get(&interface) {
             Some(&src) => FibResult::Neighbour { ifindex: interface, src, dst: mac, mtu },
             None => FibResult::None,
@@ -110,7 +110,7 @@ mod tests {
         let table = RoutingTable { routes: &routes, interfaces: &interfaces };
         let to = |dst: &str| match table.hop(1, "192.0.2.1".parse().unwrap(), dst.parse().unwrap()) {
             FibResult::Neighbour { ifindex, mtu, .. } => (ifindex, mtu),
-            FibResult::ByHost => (0, 1),
+            FibResult::HostStack => (0, 1),
             FibResult::None => (0, 0),
         };
         assert_eq!(to("198.51.100.1"), (1, 1500));

@@ -8,7 +8,7 @@ use evener_core::farm::Timeouts;
 use evener_core::net::wire::{Mac, TCP_ACK, TCP_SYN};
 use evener_core::net::{Encapsulation, Protocol};
 use evener_core::path::content::{
-    HashKey, HostPattern, PathPattern, PatternError, RoutePattern as ContentRoute, Routes,
+    HashKey, HostPattern, PathPattern, PatternError, RouteIndex, RoutePattern as ContentRoute,
 };
 use evener_core::path::cookie::{Cookie, FourTuple, Keys, SynOptions as Agreed};
 use evener_core::path::mark::ForwardCount;
@@ -453,7 +453,7 @@ impl World {
     }
 
     /// The routes of service `number`, each with a ring of its own behind those of services.
-    fn content_routes(&self, service: &Service, number: u16, tables: &mut Tables) -> Routes {
+    fn content_routes(&self, service: &Service, number: u16, tables: &mut Tables) -> RouteIndex {
         let routes = self.route_rings(service, number).map(|(ring, route)| {
             let members = self.members(&route.servers);
             tables.rings.insert(ring, Arc::new(ring_of(service.policy, &members)));
@@ -465,7 +465,7 @@ impl World {
             }
         });
         let routes: Vec<ContentRoute> = routes.collect();
-        Routes::compile(&routes, number, HashKey::new(SEED))
+        RouteIndex::compile(&routes, number, HashKey::new(SEED))
     }
 
     /// Answers of a service's servers come from there.

@@ -171,7 +171,11 @@ impl Team {
     /// The owners of the address of host `number`, as one host sees them.
     fn owners_seen<'a>(&self, peers: &'a [Peer], number: usize) -> Vec<&'a str> {
         let vip = self.farm.own_vip(self.plan.family, number).to_string();
-        peers.iter().filter(|peer| peer.owns.contains(&vip)).map(|peer| peer.name.as_str()).collect()
+        peers
+            .iter()
+            .filter(|peer| peer.addresses_owned.contains(&vip))
+            .map(|peer| peer.name.as_str())
+            .collect()
     }
 
     /// The hosts that claim the address of host `number`, among these.
@@ -180,7 +184,7 @@ impl Team {
         let mut owners = Vec::new();
         for &host in among {
             let own = self.hosts[host].hosts()?.into_iter().find(|peer| peer.own);
-            if own.context("A host does not list itself")?.owns.contains(&vip) {
+            if own.context("A host does not list itself")?.addresses_owned.contains(&vip) {
                 owners.push(host);
             }
         }

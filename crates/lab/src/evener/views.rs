@@ -20,7 +20,7 @@ pub struct Status {
     pub reload_error: Option<String>,
     /// The keys of the file in force that take a restart.
     #[serde(default)]
-    pub restart_for: Option<String>,
+    pub restart_needed_for: Option<String>,
     /// The interfaces that packets are taken from.
     pub interfaces: Vec<String>,
     /// Sessions in the table.
@@ -34,7 +34,7 @@ pub struct Status {
     /// The most that there can be.
     pub session_slots_max: u64,
     /// Whether sessions are on their way to other places.
-    pub sessions_moving: bool,
+    pub sessions_resizing: bool,
     /// Packets by reason.
     pub packets: BTreeMap<String, u64>,
     /// ARP answers that were not believed, by reason.
@@ -79,7 +79,7 @@ pub struct Installed {
     /// `program`, `pins`, `guard` or `setting`.
     pub kind: String,
     /// Where it is.
-    pub place: String,
+    pub location: String,
     /// Why the kernel doesn't hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
@@ -102,7 +102,7 @@ pub struct Dispatcher {
     /// Its address.
     pub address: String,
     /// Whether it is asked and answers.
-    pub decides: bool,
+    pub responding: bool,
 }
 
 /// One host in `evener hosts --json`
@@ -117,7 +117,7 @@ pub struct Peer {
     /// `alive`, `silent`, `joining` ...
     pub state: String,
     /// The service addresses that it answers for.
-    pub owns: Vec<String>,
+    pub addresses_owned: Vec<String>,
 }
 
 /// One service in `evener services --json`.
@@ -215,5 +215,5 @@ pub struct Explanation {
     /// The server.
     pub server: Option<String>,
     /// Why.
-    pub because: Vec<String>,
+    pub reasons: Vec<String>,
 }

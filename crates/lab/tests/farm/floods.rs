@@ -232,7 +232,7 @@ fn grows(engine: &str, family: Family) -> Result<()> {
     (12_000..24_000).try_for_each(|number| spoofer.send(number))?;
     wait::until("the table has grown and all have moved", || {
         let status = stage.evener.status()?;
-        Ok(status.session_slots > slots && !status.sessions_moving)
+        Ok(status.session_slots > slots && !status.sessions_resizing)
     })?;
     let status = stage.evener.status()?;
     ensure!(status.session_slots <= status.session_slots_max && status.sessions_assured >= 20, "{status:?}");

@@ -210,13 +210,13 @@ fn what_takes_a_restart_is_said_until_it_is_done(engine: &str) -> Result<()> {
     for _ in 0..2 {
         let output = evener.reload(&larger)?;
         assert!(output.contains("sessions_max") && output.contains("SIGQUIT"), "{output}");
-        let keys = evener.status()?.restart_for.unwrap_or_default();
+        let keys = evener.status()?.restart_needed_for.unwrap_or_default();
         assert!(keys.starts_with("[engine] sessions_max"), "{keys}");
     }
     crate::told::is_logged(&mut evener, &["SIGQUIT"])?;
     let output = evener.reload(&good)?;
     assert!(!output.contains("sessions_max"), "nothing is left to be done: {output}");
-    assert_eq!(evener.status()?.restart_for, None);
+    assert_eq!(evener.status()?.restart_needed_for, None);
     Ok(())
 }
 

@@ -48,15 +48,15 @@ fn remove(director: &Host, parts: &[Installed], part: &Installed) -> Result<()> 
     match part.kind.as_str() {
         "program" => {
             let pins = parts.iter().find(|part| part.kind == "pins").context("nothing is pinned")?;
-            let link = director.run(&["ip", "-o", "link", "show", "dev", &part.place])?;
+            let link = director.run(&["ip", "-o", "link", "show", "dev", &part.location])?;
             let number = link.split(':').next().context("ip shows nothing")?;
-            let pin = format!("{}/link-{number}", pins.place);
+            let pin = format!("{}/link-{number}", pins.location);
             Link::open(&pin).with_context(|| format!("{pin} can't be opened"))?.detach()?;
         }
-        "pins" => fs::remove_dir_all(&part.place)?,
+        "pins" => fs::remove_dir_all(&part.location)?,
         "guard" => drop(director.run(&["nft", "flush", "ruleset"])?),
         "setting" => {
-            let path = Path::new("/proc/sys").join(&part.place);
+            let path = Path::new("/proc/sys").join(&part.location);
             director.run(&["sh", "-c", &format!("echo 0 > {}", path.display())])?;
         }
         other => bail!("{other}: no test removes it"),
@@ -82,7 +82,7 @@ fn each_part_is_restored(engine: &str, way: Way) -> Result<()> {
     for (part, number) in parts.iter().zip(1..) {
         remove(stage.farm.director(), &parts, part)?;
         wait::until("it is restored", || {
-            Ok(stage.evener.status()?.events.get("restored").copied().unwrap_or_default() >= number)
+            Ok(stage.evener.status()?.events.get("installed_restored").copied().unwrap_or_default() >= number)
         })?;
         let status = stage.evener.status()?;
         ensure!(status.installed == parts, "after {part:?}: {:?}", status.installed);
@@ -130,7 +130,7 @@ fn what_cannot_be_restored_is_said(engine: &str) -> Result<()> {
     let output = stage.farm.director().output(&[&program, "doctor", "--config", &file])?;
     let findings = String::from_utf8_lossy(&output.stdout);
     ensure!(!output.status.success() && findings.contains("table netdev evener"), "{findings}");
-    assert_eq!(stage.evener.status()?.events.get("missing"), Some(&1));
+    assert_eq!(stage.evener.status()?.events.get("installed_missing"), Some(&1));
     fs::remove_file(flag)?;
     wait::until("who held the table is gone", || Ok(holder.status()?.is_some()))?;
     wait::until("it is restored", || Ok(!missing()?))?;

@@ -103,13 +103,13 @@ fn explain_says_what_happens(engine: &str) -> Result<()> {
     };
     for port in 40_000..40_006 {
         let foretold = explain(port, &service)?;
-        assert!(foretold.because.iter().any(|why| why.contains("no session")), "{foretold:?}");
+        assert!(foretold.reasons.iter().any(|why| why.contains("no session")), "{foretold:?}");
         let mut visit = Visit::open_from(farm.client(0), port, farm.service())?;
         let server = visit.who()?;
         assert_eq!(foretold.server.as_deref(), Some(server.as_str()), "{foretold:?}");
         let explained = explain(port, &service)?;
         assert_eq!(explained.server.as_deref(), Some(server.as_str()), "{explained:?}");
-        assert!(explained.because.iter().any(|why| why.contains("there is a session")), "{explained:?}");
+        assert!(explained.reasons.iter().any(|why| why.contains("there is a session")), "{explained:?}");
     }
     let stranger = explain(1, "192.0.2.77:80")?;
     assert_eq!((stranger.service, stranger.server), (None, None));

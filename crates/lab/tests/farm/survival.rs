@@ -359,7 +359,7 @@ fn sessions_stay_where_another_size_is_asked_for(engine: &str) -> Result<()> {
     evener.daemon().kill9()?;
     evener.start_again()?;
     let status = evener.status()?;
-    let keys = status.restart_for.unwrap_or_default();
+    let keys = status.restart_needed_for.unwrap_or_default();
     assert!(status.adopted && keys.contains("sessions_max"), "{keys}");
     assert!(evener.daemon().log().contains("sessions_max"));
     go_on(&mut kept)?;
@@ -367,7 +367,7 @@ fn sessions_stay_where_another_size_is_asked_for(engine: &str) -> Result<()> {
     evener.daemon().signal(Signal::SIGQUIT)?;
     assert!(evener.daemon().wait(LONG)?.success());
     evener.start_again()?;
-    assert_eq!(evener.status()?.restart_for, None);
+    assert_eq!(evener.status()?.restart_needed_for, None);
     Ok(())
 }
 

@@ -20,7 +20,7 @@ on_both_engines! {
 /// Connections were met in TIME-WAIT, of which there were so many at most, and no reset had to
 /// wait.
 fn cleared(count: impl Fn(&str) -> Result<u64>, times: u64) -> Result<()> {
-    let [cleared, held] = [count("time_wait_cleared")?, count("reset_held")?];
+    let [cleared, held] = [count("time_wait_evicted")?, count("reset_delayed")?];
     // A client's stack may end TIME-WAIT by itself, when a FIN comes to it once more: on a busy
     // machine that is more than half of them. One that isn't cleared where it should be breaks a
     // connection, which the client sees.

@@ -71,10 +71,10 @@ fn punted(team: &Team, outcome: &str) -> Result<u64> {
 
 /// Checks that hosts have read so many connections, all of which were given to somebody.
 fn given(team: &Team, count: u64) -> Result<()> {
-    for outcome in ["spliced", "refused", "unserved", "late", "crowded"] {
+    for outcome in ["spliced", "refused", "no_server", "client_timeout", "evicted"] {
         assert_eq!(punted(team, outcome)?, 0, "{outcome}");
     }
-    assert_eq!(punted(team, "given")?, count, "given");
+    assert_eq!(punted(team, "handed_off")?, count, "given");
     Ok(())
 }
 
@@ -121,7 +121,7 @@ fn one_host_decides_for_all(engine: &str) -> Result<()> {
     };
     for host in [1, 2] {
         wait::until("the dispatcher is known", || {
-            Ok(team.hosts[host].status()?.dispatcher.is_some_and(|dispatcher| dispatcher.decides))
+            Ok(team.hosts[host].status()?.dispatcher.is_some_and(|dispatcher| dispatcher.responding))
         })?;
     }
     let mut servers = Vec::new();
@@ -132,14 +132,14 @@ fn one_host_decides_for_all(engine: &str) -> Result<()> {
         assert_eq!(servers.iter().filter(|name| *name == server).count(), 4, "{servers:?}");
     }
     assert_eq!((lccp(&team, 1, "dispatch_answered")?, lccp(&team, 2, "dispatch_answered")?), (6, 6));
-    assert_eq!(lccp(&team, 0, "dispatch_decided")?, 12);
+    assert_eq!(lccp(&team, 0, "dispatch_served")?, 12);
     given(&team, 12)?;
     // without it each decides for itself
     team.hosts[0].daemon().kill9()?;
     wait::until("the others serve without it", || {
         Ok(request(&team, 1, &get("x", "/who")).is_ok_and(|reply| reply.status == 200))
     })?;
-    ensure!(lccp(&team, 1, "dispatch_alone")? > 0);
+    ensure!(lccp(&team, 1, "dispatch_local")? > 0);
     Ok(())
 }
 
@@ -162,7 +162,7 @@ fn each_host_reads_what_is_odd(engine: &str) -> Result<()> {
             }
         }
         given(&team, 21)?;
-        let acknowledged = team.hosts.iter().map(|host| Ok(host.status()?.lccp["given"]));
+        let acknowledged = team.hosts.iter().map(|host| Ok(host.status()?.lccp["handoffs_acknowledged"]));
         ensure!(
             acknowledged.sum::<Result<u64>>()? > 0,
             "{family}: no host said that it has what it was given"
@@ -239,7 +239,7 @@ fn a_host_without_a_web_server_is_given_nothing(engine: &str) -> Result<()> {
         // its routes have nobody
         assert_eq!(request(&team, host, &get("x", "/img/a"))?.status, 503);
     }
-    assert_eq!(punted(&team, "unserved")?, 3);
+    assert_eq!(punted(&team, "no_server")?, 3);
     team.farm.start_web(1)?;
     team.together()?;
     assert_eq!(request(&team, 0, &get("x", "/img/a"))?.server, "web2");

@@ -109,7 +109,7 @@ fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
         let greeted = fronted.counted(director, "cookie_sent")?;
         ensure!(greeted > 0, "director {director} has a part of them");
         let punted = &fronted.directors[director].status()?.punted;
-        ensure!(punted["given"] > 0 && punted["spliced"] == 0, "{punted:?}");
+        ensure!(punted["handed_off"] > 0 && punted["spliced"] == 0, "{punted:?}");
     }
     Ok(())
 }

@@ -65,9 +65,14 @@ fn servers_say_what_they_took(engine: &str) -> Result<()> {
         assert_eq!(reply.status, 200, "{family}");
     }
     let status = handoff.evener.status()?;
-    let given = status.punted["given"];
-    ensure!(given > 0 && status.lccp["given"] == given, "{:?} {:?}", status.punted, status.lccp);
-    ensure!(status.lccp["unanswered"] + status.lccp["not_restored"] == 0, "{:?}", status.lccp);
+    let given = status.punted["handed_off"];
+    ensure!(
+        given > 0 && status.lccp["handoffs_acknowledged"] == given,
+        "{:?} {:?}",
+        status.punted,
+        status.lccp
+    );
+    ensure!(status.lccp["handoffs_unanswered"] + status.lccp["not_restored"] == 0, "{:?}", status.lccp);
     Ok(())
 }
 
@@ -96,8 +101,8 @@ fn a_lan_that_loses_every_fifth_packet(engine: &str) -> Result<()> {
         assert_eq!(unbroken(load.join()?)?.requests, 80);
     }
     let status = handoff.evener.status()?;
-    ensure!(status.lccp["given"] >= 320, "{:?} {:?}", status.punted, status.lccp);
-    ensure!(status.punted["given"] == 324 && status.punted["spliced"] == 0, "{:?}", status.punted);
+    ensure!(status.lccp["handoffs_acknowledged"] >= 320, "{:?} {:?}", status.punted, status.lccp);
+    ensure!(status.punted["handed_off"] == 324 && status.punted["spliced"] == 0, "{:?}", status.punted);
     Ok(())
 }
 
@@ -111,14 +116,17 @@ fn agents_that_are_gone_are_given_to_without_a_word(engine: &str) -> Result<()> 
         let reply = Talk::open(handoff.client(), handoff.service(family))?.request(&get("x", "/who"))?;
         assert_eq!(reply.status, 200, "{family}");
     }
-    assert_eq!((handoff.lccp("given")?, handoff.punted("given")?, handoff.punted("spliced")?), (0, 2, 0));
+    assert_eq!(
+        (handoff.lccp("handoffs_acknowledged")?, handoff.punted("handed_off")?, handoff.punted("spliced")?),
+        (0, 2, 0)
+    );
     handoff.agents.iter_mut().try_for_each(|agent| agent.start_again())?;
     handoff.wait_for_nodes()?;
     for family in Family::BOTH {
         let reply = Talk::open(handoff.client(), handoff.service(family))?.request(&get("x", "/who"))?;
         assert_eq!(reply.status, 200, "{family}");
     }
-    assert_eq!((handoff.lccp("given")?, handoff.punted("given")?), (2, 4));
+    assert_eq!((handoff.lccp("handoffs_acknowledged")?, handoff.punted("handed_off")?), (2, 4));
     Ok(())
 }
 
@@ -219,7 +227,7 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     }
     let after = handoff.evener.status()?;
     assert_eq!(connections(&handoff)?, 0, "a connection that nobody has");
-    assert_eq!((after.lccp["given"], after.punted["given"]), (3, 3));
+    assert_eq!((after.lccp["handoffs_acknowledged"], after.punted["handed_off"]), (3, 3));
     ensure!(after.sessions <= before.sessions, "{} sessions, then {}", before.sessions, after.sessions);
 
     // with the secret, but no node of the file
@@ -233,7 +241,7 @@ fn what_is_forged_or_played_back_does_nothing(engine: &str) -> Result<()> {
     assert_eq!(reply.server, "web1");
     assert_eq!(handoff.lccp("hellos")?, after.lccp["hellos"]);
     assert_eq!(at_client.received(), Vec::<Vec<u8>>::new(), "nobody answers");
-    assert_eq!(handoff.lccp("given")?, 4);
+    assert_eq!(handoff.lccp("handoffs_acknowledged")?, 4);
     Ok(())
 }
 
@@ -297,7 +305,7 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     };
     let handoff = Handoff::start(farm, offer)?;
     let alone = |handoff: &Handoff| -> Result<bool> {
-        Ok(handoff.evener.status()?.dispatcher.is_some_and(|dispatcher| !dispatcher.decides))
+        Ok(handoff.evener.status()?.dispatcher.is_some_and(|dispatcher| !dispatcher.responding))
     };
     ensure!(alone(&handoff)?, "a dispatcher that isn't there decides");
     let served_by = |handoff: &Handoff| -> Result<Vec<String>> {
@@ -306,7 +314,7 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
         (0..4).flat_map(|_| Family::BOTH).map(|family| Ok(request(family)?.server)).collect()
     };
     served_by(&handoff)?;
-    assert_eq!((handoff.lccp("dispatch_asked")?, handoff.lccp("dispatch_alone")?), (0, 8));
+    assert_eq!((handoff.lccp("dispatch_requested")?, handoff.lccp("dispatch_local")?), (0, 8));
 
     let mut dispatcher = Evener::start(&chief, &handoff.file())?;
     dispatcher.wait_for_servers(2, LONG)?;
@@ -325,17 +333,17 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
         bail!("the dispatcher never answers eight times in a row")
     };
     assert_eq!(served_as_decided()?, ["web2"; 8], "as the dispatcher says");
-    ensure!(dispatcher.status()?.lccp["dispatch_decided"] >= 8);
+    ensure!(dispatcher.status()?.lccp["dispatch_served"] >= 8);
     // what is no server here is not believed
     handoff.evener.command(&["drain", "web/web2"])?;
     assert_eq!(served_as_decided()?, ["web1"; 8]);
-    ensure!(handoff.lccp("dispatch_unbelieved")? >= 8);
+    ensure!(handoff.lccp("dispatch_rejected")? >= 8);
 
     dispatcher.daemon().kill9()?;
-    let before = handoff.lccp("dispatch_alone")?;
+    let before = handoff.lccp("dispatch_local")?;
     assert_eq!(served_by(&handoff)?, ["web1"; 8], "by its own tables");
     ensure!(alone(&handoff)?, "it doesn't say so");
-    assert_eq!(handoff.lccp("dispatch_alone")?, before + 8);
+    assert_eq!(handoff.lccp("dispatch_local")?, before + 8);
     let answered = handoff.lccp("dispatch_answered")?;
     let doctor = handoff.evener.command(&["status"])?;
     ensure!(doctor.contains("decides by its own tables"), "{doctor}");
@@ -362,7 +370,7 @@ fn who_decides_counts_what_it_has_decided(engine: &str) -> Result<()> {
     let dispatcher = Evener::start(&chief, &handoff.file())?;
     dispatcher.wait_for_servers(2, LONG)?;
     wait::until("it is asked", || {
-        Ok(handoff.evener.status()?.dispatcher.is_some_and(|dispatcher| dispatcher.decides))
+        Ok(handoff.evener.status()?.dispatcher.is_some_and(|dispatcher| dispatcher.responding))
     })?;
     let open = || -> Result<(String, Talk)> {
         let mut talk = Talk::open(handoff.client(), handoff.service(Family::V4))?;

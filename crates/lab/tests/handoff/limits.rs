@@ -65,7 +65,7 @@ fn jumbo_frames(engine: &str) -> Result<()> {
             there_and_back(&handoff.farm, handoff.client(), handoff.service(family), LEN)
                 .with_context(|| format!("{family}, {kind}"))?;
         }
-        ensure!((handoff.punted("given")? > 0) == (kind == "read"));
+        ensure!((handoff.punted("handed_off")? > 0) == (kind == "read"));
         handoff.offer.routes = routes("path = \"/*load/*\"").concat();
         handoff.reload()?;
     }

@@ -84,8 +84,12 @@ fn a_connection_moves_with_its_requests(engine: &str) -> Result<()> {
     // Three moves a round, but for where it began.
     let status = handoff.evener.status()?;
     ensure!(status.lccp["released"] >= 2 * (3 * 6 - 1), "{:?}", status.lccp);
-    ensure!(status.punted["spliced"] == 0 && status.punted["given"] >= 2 * 17, "{:?}", status.punted);
-    ensure!(handoff.counted("moves")? >= 34 && handoff.counted("elsewhere")? == 0, "{:?}", status.packets);
+    ensure!(status.punted["spliced"] == 0 && status.punted["handed_off"] >= 2 * 17, "{:?}", status.punted);
+    ensure!(
+        handoff.counted("rehandoff")? >= 34 && handoff.counted("route_mismatch")? == 0,
+        "{:?}",
+        status.packets
+    );
     for family in Family::BOTH {
         there_and_back(&handoff.farm, handoff.client(), handoff.service(family), 1_000_000)?;
     }
@@ -228,7 +232,7 @@ fn empty_lines_around_requests(engine: &str) -> Result<()> {
             );
         }
     }
-    ensure!(handoff.counted("elsewhere")? == 0 && handoff.punted("unmoved")? == 0);
+    ensure!(handoff.counted("route_mismatch")? == 0 && handoff.punted("not_moved")? == 0);
     Ok(())
 }
 

@@ -154,8 +154,8 @@ fn what_was_asked_is_in_the_log(engine: &str) -> Result<()> {
     for sample in [
         "evener_access_log_written_total 12",
         "evener_access_log_lost_total 0",
-        "evener_decide_seconds_count{mechanism=\"kernel\"} 2",
-        "evener_decide_seconds_count{mechanism=\"punted\"} 4",
+        "evener_handoff_decision_seconds_count{mechanism=\"kernel\"} 2",
+        "evener_handoff_decision_seconds_count{mechanism=\"punted\"} 4",
     ] {
         assert!(metrics.contains(sample), "no {sample} in\n{metrics}");
     }
@@ -179,7 +179,7 @@ fn hellos_are_in_the_log(engine: &str) -> Result<()> {
             "mechanism": "kernel"})
     };
     let left = json!({"service": "web", "kind": "tls", "cut": true, "route": null, "server": null,
-        "mechanism": "left"});
+        "mechanism": "client_closed"});
     assert_eq!(lines, [hello("a.example", 1, "web1"), hello("x.b.example", 2, "web2"), left]);
     Ok(())
 }

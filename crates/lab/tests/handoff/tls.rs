@@ -110,7 +110,7 @@ fn hellos_in_pieces(engine: &str) -> Result<()> {
             }
         }
     }
-    assert_eq!(handoff.punted("given")?, count);
+    assert_eq!(handoff.punted("handed_off")?, count);
     Ok(())
 }
 

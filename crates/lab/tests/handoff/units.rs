@@ -61,7 +61,7 @@ fn connections_are_given_and_acknowledged(engine: &str) -> Result<()> {
     }
     let status = handoff.evener.status()?;
     assert_eq!(
-        (status.punted["given"], status.lccp["given"]),
+        (status.punted["handed_off"], status.lccp["handoffs_acknowledged"]),
         (4, 4),
         "{:?} {:?}",
         status.punted,
@@ -87,7 +87,7 @@ fn open_connections_move(engine: &str) -> Result<()> {
         }
     }
     let status = handoff.evener.status()?;
-    assert_eq!((status.punted["unmoved"], status.lccp["released"]), (0, 18), "{:?}", status.punted);
+    assert_eq!((status.punted["not_moved"], status.lccp["released"]), (0, 18), "{:?}", status.punted);
     Ok(())
 }
 
@@ -129,14 +129,14 @@ fn with_half_requests(engine: &str, count: usize) -> Result<()> {
     let other = handoff.farm.client(1);
     others_are_served(&handoff, other)?;
     let greedy = half_requests(&handoff, handoff.client(), count)?;
-    wait::until("all places are taken", || Ok(handoff.punted("crowded")? > 0))?;
+    wait::until("all places are taken", || Ok(handoff.punted("evicted")? > 0))?;
     others_are_served(&handoff, other)?;
     // probes, the admin socket and the control protocol have what they need
     let servers = handoff.evener.servers()?;
     ensure!(servers.iter().all(|server| server.state == "up"), "{servers:?}");
     let status = handoff.evener.status()?;
     assert_eq!(
-        (status.punted["given"], status.lccp["given"]),
+        (status.punted["handed_off"], status.lccp["handoffs_acknowledged"]),
         (80, 80),
         "{:?} {:?}",
         status.punted,
@@ -182,7 +182,7 @@ fn what_is_carried_is_bounded_too(engine: &str) -> Result<()> {
     // nobody reads any of these answers
     let greedy: Vec<Talk> =
         (0..200).map(|_| say_and_end(client, service, "/%3108k")).collect::<Result<_>>()?;
-    wait::until("all places are taken", || Ok(handoff.punted("crowded")? > 0))?;
+    wait::until("all places are taken", || Ok(handoff.punted("evicted")? > 0))?;
     for _ in 0..20 {
         assert_eq!(say_and_end(other, service, "/%69mg/a")?.reply()?.server, "web2");
     }
@@ -199,7 +199,7 @@ fn few_descriptors_are_enough(engine: &str) -> Result<()> {
     let handoff = with_few_descriptors(engine)?;
     let other = handoff.farm.client(1);
     let greedy = half_requests(&handoff, handoff.client(), 1_100)?;
-    wait::until("all places are taken", || Ok(handoff.punted("crowded")? > 0))?;
+    wait::until("all places are taken", || Ok(handoff.punted("evicted")? > 0))?;
     others_are_served(&handoff, other)?;
     // a server that fails and comes back is seen to do so
     handoff.farm.set_healthy(1, false)?;

@@ -90,7 +90,7 @@ fn slow_request_gets_408() -> Result<()> {
     stream.write_all(b"GET / HTTP/1.1\r\nHo")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
-    assert_eq!((statuses(&text), stage.counted("late")?), (vec!["408"], 1));
+    assert_eq!((statuses(&text), stage.counted("client_timeout")?), (vec!["408"], 1));
     Ok(())
 }
 

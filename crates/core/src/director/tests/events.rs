@@ -52,9 +52,9 @@ fn of_a_server() -> [(Event, Level, &'static str, &'static str); 21] {
         ),
         (Event::Found { server: server() }, Level::Info, "server_found", "server is found"),
         (
-            Event::NoRoom { server: server() },
+            Event::SlotsExhausted { server: server() },
             Level::Warning,
-            "server_left_out",
+            "server_slots_exhausted",
             "no room for this server: the farm is full",
         ),
         (
@@ -167,7 +167,11 @@ fn answers_to_arp_that_may_be_an_attack_or_a_fault_are_warnings() {
             Level::Info,
             "server_removed",
         ),
-        (membership::MembershipEvent::Moved { server: server(), from, to }, Level::Warning, "server_claimed"),
+        (
+            membership::MembershipEvent::Moved { server: server(), from, to },
+            Level::Warning,
+            "server_address_conflict",
+        ),
         (membership::MembershipEvent::Followed { server: server(), from, to }, Level::Info, "server_moved"),
         (
             membership::MembershipEvent::Rerouted { server: server(), from, to },
@@ -186,7 +190,7 @@ fn answers_to_arp_that_may_be_an_attack_or_a_fault_are_warnings() {
 #[test]
 fn links_that_fail_are_warnings_and_links_that_work_are_not() {
     for (now, level, name, text) in [
-        (LinkState::Gone, Level::Warning, "link_gone", "the interface is gone"),
+        (LinkState::Gone, Level::Warning, "link_removed", "the interface is gone"),
         (LinkState::Down, Level::Warning, "link_down", "the interface is switched off"),
         (
             LinkState::NoCarrier,
@@ -214,12 +218,12 @@ fn hosts_that_are_lost_or_disagree_are_warnings_and_hosts_that_return_are_not() 
     use peers::PeerEvent;
     let host = || String::from("b");
     for (notice, level, name) in [
-        (PeerEvent::Answers { host: host() }, Level::Info, "host_heard"),
+        (PeerEvent::Answers { host: host() }, Level::Info, "host_responding"),
         (PeerEvent::Silent { host: host() }, Level::Warning, "host_silent"),
         (PeerEvent::Left { host: host() }, Level::Warning, "host_left"),
         (PeerEvent::Returned { host: host() }, Level::Info, "host_returned"),
-        (PeerEvent::Differs { host: host(), generation: 7 }, Level::Warning, "host_differs"),
-        (PeerEvent::Agrees { host: host() }, Level::Info, "host_agrees"),
+        (PeerEvent::Differs { host: host(), generation: 7 }, Level::Warning, "host_config_differs"),
+        (PeerEvent::Agrees { host: host() }, Level::Info, "host_config_matches"),
     ] {
         let event = Event::Hosts(notice);
         assert_eq!((event.level(), event.name()), (level, name));
@@ -231,8 +235,8 @@ fn hosts_that_are_lost_or_disagree_are_warnings_and_hosts_that_return_are_not() 
     for (notice, level, name) in [
         (PeerEvent::Claimed { address: at }, Level::Info, "address_claimed"),
         (PeerEvent::Released { address: at, to: Some(host()) }, Level::Info, "address_released"),
-        (PeerEvent::PutOff { address: at }, Level::Warning, "address_put_off"),
-        (PeerEvent::ClaimedTwice { address: at }, Level::Warning, "address_claimed_twice"),
+        (PeerEvent::PutOff { address: at }, Level::Warning, "address_claim_deferred"),
+        (PeerEvent::ClaimedTwice { address: at }, Level::Warning, "address_conflict"),
     ] {
         let is_given_away = matches!(notice, PeerEvent::Released { .. });
         let event = Event::Hosts(notice);
@@ -241,7 +245,7 @@ fn hosts_that_are_lost_or_disagree_are_warnings_and_hosts_that_return_are_not() 
         assert_eq!((about.address, about.host), (Some(at), is_given_away.then_some("b")), "{event:?}");
     }
     let twice = Event::Answered { mac: place().mac, notice: PeerEvent::ClaimedTwice { address: at } };
-    assert_eq!((twice.level(), twice.name()), (Level::Warning, "address_claimed_twice"));
+    assert_eq!((twice.level(), twice.name()), (Level::Warning, "address_conflict"));
     assert_eq!(twice.about().address, Some(at));
 }
 
@@ -271,10 +275,10 @@ fn paths_ranks_and_changes_that_fail_are_logged_until_they_come_again() {
         (
             ranks(Some(BadRanks::Cut)),
             Level::Warning,
-            "ranks_fail",
+            "ranks_rejected",
             "www.example.com: ranks of ranks aren't believed: it ends within a line; those before count for three periods, then weights".into(),
         ),
-        (ranks(None), Level::Info, "ranks_come", "www.example.com: ranks of ranks are believed".into()),
+        (ranks(None), Level::Info, "ranks_accepted", "www.example.com: ranks of ranks are believed".into()),
         (
             Event::PathMtu { server: address(), mtu: 1_280 },
             Level::Info,

@@ -2,8 +2,8 @@
 //! others.
 
 use super::*;
-use crate::farm::network::{Interface, Network, Route};
-use crate::farm::{Peers, Placement};
+use crate::farm::network::{Interface, KernelRoute, Network};
+use crate::farm::{PeerOptions, Placement};
 use crate::node::peers::wire::{Body, Datagram};
 
 pub(super) const HOSTS: [(&str, u8); 3] = [("a", 11), ("b", 12), ("c", 13)];
@@ -17,7 +17,7 @@ fn host(running: Option<Tables>, now: Moment) -> Director {
 /// The farm of three hosts that all decide.
 pub(super) fn every_host() -> Farm {
     let mut farm = farm(&HOSTS);
-    farm.peers = Peers { port: 7, interval_ms: INTERVAL_MS, silence_ms: 3_000 };
+    farm.peers = PeerOptions { port: 7, interval_ms: INTERVAL_MS, silence_ms: 3_000 };
     farm.services[0] = Service {
         placement: Placement::EveryHost,
         policy: "hash",
@@ -41,7 +41,7 @@ pub(super) fn host_at(place: usize, farm: Farm, running: Option<Tables>, now: Mo
         loopback: false,
         ethernet: true,
     };
-    let on_link = Route {
+    let on_link = KernelRoute {
         destination: (ip("192.0.2.0"), 24),
         priority: 0,
         ifindex: Some(2),

@@ -429,13 +429,13 @@ fn address_with_another_answer_is_not_claimed() {
     let vip = ip("192.0.2.99");
     for _ in 0..100 {
         link.pass(STEP_MS);
-        let is_asked = link.orders.iter().any(|(_, order)| matches!(order, Output::Ask { .. }));
+        let is_asked = link.orders.iter().any(|(_, order)| matches!(order, Output::Solicit { .. }));
         if is_asked {
             (0..3).for_each(|place| {
                 link.learn(place, Input::Frame { ifindex: 2, bytes: arp_reply(stranger) });
             });
         }
-        link.orders.retain(|(_, order)| !matches!(order, Output::Ask { .. }));
+        link.orders.retain(|(_, order)| !matches!(order, Output::Solicit { .. }));
     }
     assert_eq!(link.owners(), [] as [usize; 0]);
     let mut shown = 0;

@@ -310,7 +310,7 @@ impl Transfer {
             (
                 TransferState::Restoring(AfterRestore::Read),
                 TransferInput::Restored(false) | TransferInput::Timer,
-            ) => Some(unmoved()),
+            ) => Some(not_moved()),
             // It is lost: the server hasn't it either.
             (TransferState::Restoring(_), TransferInput::Restored(false) | TransferInput::Timer) => {
                 Some((TransferState::Keeping(AfterRestore::HangUp), settled(TransferOutcome::Given, None)))
@@ -376,10 +376,10 @@ impl Transfer {
             (TransferState::Releasing(_), TransferInput::Denied(ErrorCode::Busy)) => {
                 (TransferState::Returning, Some(TransferEvent::Busy))
             }
-            (TransferState::Releasing(_), TransferInput::Denied(_) | TransferInput::Unheard) => unmoved(),
+            (TransferState::Releasing(_), TransferInput::Denied(_) | TransferInput::Unheard) => not_moved(),
             (TransferState::Releasing(round), TransferInput::Timer) => match round.next(RELEASES_MS) {
                 Some(round) => (TransferState::Releasing(round), None),
-                None => unmoved(),
+                None => not_moved(),
             },
             _ => return None,
         })
@@ -462,7 +462,7 @@ impl Transfer {
                 (TransferState::Committing(PeerKnowledge::Taken), Some(TransferEvent::Taken))
             }
             // It has nothing of it, and may have room in a moment.
-            (TransferState::Offered { round, missing, .. }, TransferInput::Denied(ErrorCode::NoRoom)) => {
+            (TransferState::Offered { round, missing, .. }, TransferInput::Denied(ErrorCode::NoCapacity)) => {
                 (TransferState::Offered { round, missing, is_full: true }, None)
             }
             (TransferState::Offered { .. }, TransferInput::Denied(_)) => {
@@ -503,6 +503,6 @@ fn last_word(outcome: TransferOutcome, word: FinalResponse) -> (TransferState, O
     (TransferState::Answering(word), settled(outcome, Some(word)))
 }
 
-fn unmoved() -> (TransferState, Option<TransferEvent>) {
+fn not_moved() -> (TransferState, Option<TransferEvent>) {
     (TransferState::Ending, settled(TransferOutcome::Unmoved, None))
 }

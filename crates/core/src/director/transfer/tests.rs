@@ -111,7 +111,8 @@ fn server_that_may_have_connection_keeps_it() {
     let exported = TransferInput::Exported { len: Some(5) };
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
     inputs.extend(
-        [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoRoom), TransferInput::Timer].repeat(5),
+        [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoCapacity), TransferInput::Timer]
+            .repeat(5),
     );
     inputs.extend([TransferInput::Answered, TransferInput::Timer]);
     let (order, notices) = after(Transfer::accepted(0), &inputs);
@@ -122,7 +123,8 @@ fn server_that_may_have_connection_keeps_it() {
     // It said to the last that it has no room.
     let mut inputs = [read(), vec![CHOSEN, exported]].concat();
     inputs.extend(
-        [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoRoom), TransferInput::Timer].repeat(6),
+        [TransferInput::Answered, TransferInput::Denied(ErrorCode::NoCapacity), TransferInput::Timer]
+            .repeat(6),
     );
     let (order, notices) = after(Transfer::accepted(0), &inputs);
     assert_eq!((order, notices), (Some(TransferOrder::Restore), vec![TransferEvent::NotTaken]));
@@ -460,7 +462,7 @@ impl World {
             Parcel::Answer(MessageBody::Error { code, .. }, _) => return Some(TransferInput::Denied(code)),
             Parcel::Answer(body, _) => panic!("{body:?}"),
             Parcel::Piece(_) if self.now_ms < self.full_until_ms => {
-                self.answer(MessageBody::Error { socket: Some(socket()), code: ErrorCode::NoRoom }, true);
+                self.answer(MessageBody::Error { socket: Some(socket()), code: ErrorCode::NoCapacity }, true);
             }
             Parcel::Piece(piece) => {
                 if self.dice.one_in(12) {
@@ -654,7 +656,7 @@ impl World {
 }
 
 fn any_input() -> impl Strategy<Value = TransferInput> {
-    let code = prop_oneof![Just(ErrorCode::NoRoom), Just(ErrorCode::Busy), Just(ErrorCode::NotRestored)];
+    let code = prop_oneof![Just(ErrorCode::NoCapacity), Just(ErrorCode::Busy), Just(ErrorCode::NotRestored)];
     let result = prop_oneof![
         Just(TransferInput::Answered),
         Just(TransferInput::Unheard),

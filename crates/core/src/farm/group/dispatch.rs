@@ -14,7 +14,7 @@ use siphasher::sip::SipHasher13;
 
 use super::reach::Reach;
 use crate::net::http::{Url, host_of, normal_path};
-use crate::path::content::{HashKey, RequestClass, RequestKey, RoutePattern, Routes};
+use crate::path::content::{HashKey, RequestClass, RequestKey, RouteIndex, RoutePattern};
 use crate::path::seed::Seed;
 use crate::pool::policy::{Choice, Weighted, in_turn, maglev};
 use crate::pool::shares::{PERMILLE, most_permille};
@@ -79,7 +79,7 @@ pub struct Dispatch {
     given: Vec<AtomicU64>,
     /// All of them; behind that those of routes.
     sets: Vec<CandidateSet>,
-    routes: Option<Routes>,
+    routes: Option<RouteIndex>,
     choice: Choice,
     seed: Seed,
     draws: AtomicU64,
@@ -121,7 +121,7 @@ impl Dispatch {
             sets: members
                 .map(|members| CandidateSet::new(choice, gain_percent, &candidates, members))
                 .collect(),
-            routes: (!numbered.is_empty()).then(|| Routes::compile(&numbered, 0, HashKey::new(seed))),
+            routes: (!numbered.is_empty()).then(|| RouteIndex::compile(&numbered, 0, HashKey::new(seed))),
             candidates,
             choice,
             seed,

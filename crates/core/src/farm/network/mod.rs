@@ -24,7 +24,7 @@ pub struct Network {
     /// The gateways of all routes, each once, ordered by address.
     pub gateways: Vec<Router>,
     /// The routes of the main table.
-    pub routes: Vec<Route>,
+    pub routes: Vec<KernelRoute>,
     /// The MACs of neighbours, by interface and address, as far as the kernel has resolved them.
     pub neighbours: BTreeMap<(u32, IpAddr), Mac>,
 }
@@ -52,7 +52,7 @@ pub struct Interface {
 
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct KernelRoute {
     /// Where it leads, with the length of the prefix.
     pub destination: (IpAddr, u8),
     /// Among routes to one destination, the lowest is taken.
@@ -103,7 +103,7 @@ impl Network {
         })
     }
 
-    fn best_route(&self, address: IpAddr) -> Option<&Route> {
+    fn best_route(&self, address: IpAddr) -> Option<&KernelRoute> {
         let matching = self.routes.iter().filter(|route| is_within(address, route.destination));
         matching.min_by_key(|route| (Reverse(route.destination.1), route.priority))
     }

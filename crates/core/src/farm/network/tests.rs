@@ -19,9 +19,9 @@ pub(crate) fn interface(name: &str, mac: u8, addresses: &[(&str, u8)]) -> Interf
     }
 }
 
-pub(crate) fn route(destination: &str, prefix_len: u8, ifindex: u32, on_link: bool) -> Route {
+pub(crate) fn route(destination: &str, prefix_len: u8, ifindex: u32, on_link: bool) -> KernelRoute {
     let gateway = None;
-    Route {
+    KernelRoute {
         destination: (ip(destination), prefix_len),
         priority: 0,
         ifindex: Some(ifindex),
@@ -30,8 +30,8 @@ pub(crate) fn route(destination: &str, prefix_len: u8, ifindex: u32, on_link: bo
     }
 }
 
-pub(crate) fn via(destination: &str, prefix_len: u8, ifindex: u32, gateway: &str) -> Route {
-    Route { gateway: Some(ip(gateway)), ..route(destination, prefix_len, ifindex, false) }
+pub(crate) fn via(destination: &str, prefix_len: u8, ifindex: u32, gateway: &str) -> KernelRoute {
+    KernelRoute { gateway: Some(ip(gateway)), ..route(destination, prefix_len, ifindex, false) }
 }
 
 /// A director on two networks and a tunnel, with a service address of its own.
@@ -58,7 +58,7 @@ pub(crate) fn director() -> Network {
             via("192.0.2.200", 32, 3, "198.51.100.1"),
             route("203.0.113.64", 26, 1, false),
             route("198.51.100.0", 24, 3, true),
-            Route { priority: 5, ..route("198.51.100.0", 24, 2, true) },
+            KernelRoute { priority: 5, ..route("198.51.100.0", 24, 2, true) },
             route("10.9.0.0", 24, 4, true),
             route("fe80::", 64, 2, true),
             route("fe80::", 64, 3, true),

@@ -11,7 +11,7 @@ use super::{MemberState, PlannedService, Planner, ServiceState, digest, forwardi
 use crate::farm::{self, RouteList};
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::Mac;
-use crate::path::content::{HashKey, RoutePattern, Routes};
+use crate::path::content::{HashKey, RouteIndex, RoutePattern};
 use crate::path::cookie::mss_min;
 use crate::path::mark::PUNTED;
 use crate::path::rewrite::outer_len;
@@ -83,7 +83,7 @@ impl Planner<'_> {
 
     /// The routes, ready to be looked up. The same again is the same object: nothing is compiled or
     /// compared twice.
-    fn compile(&self, number: u16, compiled: &CompiledRoutes) -> Arc<Routes> {
+    fn compile(&self, number: u16, compiled: &CompiledRoutes) -> Arc<RouteIndex> {
         let key = HashKey::new(self.hosts.seed);
         let known = self.previous.and_then(|previous| {
             let before = previous.services.get(&number)?.compiled.as_ref()?;
@@ -101,7 +101,7 @@ impl Planner<'_> {
             // Without room the route is as if it had no servers: an operator is told by `check`.
             ring: ring(set).unwrap_or(u16::MAX),
         });
-        let routes = Routes::compile(&routes.collect::<Vec<_>>(), number, key);
+        let routes = RouteIndex::compile(&routes.collect::<Vec<_>>(), number, key);
         let known = self.previous.and_then(|previous| previous.tables.routes.get(&number));
         match known {
             Some(known) if **known == routes => Arc::clone(known),

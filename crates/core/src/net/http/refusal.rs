@@ -21,7 +21,7 @@ pub enum HttpRefusal {
     /// It is of another version of HTTP.
     Version,
     /// It took too long.
-    Late,
+    Timeout,
 }
 
 impl HttpRefusal {
@@ -35,7 +35,7 @@ impl HttpRefusal {
         HttpRefusal::Encoding,
         HttpRefusal::TooLarge,
         HttpRefusal::Version,
-        HttpRefusal::Late,
+        HttpRefusal::Timeout,
     ];
 
     /// Its name in views and metrics.
@@ -49,7 +49,7 @@ impl HttpRefusal {
             HttpRefusal::Encoding => "bad_encoding",
             HttpRefusal::TooLarge => "head_too_large",
             HttpRefusal::Version => "bad_version",
-            HttpRefusal::Late => "late",
+            HttpRefusal::Timeout => "client_timeout",
         }
     }
 
@@ -57,7 +57,7 @@ impl HttpRefusal {
     pub const fn status(self) -> u16 {
         match self {
             HttpRefusal::Malformed | HttpRefusal::Target | HttpRefusal::Host | HttpRefusal::Length => 400,
-            HttpRefusal::Late => 408,
+            HttpRefusal::Timeout => 408,
             HttpRefusal::Misdirected => 421,
             HttpRefusal::TooLarge => 431,
             HttpRefusal::Encoding => 501,
@@ -78,7 +78,7 @@ impl HttpRefusal {
             HttpRefusal::Encoding => "A request's body may be chunked; other encodings are not read here.",
             HttpRefusal::TooLarge => "The request's head is longer than 16 KiB, or has more than 128 lines.",
             HttpRefusal::Version => "HTTP/1.0 and HTTP/1.1 are spoken here.",
-            HttpRefusal::Late => "The request took too long.",
+            HttpRefusal::Timeout => "The request took too long.",
         }
     }
 }

@@ -71,7 +71,7 @@ pub enum ErrorCode {
     /// No such service, or no server for it.
     NoServer = 1,
     /// No room for another connection.
-    NoRoom = 2,
+    NoCapacity = 2,
     /// The connection can't be had here in the state that it has.
     NotRestored = 3,
     /// Nothing is known of the connection.
@@ -82,8 +82,13 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every one.
-    pub const ALL: [ErrorCode; 5] =
-        [ErrorCode::NoServer, ErrorCode::NoRoom, ErrorCode::NotRestored, ErrorCode::Unknown, ErrorCode::Busy];
+    pub const ALL: [ErrorCode; 5] = [
+        ErrorCode::NoServer,
+        ErrorCode::NoCapacity,
+        ErrorCode::NotRestored,
+        ErrorCode::Unknown,
+        ErrorCode::Busy,
+    ];
 
     fn of_number(number: u32) -> Option<ErrorCode> {
         ErrorCode::ALL.into_iter().find(|code| *code as u32 == number)

@@ -112,7 +112,7 @@ impl IncomingHandoffs {
                 return error(ErrorCode::NotRestored);
             }
             if self.open.len() >= HANDOFFS_MAX && !self.open.contains_key(&key) {
-                return error(ErrorCode::NoRoom);
+                return error(ErrorCode::NoCapacity);
             }
             self.open
                 .insert(key, IncomingHandoff { state, coming: None, is_restoring: false, since_ms: now_ms });
@@ -284,7 +284,7 @@ mod tests {
         }
         assert_eq!(
             takings.receive_piece(NODE, socket(), pieces(5, b"GET").remove(0), now),
-            error(ErrorCode::NoRoom)
+            error(ErrorCode::NoCapacity)
         );
         // A repeated question about one of them has its place.
         assert_eq!(
@@ -301,7 +301,7 @@ mod tests {
             takings.receive_piece(NODE, from(1), pieces(5, &[0; 2_000]).remove(0), now),
             ack_to(1, 2_000)
         );
-        let code = ErrorCode::NoRoom;
+        let code = ErrorCode::NoCapacity;
         let full = HandoffAction::Answer(MessageBody::Error { socket: Some(from(5_000)), code });
         assert_eq!(takings.receive_piece(NODE, from(5_000), pieces(5, b"GET").remove(0), now), full);
     }

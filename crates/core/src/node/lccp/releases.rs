@@ -70,7 +70,7 @@ impl Releases {
                 return ReleaseAction::Answer(*answer);
             }
             _ if self.by_connection.len() >= RELEASES_MAX && !self.by_connection.contains_key(&key) => {
-                return ReleaseAction::Answer(Err(ErrorCode::NoRoom));
+                return ReleaseAction::Answer(Err(ErrorCode::NoCapacity));
             }
             _ => {}
         }

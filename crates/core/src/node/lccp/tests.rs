@@ -87,7 +87,7 @@ fn samples(ipv6: bool) -> Vec<LccpMessage> {
     let piece =
         TransferImage::new(state(), b"", b"GET / HTTP/1.0\r\n\r\n").unwrap().pieces(0).next().unwrap();
     let error =
-        |socket| message(Receptor::Distributor, MessageBody::Error { socket, code: ErrorCode::NoRoom });
+        |socket| message(Receptor::Distributor, MessageBody::Error { socket, code: ErrorCode::NoCapacity });
     [
         message(Receptor::Agent, MessageBody::Init { components }),
         message(Receptor::Agent, MessageBody::InitAck { components }),

@@ -3,7 +3,7 @@
 //! [`read`] takes the first bytes that a client sends: the head of an HTTP/1 request, or a TLS
 //! ClientHello. Whatever it can't be sure of it doesn't decide: such a connection is *asked* about,
 //! in application space, which has time to read on and to normalise. So a request is never sent to
-//! a wrong server because somebody read it otherwise. [`Routes`] then says where it goes, by a
+//! a wrong server because somebody read it otherwise. [`RouteIndex`] then says where it goes, by a
 //! bounded number of look-ups in a hash table.
 //!
 //! Reading is one pass forward over at most [`READ_MAX`] bytes that allocates nothing.
@@ -20,7 +20,7 @@ mod tests;
 pub use hash::{ANY, EXACT, HashKey, PART, PRESENT, PRIME, RouteKey};
 pub use hello::{HELLO_MAX, joined};
 pub use pattern::{HostPattern, PathPattern, PatternError};
-pub use routes::{NO_ROUTE, ROUTES_MAX, RouteEntry, RouteMatch, RoutePattern, Routes};
+pub use routes::{NO_ROUTE, ROUTES_MAX, RouteEntry, RouteIndex, RouteMatch, RoutePattern};
 
 /// Bytes of a request's head or of a hello that are looked at. A longer one is asked about.
 pub const READ_MAX: usize = 2_048;

@@ -126,7 +126,7 @@ struct RouteRing {
 
 /// A service's routes, ready to be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Routes {
+pub struct RouteIndex {
     /// The hash's secret.
     pub key: HashKey,
     /// The simple routes, and for each of their hosts, at [`PRESENT`], the first of all that have
@@ -139,15 +139,15 @@ pub struct Routes {
     complex: Vec<(u16, RoutePattern)>,
 }
 
-impl Routes {
+impl RouteIndex {
     /// Routes in the order in which they are tried.
     ///
     /// # Panics
     ///
     /// With more than [`ROUTES_MAX`] routes, which a configuration can't have.
-    pub fn compile(routes: &[RoutePattern], default_ring: u16, key: HashKey) -> Routes {
+    pub fn compile(routes: &[RoutePattern], default_ring: u16, key: HashKey) -> RouteIndex {
         assert!(routes.len() <= ROUTES_MAX, "{} routes can't be numbered", routes.len());
-        let mut compiled = Routes {
+        let mut compiled = RouteIndex {
             key,
             entries: BTreeMap::new(),
             complex_from: NO_ROUTE,

@@ -147,11 +147,11 @@ pub(super) fn send(
     let hop = match toward {
         ClientPath::Routes => known.memory.routes.hop(packet.ingress, ends.0, ends.1),
         ClientPath::Near(near) => hop_to(known, near),
-        ClientPath::Link(_) => FibResult::ByHost,
+        ClientPath::Link(_) => FibResult::HostStack,
     };
     let most = match hop {
         FibResult::Neighbour { mtu, .. } => usize::from(mtu),
-        FibResult::ByHost => usize::MAX,
+        FibResult::HostStack => usize::MAX,
         FibResult::None => return Decision::drop(Reason::NoRoute),
     };
     if let Err((verdict, reason)) = fit(packet, at, most, own) {
@@ -168,7 +168,7 @@ pub(super) fn send(
         }
         _ => {
             let link = if let ClientPath::Link(link) = toward { Some(link) } else { None };
-            Decision { link, ..Decision::pass(Reason::ByHost) }
+            Decision { link, ..Decision::pass(Reason::HostStack) }
         }
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn deliver(
 /// Sends the error that a client's packet has become to the client, where the host's routes say.
 fn error_by_route(known: &DecisionContext<'_>, packet: &mut Packet<'_>, at: &Layers) -> Verdict {
     let hop = match super::is_link_local(at.src) {
-        true => FibResult::ByHost,
+        true => FibResult::HostStack,
         false => known.memory.routes.hop(packet.ingress, at.dst, at.src),
     };
     match hop {
@@ -68,7 +68,7 @@ fn error_by_route(known: &DecisionContext<'_>, packet: &mut Packet<'_>, at: &Lay
             Verdict::Forward { ifindex }
         }
         // The host's own stack sends nothing on that has its own address as source.
-        FibResult::ByHost | FibResult::None => Verdict::Drop,
+        FibResult::HostStack | FibResult::None => Verdict::Drop,
     }
 }
 
@@ -86,8 +86,8 @@ fn prepare(
         Forwarding::Tunnel { encapsulation, from, to, mtu, mark } => {
             let outer_len = outer_len(encapsulation, to, mark.is_some());
             fit(packet, at, usize::from(mtu).saturating_sub(outer_len), at.dst)?;
-            let too_small = Err((Verdict::Drop, Reason::NoRoom));
-            if !packet.has_room(at.l3, outer_len, link_len(packet, at, server.ifindex)) {
+            let too_small = Err((Verdict::Drop, Reason::NoHeadroom));
+            if !packet.has_headroom(at.l3, outer_len, link_len(packet, at, server.ifindex)) {
                 return too_small;
             }
             rewrite::decrement_ttl(packet.frame_mut(), at);
@@ -144,7 +144,7 @@ pub(super) fn fit(
     let verdict = Verdict::Forward { ifindex: packet.ingress };
     match too_big(packet, at, most as u16, from) {
         true => Err((verdict, Reason::TooBig)),
-        false => Err((Verdict::Drop, Reason::NoRoom)),
+        false => Err((Verdict::Drop, Reason::NoHeadroom)),
     }
 }
 

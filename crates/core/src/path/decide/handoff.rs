@@ -66,7 +66,7 @@ pub(super) fn decide(
     match alive {
         // For the server that the connection will have: whoever moves it decides this again.
         Some(alive) if known.tables.servers.get(&alive.value.server()).is_some_and(ServerEntry::is_down) => {
-            Decision::held(packet, Reason::KeptBack, Reason::KeptBack)
+            Decision::held(packet, Reason::RehandoffBuffered, Reason::RehandoffBuffered)
         }
         Some(alive) => {
             // The segment that was asked about is sent once more as the first segment, when the
@@ -134,7 +134,7 @@ fn set_aside(
     found: sessions::FoundSession<'_>,
     held: u16,
 ) -> Decision {
-    let decision = Decision::held(packet, Reason::Moves, Reason::Moves);
+    let decision = Decision::held(packet, Reason::Rehandoff, Reason::Rehandoff);
     if decision.verdict != Verdict::Hold {
         return decision;
     }
@@ -143,12 +143,12 @@ fn set_aside(
     let is_ours = held == NO_SERVER || known.memory.sessions.change(found, value);
     match is_ours {
         true => Decision { server: found.value.server(), ..decision },
-        false => Decision::drop(Reason::Moves),
+        false => Decision::drop(Reason::Rehandoff),
     }
 }
 
-/// Ends the connection of a client's segment that was held because of [`Reason::Moves`], where it
-/// can't be moved: as one of a service with [`RehandoffMode::Close`]. The packet becomes the
+/// Ends the connection of a client's segment that was held because of [`Reason::Rehandoff`], where
+/// it can't be moved: as one of a service with [`RehandoffMode::Close`]. The packet becomes the
 /// client's reset.
 pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
@@ -157,8 +157,8 @@ pub fn end(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u
     })
 }
 
-/// Has a client's segment that was held because of [`Reason::Moves`] go on to the server that its
-/// connection has.
+/// Has a client's segment that was held because of [`Reason::Rehandoff`] go on to the server that
+/// its connection has.
 pub fn stay(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, now: u32) -> Decision {
     look_again(tables, memory, packet, now, |known, packet, segment, flow, found| match found {
         Some(found) => go_on(known, packet, segment, flow, found),
@@ -182,11 +182,11 @@ fn look_again(
 ) -> Decision {
     let own = tables.interfaces.get(&packet.ingress).copied();
     let Parsed::Segment(segment) = parse(packet.frame(), own) else {
-        return Decision::drop(Reason::Moves);
+        return Decision::drop(Reason::Rehandoff);
     };
     let key = VipKey { address: segment.at.dst, port: segment.dst_port, protocol: segment.protocol };
     let Some(vip) = tables.vips.get(&key).filter(|vip| vip.handoff.is_some()) else {
-        return Decision::drop(Reason::Moves);
+        return Decision::drop(Reason::Rehandoff);
     };
     let known = DecisionContext::of(tables, memory, packet, now);
     let flow = Flow::new(&known, &segment, vip);
@@ -206,7 +206,7 @@ fn close(
 ) -> Decision {
     let value = flow.value(found.value.server(), State::Closing).with_mark(found.value.mark());
     known.memory.sessions.change(found, value);
-    Decision { also_counted: Some(Reason::Elsewhere), ..reset(packet, segment) }
+    Decision { also_counted: Some(Reason::RouteMismatch), ..reset(packet, segment) }
 }
 
 /// A segment that another host has passed on: who greeted the client has decided, and it is served

@@ -54,8 +54,8 @@ pub enum Verdict {
     /// It goes nowhere.
     Drop,
     /// Keep it as it is. The reason says what for: [`Reason::FragmentHeld`] to be decided again
-    /// soon, for [`crate::path::fragments::PATIENCE_MS`] at most; [`Reason::Moves`] and
-    /// [`Reason::KeptBack`] to be given to whoever moves connections.
+    /// soon, for [`crate::path::fragments::PATIENCE_MS`] at most; [`Reason::Rehandoff`] and
+    /// [`Reason::RehandoffBuffered`] to be given to whoever moves connections.
     Hold,
 }
 
@@ -109,7 +109,7 @@ pub struct Decision {
     /// Of a packet with which a client said what it wants: who was to have the connection. Nothing
     /// is counted by it.
     pub new_connection: Option<NewConnection>,
-    /// With [`Reason::ByHost`], to a link-local address: the interface that leads to it.
+    /// With [`Reason::HostStack`], to a link-local address: the interface that leads to it.
     pub link: Option<u32>,
 }
 
@@ -229,7 +229,7 @@ pub fn slow_path(tables: &Tables, memory: &Memory<'_>, packet: &mut Packet<'_>, 
                 let decision = answered(Reason::NeighbourAnswered);
                 match rewrite::neighbour_answer(packet, l3, target, sender, own) {
                     true => decision,
-                    false => Decision::drop(Reason::NoRoom),
+                    false => Decision::drop(Reason::NoHeadroom),
                 }
             }
             _ => Decision::pass(Reason::NotService),

@@ -66,7 +66,7 @@ pub(in crate::xdp) fn event_of(record: &[u8]) -> Option<TraceEvent> {
     match event.kind {
         EVENT_CONNECTION => Some(TraceEvent::Connection(ConnectionEvent {
             at_ns: event.at_ns,
-            latency_ns: event.took_ns,
+            latency_ns: event.latency_ns,
             client: src,
             service: dst,
             server: event.server,

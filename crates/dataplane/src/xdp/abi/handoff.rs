@@ -4,7 +4,7 @@
 use evener_core::path::content::{
     CLASSES, HOST_LABELS_MAX, HOST_MAX, PATH_DEPTH_MAX, READ_MAX, RequestClass,
 };
-use evener_core::path::content::{LATER_MAX, METHOD_MAX, NO_ROUTE, RouteEntry, RouteKey, Routes};
+use evener_core::path::content::{LATER_MAX, METHOD_MAX, NO_ROUTE, RouteEntry, RouteIndex, RouteKey};
 use evener_core::path::cookie;
 use evener_core::path::mark;
 use evener_core::path::tables::{Handoff, RehandoffMode};
@@ -65,7 +65,7 @@ pub(in crate::xdp) struct HandoffKeys {
 /// The state beside a VIP. Without routes, every request is punted.
 pub(in crate::xdp) fn handoff(
     handoff: &Handoff,
-    routes: Option<&Routes>,
+    routes: Option<&RouteIndex>,
     in_force: HandoffKeys,
 ) -> [u64; HANDOFF_WORDS] {
     words(&c::handoff {

@@ -96,13 +96,13 @@ fn punted_frame_matches_c_layout() {
     let mut held = c::held {
         ifindex: 3,
         len: 4,
-        reason: c::reason::REASON_MOVES.0 as u16,
+        reason: c::reason::REASON_REHANDOFF.0 as u16,
         server: 9,
         frame: [0; HELD_FRAME_MAX],
     };
     held.frame[..5].copy_from_slice(&[1, 2, 3, 4, 5]);
     let record: [u8; size_of::<c::held>()] = bytes(&held);
-    let expected = PuntedFrame { ifindex: 3, reason: Reason::Moves, server: 9, frame: &[1, 2, 3, 4] };
+    let expected = PuntedFrame { ifindex: 3, reason: Reason::Rehandoff, server: 9, frame: &[1, 2, 3, 4] };
     assert_eq!(held_of(&record), Some(expected));
     assert_eq!(held_of(&record[..15]), None, "it has an end");
     assert_eq!(held_of(&record[..11]), None);

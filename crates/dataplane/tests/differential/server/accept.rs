@@ -316,8 +316,8 @@ fn segments_become_connections_alike() {
         "connection at 8082",
         "Nothing(NoListener)",
         "Nothing(BadCookie)",
-        "TimeWaitCleared",
-        "StaleCleared",
+        "TimeWaitEvicted",
+        "StaleEvicted",
         "waits",
         "goes on",
     ];

@@ -421,7 +421,7 @@ fn segments_that_leave_are_changed_alike() {
         let mut after = before.clone();
         let clamped = leaving.and_then(|leaving| leaving.clamp(&mut after));
         let held =
-            leaving.is_some_and(|leaving| leaving.is_held(true, || false)).then_some(Reason::ResetHeld);
+            leaving.is_some_and(|leaving| leaving.is_held(true, || false)).then_some(Reason::ResetDelayed);
         let counts: Counts = clamped.into_iter().chain(held).map(|reason| (reason, 1)).collect();
         prop_assert_eq!(&ran.counted, &counts, "{:?}: {:02x?}", leaving, before);
         prop_assert_eq!(ran.goes_on, held.is_none());

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config;
-use crate::io::network::{Network, Route};
+use crate::io::network::{KernelRoute, Network};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -18,7 +18,7 @@ fn network() -> Network {
         ethernet: name != "lo",
         ..Interface::default()
     };
-    let route = |destination: &str, len, ifindex, gateway: Option<&str>| Route {
+    let route = |destination: &str, len, ifindex, gateway: Option<&str>| KernelRoute {
         destination: (ip(destination), len),
         priority: 0,
         ifindex: Some(ifindex),

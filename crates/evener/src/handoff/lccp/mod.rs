@@ -80,7 +80,7 @@ struct HandoffCounts {
     /// That were taken here.
     taken: AtomicU64,
     /// That couldn't be.
-    not_taken: AtomicU64,
+    handoffs_refused: AtomicU64,
     /// That a server was asked to let go.
     release_requested: AtomicU64,
     /// That it let go.
@@ -226,20 +226,20 @@ impl LccpNode {
     pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
         let counts = &self.0.counts;
         let done = [
-            ("given", &counts.given),
+            ("handoffs_acknowledged", &counts.given),
             ("not_restored", &counts.not_restored),
-            ("unanswered", &counts.unanswered),
-            ("taken", &counts.taken),
-            ("not_taken", &counts.not_taken),
-            ("release_asked", &counts.release_requested),
+            ("handoffs_unanswered", &counts.unanswered),
+            ("handoffs_accepted", &counts.taken),
+            ("handoffs_refused", &counts.handoffs_refused),
+            ("release_requested", &counts.release_requested),
             ("released", &counts.released),
             ("release_busy", &counts.release_busy),
-            ("let_go", &counts.let_go),
-            ("dispatch_asked", &counts.requested),
+            ("releases_granted", &counts.let_go),
+            ("dispatch_requested", &counts.requested),
             ("dispatch_answered", &counts.answered),
-            ("dispatch_unbelieved", &counts.unbelieved),
-            ("dispatch_alone", &counts.alone),
-            ("dispatch_decided", &counts.decided),
+            ("dispatch_rejected", &counts.unbelieved),
+            ("dispatch_local", &counts.alone),
+            ("dispatch_served", &counts.decided),
         ];
         let messages = self.0.talk().messages();
         let all = messages.named(&REFUSALS).chain(done.map(|(name, count)| (name, count.load(Relaxed))));

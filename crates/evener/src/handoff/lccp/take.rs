@@ -217,7 +217,7 @@ impl LccpState {
                     MessageBody::HandoffAck { socket, missing: len }
                 }
                 Some(Err(code)) => {
-                    shared.counts.not_taken.fetch_add(1, Relaxed);
+                    shared.counts.handoffs_refused.fetch_add(1, Relaxed);
                     tracing::debug!(client = %socket.client(), "a connection could not be had here");
                     MessageBody::Error { socket: Some(socket), code }
                 }

@@ -8,7 +8,7 @@ mod watch;
 use evener_core::farm::network::PickError;
 use nix::net::if_::if_indextoname;
 
-pub use evener_core::farm::network::{Interface, Network, NextHop, Route};
+pub use evener_core::farm::network::{Interface, KernelRoute, Network, NextHop};
 pub use read::read;
 pub use resolve::resolve;
 pub use watch::watch;

@@ -17,7 +17,7 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
 };
 
-use super::{Interface, Network, NetworkError, Route};
+use super::{Interface, KernelRoute, Network, NetworkError};
 
 /// Asks the kernel; the answer is of the calling thread's network namespace.
 ///
@@ -114,7 +114,7 @@ fn address(message: &AddressMessage) -> Option<(u32, (IpAddr, u8))> {
     Some((message.header.index, (local.or(own)?, message.header.prefix_len)))
 }
 
-fn route(message: &RouteMessage) -> Option<Route> {
+fn route(message: &RouteMessage) -> Option<KernelRoute> {
     let main = u32::from(RouteHeader::RT_TABLE_MAIN);
     let mut table = u32::from(message.header.table);
     let unspecified = match message.header.address_family {
@@ -136,7 +136,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
     let destination = (destination, message.header.destination_prefix_length);
     let on_link = !refuses && gateway.is_none() && !is_multipath(message);
     let gateway = gateway.filter(|_| !refuses);
-    (table == main).then_some(Route { destination, priority, ifindex, on_link, gateway })
+    (table == main).then_some(KernelRoute { destination, priority, ifindex, on_link, gateway })
 }
 
 fn is_multipath(message: &RouteMessage) -> bool {

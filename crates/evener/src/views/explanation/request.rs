@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use evener_core::farm::choose::RequestContent;
 use evener_core::farm::{Route, Service};
 use evener_core::net::Protocol;
-use evener_core::path::content::{self, ContentParse, RequestClass, RequestKey, RouteMatch, Routes};
+use evener_core::path::content::{self, ContentParse, RequestClass, RequestKey, RouteIndex, RouteMatch};
 use evener_core::path::tables::{NO_SERVER, Vip, VipKey};
 
 use super::{DispatchExplanation, Explanation};
@@ -29,7 +29,7 @@ impl PublishedState {
         };
         let vip = match meant {
             Ok(vip) => vip,
-            Err(why) => return Explanation { because: vec![why], ..Explanation::default() },
+            Err(why) => return Explanation { reasons: vec![why], ..Explanation::default() },
         };
         let protocol = flow.map_or(Protocol::Tcp, |flow| flow.protocol);
         let key = VipKey { address: vip.ip(), port: vip.port(), protocol };
@@ -48,19 +48,19 @@ impl PublishedState {
                 );
                 Explanation {
                     service: Some(service.name.clone()),
-                    because: vec![why],
+                    reasons: vec![why],
                     ..Explanation::default()
                 }
             }
             (_, Some(flow)) => {
                 let mut explanation = self.explain_flow(flow);
                 if service.is_some() {
-                    explanation.because.insert(0, "what the client asks for is not looked at".to_owned());
+                    explanation.reasons.insert(0, "what the client asks for is not looked at".to_owned());
                 }
                 explanation
             }
             (None, None) => Explanation {
-                because: vec![format!("the data plane doesn't know {vip} yet")],
+                reasons: vec![format!("the data plane doesn't know {vip} yet")],
                 ..Explanation::default()
             },
         }
@@ -73,45 +73,45 @@ impl PublishedState {
         vip: &Vip,
         service: &Service,
     ) -> Explanation {
-        let mut because = vec![format!("{request} is for service {}", service.name)];
+        let mut reasons = vec![format!("{request} is for service {}", service.name)];
         let mut explanation = Explanation { service: Some(service.name.clone()), ..Explanation::default() };
         if !service.addresses.iter().any(|address| address.port() == request.port) {
-            because.push(format!("but that has no port {}: a client would not come to it", request.port));
+            reasons.push(format!("but that has no port {}: a client would not come to it", request.port));
         }
-        if let Some(slot) = flow.and_then(|flow| self.explain_session(flow, vip, &mut because)) {
-            because.push("the connection stays there, whatever else it asks for".to_owned());
-            because.extend(self.explain_state(slot));
+        if let Some(slot) = flow.and_then(|flow| self.explain_session(flow, vip, &mut reasons)) {
+            reasons.push("the connection stays there, whatever else it asks for".to_owned());
+            reasons.extend(self.explain_state(slot));
             explanation.server = self.server_name(slot);
-            explanation.waits = explanation.server.is_none();
-            return Explanation { because, ..explanation };
+            explanation.pending = explanation.server.is_none();
+            return Explanation { reasons, ..explanation };
         }
         let Some(routes) = self.snapshot.plan.tables.routes.get(&vip.service) else {
-            because.push("the data plane has no routes for it yet".to_owned());
-            return Explanation { because, ..explanation };
+            reasons.push("the data plane has no routes for it yet".to_owned());
+            return Explanation { reasons, ..explanation };
         };
         let course = course(routes, request);
-        because.extend(course.because);
+        reasons.extend(course.reasons);
         if course.is_queried && vip.handoff.is_none_or(|handoff| handoff.punt == NO_SERVER) {
-            because.push("but nobody can be asked here: it is dropped".to_owned());
+            reasons.push("but nobody can be asked here: it is dropped".to_owned());
         }
-        let Some((route, ring)) = course.found else { return Explanation { because, ..explanation } };
+        let Some((route, ring)) = course.found else { return Explanation { reasons, ..explanation } };
         let (taken, dispatch) = taken(service, route, course.is_queried);
-        because.push(taken);
+        reasons.push(taken);
         explanation.request = Some(dispatch);
         let content = RequestContent::Routed { route, ring };
         let Some((slot, why)) = self.peek(vip, flow.map(|flow| flow.client), content) else {
-            because
+            reasons
                 .push("hash: which of them depends on the client: name its address and port, too".to_owned());
-            return Explanation { because, waits: true, ..explanation };
+            return Explanation { reasons, pending: true, ..explanation };
         };
-        because.push(why);
+        reasons.push(why);
         explanation.server = self.server_name(slot);
-        because.extend(self.explain_state(slot));
+        reasons.extend(self.explain_state(slot));
         match self.snapshot.plan.tables.servers.get(&slot) {
-            Some(entry) => because.extend(self.explain_way(flow, entry)),
-            None => because.push("the client is answered 503".to_owned()),
+            Some(entry) => reasons.extend(self.explain_way(flow, entry)),
+            None => reasons.push("the client is answered 503".to_owned()),
         }
-        Explanation { because, ..explanation }
+        Explanation { reasons, ..explanation }
     }
 }
 
@@ -145,7 +145,7 @@ fn meant(services: &[Service], request: &WebRequest, named: Option<&str>) -> Res
 
 /// The course of a request.
 struct RequestCourse {
-    because: Vec<String>,
+    reasons: Vec<String>,
     /// Whether the data plane leaves it to the daemon's process.
     is_queried: bool,
     /// The route that takes it, if any does, and the ring; nothing if the client is told off.
@@ -153,7 +153,7 @@ struct RequestCourse {
 }
 
 /// Reads a request as the data plane does, and where that leaves it open, as the daemon's process.
-fn course(routes: &Routes, request: &WebRequest) -> RequestCourse {
+fn course(routes: &RouteIndex, request: &WebRequest) -> RequestCourse {
     let head = request.head();
     let hello = hello(request);
     let reading =
@@ -162,9 +162,9 @@ fn course(routes: &Routes, request: &WebRequest) -> RequestCourse {
         ContentParse::Request(key) => match routes.find(&key) {
             RouteMatch::Ring { route, ring } => {
                 let what = if request.encrypted { "hello" } else { "head" };
-                let because = vec![format!("the data plane decides it, if the {what} comes in one segment")];
+                let reasons = vec![format!("the data plane decides it, if the {what} comes in one segment")];
                 let found = Some(((usize::from(route) < content::ROUTES_MAX).then_some(route), ring));
-                return RequestCourse { because, is_queried: false, found };
+                return RequestCourse { reasons, is_queried: false, found };
             }
             RouteMatch::Punt => {
                 let first = u32::from(routes.complex_from) + 1;
@@ -173,23 +173,23 @@ fn course(routes: &Routes, request: &WebRequest) -> RequestCourse {
         },
         ContentParse::Punt(_) => "its path or its host isn't in the normal form, or is too long".to_owned(),
     };
-    let mut because = vec![format!("the data plane asks this host's own process: {why}")];
+    let mut reasons = vec![format!("the data plane asks this host's own process: {why}")];
     let found = if request.encrypted {
         Some(routes.find_all(&hello))
     } else {
         match classify(head.as_bytes()) {
             HeadClass::Wanted(wanted) => {
-                because.push(format!("that reads it as {}", wanted.text()));
+                reasons.push(format!("that reads it as {}", wanted.text()));
                 Some(routes.find_all(&wanted.key()))
             }
             HeadClass::Refused(refusal) => {
-                because.push(format!("the client is answered {}", answer(refusal)));
+                reasons.push(format!("the client is answered {}", answer(refusal)));
                 None
             }
             HeadClass::Incomplete => None,
         }
     };
-    RequestCourse { because, is_queried: true, found }
+    RequestCourse { reasons, is_queried: true, found }
 }
 
 fn answer(refusal: HeadRefusal) -> String {
@@ -228,7 +228,7 @@ fn taken(service: &Service, route: Option<u16>, is_queried: bool) -> (String, Di
         (Some(number), Some(pattern)) => format!("route {number} takes it ({pattern}): {named}"),
         _ => format!("no route takes it, so all servers do: {named}"),
     };
-    (sentence, DispatchExplanation { route: number, pattern, servers, asked: is_queried })
+    (sentence, DispatchExplanation { route: number, pattern, servers, punted: is_queried })
 }
 
 /// A route as the file has it, in a line.
@@ -290,7 +290,7 @@ mod tests {
                 ring,
             })
             .collect();
-        course(&Routes::compile(&routes, 99, HashKey::new(Seed(5, 6))), &text.parse().unwrap())
+        course(&RouteIndex::compile(&routes, 99, HashKey::new(Seed(5, 6))), &text.parse().unwrap())
     }
 
     #[test]
@@ -316,13 +316,13 @@ mod tests {
                 (course.is_queried, course.found),
                 (is_queried, found),
                 "{text}: {:?}",
-                course.because
+                course.reasons
             );
         }
         assert!(
-            run("http://img.example.com/%69mg/a").because.join("\n").contains("GET img.example.com/img/a")
+            run("http://img.example.com/%69mg/a").reasons.join("\n").contains("GET img.example.com/img/a")
         );
-        assert!(run("http://img.example.com/../a").because.join("\n").contains("400"));
+        assert!(run("http://img.example.com/../a").reasons.join("\n").contains("400"));
     }
 
     #[test]
@@ -347,9 +347,9 @@ mod tests {
         let web = config.services.first().unwrap();
         let (sentence, dispatch) = taken(web, Some(1), false);
         assert_eq!(sentence, "route 2 takes it (host *.example.com, methods GET HEAD): a, b");
-        assert_eq!((dispatch.route, dispatch.servers.len(), dispatch.asked), (Some(2), 2, false));
+        assert_eq!((dispatch.route, dispatch.servers.len(), dispatch.punted), (Some(2), 2, false));
         let (sentence, dispatch) = taken(web, None, true);
         assert_eq!(sentence, "no route takes it, so all servers do: a, b");
-        assert_eq!((dispatch.route, dispatch.pattern, dispatch.asked), (None, None, true));
+        assert_eq!((dispatch.route, dispatch.pattern, dispatch.punted), (None, None, true));
     }
 }

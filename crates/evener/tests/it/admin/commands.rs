@@ -59,8 +59,8 @@ fn people_see_tables() {
     reload failed:  evener.toml: 2 errors
                     second line
     needs restart:  [engine] sessions_max
-    punted:         5 given
-    lccp:           5 given, 1 replayed
+    punted:         5 handed_off
+    lccp:           5 handoffs_acknowledged, 1 replayed
     nodes:          192.0.2.11 known, 192.0.2.12 silent
     refused nodes:  192.0.2.12: its clock? is wrong; set it
     missing:        guard table netdev evener: nft: Operation not permitted

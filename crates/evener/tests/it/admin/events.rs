@@ -40,7 +40,7 @@ fn events_are_shown_while_they_happen() {
     daemon.bus.publish(dispatcher(false));
     daemon.bus.publish(DaemonEvent::Reloaded {
         file: "evener.toml".into(),
-        restart_for: None,
+        restart_needed_for: None,
         trouble: None,
     });
     let people = String::from_utf8(people.wait_with_output().unwrap().stdout).unwrap();
@@ -72,9 +72,9 @@ fn a_browser_gets_server_sent_events() {
     daemon.bus.publish(dispatcher(true));
     daemon.bus.end();
     let lines: Vec<String> = lines.collect();
-    assert_eq!(lines[..3], ["", "event: dispatcher_decides", "id: 1"].map(str::to_owned));
+    assert_eq!(lines[..3], ["", "event: dispatcher_responding", "id: 1"].map(str::to_owned));
     let data: Value = serde_json::from_str(lines[3].strip_prefix("data: ").unwrap()).unwrap();
-    assert_eq!((&data["event"], &data["level"]), (&json!("dispatcher_decides"), &json!("info")));
+    assert_eq!((&data["event"], &data["level"]), (&json!("dispatcher_responding"), &json!("info")));
     assert_eq!(lines[4..], [String::new()], "and that is the end");
 }
 

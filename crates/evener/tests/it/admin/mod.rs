@@ -282,13 +282,13 @@ fn queries_reach_the_control_loop() {
     assert!(bounded.contains("limit: Some(10000)"), "{bounded}");
 
     let flow = "/v1/explain?client=198.51.100.7:40000&vip=192.0.2.100:80&protocol=udp";
-    let because = &parsed(daemon.tcp("GET", flow))["because"][0];
+    let because = &parsed(daemon.tcp("GET", flow))["reasons"][0];
     assert_eq!(because, "udp 198.51.100.7:40000 to 192.0.2.100:80");
     let flow = "/v1/explain?client=%5B2001:db8::7%5D:40000&vip=%5B2001:db8::100%5D:80";
-    let because = &parsed(daemon.tcp("GET", flow))["because"][0];
+    let because = &parsed(daemon.tcp("GET", flow))["reasons"][0];
     assert_eq!(because, "tcp [2001:db8::7]:40000 to [2001:db8::100]:80");
     let request = "/v1/explain?request=HEAD%20http://a.example/x?y%26z&service=web";
-    let because = &parsed(daemon.tcp("GET", request))["because"][0];
+    let because = &parsed(daemon.tcp("GET", request))["reasons"][0];
     assert_eq!(because, "HEAD http://a.example/x?y&z Some(\"web\") None");
 }
 

@@ -27,7 +27,7 @@ pub fn status() -> StatusView {
         reloads_refused: 2,
         reload_pending: false,
         reload_error: Some("evener.toml: 2 errors\nsecond line".into()),
-        restart_for: Some("[engine] sessions_max".into()),
+        restart_needed_for: Some("[engine] sessions_max".into()),
         config_loaded_seconds: 1_700_000_060.5,
         sessions: 12_345,
         sessions_assured: 12_300,
@@ -35,7 +35,7 @@ pub fn status() -> StatusView {
         sessions_max: 1_000_000,
         session_slots: 2_097_152,
         session_slots_max: 2_097_152,
-        sessions_moving: false,
+        sessions_resizing: false,
         packets: counts(&[("forwarded", 1_234_567), ("fragment", 0), ("no_server", 7)]),
         refused: counts(&[("own_mac", 2)]),
         events: counts(&[("server_down", 4)]),
@@ -47,30 +47,30 @@ pub fn status() -> StatusView {
         ],
         peers: counts(&[("accepted", 77), ("forged", 3)]),
         tunnels: counts(&[("decapsulated", 9), ("forged_mark", 4)]),
-        punted: counts(&[("given", 5)]),
+        punted: counts(&[("handed_off", 5)]),
         access_log: AccessLog { path: Some("/var/log/evener/access.log".into()), written: 12, lost: 1 },
         traces: 2,
-        deciding: [("kernel".to_owned(), deciding())].into(),
-        lccp: counts(&[("given", 5), ("replayed", 1)]),
+        decision_latency: [("kernel".to_owned(), decision_latency())].into(),
+        lccp: counts(&[("handoffs_acknowledged", 5), ("replayed", 1)]),
         nodes: [("192.0.2.11", "known"), ("192.0.2.12", "silent")]
             .map(|(node, state)| (node.to_owned(), state.to_owned()))
             .into(),
         nodes_refused: [("192.0.2.12".to_owned(), refused("key", "its clock\x1b is wrong; set it"))].into(),
-        dispatcher: Some(Dispatcher { address: "192.0.2.3".into(), decides: false }),
+        dispatcher: Some(Dispatcher { address: "192.0.2.3".into(), responding: false }),
         dns: BTreeMap::from([("noerror".to_owned(), 12), ("queries_udp".to_owned(), 13)]),
     }
 }
 
-fn part(kind: &str, place: &str, missing: Option<&str>) -> InstalledPart {
-    InstalledPart { kind: kind.into(), place: place.into(), missing: missing.map(str::to_owned) }
+fn part(kind: &str, location: &str, missing: Option<&str>) -> InstalledPart {
+    InstalledPart { kind: kind.into(), location: location.into(), missing: missing.map(str::to_owned) }
 }
 
 fn refused(reason: &str, text: &str) -> NodeRefusal {
     NodeRefusal { reason: reason.into(), text: text.into() }
 }
 
-fn deciding() -> DecisionLatency {
-    DecisionLatency { count: 5, seconds: 0.25, within: vec![(Some(1e-6), 3), (Some(0.1), 1), (None, 1)] }
+fn decision_latency() -> DecisionLatency {
+    DecisionLatency { count: 5, seconds: 0.25, buckets: vec![(Some(1e-6), 3), (Some(0.1), 1), (None, 1)] }
 }
 
 pub fn services() -> Vec<ServiceView> {
@@ -114,7 +114,7 @@ fn server(name: &str, state: &str, connections: u64) -> ServerView {
         interface: Some("eth0".into()),
         source: "discovered".into(),
         local: false,
-        way: "link".into(),
+        forwarding: "link".into(),
         probe_seconds: None,
         probe_error: None,
         probe_failures: 0,
@@ -186,10 +186,10 @@ pub fn hosts() -> Vec<HostView> {
         load: 17,
         up: vec!["web".into()],
         draining: vec![],
-        owns: vec!["192.0.2.102".into()],
-        put_off: vec![],
+        addresses_owned: vec!["192.0.2.102".into()],
+        deferred: vec![],
         refused: Some(refused("version", "it speaks version 2")),
-        heard_seconds: Some(0.25),
+        last_seen_seconds: Some(0.25),
     }]
 }
 
@@ -210,24 +210,24 @@ pub fn explanation(subject: &ExplainSubject) -> Explanation {
     let service = Some("web".to_owned());
     match subject {
         ExplainSubject::Flow(flow) if flow.vip.port() == 81 => {
-            Explanation { service, because: vec![line(flow)], waits: true, ..Explanation::default() }
+            Explanation { service, reasons: vec![line(flow)], pending: true, ..Explanation::default() }
         }
         ExplainSubject::Flow(flow) => Explanation {
             service,
             server: Some("web2".into()),
-            because: vec![line(flow), "so.".into()],
+            reasons: vec![line(flow), "so.".into()],
             ..Explanation::default()
         },
         ExplainSubject::Request { request, flow, service: named } => Explanation {
             service,
             server: flow.is_some().then(|| "web2".into()),
-            because: vec![format!("{request} {named:?} {:?}", flow.as_ref().map(line))],
-            waits: flow.is_none(),
+            reasons: vec![format!("{request} {named:?} {:?}", flow.as_ref().map(line))],
+            pending: flow.is_none(),
             request: Some(DispatchExplanation {
                 route: Some(2),
                 pattern: Some("path /img/*".into()),
                 servers: vec!["web1".into(), "web2".into()],
-                asked: false,
+                punted: false,
             }),
         },
     }

@@ -5,8 +5,8 @@ use alloc::{format, vec};
 use proptest::prelude::*;
 
 use super::super::{
-    HashKey, HostPattern, NO_ROUTE, PRESENT, PathPattern, RequestClass, RequestKey, RouteMatch, RoutePattern,
-    Routes,
+    HashKey, HostPattern, NO_ROUTE, PRESENT, PathPattern, RequestClass, RequestKey, RouteIndex, RouteMatch,
+    RoutePattern,
 };
 use super::request;
 use crate::path::seed::Seed;
@@ -27,7 +27,7 @@ fn written(host: &str, path: &str, methods: &[&str]) -> Written {
     Written { host: some(host), path: some(path), methods: methods.iter().map(|m| m.to_string()).collect() }
 }
 
-fn compile(routes: &[Written]) -> Routes {
+fn compile(routes: &[Written]) -> RouteIndex {
     let routes: Vec<RoutePattern> = (100..)
         .zip(routes)
         .map(|(ring, written)| RoutePattern {
@@ -37,7 +37,7 @@ fn compile(routes: &[Written]) -> Routes {
             ring,
         })
         .collect();
-    Routes::compile(&routes, DEFAULT, KEY)
+    RouteIndex::compile(&routes, DEFAULT, KEY)
 }
 
 fn ring(route: u16) -> RouteMatch {

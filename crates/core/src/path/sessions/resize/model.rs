@@ -21,7 +21,7 @@ struct World {
     active: [AtomicU64; 2],
     shares: [AtomicU64; 4],
     extent: AtomicU64,
-    has_begun: AtomicBool,
+    is_started: AtomicBool,
 }
 
 impl World {
@@ -32,7 +32,7 @@ impl World {
             active: [word(), word()],
             shares: [word(), word(), word(), word()],
             extent: AtomicU64::new(extent),
-            has_begun: AtomicBool::new(false),
+            is_started: AtomicBool::new(false),
         })
     }
 
@@ -89,7 +89,7 @@ const UP: [usize; 2] = [1, 1];
 
 /// Tries all orders of a table that grows, or shrinks, and of what another thread does there; then
 /// looks at what is left.
-fn beside(
+fn alongside(
     what: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,
     after: impl Fn(&World, Words<1>) + Send + Sync + Copy + 'static,
 ) {
@@ -110,7 +110,7 @@ fn beside(
 
 #[test]
 fn a_session_is_found_at_each_moment() {
-    beside(
+    alongside(
         |world, key| assert_eq!(world.find(key).map(|found| found.value), Some(in_state(State::Established))),
         |world, key| assert_eq!(world.check(key), [State::Established]),
     );
@@ -118,7 +118,7 @@ fn a_session_is_found_at_each_moment() {
 
 #[test]
 fn changing_session_is_counted_by_final_state() {
-    beside(
+    alongside(
         |world, key| {
             for state in [State::HalfClosed, State::Established, State::Closing] {
                 let found = world.find(key).unwrap();
@@ -131,7 +131,7 @@ fn changing_session_is_counted_by_final_state() {
 
 #[test]
 fn a_session_that_ends_is_not_counted_any_more() {
-    beside(
+    alongside(
         |world, _| assert!(world.table().sweep(NOW, |_, _| false) <= 2),
         // One that was copied a moment before is met by the next sweep.
         |world, key| assert!(world.check(key).len() <= 1),
@@ -140,17 +140,17 @@ fn a_session_that_ends_is_not_counted_any_more() {
 
 #[test]
 fn a_session_that_begins_is_found_from_then_on() {
-    beside(
+    alongside(
         |world, _| {
             let new = client([1, 0]);
             if world.insert(new, State::New) {
                 assert!(world.find(new).is_some());
-                world.has_begun.store(true, Relaxed);
+                world.is_started.store(true, Relaxed);
             }
         },
         |world, key| {
             assert_eq!(world.check(key), [State::Established]);
-            assert_eq!(world.check(client([1, 0])).len(), usize::from(world.has_begun.load(Relaxed)));
+            assert_eq!(world.check(client([1, 0])).len(), usize::from(world.is_started.load(Relaxed)));
         },
     );
 }

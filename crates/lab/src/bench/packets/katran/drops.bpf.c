@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
-/* For tests: a balancer with maps of the same names and sizes as Katran's, which drops every packet. */
+/* For tests: a balancer with maps of the same names and sizes as Katran's, which drops every
+ * packet. */
 #include <linux/if_ether.h>
 #include <linux/ip.h>
 #include <linux/types.h>
