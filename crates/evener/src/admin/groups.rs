@@ -1,4 +1,4 @@
-//! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD, GROUP-EXIT and LOAD-INFORM say in text (`docs/server-groups.md`).
+//! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD, GROUP-EXIT and LOAD-INFORM say in text (`docs/how-it-works/server-groups.md`).
 
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{FromRequestParts, Path, State};

@@ -1,4 +1,4 @@
-//! What members say, judged by what they may, and answered: the HTTP side of the group protocol (`docs/server-groups.md`). The control
+//! What members say, judged by what they may, and answered: the HTTP side of the group protocol (`docs/how-it-works/server-groups.md`). The control
 //! loop asks here, so that each message sees all before it.
 
 use std::net::IpAddr;

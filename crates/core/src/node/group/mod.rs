@@ -1,5 +1,5 @@
 //! What members of a server group and its director say to each other, as text: the methods that section 3.3 of the paper adds to HTTP,
-//! and their bodies. `docs/server-groups.md` has them byte for byte.
+//! and their bodies. `docs/how-it-works/server-groups.md` has them byte for byte.
 
 mod message;
 #[cfg(test)]

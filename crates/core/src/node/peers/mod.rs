@@ -1,7 +1,7 @@
 //! How the hosts of an every-host farm know each other: who lives, how loaded and how healthy each is, and who owns
 //! which service address.
 //!
-//! Every host tells every other one of itself a few times a silence, in a datagram of its own (`docs/peers.md`).
+//! Every host tells every other one of itself a few times a silence, in a datagram of its own (`docs/how-it-works/peers.md`).
 //! What is believed is authentic, in order, and fresh, as [`super::association`] judges; the rest changes nothing but
 //! counters. Clocks are not compared, so they may be wrong or jump.
 //!
