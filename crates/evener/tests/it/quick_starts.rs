@@ -72,12 +72,12 @@ fn words(row: &str, column: usize) -> Vec<&str> {
 fn policy_tables_in_docs_match_consumers() {
     let text = page("docs/guide/policies.md");
     let mut written: Vec<&str> =
-        rows(&text, "| `policy` | who is chosen |").into_iter().flat_map(|row| words(row, 1)).collect();
+        rows(&text, "| `policy` | chosen server |").into_iter().flat_map(|row| words(row, 1)).collect();
     let mut there_are: Vec<&str> = names_for_packets().collect();
     written.sort_unstable();
     there_are.sort_unstable();
     assert_eq!(written, there_are);
-    let rows = rows(&text, "| who chooses |");
+    let rows = rows(&text, "| where | known of servers |");
     assert_eq!(rows.len(), Consumer::ALL.len());
     for (row, consumer) in rows.into_iter().zip(Consumer::ALL) {
         let taken: Vec<&str> = consumer.policies().map(|policy| policy.name).collect();
