@@ -21,12 +21,12 @@ const PAGES: [&str; 3] = ["evener", "evener.toml", "evener-packets"];
 pub const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "EVENER_LOG",
-        "How much `evener run` and `evener agent` tell on standard error: error, warn, info (the default), debug or trace, \
-         or several such as evener=debug,evener_dataplane=trace.",
+        "The level of the log of `evener run` and `evener agent`: error, warn, info (the default), debug or trace, or \
+         several such as evener=debug,evener_dataplane=trace.",
     ),
     (
         "EVENER_RUN_DIR",
-        "The folder to use instead of /run/evener, for who may not write there; for the daemon and for its commands.",
+        "The folder to use instead of /run/evener, without the right to write there; for the daemon and for its commands.",
     ),
     ("NO_COLOR", "Not empty: errors in a file are shown without colours."),
     (
@@ -36,7 +36,7 @@ pub const ENVIRONMENT: [(&str, &str); 5] = [
     ),
     (
         "NOTIFY_SOCKET",
-        "Set by systemd: it is told when the daemon is ready, reloads and stops (sd_notify(3)).",
+        "Set by systemd: the daemon reports there when it is ready, reloads and stops (sd_notify(3)).",
     ),
 ];
 
@@ -49,9 +49,9 @@ pub const FILES: [(&str, &str); 10] = [
         "/run/evener/net-N/admin.sock",
         "The socket that commands talk to; N is the number of the network namespace (ls -i /proc/self/ns/net).",
     ),
-    ("/run/evener/net-N/drained", "What the operator drained, for the next daemon."),
-    ("/run/evener/net-N/names.drained", "The same of servers of names."),
-    ("/run/evener/net-N/settings", "Settings of the kernel as they were found, to be put back."),
+    ("/run/evener/net-N/drained", "Servers that the operator drained, for the next daemon."),
+    ("/run/evener/net-N/names.drained", "The same for servers of names."),
+    ("/run/evener/net-N/settings", "Settings of the kernel as they were before, to be restored."),
     ("/run/evener/net-N/sessions", "Sessions of the packet engine."),
     (
         "/sys/fs/bpf/evener/net-N, server-N",
