@@ -9,7 +9,9 @@ LAB := $(SUDO) target/release/evener-lab
 
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
-.PHONY: help setup build install uninstall packages packages-test test proof model demo bench fmt lint fuzz clean
+# the mdBook that `make book` installs where it is missing
+MDBOOK := 0.4.52
+.PHONY: help setup build install uninstall packages packages-test test proof model demo bench book fmt lint fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +52,10 @@ demo: setup ## Show a whole farm at work, in about half a minute
 
 bench: build ## Measure; `make bench ARGS=--quick` is quicker
 	@$(LAB) bench $(ARGS)
+
+book: ## Compile docs/ into target/book, with a pinned mdBook
+	@mdbook --version 2>/dev/null | grep -q "v$(MDBOOK)$$" || cargo install mdbook --version $(MDBOOK) --locked
+	@mdbook build
 
 fmt: ## Format the code
 	cargo fmt --all

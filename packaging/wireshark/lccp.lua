@@ -1,4 +1,4 @@
--- Shows the messages of the Light-weight Cluster Control Protocol (docs/lccp.md) in Wireshark and tshark:
+-- Shows the messages of the Light-weight Cluster Control Protocol (docs/how-it-works/lccp.md) in Wireshark and tshark:
 --   tshark -X lua_script:lccp.lua -O lccp
 -- Tags are shown, not checked: that takes the farm's secret.
 

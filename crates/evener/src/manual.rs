@@ -17,15 +17,16 @@ const EXAMPLE: &str = include_str!("../../../evener.example.toml");
 /// The pages besides those of the commands.
 const PAGES: [&str; 3] = ["evener", "evener.toml", "evener-packets"];
 
-const ENVIRONMENT: [(&str, &str); 5] = [
+/// Variables that the program reads.
+pub const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "EVENER_LOG",
-        "How much `evener run` and `evener agent` tell on standard error: error, warn, info (the default), debug or trace, \
-         or several such as evener=debug,evener_dataplane=trace.",
+        "The level of the log of `evener run` and `evener agent`: error, warn, info (the default), debug or trace, or \
+         several such as evener=debug,evener_dataplane=trace.",
     ),
     (
         "EVENER_RUN_DIR",
-        "The folder to use instead of /run/evener, for who may not write there; for the daemon and for its commands.",
+        "The folder to use instead of /run/evener, without the right to write there; for the daemon and for its commands.",
     ),
     ("NO_COLOR", "Not empty: errors in a file are shown without colours."),
     (
@@ -35,11 +36,12 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
     (
         "NOTIFY_SOCKET",
-        "Set by systemd: it is told when the daemon is ready, reloads and stops (sd_notify(3)).",
+        "Set by systemd: the daemon reports there when it is ready, reloads and stops (sd_notify(3)).",
     ),
 ];
 
-const FILES: [(&str, &str); 10] = [
+/// Files that the program reads and writes.
+pub const FILES: [(&str, &str); 10] = [
     (CONFIG_FILE, "The configuration, evener.toml(5)."),
     ("/etc/evener/farm.key", "Usual for the farm's secret, which `evener keygen` writes."),
     ("/etc/evener/admin.token", "Usual for the tokens of the admin address."),
@@ -47,9 +49,9 @@ const FILES: [(&str, &str); 10] = [
         "/run/evener/net-N/admin.sock",
         "The socket that commands talk to; N is the number of the network namespace (ls -i /proc/self/ns/net).",
     ),
-    ("/run/evener/net-N/drained", "What the operator drained, for the next daemon."),
-    ("/run/evener/net-N/names.drained", "The same of servers of names."),
-    ("/run/evener/net-N/settings", "Settings of the kernel as they were found, to be put back."),
+    ("/run/evener/net-N/drained", "Servers that the operator drained, for the next daemon."),
+    ("/run/evener/net-N/names.drained", "The same for servers of names."),
+    ("/run/evener/net-N/settings", "Settings of the kernel as they were before, to be restored."),
     ("/run/evener/net-N/sessions", "Sessions of the packet engine."),
     (
         "/sys/fs/bpf/evener/net-N, server-N",
@@ -83,7 +85,7 @@ fn page(name: &str) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     match name {
         "evener" => program(&mut page)?,
-        "evener.toml" => page = configuration(EXAMPLE).render().into_bytes(),
+        "evener.toml" => page = configuration().render().into_bytes(),
         "evener-packets" => page = packets().render().into_bytes(),
         other => {
             let why = format!("there is no page {other}; {}", meant(other, PAGES.into_iter()));
@@ -121,32 +123,51 @@ fn begin(name: &str, section: &str, about: &str) -> Roff {
     page
 }
 
-/// The page of the file: comments of the example with the keys that they are about.
-fn configuration(example: &str) -> Roff {
-    let mut page = begin("evener.toml", "5", "the configuration of evener");
-    page.control("SH", ["DESCRIPTION"]);
-    let mut comment: Vec<&str> = Vec::new();
-    // Written with the first thing that there is to say below it.
-    let mut heading = None;
-    let mut keys: Vec<&str> = Vec::new();
-    for line in example.lines().chain([""]) {
+/// Keys of the example that stand together, and the comment above them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExampleEntry<'e> {
+    /// The table that they are the first entry of, as `[engine]`.
+    pub heading: Option<&'e str>,
+    /// Lines as `kind = "auto"`; none where the comment is about the table.
+    pub keys: Vec<&'e str>,
+    /// The comment's lines.
+    pub comment: Vec<&'e str>,
+}
+
+/// All entries of [`EXAMPLE`]; keys without a comment are explained elsewhere, and left out.
+pub fn example_entries() -> Vec<ExampleEntry<'static>> {
+    let mut entries = Vec::new();
+    let (mut heading, mut keys, mut comment) = (None, Vec::new(), Vec::new());
+    let mut end = |heading: &mut Option<&'static str>, keys: &mut Vec<_>, comment: &mut Vec<_>| {
+        let (keys, comment) = (std::mem::take(keys), std::mem::take(comment));
+        if !comment.is_empty() {
+            entries.push(ExampleEntry { heading: heading.take(), keys, comment });
+        }
+    };
+    for line in EXAMPLE.lines().chain([""]) {
         let is_key = !line.starts_with('#') && !line.starts_with('[') && line.contains('=');
         if !is_key && !keys.is_empty() {
-            entry(&mut page, &std::mem::take(&mut keys), &std::mem::take(&mut comment), &mut heading);
+            end(&mut heading, &mut keys, &mut comment);
         }
         if let Some(text) = line.strip_prefix('#') {
             comment.push(text.strip_prefix(' ').unwrap_or(text));
-        } else if line.starts_with('[') {
-            heading = Some(line);
-            if !comment.is_empty() {
-                entry(&mut page, &[], &std::mem::take(&mut comment), &mut heading);
-            }
         } else if is_key {
             keys.push(line);
-        } else if !comment.is_empty() {
-            entry(&mut page, &[], &std::mem::take(&mut comment), &mut heading);
+        } else {
+            if line.starts_with('[') {
+                heading = Some(line);
+            }
+            end(&mut heading, &mut keys, &mut comment);
         }
     }
+    entries
+}
+
+/// The page of the file: comments of the example with the keys that they are about.
+fn configuration() -> Roff {
+    let mut page = begin("evener.toml", "5", "the configuration of evener");
+    page.control("SH", ["DESCRIPTION"]);
+    example_entries().iter().for_each(|one| entry(&mut page, one));
     page.control("SH", ["FILES"]);
     page.text([italic(CONFIG_FILE)]);
     page.control("SH", ["SEE ALSO"]);
@@ -154,13 +175,9 @@ fn configuration(example: &str) -> Roff {
     page
 }
 
-/// Keys, and what is said of them; those that nothing is said of are shown elsewhere.
-fn entry(page: &mut Roff, keys: &[&str], comment: &[&str], heading: &mut Option<&str>) {
-    if comment.is_empty() {
-        return;
-    }
-    if let Some(heading) = heading.take() {
-        page.control("SS", [heading]);
+fn entry(page: &mut Roff, ExampleEntry { heading, keys, comment }: &ExampleEntry<'_>) {
+    if let Some(heading) = heading {
+        page.control("SS", [*heading]);
     }
     for (number, key) in keys.iter().enumerate() {
         page.control(if number == 0 { "TP" } else { "TQ" }, []);

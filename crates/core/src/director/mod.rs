@@ -41,7 +41,7 @@ pub use groups::{GroupSnapshot, KeptGroup, MemberFact};
 pub use hosts::{Identity, IdentityError, generation};
 pub use input::Input;
 pub use moment::Moment;
-pub use name::EventSubject;
+pub use name::{EVENTS, EventSubject};
 pub use names::{NameFact, NameOrder};
 pub use order::{Applied, Change, Planned};
 pub use output::{Adjacency, LoadQuery, Output, Probe, ProbePath, Target};

@@ -104,6 +104,50 @@ impl Reason {
         }
     }
 
+    /// What it means, in a sentence.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Reason::Decapsulated => "Let out, and given to the host.",
+            Reason::Clamped => "A segment size that was offered to a client, lowered.",
+            Reason::UnlistedSource => "Not from one of the farm's directors.",
+            Reason::NotOwnService => "What is inside is for none of this host's services.",
+            Reason::InnerMartian => {
+                "What is inside comes from an address that no client has (RFC 1812, section 5.3.7)."
+            }
+            Reason::Nested => "A tunnel inside the tunnel.",
+            Reason::Malformed => "Lengths or versions that contradict each other, in either packet.",
+            Reason::GueHeader => {
+                "GUE of another version, a control message, or with fields that are not known."
+            }
+            Reason::OuterFragment => "A fragment of a tunnel packet.",
+            Reason::Congestion => {
+                "Marked as having met congestion, with something inside that can't say so (RFC 6040, section 4.2)."
+            }
+            Reason::AdjustRoomFailed => "The kernel would not shorten the frame.",
+            Reason::Accepted => "A handed-off segment of which a connection was made.",
+            Reason::NoListener => "Nothing listens where it goes.",
+            Reason::BadCookie => {
+                "Its numbers are not those of a handshake that a director has made, or no longer."
+            }
+            Reason::Refused => {
+                "The kernel makes no connection of it: the listener speaks MPTCP, or the host's settings don't allow what the director has agreed on."
+            }
+            Reason::TimeWaitEvicted => {
+                "A connection that was waiting for its stragglers has made way for a new one between the same ends."
+            }
+            Reason::StaleEvicted => {
+                "A connection whose end the server had missed has made way for a new one between the same ends."
+            }
+            Reason::NotEvicted => "One that should have made way has not.",
+            Reason::ResetDelayed => {
+                "A reset that the host's stack would have answered a segment with that may have overtaken its connection's first."
+            }
+            Reason::ForgedMark => {
+                "Looks as if another host had passed it on, and none has said so: no mark or a wrong one, or a frame whose source only this host itself writes."
+            }
+        }
+    }
+
     /// Whether the packet was dropped, or a client was left without the connection that it was to
     /// get.
     pub const fn is_refusal(self) -> bool {

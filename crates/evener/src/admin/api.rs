@@ -1,6 +1,7 @@
 //! The HTTP API. The same routes serve the Unix socket, whose file mode says who may change
 //! the farm, and the TCP port, where [`access`] says who may look.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,38 +67,140 @@ pub(super) struct Api {
     sessions_max: usize,
 }
 
+/// A path of the API: the router is made from these, and so is the reference in the manual.
+pub struct ApiPath {
+    /// The path, with parameters in braces.
+    pub path: &'static str,
+    /// Methods, each with its query parameters and with what it does.
+    pub methods: &'static [(&'static str, &'static str, &'static str)],
+    /// Whether only the admin socket has it.
+    pub socket_only: bool,
+    router: fn() -> MethodRouter<Api>,
+}
+
+impl fmt::Debug for ApiPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiPath")
+            .field("path", &self.path)
+            .field("methods", &self.methods)
+            .finish_non_exhaustive()
+    }
+}
+
+const fn view(
+    path: &'static str,
+    about: &'static [(&'static str, &'static str, &'static str)],
+    router: fn() -> MethodRouter<Api>,
+) -> ApiPath {
+    ApiPath { path, methods: about, socket_only: false, router }
+}
+
+const fn order(
+    path: &'static str,
+    about: &'static [(&'static str, &'static str, &'static str)],
+    router: fn() -> MethodRouter<Api>,
+) -> ApiPath {
+    ApiPath { path, methods: about, socket_only: true, router }
+}
+
+/// Every path.
+pub const API_PATHS: &[ApiPath] = &[
+    view(
+        "/v1/status",
+        &[("GET", "", "The daemon: engine, sessions, packets by reason, reloads, events.")],
+        || get(status),
+    ),
+    view("/v1/services", &[("GET", "", "All services.")], || get(services)),
+    view(
+        "/v1/servers",
+        &[("GET", "", "All servers, with state, weight, sessions and reported load.")],
+        || get(servers),
+    ),
+    view("/v1/hosts", &[("GET", "", "The hosts of an every-host farm.")], || get(hosts)),
+    view("/v1/names", &[("GET", "", "The addresses of balanced names, with rank and share.")], || get(names)),
+    view(
+        "/v1/sessions",
+        &[("GET", "service, client, limit", "Sessions. The admin address lists at most 10,000 of them.")],
+        || get(sessions),
+    ),
+    view(
+        "/v1/explain",
+        &[(
+            "GET",
+            "client, vip, protocol, request, service",
+            "The server that a flow or a request gets, and why.",
+        )],
+        || get(explain),
+    ),
+    view("/v1/events", &[("GET", "", "Events as they happen, as server-sent events.")], || {
+        get(events::events)
+    }),
+    view(
+        GROUP_MEMBERS,
+        &[
+            ("GET", "", "Members of a server group."),
+            ("POST", "", "A member joins, or changes its record. It takes the group's credential."),
+            ("DELETE", "", "A member leaves. It takes the group's credential."),
+        ],
+        group_members,
+    ),
+    view(
+        GROUP_REPORTS,
+        &[("POST", "", "A member reports its load. It takes the group's credential.")],
+        || post(groups::inform),
+    ),
+    view(
+        "/metrics",
+        &[("GET", "", "Metrics: Prometheus' text, or OpenMetrics by the Accept header.")],
+        || get(scrape),
+    ),
+    view(
+        "/healthz",
+        &[("GET", "", "200 while the daemon answers and has an interface to take packets from, else 503.")],
+        || get(healthz),
+    ),
+    order(
+        "/v1/trace",
+        &[("GET", "client", "A client's packets and connections as they come, a line of JSON each.")],
+        || get(trace::trace),
+    ),
+    order(
+        "/v1/drain/{service}/{server}",
+        &[("POST", "", "The server gets no new sessions, and keeps those it has.")],
+        || post(drain),
+    ),
+    order(
+        "/v1/undrain/{service}/{server}",
+        &[("POST", "", "A drained server gets new sessions again.")],
+        || post(undrain),
+    ),
+    order(
+        "/v1/reload",
+        &[("POST", "", "The daemon reads its file again: all of it, or nothing and 409.")],
+        || post(reload),
+    ),
+];
+
 /// Everything, for who may change the farm.
 pub(super) fn everything(farm: Arc<dyn ViewSource>, control: Handle) -> Router {
-    let routes = views_and_health()
-        .route("/v1/trace", get(trace::trace))
-        .route("/v1/drain/{service}/{server}", post(drain))
-        .route("/v1/undrain/{service}/{server}", post(undrain))
-        .route("/v1/reload", post(reload));
-    with_fallbacks(routes).with_state(Api { farm, control, may_change: true, sessions_max: usize::MAX })
+    with_fallbacks(routes(API_PATHS.iter())).with_state(Api {
+        farm,
+        control,
+        may_change: true,
+        sessions_max: usize::MAX,
+    })
 }
 
 /// The routes that change nothing, for clients with access.
 pub(super) fn read_only(farm: Arc<dyn ViewSource>, control: Handle, access: Access) -> Router {
-    with_fallbacks(views_and_health())
+    with_fallbacks(routes(API_PATHS.iter().filter(|path| !path.socket_only)))
         .layer(middleware::from_fn(refuse_changes))
         .layer(middleware::from_fn_with_state(Arc::new(access), access::guard))
         .with_state(Api { farm, control, may_change: false, sessions_max: SESSIONS_READ_ONLY })
 }
 
-fn views_and_health() -> Router<Api> {
-    Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/services", get(services))
-        .route("/v1/servers", get(servers))
-        .route("/v1/hosts", get(hosts))
-        .route("/v1/names", get(names))
-        .route("/v1/sessions", get(sessions))
-        .route("/v1/explain", get(explain))
-        .route("/v1/events", get(events::events))
-        .route(GROUP_MEMBERS, group_members())
-        .route(GROUP_REPORTS, post(groups::inform))
-        .route("/metrics", get(scrape))
-        .route("/healthz", get(healthz))
+fn routes<'p>(paths: impl Iterator<Item = &'p ApiPath>) -> Router<Api> {
+    paths.fold(Router::new(), |router, path| router.route(path.path, (path.router)()))
 }
 
 /// A client with access to views may see groups too, and one with a token of a group may do here

@@ -1,5 +1,5 @@
 //! Members of server groups as JSON: what GROUP-QUERY, GROUP-ADD, GROUP-EXIT and LOAD-INFORM say in
-//! text (`docs/server-groups.md`).
+//! text (`docs/how-it-works/server-groups.md`).
 
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{FromRequestParts, Path, State};

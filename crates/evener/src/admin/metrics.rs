@@ -217,34 +217,30 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
         .encode_info(&[("engine", &*status.engine)])?;
     let things: Vec<_> = status.packets.iter().collect();
     MetricFamily { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }
-        .counter("packets", "Packets by what became of them.", |(_, count)| **count)?;
+        .counter("packets", "Packets by reason.", |(_, count)| **count)?;
     let things: Vec<_> = status.tunnels.iter().collect();
     MetricFamily { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }
         .counter(
             "tunnel_packets",
-            "Packets in tunnels to this host, and what is handed to its servers, by what became of them.",
+            "Tunnel packets and handed-over segments to this host, by reason.",
             |(_, count)| **count,
         )?;
     let things: Vec<_> = status.refused.iter().collect();
     MetricFamily { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }
         .counter(
             "arp_refused",
-            "Answers to ARP and neighbour discovery that were not believed.",
+            "Answers to ARP and neighbour discovery that were refused, by reason.",
             |(_, count)| **count,
         )?;
 
     let things: Vec<_> = status.punted.iter().collect();
     MetricFamily { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
-        .counter(
-        "punted",
-        "Connections that were read in application space, by what became of them.",
-        |(_, count)| **count,
-    )?;
+        .counter("punted", "Connections that the daemon read, by outcome.", |(_, count)| **count)?;
     let things: Vec<_> = status.lccp.iter().collect();
     MetricFamily { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
         .counter(
         "lccp",
-        "Control messages by what became of them, and connections by what was said of them.",
+        "LCCP messages, and connections given and taken by them, by outcome.",
         |(_, count)| **count,
     )?;
 
@@ -254,28 +250,24 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
     let mut daemon = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
     daemon
         .seconds("uptime", "Time since the daemon started.", |status| Some(status.uptime_seconds as f64))?;
-    daemon.gauge(
-        "engine_adopted",
-        "Whether the daemon carries on with what an earlier one left.",
-        |status| status.adopted.into(),
-    )?;
+    daemon.gauge("engine_adopted", "Whether the daemon adopted a running data plane.", |status| {
+        status.adopted.into()
+    })?;
     daemon.gauge("sessions", "Active sessions: neither closing nor idle for too long.", |status| {
         status.sessions
     })?;
     daemon
         .gauge("sessions_assured", "Active sessions whose clients have answered.", |s| s.sessions_assured)?;
-    daemon.gauge(
-        "sessions_embryonic",
-        "Active sessions of which only first packets were seen.",
-        |status| status.sessions_embryonic,
-    )?;
+    daemon.gauge("sessions_embryonic", "Active sessions whose clients have not answered yet.", |status| {
+        status.sessions_embryonic
+    })?;
     daemon.gauge("sessions_max", "Sessions that the table is sized for.", |status| status.sessions_max)?;
     daemon.gauge(
         "session_slots",
-        "Places of the session table that are in use, taken or not.",
+        "Places of the session table that are in use, free ones included.",
         |status| status.session_slots,
     )?;
-    daemon.gauge("session_slots_max", "Places that the session table can have in use.", |status| {
+    daemon.gauge("session_slots_max", "The most places that the session table can use.", |status| {
         status.session_slots_max
     })?;
     daemon.gauge("sessions_resizing", "Whether the session table is being resized.", |status| {
@@ -284,23 +276,19 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
     daemon.gauge("generation", "The generation of tables that is in force.", |status| status.generation)?;
     daemon.gauge(
         "generation_wanted",
-        "The one that is to be: greater while the engine refuses a change.",
+        "The latest generation of tables: greater than the one in force while the engine refuses a change.",
         |s| s.generation_wanted,
     )?;
-    daemon.counter("reloads", "Configurations taken up since the daemon started.", |s| s.reloads)?;
-    daemon.counter("reloads_refused", "Configurations that changed nothing, for an error.", |s| {
-        s.reloads_refused
-    })?;
+    daemon.counter("reloads", "Successful reloads since the daemon started.", |s| s.reloads)?;
+    daemon.counter("reloads_refused", "Reloads refused for an error.", |s| s.reloads_refused)?;
     daemon.seconds(
         "config_loaded_timestamp",
         "When the configuration in force was read, by the start or a reload, since 1970.",
         |status| Some(status.config_loaded_seconds),
     )?;
-    daemon.gauge(
-        "config_last_reload_failed",
-        "Whether the last reload changed nothing, for an error.",
-        |status| status.reload_error.is_some().into(),
-    )
+    daemon.gauge("config_last_reload_failed", "Whether the last reload was refused for an error.", |status| {
+        status.reload_error.is_some().into()
+    })
 }
 
 /// Other nodes that control messages are exchanged with.
@@ -308,14 +296,14 @@ fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt
     let nodes: Vec<_> = status.nodes.iter().collect();
     MetricFamily { encoder, things: &nodes, labels: |(node, _)| vec![("node", (*node).clone())] }.gauge(
         "node_up",
-        "Whether it is heard.",
+        "Whether LCCP messages of this node arrive.",
         |(_, state)| (*state == "known").into(),
     )?;
     let refused: Vec<_> = status.nodes_refused.iter().collect();
     let labels = |(node, why): &(&String, &NodeRefusal)| {
         vec![("node", (*node).clone()), ("reason", why.reason.clone())]
     };
-    let help = "1 while nothing that it says is understood, and why.";
+    let help = "1 while all of its messages are refused, with the reason.";
     MetricFamily { encoder, things: &refused, labels }.gauge("node_refused", help, |_| 1)
 }
 
@@ -323,14 +311,14 @@ fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt
 fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let things: Vec<_> = status.events.iter().collect();
     MetricFamily { encoder, things: &things, labels: |(event, _)| vec![("event", (*event).clone())] }
-        .counter("events", "What has happened since the daemon started.", |(_, count)| **count)?;
+        .counter("events", "Events since the daemon started.", |(_, count)| **count)?;
     let mut all = MetricFamily { encoder, things: &[()], labels: |()| Vec::new() };
-    all.counter("events_lost", "Events that came faster than somebody read them.", |()| status.events_lost)
+    all.counter("events_lost", "Events lost to slow readers.", |()| status.events_lost)
 }
 
 /// Counts of traces of single connections.
 fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
-    let help = "Time to decide about connections that are handed over.";
+    let help = "Time to choose a server for a connection of method handoff.";
     let mut metric =
         encoder.encode_descriptor("handoff_decision", help, Some(&Unit::Seconds), MetricType::Histogram)?;
     for (mechanism, latency) in &status.decision_latency {
@@ -345,23 +333,21 @@ fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView)
     }
     let mut log = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
     log.counter("access_log_written", "Lines of the access log.", |status| status.access_log.written)?;
-    log.counter("access_log_lost", "Lines of the access log that could not be written or told.", |status| {
-        status.access_log.lost
-    })
+    log.counter("access_log_lost", "Lines of the access log that were lost.", |status| status.access_log.lost)
 }
 
 fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, hosts: &[HostView]) -> fmt::Result {
     let things: Vec<_> = status.peers.iter().collect();
     MetricFamily { encoder, things: &things, labels: |(what, _)| vec![("outcome", (*what).clone())] }
-        .counter(
-            "peer_datagrams",
-            "Datagrams to and from other hosts, by what became of them.",
-            |(_, count)| **count,
-        )?;
+        .counter("peer_datagrams", "Datagrams to and from other hosts, by outcome.", |(_, count)| **count)?;
     let mut group = MetricFamily { encoder, things: hosts, labels: |host| vec![("host", host.name.clone())] };
-    group.gauge("host_up", "Whether it is heard and takes part.", |host| (host.state == "alive").into())?;
-    group.gauge("host_load", "Sessions that it says it serves, smoothed.", |host| host.load)?;
-    group.gauge("host_addresses", "Service addresses that it answers for.", |host| {
+    group.gauge("host_up", "Whether this host is alive and takes part.", |host| {
+        (host.state == "alive").into()
+    })?;
+    group.gauge("host_load", "Sessions that this host serves by its own report, smoothed.", |host| {
+        host.load
+    })?;
+    group.gauge("host_addresses", "Service addresses that this host owns.", |host| {
         host.addresses_owned.len() as u64
     })?;
     let refused: Vec<_> =
@@ -369,7 +355,7 @@ fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, hosts:
     let labels = |(host, why): &(&String, &NodeRefusal)| {
         vec![("host", (*host).clone()), ("reason", why.reason.clone())]
     };
-    let help = "1 while nothing that it says is understood, and why.";
+    let help = "1 while all of its messages are refused, with the reason.";
     MetricFamily { encoder, things: &refused, labels }.gauge("host_refused", help, |_| 1)
 }
 
@@ -379,15 +365,15 @@ fn encode_names(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, names:
     }
     let queries: Vec<_> = status.dns.iter().collect();
     let labels = |(outcome, _): &(&String, &u64)| vec![("outcome", (*outcome).clone())];
-    let help = "Queries by DNS, by how they came and what became of them.";
+    let help = "DNS queries, by transport and outcome.";
     MetricFamily { encoder, things: &queries, labels }.counter("dns_queries", help, |(_, count)| **count)?;
     let labels = |name: &NameView| {
         vec![("name", name.name.clone()), ("address", name.address.clone()), ("server", name.server.clone())]
     };
     let mut group = MetricFamily { encoder, things: names, labels };
-    group.counter("name_answers", "Answers that gave the address first.", |name| name.answers)?;
-    group.gauge("name_up", "Whether the address is given.", |name| name.rank.is_some().into())?;
-    group.fraction("name_share", "What part of the answers gives the address first.", |name| name.share)
+    group.counter("name_answers", "Answers with this address first.", |name| name.answers)?;
+    group.gauge("name_up", "Whether answers may have this address.", |name| name.rank.is_some().into())?;
+    group.fraction("name_share", "Share of answers with this address first.", |name| name.share)
 }
 
 fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceView]) -> fmt::Result {
@@ -399,7 +385,7 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceView]
     let labels = |(service, outcome, _): &(String, String, u64)| {
         vec![("service", service.clone()), ("outcome", outcome.clone())]
     };
-    let help = "Requests of services with method redirect, by what became of them, and connections that were let go for others.";
+    let help = "Requests of services with method redirect, by outcome, and evicted connections.";
     MetricFamily { encoder, things: &things, labels }.counter(
         "service_requests",
         help,
@@ -411,7 +397,7 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceView]
     group.gauge("service_servers_up", "Servers that take new sessions.", |service| service.servers_up)?;
     group.gauge(
         "service_degraded",
-        "Whether all servers fail and the last good set is kept.",
+        "Whether all servers fail or refuse sessions, and the last good ones are kept.",
         |service| service.degraded.into(),
     )?;
     group.gauge("service_sessions", "Active sessions.", |service| service.sessions)?;
@@ -420,12 +406,12 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceView]
     group.counter("service_bytes", "Bytes of the frames sent to servers.", |service| service.bytes)?;
     group.counter(
         "service_cookies_bad",
-        "First segments of connections to hand over that followed no cookie, as guesses do.",
+        "First segments of connections of method handoff with a wrong cookie.",
         |service| service.cookies_bad,
     )?;
     group.counter(
         "service_cookies_unchecked",
-        "First segments without timestamps that were not looked at, since too many followed no cookie.",
+        "First segments without timestamps that were dropped unchecked, since too many had a wrong cookie.",
         |service| service.cookies_unchecked,
     )
 }
@@ -434,36 +420,34 @@ fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[ServerView]) -
     let labels =
         |server: &ServerView| vec![("service", server.service.clone()), ("server", server.name.clone())];
     let mut group = MetricFamily { encoder, things: servers, labels };
-    group.gauge("server_up", "Whether it is up.", |server| (server.state == "up").into())?;
-    group.gauge("server_draining", "Whether it only keeps the sessions it has.", |server| {
+    group.gauge("server_up", "Whether the server is up.", |server| (server.state == "up").into())?;
+    group.gauge("server_draining", "Whether the server is draining: no new sessions.", |server| {
         (server.state == "draining").into()
     })?;
     group.gauge("server_weight", "Its share of new sessions relative to the others.", |server| {
         server.weight.into()
     })?;
-    group.fraction("server_effective_weight", "What of its weight is in force now.", |server| {
+    group.fraction("server_effective_weight", "The part of its weight that is in force.", |server| {
         server.effective_weight
     })?;
     group.gauge(
         "server_score",
-        "By how many sixteenths its load is above the least of its service, where the policy goes by load.",
+        "Load in sixteenths above the least loaded server of the service, with a policy by load.",
         |server| server.score.into(),
     )?;
-    group.counter(
-        "server_reports_refused",
-        "Reports of its load that did not come, or were not believed.",
-        |server| server.report.as_ref().map_or(0, |report| report.refused.values().sum()),
-    )?;
-    group.seconds("server_report_age", "How long ago it said its load.", |server| {
+    group.counter("server_reports_refused", "Load reports that did not come or were refused.", |server| {
+        server.report.as_ref().map_or(0, |report| report.refused.values().sum())
+    })?;
+    group.seconds("server_report_age", "Age of the last load report.", |server| {
         server.report.as_ref()?.age_seconds
     })?;
     group.gauge("server_sessions", "Active sessions.", |server| server.sessions)?;
-    group.counter("server_connections", "Times that it was chosen.", |server| server.connections)?;
-    group.counter("server_packets", "Frames sent to it.", |server| server.packets)?;
-    group.counter("server_bytes", "Bytes of the frames sent to it.", |server| server.bytes)?;
+    group.counter("server_connections", "Times that this server was chosen.", |server| server.connections)?;
+    group.counter("server_packets", "Frames sent to this server.", |server| server.packets)?;
+    group.counter("server_bytes", "Bytes of the frames sent to this server.", |server| server.bytes)?;
     group.counter("server_probe_failures", "Probes that failed.", |server| server.probe_failures)?;
     group.counter("server_state_changes", "Times that probes found it up, or down.", |server| {
         server.state_changes
     })?;
-    group.seconds("server_probe", "How long the last good probe took.", |server| server.probe_seconds)
+    group.seconds("server_probe", "Duration of the last successful probe.", |server| server.probe_seconds)
 }

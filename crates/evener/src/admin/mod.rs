@@ -16,7 +16,7 @@ pub mod server;
 pub(crate) mod table;
 mod trace;
 
-pub use api::{CommandResult, ErrorBody};
+pub use api::{API_PATHS, ApiPath, CommandResult, ErrorBody};
 pub use client::{Client, ClientError};
 pub(crate) use command::print;
 pub use server::{AdminError, AdminSockets};

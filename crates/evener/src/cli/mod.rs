@@ -40,33 +40,33 @@ pub struct Cli {
 pub enum Command {
     /// Run the farm in the foreground; ready when it prints "evener: ready"
     Run(RunArgs),
-    /// Make this host a server as the farm's file wants it, in the foreground
+    /// Configure this host as a server of the farm, in the foreground
     Agent(AgentArgs),
-    /// Check a file for this host, and show everything that is wrong
+    /// Check a file for this host, and show all errors
     Check(CheckArgs),
-    /// Write a new secret, by which the hosts of a farm know each other
+    /// Write a new secret, which authenticates the hosts of a farm
     Keygen(KeygenArgs),
-    /// Show how the daemon is doing
+    /// Show the state of the daemon
     Status(ViewArgs),
     /// Show the services
     Services(ViewArgs),
-    /// Show the servers and their share of the load
+    /// Show the servers, their state and their share of connections
     Servers(ViewArgs),
-    /// Show the hosts of a farm where every host decides, and who owns which address
+    /// Show the hosts of an every-host farm, and the addresses that they own
     Hosts(ViewArgs),
-    /// Show the names that are answered for by DNS, and who is given how often
+    /// Show the addresses of balanced DNS names, and their shares
     Names(ViewArgs),
     /// Show the sessions
     Sessions(SessionsArgs),
-    /// On a server: show the requests that are open, and what there is to send of each
+    /// On a server: show the open requests, and the bytes still to send of each
     Requests(RequestsArgs),
-    /// Say which server a flow or a request gets, and why
+    /// Show which server a flow or a request gets, and why
     Explain(ExplainArgs),
-    /// Follow a client's packets and connections while they are served
+    /// Follow a client's packets and connections
     Trace(TraceArgs),
-    /// Show what happens while it happens: servers, drains, reloads, hosts, links
+    /// Follow events: servers, drains, reloads, hosts, links
     Events(EventsArgs),
-    /// Look for what is wrong with host, network and servers
+    /// Check host, network and servers for faults
     Doctor(DoctorArgs),
     /// Send a server no new sessions; those it has go on
     Drain(DrainArgs),
@@ -88,7 +88,7 @@ pub struct RunArgs {
     /// The configuration
     #[arg(long, value_name = "FILE", default_value = CONFIG_FILE, value_hint = ValueHint::FilePath)]
     pub config: PathBuf,
-    /// Leave the data plane at work when stopped, for the next start to take over
+    /// Leave the data plane running on SIGTERM; the next start takes it over
     #[arg(long)]
     pub keep: bool,
 }
@@ -102,16 +102,16 @@ pub struct AgentArgs {
     /// This host is the server of this name; found by its addresses unless named
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
-    /// This host is a server of this service, whose servers are found by discovery; may be repeated
+    /// This host is a server of this service, which uses discovery; may be repeated
     #[arg(long, value_name = "NAME")]
     pub service: Vec<String>,
-    /// Leave everything as it is when stopped, for the next start to take over
+    /// Leave everything in place on SIGTERM; the next start takes it over
     #[arg(long)]
     pub keep: bool,
     /// Where in the kernel tunnels are opened; as early as is good for each interface unless given
     #[arg(long, value_name = "native|tc|generic", hide = true, value_parser = hook)]
     pub hook: Option<Hook>,
-    /// Show what an agent has done here, and what was counted, instead
+    /// Show what an agent has set up here, and its counters, instead
     #[arg(long, conflicts_with_all = ["host", "service", "keep"])]
     pub status: bool,
     /// Print JSON
@@ -144,7 +144,7 @@ pub struct CheckArgs {
     /// The configuration
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
-    /// Look at the file only, not whether the keys and interfaces that it names are on this host
+    /// Check the file only, not whether this host has the keys and interfaces that it names
     #[arg(long)]
     pub file_only: bool,
     /// Print a list of {file, line, column, level, message, help} instead; level is error or note
@@ -182,7 +182,7 @@ pub struct ViewArgs {
 /// `evener doctor`
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// The configuration to look at, unless a daemon or an agent runs with one already
+    /// The configuration, unless a daemon or an agent runs with one already
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// How to answer, and whom to ask.
@@ -228,8 +228,7 @@ pub struct ExplainArgs {
         conflicts_with = "request"
     )]
     pub protocol: ProtocolArg,
-    /// A client's request, as in 'HEAD http://img.example.com/a.png'; of https:// only the host
-    /// counts
+    /// A request, as in 'HEAD http://img.example.com/a.png'; of https:// only the host counts
     #[arg(long, value_name = "REQUEST")]
     pub request: Option<WebRequest>,
     /// The service that the request is for; found by its address or port unless named
@@ -333,7 +332,7 @@ pub struct CompletionsArgs {
 /// `evener man`
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Which: evener unless named, evener.toml for the file, evener-packets for what is counted
+    /// Which: evener unless named, evener.toml for the file, evener-packets for packet reasons
     #[arg(value_name = "PAGE", conflicts_with = "dir")]
     pub page: Option<String>,
     /// Write all pages, one for each command too, into this directory

@@ -25,6 +25,27 @@ pub const BEHIND_MAX: usize = 4_096;
 /// Readers besides the log at a time.
 pub const READERS_MAX: usize = 16;
 
+/// Names of the daemon's own events, with what has happened; [`director::EVENTS`] has the farm's.
+pub const EVENTS: &[(&str, &str)] = &[
+    ("started", "The engine is attached."),
+    ("ready", "The daemon serves; a warning where some service has no server yet."),
+    ("stopping", "The daemon stops."),
+    ("reloaded", "Another file is in force; a warning where some keys wait for a restart."),
+    ("reload_refused", "A file was refused, and nothing was changed."),
+    ("dispatcher_responding", "The dispatcher answers again, and decides."),
+    ("dispatcher_silent", "The dispatcher does not answer: this host decides by its own tables."),
+    (
+        "restored",
+        "Somebody else had removed or changed a program, a rule or a setting of the daemon; it is restored.",
+    ),
+    ("missing", "The same, and it can't be restored."),
+    ("node_discovered", "Another LCCP node answers for the first time."),
+    ("node_restarted", "An LCCP node has started anew."),
+    ("node_silent", "An LCCP node does not answer any more."),
+    ("node_responding", "A silent LCCP node answers again."),
+    ("message_refused", "No message of an LCCP node can be used; the text says why, and what to do."),
+];
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum DaemonEvent {
@@ -203,8 +224,10 @@ impl Bus {
 
     /// Tells everybody, and waits for nobody.
     pub fn publish(&self, event: DaemonEvent) {
+        let name = event.name();
+        debug_assert!(EVENTS.iter().chain(director::EVENTS).any(|(known, _)| *known == name), "{name}");
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        *counts.entry(event.name()).or_default() += 1;
+        *counts.entry(name).or_default() += 1;
         // Numbers are in the order in which events are told.
         let number = self.next.fetch_add(1, Relaxed);
         let published = PublishedEvent { number, at: SystemTime::now(), event };

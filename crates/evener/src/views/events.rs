@@ -15,7 +15,7 @@ pub struct EventView {
     pub number: u64,
     /// When it happened, as RFC 3339 has it.
     pub time: String,
-    /// Its name, such as `server_down`; docs/events.md has all.
+    /// Its name, such as `server_down`; docs/reference/events.md has all.
     pub event: String,
     /// `info`, `warning` or `error`.
     pub level: String,

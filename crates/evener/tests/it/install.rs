@@ -28,7 +28,7 @@ fn install_puts_program_units_pages_and_completions_below_a_prefix() {
         "share/fish/vendor_completions.d/evener.fish",
         "share/doc/evener/evener.example.toml",
         "share/doc/evener/LICENSE-MIT",
-        "share/doc/evener/docs/start.md",
+        "share/doc/evener/docs/guide/quick-start.md",
     ] {
         assert!(fs::metadata(at(path)).is_ok_and(|file| file.len() > 0), "{path}");
     }

@@ -5,11 +5,13 @@
 #![allow(missing_docs, unreachable_pub)]
 
 mod admin;
+mod book;
 mod check;
 mod cli;
 mod corpus;
 mod install;
 mod probe;
 mod quick_starts;
+mod reference;
 mod rooms;
 mod words;

@@ -1,22 +1,16 @@
-//! The files that README and the pages of docs/ show: each of it is one that `evener check` finds
-//! nothing wrong with.
+//! Configurations that README and the book show: `evener check` finds nothing wrong with any.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use evener::config;
 use evener_core::farm::METHOD_NAMES;
 use evener_core::pool::policy::{Consumer, names_for_packets};
 
-/// The service that makes a whole file of a few keys.
-const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
+use super::book;
 
-fn pages() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    pages.chain([root.join("README.md")]).collect()
-}
+/// What makes a whole file of a few keys.
+const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
 
 /// The blocks of TOML in a page, with the lines that they begin at.
 fn blocks(page: &str) -> Vec<(usize, String)> {
@@ -34,18 +28,18 @@ fn blocks(page: &str) -> Vec<(usize, String)> {
 #[test]
 fn every_quick_start_is_a_good_file() {
     let mut count = 0;
-    for page in pages() {
+    for page in book::pages().into_iter().chain([book::root().join("README.md")]) {
         let text = fs::read_to_string(&page).unwrap();
         for (line, block) in blocks(&text) {
             let whole = if block.contains("[[service]]") { block } else { block + SERVICE };
-            let name = format!("{}, line {line}", page.file_name().unwrap().to_string_lossy());
+            let name = format!("{}, line {line}", page.display());
             if let Err(problems) = config::parse(&whole, &name) {
                 panic!("{problems}");
             }
             count += 1;
         }
     }
-    assert!(count >= 8, "README and docs had {count} quick starts: have they another mark?");
+    assert!(count >= 30, "README and docs had {count} quick starts: have they another mark?");
 }
 
 fn page(name: &str) -> String {
@@ -77,14 +71,14 @@ fn words(row: &str, column: usize) -> Vec<&str> {
 /// it takes.
 #[test]
 fn policy_tables_in_docs_match_consumers() {
-    let text = page("docs/policies.md");
+    let text = page("docs/guide/policies.md");
     let mut written: Vec<&str> =
-        rows(&text, "| `policy` | who is chosen |").into_iter().flat_map(|row| words(row, 1)).collect();
+        rows(&text, "| `policy` | chosen server |").into_iter().flat_map(|row| words(row, 1)).collect();
     let mut there_are: Vec<&str> = names_for_packets().collect();
     written.sort_unstable();
     there_are.sort_unstable();
     assert_eq!(written, there_are);
-    let rows = rows(&text, "| who chooses |");
+    let rows = rows(&text, "| where | known of servers |");
     assert_eq!(rows.len(), Consumer::ALL.len());
     for (row, consumer) in rows.into_iter().zip(Consumer::ALL) {
         let taken: Vec<&str> = consumer.policies().map(|policy| policy.name).collect();
@@ -95,8 +89,8 @@ fn policy_tables_in_docs_match_consumers() {
 
 #[test]
 fn members_join_at_the_port_of_the_group() {
-    let text = page("docs/server-groups.md");
-    let file = config::parse(&blocks(&text).remove(0).1, "docs/server-groups.md").unwrap();
+    let text = page("docs/how-it-works/server-groups.md");
+    let file = config::parse(&blocks(&text).remove(0).1, "docs/how-it-works/server-groups.md").unwrap();
     let port = file.groups[0].group.addresses[0].port();
     let joins: Vec<&str> = text.lines().filter(|line| line.starts_with("$ curl -X ")).collect();
     assert!(joins.len() >= 3, "{joins:?}");

@@ -6,7 +6,7 @@
 //! lost, and then all is asked anew. So every message means the same however often it comes, and
 //! none needs memory at its sender. The header is the paper's; around it stands what the paper
 //! lacks: a tag, by which no stranger can take a connection away, and numbers, by which nobody can
-//! do so with what was said before (`docs/lccp.md`).
+//! do so with what was said before (`docs/how-it-works/lccp.md`).
 //!
 //! [`wire`] is the format, [`LccpSession`] what is shared with one other node, [`TransferImage`]
 //! and [`Assembly`] cut what a socket has not delivered yet into messages and put it together

@@ -1,4 +1,4 @@
-//! The message, byte by byte as in `docs/lccp.md`.
+//! The message, byte by byte as in `docs/how-it-works/lccp.md`.
 //!
 //! Every version begins with the same prefix and ends with the same tag. In between stands the
 //! paper's header with the paper's fields and lengths, and what a command may come with behind it.

@@ -2,7 +2,7 @@
 //! is, and who owns which service address.
 //!
 //! Every host tells every other one of itself a few times a silence, in a datagram of its own
-//! (`docs/peers.md`). A believed datagram is authentic, in order, and fresh, as
+//! (`docs/how-it-works/peers.md`). A believed datagram is authentic, in order, and fresh, as
 //! [`super::association`] judges; others change nothing but counters. Clocks are not compared, so
 //! they may be wrong or jump.
 //!

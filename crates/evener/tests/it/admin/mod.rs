@@ -227,7 +227,7 @@ fn farm() -> FarmView {
     FarmView { status: status(), services: services(), servers: servers(), hosts: hosts(), names: names() }
 }
 
-fn scraped() -> Scrape {
+pub fn scraped() -> Scrape {
     Scrape {
         farm: farm(),
         process: Process { open_fds: 12, start_seconds: 1_700_000_000.25, ..Process::default() },

@@ -16,7 +16,7 @@ use super::frames::{self, ROUTER, SERVERS};
 use super::programs::Programs;
 use crate::owner;
 
-/// The commit that figures were published of (docs/figures.md).
+/// The commit that figures were published of (docs/developers/figures.md).
 pub(super) const KNOWN: &str = "19f08fec82fb7b5fb14d935a80057bdc0897c8de";
 const BALANCER: &str = "katran/lib/bpf/balancer.bpf.c";
 /// All of Katran's source that the balancer is built of.

@@ -6,7 +6,7 @@ use std::vec::Vec;
 use super::super::wire::LccpMessage;
 use super::*;
 
-const DOCUMENT: &str = include_str!("../../../../../../docs/lccp.md");
+const DOCUMENT: &str = include_str!("../../../../../../docs/how-it-works/lccp.md");
 const DISSECTOR: &str = include_str!("../../../../../../packaging/wireshark/lccp.lua");
 
 /// The bytes of the worked example: hex digits in the block that is marked so, up to a bar in each

@@ -1,0 +1,202 @@
+//! The book and README: pages are listed, links lead somewhere, commands are the program's, and lines have a width.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use evener::cli::Cli;
+
+/// The longest line of prose.
+const LINE: usize = 100;
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The pages of the book, in all its folders.
+pub fn pages() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if entry.extension().is_some_and(|extension| extension == "md") {
+                found.push(entry);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn pages_and_readme() -> impl Iterator<Item = (String, String)> {
+    let pages = pages().into_iter().chain([root().join("README.md")]);
+    pages.map(|path| {
+        let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        (name, fs::read_to_string(&path).unwrap())
+    })
+}
+
+/// The lines of a page with their numbers, and the language of the block of code that they are in.
+fn lines(page: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
+    let mut block = None;
+    page.lines().enumerate().filter_map(move |(number, line)| {
+        match (line.trim().strip_prefix("```"), block) {
+            (Some(language), None) => {
+                block = Some(language);
+                None
+            }
+            (Some(_), Some(_)) => {
+                block = None;
+                None
+            }
+            (None, block) => Some((number + 1, line, block)),
+        }
+    })
+}
+
+/// Targets of links in prose.
+fn links(page: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line, block) in lines(page) {
+        if block.is_some() {
+            continue;
+        }
+        for (at, _) in line.match_indices("](") {
+            // In a span of code there is none.
+            if line[..at].matches('`').count() % 2 == 0 {
+                found.push((number, line[at + 2..].split(')').next().unwrap().to_owned()));
+            }
+        }
+    }
+    found
+}
+
+/// A heading as mdBook and GitHub call it in links.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    for (_, line, block) in lines(page) {
+        let Some(title) = line.strip_prefix('#').filter(|_| block.is_none()) else { continue };
+        let title = title.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        let anchor: String = kept.map(|c| if c == ' ' { '-' } else { c }).collect();
+        let again = (1..).map(|number| format!("{anchor}-{number}"));
+        let free = [anchor.clone()].into_iter().chain(again).find(|name| !anchors.contains(name));
+        anchors.extend(free);
+    }
+    anchors
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_to_a_heading_of_it() {
+    let mut broken = Vec::new();
+    let mut count = 0;
+    for (name, page) in pages_and_readme() {
+        for (line, link) in links(&page) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            count += 1;
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => root().join(&name),
+                file => root().join(&name).parent().unwrap().join(file),
+            };
+            let found = fs::read(&target).is_ok_and(|text| {
+                anchor.is_empty() || anchors(&String::from_utf8_lossy(&text)).contains(anchor)
+            });
+            if !found {
+                broken.push(format!("{name}, line {line}: {link}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(count > 100, "{count} links: have they another mark?");
+}
+
+#[test]
+fn summary_lists_every_page_once() {
+    let docs = root().join("docs");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let listed: Vec<String> = links(&summary).into_iter().map(|(_, link)| link).collect();
+    let mut sorted = listed.clone();
+    sorted.sort();
+    let there: Vec<String> = pages()
+        .iter()
+        .map(|path| path.strip_prefix(&docs).unwrap().to_str().unwrap().to_owned())
+        .filter(|path| path != "SUMMARY.md")
+        .collect();
+    assert_eq!(sorted, there);
+    let parts = ["guide", "reference", "operating", "coming-from", "how-it-works", "developers"];
+    let order = listed.iter().map(|link| parts.iter().position(|part| link.starts_with(part)).unwrap());
+    assert!(order.is_sorted(), "parts stand in another order than {parts:?}");
+}
+
+#[test]
+fn lines_of_prose_have_at_most_100_columns() {
+    let mut long = Vec::new();
+    for (name, page) in pages_and_readme() {
+        for (number, line, block) in lines(&page) {
+            let is_prose = block.is_none() && !line.trim_start().starts_with(['|', '#', '!', '<']);
+            if is_prose && line.chars().count() > LINE {
+                long.push(format!("{name}, line {number}"));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{long:#?}");
+}
+
+/// The words of a command up to what the shell does with it.
+fn words(command: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for c in command.chars() {
+        match (c, quote) {
+            (c, Some(open)) if c == open => quote = None,
+            (c, Some(_)) => words.last_mut().unwrap().push(c),
+            ('\'' | '"', None) => quote = Some(c),
+            ('|' | '>' | ';' | '&' | '#' | '<' | ')', None) => break,
+            (' ', None) => words.push(String::new()),
+            (c, None) => words.last_mut().unwrap().push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Commands of the program in blocks of shell: with a prompt where the block shows answers too.
+fn commands(page: &str) -> Vec<(usize, Vec<String>)> {
+    let mut found = Vec::new();
+    for (number, line, block) in lines(page) {
+        let command = match block {
+            Some("sh") => Some(line.trim()),
+            Some("console") => line.strip_prefix("$ ").or(line.strip_prefix("# ")),
+            _ => None,
+        };
+        for part in command.into_iter().flat_map(|command| command.split(" && ")) {
+            let part = part.trim().trim_start_matches("sudo ");
+            if part.starts_with("evener ") {
+                found.push((number, words(part)));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_is_one_that_the_program_takes() {
+    let mut count = 0;
+    for (name, page) in pages_and_readme() {
+        for (line, command) in commands(&page) {
+            count += 1;
+            if let Err(error) = Cli::try_parse_from(&command) {
+                let shows = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+                assert!(shows, "{name}, line {line}: {command:?}\n{error}");
+            }
+        }
+    }
+    assert!(count >= 20, "{count} commands: have blocks another mark?");
+}
