@@ -104,7 +104,7 @@ impl Reason {
         }
     }
 
-    /// What it means, in a sentence.
+    /// Its meaning, in a sentence.
     pub const fn about(self) -> &'static str {
         match self {
             Reason::Decapsulated => "Let out, and given to the host.",

@@ -35,10 +35,10 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("dispatcher_responding", "The dispatcher answers again, and decides."),
     ("dispatcher_silent", "The dispatcher does not answer: this host decides by its own tables."),
     (
-        "restored",
+        "installed_restored",
         "Somebody else had removed or changed a program, a rule or a setting of the daemon; it is restored.",
     ),
-    ("missing", "The same, and it can't be restored."),
+    ("installed_missing", "The same, and it can't be restored."),
     ("node_discovered", "Another LCCP node answers for the first time."),
     ("node_restarted", "An LCCP node has started anew."),
     ("node_silent", "An LCCP node does not answer any more."),

@@ -497,8 +497,8 @@ async fn end(stream: &mut TcpStream, word: &[u8]) {
 mod tests {
     use super::*;
 
-    /// As `docs/how-it-works/handoff.md` has it. Besides, a connection has its socket, what its client has said,
-    /// and what is read at a time.
+    /// As `docs/how-it-works/handoff.md` has it. Besides, a connection has its socket, what its
+    /// client has said, and what is read at a time.
     #[test]
     fn a_connection_takes_less_than_a_kilobyte() {
         let saved = size_of::<Exported>();

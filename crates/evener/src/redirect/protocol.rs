@@ -1,6 +1,6 @@
 //! Members' messages, judged by their credentials, and answered: the HTTP side of the group
-//! protocol (`docs/how-it-works/server-groups.md`). The control loop asks here, so that each message sees all
-//! before it.
+//! protocol (`docs/how-it-works/server-groups.md`). The control loop asks here, so that each
+//! message sees all before it.
 
 use std::net::IpAddr;
 

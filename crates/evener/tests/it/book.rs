@@ -1,4 +1,5 @@
-//! The book and README: pages are listed, links lead somewhere, commands are the program's, and lines have a width.
+//! The book and README: pages are listed, links lead somewhere, commands are the program's, and
+//! lines have a width.
 
 use std::collections::BTreeSet;
 use std::fs;

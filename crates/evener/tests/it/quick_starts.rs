@@ -9,7 +9,7 @@ use evener_core::pool::policy::{Consumer, names_for_packets};
 
 use super::book;
 
-/// What makes a whole file of a few keys.
+/// The service that makes a whole file of a few keys.
 const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
 
 /// The blocks of TOML in a page, with the lines that they begin at.

@@ -1,5 +1,5 @@
-//! The reference of the manual: pages made of the tables that the program itself uses. `EVENER_BLESS=1 cargo test -p evener --test
-//! it reference` writes them anew.
+//! The reference of the manual: pages made of the tables that the program itself uses.
+//! `EVENER_BLESS=1 cargo test -p evener --test it reference` writes them anew.
 
 mod alerts;
 

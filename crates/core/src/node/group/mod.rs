@@ -1,5 +1,6 @@
 //! Messages between members of a server group and its director, as text: the methods that section
-//! 3.3 of the paper adds to HTTP, and their bodies. `docs/how-it-works/server-groups.md` has them byte for byte.
+//! 3.3 of the paper adds to HTTP, and their bodies. `docs/how-it-works/server-groups.md` has them
+//! byte for byte.
 
 mod message;
 #[cfg(test)]

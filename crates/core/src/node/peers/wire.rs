@@ -1,4 +1,5 @@
-//! The datagram by which a host tells another of itself, byte by byte as in `docs/how-it-works/peers.md`.
+//! The datagram by which a host tells another of itself, byte by byte as in
+//! `docs/how-it-works/peers.md`.
 //!
 //! Every version begins with the same prefix and ends with the same tag, so that hosts of different
 //! versions still see that the other one lives.

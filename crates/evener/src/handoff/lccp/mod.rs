@@ -1,5 +1,5 @@
-//! This host as a node of the cluster: it speaks LCCP with the farm's other nodes (`docs/how-it-works/lccp.md`),
-//! directly over IP.
+//! This host as a node of the cluster: it speaks LCCP with the farm's other nodes
+//! (`docs/how-it-works/lccp.md`), directly over IP.
 //!
 //! [`evener_core::node::lccp`] says what is believed and how it is written. Here are the sockets,
 //! the clock, and what the messages are for: [`exchange`] asks another node about a connection,
