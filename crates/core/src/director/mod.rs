@@ -9,6 +9,59 @@
 //! comes later ([`Applied`]); there is one at most under way. Tables are in force only when the
 //! answer says so, and a reload is followed only then. Any other change that the engine refuses is
 //! tried again a little later.
+//!
+//! The order of calls: [`Director::new`] once; then for each fact [`Director::handle`], and after
+//! it [`Director::poll_output`] until there is none left; [`Input::Time`] at
+//! [`Director::next_at`], and at once after `new`.
+//!
+//! ```
+//! use std::collections::{BTreeMap, BTreeSet};
+//! use std::sync::Arc;
+//!
+//! use evener_core::director::{Director, Input, Moment, Output, Start};
+//! use evener_core::farm::network::Network;
+//! use evener_core::farm::{Farm, PeerOptions, example};
+//! use evener_core::path::seed::Seed;
+//! use evener_core::pool::policy::Fills;
+//!
+//! let server = example::server("web1", "192.0.2.11".parse()?);
+//! let service = example::service("web", "192.0.2.100:80".parse()?, vec![server]);
+//! let farm = Farm {
+//!     interfaces: Vec::new(),
+//!     directors: Vec::new(),
+//!     peers: PeerOptions { port: 9181, interval_ms: 500, silence_ms: 3_000 },
+//!     services: vec![service],
+//!     groups: Vec::new(),
+//!     names: Vec::new(),
+//! };
+//! let start = Start {
+//!     farm,
+//!     network: Network::default(),
+//!     links: BTreeMap::new(),
+//!     drained: BTreeSet::new(),
+//!     host: None,
+//!     seed: Seed(1, 2),
+//!     running: None,
+//!     drained_of_names: BTreeSet::new(),
+//!     groups: BTreeMap::new(),
+//! };
+//! let (now, mut tables) = (Moment::default(), Arc::default());
+//! let mut director = Director::new(start, now);
+//! director.handle(now, Input::Time { active: BTreeMap::new() });
+//! while let Some(output) = director.poll_output() {
+//!     // All others are carried out likewise; this one is answered.
+//!     if let Output::Apply(change) = output {
+//!         let planned = change.plan(&mut Fills::default());
+//!         if let Ok(Some(new)) = planned.tables() {
+//!             tables = Arc::clone(new);
+//!         }
+//!         let applied = planned.answer(Arc::clone(&tables), None);
+//!         director.handle(now, Input::Applied(Box::new(applied)));
+//!     }
+//! }
+//! assert_eq!((director.snapshot().generation, tables.vips.len()), (1, 1));
+//! # Ok::<(), std::net::AddrParseError>(())
+//! ```
 
 mod change;
 mod consumers;

@@ -4,6 +4,44 @@
 //! Zones are data that somebody has read ([`Zone`]); names whose addresses depend on how servers
 //! are stand in them ([`AddressPool`]). [`Catalog`] is all of it at one moment, immutable but for
 //! counts and turns, so that many threads answer by it at once; an answer allocates nothing.
+//!
+//! The order of calls: zones and pools first, then [`Catalog::new`] once, then
+//! [`Catalog::answer`] for each query; when pools change, [`Catalog::with`] makes the next one.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use evener_core::dns::{Catalog, DnsRequest, Name, Rcode, Transport, Zone, rtype};
+//! use evener_core::path::seed::Seed;
+//!
+//! let (apex, host) = (Name::parse("example.com")?, Name::parse("ns.example.com")?);
+//! let numbers = [1_u32, 3_600, 600, 604_800, 60].map(u32::to_be_bytes).concat();
+//! let soa = [host.as_wire(), host.as_wire(), &numbers].concat();
+//! let records = [
+//!     (apex.clone(), rtype::SOA, 300, soa),
+//!     (apex.clone(), rtype::NS, 300, host.as_wire().to_vec()),
+//!     (host.clone(), rtype::A, 300, vec![192, 0, 2, 53]),
+//! ];
+//! let zone = Zone::new(apex, records).map_err(|errors| format!("{errors:?}"))?;
+//! let catalog = Catalog::new([Arc::new(zone)], [], Seed(1, 2), "ns1");
+//!
+//! let mut query = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+//! query.extend(host.as_wire());
+//! query.extend([rtype::A.to_be_bytes(), [0, 1]].concat());
+//! let request = DnsRequest {
+//!     bytes: &query,
+//!     client: "203.0.113.7".parse()?,
+//!     transport: Transport::Udp,
+//!     now_s: 0,
+//!     now_ms: 0,
+//!     turn: 0,
+//! };
+//! let mut answer = [0; 512];
+//! let response = catalog.answer(&request, None, &mut answer).ok_or("a query has an answer")?;
+//! assert_eq!(response.outcome.rcode, Rcode::NoError);
+//! assert!(answer[..response.len].ends_with(&[192, 0, 2, 53]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod address_pool;
 mod answer;

@@ -11,6 +11,25 @@
 //! server says that it is its own. A transfer without a certain answer doesn't take it back: the
 //! server may have it. It comes back by [`TransferOrder::Restore`] only where the server has said
 //! that it has none of it, or was never told.
+//!
+//! The order of calls: [`Transfer::accepted`] or [`Transfer::moving`] once; then, until
+//! [`Transfer::order`] is `None`, carry the order out and give its result to
+//! [`Transfer::handle`], or [`TransferInput::Timer`] at [`Transfer::deadline_ms`].
+//!
+//! ```
+//! use evener_core::director::transfer::{FinalResponse, Transfer, TransferInput, TransferOrder};
+//!
+//! let mut transfer = Transfer::accepted(0);
+//! assert!(matches!(transfer.order(), Some(TransferOrder::TakePlace(_))));
+//! transfer.handle(0, TransferInput::Admitted);
+//! assert_eq!(transfer.order(), Some(TransferOrder::Read));
+//! // The client sends nothing in time: it gets a response, and the transfer is over.
+//! let deadline_ms = transfer.deadline_ms();
+//! transfer.handle(deadline_ms, TransferInput::Timer);
+//! assert_eq!(transfer.order(), Some(TransferOrder::Answer(FinalResponse::TimedOut)));
+//! transfer.handle(deadline_ms, TransferInput::Done);
+//! assert_eq!(transfer.order(), None);
+//! ```
 
 mod kept_back;
 mod step;

@@ -8,6 +8,50 @@
 //!
 //! [`Peers`] is a state machine: datagrams and the time go in; datagrams, addresses to ask for or
 //! to announce and [`PeerEvent`]s come out; [`Peers::hosts`] and [`Peers::owned`] are the state.
+//!
+//! The order of calls: [`Peers::new`] once, then [`Peers::set_own`]; [`Peers::tick`] at
+//! [`Peers::next_at`]; [`Peers::receive`] for each datagram, whose effect may have an answer. Two
+//! hosts are associated once each has echoed the other's life.
+//!
+//! ```
+//! use evener_core::node::peers::{HostSetting, PeerSettings, Peers};
+//! use evener_core::node::secret::Key;
+//!
+//! let names = ["web1", "web2"];
+//! let host = |number: usize| HostSetting {
+//!     name: names[number].to_owned(),
+//!     address: [192, 0, 2, 11 + number as u8].into(),
+//! };
+//! let begin = |number: usize| {
+//!     let settings = PeerSettings {
+//!         name: names[number].to_owned(),
+//!         hosts: vec![host(0), host(1)],
+//!         services: vec!["web".to_owned()],
+//!         addresses: Vec::new(),
+//!         generation: 1,
+//!         interval_ms: 500,
+//!         silence_ms: 3_000,
+//!         key: Key([7; 32]),
+//!     };
+//!     Peers::new(settings, 100 + number as u64, 0)
+//! };
+//! let mut hosts = [begin(0), begin(1)];
+//! for now_ms in (0..5_000).step_by(100) {
+//!     for number in 0..2 {
+//!         let mut datagrams: Vec<Vec<u8>> = Vec::new();
+//!         if hosts[number].next_at() <= now_ms {
+//!             datagrams.extend(hosts[number].tick(now_ms).datagrams.into_iter().map(|(_, one)| one));
+//!         }
+//!         let mut to = 1 - number;
+//!         while let Some(datagram) = datagrams.pop() {
+//!             let effect = hosts[to].receive(now_ms, &datagram);
+//!             datagrams = effect.answer.into_iter().map(|(_, one)| one).collect();
+//!             to = 1 - to;
+//!         }
+//!     }
+//! }
+//! assert!(hosts.iter().all(|peers| peers.hosts().iter().all(|host| host.alive)));
+//! ```
 
 mod event;
 mod host;
