@@ -33,8 +33,13 @@ pub fn pages() -> Vec<PathBuf> {
 }
 
 fn pages_and_readme() -> impl Iterator<Item = (String, String)> {
-    let pages = pages().into_iter().chain([root().join("README.md")]);
-    pages.map(|path| {
+    pages_and(&["README.md"])
+}
+
+/// The pages of the book, and some files beside it, with their names.
+fn pages_and(files: &[&str]) -> impl Iterator<Item = (String, String)> {
+    let files: Vec<PathBuf> = files.iter().map(|file| root().join(file)).collect();
+    pages().into_iter().chain(files).map(|path| {
         let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
         (name, fs::read_to_string(&path).unwrap())
     })
@@ -94,7 +99,9 @@ fn anchors(page: &str) -> BTreeSet<String> {
 fn every_link_leads_to_a_file_and_to_a_heading_of_it() {
     let mut broken = Vec::new();
     let mut count = 0;
-    for (name, page) in pages_and_readme() {
+    for (name, page) in
+        pages_and(&["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
+    {
         for (line, link) in links(&page) {
             if link.contains("://") || link.starts_with("mailto:") {
                 continue;
