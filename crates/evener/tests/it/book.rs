@@ -207,3 +207,16 @@ fn every_command_is_one_that_the_program_takes() {
     }
     assert!(count >= 20, "{count} commands: have blocks another mark?");
 }
+
+/// Globs of packages name one folder each.
+#[test]
+fn packages_take_every_folder_of_the_book() {
+    let manifest = fs::read_to_string(root().join("crates/evener/Cargo.toml")).unwrap();
+    let folders: BTreeSet<PathBuf> = pages().iter().map(|page| page.parent().unwrap().to_owned()).collect();
+    assert!(folders.len() > 5, "{folders:?}");
+    for folder in folders {
+        let folder = folder.strip_prefix(root()).unwrap().to_str().unwrap();
+        let taken = manifest.matches(&format!("/evener/{folder}/*")).count();
+        assert_eq!(taken, 2, "{folder}: once for the deb, once for the rpm");
+    }
+}
