@@ -41,7 +41,7 @@ reasons! {
     OtherHost = 6, "other_host";
     /// Passed: too short to say what it is.
     Runt = 7, "runt";
-    /// Passed: another IP version in the header than the frame's type says.
+    /// Passed: the IP version in the header isn't the one of the frame's type.
     BadVersion = 8, "bad_version";
     /// Dropped: the transport header is cut off.
     Truncated = 9, "truncated";
@@ -59,72 +59,71 @@ reasons! {
     BadFlags = 15, "bad_flags";
     /// Dropped: the service has no server.
     NoServer = 16, "no_server";
-    /// Counted with the verdict: a new session found no room and goes by the hash.
+    /// Beside the verdict: a new session found no room in the table and goes by the hash.
     TableFull = 17, "table_full";
-    /// Counted with the verdict: a TCP packet that no session is known of goes by the hash.
+    /// Beside the verdict: a TCP packet without a session goes by the hash.
     NoSession = 18, "no_session";
-    /// An answer of a server, rewritten and sent on to its client.
+    /// A reply of a server, rewritten and sent to its client.
     Answered = 19, "answered";
-    /// Rewritten; the host's own stack sends it on, since it has yet to resolve a neighbour or to
+    /// Rewritten; the host's own stack sends it, since it has to resolve a neighbour or to
     /// fragment.
     HostStack = 20, "host_stack";
     /// A neighbour solicitation for a service address, answered.
     NeighbourAnswered = 21, "neighbour_answered";
     /// An echo request to a service address, answered.
     EchoAnswered = 22, "echo_answered";
-    /// Longer than the way takes; its sender was told so by ICMP.
+    /// Longer than the path takes; its sender got an ICMP error.
     TooBig = 23, "too_big";
-    /// An ICMP error about a session, sent on to who must know.
+    /// An ICMP error about a session, sent to the server or client that it is for.
     IcmpForwarded = 24, "icmp_forwarded";
-    /// Dropped: an ICMP error about nothing that was sent.
+    /// Dropped: an ICMP error about a packet that was never sent.
     IcmpUnknown = 25, "icmp_unknown";
     /// Dropped: an ICMP error that claims a smaller MTU than any link has.
     ForgedMtu = 26, "forged_mtu";
-    /// A later fragment that came before its first: it waits in application space.
+    /// A later fragment that came before its first one: it waits in user space.
     FragmentHeld = 27, "fragment_held";
-    /// Dropped: a fragment whose first never came, or that found no room to wait.
+    /// Dropped: a fragment whose first one never came, or that found no room to wait.
     FragmentLost = 28, "fragment_lost";
     /// Dropped: a first fragment too short for its transport header (RFC 1858, section 3.2).
     TinyFragment = 29, "tiny_fragment";
-    /// Dropped: a fragment that would be written over another one.
+    /// Dropped: a fragment that overlaps another one.
     FragmentOverlap = 30, "fragment_overlap";
     /// Dropped: IPv6 extension headers out of order, too many, or forbidden (RFC 5095).
     ExtensionHeaders = 31, "extension_headers";
-    /// Dropped: its time to live is over.
+    /// Dropped: its time to live has expired.
     TtlExpired = 32, "ttl_expired";
-    /// Dropped: no port of the director's own address is free for a new session.
+    /// Dropped: no port of the director's own address is free for a new session (`source_nat`).
     NoPort = 33, "no_port";
     /// Dropped: no route leads to the client.
     NoRoute = 34, "no_route";
     /// Dropped: the frame has no room for a longer header.
     NoHeadroom = 35, "no_headroom";
-    /// Counted with the verdict: a packet that no session is known of here went to the host that
-    /// the ring before the last change of hosts names.
+    /// Beside the verdict: a packet without a session went to the host that the ring before the
+    /// last change of hosts names.
     SecondChance = 36, "second_chance";
-    /// A SYN for a service with method handoff, answered with a cookie.
+    /// A SYN for a service of method handoff, answered with a cookie.
     CookieSent = 37, "cookie_sent";
-    /// Dropped: the client's handshake is complete, and it has yet to say what it wants.
+    /// Dropped: the client's handshake is complete, and its request is yet to come.
     CookieAcked = 38, "cookie_acked";
-    /// Dropped: a segment that neither belongs to a session nor follows a cookie of ours.
+    /// Dropped: a segment without a session that follows no cookie of this farm.
     CookieBad = 39, "cookie_bad";
-    /// Answered with a reset: it belongs to nothing.
+    /// Answered with a reset: an unmatched segment that was retransmitted.
     Reset = 40, "reset";
-    /// Counted with the verdict: what the client wants is read in application space.
+    /// Beside the verdict: the daemon reads the request.
     Punted = 41, "punted";
-    /// Counted with the verdict: a later request on a connection that other servers are for. The
-    /// connection ends.
+    /// Beside the verdict: a later request for other servers. The connection ends.
     RouteMismatch = 42, "route_mismatch";
-    /// Held: a later request that other servers are for. Its connection moves.
+    /// Held: a later request for other servers. Its connection moves.
     Rehandoff = 43, "rehandoff";
-    /// Dropped: the first segment of a connection that is handed over, whose checksum is wrong.
+    /// Dropped: the first segment of a connection of method handoff, with a wrong checksum.
     BadChecksum = 44, "bad_checksum";
-    /// Held: a segment of a connection that is on its way to a server. It follows as soon as the
-    /// connection is there. One that is longer than 2048 bytes, a fragment or damaged is dropped.
+    /// Held: a segment of a connection that is moving to a server, and follows it. One that is
+    /// longer than 2048 bytes, a fragment or damaged is dropped.
     RehandoffBuffered = 45, "rehandoff_buffered";
-    /// Dropped: from a link-local address that an answer by `nat` couldn't find: without
-    /// `source_nat` on another link than the server, or in a VLAN below the interface.
+    /// Dropped: a link-local source address that a reply by `nat` couldn't reach: without
+    /// `source_nat` on another link than the server's, or in a VLAN below the interface.
     LinkLocal = 46, "link_local";
-    /// Dropped: a segment of no session and without timestamps, while too many of that kind
-    /// followed no cookie of ours. Whether this one does wasn't looked at.
+    /// Dropped unchecked: a segment without session and timestamps, while too many of that kind had
+    /// a wrong cookie.
     CookieUnchecked = 47, "cookie_unchecked";
 }

@@ -34,8 +34,13 @@ pub fn pages() -> Vec<PathBuf> {
 }
 
 fn pages_and_readme() -> impl Iterator<Item = (String, String)> {
-    let pages = pages().into_iter().chain([root().join("README.md")]);
-    pages.map(|path| {
+    pages_and(&["README.md"])
+}
+
+/// The pages of the book, and some files beside it, with their names.
+fn pages_and(files: &[&str]) -> impl Iterator<Item = (String, String)> {
+    let files: Vec<PathBuf> = files.iter().map(|file| root().join(file)).collect();
+    pages().into_iter().chain(files).map(|path| {
         let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
         (name, fs::read_to_string(&path).unwrap())
     })
@@ -95,13 +100,17 @@ fn anchors(page: &str) -> BTreeSet<String> {
 fn every_link_leads_to_a_file_and_to_a_heading_of_it() {
     let mut broken = Vec::new();
     let mut count = 0;
-    for (name, page) in pages_and_readme() {
+    for (name, page) in
+        pages_and(&["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
+    {
         for (line, link) in links(&page) {
             if link.contains("://") || link.starts_with("mailto:") {
                 continue;
             }
             count += 1;
             let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            // What lies outside isn't compiled into the book.
+            let is_outside = name.starts_with("docs/") && file.starts_with("../../");
             let target = match file {
                 "" => root().join(&name),
                 file => root().join(&name).parent().unwrap().join(file),
@@ -109,7 +118,7 @@ fn every_link_leads_to_a_file_and_to_a_heading_of_it() {
             let found = fs::read(&target).is_ok_and(|text| {
                 anchor.is_empty() || anchors(&String::from_utf8_lossy(&text)).contains(anchor)
             });
-            if !found {
+            if !found || is_outside {
                 broken.push(format!("{name}, line {line}: {link}"));
             }
         }
@@ -200,4 +209,17 @@ fn every_command_is_one_that_the_program_takes() {
         }
     }
     assert!(count >= 20, "{count} commands: have blocks another mark?");
+}
+
+/// Globs of packages name one folder each.
+#[test]
+fn packages_take_every_folder_of_the_book() {
+    let manifest = fs::read_to_string(root().join("crates/evener/Cargo.toml")).unwrap();
+    let folders: BTreeSet<PathBuf> = pages().iter().map(|page| page.parent().unwrap().to_owned()).collect();
+    assert!(folders.len() > 5, "{folders:?}");
+    for folder in folders {
+        let folder = folder.strip_prefix(root()).unwrap().to_str().unwrap();
+        let taken = manifest.matches(&format!("/evener/{folder}/*")).count();
+        assert_eq!(taken, 2, "{folder}: once for the deb, once for the rpm");
+    }
 }

@@ -40,7 +40,8 @@
 //!     for number in 0..2 {
 //!         let mut datagrams: Vec<Vec<u8>> = Vec::new();
 //!         if hosts[number].next_at() <= now_ms {
-//!             datagrams.extend(hosts[number].tick(now_ms).datagrams.into_iter().map(|(_, one)| one));
+//!             datagrams.extend(hosts[number].tick(now_ms).datagrams.into_iter().map(|(_, one)|
+//!             one));
 //!         }
 //!         let mut to = 1 - number;
 //!         while let Some(datagram) = datagrams.pop() {
