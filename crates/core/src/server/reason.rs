@@ -18,7 +18,7 @@ macro_rules! reasons {
                 match self { $(Reason::$name => $text,)* }
             }
 
-            /// What it means, in a sentence or two.
+            /// Its meaning, in a sentence or two.
             pub const fn about(self) -> &'static str {
                 match self { $(Reason::$name => concat!($($doc),+).trim_ascii_start(),)* }
             }

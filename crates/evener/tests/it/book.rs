@@ -109,7 +109,7 @@ fn every_link_leads_to_a_file_and_to_a_heading_of_it() {
             }
             count += 1;
             let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
-            // What lies outside isn't compiled into the book.
+            // A file outside isn't compiled into the book.
             let is_outside = name.starts_with("docs/") && file.starts_with("../../");
             let target = match file {
                 "" => root().join(&name),

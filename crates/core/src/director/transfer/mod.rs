@@ -20,8 +20,6 @@
 //! use evener_core::director::transfer::{FinalResponse, Transfer, TransferInput, TransferOrder};
 //!
 //! let mut transfer = Transfer::accepted(0);
-//! assert!(matches!(transfer.order(), Some(TransferOrder::TakePlace(_))));
-//! transfer.handle(0, TransferInput::Admitted);
 //! assert_eq!(transfer.order(), Some(TransferOrder::Read));
 //! // The client sends nothing in time: it gets a response, and the transfer is over.
 //! let deadline_ms = transfer.deadline_ms();
