@@ -32,7 +32,7 @@ local COMMANDS = {
 
 local ERRORS = {
     [1] = "no-server",
-    [2] = "no-room",
+    [2] = "no-capacity",
     [3] = "not-restored",
     [4] = "unknown",
     [5] = "busy",
