@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -77,7 +77,16 @@ impl Lock {
     /// # Errors
     /// [`LockError::Held`] when a daemon runs.
     pub(crate) fn acquire(path: &Path) -> Result<Lock, LockError> {
-        patiently(|| Lock::try_take(path))
+        patiently(|| match Lock::try_take(path) {
+            // A daemon that ends at this moment takes the folder with it.
+            Err(LockError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                let folder = path.parent().unwrap_or(path);
+                let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+                made.map_err(|source| LockError::Io { path: path.display().to_string(), source })?;
+                Lock::try_take(path)
+            }
+            taken => taken,
+        })
     }
 
     /// The same without waiting.
@@ -170,6 +179,17 @@ impl Drop for Lock {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lock_of_a_folder_that_vanished_makes_the_folder_again() {
+        let folder = std::env::temp_dir().join(format!("evener-lock-folder-{}", std::process::id()));
+        let path = folder.join("net-1").join("lock");
+        let lock = Lock::acquire(&path).unwrap();
+        assert!(Lock::is_held(&path));
+        drop(lock);
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(Lock::try_take(&path).is_err(), "without waiting it makes none");
+    }
 
     #[test]
     fn second_lock_is_refused_with_pid_and_leaves_no_file() {
