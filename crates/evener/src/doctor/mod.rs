@@ -92,6 +92,7 @@ async fn check_all(socket: Option<&Path>, config: Option<&Path>) -> Vec<Finding>
     let serves = config.as_ref().map(|config| agent::doctor::findings(config, &network)).unwrap_or_default();
     match config {
         Some(config) if directs || serves.is_empty() => {
+            findings.extend(names::check_listeners(&config, &network));
             farm::check_farm(&config, &network, &links, attached, &mut findings).await;
         }
         _ => links.check_links(links.ethernet(), &mut findings),

@@ -145,7 +145,8 @@ fn commands() -> String {
     let mut page = begin(
         "Commands",
         "Every command with its arguments, as its own `--help` has them. Views and orders reach the daemon over its admin \
-         socket, so they take root, or the user that runs the daemon.",
+         socket, so they take root, or the user that runs the daemon. Off a terminal, views keep to 80 columns and leave \
+         columns out; scripts use `--json`.",
     );
     let mut cli = Cli::command();
     cli.build();
