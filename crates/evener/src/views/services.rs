@@ -92,11 +92,14 @@ fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &CountedS
     }
 }
 
-/// Whether there is a service of this name.
+/// Whether there is a service of this name that has sessions.
 ///
 /// # Errors
 /// A sentence, with the name that may have been meant.
 pub(crate) fn has_service(farm: &Farm, name: &str) -> Result<(), String> {
+    if farm.groups.iter().any(|group| group.name == name) {
+        return Err(format!("{name} has method redirect, so it has no sessions"));
+    }
     let names = farm.services.iter().map(|service| service.name.as_str());
     match names.clone().any(|known| known == name) {
         true => Ok(()),

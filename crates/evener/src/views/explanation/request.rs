@@ -100,8 +100,10 @@ impl PublishedState {
         explanation.request = Some(dispatch);
         let content = RequestContent::Routed { route, ring };
         let Some((slot, why)) = self.peek(vip, flow.map(|flow| flow.client), content) else {
-            reasons
-                .push("hash: which of them depends on the client: name its address and port, too".to_owned());
+            reasons.push(format!(
+                "{}: which of them depends on the client: name its address and port, too",
+                service.policy
+            ));
             return Explanation { reasons, pending: true, ..explanation };
         };
         reasons.push(why);
