@@ -55,6 +55,7 @@ fn finding(buffer: usize) -> Finding {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::views::Severity;
