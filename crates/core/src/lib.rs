@@ -22,6 +22,9 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[macro_use]
+mod reasons;
+
 pub mod director;
 pub mod dns;
 pub mod farm;

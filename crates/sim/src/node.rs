@@ -283,6 +283,11 @@ impl Node {
         (answer, orders)
     }
 
+    /// Whether the operator has drained a server, for whichever consumer its name says.
+    pub(crate) fn has_drained(&self, server: &ServerName) -> bool {
+        self.drained.contains(server) || self.drained_of_consumers.contains(server)
+    }
+
     /// The group's state on disk.
     fn kept_groups(&self) -> BTreeMap<String, KeptGroup> {
         let drained = self.drained_of_consumers.iter().filter(|name| name.service == web::GROUP);

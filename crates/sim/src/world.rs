@@ -345,7 +345,7 @@ impl World {
             {
                 self.crash(node);
             } else {
-                web::go_on(self)?;
+                web::go_on(self);
                 self.wake()?;
             }
             check::all(self)?;
@@ -546,7 +546,7 @@ impl World {
         let Some(server) = servers.find(|server| farms::server(*server).0 == address) else { return };
         let there = match self.kind {
             Kind::EveryHost => self.reach(node, server),
-            _ => self.answers[server] && self.nodes[node].has_carrier,
+            _ => self.is_reached(node, server),
         };
         let known = self.nodes[node].neighbours.contains_key(&address);
         if there && !known {
@@ -559,12 +559,26 @@ impl World {
 
     fn probe(&mut self, node: usize, probe: &Probe) {
         let server = farms::number(&probe.server.server).unwrap_or_default();
-        let reached = self.kind == Kind::EveryHost || self.answers[server] && self.nodes[node].has_carrier;
-        let (delay_ms, result) = match self.works[server] && reached {
+        let (delay_ms, result) = self.probe_result(node, Some(server));
+        self.send(node, None, delay_ms, Input::Probed { server: probe.server.clone(), result });
+    }
+
+    /// How long a node's probe takes, and what comes of it; `None` is an address without a server.
+    pub(crate) fn probe_result(&mut self, node: usize, server: Option<usize>) -> (u64, Result<u64, Failure>) {
+        match server.is_some_and(|server| self.answers_probe(node, server)) {
             true => (self.below(20), Ok(1_000)),
             false => (PROBE_TIMEOUT_MS, Err(Failure::Timeout)),
-        };
-        self.send(node, None, delay_ms, Input::Probed { server: probe.server.clone(), result });
+        }
+    }
+
+    /// Whether a server works, and a node can reach it.
+    pub(crate) fn answers_probe(&self, node: usize, server: usize) -> bool {
+        self.works[server] && (self.kind == Kind::EveryHost || self.is_reached(node, server))
+    }
+
+    /// Whether messages between a node and a server arrive, where servers are hosts of their own.
+    pub(crate) fn is_reached(&self, node: usize, server: usize) -> bool {
+        self.answers[server] && self.nodes[node].has_carrier
     }
 
     /// A port that no connection has had for long.

@@ -1,30 +1,9 @@
 //! Why a packet met its verdict: the names that counters, cases and people see.
 
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal;)*) => {
-        /// Why a packet met its verdict; every one is counted. `abi.h` has the same numbers.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum Reason { $($(#[doc = $doc])+ $name = $number,)* }
-
-        impl Reason {
-            /// Every reason, in the order of their numbers.
-            pub const ALL: &'static [Reason] = &[$(Reason::$name,)*];
-
-            /// The stable name in metrics, JSON and cases.
-            pub const fn name(self) -> &'static str {
-                match self { $(Reason::$name => $text,)* }
-            }
-
-            /// Its meaning, in a sentence or two.
-            pub const fn about(self) -> &'static str {
-                match self { $(Reason::$name => concat!($($doc),+).trim_ascii_start(),)* }
-            }
-        }
-    };
-}
-
 reasons! {
+    /// Why a packet met its verdict; every one is counted. `abi.h` has the same numbers.
+    u8;
+
     /// Sent to a server.
     Forwarded = 0, "forwarded";
     /// For a server on this host: up its own stack.

@@ -1,32 +1,10 @@
 //! The counted outcomes of a tunnel packet or a handed-off segment that reaches a server.
 
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal;)*) => {
-        /// Why a tunnel packet was decapsulated or dropped, a connection made or not; one for each
-        /// of `enum server_reason` in
-        /// `bpf/server/server.h`.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u32)]
-        pub enum Reason { $($(#[doc = $doc])+ $name = $number,)* }
-
-        impl Reason {
-            /// Every one, in the order of their numbers.
-            pub const ALL: [Reason; [$(Reason::$name),*].len()] = [$(Reason::$name),*];
-
-            /// The name shown to people, stable.
-            pub const fn name(self) -> &'static str {
-                match self { $(Reason::$name => $text,)* }
-            }
-
-            /// Its meaning, in a sentence or two.
-            pub const fn about(self) -> &'static str {
-                match self { $(Reason::$name => concat!($($doc),+).trim_ascii_start(),)* }
-            }
-        }
-    };
-}
-
 reasons! {
+    /// Why a tunnel packet was decapsulated or dropped, a connection made or not; one for each of
+    /// `enum server_reason` in `bpf/server/server.h`.
+    u32;
+
     /// Decapsulated, and delivered to the host.
     Decapsulated = 0, "decapsulated";
     /// The segment size in a SYN or SYN-ACK to a client was lowered. The packet passes.

@@ -88,7 +88,7 @@ pub(super) fn pinned_counters(dir: &Path) -> Option<BTreeMap<Reason, u64>> {
 /// The values of the map of counts.
 pub(super) fn counted(map: &MapHandle) -> Result<BTreeMap<Reason, u64>, ProgramError> {
     let mut counters = BTreeMap::new();
-    for reason in Reason::ALL {
+    for &reason in Reason::ALL {
         let values = map.lookup_percpu(&(reason as u32).to_ne_bytes(), MapFlags::ANY);
         let values = values.map_err(|error| refused("reading the counters", &error))?.unwrap_or_default();
         let words = values.into_iter().filter_map(|value| value.try_into().ok().map(u64::from_ne_bytes));

@@ -1,6 +1,7 @@
 //! The views as metrics, in the text that Prometheus and its kin read: its own format, or
 //! OpenMetrics for who asks for it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -208,6 +209,24 @@ fn each<T>(
     Ok(())
 }
 
+/// A counter with one label, a sample for each value of it.
+fn encode_counts(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &'static str,
+    counts: &BTreeMap<String, u64>,
+) -> fmt::Result {
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    let counts: Vec<_> = counts.iter().collect();
+    each(
+        metric,
+        &counts,
+        |(value, _)| vec![(label, (*value).clone())],
+        |metric, (_, count)| metric.encode_counter::<NoLabelSet, _, f64>(*count, None),
+    )
+}
+
 fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     encoder
         .encode_descriptor("build", "The program that runs.", None, MetricType::Info)?
@@ -215,34 +234,15 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
     encoder
         .encode_descriptor("engine", "What moves the packets.", None, MetricType::Info)?
         .encode_info(&[("engine", &*status.engine)])?;
-    let things: Vec<_> = status.packets.iter().collect();
-    MetricFamily { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }
-        .counter("packets", "Packets by reason.", |(_, count)| **count)?;
-    let things: Vec<_> = status.tunnels.iter().collect();
-    MetricFamily { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }
-        .counter(
-            "tunnel_packets",
-            "Tunnel packets and handed-over segments to this host, by reason.",
-            |(_, count)| **count,
-        )?;
-    let things: Vec<_> = status.refused.iter().collect();
-    MetricFamily { encoder, things: &things, labels: |(reason, _)| vec![("reason", (*reason).clone())] }
-        .counter(
-            "arp_refused",
-            "Answers to ARP and neighbour discovery that were refused, by reason.",
-            |(_, count)| **count,
-        )?;
-
-    let things: Vec<_> = status.punted.iter().collect();
-    MetricFamily { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
-        .counter("punted", "Connections that the daemon read, by outcome.", |(_, count)| **count)?;
-    let things: Vec<_> = status.lccp.iter().collect();
-    MetricFamily { encoder, things: &things, labels: |(outcome, _)| vec![("outcome", (*outcome).clone())] }
-        .counter(
-        "lccp",
-        "LCCP messages, and connections given and taken by them, by outcome.",
-        |(_, count)| **count,
-    )?;
+    encode_counts(encoder, "packets", "Packets by reason.", "reason", &status.packets)?;
+    let help = "Tunnel packets and handed-over segments to this host, by reason.";
+    encode_counts(encoder, "tunnel_packets", help, "reason", &status.tunnels)?;
+    let help = "Answers to ARP and neighbour discovery that were refused, by reason.";
+    encode_counts(encoder, "arp_refused", help, "reason", &status.refused)?;
+    let help = "Connections that the daemon read, by outcome.";
+    encode_counts(encoder, "punted", help, "outcome", &status.punted)?;
+    let help = "LCCP messages, and connections given and taken by them, by outcome.";
+    encode_counts(encoder, "lccp", help, "outcome", &status.lccp)?;
 
     encode_nodes(encoder, status)?;
     encode_events(encoder, status)?;
@@ -309,9 +309,7 @@ fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt
 
 /// Counts of events.
 fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
-    let things: Vec<_> = status.events.iter().collect();
-    MetricFamily { encoder, things: &things, labels: |(event, _)| vec![("event", (*event).clone())] }
-        .counter("events", "Events since the daemon started.", |(_, count)| **count)?;
+    encode_counts(encoder, "events", "Events since the daemon started.", "event", &status.events)?;
     let mut all = MetricFamily { encoder, things: &[()], labels: |()| Vec::new() };
     all.counter("events_lost", "Events lost to slow readers.", |()| status.events_lost)
 }
@@ -337,9 +335,8 @@ fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView)
 }
 
 fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, hosts: &[HostView]) -> fmt::Result {
-    let things: Vec<_> = status.peers.iter().collect();
-    MetricFamily { encoder, things: &things, labels: |(what, _)| vec![("outcome", (*what).clone())] }
-        .counter("peer_datagrams", "Datagrams to and from other hosts, by outcome.", |(_, count)| **count)?;
+    let help = "Datagrams to and from other hosts, by outcome.";
+    encode_counts(encoder, "peer_datagrams", help, "outcome", &status.peers)?;
     let mut group = MetricFamily { encoder, things: hosts, labels: |host| vec![("host", host.name.clone())] };
     group.gauge("host_up", "Whether this host is alive and takes part.", |host| {
         (host.state == "alive").into()
@@ -363,10 +360,8 @@ fn encode_names(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, names:
     if status.dns.is_empty() {
         return Ok(());
     }
-    let queries: Vec<_> = status.dns.iter().collect();
-    let labels = |(outcome, _): &(&String, &u64)| vec![("outcome", (*outcome).clone())];
     let help = "DNS queries, by transport and outcome.";
-    MetricFamily { encoder, things: &queries, labels }.counter("dns_queries", help, |(_, count)| **count)?;
+    encode_counts(encoder, "dns_queries", help, "outcome", &status.dns)?;
     let labels = |name: &NameView| {
         vec![("name", name.name.clone()), ("address", name.address.clone()), ("server", name.server.clone())]
     };

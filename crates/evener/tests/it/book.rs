@@ -3,34 +3,20 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Parser;
 use clap::error::ErrorKind;
 use evener::cli::Cli;
 
+use super::tree::{files, root};
+
 /// The longest line of prose.
 const LINE: usize = 100;
 
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
 /// The pages of the book, in all its folders.
 pub fn pages() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut folders = vec![root().join("docs")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if entry.is_dir() {
-                folders.push(entry);
-            } else if entry.extension().is_some_and(|extension| extension == "md") {
-                found.push(entry);
-            }
-        }
-    }
-    found.sort();
-    found
+    files(&root().join("docs"), &["md"])
 }
 
 fn pages_and_readme() -> impl Iterator<Item = (String, String)> {

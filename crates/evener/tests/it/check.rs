@@ -12,6 +12,8 @@ use evener_core::net::http::RedirectStatus;
 use evener_core::path::tables::RehandoffMode;
 use evener_core::pool::HealthKind;
 
+use super::tree::root;
+
 /// A good file that an `[agent]` can follow.
 const AGENT_FILE: &str = "[[service]]\naddress = '192.0.2.100:80'\ndiscover = 'arp'\n";
 
@@ -31,8 +33,8 @@ fn every_file_has_an_expectation() {
 
 #[test]
 fn the_example_shows_the_defaults() {
-    let example = config::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../evener.example.toml"));
-    // what has no default, and what the example shows instead of leaving it out
+    let example = config::load(&root().join("evener.example.toml"));
+    // keys without a default, and those that the example shows instead of leaving them out
     let same = config::parse(
         r#"
         engine.threads = 2

@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 
 use evener_core::path::decide::Reason;
 
+use super::tree::root;
+
 const COMMANDS: [&str; 11] = [
     "run", "check", "status", "services", "servers", "sessions", "explain", "doctor", "drain", "undrain",
     "reload",
@@ -47,8 +49,7 @@ fn the_manual_has_every_key_every_reason_and_every_variable() {
         assert!(main.contains(name), "{name}");
     }
     let file = page(&["evener.toml"]);
-    let example =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../evener.example.toml")).unwrap();
+    let example = fs::read_to_string(root().join("evener.example.toml")).unwrap();
     let keys =
         example.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
     for (key, _) in keys {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use evener::config::{self, Config, Problems};
 use proptest::prelude::*;
 
+use super::tree::root;
+
 /// Reads and, if it is wrong, shows it in every way.
 fn parse(text: &str) -> Result<Config, Problems> {
     let result = config::parse(text, "corpus.toml");
@@ -21,7 +23,7 @@ fn parse(text: &str) -> Result<Config, Problems> {
 }
 
 fn corpus() -> Vec<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/config");
+    let dir = root().join("fuzz/corpus/config");
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 

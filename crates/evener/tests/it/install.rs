@@ -8,9 +8,11 @@ use std::process::Command;
 
 use nix::unistd::Uid;
 
+use super::tree;
+
 #[test]
 fn install_puts_program_units_pages_and_completions_below_a_prefix() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = tree::root();
     let folder = std::env::temp_dir().join(format!("evener-install-{}", std::process::id()));
     let output = Command::new(root.join("scripts/install"))
         .env("PROGRAM", env!("CARGO_BIN_EXE_evener"))
@@ -65,7 +67,7 @@ fn refusal(command: &mut Command) -> String {
 
 #[test]
 fn install_reports_missing_program() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = tree::root();
     let folder = std::env::temp_dir().join(format!("evener-install-none-{}", std::process::id()));
     let install = |program: &Path| {
         let mut command = Command::new(root.join("scripts/install"));
@@ -99,7 +101,7 @@ fn install_names_directory_without_permission() {
     let folder = std::env::temp_dir().join(format!("evener-install-nobody-{}", std::process::id()));
     fs::create_dir_all(folder.join("scripts")).unwrap();
     let script = folder.join("scripts/install");
-    fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install"), &script).unwrap();
+    fs::copy(tree::root().join("scripts/install"), &script).unwrap();
     let output = refusal(Command::new(&script).env("PREFIX", "/usr/local").uid(65_534).gid(65_534));
     assert!(output.contains("/usr/local can't be written: run this as root"), "{output}");
     fs::remove_dir_all(folder).unwrap();

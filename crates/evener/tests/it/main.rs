@@ -14,4 +14,5 @@ mod probe;
 mod quick_starts;
 mod reference;
 mod rooms;
+mod tree;
 mod words;

@@ -1,13 +1,13 @@
 //! Configurations that README and the book show: `evener check` finds nothing wrong with any.
 
 use std::fs;
-use std::path::Path;
 
 use evener::config;
 use evener_core::farm::METHOD_NAMES;
 use evener_core::pool::policy::{Consumer, names_for_packets};
 
 use super::book;
+use super::tree::root;
 
 /// The service that makes a whole file of a few keys.
 const SERVICE: &str = "[[service]]\naddress = \"192.0.2.100:80\"\ndiscover = \"arp\"\n";
@@ -28,7 +28,7 @@ fn blocks(page: &str) -> Vec<(usize, String)> {
 #[test]
 fn every_quick_start_is_a_good_file() {
     let mut count = 0;
-    for page in book::pages().into_iter().chain([book::root().join("README.md")]) {
+    for page in book::pages().into_iter().chain([root().join("README.md")]) {
         let text = fs::read_to_string(&page).unwrap();
         for (line, block) in blocks(&text) {
             let whole = if block.contains("[[service]]") { block } else { block + SERVICE };
@@ -43,7 +43,7 @@ fn every_quick_start_is_a_good_file() {
 }
 
 fn page(name: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name)).unwrap()
+    fs::read_to_string(root().join(name)).unwrap()
 }
 
 #[test]

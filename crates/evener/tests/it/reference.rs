@@ -6,7 +6,6 @@ mod alerts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
 
 use clap::{Arg, CommandFactory};
 use evener::admin::API_PATHS;
@@ -18,6 +17,7 @@ use evener_core::path::decide::Reason;
 use evener_core::server;
 
 use super::admin::scraped;
+use super::tree::root;
 use alerts::ALERTS;
 
 const LINE: usize = 100;
@@ -36,7 +36,7 @@ fn pages() -> [(&'static str, String); 6] {
 
 #[test]
 fn reference_pages_are_those_of_the_code() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+    let folder = root().join("docs/reference");
     let bless = std::env::var_os("EVENER_BLESS").is_some();
     for (file, text) in pages() {
         let path = folder.join(file);
@@ -96,6 +96,12 @@ fn begin(title: &str, about: &str) -> String {
     page
 }
 
+/// A page that ends with one line break.
+fn finish(mut page: String) -> String {
+    page.truncate(page.trim_end().len());
+    page + "\n"
+}
+
 /// A cell of a table.
 fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
@@ -137,8 +143,7 @@ fn keys() -> String {
         let comment: Vec<String> = entry.comment.iter().map(|line| linked(line)).collect();
         paragraph(&mut page, &comment.join(" "));
     }
-    page.truncate(page.trim_end().len());
-    page + "\n"
+    finish(page)
 }
 
 fn commands() -> String {
@@ -193,8 +198,7 @@ fn commands() -> String {
         }
         page.push('\n');
     }
-    page.truncate(page.trim_end().len());
-    page + "\n"
+    finish(page)
 }
 
 /// A family of metrics: type, meaning, and labels.
@@ -267,8 +271,7 @@ fn metrics_page() -> String {
         }
         page.push('\n');
     }
-    page.truncate(page.trim_end().len());
-    page + "\n"
+    finish(page)
 }
 
 fn events() -> String {
@@ -284,8 +287,7 @@ fn events() -> String {
         }
         page.push('\n');
     }
-    page.truncate(page.trim_end().len());
-    page + "\n"
+    finish(page)
 }
 
 /// Names are written in the arms that choose one; each is in its table, and the table has no other.

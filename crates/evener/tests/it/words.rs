@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::tree::{files, root};
+
 /// Private words, which identifiers do without. `scripts/names` counts by the same list.
 const PRIVATE: &str = include_str!("private-words.txt");
 
@@ -13,21 +15,6 @@ const ALLOWED: [(&str, &str); 1] = [("AdjustRoomFailed", "the kernel's bpf_skb_a
 
 /// The widest comment, in columns; a tab has up to eight.
 const WIDEST: usize = 100;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let found = entries.flat_map(|path| match path.is_dir() {
-        true => files(&path, extensions),
-        false => vec![path],
-    });
-    let is_source =
-        |path: &PathBuf| path.extension().is_some_and(|is| extensions.iter().any(|one| is == *one));
-    found.filter(is_source).collect()
-}
 
 /// A line of a source: its code without strings, and its comment with the marker.
 #[derive(Default)]
@@ -209,7 +196,10 @@ fn comments_begin_with_a_noun_for_their_subject() {
             let text = comment_text(&line.comment);
             let first = text.split(|letter: char| !letter.is_alphabetic()).next().unwrap_or_default();
             // Questions may begin so.
-            if !goes_on && matches!(first, "What" | "Who" | "Whatever" | "Whoever") && !text.ends_with('?') {
+            if !goes_on
+                && matches!(first, "What" | "Who" | "Whatever" | "Whoever")
+                && !text.ends_with('?')
+            {
                 found.push(format!("{}:{}: {text}", file.display(), number + 1));
             }
             goes_on = !text.is_empty() && !text.ends_with(['.', ':', '?']);

@@ -3,7 +3,7 @@
 //! left out by nobody.
 
 use super::model::{File, LISTED, NAMES};
-use super::{Consumer, DIRECTOR, Ranks, Reports, client, orders};
+use super::{Consumer, DIRECTOR, Ranks, Reports, client};
 use crate::check::Broken;
 use crate::farms::{self, SERVERS, VIPS};
 use crate::world::World;
@@ -39,13 +39,12 @@ fn fitness(world: &World, consumer: Consumer, server: usize) -> Fitness {
         Consumer::Name(_) => file.lists(server),
     };
     let of = if consumer == Consumer::Name(0) && !file.is_of_second() { Consumer::Packets } else { consumer };
-    let drained = || node.drained.iter().chain(&node.drained_of_consumers);
-    let is_drained = of.server_name(server).is_some_and(|name| drained().any(|one| *one == name));
+    let is_drained = of.server_name(server).is_some_and(|name| node.has_drained(&name));
     // Members of the group report by themselves, and are not asked, nor are the last name's
     // servers.
     let refuses =
         ![Consumer::Group, Consumer::Name(2)].contains(&of) && web.reports[server] == Reports::Refuses;
-    let works = orders::works(world, server);
+    let works = world.answers_probe(DIRECTOR, server);
     if works && is_listed && !is_drained && !refuses { Fitness::Fit } else { Fitness::Unfit }
 }
 

@@ -44,21 +44,18 @@ pub(super) fn come(world: &mut World, client: usize) -> Result<Option<usize>, Br
 /// The server to which the group sends a client, if it sends it to one.
 fn sent_to(world: &World, client: usize) -> Option<Option<usize>> {
     let rules = world.web.rules.as_ref()?;
-    let wanted = DispatchRequest {
-        client: farms::client(client),
-        method: "GET",
-        host: b"shop.example.com",
-        target: "/",
-    };
-    Some(orders::number_of(&rules.dispatch.choose(&wanted)?.url))
+    Some(orders::number_of(&rules.dispatch.choose(&request(client))?.url))
+}
+
+/// A client's request for a page of the group.
+fn request(client: usize) -> DispatchRequest<'static> {
+    DispatchRequest { client: farms::client(client), method: "GET", host: b"shop.example.com", target: "/" }
 }
 
 /// The servers that the group has for its clients.
 pub(super) fn members(world: &World) -> Option<Vec<usize>> {
     let rules = world.web.rules.as_ref()?;
-    let wanted =
-        DispatchRequest { client: farms::client(0), method: "GET", host: b"shop.example.com", target: "/" };
-    let (candidates, places) = (rules.dispatch.candidates(), rules.dispatch.may_have(&wanted).1);
+    let (candidates, places) = (rules.dispatch.candidates(), rules.dispatch.may_have(&request(0)).1);
     Some(places.iter().filter_map(|place| orders::number_of(&candidates.get(*place)?.url)).collect())
 }
 

@@ -50,7 +50,7 @@ pub(super) fn order(world: &mut World, server: usize, order: Option<MembershipOr
 
 /// Sends a message, which is lost like everything else on the network.
 pub(super) fn send(world: &mut World, server: usize, message: Message) {
-    let is_lost = !reaches(world, server) || world.below(100) < u64::from(world.loss);
+    let is_lost = !world.is_reached(DIRECTOR, server) || world.below(100) < u64::from(world.loss);
     if is_lost {
         post(world, server, ANSWER_MS, What::Answer(DirectorAnswer::NoAnswer));
     } else {
@@ -61,16 +61,12 @@ pub(super) fn send(world: &mut World, server: usize, message: Message) {
 
 /// Has the director's question for a member's load come there. Whether it was heard.
 pub(super) fn query(world: &mut World, server: usize) -> bool {
-    let is_heard = reaches(world, server) && world.below(100) >= u64::from(world.loss);
+    let is_heard = world.is_reached(DIRECTOR, server) && world.below(100) >= u64::from(world.loss);
     if is_heard {
         let delay_ms = delay_ms(world);
         post(world, server, delay_ms, What::Query);
     }
     is_heard
-}
-
-fn reaches(world: &World, server: usize) -> bool {
-    world.answers[server] && world.nodes[DIRECTOR].has_carrier
 }
 
 fn delay_ms(world: &mut World) -> u64 {
@@ -83,7 +79,7 @@ fn post(world: &mut World, server: usize, delay_ms: u64, what: What) {
 }
 
 /// It has come.
-pub(super) fn arrive(world: &mut World, post: Post) -> Result<(), Broken> {
+pub(super) fn arrive(world: &mut World, post: Post) {
     let Post { server, life, what, .. } = post;
     match what {
         What::Message(message) => {
@@ -103,7 +99,6 @@ pub(super) fn arrive(world: &mut World, post: Post) -> Result<(), Broken> {
             }
         }
     }
-    Ok(())
 }
 
 /// The director's answer to a message, as a status of HTTP.

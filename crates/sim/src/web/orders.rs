@@ -8,7 +8,6 @@ use evener_core::farm::group::{MemberOrder, QueryResult};
 use evener_core::net::http::Url;
 use evener_core::path::seed::Seed;
 use evener_core::pool::Fact;
-use evener_core::pool::health::Failure;
 use evener_core::pool::report::{AdminState, BadReport, Report};
 
 use super::{DIRECTOR, Ranks, Reports, message, model};
@@ -37,7 +36,7 @@ fn of_group(world: &mut World, group: String, order: MemberOrder) {
     let fact = |member, fact| Input::Member { group: group.clone(), member, fact };
     match order {
         MemberOrder::Probe { member, url, .. } => {
-            let (delay_ms, result) = probe(world, number_of(&url));
+            let (delay_ms, result) = world.probe_result(DIRECTOR, number_of(&url));
             world.send(DIRECTOR, None, delay_ms, fact(member, MemberFact::Server(Fact::Probed(result))));
         }
         MemberOrder::FetchReport { member, url, .. } => {
@@ -69,7 +68,7 @@ fn of_names(world: &mut World, order: NameOrder) {
     };
     match order {
         NameOrder::Probe(name, place) => {
-            let (delay_ms, result) = probe(world, Some(known(&name, place)));
+            let (delay_ms, result) = world.probe_result(DIRECTOR, Some(known(&name, place)));
             let fact = NameFact::Server(place, Fact::Probed(result));
             world.send(DIRECTOR, None, delay_ms, Input::Name { name, fact });
         }
@@ -105,22 +104,10 @@ pub(super) fn number_of(url: &Url) -> Option<usize> {
     (0..SERVERS).find(|server| Some(farms::server(*server).0) == address)
 }
 
-/// How long a probe takes, and what comes of it.
-fn probe(world: &mut World, server: Option<usize>) -> (u64, Result<u64, Failure>) {
-    match server.is_some_and(|server| works(world, server)) {
-        true => (world.below(20), Ok(1_000)),
-        false => (PROBE_TIMEOUT_MS, Err(Failure::Timeout)),
-    }
-}
-
-/// Whether a server answers the director.
-pub(super) fn works(world: &World, server: usize) -> bool {
-    world.works[server] && world.answers[server] && world.nodes[DIRECTOR].has_carrier
-}
-
-/// The same of a question for its load. Its agent answers that, whether the server works or not.
+/// How long a question for a server's load takes, and what comes of it. Its agent answers that,
+/// whether the server works or not.
 fn report(world: &mut World, server: usize) -> (u64, Result<Report, BadReport>) {
-    if !world.answers[server] || !world.nodes[DIRECTOR].has_carrier {
+    if !world.is_reached(DIRECTOR, server) {
         return (PROBE_TIMEOUT_MS, Err(BadReport::Silent));
     }
     let load = |percent: u64| Report { utilisation_permille: Some(percent * 10), ..Report::default() };

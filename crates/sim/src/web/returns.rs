@@ -19,25 +19,18 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
     let name = farms::name(server);
     // Drained for anybody, it is no example of one that comes back.
     let node = &world.nodes[DIRECTOR];
-    let is_drained = |one: Consumer| {
-        let name = one.server_name(server);
-        node.drained.iter().chain(&node.drained_of_consumers).any(|drained| Some(drained) == name.as_ref())
-    };
-    let others = |consumer: Consumer| {
-        let drained = node.drained.iter().chain(&node.drained_of_consumers);
-        let names: Vec<_> = (0..SERVERS).filter_map(|server| consumer.server_name(server)).collect();
-        SERVERS - drained.filter(|one| names.contains(one)).count()
-    };
-    if is_drained(Consumer::Group) || others(Consumer::Group) < 2 {
+    let is_drained =
+        |server: usize| Consumer::Group.server_name(server).is_some_and(|name| node.has_drained(&name));
+    if is_drained(server) || (0..SERVERS).filter(|other| !is_drained(*other)).count() < 2 {
         return Ok(());
     }
     // By its reports it may have less than others.
     let whole = visits(world, server)?;
     world.work(server, false);
     world.pass(GONE_MS)?;
-    let visits = visits(world, server)?;
-    if visits > 0 {
-        return Err(Broken::Failed(format!("{name} by the group, {visits} times")));
+    let wrong = visits(world, server)?;
+    if wrong > 0 {
+        return Err(Broken::Failed(format!("{name} by the group, {wrong} times")));
     }
     world.work(server, true);
     // Until somebody notices, it is given nothing.
@@ -47,9 +40,9 @@ pub(crate) fn returns(world: &mut World) -> Result<(), Broken> {
         }
         world.pass(10)?;
     }
-    let early = self::visits(world, server)?;
+    let early = visits(world, server)?;
     world.pass(SLOW_START_MS)?;
-    let late = self::visits(world, server)?;
+    let late = visits(world, server)?;
     // In the first quarter of the time it has a sixth of its share, on the average, and then the
     // whole. Of a few nothing can be said.
     if whole >= VISITS / 10 && (early * 2 > whole + 2 || late * 2 < whole) {

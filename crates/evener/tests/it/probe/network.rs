@@ -65,8 +65,8 @@ const QUIET: Duration = Duration::from_millis(200);
 fn changes_are_told(host: &Host, change: impl FnOnce() -> Result<()> + Send) {
     on(host, async || {
         let mut changes = watch().await.unwrap();
-        // what the kernel itself still changes, neighbours' states for one, must not stand for the
-        // change below
+        // changes by the kernel itself, neighbours' states for one, must not stand for the change
+        // below
         while within(QUIET, changes.recv()).await.is_some() {}
         change().unwrap();
         assert_eq!(within(TIMEOUT, changes.recv()).await, Some(Some(())));
