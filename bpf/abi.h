@@ -401,7 +401,7 @@ struct track {
 struct held {
 	__u32 ifindex;
 	__u32 len;
-	__u16 reason; /* what it is held for */
+	__u16 reason; /* why it is held */
 	__u16 server; /* whose connection moves */
 	__u8 frame[HELD_FRAME_MAX];
 };

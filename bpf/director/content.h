@@ -148,7 +148,7 @@ static long find_request_byte(__u32 at, void *arg)
 	/* RFC 9112, section 3.2: a path, a whole URL, or an asterisk. */
 	if (r->state == BEGINS_TARGET && (byte == '/' || byte == '*' || (byte | 0x20) == 'h')) {
 		r->state = BEGINS_REQUEST;
-		/* what stands before belongs to no version */
+		/* the bytes before belong to no version */
 		r->name = byte;
 		return 0;
 	}

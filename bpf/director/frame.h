@@ -249,7 +249,7 @@ static __always_inline void *bytes_at(context *ctx, __u32 offset, __u32 len)
 {
 	void *at = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
-	hide(at); /* what was checked is what is used */
+	hide(at); /* the pointer that was checked is the one that is used */
 	at += offset;
 	hide(at);
 	return at + len > end ? 0 : at;

@@ -198,7 +198,7 @@ struct advertisement {
  * next. So none has to call another from deep within, and stacks stay short.
  */
 enum step {
-	STEP = 0x100, /* what no verdict has, nor a reason above it */
+	STEP = 0x100, /* a bit that no verdict has, nor a reason above it */
 	STEP_ANY = 0x101, /* in the order in which they may follow each other */
 	STEP_SOLICITATION,
 	STEP_ICMP,
@@ -222,7 +222,7 @@ enum step {
 
 /* The trace of a packet: see trace.h. */
 struct trace {
-	__u8 is_held; /* what is held is dropped here */
+	__u8 is_held; /* a held packet is dropped here */
 	struct event packet;
 	struct event connection; /* `at_ns` is when it began to be decided */
 };

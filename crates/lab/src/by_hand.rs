@@ -291,7 +291,7 @@ impl Call {
             return Ok(true);
         }
         if header.ack {
-            // what is behind is old
+            // a number behind it is old
             self.acked = self.acked.max(usize::try_from(acked.cast_signed()).unwrap_or_default());
         }
         if header.sequence_number == self.next {

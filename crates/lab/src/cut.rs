@@ -54,7 +54,7 @@ impl Datagram<'_> {
             offset += (part.len() / 8) as u16;
         }
         Ok(match order {
-            // what isn't cut at all would come twice as well
+            // a packet that isn't cut at all would come twice as well
             _ if frames.len() == 1 => frames,
             Order::Forwards => frames,
             Order::Backwards => frames.into_iter().rev().collect(),

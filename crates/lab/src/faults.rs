@@ -138,7 +138,7 @@ impl Host {
             for port in self.interfaces.iter().map(|each| each.port.as_str()) {
                 let counters =
                     counters_of(&table, port).with_context(|| format!("The switch has no port {port}"))?;
-                // what the switch received, the host sent
+                // the host sent all that the switch received
                 sum.sent_bytes += counters.received_bytes;
                 sum.sent_packets += counters.received_packets;
                 sum.received_bytes += counters.sent_bytes;

@@ -150,7 +150,7 @@ fn spawn_from_lasting_thread(command: Command) -> Result<Child> {
         let (jobs, inbox) = mpsc::channel::<Job>();
         thread::spawn(move || {
             for (mut command, reply) in inbox {
-                // whoever asked waits for the answer
+                // the thread that asked waits for the answer
                 let _ = reply.send(command.spawn());
             }
         });

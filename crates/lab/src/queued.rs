@@ -131,10 +131,10 @@ impl Drop for Queued {
     fn drop(&mut self) {
         self.shared.lock().is_over = true;
         self.shared.over.notify_all();
-        // who waits for a connection is woken up by this
+        // this wakes threads that wait for a connection
         let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
         for thread in self.threads.drain(..) {
-            // whatever ended it, requests without an answer tell
+            // if it failed, requests without an answer show that
             let _ = thread.join();
         }
     }

@@ -122,7 +122,7 @@ fn carry(mut ways: [Way; 2], stop: &AtomicBool, overtaken: &AtomicU64) {
         left.pass(&right.from, &mut buffer, overtaken);
         right.pass(&left.from, &mut buffer, overtaken);
         let mut ends = [&left.from, &right.from].map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
-        // whatever ends the wait, the next look finds out
+        // the next look finds out why the wait ended
         let _ = poll(&mut ends, PollTimeout::from(1_u8));
     }
 }

@@ -74,7 +74,7 @@ impl Drop for Teller {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // whatever ended it, the test has its own word about that
+            // a test looks at the reason of its end by itself
             let _ = thread.join();
         }
     }

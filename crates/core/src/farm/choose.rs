@@ -94,7 +94,7 @@ type SelectFn = fn(&Tables, Counts<'_>, u16, Pick, FlowHash) -> u16;
 
 impl Plan {
     /// The server for a new connection to an address of a service, which has its turn with that:
-    /// what the data plane gives to the first packet of such a connection.
+    /// the one that the data plane gives to the first packet of such a connection.
     ///
     /// # Errors
     /// Why there is none.

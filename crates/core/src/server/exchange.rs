@@ -4,7 +4,7 @@
 //! Only in the latter case can the connection be taken from this host. Followed are plain turns
 //! alone, where one segment has one request, whole and without a body, and where the answer says
 //! how long it is (RFC 9112, section 6.3). An exchange that was anything else once stays so:
-//! whoever is in doubt takes the connection for busy.
+//! in doubt, the connection is taken for busy.
 
 use super::message::Head;
 

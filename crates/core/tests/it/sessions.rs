@@ -172,7 +172,7 @@ fn a_source_holds_no_more_places_than_others() {
         let key = |source, number| SessionKey { client: client(source, number), port: number, vip: 1 };
         let hash = key(1, 0).hash(SEED);
         let note = |source, number: u16, state| {
-            // whoever comes later expires later
+            // a session that comes later expires later
             let value = Value::new(1, state, 1_000 + u32::from(number));
             sessions.insert(key(source, number), hash, value, 1).unwrap();
         };

@@ -149,7 +149,7 @@ impl World {
             let mut cpus = CpuSet::new();
             cpus.set(own).unwrap();
             sched_setaffinity(Pid::from_raw(0), &cpus).unwrap();
-            // what is mounted at /sys shows the interfaces of another namespace
+            // the file system at /sys shows the interfaces of another namespace
             let script = format!(
                 "mount -t sysfs of-here /sys && echo {:x} >/sys/class/net/in0/queues/rx-0/rps_cpus",
                 1 << other

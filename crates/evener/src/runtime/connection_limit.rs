@@ -192,7 +192,7 @@ mod tests {
         }
         let first = sit(limit.acquire(client("203.0.113.8")).await);
         let second = sit(limit.acquire(client("203.0.113.9")).await);
-        // whoever comes: others, or the same again
+        // any client that comes: another one, or the same again
         let mut late = vec![limit.acquire(client("203.0.113.8")).await];
         assert_eq!(greedy.iter().map(JoinHandle::is_finished).collect::<Vec<_>>(), [true, false, false]);
         late.push(limit.acquire(client("203.0.113.10")).await);

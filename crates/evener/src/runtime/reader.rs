@@ -19,7 +19,7 @@ pub(crate) async fn within<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     let (sender, receiver) = oneshot::channel();
-    // who waited may have gone
+    // the task that waited may have gone
     let read_and_send = move || drop(sender.send(read()));
     let spawned = std::thread::Builder::new().name("reader".to_owned()).spawn(read_and_send);
     spawned.map_err(|error| format!("there is no thread that reads {what}: {error}"))?;

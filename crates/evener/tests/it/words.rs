@@ -197,7 +197,7 @@ fn comments_begin_with_a_noun_for_their_subject() {
             let first = text.split(|letter: char| !letter.is_alphabetic()).next().unwrap_or_default();
             // Questions may begin so.
             if !goes_on
-                && matches!(first, "What" | "Who" | "Whatever" | "Whoever")
+                && matches!(&*first.to_lowercase(), "what" | "who" | "whatever" | "whoever")
                 && !text.ends_with('?')
             {
                 found.push(format!("{}:{}: {text}", file.display(), number + 1));

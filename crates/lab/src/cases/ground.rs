@@ -77,7 +77,7 @@ impl Drop for Ground {
 fn route_lines(route: &Route) -> Vec<String> {
     let Route { network, bits, next } = route;
     let Some(Next { interface, mac, mtu }) = next else {
-        // who is there is yet to be found
+        // the neighbour is yet to be found
         let gateway = gateway(*network, Mac([0, 0, 0, 0, 0xff, 0xfe]));
         return vec![format!("route add {network}/{bits} via {gateway} dev in1 onlink")];
     };

@@ -48,7 +48,7 @@ impl Cables {
     /// # Errors
     /// Without root.
     pub fn lay(file: &CaseFile) -> Result<Cables> {
-        // what a router would send on besides the engine is nobody's wish
+        // nobody wants the packets that a router would send on besides the engine
         Ok(Cables { ground: Ground::lay(file, false)? })
     }
 

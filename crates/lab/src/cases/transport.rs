@@ -117,7 +117,7 @@ pub(super) fn udp(words: &mut Words<'_>, scene: &Scene<'_>, packet: Ends) -> Res
         checksum: 0.into(),
     };
     let mut datagram = [header.as_bytes(), &payload].concat();
-    // what is inside a tunnel has checksums of its own
+    // a packet inside a tunnel has checksums of its own
     let right = match tunnel {
         true => 0,
         false => packet.pseudo(protocol::UDP, len).add_slice(&datagram).to_ones_complement_with_no_zero(),

@@ -149,7 +149,7 @@ impl Farm {
             }
         }
         self.router.ip(&routes)?;
-        // what goes to the clients never meets a director
+        // packets to clients never meet a director
         let (to_clients, to_servers) = self.router.interfaces.split_at(1);
         if self.spec.offload == Offload::None {
             real_packets(&self.router, to_clients)?;

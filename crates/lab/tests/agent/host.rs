@@ -17,7 +17,7 @@ use crate::{Agent, refused, service, snapshot, status, tunnels, vips};
 /// Whether `asking` finds a neighbour that answers for the address.
 fn answers(querying: &Host, address: IpAddr) -> Result<bool> {
     querying.run(&["ip", if address.is_ipv4() { "-4" } else { "-6" }, "neigh", "flush", "all"])?;
-    // whatever is sent there makes the kernel ask for the address
+    // any packet to it makes the kernel ask for the address
     querying.enter(|| -> Result<()> {
         let socket = UdpSocket::bind((Family::of(address).any(), 0))?;
         socket.send_to(b"?", (address, 9))?;
@@ -164,7 +164,7 @@ fn kept_state_is_removed_by_next_agent() -> Result<()> {
     assert_eq!(keeper.stop()?, 0);
     assert_eq!(status(server)?.addresses.len(), 2);
     let mut agent = Agent::start(server, &config, &[])?;
-    // what somebody else has changed since is theirs
+    // a setting that somebody else has changed since is theirs
     server.netns().sysctl(&[("ipv4/conf/all/arp_announce", "1")])?;
     assert_eq!(agent.stop()?, 0);
     assert_eq!(server.run(&["cat", "/proc/sys/net/ipv4/conf/all/arp_announce"])?, "1\n");

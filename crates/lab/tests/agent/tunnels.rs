@@ -207,7 +207,7 @@ fn servers_offer_segments_that_fit() -> Result<()> {
     let farm = Farm::builder().bare().build()?;
     cable(&farm)?;
     let (director, server) = (farm.director(), farm.server(0));
-    // what is left of the MTU by outer IPv4, GUE, inner IP and TCP headers
+    // the rest of the MTU behind outer IPv4, GUE, inner IP and TCP headers
     for (keys, ipv4, ipv6) in [
         ("mtu = 1400\nencapsulation = \"gue\"", "mss 1328,", "mss 1308,"),
         ("mtu = 1400", "mss 1340,", "mss 1320,"),

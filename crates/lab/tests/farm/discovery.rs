@@ -67,7 +67,7 @@ fn nobody_speaks_for_the_director_or_a_router(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(2).directors(2).answering().build()?;
     let (director, rogue) = (farm.director(), farm.directors()[1].raw(0)?);
     let router: Ipv4Addr = farm.router().interfaces()[1].address;
-    // whoever has talked to its router knows its MAC
+    // a host that has talked to its router knows its MAC
     director.enter(|| UdpSocket::bind("0.0.0.0:0")?.send_to(b"hello", (router, 9)))??;
     let router_mac = farm.router().interfaces()[1].mac.clone();
     wait::until("the director knows its router", || {

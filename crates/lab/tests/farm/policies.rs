@@ -149,7 +149,7 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     );
     assert_eq!(shares(&farm, 6)?, split([0, 6]));
     assert_eq!(evener.server("web1")?.connections, drained.connections);
-    // what the operator wants outlives the daemon
+    // the operator's drain outlives the daemon
     evener.daemon().kill9()?;
     evener.start_again()?;
     assert_eq!(shares(&farm, 6)?, split([0, 6]));

@@ -163,7 +163,7 @@ fn what_the_engine_refuses_changes_nothing(engine: &str) -> Result<()> {
     evener.reload(&good)?;
     as_it_was()?;
 
-    // what was to be changed can be, where nothing speaks against it
+    // the change goes through where nothing speaks against it
     evener.reload(&(on(&["eth0"]) + &service + &drained))?;
     assert_eq!(shares(&farm, 6)?, split([0, 6]));
     Ok(())

@@ -89,7 +89,7 @@ fn each_part_is_restored(engine: &str, way: Way) -> Result<()> {
         go_on(&mut kept)?;
         assert_eq!(stage.shares(4)?, split([2, 2]), "{part:?}");
     }
-    // what was pinned anew is what a successor finds
+    // a successor finds the maps that were pinned anew
     stage.evener.daemon().kill9()?;
     stage.evener.start_again()?;
     assert!(stage.evener.status()?.adopted);

@@ -125,7 +125,7 @@ fn stopped_it_leaves_nothing(engine: &str) -> Result<()> {
     assert_eq!(left_on(director)?, [""; 0]);
     let (code, output) = evener.failure(&["status"])?;
     assert!(code == 1 && output.starts_with("evener: "), "{output}");
-    // what a killed daemon left goes with the next one
+    // the leftovers of a killed daemon go with the next one
     evener.start_again()?;
     evener.daemon().kill9()?;
     evener.start_again()?;
@@ -390,7 +390,7 @@ fn an_adopted_data_plane_follows_xdp_mode(engine: &str) -> Result<()> {
         evener.reload(&file(mode))?;
         evener.daemon().kill9()?;
         evener.start_again()?;
-        // what the kernel says, and what the daemon says
+        // the kernel's view, and the daemon's
         let link = farm.director().run(&["ip", "-details", "link", "show", "dev", "eth0"])?;
         let is_xdp = link.contains("prog/xdp") || link.contains("xdpgeneric");
         assert!(if word.is_empty() { !is_xdp } else { link.contains(word) }, "{mode}: {link}");

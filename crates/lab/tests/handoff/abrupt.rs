@@ -89,7 +89,7 @@ fn each_request_runs_once(engine: &str) -> Result<()> {
         let client = call.client();
         assert_eq!(runs.of(client), 1, "{client}");
     }
-    // what comes behind all that is served as well
+    // requests behind all that are served as well
     for family in Family::BOTH {
         let mut last = hand.call(u16::try_from(calls.len())?, handoff.service(family))?;
         last.acknowledge(0)?;

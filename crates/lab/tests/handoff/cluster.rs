@@ -167,7 +167,7 @@ fn each_host_reads_what_is_odd(engine: &str) -> Result<()> {
             acknowledged.sum::<Result<u64>>()? > 0,
             "{family}: no host said that it has what it was given"
         );
-        // what is refused is refused by whom the client came to
+        // the host that the client came to refuses bad requests
         assert_eq!(request(&team, 1, "GET / HTTP/1.1\r\n\r\n")?.status, 400);
         assert_eq!(team.hosts[1].status()?.punted["refused"], 1);
     }
@@ -220,7 +220,7 @@ fn one_host_takes_all_arrivals(engine: &str) -> Result<()> {
     ensure!(team.counted(0, "cookie_sent")? >= 600, "it greeted all");
     for host in 1..3 {
         assert_eq!(team.counted(host, "cookie_sent")?, 0);
-        // what is passed on to a host counts as its own
+        // a packet that is passed on to a host counts as its own
         let own = team.hosts[host].server(team.farm.server(host).name())?;
         ensure!(own.connections >= 180, "{own:?}");
     }
@@ -318,7 +318,7 @@ fn all_daemons_restart_in_turn(engine: &str) -> Result<()> {
     }
     all_whole(slow)?;
     unbroken(load.stop()?)?;
-    // who reads has a new listener
+    // the new reader has a new listener
     for host in 0..3 {
         assert_eq!(request(&team, host, &get("x", "//who"))?.status, 200);
     }

@@ -334,7 +334,7 @@ fn one_node_decides_for_all(engine: &str) -> Result<()> {
     };
     assert_eq!(served_as_decided()?, ["web2"; 8], "as the dispatcher says");
     ensure!(dispatcher.status()?.lccp["dispatch_served"] >= 8);
-    // what is no server here is not believed
+    // an answer that names a drained server is not believed
     handoff.evener.command(&["drain", "web/web2"])?;
     assert_eq!(served_as_decided()?, ["web1"; 8]);
     ensure!(handoff.lccp("dispatch_rejected")? >= 8);
@@ -439,7 +439,7 @@ impl Node {
             let message = self.session.send(&self.keys, Receptor::Forwarder, body.clone());
             let (sequence, message) = message.context("The director isn't known any more")?;
             self.send(&message)?;
-            // what it was told before and more than once, it answers more than once
+            // it answers a repeated message each time
             let first = *first.get_or_insert(sequence);
             answer = self.received()?.filter(|received| received.echo.sequence >= first);
             Ok(answer.is_some())

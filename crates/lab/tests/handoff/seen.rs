@@ -121,7 +121,7 @@ fn cases() -> [Case; 6] {
         ),
         case(b"GET /b HTTP/1.1\r\nA: b\r\n\r\n", 4_096, 400, refused(400, None, "/b")),
         case(b"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", 4_096, 421, refused(421, Some("a"), "http://b/")),
-        // who would write lines of his own
+        // a client that would write lines of its own
         case(
             b"GET /\",\r{}\xff\x1b[2J HTTP/1.1\r\nHost: \"a\r\n\r\n",
             4_096,
@@ -205,7 +205,7 @@ fn a_log_that_is_moved_aside(engine: &str) -> Result<()> {
     request(&handoff, "/second")?;
     assert_eq!(paths(&handoff)?, ["/second"]);
 
-    // whatever is wrong with the file
+    // a reload that is refused opens it again, too
     handoff.evener.write("[engin]\n")?;
     fs::rename(&log, log.with_extension("2"))?;
     handoff.evener.daemon().sighup()?;

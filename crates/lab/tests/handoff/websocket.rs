@@ -109,7 +109,7 @@ impl Echo {
         let serve = move || {
             while let Ok((stream, _)) = clients.accept() {
                 let name = name.clone();
-                // who leaves is no matter of the server's; a test sees what it doesn't get
+                // the server doesn't mind clients that leave; a test sees what it doesn't get
                 thread::spawn(move || serve(stream, &name));
             }
         };

@@ -74,8 +74,8 @@ fn a_host_dies(engine: &str, family: Family) -> Result<()> {
     let slow = downloads(&team)?;
     ensure!(neighbour(router, vip)?.as_deref() == Some(dead.mac()), "it answers for its own address");
 
-    // who takes an address over tells everybody: by ARP (RFC 5227, section 3), or an advertisement
-    // (RFC 4861, section 7.2.6)
+    // a host that takes an address over announces it: by ARP (RFC 5227, section 3), or an
+    // advertisement (RFC 4861, section 7.2.6)
     let (icmp_filter, told_to) = match family {
         Family::V4 => (format!("arp and host {vip}"), "ff:ff:ff:ff:ff:ff"),
         Family::V6 => ("icmp6 and ip6[40] == 136".to_owned(), "ff02::1:"),

@@ -347,7 +347,7 @@ proptest! {
                 prop_assert!(node.association.memory() <= 64);
             }
         }
-        // whatever came before, a few messages that arrive are enough
+        // a few messages that arrive are enough, after any others
         for at in [0, 1, 0, 1] {
             let mail = pair.send(at, true);
             pair.talk(mail);

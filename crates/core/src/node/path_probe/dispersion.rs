@@ -36,8 +36,8 @@ pub struct ProbeArrival {
 /// too little of it came.
 ///
 /// Of the gaps between neighbours those count that are alike and take up most of the train's time:
-/// what a shaper lets pass at once, from tokens that were saved up, takes no time; and what came
-/// between two packets makes single gaps longer.
+/// packets that a shaper lets pass at once, from tokens that were saved up, take no time; and one
+/// that came between two of them makes single gaps longer.
 pub fn bottleneck_bps(train: &[ProbeArrival]) -> Option<u64> {
     let mut gaps: Vec<u64> =
         neighbours(train).map(|(one, next)| next.arrived_ns.saturating_sub(one.arrived_ns)).collect();

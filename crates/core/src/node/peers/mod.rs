@@ -230,7 +230,7 @@ impl Peers {
             .judge(now_ms, ReceivedMessage { numbers, echo, handshake: Handshake::Hello })
         {
             MessageVerdict::Refused(Refusal::Stale) => {
-                // whoever could not be heard for a while begins so
+                // a host that could not be reached for a while begins so
                 link.association.refuse(Refusal::Stale);
                 true
             }

@@ -242,7 +242,7 @@ impl<'a, const N: usize> Table<'a, N> {
     /// `newcomer`. Where another CPU is faster, nobody goes.
     ///
     /// Of embryonic ones it is one of the source that has most of them here, the newcomer included:
-    /// whoever has a network to send from takes its own places before others'.
+    /// a client with a network to send from takes its own places before others'.
     fn displace(&self, numbers: [usize; 2], newcomer: &Words<N>, now: u32) -> Option<(usize, &'a Slot<N>)> {
         let (shares, vip) = (self.counted.shares, vip_of(newcomer));
         let may_go = |key: &Words<N>, value: Value| match value.state().class()? {

@@ -193,7 +193,7 @@ fn every_host_agent_accepts_and_has_punt_listener() {
     assert!(needs_marks(&host));
     let ipip = format!("{every_host}\nencapsulation = \"ipip\"");
     assert!(!needs_marks(&local_server(&text(&ipip, "10.0.0.11"), Hook::Tc)));
-    // who gets copies of frames gives all by the loopback interface
+    // an XDP program that gets copies of frames delivers all by the loopback interface
     let host = local_server(&text(every_host, "10.0.0.11"), Hook::Generic);
     assert_eq!(accept(&host), BTreeSet::from([1]));
     // one that serves nothing reads only, as a director does

@@ -89,9 +89,9 @@ pub(in crate::bench) fn run(effort: Effort, plots: Option<&Path>) -> Result<Outc
     Ok(outcome)
 }
 
-/// So many servers that are held to their rate, and a director that chooses among them by a path:
-/// who has least to do. In turn, connections that are longer than others would gather at one of
-/// them, which those who go straight to servers never see.
+/// So many servers that are held to their rate, and a director that chooses, by a path, the one of
+/// them that has least to do. In turn, connections that are longer than others would gather at one
+/// of them, which those who go straight to servers never see.
 fn start(servers: u8) -> Result<Handoff> {
     let farm = Farm::builder().bare().servers(servers).offload_replies().build()?;
     web::write_by_length(&farm, &Mix::lengths())?;

@@ -180,7 +180,7 @@ fn a_sender_that_starts_anew_is_known_by_its_new_life_alone() {
     assert_eq!(other.notices.last(), Some(&LccpEvent::Restarted { peer: address(11) }));
     let received = other.received.len();
     for bytes in [&wire[0], &wire[2], &delivered, &held_back, &late] {
-        // what it asks goes to a node that is no more: to one that has its address, it is old
+        // its question goes to a node that is no more: to one that has its address, it is old
         let answer = other.receive(bytes);
         answer.into_iter().for_each(|answer| {
             assert!(one.receive(&answer).is_none_or(|more| other.receive(&more).is_none()))

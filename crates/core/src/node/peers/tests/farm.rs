@@ -179,7 +179,7 @@ impl Farm {
                 let Some(mail) = self.recorded.get(which % self.recorded.len().max(1)).cloned() else {
                     return;
                 };
-                // what never arrived isn't a replay but late
+                // a message that never arrived isn't a replay but late
                 if mail.to != to || self.delivered.contains(&(to, mail.bytes.clone())) {
                     self.attack(to, &mail.bytes);
                 }
