@@ -21,4 +21,5 @@ mod redirect;
 #[path = "../../core/tests/request_heads/mod.rs"]
 mod request_heads;
 pub mod runtime;
+pub mod state;
 pub mod views;

@@ -94,6 +94,8 @@ impl Host {
     /// A command that will run on this host, and be told to end if this program does.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new("setpriv");
+        // Run-time changes of one farm must not meet the next one, nor stay on the machine.
+        command.env("EVENER_STATE_DIR", self.file("state"));
         command.args(["--pdeathsig", "TERM", "--", "nsenter"]);
         command.arg(format!("--net={}", self.netns.path().display())).arg("--").args(words);
         command

@@ -109,6 +109,14 @@ pub enum Event {
         /// Whether it takes no new sessions from now on.
         drain: bool,
     },
+    /// The operator's order that a server be neither probed nor asked for its load, or the end of
+    /// that.
+    Suspended {
+        /// Which server.
+        server: ServerName,
+        /// Whether it is left alone from now on.
+        is_suspended: bool,
+    },
     /// A server's own report says that it takes no new sessions, or takes them again.
     Wished {
         /// Which.
@@ -225,6 +233,7 @@ impl Event {
             | Event::Recovered { .. }
             | Event::Attached { .. }
             | Event::Drained { .. }
+            | Event::Suspended { .. }
             | Event::Wished { .. }
             | Event::Reports { error: None, .. }
             | Event::Path { error: None, .. }
@@ -253,6 +262,7 @@ impl Event {
             | Event::Found { server }
             | Event::SlotsExhausted { server }
             | Event::Drained { server, .. }
+            | Event::Suspended { server, .. }
             | Event::Wished { server, .. }
             | Event::Reports { server, .. }
             | Event::Member { member: server, .. } => Some(server),
@@ -302,6 +312,12 @@ impl fmt::Display for Event {
             }
             Event::Drained { drain: false, .. } => {
                 f.write_str("the operator's order: takes new sessions again")
+            }
+            Event::Suspended { is_suspended: true, .. } => {
+                f.write_str("the operator's order: in maintenance: neither probed nor asked for its load")
+            }
+            Event::Suspended { is_suspended: false, .. } => {
+                f.write_str("the operator's order: maintenance is over; its next probe decides")
             }
             Event::Wished { refuses: true, .. } => {
                 f.write_str("its own report: it keeps its sessions and takes no new ones")

@@ -139,6 +139,14 @@ impl Groups {
         }
     }
 
+    /// The operator wants a member neither probed nor asked for its load, or wants that again.
+    pub(super) fn suspend(&mut self, now: Moment, server: &ServerName, is_suspended: bool) {
+        if let Some(running) = self.running.get_mut(&server.service) {
+            running.members.suspend(now.for_groups(), &server.server, is_suspended);
+            self.settle(now, &server.service);
+        }
+    }
+
     /// The members of a group.
     pub(super) fn members(&self, group: &str) -> Option<&Members> {
         self.running.get(group).map(|running| &running.members)

@@ -113,6 +113,14 @@ pub enum Input {
         /// Whether it is to take no new sessions.
         drain: bool,
     },
+    /// The operator has a server neither probed nor asked for its load, or ends that. Beside a
+    /// drain that is maintenance.
+    Suspend {
+        /// Which.
+        server: ServerName,
+        /// Whether it is to be left alone.
+        is_suspended: bool,
+    },
     /// The result of [`super::Output::Apply`].
     Applied(Box<Applied>),
     /// No session names this slot any more, and its counters are cleared: see

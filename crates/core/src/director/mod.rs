@@ -310,6 +310,7 @@ impl Director {
             }
             Input::ReloadRefused { error } => self.refused_reload(error),
             Input::Drain { server, drain } => self.drain(server, drain, now),
+            Input::Suspend { server, is_suspended } => self.suspend(server, is_suspended, now),
             Input::Applied(applied) => {
                 self.applied(*applied, now);
                 // It is told before anything else is on its way.
@@ -450,6 +451,22 @@ impl Director {
         (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }
 
+    fn suspend(&mut self, server: ServerName, is_suspended: bool, now: Moment) {
+        if self.groups.has(&server.service) {
+            self.groups.suspend(now, &server, is_suspended);
+            return;
+        }
+        if self.names.find(&server.service).is_some() {
+            self.names.suspend(&server, is_suspended, now.ms);
+            return;
+        }
+        if self.pools.suspend(&server, is_suspended, now.ms) {
+            self.emit(Event::Suspended { server, is_suspended });
+        }
+        self.send_own_report();
+        (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
+    }
+
     /// The servers of all services, in the order of the farm.
     fn members(&self, known: &[KnownHost]) -> Vec<Vec<MemberState>> {
         self.farm.services.iter().map(|service| self.member_states(service, known)).collect()
@@ -473,7 +490,7 @@ impl Director {
                 };
                 MemberState {
                     health: health.unwrap_or(HealthStatus::UNKNOWN),
-                    admin_draining: server.is_some_and(PoolServer::is_drained),
+                    admin_draining: server.is_some_and(|server| server.is_drained() || server.is_suspended()),
                     refuses: server.is_some_and(PoolServer::refuses),
                     share: None,
                     tenths: server.map_or(FULL_WEIGHT, PoolServer::tenths),

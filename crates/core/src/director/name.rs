@@ -29,6 +29,8 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("server_slots_exhausted", "No slot is left for a server: the farm is full."),
     ("server_drained", "The operator drained a server."),
     ("server_undrained", "The operator ended a drain."),
+    ("server_in_maintenance", "The operator has a server neither probed nor asked for its load."),
+    ("server_maintenance_over", "The operator ended that; the next probe decides whether it is up."),
     ("server_refuses", "A server's own report takes no new sessions."),
     ("server_takes", "A server's own report takes new sessions again."),
     ("reports_fail", "Load reports of a server do not come, or are refused."),
@@ -125,6 +127,8 @@ impl Event {
             Event::Unattached { .. } => "link_refused",
             Event::Drained { drain: true, .. } => "server_drained",
             Event::Drained { drain: false, .. } => "server_undrained",
+            Event::Suspended { is_suspended: true, .. } => "server_in_maintenance",
+            Event::Suspended { is_suspended: false, .. } => "server_maintenance_over",
             Event::Wished { refuses: true, .. } => "server_refuses",
             Event::Wished { refuses: false, .. } => "server_takes",
             Event::Reports { error: Some(_), .. } => "reports_fail",
@@ -182,6 +186,7 @@ impl Event {
             | Event::Recovered { .. }
             | Event::SlotsExhausted { .. }
             | Event::Drained { .. }
+            | Event::Suspended { .. }
             | Event::Wished { .. }
             | Event::Reports { .. }
             | Event::Member { .. }

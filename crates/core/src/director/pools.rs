@@ -16,6 +16,8 @@ pub(super) struct Pools {
     pools: BTreeMap<String, ServicePool>,
     /// Servers that aren't there are drained when they come again.
     drained: BTreeSet<ServerName>,
+    /// The same of those that are neither probed nor asked for their load.
+    suspended: BTreeSet<ServerName>,
 }
 
 /// The servers of a service, and how they are looked after.
@@ -35,7 +37,7 @@ pub(super) struct DesiredServer {
 impl Pools {
     /// None yet; the operator had these servers drained before.
     pub(super) fn new(drained: BTreeSet<ServerName>) -> Pools {
-        Pools { pools: BTreeMap::new(), drained }
+        Pools { drained, ..Pools::default() }
     }
 
     /// Goes on with the services of another farm; what is known of servers that stay is kept.
@@ -66,10 +68,12 @@ impl Pools {
         now_ms: u64,
     ) {
         let Some(pool) = self.pools.get_mut(service) else { return };
-        let drained = &self.drained;
+        let (drained, suspended) = (&self.drained, &self.suspended);
         pool.servers.follow(servers.iter().map(|server| server.name.clone()), |server| {
             let mut new = PoolServer::new(&pool.settings, identity(service, server), now_ms, is_in_force);
-            new.drain(drained.contains(&ServerName { service: service.into(), server: server.clone() }));
+            let name = ServerName { service: service.into(), server: server.clone() };
+            new.drain(drained.contains(&name));
+            new.suspend(suspended.contains(&name), now_ms);
             new
         });
         for DesiredServer { name, is_reachable } in servers {
@@ -87,6 +91,13 @@ impl Pools {
     pub(super) fn drain(&mut self, name: &ServerName, drain: bool) -> bool {
         self.change(name, |server| server.drain(drain));
         if drain { self.drained.insert(name.clone()) } else { self.drained.remove(name) }
+    }
+
+    /// The operator wants a server neither probed nor asked for its load, or wants that again. True
+    /// if that is news.
+    pub(super) fn suspend(&mut self, name: &ServerName, is_suspended: bool, now_ms: u64) -> bool {
+        self.change(name, |server| server.suspend(is_suspended, now_ms));
+        if is_suspended { self.suspended.insert(name.clone()) } else { self.suspended.remove(name) }
     }
 
     /// The servers that the operator drained, whether they are listed or not.
@@ -111,9 +122,12 @@ impl Pools {
 
     /// Whether every server that can be probed was.
     pub(super) fn are_settled(&self) -> bool {
-        let mut healths =
-            self.pools.values().flat_map(|pool| pool.servers.iter()).map(|(_, server)| server.health());
-        healths.all(|health| !health.is_reachable() || health.status().state != health::HealthState::Unknown)
+        let mut servers = self.pools.values().flat_map(|pool| pool.servers.iter()).map(|(_, server)| server);
+        servers.all(|server| {
+            let health = server.health();
+            let is_probed = health.is_reachable() && !server.is_suspended();
+            !is_probed || health.status().state != health::HealthState::Unknown
+        })
     }
 
     /// When [`Pools::poll`] has something to do, in milliseconds.

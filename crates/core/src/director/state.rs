@@ -9,8 +9,7 @@ use super::Director;
 use crate::farm::plan::{MemberState, ServerName};
 use crate::farm::{Method, Service};
 use crate::node::peers::KnownHost;
-use crate::pool::ServerState;
-use crate::pool::health;
+use crate::pool::{ServerState, health};
 
 impl Director {
     /// How a server is, and why it isn't up.
@@ -27,6 +26,10 @@ impl Director {
         }
         // Where all refuse new sessions, they are given them all the same.
         let by_itself = state.refuses && !self.is_chosen(name);
+        let own = self.pools.server(name);
+        if let Some(server) = own.filter(|server| server.is_suspended()) {
+            return (ServerState::Maintenance, server.operator_reason().map(str::to_owned));
+        }
         let by_operator = state.admin_draining.then_some("drained by the operator");
         if let Some(who) = by_operator.or(by_itself.then_some("drained by its own report")) {
             return (ServerState::Draining, Some(who.to_owned()));

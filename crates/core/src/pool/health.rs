@@ -139,6 +139,15 @@ impl Health {
         self.status = HealthStatus { state: HealthState::Up, since_ms: 0, was_up: true };
     }
 
+    /// Goes on as if it had never been probed; whether it was ever up stays known.
+    pub fn restart(&mut self, now_ms: u64) {
+        let state =
+            if self.settings.kind == HealthKind::None { HealthState::Up } else { HealthState::Unknown };
+        self.status = HealthStatus { state, since_ms: now_ms, ..self.status };
+        (self.against, self.in_flight, self.next_ms) = (0, false, now_ms);
+        self.last_failure = None;
+    }
+
     /// Goes on with other settings after a reload; what is known stays known.
     pub fn reconfigure(&mut self, now_ms: u64, settings: &Arc<HealthCheck>) -> Option<Transition> {
         let before = core::mem::replace(&mut self.settings, Arc::clone(settings));

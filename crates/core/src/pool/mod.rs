@@ -25,6 +25,29 @@ pub const LOAD_PORT: u16 = 9183;
 /// The whole of a server's weight, in tenths.
 pub const FULL_WEIGHT: u16 = 10;
 
+/// The operator's word on a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OperatorState {
+    /// It is chosen as its weight and its probes have it.
+    #[default]
+    Ready,
+    /// It gets no new sessions.
+    Drain,
+    /// The same, and it is neither probed nor asked for its load.
+    Maintenance,
+}
+
+impl OperatorState {
+    /// Its name in requests and records.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OperatorState::Ready => "ready",
+            OperatorState::Drain => "drain",
+            OperatorState::Maintenance => "maintenance",
+        }
+    }
+}
+
 /// How a server is, for whoever chooses, and for whoever looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
@@ -34,6 +57,8 @@ pub enum ServerState {
     Down,
     /// It is to take none, and keeps those it has: by its operator, by its weight, or by itself.
     Draining,
+    /// The same by its operator, and it is neither probed nor asked for its load.
+    Maintenance,
     /// It works, and has not reported for so long that it was asked to.
     Silent,
 }
@@ -45,6 +70,7 @@ impl ServerState {
             ServerState::Up => "up",
             ServerState::Down => "down",
             ServerState::Draining => "draining",
+            ServerState::Maintenance => "maintenance",
             ServerState::Silent => "silent",
         }
     }
@@ -57,9 +83,9 @@ mod tests {
 
     #[test]
     fn views_name_each_state_by_its_own_word() {
-        let names = [ServerState::Up, ServerState::Down, ServerState::Draining, ServerState::Silent]
-            .map(ServerState::name);
-        assert_eq!(names, ["up", "down", "draining", "silent"]);
+        use ServerState::{Down, Draining, Maintenance, Silent, Up};
+        let names = [Up, Down, Draining, Maintenance, Silent].map(ServerState::name);
+        assert_eq!(names, ["up", "down", "draining", "maintenance", "silent"]);
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub struct PoolServer {
     reports: Option<Box<Reports>>,
     slow_start: SlowStart,
     is_drained: bool,
+    is_suspended: bool,
 }
 
 impl PoolServer {
@@ -87,6 +88,7 @@ impl PoolServer {
             reports: settings.report.as_ref().map(reports),
             slow_start: SlowStart::whole(is_new),
             is_drained: false,
+            is_suspended: false,
         }
     }
 
@@ -113,6 +115,9 @@ impl PoolServer {
 
     /// When [`PoolServer::poll`] has something to do, in milliseconds.
     pub fn next_at(&self) -> u64 {
+        if self.is_suspended {
+            return u64::MAX;
+        }
         let query_at_ms = self.reports.as_ref().map_or(u64::MAX, |reports| reports.query_at_ms());
         let rises_at_ms = self.slow_start.next_at(self.settings.slow_start_ms);
         query_at_ms.min(rises_at_ms).min(self.health.next_probe_at())
@@ -121,6 +126,9 @@ impl PoolServer {
     /// The questions due now. Each counts as begun.
     pub fn poll(&mut self, now_ms: u64) -> DueChecks {
         let mut due = DueChecks::default();
+        if self.is_suspended {
+            return due;
+        }
         if self.health.next_probe_at() <= now_ms {
             self.health.started(now_ms);
             due.probe = true;
@@ -139,6 +147,9 @@ impl PoolServer {
 
     /// Takes in what came of a question.
     pub fn apply_fact(&mut self, fact: Fact, now_ms: u64) -> ServerChange {
+        if self.is_suspended {
+            return ServerChange::default();
+        }
         match fact {
             Fact::Probed(result) => {
                 let transition = self.health.result(now_ms, result);
@@ -172,6 +183,31 @@ impl PoolServer {
         self.is_drained
     }
 
+    /// Its operator wants it neither probed nor asked for its load, or wants that again; then its
+    /// next probe is its first. True if that is news.
+    pub fn suspend(&mut self, is_suspended: bool, now_ms: u64) -> bool {
+        let is_news = core::mem::replace(&mut self.is_suspended, is_suspended) != is_suspended;
+        if is_news && !is_suspended {
+            self.health.restart(now_ms);
+            self.slow_start = SlowStart::whole(true);
+        }
+        is_news
+    }
+
+    /// Whether its operator wants it neither probed nor asked for its load.
+    pub fn is_suspended(&self) -> bool {
+        self.is_suspended
+    }
+
+    /// Why its operator wants no new sessions to go there, in words; `None` where that isn't so.
+    pub fn operator_reason(&self) -> Option<&'static str> {
+        match (self.is_suspended, self.is_drained) {
+            (true, _) => Some("in maintenance by the operator"),
+            (false, true) => Some("drained by the operator"),
+            (false, false) => None,
+        }
+    }
+
     /// Its health, by probes.
     pub fn health(&self) -> &Health {
         &self.health
@@ -184,7 +220,8 @@ impl PoolServer {
 
     /// Whether nothing is known of it yet.
     pub fn is_unknown(&self) -> bool {
-        self.health.status().state == health::HealthState::Unknown && self.health.last_failure().is_none()
+        let is_unknown = self.health.status().state == health::HealthState::Unknown;
+        is_unknown && !self.is_suspended && self.health.last_failure().is_none()
     }
 
     /// Whether it wants no new sessions by its own report.
@@ -195,6 +232,7 @@ impl PoolServer {
     /// How it is, where its weight is this. That it `refuses` counts only where others don't.
     pub fn state(&self, weight: u16, refuses: bool) -> ServerState {
         match self.is_up() {
+            _ if self.is_suspended => ServerState::Maintenance,
             _ if self.is_drained || weight == 0 || refuses => ServerState::Draining,
             true => ServerState::Up,
             false => ServerState::Down,
@@ -330,6 +368,28 @@ mod tests {
             (server.state(1, false), server.state(0, false)),
             (ServerState::Down, ServerState::Draining)
         );
+    }
+
+    #[test]
+    fn suspended_server_is_left_alone_until_its_first_probe_afterwards() {
+        let mut server = PoolServer::new(&settings(10_000), 0, 0, false);
+        server.poll(0);
+        works(&mut server, 1);
+        assert!(server.suspend(true, 2) && !server.suspend(true, 3) && server.is_suspended());
+        assert_eq!((server.next_at(), server.poll(60_000)), (u64::MAX, DueChecks::default()));
+        for now_ms in 3..9 {
+            assert_eq!(
+                fails(&mut server, now_ms),
+                ServerChange::default(),
+                "what comes late changes nothing"
+            );
+        }
+        assert_eq!(server.state(1, false), ServerState::Maintenance);
+        assert!(server.suspend(false, 70_000));
+        assert_eq!(server.state(1, false), ServerState::Down, "nobody knows whether it works");
+        assert!(server.poll(70_000).probe);
+        assert!(works(&mut server, 70_001).transition.is_some());
+        assert_eq!((server.state(1, false), server.tenths()), (ServerState::Up, 1), "it starts slowly");
     }
 
     #[test]

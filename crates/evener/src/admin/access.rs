@@ -4,24 +4,26 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Extension;
-use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, StatusCode, Version};
+use axum::http::{HeaderValue, Method, StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use evener_core::farm::group::TokenThrottle;
+use nix::unistd::{Uid, User};
 
 use super::api::ApiError;
+use super::paths::{API_PATHS, GROUPS};
 use crate::config;
-use crate::runtime::token::{TokenError, Tokens};
+use crate::runtime::token::{Holder, Role, TokenError, Tokens};
+use crate::state::Author;
 
 /// The paths that are answered without a token: they show no more than whether the daemon works.
 const OPEN: &str = "/healthz";
-/// Below this path a token of the group does as well: the control loop asks for it.
-pub(super) const GROUPS: &str = "/v1/groups/";
 const SCHEME: &str = "bearer ";
 
 /// The address of this host that a connection came to.
@@ -32,9 +34,16 @@ pub(super) struct OwnAddress(pub(super) IpAddr);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) IpAddr);
 
-/// Whether who asks may look at all that there is, by this address's own rules.
+/// The user at the other end of a connection by the Unix socket.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReadPermission(pub(super) bool);
+pub(super) struct PeerUser(pub(super) Option<u32>);
+
+/// The sender of a request, let in by this address's own rules.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) author: Author,
+    pub(super) role: Role,
+}
 
 /// The requirements for a client.
 #[derive(Debug)]
@@ -45,6 +54,8 @@ pub(super) struct Access {
     closed: bool,
     /// Read for each request, so that tokens can be changed while the daemon runs.
     token_file: Option<PathBuf>,
+    /// Whose tokens are looked up: whoever guesses has to wait.
+    throttle: Mutex<TokenThrottle>,
 }
 
 impl Access {
@@ -61,7 +72,8 @@ impl Access {
             ),
             None => {}
         }
-        Ok(Access { hosts: admin.hosts.clone(), closed, token_file: admin.token_file.clone() })
+        let (hosts, token_file) = (admin.hosts.clone(), admin.token_file.clone());
+        Ok(Access { hosts, closed, token_file, throttle: Mutex::default() })
     }
 
     /// Whether a request was meant for this host (RFC 9110, section 7.4).
@@ -103,10 +115,30 @@ impl Access {
             || address.is_some_and(|address| self.hosts.iter().any(|known| known.parse() == Ok(address)))
     }
 
-    /// Whether who asks may see this.
-    fn judge_token(&self, request: &Request) -> Result<(), ApiError> {
-        if !self.closed || request.uri().path() == OPEN {
+    /// Whether a change comes from a page of another site, by somebody's browser (RFC 6454).
+    fn judge_origin(&self, request: &Request) -> Result<(), ApiError> {
+        let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
+        if matches!(*request.method(), Method::GET | Method::HEAD) {
             return Ok(());
+        }
+        let here = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let there = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        match there.zip(here) {
+            Some(((_, there), here)) if there.eq_ignore_ascii_case(here) => Ok(()),
+            _ => {
+                let message =
+                    "A page of another site sends this: the farm is changed from this address only.";
+                Err(ApiError(StatusCode::FORBIDDEN, message.to_owned()))
+            }
+        }
+    }
+
+    /// The sender of a request, by its token.
+    fn judge_token(&self, request: &Request, from: IpAddr) -> Result<Caller, ApiError> {
+        let caller =
+            |role, by: &str| Caller { author: Author { by: by.to_owned(), from: from.to_string() }, role };
+        if !self.closed || request.uri().path() == OPEN {
+            return Ok(caller(Role::Read, "anybody"));
         }
         let refused = |message: &str| ApiError(StatusCode::UNAUTHORIZED, message.to_owned());
         let Some(path) = &self.token_file else {
@@ -118,6 +150,12 @@ impl Access {
         let (Some(field), None) = (fields.next(), fields.next()) else {
             return Err(refused("Send a token: `Authorization: Bearer TOKEN`."));
         };
+        let now_ms = evener_dataplane::now_ns() / 1_000_000;
+        let throttle = || self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
+        if !throttle().may_look_up(now_ms, from) {
+            let message = "Too many wrong tokens came from here: wait a moment.";
+            return Err(ApiError(StatusCode::TOO_MANY_REQUESTS, message.to_owned()));
+        }
         let tokens = Tokens::read(path).map_err(|error| {
             tracing::warn!("{error}; nobody can look at the admin address until that is mended");
             ApiError(
@@ -125,9 +163,11 @@ impl Access {
                 "The tokens can't be read: see the daemon's log.".to_owned(),
             )
         })?;
-        match bearer(field.as_bytes()) {
-            Some(token) if tokens.have(token) => Ok(()),
-            _ => Err(refused("That is none of the tokens of this host.")),
+        let holder = bearer(field.as_bytes()).and_then(|token| tokens.holder(token));
+        throttle().looked_up(now_ms, from, holder.is_some());
+        match holder {
+            Some(Holder { role, name }) => Ok(caller(*role, name)),
+            None => Err(refused("That is none of the tokens of this host.")),
         }
     }
 }
@@ -138,27 +178,72 @@ fn bearer(field: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(SCHEME.as_bytes()).then(|| token.trim_ascii())
 }
 
-/// Lets through who may look.
+/// Lets through who is known, and says who that is.
 pub(super) async fn guard(
     State(access): State<Arc<Access>>,
     Extension(OwnAddress(reached)): Extension<OwnAddress>,
+    Extension(Peer(from)): Extension<Peer>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    if let Err(failure) = access.judge_host(&request, reached) {
+    let is_meant = access.judge_host(&request, reached).and_then(|()| access.judge_origin(&request));
+    if let Err(failure) = is_meant {
         return failure.into_response();
     }
-    let judged = access.judge_token(&request);
-    request.extensions_mut().insert(ReadPermission(judged.is_ok()));
-    match judged {
-        Err(failure) if !request.uri().path().starts_with(GROUPS) => {
+    match access.judge_token(&request, from) {
+        Ok(caller) => drop(request.extensions_mut().insert(caller)),
+        // The control loop asks for a credential of the group then.
+        Err(_) if request.uri().path().starts_with(GROUPS) => {}
+        Err(failure) => {
             let wants_token = failure.0 == StatusCode::UNAUTHORIZED;
             let mut response = failure.into_response();
             if wants_token {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            response
+            return response;
         }
-        Ok(()) | Err(_) => next.run(request).await,
+    }
+    next.run(request).await
+}
+
+/// Says which user of this host is at the other end of the Unix socket; the file's mode has let
+/// them in.
+pub(super) async fn name_user(
+    Extension(PeerUser(uid)): Extension<PeerUser>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let name = |uid: u32| match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) => user.name,
+        Ok(None) | Err(_) => format!("user {uid}"),
+    };
+    let by = uid.map_or_else(|| "somebody".to_owned(), name);
+    let author = Author { by, from: "the admin socket".to_owned() };
+    request.extensions_mut().insert(Caller { author, role: Role::Admin });
+    next.run(request).await
+}
+
+/// Lets through whose role is enough for the path.
+pub(super) async fn authorize(request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let method = match request.method() {
+        &Method::HEAD => "GET",
+        method => method.as_str(),
+    };
+    let methods = API_PATHS.iter().filter(|known| Some(known.path) == path.as_deref());
+    let needed = methods.flat_map(|known| known.methods).find(|known| known.method == method);
+    let role = request.extensions().get::<Caller>().map(|caller| caller.role);
+    match needed.zip(role).filter(|(needed, role)| *role < needed.role) {
+        None => next.run(request).await,
+        Some((needed, role)) => {
+            let message = format!(
+                "{method} {} takes role {}, and yours here is {}: show a token of that role, which `token_file` in [admin] \
+                 lists, or use the admin socket, as the commands do.",
+                request.uri().path(),
+                needed.role.name(),
+                role.name()
+            );
+            ApiError(StatusCode::FORBIDDEN, message).into_response()
+        }
     }
 }

@@ -1,18 +1,17 @@
-//! The HTTP API. The same routes serve the Unix socket, whose file mode says who may change
-//! the farm, and the TCP port, where [`access`] says who may look.
+//! The HTTP API. The same routes serve the Unix socket, whose file mode says who may use it, and
+//! the TCP port, where [`access`] says who may do what.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Path, Query, Request as HttpRequest, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::extract::{DefaultBodyLimit, Query, Request as HttpRequest, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, get};
 use axum::{Json, Router};
 use evener_core::farm::group::RETRY_AFTER_S;
 use evener_core::net::Protocol;
@@ -20,9 +19,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::access::{self, Access};
+use super::groups;
 use super::metrics::{self, Format, Scrape};
+use super::paths::API_PATHS;
 use super::process::Process;
-use super::{events, groups, trace};
 use crate::board::request::{ControlRequest, ExplainSubject, FlowQuery, Handle, SessionFilter};
 use crate::cli::ClientArg;
 use crate::views::{self, ViewSource};
@@ -33,15 +33,10 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(45);
 /// How long a daemon in good health takes at most.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(1);
-/// No request has a body; clients that send one anyway are read no further than this.
+/// Bodies of requests that take none are read no further than this.
 const BODY_BYTES: usize = 4 * 1024;
 /// Sessions in one answer on the TCP port: whoever reaches it must not fill the daemon's memory.
 const SESSIONS_READ_ONLY: usize = 10_000;
-
-/// Members of a server group.
-const GROUP_MEMBERS: &str = "/v1/groups/{name}/members";
-/// The members' reports of their load.
-const GROUP_REPORTS: &str = "/v1/groups/{name}/reports";
 
 /// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,157 +62,41 @@ pub(super) struct Api {
     sessions_max: usize,
 }
 
-/// A path of the API: the router is made from these, and so is the reference in the manual.
-pub struct ApiPath {
-    /// The path, with parameters in braces.
-    pub path: &'static str,
-    /// Methods, each with its query parameters and with what it does.
-    pub methods: &'static [(&'static str, &'static str, &'static str)],
-    /// Whether only the admin socket has it.
-    pub socket_only: bool,
-    router: fn() -> MethodRouter<Api>,
+/// All routes, for callers that somebody else has named.
+pub(super) fn routes(farm: Arc<dyn ViewSource>, control: Handle, by: Entrance) -> Router {
+    let router = API_PATHS
+        .iter()
+        .fold(Router::new(), |router, path| router.route(path.path, (path.router)()))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(wrong_method)
+        // Once all routes are there: those that come later would go without.
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(middleware::from_fn(access::authorize));
+    let (may_change, sessions_max, router) = match by {
+        Entrance::Socket => (true, usize::MAX, router.layer(middleware::from_fn(access::name_user))),
+        Entrance::Address(access) => {
+            let guard = middleware::from_fn_with_state(Arc::new(access), access::guard);
+            (false, SESSIONS_READ_ONLY, router.layer(guard))
+        }
+    };
+    router.with_state(Api { farm, control, may_change, sessions_max })
 }
 
-impl fmt::Debug for ApiPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ApiPath")
-            .field("path", &self.path)
-            .field("methods", &self.methods)
-            .finish_non_exhaustive()
-    }
-}
-
-const fn view(
-    path: &'static str,
-    about: &'static [(&'static str, &'static str, &'static str)],
-    router: fn() -> MethodRouter<Api>,
-) -> ApiPath {
-    ApiPath { path, methods: about, socket_only: false, router }
-}
-
-const fn order(
-    path: &'static str,
-    about: &'static [(&'static str, &'static str, &'static str)],
-    router: fn() -> MethodRouter<Api>,
-) -> ApiPath {
-    ApiPath { path, methods: about, socket_only: true, router }
-}
-
-/// Every path.
-pub const API_PATHS: &[ApiPath] = &[
-    view(
-        "/v1/status",
-        &[("GET", "", "The daemon: engine, sessions, packets by reason, reloads, events.")],
-        || get(status),
-    ),
-    view("/v1/services", &[("GET", "", "All services.")], || get(services)),
-    view(
-        "/v1/servers",
-        &[("GET", "", "All servers, with state, weight, sessions and reported load.")],
-        || get(servers),
-    ),
-    view("/v1/hosts", &[("GET", "", "The hosts of an every-host farm.")], || get(hosts)),
-    view("/v1/names", &[("GET", "", "The addresses of balanced names, with rank and share.")], || get(names)),
-    view(
-        "/v1/sessions",
-        &[("GET", "service, client, limit", "Sessions. The admin address lists at most 10,000 of them.")],
-        || get(sessions),
-    ),
-    view(
-        "/v1/explain",
-        &[(
-            "GET",
-            "client, vip, protocol, request, service",
-            "The server that a flow or a request gets, and why.",
-        )],
-        || get(explain),
-    ),
-    view("/v1/events", &[("GET", "", "Events as they happen, as server-sent events.")], || {
-        get(events::events)
-    }),
-    view(
-        GROUP_MEMBERS,
-        &[
-            ("GET", "", "Members of a server group."),
-            ("POST", "", "A member joins, or changes its record. It takes the group's credential."),
-            ("DELETE", "", "A member leaves. It takes the group's credential."),
-        ],
-        group_members,
-    ),
-    view(
-        GROUP_REPORTS,
-        &[("POST", "", "A member reports its load. It takes the group's credential.")],
-        || post(groups::inform),
-    ),
-    view(
-        "/metrics",
-        &[("GET", "", "Metrics: Prometheus' text, or OpenMetrics by the Accept header.")],
-        || get(scrape),
-    ),
-    view(
-        "/healthz",
-        &[("GET", "", "200 while the daemon answers and has an interface to take packets from, else 503.")],
-        || get(healthz),
-    ),
-    order(
-        "/v1/trace",
-        &[("GET", "client", "A client's packets and connections as they come, a line of JSON each.")],
-        || get(trace::trace),
-    ),
-    order(
-        "/v1/drain/{service}/{server}",
-        &[("POST", "", "The server gets no new sessions, and keeps those it has.")],
-        || post(drain),
-    ),
-    order(
-        "/v1/undrain/{service}/{server}",
-        &[("POST", "", "A drained server gets new sessions again.")],
-        || post(undrain),
-    ),
-    order(
-        "/v1/reload",
-        &[("POST", "", "The daemon reads its file again: all of it, or nothing and 409.")],
-        || post(reload),
-    ),
-];
-
-/// Everything, for who may change the farm.
-pub(super) fn everything(farm: Arc<dyn ViewSource>, control: Handle) -> Router {
-    with_fallbacks(routes(API_PATHS.iter())).with_state(Api {
-        farm,
-        control,
-        may_change: true,
-        sessions_max: usize::MAX,
-    })
-}
-
-/// The routes that change nothing, for clients with access.
-pub(super) fn read_only(farm: Arc<dyn ViewSource>, control: Handle, access: Access) -> Router {
-    with_fallbacks(routes(API_PATHS.iter().filter(|path| !path.socket_only)))
-        .layer(middleware::from_fn(refuse_changes))
-        .layer(middleware::from_fn_with_state(Arc::new(access), access::guard))
-        .with_state(Api { farm, control, may_change: false, sessions_max: SESSIONS_READ_ONLY })
-}
-
-fn routes<'p>(paths: impl Iterator<Item = &'p ApiPath>) -> Router<Api> {
-    paths.fold(Router::new(), |router, path| router.route(path.path, (path.router)()))
+/// The way by which clients come.
+pub(super) enum Entrance {
+    /// The Unix socket, whose file mode says who may change the farm.
+    Socket,
+    /// The TCP address.
+    Address(Access),
 }
 
 /// A client with access to views may see groups too, and one with a token of a group may do here
 /// what it may do at the group's own address.
-fn group_members() -> MethodRouter<Api> {
+pub(super) fn group_members() -> MethodRouter<Api> {
     get(groups::members)
         .post(groups::add)
         .delete(groups::remove)
         .layer(DefaultBodyLimit::max(groups::BODY_BYTES))
-}
-
-/// Once all routes are there: those that come later would go without.
-fn with_fallbacks(routes: Router<Api>) -> Router<Api> {
-    routes
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
 }
 
 /// An error as it is answered.
@@ -259,7 +138,7 @@ impl From<PathRejection> for ApiError {
     }
 }
 
-type ApiResult<T> = Result<Json<T>, ApiError>;
+pub(super) type ApiResult<T> = Result<Json<T>, ApiError>;
 
 /// Asks the control loop, and waits so long and no longer.
 pub(super) async fn send_request<T>(
@@ -297,35 +176,35 @@ async fn read_view<T: Send + 'static>(
     })
 }
 
-async fn status(State(api): State<Api>) -> ApiResult<views::StatusView> {
+pub(super) async fn status(State(api): State<Api>) -> ApiResult<views::StatusView> {
     Ok(Json(read_view(&api, |farm| farm.status()).await?))
 }
 
-async fn services(State(api): State<Api>) -> ApiResult<Vec<views::ServiceView>> {
+pub(super) async fn services(State(api): State<Api>) -> ApiResult<Vec<views::ServiceView>> {
     Ok(Json(read_view(&api, |farm| farm.services()).await?))
 }
 
-async fn servers(State(api): State<Api>) -> ApiResult<Vec<views::ServerView>> {
+pub(super) async fn servers(State(api): State<Api>) -> ApiResult<Vec<views::ServerView>> {
     Ok(Json(read_view(&api, |farm| farm.servers()).await?))
 }
 
-async fn names(State(api): State<Api>) -> ApiResult<Vec<views::NameView>> {
+pub(super) async fn names(State(api): State<Api>) -> ApiResult<Vec<views::NameView>> {
     Ok(Json(read_view(&api, |farm| farm.names()).await?))
 }
 
-async fn hosts(State(api): State<Api>) -> ApiResult<Vec<views::HostView>> {
+pub(super) async fn hosts(State(api): State<Api>) -> ApiResult<Vec<views::HostView>> {
     Ok(Json(read_view(&api, |farm| farm.hosts()).await?))
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SessionsQuery {
+pub(super) struct SessionsQuery {
     service: Option<String>,
     client: Option<String>,
     limit: Option<usize>,
 }
 
-async fn sessions(
+pub(super) async fn sessions(
     State(api): State<Api>,
     query: Result<Query<SessionsQuery>, QueryRejection>,
 ) -> ApiResult<Vec<views::SessionView>> {
@@ -348,7 +227,7 @@ pub(super) fn client(text: &str) -> Result<ClientArg, ApiError> {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ExplainQuery {
+pub(super) struct ExplainQuery {
     client: Option<String>,
     vip: Option<String>,
     protocol: Option<String>,
@@ -386,7 +265,7 @@ impl ExplainQuery {
     }
 }
 
-async fn explain(
+pub(super) async fn explain(
     State(api): State<Api>,
     query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> ApiResult<views::Explanation> {
@@ -402,24 +281,20 @@ fn endpoint(what: &str, text: &str) -> Result<SocketAddr, ApiError> {
     })
 }
 
-type ServerPath = Result<Path<(String, String)>, PathRejection>;
-
-async fn drain(State(api): State<Api>, names: ServerPath) -> ApiResult<CommandResult> {
-    set_drain(&api, names, true).await
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReloadQuery {
+    forget: Option<String>,
 }
 
-async fn undrain(State(api): State<Api>, names: ServerPath) -> ApiResult<CommandResult> {
-    set_drain(&api, names, false).await
-}
-
-async fn set_drain(api: &Api, names: ServerPath, drain: bool) -> ApiResult<CommandResult> {
-    let Path((service, server)) = names?;
-    let request = |answer| ControlRequest::Drain { service, server, drain, answer };
-    done(send_request(&api.control, ANSWER_TIMEOUT, request).await?)
-}
-
-async fn reload(State(api): State<Api>) -> ApiResult<CommandResult> {
-    done(send_request(&api.control, RELOAD_TIMEOUT, ControlRequest::Reload).await?)
+pub(super) async fn reload(
+    State(api): State<Api>,
+    query: Result<Query<ReloadQuery>, QueryRejection>,
+) -> ApiResult<CommandResult> {
+    let Query(ReloadQuery { forget }) = query?;
+    let forget = forget.is_some_and(|forget| forget != "false");
+    let request = |answer| ControlRequest::Reload { forget, answer };
+    done(send_request(&api.control, RELOAD_TIMEOUT, request).await?)
 }
 
 fn done(answer: Result<String, String>) -> ApiResult<CommandResult> {
@@ -429,7 +304,7 @@ fn done(answer: Result<String, String>) -> ApiResult<CommandResult> {
     }
 }
 
-async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiError> {
+pub(super) async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiError> {
     let accept: Vec<_> =
         headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let format = Format::accepted(&accept.join(","));
@@ -440,7 +315,7 @@ async fn scrape(State(api): State<Api>, headers: HeaderMap) -> Result<Response, 
     Ok((fields, text.await?).into_response())
 }
 
-async fn healthz(State(api): State<Api>) -> Result<&'static str, ApiError> {
+pub(super) async fn healthz(State(api): State<Api>) -> Result<&'static str, ApiError> {
     send_request(&api.control, HEALTH_TIMEOUT, ControlRequest::Ping).await?;
     if api.farm.takes_packets() && api.farm.interfaces().is_empty() {
         let message = "No interface is left to take packets from.";
@@ -450,31 +325,13 @@ async fn healthz(State(api): State<Api>) -> Result<&'static str, ApiError> {
 }
 
 async fn no_such_path(request: HttpRequest) -> ApiError {
-    let message = format!(
-        "There is nothing at {:?}; there are /v1/status, /v1/services, /v1/servers, /v1/hosts, /v1/names, /v1/sessions, /v1/explain, \
-         /v1/events, /v1/groups/NAME/members, /v1/groups/NAME/reports, /metrics and /healthz, and on the admin socket /v1/trace.",
-        request.uri().path()
-    );
+    let paths: Vec<&str> = API_PATHS.iter().map(|path| path.path).collect();
+    let message = format!("There is nothing at {:?}; there are {}.", request.uri().path(), paths.join(", "));
     ApiError(StatusCode::NOT_FOUND, message)
 }
 
 async fn wrong_method(request: HttpRequest) -> ApiError {
     let (method, path) = (request.method(), request.uri().path());
-    let message = format!(
-        "{method} does not go with {path:?}: views are read with GET, the farm is changed with POST."
-    );
+    let message = format!("{method} does not go with {path:?}: /v1/openapi.json lists what does.");
     ApiError(StatusCode::METHOD_NOT_ALLOWED, message)
-}
-
-/// Any program on the host can reach a TCP port, and many a browser too: it must not change the
-/// farm.
-async fn refuse_changes(request: HttpRequest, next: Next) -> Response {
-    // A client that changes members shows a token of their group.
-    let is_groups = request.uri().path().starts_with(access::GROUPS);
-    if is_groups || matches!(*request.method(), Method::GET | Method::HEAD) {
-        return next.run(request).await;
-    }
-    let message = "This address only shows the farm, since anyone who can reach it may ask; \
-                   change the farm through the admin socket, as `evener drain` and `evener reload` do.";
-    ApiError(StatusCode::FORBIDDEN, message.to_owned()).into_response()
 }

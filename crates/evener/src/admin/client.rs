@@ -79,7 +79,7 @@ impl Client {
     /// # Errors
     /// When the daemon can't be reached, refuses, or answers with something else.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.request(Method::GET, path).await
+        self.request(Method::GET, path, None).await
     }
 
     /// Gives an order.
@@ -87,7 +87,20 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`].
     pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.request(Method::POST, path).await
+        self.request(Method::POST, path, None).await
+    }
+
+    /// Gives an order with a body of JSON.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&serde_json::Value>,
+    ) -> Result<T, ClientError> {
+        self.request(method, path, body).await
     }
 
     /// Reads an answer that goes on and on, line by line.
@@ -96,7 +109,7 @@ impl Client {
     /// As for [`Client::get`].
     pub async fn follow(&self, path: &str) -> Result<LineStream, ClientError> {
         let late = |_| ClientError::Timeout { path: self.name() };
-        let started = tokio::time::timeout(TIMEOUT, self.begin(Method::GET, path));
+        let started = tokio::time::timeout(TIMEOUT, self.begin(Method::GET, path, None));
         let response = started.await.map_err(late)??;
         let (status, body) = (response.status(), Body::new(response.into_body()));
         if !status.is_success() {
@@ -106,9 +119,14 @@ impl Client {
         Ok(LineStream { body: body.into_data_stream(), rest: Vec::new() })
     }
 
-    async fn request<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
+    async fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&serde_json::Value>,
+    ) -> Result<T, ClientError> {
         let exchange = async {
-            let response = self.begin(method, path).await?;
+            let response = self.begin(method, path, body).await?;
             Ok((response.status(), self.whole(Body::new(response.into_body())).await?))
         };
         let (status, body) = match tokio::time::timeout(TIMEOUT, exchange).await {
@@ -129,7 +147,12 @@ impl Client {
     }
 
     /// Asks, and has the beginning of the answer.
-    async fn begin(&self, method: Method, path: &str) -> Result<Response<Incoming>, ClientError> {
+    async fn begin(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&serde_json::Value>,
+    ) -> Result<Response<Incoming>, ClientError> {
         let stream = UnixStream::connect(&self.path).await.map_err(|error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => ClientError::Forbidden { path: self.name() },
             _ => ClientError::NoDaemon { path: self.name() },
@@ -139,7 +162,8 @@ impl Client {
             .uri(path)
             // RFC 9112, section 3.2: a Host is needed, and means nothing here.
             .header(header::HOST, "localhost")
-            .body(Body::empty())
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.map_or_else(Body::empty, |body| Body::from(body.to_string())))
             .map_err(|error| self.garbled(error))?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.garbled(error))?;

@@ -8,8 +8,8 @@ use tokio::runtime::Runtime;
 
 use super::api::{CommandResult, ErrorBody};
 use super::client::{Client, ClientError, escape};
-use super::{events, table, trace};
-use crate::cli::{AdminArgs, Command, DrainArgs, ExplainArgs, ProtocolArg, SessionsArgs, ViewArgs};
+use super::{changes, events, table, trace};
+use crate::cli::{AdminArgs, Command, ExplainArgs, ProtocolArg, SessionsArgs, ViewArgs};
 use crate::runtime::Exit;
 use crate::runtime::paths;
 use crate::runtime::terminal;
@@ -18,9 +18,8 @@ use crate::views::SessionView;
 /// Sessions that a terminal is shown where no number was asked for.
 const SESSIONS_SHOWN: usize = 100;
 
-/// Carries out `status`, `services`, `servers`, `hosts`, `names`, `sessions`, `explain`, `trace`,
-/// `events`, `drain`, `undrain` or `reload`, and says on stderr what went wrong if something did;
-/// to programs on stdout too, as the API does.
+/// Carries out a command that a daemon answers, and says on stderr what went wrong if something
+/// did; to programs on stdout too, as the API does.
 pub fn run(command: &Command) -> Exit {
     let text = match command {
         Command::Status(view) => request(view, HttpMethod::Get, "/v1/status", table::status),
@@ -38,9 +37,18 @@ pub fn run(command: &Command) -> Exit {
         }
         Command::Sessions(args) => sessions(args, io::stdout().is_terminal()),
         Command::Explain(args) => request(&args.view, HttpMethod::Get, &explain(args), table::explanation),
-        Command::Drain(args) => request(&args.view, HttpMethod::Post, &drain("drain", args), done),
-        Command::Undrain(args) => request(&args.view, HttpMethod::Post, &drain("undrain", args), done),
-        Command::Reload(view) => request(view, HttpMethod::Post, "/v1/reload", done),
+        Command::Drain(_)
+        | Command::Undrain(_)
+        | Command::Maintenance(_)
+        | Command::Weight(_)
+        | Command::Add(_)
+        | Command::Remove(_)
+        | Command::Undo(_)
+        | Command::State(_) => changes::run(command),
+        Command::Reload(args) => {
+            let path = if args.forget { "/v1/reload?forget=true" } else { "/v1/reload" };
+            request(&args.view, HttpMethod::Post, path, done)
+        }
         // Printed while it comes.
         Command::Trace(args) => trace::run(args).map(|()| String::new()),
         Command::Events(args) => events::run(args).map(|()| String::new()),
@@ -67,11 +75,17 @@ fn wants_json(command: &Command) -> bool {
         | Command::Services(view)
         | Command::Servers(view)
         | Command::Hosts(view)
-        | Command::Names(view)
-        | Command::Reload(view) => view.json,
+        | Command::Names(view) => view.json,
+        Command::Reload(args) => args.view.json,
         Command::Sessions(args) => args.view.json,
         Command::Explain(args) => args.view.json,
-        Command::Drain(args) | Command::Undrain(args) => args.view.json,
+        Command::Drain(args) => args.change.view.json,
+        Command::Undrain(args) | Command::Maintenance(args) => args.change.view.json,
+        Command::Weight(args) => args.change.view.json,
+        Command::Add(args) => args.change.view.json,
+        Command::Remove(args) => args.change.view.json,
+        Command::Undo(args) => args.view.json,
+        Command::State(args) => args.change.view.json,
         Command::Trace(args) => args.json,
         Command::Events(args) => args.json,
         _ => false,
@@ -91,6 +105,12 @@ pub(super) enum CommandError {
     Json(serde_json::Error),
     #[error("the answer can't be written: {0}")]
     Output(io::Error),
+    /// A file of the command line.
+    #[error("{path} can't be read: {why}")]
+    File { path: String, why: String },
+    /// It took too long.
+    #[error("{0}")]
+    Late(String),
     #[error("this command is not one for the daemon")]
     NotForDaemon,
 }
@@ -126,7 +146,7 @@ fn answer<T: DeserializeOwned>(view: &ViewArgs, order: HttpMethod, path: &str) -
     Ok(answer?)
 }
 
-fn json<T: Serialize>(answer: &T) -> Result<String, CommandError> {
+pub(super) fn json<T: Serialize>(answer: &T) -> Result<String, CommandError> {
     Ok(serde_json::to_string_pretty(answer).map_err(CommandError::Json)? + "\n")
 }
 
@@ -203,10 +223,6 @@ fn explain(args: &ExplainArgs) -> String {
 fn with_query<const N: usize>(path: &str, query: [(&str, Option<String>); N]) -> String {
     let query = query.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escape(&value?))));
     format!("{path}?{}", query.collect::<Vec<_>>().join("&"))
-}
-
-fn drain(order: &str, args: &DrainArgs) -> String {
-    format!("/v1/{order}/{}/{}", escape(&args.server.service), escape(&args.server.server))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use evener_core::net::http::Url;
 use evener_core::node::group::{GroupMessage, Verb};
 use serde::Deserialize;
 
-use super::access::{Peer, ReadPermission};
+use super::access::{Caller, Peer};
 use super::api::{ANSWER_TIMEOUT, Api, ApiError, CommandResult, send_request};
 use crate::board::request::{ControlRequest, GroupReply, GroupSender};
 
@@ -90,15 +90,12 @@ impl MemberDescription {
 pub(super) async fn members(
     State(api): State<Api>,
     name: Result<Path<String>, PathRejection>,
-    looks: Option<Extension<ReadPermission>>,
+    caller: Option<Extension<Caller>>,
     sender: GroupSender,
 ) -> Result<Response, ApiError> {
     let Path(name) = name?;
     // A client with access to the farm may see its groups.
-    let sender = match looks {
-        Some(Extension(ReadPermission(true))) => GroupSender::Operator,
-        _ => sender,
-    };
+    let sender = if caller.is_some() { GroupSender::Operator } else { sender };
     send_message(&api, name, sender, GroupMessage::Query).await
 }
 

@@ -1,23 +1,30 @@
-//! How a running farm is watched and steered: an HTTP API on a Unix socket, the same views
-//! read-only on a TCP port, metrics, and the commands that talk to them.
+//! How a running farm is watched and steered: an HTTP API on a Unix socket, the same by roles on a
+//! TCP port, metrics, and the commands that talk to them.
 //!
 //! [`crate::views`] holds the stable names; everything else here carries them about.
 
 mod access;
 mod api;
+mod changes;
 mod client;
 pub mod command;
 mod events;
 mod following;
 mod groups;
 pub mod metrics;
+mod openapi;
+mod paths;
 pub mod process;
 pub mod server;
+mod state;
 pub(crate) mod table;
 mod trace;
 
-pub use api::{API_PATHS, ApiPath, CommandResult, ErrorBody};
+pub use api::{CommandResult, ErrorBody};
 pub use client::{Client, ClientError};
 pub(crate) use command::print;
+pub use openapi::document;
+pub use paths::{API_PATHS, ApiMethod, ApiPath};
 pub use server::{AdminError, AdminSockets};
+pub use state::{ChangeResult, ChangeView, DifferenceView, StateView};
 pub(crate) use table::message;

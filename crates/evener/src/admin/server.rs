@@ -17,8 +17,8 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use super::access::{Access, OwnAddress, Peer};
-use super::api;
+use super::access::{Access, OwnAddress, Peer, PeerUser};
+use super::api::{self, Entrance};
 use super::trace::Lasting;
 use crate::board::request::Handle;
 use crate::config;
@@ -123,19 +123,23 @@ impl AdminSockets {
     /// connection and removes the socket.
     pub async fn run(self, farm: Arc<dyn ViewSource>, control: Handle) {
         let AdminSockets { unix, tcp, path: _path } = self;
-        let everything = api::everything(Arc::clone(&farm), control.clone());
+        let everything = api::routes(Arc::clone(&farm), control.clone(), Entrance::Socket);
         let unix = accept_at_once(
             CONNECTIONS,
-            || async { Ok((unix.accept().await?.0, everything.clone())) },
+            || async {
+                let (stream, _) = unix.accept().await?;
+                let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
+                Ok((stream, everything.clone().layer(Extension(user))))
+            },
             |(stream, routes)| serve(stream, routes),
         );
         match tcp {
             Some((tcp, access)) => {
-                let read_only = api::read_only(farm, control, access);
+                let by_address = api::routes(farm, control, Entrance::Address(access));
                 let by_tcp = || async {
                     let (stream, peer) = tcp.accept().await?;
                     let reached = OwnAddress(stream.local_addr()?.ip());
-                    let routes = read_only.clone().layer(Extension(reached));
+                    let routes = by_address.clone().layer(Extension(reached));
                     Ok((stream, routes.layer(Extension(Peer(peer.ip())))))
                 };
                 let tcp = accept_at_once(CONNECTIONS, by_tcp, |(stream, routes)| serve(stream, routes));

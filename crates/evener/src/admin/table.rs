@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::runtime::terminal;
 use crate::views::{
-    Dispatcher, Explanation, HostView, NameView, RequestView, ServerView, ServiceView, SessionView,
-    StatusView,
+    Dispatcher, Explanation, HostView, NameView, OverrideView, RequestView, ServerView, ServiceView,
+    SessionView, StatusView,
 };
 
 /// Between two columns.
@@ -130,8 +130,9 @@ fn server_note(server: &ServerView) -> String {
     let cause = server.cause.as_ref().filter(|_| is_spared(server));
     let error = server.report.as_ref().and_then(|report| report.error.as_ref());
     let notes = [server.reason.as_ref(), server.probe_error.as_ref(), cause, error];
-    let mut notes: Vec<&str> = notes.into_iter().flatten().map(String::as_str).collect();
+    let mut notes: Vec<String> = notes.into_iter().flatten().cloned().collect();
     notes.dedup();
+    notes.extend(server.overrides.iter().map(OverrideView::sentence));
     notes.join("; ")
 }
 

@@ -25,6 +25,7 @@ use crate::events::Bus;
 use crate::names::QueryCounts;
 use crate::record::Recorder;
 use crate::redirect::{Frontends, ShownGroup};
+use crate::state::FarmState;
 
 pub(crate) use local::LocalServerState;
 
@@ -75,6 +76,8 @@ pub(crate) struct PublishedState {
     pub(crate) local: Option<LocalServerState>,
     /// The parts set up in the kernel.
     pub(crate) installed: Arc<Installed>,
+    /// The file, and the run-time changes over it.
+    pub(crate) state: Arc<FarmState>,
     /// The redirectors of groups, whose clients are sent on by HTTP.
     pub(crate) fronts: Arc<Frontends>,
     /// Counters of queries for names.

@@ -9,23 +9,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cli::{ClientArg, WebRequest};
 use crate::record::Traced;
+use crate::state::{OrderError, Outcome, Request};
 
 /// An order, with where its answer goes.
 #[derive(Debug)]
 pub enum ControlRequest {
     /// Whether the loop goes round.
     Ping(oneshot::Sender<()>),
-    /// Give a server no new sessions, or give it some again.
-    Drain {
-        /// Service name.
-        service: String,
-        /// Server name.
-        server: String,
-        /// Whether to drain; else to end that.
-        drain: bool,
-        /// The result, or why it can't be, in a sentence.
-        answer: oneshot::Sender<Result<String, String>>,
-    },
+    /// Change the farm.
+    Change(Box<Request>, oneshot::Sender<Result<Outcome, OrderError>>),
     /// Do what a message of the group protocol says.
     Group {
         /// Service name.
@@ -40,7 +32,12 @@ pub enum ControlRequest {
     /// Tell of a client until the receiver is dropped, or say in a sentence why that can't be.
     Trace(ClientArg, oneshot::Sender<Result<mpsc::Receiver<Traced>, String>>),
     /// Read the file again.
-    Reload(oneshot::Sender<Result<String, String>>),
+    Reload {
+        /// Whether to drop run-time changes.
+        forget: bool,
+        /// The result, or why it can't be, in a sentence.
+        answer: oneshot::Sender<Result<String, String>>,
+    },
 }
 
 /// The sender of a message about a group's members.

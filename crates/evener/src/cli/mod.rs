@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
@@ -70,10 +71,22 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Send a server no new sessions; those it has go on
     Drain(DrainArgs),
-    /// Send a drained server new sessions again
-    Undrain(DrainArgs),
+    /// Send a server new sessions again, drained or in maintenance
+    Undrain(ServerStateArgs),
+    /// Drain a server, and neither probe it nor ask it for its load
+    Maintenance(ServerStateArgs),
+    /// Change a server's share of new sessions
+    Weight(WeightArgs),
+    /// Add a server to a service
+    Add(AddArgs),
+    /// Remove a server from a service; its sessions end, so drain it first
+    Remove(RemoveArgs),
+    /// Take back the last change that was made at run time
+    Undo(ChangeArgs),
+    /// Print the farm as it is with all run-time changes, list these, or replace the farm
+    State(StateArgs),
     /// Read the file again; a file with errors changes nothing
-    Reload(ViewArgs),
+    Reload(ReloadArgs),
     /// Print shell completions
     #[command(hide = true)]
     Completions(CompletionsArgs),
@@ -311,12 +324,108 @@ impl From<ProtocolArg> for evener_core::net::Protocol {
     }
 }
 
-/// `evener drain` and `evener undrain`
+/// A change of the farm at run time.
+#[derive(Debug, Args)]
+pub struct ChangeArgs {
+    /// Change nothing, and show what would differ
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How to show it.
+    #[command(flatten)]
+    pub view: ViewArgs,
+}
+
+/// `evener drain`
 #[derive(Debug, Args)]
 pub struct DrainArgs {
     /// The server: of a service, or of a name that is answered for
     #[arg(value_name = "SERVICE/SERVER")]
     pub server: ServerArg,
+    /// Return once the server has no session any more
+    #[arg(long, conflicts_with = "dry_run")]
+    pub wait: bool,
+    /// Give up waiting after this time, as in 90s or 5m; the drain stays
+    #[arg(long, value_name = "TIME", requires = "wait", value_parser = humantime::parse_duration)]
+    pub timeout: Option<Duration>,
+    /// How to change it.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// `evener undrain` and `evener maintenance`
+#[derive(Debug, Args)]
+pub struct ServerStateArgs {
+    /// The server: of a service, or of a name that is answered for
+    #[arg(value_name = "SERVICE/SERVER")]
+    pub server: ServerArg,
+    /// How to change it.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// `evener weight`
+#[derive(Debug, Args)]
+pub struct WeightArgs {
+    /// The server
+    #[arg(value_name = "SERVICE/SERVER")]
+    pub server: ServerArg,
+    /// Its share relative to the others; 0 drains
+    #[arg(value_name = "WEIGHT")]
+    pub weight: u16,
+    /// How to change it.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// `evener add`
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    /// The service, and the name of the server
+    #[arg(value_name = "SERVICE/SERVER")]
+    pub server: ServerArg,
+    /// Its address, with a port for method nat; or its URL for method redirect
+    #[arg(value_name = "ADDRESS|URL")]
+    pub address: String,
+    /// Its share relative to the others
+    #[arg(long, value_name = "N")]
+    pub weight: Option<u16>,
+    /// How to change it.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// `evener remove`
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    /// The server
+    #[arg(value_name = "SERVICE/SERVER")]
+    pub server: ServerArg,
+    /// How to change it.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// `evener state`
+#[derive(Debug, Args)]
+pub struct StateArgs {
+    /// Put this state in force, as it was printed and then edited; refused if the farm has changed
+    /// meanwhile
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "changes")]
+    pub file: Option<PathBuf>,
+    /// List the run-time changes that can be undone
+    #[arg(long)]
+    pub changes: bool,
+    /// How to change it.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// `evener reload`
+#[derive(Debug, Args)]
+pub struct ReloadArgs {
+    /// Drop all run-time changes, so that the farm is the file's
+    #[arg(long)]
+    pub forget: bool,
     /// How to show it.
     #[command(flatten)]
     pub view: ViewArgs,

@@ -276,6 +276,34 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
     read(origin, |_, _, _| {}).map(|checked| checked.config)
 }
 
+/// A good file, as its meaning and as tables.
+pub(crate) struct LoadedConfig {
+    pub(crate) config: Config,
+    pub(crate) tables: toml::Table,
+}
+
+/// The same as [`load`], with the file's tables for who changes them.
+///
+/// # Errors
+/// As for [`load`].
+pub(crate) fn load_tables(path: &Path) -> Result<LoadedConfig, Problems> {
+    let (text, name) = (read_text(path)?, path.display().to_string());
+    let origin = SourceText { name: &name, text: &text, folder: path.parent() };
+    let config = read(origin, |_, _, _| {})?.config;
+    // The reader above has found no error in it.
+    Ok(LoadedConfig { config, tables: text.parse().unwrap_or_default() })
+}
+
+/// Validates a text that stands for the file at `path`: other files that it names are found there.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub(crate) fn parse_changed(text: &str, path: &Path) -> Result<Config, Problems> {
+    let name = format!("{} with run-time changes", path.display());
+    let origin = SourceText { name: &name, text, folder: path.parent() };
+    read(origin, |_, _, _| {}).map(|checked| checked.config)
+}
+
 /// A good file: what it means, and what it leaves to Evener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {

@@ -16,7 +16,6 @@ use evener_core::node::group::GroupMessage;
 use evener_core::pool::Fact;
 use tokio::sync::mpsc;
 
-use super::drained;
 use crate::board::request::{GroupReply, GroupSender};
 use crate::config::{Config, GroupService, Tls};
 use crate::io::member_probe::probe_member;
@@ -28,6 +27,7 @@ use crate::redirect::{
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::spelling::meant;
+use crate::state::OperatorStates;
 
 /// Messages of members that wait for the loop.
 const MESSAGES: usize = 256;
@@ -143,12 +143,13 @@ impl GroupControl {
     }
 
     /// The kept state of a file's groups that aren't served yet.
-    pub(super) fn kept(&self, config: &Config) -> BTreeMap<String, KeptGroup> {
+    pub(super) fn kept(&self, config: &Config, states: &OperatorStates) -> BTreeMap<String, KeptGroup> {
         let names = config.groups.iter().map(|service| &service.group.name);
         let new = names.filter(|name| self.fronts.of(name).is_none());
         let kept = |name: &String| {
             let record = fs::read_to_string(self.record_path(name)).ok();
-            let drained = drained::read_group(&self.directory, name);
+            let of_group = states.keys().filter(|server| server.service == *name);
+            let drained = of_group.map(|server| server.server.clone()).collect();
             (name.clone(), KeptGroup { record, drained })
         };
         new.map(kept).collect()
@@ -275,11 +276,10 @@ impl GroupControl {
         self.responders = None;
     }
 
-    /// Forgets who had joined, and who was drained.
+    /// Forgets who had joined.
     pub(super) fn forget(&self) {
         for name in self.fronts.all().keys() {
             let _ = fs::remove_file(self.record_path(name));
-            drained::forget_group(&self.directory, name);
         }
     }
 

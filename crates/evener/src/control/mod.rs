@@ -3,7 +3,6 @@
 
 mod changing;
 mod conflicts;
-mod drained;
 mod draining;
 mod executor;
 mod groups;
@@ -17,15 +16,15 @@ mod reading;
 mod rehandoff;
 mod reload;
 mod start;
+mod state;
 mod totals;
 mod trace_control;
 
-use std::future::pending;
+use std::future::{pending, ready};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evener_core::director::{Input, Moment};
-use evener_core::farm::plan::ServerName;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout_at};
 
@@ -52,6 +51,7 @@ use executor::Executor;
 use hosts::ReceivedDatagram;
 use reload::{AddressCheck, PendingReload, StartupSettings};
 use start::StartError;
+use state::StateControl;
 
 /// Between two portions of the sweep through the session table.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -152,7 +152,9 @@ struct Daemon {
     reading: FileReader,
     /// Messages of groups' members.
     member_messages: mpsc::Receiver<MemberMessage>,
-    /// A reload whose addresses are asked for, or that waits for the engine; and drains that do.
+    /// The file, and the run-time changes over it.
+    state: StateControl,
+    /// A farm whose addresses are asked for, or that waits for the engine; and drains that do.
     checking: Option<AddressCheck>,
     reloading: Option<PendingReload>,
     draining: Vec<PendingDrain>,
@@ -182,7 +184,7 @@ impl Daemon {
             tokio::select! {
                 action = signals.next() => match action {
                     // The bus reports its result.
-                    SignalAction::Reload => self.begin_reload(None),
+                    SignalAction::Reload => self.begin_reload(false, None),
                     end => return end,
                 },
                 Some(frame) = self.frames.recv() => self.receive_frame(frame).await,
@@ -202,6 +204,8 @@ impl Daemon {
                 Some(message) = self.member_messages.recv() => self.executor.answer_member(message),
                 done = self.executor.changing.done() => self.settled(done).await,
                 Some(read) = self.reading.done.recv(), if self.is_free() => self.reload(read).await,
+                Some(work) = self.state.done.recv() => self.continue_work(work).await,
+                () = ready(()), if self.state.has_waiting() && self.is_free() => self.begin_batch(),
                 Some(request) = self.requests.recv() => self.answer(request).await,
                 Some(()) = self.network_changes.recv() => {
                     reread = Some(reread.unwrap_or_else(Instant::now).min(Instant::now() + SETTLE));
@@ -241,9 +245,9 @@ impl Daemon {
         }
     }
 
-    /// Whether no reload is under way.
+    /// Whether no other farm is under way.
     fn is_free(&self) -> bool {
-        self.checking.is_none() && self.reloading.is_none()
+        self.checking.is_none() && self.reloading.is_none() && !self.state.is_busy()
     }
 
     fn print_ready(&mut self) {
@@ -292,23 +296,21 @@ impl Daemon {
     }
 
     /// Reads the file again; what comes of that is answered once it is read.
-    fn begin_reload(&mut self, answer: Option<reading::ReloadReply>) {
+    fn begin_reload(&mut self, forget: bool, answer: Option<reading::ReloadReply>) {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Reloading]);
-        self.reading.begin(&self.config_path, answer);
+        self.reading.begin(&self.config_path, forget, answer);
     }
 
     async fn answer(&mut self, request: ControlRequest) {
         // The client may have gone; that is no matter.
         match request {
             ControlRequest::Ping(to) => drop(to.send(())),
-            ControlRequest::Drain { service, server, drain, answer } => {
-                self.begin_drain(&ServerName { service, server }, drain, answer);
-            }
+            ControlRequest::Change(request, answer) => self.receive_request(*request, answer),
             ControlRequest::Group { group, sender, message, answer } => {
                 drop(answer.send(self.executor.answer_group(&group, &sender, message)));
             }
             ControlRequest::Trace(client, to) => drop(to.send(self.executor.follow(client))),
-            ControlRequest::Reload(to) => self.begin_reload(Some(to)),
+            ControlRequest::Reload { forget, answer } => self.begin_reload(forget, Some(answer)),
         }
     }
 
@@ -331,7 +333,6 @@ impl Daemon {
         self.executor.bus.publish(DaemonEvent::Stopping);
         let _ = std::fs::remove_file(self.directory.join("admin.sock"));
         if !keep {
-            drained::forget(&self.directory);
             let _ = std::fs::remove_file(totals::path(&self.directory));
         }
         self.executor.groups.end();

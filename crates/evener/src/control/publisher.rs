@@ -12,6 +12,7 @@ use crate::board::{DaemonInfo, LoadedFile, PublishedState, SnapshotStore};
 use crate::events::Bus;
 use crate::names::QueryCounts;
 use crate::redirect::Frontends;
+use crate::state::FarmState;
 
 /// Where it goes, and what of it the director doesn't know.
 pub(super) struct SnapshotPublisher {
@@ -22,6 +23,7 @@ pub(super) struct SnapshotPublisher {
     next: Option<LoadedFile>,
     local: Option<LocalServerState>,
     pub(super) installed: Arc<Installed>,
+    state: Arc<FarmState>,
     fronts: Arc<Frontends>,
     queries: Arc<QueryCounts>,
 }
@@ -45,6 +47,7 @@ impl SnapshotPublisher {
             bus,
             local: None,
             installed: Arc::default(),
+            state: Arc::default(),
             fronts: Arc::default(),
             queries: Arc::default(),
         });
@@ -55,6 +58,7 @@ impl SnapshotPublisher {
             next: None,
             local: None,
             installed: Arc::default(),
+            state: Arc::default(),
             fronts: Arc::default(),
             queries: Arc::default(),
         }
@@ -104,6 +108,7 @@ impl Executor {
             bus: self.bus.clone(),
             local: self.showing.local.clone(),
             installed: Arc::clone(&self.showing.installed),
+            state: Arc::clone(&self.showing.state),
             fronts: Arc::clone(&self.showing.fronts),
             queries: Arc::clone(&self.showing.queries),
         });
@@ -119,6 +124,12 @@ impl Executor {
     pub(super) fn show_groups(&mut self, fronts: Arc<Frontends>, queries: Arc<QueryCounts>) {
         self.showing.fronts = fronts;
         self.showing.queries = queries;
+        self.publish();
+    }
+
+    /// Publishes the file and the run-time changes over it.
+    pub(super) fn show_state(&mut self, state: Arc<FarmState>) {
+        self.showing.state = state;
         self.publish();
     }
 

@@ -11,7 +11,7 @@ use evener_core::dns::Zone;
 use tokio::sync::{mpsc, oneshot};
 
 use super::start::StartError;
-use crate::config::{self, Config, ZoneError, zones};
+use crate::config::{self, Config, LoadedConfig, ZoneError, zones};
 use crate::runtime::cookie_secret::{self, CookieSecret, CookieSecretError};
 use crate::runtime::reader;
 
@@ -22,11 +22,12 @@ const READERS_MAX: usize = 4;
 #[derive(Debug)]
 pub(super) struct LoadedFiles {
     pub(super) config: Config,
+    pub(super) tables: toml::Table,
     pub(super) dns: DnsFiles,
 }
 
 /// The files that names are answered by.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct DnsFiles {
     pub(super) zones: Vec<Arc<Zone>>,
     /// By which cookies are made and believed; none: by this daemon's own.
@@ -51,6 +52,8 @@ pub(super) type ReloadReply = oneshot::Sender<Result<String, String>>;
 pub(super) struct FileRead {
     /// Greater for those that were begun later.
     number: u64,
+    /// Whether run-time changes are dropped by it.
+    pub(super) forget: bool,
     pub(super) answer: Option<ReloadReply>,
     pub(super) files: Result<LoadedFiles, String>,
 }
@@ -73,7 +76,7 @@ impl FileReader {
     }
 
     /// Begins to read a file, for somebody who waits or for nobody.
-    pub(super) fn begin(&mut self, path: &Path, answer: Option<ReloadReply>) {
+    pub(super) fn begin(&mut self, path: &Path, forget: bool, answer: Option<ReloadReply>) {
         self.started += 1;
         let (number, results, path) = (self.started, self.results.clone(), path.to_owned());
         let reader = (Arc::strong_count(&self.readers) <= READERS_MAX).then(|| Arc::clone(&self.readers));
@@ -85,7 +88,7 @@ impl FileReader {
                 }
             };
             // the loop ends first only when the daemon does
-            let _ = results.send(FileRead { number, answer, files }).await;
+            let _ = results.send(FileRead { number, forget, answer, files }).await;
         });
     }
 
@@ -111,7 +114,7 @@ async fn read_within(timeout: Duration, path: PathBuf, reader: Arc<()>) -> Resul
 }
 
 fn read(path: &Path) -> Result<LoadedFiles, String> {
-    let config = config::load(path).map_err(|problems| {
+    let LoadedConfig { config, tables } = config::load_tables(path).map_err(|problems| {
         let colour = std::io::stderr().is_terminal();
         format!("the file has errors\n{}", problems.render(colour))
     })?;
@@ -119,7 +122,7 @@ fn read(path: &Path) -> Result<LoadedFiles, String> {
         return Err(StartError::NoService(path.to_owned()).to_string());
     }
     let dns = read_dns_files(&config).map_err(|error| error.to_string())?;
-    Ok(LoadedFiles { config, dns })
+    Ok(LoadedFiles { config, tables, dns })
 }
 
 /// The files that `[dns]` names.
@@ -177,14 +180,17 @@ mod tests {
         let path = fifo("reading-many");
         let mut reading = FileReader::new();
         for _ in 0..=READERS_MAX {
-            reading.begin(&path, None);
+            reading.begin(&path, false, None);
         }
         let mut refused = reading.done.recv().await.unwrap();
         assert_eq!(refused.number, READERS_MAX as u64 + 1);
         assert!(refused.files.as_ref().unwrap_err().contains("still wait"));
         // as if that one had been read
-        refused.files =
-            Ok(LoadedFiles { config: crate::config::parse(FILE, "x").unwrap(), dns: DnsFiles::default() });
+        refused.files = Ok(LoadedFiles {
+            config: crate::config::parse(FILE, "x").unwrap(),
+            tables: toml::Table::new(),
+            dns: DnsFiles::default(),
+        });
         assert!(reading.is_latest(&refused));
         end(&path);
         for _ in 0..READERS_MAX {

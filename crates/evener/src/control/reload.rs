@@ -1,6 +1,7 @@
 //! Another configuration for a running daemon: all of it, or nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use evener_core::director::Input;
@@ -11,7 +12,8 @@ use evener_core::path::sessions::{buckets_for, sessions_for};
 use super::changing::ExecuteError;
 use super::conflicts::ProbedAddresses;
 use super::names::OpenedNames;
-use super::reading::{FileRead, LoadedFiles, ReloadReply};
+use super::reading::{DnsFiles, FileRead, ReloadReply};
+use super::state::Committed;
 use super::trace_control::open_log;
 use super::{Daemon, IDLE_ENGINE, RESTART, display};
 use crate::board::LoadedFile;
@@ -20,31 +22,53 @@ use crate::events::DaemonEvent;
 use crate::io::neighbours::ReceivedFrame;
 use crate::io::network::{self, Network, NetworkError};
 use crate::redirect::GroupSockets;
+use crate::state::store::AuditEntry;
+use crate::state::{Edit, FarmState, OrderError};
 
 impl Daemon {
     /// Begins with a file that was read.
     pub(super) async fn reload(&mut self, read: FileRead) {
-        let error = match (self.reading.is_latest(&read), read.files) {
+        let is_latest = self.reading.is_latest(&read);
+        let FileRead { files, forget, answer: to, .. } = read;
+        match (is_latest, files) {
             (false, _) => {
                 let later = "nothing was changed: a reload that was asked for later is in force";
-                return answer(read.answer, Err(later.to_owned()));
+                answer(to, Err(later.to_owned()));
             }
-            (true, Ok(files)) => match self.prepare(files).await {
-                Ok((file, None)) => return self.order(file, read.answer),
-                Ok((file, Some(probed))) => {
-                    self.checking = Some(AddressCheck { probed, file, answer: read.answer });
-                    return;
-                }
-                Err(error) => error,
-            },
-            (true, Err(error)) => error,
-        };
-        self.refuse_reload(error, read.answer).await;
+            (true, Ok(files)) => self.begin_rebase(files, forget, to),
+            (true, Err(error)) => {
+                self.refuse(error, Origin::Reload { answer: to, dropped: Vec::new() }).await
+            }
+        }
     }
 
-    async fn refuse_reload(&mut self, error: String, answer: Option<ReloadReply>) {
-        self.executor.handle_fact(Input::ReloadRefused { error: error.clone() });
-        self.reloaded(Err(error), answer).await;
+    /// Stays with the farm in force: another one can't be.
+    pub(super) async fn refuse(&mut self, error: String, origin: Origin) {
+        match origin {
+            Origin::Reload { answer, .. } => {
+                self.executor.handle_fact(Input::ReloadRefused { error: error.clone() });
+                self.reloaded(Err(error), answer).await;
+            }
+            Origin::Requests { committed, .. } => {
+                self.settle_after(false).await;
+                let error = OrderError::Conflict(format!("nothing was changed: {error}"));
+                self.refuse_requests(committed, &error);
+            }
+        }
+    }
+
+    /// The same where a change can't be made to last.
+    pub(super) async fn refuse_unwritten(&mut self, error: String, origin: Origin) {
+        match origin {
+            reload @ Origin::Reload { .. } => self.refuse(error, reload).await,
+            Origin::Requests { committed, .. } => {
+                self.settle_after(false).await;
+                let error = OrderError::Unavailable(format!("nothing was changed: {error}"));
+                for committed in committed {
+                    committed.refuse(error.clone());
+                }
+            }
+        }
     }
 
     /// Takes in a frame, by which a file may be refused whose addresses are asked for.
@@ -55,7 +79,7 @@ impl Daemon {
         self.executor.handle_fact(Input::Frame { ifindex, bytes });
         let Some(owner) = owner else { return };
         if let Some(checking) = self.checking.take() {
-            self.refuse_reload(owner.to_string(), checking.answer).await;
+            self.refuse(owner.to_string(), checking.origin).await;
         }
     }
 
@@ -65,54 +89,71 @@ impl Daemon {
         while let Ok(frame) = self.frames.try_recv() {
             self.receive_frame(frame).await;
         }
-        if let Some(AddressCheck { file, answer, .. }) = self.checking.take() {
-            self.order(file, answer);
+        if let Some(AddressCheck { file, next, origin, .. }) = self.checking.take() {
+            self.write(Some(file), next, origin);
         }
     }
 
     /// Orders that the farm of a file be in force, or nothing of it.
-    fn order(&mut self, file: CheckedFile, answer: Option<ReloadReply>) {
-        let CheckedFile { config, farm, network, links, opened, opened_names } = file;
+    pub(super) fn order(&mut self, file: CheckedFile, next: Arc<FarmState>, origin: Origin) {
+        let CheckedFile { config, farm, network, links, opened, opened_names, dns } = file;
         let later = self.fixed.differences(&config);
-        let loaded = LoadedFile { at: SystemTime::now(), restart_needed_for: later.clone(), trouble: None };
-        self.executor.showing.will_load(Some(loaded));
-        let groups = self.executor.groups.kept(&config);
+        if let Origin::Reload { .. } = origin {
+            let loaded =
+                LoadedFile { at: SystemTime::now(), restart_needed_for: later.clone(), trouble: None };
+            self.executor.showing.will_load(Some(loaded));
+        }
+        let groups = self.executor.groups.kept(&config, &next.states);
         self.executor.names.will_follow(Some(opened_names));
         let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, groups };
         self.executor.handle_fact(reload);
         let number = self.executor.director.awaited().unwrap_or_default();
-        self.reloading = Some(PendingReload { number, config, later, opened, answer });
+        self.reloading = Some(PendingReload { number, config, dns, opened, next, origin });
     }
 
-    /// Goes on with a file that is in force, or with the one before.
+    /// Goes on with a farm that is in force, or with the one before.
     pub(super) async fn finish_reload(&mut self, reloading: PendingReload, result: Result<(), ExecuteError>) {
-        let PendingReload { config, later, opened, answer, .. } = reloading;
+        let PendingReload { config, dns, opened, next, origin, .. } = reloading;
         self.executor.showing.will_load(None);
         self.executor.names.will_follow(None);
-        let done = result.map_err(|error| error.to_string()).map(|()| {
-            self.executor.groups.follow(&config, opened);
-            self.executor.config = config;
-            self.executor.mark_what_is_passed_on();
-            later
-        });
-        self.reloaded(done, answer).await;
+        if let Err(error) = result {
+            if next.record != self.state.state.record {
+                self.write_back().await;
+            }
+            return self.refuse(error.to_string(), origin).await;
+        }
+        self.executor.groups.follow(&config, opened);
+        self.executor.config = config;
+        self.executor.mark_what_is_passed_on();
+        self.keep_dns(dns);
+        if let Origin::Requests { .. } = origin {
+            self.settle_after(false).await;
+        }
+        self.follow_states(next, origin).await;
     }
 
-    /// Has the rest of the daemon go by the file in force, and says which that is; gives the keys
-    /// that take a restart.
-    async fn reloaded(&mut self, done: Result<Option<String>, String>, to: Option<ReloadReply>) {
-        if done.is_ok() {
+    /// Has the rest of the daemon go by the farm in force.
+    async fn settle_after(&mut self, is_new: bool) {
+        if is_new {
             self.executor.warn_of_host();
         }
         // After an error the rest of the daemon may have begun to follow: back to what is in force.
         self.restore_server().await;
         self.executor.follow_network();
         self.show_local();
+    }
+
+    /// Has the rest of the daemon go by the file in force, and says which that is; gives the keys
+    /// that take a restart, and the run-time changes that were dropped for it.
+    pub(super) async fn reloaded(&mut self, done: Result<Vec<Edit>, String>, to: Option<ReloadReply>) {
+        self.settle_after(done.is_ok()).await;
+        let later = self.executor.showing.about().loaded.restart_needed_for.clone();
+        let done = done.map(|dropped| (later, self.report_dropped(&dropped)));
         let (file, is_in_force) = (display(&self.config_path), done.is_ok());
         let reply = match done {
-            Ok(later) => self.follow_log().map(|()| match later {
-                Some(keys) => format!("{file} is in force, but for {keys}: {}", remedy(&keys)),
-                None => format!("{file} is in force"),
+            Ok((later, dropped)) => self.follow_log().map(|()| match later {
+                Some(keys) => format!("{file} is in force, but for {keys}: {}{dropped}", remedy(&keys)),
+                None => format!("{file} is in force{dropped}"),
             }),
             Err(why) => {
                 // A program that has moved the log aside waits for that, whatever is wrong with the
@@ -134,11 +175,24 @@ impl Daemon {
         answer(to, reply);
     }
 
-    /// Looks whether anything speaks against a file that would keep a daemon from starting with it.
+    /// Says which run-time changes were dropped, since the file itself has changed there.
+    fn report_dropped(&self, dropped: &[Edit]) -> String {
+        if dropped.is_empty() {
+            return String::new();
+        }
+        let mut places: Vec<String> = dropped.iter().map(|edit| edit.place.to_string()).collect();
+        places.dedup();
+        let places = places.join(", ");
+        self.executor.bus.publish(DaemonEvent::ChangesDropped { places: places.clone() });
+        format!("; the file's own value counts again, and not the run-time change, in {places}")
+    }
+
+    /// Looks whether anything speaks against a farm that would keep a daemon from starting with it.
     /// Addresses that it newly has are asked for then.
-    async fn prepare(
+    pub(super) async fn prepare(
         &mut self,
-        LoadedFiles { config, dns }: LoadedFiles,
+        config: Config,
+        dns: DnsFiles,
     ) -> Result<(CheckedFile, Option<ProbedAddresses>), String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
         let idle = self.executor.is_idle();
@@ -165,8 +219,9 @@ impl Daemon {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
         let opened = self.executor.groups.open(&config).map_err(|error| error.to_string())?;
-        let opened_names = self.executor.names.open(&config, dns).map_err(|error| error.to_string())?;
-        Ok((CheckedFile { config, farm, network, links, opened, opened_names }, probed))
+        let opened_names =
+            self.executor.names.open(&config, dns.clone()).map_err(|error| error.to_string())?;
+        Ok((CheckedFile { config, farm, network, links, opened, opened_names, dns }, probed))
     }
 
     /// Hears the neighbours of a file's farm, too.
@@ -201,26 +256,36 @@ fn answer(to: Option<ReloadReply>, reply: Result<String, String>) {
     let _ = to.map(|to| to.send(reply));
 }
 
-/// A file whose addresses are asked for.
-pub(super) struct AddressCheck {
-    pub(super) probed: ProbedAddresses,
-    file: CheckedFile,
-    answer: Option<ReloadReply>,
+/// The origin of a farm that is to be put in force.
+pub(super) enum Origin {
+    /// A reload of the file, for somebody who waits or for nobody; these run-time changes are
+    /// dropped by it.
+    Reload { answer: Option<ReloadReply>, dropped: Vec<Edit> },
+    /// Requests to change it.
+    Requests { committed: Vec<Committed>, audit: Vec<AuditEntry> },
 }
 
-/// A file that waits for the engine.
+/// A farm whose addresses are asked for.
+pub(super) struct AddressCheck {
+    pub(super) probed: ProbedAddresses,
+    pub(super) file: CheckedFile,
+    pub(super) next: Arc<FarmState>,
+    pub(super) origin: Origin,
+}
+
+/// A farm that waits for the engine.
 pub(super) struct PendingReload {
     /// The order with whose answer it is in force.
     pub(super) number: u64,
     config: Config,
-    /// The keys that take a restart.
-    later: Option<String>,
+    dns: DnsFiles,
     opened: Option<GroupSockets>,
-    answer: Option<ReloadReply>,
+    next: Arc<FarmState>,
+    origin: Origin,
 }
 
-/// A file that nothing speaks against.
-struct CheckedFile {
+/// A farm that nothing speaks against.
+pub(super) struct CheckedFile {
     config: Config,
     farm: Farm,
     network: Network,
@@ -229,6 +294,7 @@ struct CheckedFile {
     opened: Option<GroupSockets>,
     /// Zones, and sockets by which queries come.
     opened_names: OpenedNames,
+    dns: DnsFiles,
 }
 
 /// The help for keys that a running daemon, or a running data plane, can't follow.

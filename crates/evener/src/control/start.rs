@@ -1,6 +1,6 @@
 //! From a file to a running daemon, or one clear sentence.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use evener_core::director::{
-    Director, Identity, IdentityError, Input, Moment, ServerOwner, Start, tunnel_source,
-};
+use evener_core::director::{Director, Identity, IdentityError, Input, Moment, Start, tunnel_source};
+use evener_core::farm::plan::ServerName;
 use evener_core::node::secret::Secret;
 use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
+use evener_core::pool::OperatorState;
 use evener_dataplane::claim::Role;
 use evener_dataplane::idle::IdleEngine;
 use evener_dataplane::packet::{self, PacketEngine};
@@ -25,13 +25,13 @@ use tokio::time::timeout_at;
 
 use super::changing::ExecuteError;
 use super::conflicts::{OwnedElsewhere, ProbedAddresses};
-use super::drained;
 use super::executor::{Executor, Tools};
 use super::groups::GroupControl;
 use super::hosts::{self, HostSocket, ReceivedDatagram};
 use super::names::{NameControl, OpenError};
 use super::reading::{FileReader, read_dns_files};
 use super::reload::{self, StartupSettings};
+use super::state::{self, StateControl};
 use super::totals::ServiceTotals;
 use super::trace_control::open_log;
 use super::{Daemon, PACKET_ENGINE, REQUESTS, clocks, display, now_ms};
@@ -54,6 +54,8 @@ use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::paths;
 use crate::runtime::secret;
+use crate::state::store::Store;
+use crate::state::{OperatorStates, RebasedFile};
 
 /// The source of every key.
 const RANDOM: &str = "no random numbers from /dev/urandom";
@@ -141,8 +143,8 @@ impl StartError {
 
 /// Starts everything. Programs attached until an error are detached with it.
 pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartError> {
-    let config = config::load(config_path).map_err(StartError::Config)?;
-    if !config.has_services() {
+    let load = || config::load_tables(config_path);
+    if !load().map_err(StartError::Config)?.config.has_services() {
         return Err(StartError::NoService(config_path.to_owned()));
     }
     let directory = paths::directory().map_err(StartError::io("the network namespace can't be told"))?;
@@ -152,6 +154,17 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         directory.display()
     )))?;
     let mut lock = Lock::acquire(&directory.join("lock"))?;
+    let folder = paths::state_directory().map_err(StartError::io("the network namespace can't be told"))?;
+    let store = Store::new(&folder);
+    let (restored, trouble) = state::restore(&store, config_path, load).map_err(StartError::Config)?;
+    let RebasedFile { state: farm_state, config, dropped } = restored;
+    if !dropped.is_empty() {
+        let places: Vec<String> = dropped.iter().map(|edit| edit.place.to_string()).collect();
+        bus.publish(DaemonEvent::ChangesDropped { places: places.join(", ") });
+    }
+    if let Some(trouble) = &trouble {
+        tracing::error!("{trouble}");
+    }
     if config.takes_packets() {
         lock.claim(Role::Director)?;
     }
@@ -178,7 +191,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
     let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
     let adopted = engine.running().is_some();
-    let drained = drained::read(&directory, ServerOwner::Service);
+    let drained: BTreeSet<ServerName> = farm_state.states.keys().cloned().collect();
     // Loading programs takes a while, in which nobody could be heard.
     let started_ms = now_ms();
     let (sender, questions) = mpsc::channel(REQUESTS);
@@ -197,17 +210,18 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let (mut groups, member_messages) = GroupControl::new(&directory, results.clone(), &recorder);
     let mut opened_groups = groups.open(&config)?;
     let mut names = NameControl::new(seed()?, results.clone());
-    names.will_follow(Some(names.open(&config, read_dns_files(&config).map_err(OpenError::from)?)?));
+    let dns = read_dns_files(&config).map_err(OpenError::from)?;
+    names.will_follow(Some(names.open(&config, dns.clone())?));
     let start = Start {
         farm: config.description(),
         network,
         links,
-        drained,
         host: hosts.as_ref().map(|(hosts, incarnation)| (hosts.identity.clone(), hosts.key(), *incarnation)),
         seed: engine.memory().seed,
         running: engine.running().cloned(),
-        drained_of_names: drained::read(&directory, ServerOwner::Name),
-        groups: groups.kept(&config),
+        drained_of_names: drained.clone(),
+        drained,
+        groups: groups.kept(&config, &farm_state.states),
     };
     let hosts = hosts.map(|(hosts, _)| hosts);
     let lease_ms = hosts.is_some().then(|| start.farm.lease_ms());
@@ -225,13 +239,16 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         config: display(config_path),
         adopted,
         engine_note,
-        loaded: LoadedFile { at: SystemTime::now(), restart_needed_for, trouble: None },
+        loaded: LoadedFile { at: SystemTime::now(), restart_needed_for, trouble },
     };
     let settings = ChangedSysctls::new(&directory);
     let (fronts, queries) = (groups.fronts(), names.counts());
     let tools = Tools { engine, neighbours, settings, hosts, groups, names, facts: results, bus };
     let mut executor = Executor::new(director, config, about, tools);
     executor.show_groups(fronts, queries);
+    suspend(&mut executor, &farm_state.states);
+    let state = StateControl::new(store, farm_state, dns);
+    executor.show_state(Arc::clone(&state.state));
     executor.totals = ServiceTotals::open(&directory, adopted);
     executor.mark_what_is_passed_on();
     executor.hand_over_by(secret);
@@ -269,6 +286,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
         facts,
         reading: FileReader::new(),
         member_messages,
+        state,
         checking: None,
         reloading: None,
         draining: Vec::new(),
@@ -277,6 +295,13 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     daemon.executor.follow_network();
     warn_of_unlisted_tunnels(&daemon.executor);
     Ok(daemon)
+}
+
+/// Leaves servers alone that were in maintenance before.
+fn suspend(executor: &mut Executor, states: &OperatorStates) {
+    for (server, _) in states.iter().filter(|(_, state)| **state == OperatorState::Maintenance) {
+        executor.handle_fact(Input::Suspend { server: server.clone(), is_suspended: true });
+    }
 }
 
 /// When the director begins. A running data plane may have a lease to answer for addresses, if

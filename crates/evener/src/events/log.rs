@@ -70,6 +70,8 @@ pub(crate) fn write(event: &DaemonEvent) {
         DaemonEvent::Ready { serving: true } => {}
         DaemonEvent::Stopping => tracing::debug!("{event}"),
         DaemonEvent::Ready { serving: false }
+        | DaemonEvent::Changed { .. }
+        | DaemonEvent::ChangesDropped { .. }
         | DaemonEvent::Dispatcher { .. }
         | DaemonEvent::Restored { .. }
         | DaemonEvent::Missing { .. }

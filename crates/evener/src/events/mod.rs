@@ -32,6 +32,8 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("stopping", "The daemon stops."),
     ("reloaded", "Another file is in force; a warning where some keys wait for a restart."),
     ("reload_refused", "A file was refused, and nothing was changed."),
+    ("changed", "Somebody has changed the farm at run time; the text says who, and from where."),
+    ("changes_dropped", "A reload has dropped run-time changes, since the file itself has changed there."),
     ("dispatcher_responding", "The dispatcher answers again, and decides."),
     ("dispatcher_silent", "The dispatcher does not answer: this host decides by its own tables."),
     (
@@ -81,6 +83,20 @@ pub enum DaemonEvent {
         /// Why.
         error: String,
     },
+    /// Somebody has changed the farm at run time.
+    Changed {
+        /// The author.
+        by: String,
+        /// From where.
+        from: String,
+        /// How, in a sentence.
+        message: String,
+    },
+    /// Run-time changes are no longer in force: the file itself has changed there.
+    ChangesDropped {
+        /// Where.
+        places: String,
+    },
     /// The node that decides for this one answers again, or doesn't.
     Dispatcher {
         /// Which.
@@ -114,6 +130,8 @@ impl DaemonEvent {
             DaemonEvent::Stopping => "stopping",
             DaemonEvent::Reloaded { .. } => "reloaded",
             DaemonEvent::ReloadRefused { .. } => "reload_refused",
+            DaemonEvent::Changed { .. } => "changed",
+            DaemonEvent::ChangesDropped { .. } => "changes_dropped",
             DaemonEvent::Dispatcher { decides: true, .. } => "dispatcher_responding",
             DaemonEvent::Dispatcher { decides: false, .. } => "dispatcher_silent",
             DaemonEvent::Restored { .. } => "installed_restored",
@@ -134,12 +152,14 @@ impl DaemonEvent {
             DaemonEvent::Ready { serving: false }
             | DaemonEvent::Reloaded { restart_needed_for: Some(_), .. }
             | DaemonEvent::Reloaded { trouble: Some(_), .. }
+            | DaemonEvent::ChangesDropped { .. }
             | DaemonEvent::Dispatcher { decides: false, .. }
             | DaemonEvent::Restored { .. }
             | DaemonEvent::Node(LccpEvent::Silent { .. } | LccpEvent::Refused { .. }) => Level::Warning,
             DaemonEvent::Started { .. }
             | DaemonEvent::Ready { serving: true }
             | DaemonEvent::Stopping
+            | DaemonEvent::Changed { .. }
             | DaemonEvent::Reloaded { restart_needed_for: None, trouble: None, .. }
             | DaemonEvent::Dispatcher { decides: true, .. }
             | DaemonEvent::Node(
@@ -165,6 +185,10 @@ impl fmt::Display for DaemonEvent {
                 write!(f, "reloaded: all of it is in force but {keys}: {remedy}")
             }
             DaemonEvent::ReloadRefused { error, .. } => f.write_str(error),
+            DaemonEvent::Changed { by, from, message } => write!(f, "{message} (by {by}, from {from})"),
+            DaemonEvent::ChangesDropped { places } => {
+                write!(f, "the file's own value counts again, and not the run-time change, in {places}")
+            }
             DaemonEvent::Dispatcher { address, decides: true } => {
                 write!(f, "the dispatcher {address} decides again")
             }

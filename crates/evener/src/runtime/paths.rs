@@ -64,6 +64,44 @@ fn root() -> PathBuf {
     }
 }
 
+/// Where run-time changes of all network namespaces last, for root.
+const STATE: &str = "/var/lib/evener";
+
+/// The folder in which run-time changes of this network namespace last.
+///
+/// `EVENER_STATE_DIR` names the one for all namespaces. Where `EVENER_RUN_DIR` is set and this
+/// isn't, they are kept there: daemons with folders of their own never share changes.
+///
+/// # Errors
+/// When /proc is not there.
+pub(crate) fn state_directory() -> io::Result<PathBuf> {
+    let named = std::env::var_os("EVENER_STATE_DIR").map(PathBuf::from);
+    let run = || Some(PathBuf::from(std::env::var_os("EVENER_RUN_DIR")?).join("state"));
+    let own = || {
+        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
+        let own = std::env::var_os("XDG_STATE_HOME").filter(|own| !own.is_empty()).map(PathBuf::from);
+        own.or_else(home).filter(|_| !Uid::effective().is_root()).map(|own| own.join("evener"))
+    };
+    let root = named.or_else(run).or_else(own).unwrap_or_else(|| PathBuf::from(STATE));
+    Ok(root.join(namespace_name()?))
+}
+
+/// A name of this network namespace that outlives a restart of the machine, where it has one:
+/// `host` for the first one, and that which `ip netns` gives.
+fn namespace_name() -> io::Result<String> {
+    let number = network_namespace()?;
+    let is_this = |path: &Path| fs::metadata(path).is_ok_and(|known| known.ino() == number);
+    if is_this(Path::new("/proc/1/ns/net")) {
+        return Ok("host".to_owned());
+    }
+    let named = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let name = named.filter(|entry| is_this(&entry.path())).map(|entry| entry.file_name()).min();
+    Ok(match name.as_deref().and_then(|name| name.to_str()) {
+        Some(name) => format!("netns-{name}"),
+        None => format!("net-{number}"),
+    })
+}
+
 /// The socket that the command line talks to.
 ///
 /// # Errors

@@ -35,7 +35,7 @@ pub enum TokenError {
     /// There is none in it, or something else.
     #[error(
         "{path} has no admin tokens: write one a line, at least {LEAST} letters, digits or -._~+/=, as \
-         `openssl rand -hex 32` makes them", path = .path.display()
+         `openssl rand -hex 32` makes them; behind it a role (read, operate or admin) and a name, if you like", path = .path.display()
     )]
     Text {
         /// As [admin] token_file names it.
@@ -43,12 +43,56 @@ pub enum TokenError {
     },
 }
 
-/// Tokens of which any will do, so that they can be changed one after the other.
+/// The rights of whoever has a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// To look.
+    Read,
+    /// The same, and to follow clients, to weigh servers and to say which get sessions.
+    Operate,
+    /// Everything.
+    Admin,
+}
+
+impl Role {
+    const ALL: [Role; 3] = [Role::Read, Role::Operate, Role::Admin];
+
+    /// Its name in files and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Read => "read",
+            Role::Operate => "operate",
+            Role::Admin => "admin",
+        }
+    }
+
+    pub(crate) fn of(name: &str) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// The role that a token gives, and the name of who has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) role: Role,
+    pub(crate) name: String,
+}
+
+impl Holder {
+    /// Of the words behind a token: a role and a name, or less.
+    pub(crate) fn of<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Holder> {
+        let role = words.next().map_or(Some(Role::Read), Role::of)?;
+        let name = words.next().unwrap_or("somebody with a token").to_owned();
+        words.next().is_none().then_some(Holder { role, name })
+    }
+}
+
+/// Tokens, each with who has it: several, so that they can be changed one after the other.
 #[derive(Clone)]
-pub(crate) struct Tokens(Vec<String>);
+pub(crate) struct Tokens(Vec<(String, Holder)>);
 
 impl Tokens {
-    /// Reads a file. Lines that begin with `#` are comments.
+    /// Reads a file of lines `TOKEN [ROLE [NAME]]`. Lines that begin with `#` are comments.
     ///
     /// # Errors
     /// When there is no token, or others than its owner could have read or written it.
@@ -61,15 +105,25 @@ impl Tokens {
     }
 
     fn parse(text: &str) -> Option<Tokens> {
-        let tokens: Vec<String> = files::lines(text).map(str::to_owned).collect();
-        let good = !tokens.is_empty() && tokens.iter().all(|token| is_token(token));
-        good.then_some(Tokens(tokens))
+        let token = |line: &str| {
+            let mut words = line.split_ascii_whitespace();
+            let token = words.next().filter(|token| is_token(token))?.to_owned();
+            Some((token, Holder::of(words)?))
+        };
+        let tokens: Option<Vec<_>> = files::lines(text).map(token).collect();
+        tokens.filter(|tokens| !tokens.is_empty()).map(Tokens)
     }
 
-    /// Whether this is one of them. How long that takes tells at most how long they are.
-    pub(crate) fn have(&self, token: &[u8]) -> bool {
-        let same = self.0.iter().map(|known| known.as_bytes().ct_eq(token));
-        same.fold(subtle::Choice::from(0), |any, one| any | one).into()
+    /// The holder of this token. All are looked at, so how long that takes tells at most how
+    /// long they are.
+    pub(crate) fn holder(&self, token: &[u8]) -> Option<&Holder> {
+        let mut found = None;
+        for (known, holder) in &self.0 {
+            if bool::from(known.as_bytes().ct_eq(token)) {
+                found = Some(holder);
+            }
+        }
+        found
     }
 }
 
@@ -97,12 +151,18 @@ mod tests {
 
     #[test]
     fn any_token_of_file_is_accepted_and_others_refused() {
-        let tokens = Tokens::parse("# for Prometheus\n0123456789abcdef\n\n  fedcba9876543210==  \n").unwrap();
-        assert!(tokens.have(b"0123456789abcdef") && tokens.have(b"fedcba9876543210=="));
+        let text = "# for Prometheus\n0123456789abcdef\n\n  fedcba9876543210==  operate \n\
+                    0000000000000000 admin alice\n";
+        let tokens = Tokens::parse(text).unwrap();
+        let holder = |token: &str| tokens.holder(token.as_bytes()).map(|of| (of.role, of.name.as_str()));
+        assert_eq!(holder("0123456789abcdef"), Some((Role::Read, "somebody with a token")));
+        assert_eq!(holder("fedcba9876543210=="), Some((Role::Operate, "somebody with a token")));
+        assert_eq!(holder("0000000000000000"), Some((Role::Admin, "alice")));
         for other in ["", "0123456789abcde", "0123456789abcdef0", "# for Prometheus", "0123456789abcdeF"] {
-            assert!(!tokens.have(other.as_bytes()), "{other:?}");
+            assert_eq!(holder(other), None, "{other:?}");
         }
-        for text in ["", "# nothing\n", "short", "0123456789abcdef with words", "0123456789abcdef\nshort"] {
+        let bad = ["0123456789abcdef root", "0123456789abcdef admin alice b", "0123456789abcdef\nshort"];
+        for text in ["", "# nothing\n", "short"].into_iter().chain(bad) {
             assert!(Tokens::parse(text).is_none(), "{text:?}");
         }
     }

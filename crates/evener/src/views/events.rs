@@ -90,6 +90,8 @@ fn event(published: &events::PublishedEvent) -> EventView {
         events::DaemonEvent::Started { .. }
         | events::DaemonEvent::Ready { .. }
         | events::DaemonEvent::Stopping
+        | events::DaemonEvent::Changed { .. }
+        | events::DaemonEvent::ChangesDropped { .. }
         | events::DaemonEvent::Reloaded { .. }
         | events::DaemonEvent::ReloadRefused { .. } => {}
     }

@@ -58,6 +58,7 @@ pub(super) fn service(shown: &ShownGroup) -> ServiceView {
         cookies_bad: 0,
         cookies_unchecked: 0,
         requests: counted(shown),
+        overrides: Vec::new(),
     }
 }
 
@@ -83,12 +84,13 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
     let dispatched = dispatched(shown, member);
     let failed = member.last_failure.as_ref().filter(|_| member.state == ServerState::Down);
     let failure = failed.map(|(_, failure)| failure.to_string());
+    let by_operator = matches!(member.state, ServerState::Draining | ServerState::Maintenance);
     ServerView {
         service: shown.group.name.clone(),
         name: member.name.clone(),
         address: member.joiner.url.to_string(),
         state: member.state.name().to_owned(),
-        reason: failure.clone(),
+        reason: failure.clone().or_else(|| by_operator.then(|| member.cause.clone())),
         weight: member.joiner.weight,
         effective_weight: effective_weight(member),
         cause: Some(member.cause.clone()),
@@ -110,6 +112,7 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
         probe_error: failure,
         probe_failures: 0,
         state_changes: 0,
+        overrides: Vec::new(),
         member: Some(MemberView {
             url: member.joiner.url.to_string(),
             anonymous: member.joiner.anonymous,

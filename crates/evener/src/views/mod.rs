@@ -10,15 +10,19 @@ mod finding;
 mod groups;
 mod hosts;
 mod names;
+mod overrides;
 mod requests;
 mod servers;
 mod services;
 mod sessions;
 mod status;
 
+use std::sync::Arc;
+
 use crate::board::SnapshotStore;
 use crate::board::request::{ExplainSubject, SessionFilter};
 use crate::events::Subscriber;
+use crate::state::FarmState;
 
 pub use events::{EventStreamItem, EventView};
 pub use explanation::{DispatchExplanation, Explanation};
@@ -26,6 +30,7 @@ pub use finding::{Finding, Severity};
 pub use groups::MemberView;
 pub use hosts::{HostView, NodeRefusal};
 pub use names::NameView;
+pub use overrides::OverrideView;
 pub use requests::RequestView;
 pub use servers::ServerView;
 pub use services::ServiceView;
@@ -84,6 +89,9 @@ pub trait ViewSource: Send + Sync + 'static {
     /// Which server a flow or a request gets.
     fn explain(&self, subject: &ExplainSubject) -> Explanation;
 
+    /// The file, and the run-time changes over it.
+    fn farm_state(&self) -> Arc<FarmState>;
+
     /// Events from now on; `None` where too many listen already.
     fn listen(&self) -> Option<Subscriber>;
 }
@@ -134,6 +142,10 @@ impl ViewSource for SnapshotStore {
 
     fn explain(&self, subject: &ExplainSubject) -> Explanation {
         self.latest().explain(subject)
+    }
+
+    fn farm_state(&self) -> Arc<FarmState> {
+        Arc::clone(&self.latest().state)
     }
 
     fn listen(&self) -> Option<Subscriber> {

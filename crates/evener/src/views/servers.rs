@@ -13,6 +13,7 @@ use evener_core::pool::signals::Signals;
 use evener_dataplane::ServerCounters;
 use serde::{Deserialize, Serialize};
 
+use super::overrides::{OverrideView, overrides};
 use super::{MemberView, cause, groups};
 use crate::board::CountedSnapshot;
 
@@ -25,7 +26,7 @@ pub struct ServerView {
     pub name: String,
     /// Its own address; the MAC of one that was discovered.
     pub address: String,
-    /// `up`, `down` or `draining`.
+    /// `up`, `down`, `draining` or `maintenance`.
     pub state: String,
     /// Why it is not up.
     pub reason: Option<String>,
@@ -74,6 +75,9 @@ pub struct ServerView {
     /// How often probes found it up or down since the daemon started, when it was not so before.
     #[serde(default)]
     pub state_changes: u64,
+    /// Its values that were changed at run time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<OverrideView>,
     /// Its part in its group, with method `redirect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<MemberView>,
@@ -137,7 +141,12 @@ pub(crate) fn servers(moment: &CountedSnapshot) -> Vec<ServerView> {
     let servers = described.flat_map(|(service, seen)| seen.servers.iter().map(move |seen| (service, seen)));
     let of_packets = servers.map(|(service, seen)| server(service, seen, moment));
     let groups = moment.published.groups();
-    of_packets.chain(groups.iter().flat_map(|group| groups::servers(group, moment.now_ms))).collect()
+    let of_groups = groups.iter().flat_map(|group| groups::servers(group, moment.now_ms));
+    let with_overrides = |mut server: ServerView| {
+        server.overrides = overrides(&moment.published, &server.service, Some(&server.name));
+        server
+    };
+    of_packets.chain(of_groups).map(with_overrides).collect()
 }
 
 pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &CountedSnapshot) -> ServerView {
@@ -180,6 +189,7 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Co
         probe_error: seen.probe_error.clone(),
         probe_failures: seen.probe_failures,
         state_changes: seen.state_changes,
+        overrides: Vec::new(),
         member: None,
     }
 }

@@ -8,6 +8,7 @@ use evener_core::farm::{self, Farm};
 use evener_core::path::tables::VipKey;
 use serde::{Deserialize, Serialize};
 
+use super::overrides::{OverrideView, overrides};
 use super::servers::server;
 use super::{ServerView, groups};
 use crate::board::CountedSnapshot;
@@ -49,6 +50,9 @@ pub struct ServiceView {
     /// Those that weren't looked at, since there were too many.
     #[serde(default)]
     pub cookies_unchecked: u64,
+    /// Its values that were changed at run time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<OverrideView>,
     /// With `redirect`, what became of requests, by name; else empty.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub requests: BTreeMap<String, u64>,
@@ -60,7 +64,11 @@ pub(crate) fn services(moment: &CountedSnapshot) -> Vec<ServiceView> {
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
     let of_packets = described.map(|(service, seen)| service_of(service, seen, moment));
     let groups = moment.published.groups();
-    of_packets.chain(groups.iter().map(groups::service)).collect()
+    let with_overrides = |mut service: ServiceView| {
+        service.overrides = overrides(&moment.published, &service.name, None);
+        service
+    };
+    of_packets.chain(groups.iter().map(groups::service)).map(with_overrides).collect()
 }
 
 fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &CountedSnapshot) -> ServiceView {
@@ -88,6 +96,7 @@ fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &CountedS
         bytes: gone.bytes + sum(|server| server.bytes),
         cookies_bad: ids.iter().map(|vip| guesses.bad(*vip)).sum(),
         cookies_unchecked: ids.iter().map(|vip| guesses.unchecked(*vip)).sum(),
+        overrides: Vec::new(),
         requests: BTreeMap::new(),
     }
 }

@@ -311,24 +311,27 @@ fn every_event_is_in_the_table_of_its_names() {
 fn api() -> String {
     let mut page = begin(
         "API",
-        "Every call, as the router has it. The admin socket answers all of them; the admin address (`[admin] listen`) answers \
-         those that change nothing, and those of server groups to a member's credential. Answers are JSON with the names that \
-         the commands' `--json` have; refusals are `{\"error\": \"...\"}`. [Metrics and alerts](../operating/metrics.md#access) \
-         says which requests are answered; [the group protocol](../how-it-works/server-groups.md#as-json) has the bodies of \
-         group calls.",
+        "Every call, as the router has it; `/v1/openapi.json` describes it for programs, as OpenAPI 3.1. The admin socket \
+         answers all calls. At the admin address (`[admin] listen`) a call takes a token with the role, and those of server \
+         groups a member's credential; without `token_file` whoever reaches a loopback address has role `read`. Answers are JSON \
+         with the names that the commands' `--json` have; refusals are `{\"error\": \"...\"}`. \
+         [Changes at run time](../operating/run-time.md) explains the calls that change the farm, \
+         [Metrics and alerts](../operating/metrics.md#access) which requests are answered, and \
+         [the group protocol](../how-it-works/server-groups.md#as-json) the bodies of group calls.",
     );
-    page += "| call | query parameters | where | meaning |\n|---|---|---|---|\n";
+    page += "| call | query parameters | role | meaning |\n|---|---|---|---|\n";
     for path in API_PATHS {
-        let place = if path.socket_only { "socket" } else { "socket, address" };
-        for (method, query, about) in path.methods {
-            let query: Vec<String> =
-                query.split(", ").filter(|name| !name.is_empty()).map(|name| format!("`{name}`")).collect();
+        for method in path.methods {
+            let query = method.query.split(", ").filter(|name| !name.is_empty());
+            let query: Vec<String> = query.map(|name| format!("`{name}`")).collect();
             let _ = writeln!(
                 page,
-                "| `{method} {}` | {} | {place} | {} |",
+                "| `{} {}` | {} | {} | {} |",
+                method.method,
                 path.path,
                 query.join(", "),
-                cell(about)
+                method.role.name(),
+                cell(method.about)
             );
         }
     }

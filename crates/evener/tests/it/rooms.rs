@@ -20,25 +20,26 @@ const CORE: [Room; 8] = [
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "pool", "dns", "farm", "node"]),
 ];
-const PRODUCT: [Room; 15] = [
+const PRODUCT: [Room; 16] = [
     ("runtime", &[]),
     ("cli", &["runtime"]),
     ("config", &["runtime"]),
+    ("state", &["runtime", "config"]),
     ("io", &["runtime"]),
     ("events", &["runtime"]),
     ("record", &["cli", "config"]),
     ("handoff", &["runtime", "config", "io", "events", "record"]),
     ("redirect", &["runtime", "io", "record", "handoff"]),
     ("names", &["runtime"]),
-    ("board", &["cli", "events", "record", "handoff", "redirect", "names"]),
-    ("views", &["runtime", "cli", "events", "record", "handoff", "redirect", "names", "board"]),
-    ("admin", &["runtime", "cli", "config", "events", "record", "board", "views"]),
+    ("board", &["cli", "state", "events", "record", "handoff", "redirect", "names"]),
+    ("views", &["runtime", "cli", "state", "events", "record", "handoff", "redirect", "names", "board"]),
+    ("admin", &["runtime", "cli", "config", "state", "events", "record", "board", "views"]),
     ("agent", &["runtime", "cli", "config", "io", "handoff", "board", "views", "admin"]),
     (
         "control",
         &[
-            "runtime", "cli", "config", "io", "events", "record", "handoff", "redirect", "names", "board",
-            "views", "admin", "agent",
+            "runtime", "cli", "config", "state", "io", "events", "record", "handoff", "redirect", "names",
+            "board", "views", "admin", "agent",
         ],
     ),
     ("doctor", &["runtime", "cli", "config", "io", "views", "admin", "agent"]),

@@ -84,6 +84,8 @@ pub(super) struct Names {
     unknown: usize,
     /// The servers that the operator drained, whether they are listed or not.
     drained: BTreeSet<ServerName>,
+    /// The same of those that are neither probed nor asked for their load.
+    suspended: BTreeSet<ServerName>,
     paths: PathProber,
     key: Seed,
     /// Services and groups as they were looked at last.
@@ -105,6 +107,7 @@ impl Names {
             has_started: false,
             unknown: 0,
             drained,
+            suspended: BTreeSet::new(),
             paths: PathProber::default(),
             key,
             seen: None,
@@ -170,10 +173,11 @@ impl Names {
             }
             _ => OwnServers::new(list, seed, now_ms),
         };
-        if !self.drained.is_empty() {
+        if !self.drained.is_empty() || !self.suspended.is_empty() {
             for (place, server) in list.servers.iter().enumerate() {
                 let server = ServerName { service: named.clone(), server: server.name().into_owned() };
                 servers.drain(place, self.drained.contains(&server));
+                servers.suspend(place, self.suspended.contains(&server), now_ms);
             }
         }
         servers
@@ -362,18 +366,43 @@ impl Names {
         } else {
             self.drained.remove(server);
         }
+        if self.change_own(server, |servers, place| servers.drain(place, drain)) {
+            let change = if drain { MemberChange::Drained } else { MemberChange::Undrained };
+            self.events.push(Event::Member { member: server.clone(), change });
+        }
+    }
+
+    /// Has a server of a name's own list neither probed nor asked for its load, or ends that.
+    pub(super) fn suspend(&mut self, server: &ServerName, is_suspended: bool, now_ms: u64) {
+        if is_suspended {
+            self.suspended.insert(server.clone());
+        } else {
+            self.suspended.remove(server);
+        }
+        if self.change_own(server, |servers, place| servers.suspend(place, is_suspended, now_ms)) {
+            self.events.push(Event::Suspended { server: server.clone(), is_suspended });
+        }
+    }
+
+    /// Changes a server of a name's own list; false where there is none, or nothing has changed.
+    fn change_own(
+        &mut self,
+        server: &ServerName,
+        change: impl FnOnce(&mut OwnServers, usize) -> bool,
+    ) -> bool {
         let number = dns::Name::parse(&server.service).ok().and_then(|name| self.number(&name));
         let running = number.and_then(|number| Some((number, self.running.get_mut(number)?)));
         let Some((number, NameState { name, servers: AddressSource::Own(servers), .. })) = running else {
-            return;
+            return false;
         };
         let mut list = name.list().into_iter().flat_map(|list| &list.servers);
         let place = list.position(|listed| listed.name() == server.server);
-        if place.is_some_and(|place| servers.drain(place, drain)) {
-            let change = if drain { MemberChange::Drained } else { MemberChange::Undrained };
-            self.events.push(Event::Member { member: server.clone(), change });
+        let has_changed = place.is_some_and(|place| change(servers, place));
+        if has_changed {
+            self.schedule(number);
             self.mark(number);
         }
+        has_changed
     }
 
     /// The servers that the operator drained, whether they are listed or not.

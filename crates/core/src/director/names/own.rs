@@ -78,6 +78,12 @@ impl OwnServers {
         self.pool.change(&place, |server| server.drain(is_drained)).unwrap_or(false)
     }
 
+    /// The operator wants a server neither probed nor asked for its load, or wants that again. True
+    /// if that is news.
+    pub(super) fn suspend(&mut self, place: usize, is_suspended: bool, now_ms: u64) -> bool {
+        self.pool.change(&place, |server| server.suspend(is_suspended, now_ms)).unwrap_or(false)
+    }
+
     /// Of how many servers it isn't known yet whether they work.
     pub(super) fn unknown(&self) -> usize {
         self.pool.iter().filter(|(_, server)| server.is_unknown()).count()
@@ -101,7 +107,11 @@ impl OwnServers {
                 address: listed.address.ip(),
                 state,
                 known: PoolMember { weight: listed.weight, tenths, signals },
-                reason: if refuses { Some("drained by its own report".to_owned()) } else { reason },
+                reason: match server.operator_reason() {
+                    Some(by_operator) => Some(by_operator.to_owned()),
+                    None if refuses => Some("drained by its own report".to_owned()),
+                    None => reason,
+                },
                 probed_ms: None,
                 given: Some(Arc::clone(given)),
             }

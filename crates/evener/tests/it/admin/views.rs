@@ -90,6 +90,7 @@ pub fn services() -> Vec<ServiceView> {
         bytes: 987_654_321,
         cookies_bad: 7,
         cookies_unchecked: 5,
+        overrides: Vec::new(),
         requests: [("redirected".to_owned(), 6)].into(),
     }]
 }
@@ -119,6 +120,7 @@ fn server(name: &str, state: &str, connections: u64) -> ServerView {
         probe_error: None,
         probe_failures: 0,
         state_changes: 1,
+        overrides: Vec::new(),
         member: None,
     }
 }

@@ -171,7 +171,7 @@ impl TrackedMember {
 
     /// Whether it takes new requests, if it works.
     pub(super) fn is_wanted(&self) -> bool {
-        !self.server.is_drained() && !self.left && self.joiner.weight > 0
+        !self.server.is_drained() && !self.server.is_suspended() && !self.left && self.joiner.weight > 0
     }
 
     /// Whether reports are expected of it: one that is only listed may be a server that knows
@@ -238,6 +238,9 @@ impl TrackedMember {
 
     /// By what it is judged, in words.
     fn cause(&self, now: ClockReading, group: &Group) -> String {
+        if let Some(by_operator) = self.server.operator_reason() {
+            return by_operator.to_string();
+        }
         if self.server.refuses() {
             return "drained by its own report".to_string();
         }

@@ -206,6 +206,8 @@ pub struct Members {
     /// The members that the operator has drained, by name or URL: so they are as well when they
     /// come again.
     drained: BTreeSet<String>,
+    /// The same of those that are neither probed nor asked for their load.
+    suspended: BTreeSet<String>,
     /// The choice in force, and what of its counts is known to members' loads.
     in_force: Option<(Arc<Dispatch>, BTreeMap<usize, u64>)>,
     /// With members' names.
@@ -225,6 +227,7 @@ impl Members {
             by_url: BTreeMap::new(),
             next_id: 0,
             drained: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             in_force: None,
             events: Vec::new(),
             is_to_save: false,
@@ -313,6 +316,9 @@ impl Members {
         }
         if self.drained.iter().any(|name| member.is_called(name)) {
             member.server.drain(true);
+        }
+        if self.suspended.iter().any(|name| member.is_called(name)) {
+            member.server.suspend(true, now.now_ms);
         }
         self.by_url.insert(member.joiner.url.clone(), id);
         self.members.insert(id, member);
@@ -424,6 +430,20 @@ impl Members {
             self.changed(now);
         }
         true
+    }
+
+    /// The operator wants a member neither probed nor asked for its load, or wants that again: one
+    /// that isn't here, once it comes.
+    pub fn suspend(&mut self, now: ClockReading, name: &str, is_suspended: bool) {
+        let member = self.members.values_mut().find(|member| member.is_called(name));
+        match (&member, is_suspended) {
+            (_, true) => drop(self.suspended.insert(name.to_string())),
+            (Some(member), false) => self.suspended.retain(|known| !member.is_called(known)),
+            (None, false) => drop(self.suspended.remove(name)),
+        }
+        if member.is_some_and(|member| member.server.suspend(is_suspended, now.now_ms)) {
+            self.changed(now);
+        }
     }
 
     /// The members that the operator has drained, by name or URL, whether they are here or not.

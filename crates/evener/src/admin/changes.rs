@@ -1,0 +1,176 @@
+//! The commands that change the farm at run time: `drain`, `undrain`, `maintenance`, `weight`,
+//! `add`, `remove`, `undo` and `state`.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use axum::http::Method;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::client::{Client, escape};
+use super::command::{CommandError, daemon, json as as_json, runtime};
+use super::state::{ChangeResult, ChangeView, DifferenceView, StateView};
+use super::table;
+use crate::cli::{AddArgs, ChangeArgs, Command, DrainArgs, ServerArg, StateArgs};
+use crate::runtime::terminal;
+use crate::views::ServerView;
+
+/// Between two looks at the sessions of a server that drains.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Carries out one of them, and gives the text to be printed.
+pub(super) fn run(command: &Command) -> Result<String, CommandError> {
+    match command {
+        Command::Drain(args) => drain(args),
+        Command::Undrain(args) => {
+            change(&args.change, Method::PATCH, &server_path(&args.server), Some(&json!({"drain": false})))
+        }
+        Command::Maintenance(args) => {
+            let body = json!({"maintenance": true});
+            change(&args.change, Method::PATCH, &server_path(&args.server), Some(&body))
+        }
+        Command::Weight(args) => {
+            let body = json!({"weight": args.weight});
+            change(&args.change, Method::PATCH, &server_path(&args.server), Some(&body))
+        }
+        Command::Add(args) => add(args),
+        Command::Remove(args) => change(&args.change, Method::DELETE, &server_path(&args.server), None),
+        Command::Undo(args) => change(args, Method::POST, "/v1/undo", None),
+        Command::State(args) => state(args),
+        _ => Err(CommandError::NotForDaemon),
+    }
+}
+
+fn server_path(server: &ServerArg) -> String {
+    format!("/v1/services/{}/servers/{}", escape(&server.service), escape(&server.server))
+}
+
+fn request<T: DeserializeOwned>(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<T, CommandError> {
+    Ok(runtime()?.block_on(client.send(method, path, body))?)
+}
+
+fn change(
+    args: &ChangeArgs,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<String, CommandError> {
+    let client = daemon(&args.view.admin)?;
+    let query = if args.dry_run { "?dry_run=true" } else { "" };
+    let result: ChangeResult = request(&client, method, &format!("{path}{query}"), body)?;
+    show(args, &result)
+}
+
+fn show(args: &ChangeArgs, result: &ChangeResult) -> Result<String, CommandError> {
+    if args.view.json {
+        return as_json(result);
+    }
+    let width = terminal::width();
+    let text = |text: &str| terminal::wrap(&table::message(text), width, 2) + "\n";
+    match result.dry_run {
+        false => Ok(text(&result.message)),
+        true if result.differences.is_empty() => Ok("nothing would differ\n".to_owned()),
+        true => Ok(result.differences.iter().map(|one| text(&difference(one))).collect()),
+    }
+}
+
+fn difference(one: &DifferenceView) -> String {
+    let place = match &one.server {
+        Some(server) => format!("{}/{server}", one.service),
+        None => one.service.clone(),
+    };
+    let value = |value: &Value| if value.is_null() { "unset".to_owned() } else { value.to_string() };
+    match (&one.key, one.from.is_null(), one.to.is_null()) {
+        (Some(key), ..) => format!("{place}: {key}: {} -> {}", value(&one.from), value(&one.to)),
+        (None, true, _) => format!("+ {place}: {}", value(&one.to)),
+        (None, _, true) => format!("- {place}: {}", value(&one.from)),
+        (None, false, false) => format!("{place}: {} -> {}", value(&one.from), value(&one.to)),
+    }
+}
+
+fn add(args: &AddArgs) -> Result<String, CommandError> {
+    let AddArgs { server, address, weight, .. } = args;
+    let key = if address.contains("://") { "url" } else { "address" };
+    let mut body = json!({"name": server.server, key: address});
+    if let (Some(weight), Some(object)) = (weight, body.as_object_mut()) {
+        object.insert("weight".to_owned(), json!(weight));
+    }
+    let path = format!("/v1/services/{}/servers", escape(&server.service));
+    change(&args.change, Method::POST, &path, Some(&body))
+}
+
+fn drain(args: &DrainArgs) -> Result<String, CommandError> {
+    let path = server_path(&args.server);
+    let text = change(&args.change, Method::PATCH, &path, Some(&json!({"drain": true})))?;
+    if !args.wait {
+        return Ok(text);
+    }
+    let client = daemon(&args.change.view.admin)?;
+    let left = wait_for_sessions(&client, &args.server, args.timeout)?;
+    Ok(if args.change.view.json { text } else { format!("{text}{left}\n") })
+}
+
+/// Waits until a server has no session; gives a sentence on it.
+fn wait_for_sessions(
+    client: &Client,
+    server: &ServerArg,
+    timeout: Option<Duration>,
+) -> Result<String, CommandError> {
+    let until = timeout.map(|timeout| Instant::now() + timeout);
+    let full = format!("{}/{}", server.service, server.server);
+    loop {
+        let servers: Vec<ServerView> = request(client, Method::GET, "/v1/servers", None)?;
+        let mut known = servers.into_iter();
+        let known = known.find(|known| known.service == server.service && known.name == server.server);
+        let Some(known) = known else {
+            return Ok(format!("{full} has no sessions of which anybody knows"));
+        };
+        if known.sessions == 0 {
+            return Ok(format!("{full} has no sessions"));
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Err(CommandError::Late(format!(
+                "{full} still has {} sessions; it goes on to drain",
+                known.sessions
+            )));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn state(args: &StateArgs) -> Result<String, CommandError> {
+    let client = daemon(&args.change.view.admin)?;
+    if args.changes {
+        let changes: Vec<ChangeView> = request(&client, Method::GET, "/v1/changes", None)?;
+        return if args.change.view.json { as_json(&changes) } else { Ok(list(&changes)) };
+    }
+    match &args.file {
+        None => as_json(&request::<StateView>(&client, Method::GET, "/v1/state", None)?),
+        Some(path) => change(&args.change, Method::PUT, "/v1/state", Some(&read(path)?)),
+    }
+}
+
+fn list(changes: &[ChangeView]) -> String {
+    if changes.is_empty() {
+        return "nothing was changed: the farm is the file's\n".to_owned();
+    }
+    let line = |change: &ChangeView| {
+        let ChangeView { time, by, from, message, .. } = change;
+        terminal::wrap(&table::message(&format!("{time} {by} from {from}: {message}")), terminal::width(), 2)
+            + "\n"
+    };
+    changes.iter().map(line).collect()
+}
+
+fn read(path: &Path) -> Result<Value, CommandError> {
+    let bad = |why: String| CommandError::File { path: path.display().to_string(), why };
+    let text = fs::read(path).map_err(|error| bad(error.to_string()))?;
+    serde_json::from_slice(&text).map_err(|error| bad(format!("it is no JSON: {error}")))
+}

@@ -1,0 +1,274 @@
+//! All paths of the API: the router is made from them, and so are its description and the manual.
+
+use std::fmt;
+
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{MethodRouter, get, patch, post};
+
+use super::api::{self, Api};
+use super::state::STATE_BYTES;
+use super::{events, groups, openapi, state, trace};
+use crate::runtime::token::Role;
+
+/// A path.
+pub struct ApiPath {
+    /// The path, with parameters in braces.
+    pub path: &'static str,
+    /// Its methods.
+    pub methods: &'static [ApiMethod],
+    pub(super) router: fn() -> MethodRouter<Api>,
+}
+
+/// A method of a path.
+#[derive(Clone, Copy, Debug)]
+pub struct ApiMethod {
+    /// As in HTTP.
+    pub method: &'static str,
+    /// Its query parameters, with commas between them.
+    pub query: &'static str,
+    /// A sentence on it.
+    pub about: &'static str,
+    /// The role that it takes; groups' paths are open to a credential of the group as well.
+    pub role: Role,
+    /// The shapes of its body and of its answer, by their names in the description.
+    pub body: Option<&'static str>,
+    /// Of the answer.
+    pub answer: &'static str,
+}
+
+impl fmt::Debug for ApiPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiPath")
+            .field("path", &self.path)
+            .field("methods", &self.methods)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Below this path a credential of the group does as well.
+pub(super) const GROUPS: &str = "/v1/groups/";
+
+const DRY_RUN: &str = "dry_run";
+
+const fn get_of(query: &'static str, answer: &'static str, about: &'static str) -> ApiMethod {
+    ApiMethod { method: "GET", query, about, role: Role::Read, body: None, answer }
+}
+
+const fn change(
+    method: &'static str,
+    role: Role,
+    body: Option<&'static str>,
+    about: &'static str,
+) -> ApiMethod {
+    ApiMethod { method, query: DRY_RUN, about, role, body, answer: "Change" }
+}
+
+const fn path(
+    path: &'static str,
+    methods: &'static [ApiMethod],
+    router: fn() -> MethodRouter<Api>,
+) -> ApiPath {
+    ApiPath { path, methods, router }
+}
+
+fn with_state(router: MethodRouter<Api>) -> MethodRouter<Api> {
+    router.layer(DefaultBodyLimit::max(STATE_BYTES))
+}
+
+/// Every path.
+pub const API_PATHS: &[ApiPath] = &[
+    path(
+        "/v1/status",
+        &[get_of("", "Object", "The daemon: engine, sessions, packets by reason, reloads, events.")],
+        || get(api::status),
+    ),
+    path(
+        "/v1/services",
+        &[
+            get_of("", "List", "All services."),
+            change(
+                "POST",
+                Role::Admin,
+                Some("Keys"),
+                "Adds a service with its servers, by the keys of the file.",
+            ),
+        ],
+        || with_state(get(api::services).post(state::add_service)),
+    ),
+    path(
+        "/v1/servers",
+        &[get_of("", "List", "All servers, with state, weight, sessions and reported load.")],
+        || get(api::servers),
+    ),
+    path("/v1/hosts", &[get_of("", "List", "The hosts of an every-host farm.")], || get(api::hosts)),
+    path("/v1/names", &[get_of("", "List", "The addresses of balanced names, with rank and share.")], || {
+        get(api::names)
+    }),
+    path(
+        "/v1/sessions",
+        &[get_of(
+            "service, client, limit",
+            "List",
+            "Sessions. The admin address lists at most 10,000 of them.",
+        )],
+        || get(api::sessions),
+    ),
+    path(
+        "/v1/explain",
+        &[get_of(
+            "client, vip, protocol, request, service",
+            "Object",
+            "The server that a flow or a request gets, and why.",
+        )],
+        || get(api::explain),
+    ),
+    path("/v1/events", &[get_of("", "Stream", "Events as they happen, as server-sent events.")], || {
+        get(events::events)
+    }),
+    path(
+        "/v1/state",
+        &[
+            get_of("", "State", "The farm's services with all run-time changes; `ETag` is its tag."),
+            change(
+                "PUT",
+                Role::Admin,
+                Some("State"),
+                "Replaces all services. With `If-Match`, or the tag in the body, only where that is the farm still, \
+                 else 412.",
+            ),
+        ],
+        || with_state(get(state::state).put(state::replace)),
+    ),
+    path(
+        "/v1/changes",
+        &[get_of("", "Changes", "The run-time changes that can be undone, the last one first.")],
+        || get(state::changes),
+    ),
+    path("/v1/undo", &[change("POST", Role::Operate, None, "Takes back the last run-time change.")], || {
+        post(state::undo)
+    }),
+    path(
+        "/v1/services/{service}",
+        &[
+            change("PATCH", Role::Admin, Some("Keys"), "Changes keys of a service; null removes one."),
+            change("DELETE", Role::Admin, None, "Removes a service."),
+        ],
+        || with_state(patch(state::change_service).delete(state::remove_service)),
+    ),
+    path(
+        "/v1/services/{service}/servers",
+        &[change("POST", Role::Admin, Some("Keys"), "Adds a server, by the keys of the file.")],
+        || with_state(post(state::add_server)),
+    ),
+    path(
+        "/v1/services/{service}/servers/{server}",
+        &[
+            change(
+                "PATCH",
+                Role::Operate,
+                Some("ServerKeys"),
+                "Changes a server: `drain`, `maintenance`, `weight`; with role admin all keys of the file.",
+            ),
+            change("DELETE", Role::Admin, None, "Removes a server: its sessions end, so drain it first."),
+        ],
+        || with_state(patch(state::change_server).delete(state::remove_server)),
+    ),
+    path(
+        "/v1/groups/{name}/members",
+        &[
+            get_of("", "Object", "Members of a server group."),
+            ApiMethod {
+                method: "POST",
+                query: "",
+                about: "A member joins, or changes its record. It takes the group's credential.",
+                role: Role::Read,
+                body: Some("Members"),
+                answer: "Message",
+            },
+            ApiMethod {
+                method: "DELETE",
+                query: "",
+                about: "A member leaves. It takes the group's credential.",
+                role: Role::Read,
+                body: Some("Members"),
+                answer: "Message",
+            },
+        ],
+        api::group_members,
+    ),
+    path(
+        "/v1/groups/{name}/reports",
+        &[ApiMethod {
+            method: "POST",
+            query: "",
+            about: "A member reports its load. It takes the group's credential.",
+            role: Role::Read,
+            body: Some("Report"),
+            answer: "Message",
+        }],
+        || post(groups::inform),
+    ),
+    path(
+        "/metrics",
+        &[get_of("", "Text", "Metrics: Prometheus' text, or OpenMetrics by the Accept header.")],
+        || get(api::scrape),
+    ),
+    path(
+        "/healthz",
+        &[get_of(
+            "",
+            "Text",
+            "200 while the daemon answers and has an interface to take packets from, else 503.",
+        )],
+        || get(api::healthz),
+    ),
+    path("/v1/openapi.json", &[get_of("", "Object", "This API, as OpenAPI 3.1.")], || {
+        get(openapi::description)
+    }),
+    path(
+        "/v1/trace",
+        &[ApiMethod {
+            role: Role::Operate,
+            ..get_of(
+                "client",
+                "Stream",
+                "A client's packets and connections as they come, a line of JSON each.",
+            )
+        }],
+        || get(trace::trace),
+    ),
+    path(
+        "/v1/drain/{service}/{server}",
+        &[ApiMethod {
+            query: "",
+            ..change("POST", Role::Operate, None, "The server gets no new sessions, and keeps those it has.")
+        }],
+        || post(state::drain),
+    ),
+    path(
+        "/v1/undrain/{service}/{server}",
+        &[ApiMethod {
+            query: "",
+            ..change(
+                "POST",
+                Role::Operate,
+                None,
+                "A server gets new sessions again, drained or in maintenance.",
+            )
+        }],
+        || post(state::undrain),
+    ),
+    path(
+        "/v1/reload",
+        &[ApiMethod {
+            method: "POST",
+            query: "forget",
+            about: "The daemon reads its file again: all of it, or nothing and 409. With `forget` it drops all run-time \
+                    changes.",
+            role: Role::Admin,
+            body: None,
+            answer: "Message",
+        }],
+        || post(api::reload),
+    ),
+];

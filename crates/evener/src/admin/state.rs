@@ -1,0 +1,423 @@
+//! The farm's state in the API: all of it, and changes at run time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use evener_core::farm::plan::ServerName;
+use evener_core::pool::OperatorState;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as JsonValue;
+use toml::{Table, Value};
+
+use super::access::Caller;
+use super::api::{Api, ApiError, send_request};
+use crate::board::request::ControlRequest;
+use crate::state::{
+    Difference, OperatorStates, OrderError, Outcome, Place, Request, ServerFields, StateOrder,
+};
+
+/// A farm of 65,535 servers is half of this, in bytes.
+pub(super) const STATE_BYTES: usize = 16 << 20;
+/// The addresses of a service that is new are asked for first.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// The farm's services as the file has them, with all changes made at run time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StateView {
+    /// The farm's tag, as in `ETag`: a state that is sent back with it is for this farm only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Services, each with its servers, by the keys of the file.
+    pub service: Vec<JsonValue>,
+    /// Servers that aren't `ready`, as `SERVICE/SERVER`: `drain` or `maintenance`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub states: Option<BTreeMap<String, String>>,
+}
+
+/// The result of a change, or of a dry run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChangeResult {
+    /// A sentence.
+    pub message: String,
+    /// The farm's tag after it.
+    pub tag: String,
+    /// Counted up with each change.
+    pub generation: u64,
+    /// Whether nothing was changed, for it was only asked.
+    pub dry_run: bool,
+    /// The values that differ.
+    pub differences: Vec<DifferenceView>,
+}
+
+/// A value that differs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DifferenceView {
+    /// The service.
+    pub service: String,
+    /// The server; none where it is about the service itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// The key; none where all of it is added or removed. `state` is the operator's word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The value before.
+    pub from: JsonValue,
+    /// The value after.
+    pub to: JsonValue,
+}
+
+/// A change that can be undone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChangeView {
+    /// The generation that it made.
+    pub generation: u64,
+    /// When, as in RFC 3339.
+    pub time: String,
+    /// Its author.
+    pub by: String,
+    /// From where.
+    pub from: String,
+    /// A sentence.
+    pub message: String,
+}
+
+impl DifferenceView {
+    fn of(difference: Difference) -> DifferenceView {
+        let Difference { place, from, to } = difference;
+        let json = |value: Option<Value>| {
+            value.map_or(JsonValue::Null, |value| serde_json::to_value(value).unwrap_or_default())
+        };
+        let (service, server, key) = match place {
+            Place::Service { service } => (service, None, None),
+            Place::ServiceKey { service, key } => (service, None, Some(key)),
+            Place::Server { service, server } => (service, Some(server), None),
+            Place::ServerKey { service, server, key } => (service, Some(server), Some(key)),
+            Place::Operator { service, server } => (service, Some(server), Some("state".to_owned())),
+        };
+        DifferenceView { service, server, key, from: json(from), to: json(to) }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangeQuery {
+    dry_run: Option<String>,
+}
+
+type ChangeArgs = Result<Query<ChangeQuery>, QueryRejection>;
+type Body = Result<Json<JsonValue>, JsonRejection>;
+type ServicePath = Result<Path<String>, PathRejection>;
+type ServerPath = Result<Path<(String, String)>, PathRejection>;
+
+/// The whole farm.
+pub(super) async fn state(State(api): State<Api>) -> Result<Response, ApiError> {
+    let state = api.farm.farm_state();
+    let service = state.farm.services().into_iter().map(serde_json::to_value);
+    let service = service.collect::<Result<Vec<_>, _>>();
+    let service = service.map_err(|error| {
+        ApiError(StatusCode::INTERNAL_SERVER_ERROR, format!("The state is no JSON: {error}."))
+    })?;
+    let full = |name: &ServerName| format!("{}/{}", name.service, name.server);
+    let states = state.states.iter().map(|(name, state)| (full(name), state.name().to_owned()));
+    let view = StateView { tag: Some(state.tag.clone()), service, states: Some(states.collect()) };
+    Ok(([(header::ETAG, format!("\"{}\"", state.tag))], Json(view)).into_response())
+}
+
+/// All changes that can be undone, the last one first.
+pub(super) async fn changes(State(api): State<Api>) -> Json<Vec<ChangeView>> {
+    let state = api.farm.farm_state();
+    let view = |change: &crate::state::Change| ChangeView {
+        generation: change.number,
+        time: crate::state::time(change.unix_ms),
+        by: change.author.by.clone(),
+        from: change.author.from.clone(),
+        message: change.message.clone(),
+    };
+    Json(state.record.changes.iter().rev().map(view).collect())
+}
+
+/// Replaces the whole farm.
+pub(super) async fn replace(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    query: ChangeArgs,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let help = "send what GET answers: {\"service\": [{\"name\": ..., \"server\": [...]}]}";
+    let StateView { tag, service, states } = serde_json::from_value(json(body)?)
+        .map_err(|error| ApiError(StatusCode::UNPROCESSABLE_ENTITY, format!("{error}: {help}.")))?;
+    let services = service.into_iter().map(value).collect::<Result<Vec<_>, _>>()?;
+    let states = states.map(operator_states).transpose()?;
+    let order = StateOrder::Replace { services, states };
+    let mut change = Change::new(caller, query, &headers, order)?;
+    change.request.if_match = change.request.if_match.or(tag);
+    change.send(&api, StatusCode::OK).await
+}
+
+/// Changes a server.
+pub(super) async fn change_server(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    names: ServerPath,
+    query: ChangeArgs,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let Path((service, server)) = names?;
+    let fields = server_fields(object(json(body)?)?)?;
+    let order = StateOrder::ChangeServer { server: ServerName { service, server }, fields };
+    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::OK).await
+}
+
+/// Adds a server.
+pub(super) async fn add_server(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    service: ServicePath,
+    query: ChangeArgs,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let Path(service) = service?;
+    let order = StateOrder::AddServer { service, keys: table(json(body)?)? };
+    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::CREATED).await
+}
+
+/// Removes a server.
+pub(super) async fn remove_server(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    names: ServerPath,
+    query: ChangeArgs,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let Path((service, server)) = names?;
+    let order = StateOrder::RemoveServer(ServerName { service, server });
+    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::OK).await
+}
+
+/// Adds a service.
+pub(super) async fn add_service(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    query: ChangeArgs,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let order = StateOrder::AddService(table(json(body)?)?);
+    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::CREATED).await
+}
+
+/// Changes keys of a service.
+pub(super) async fn change_service(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    service: ServicePath,
+    query: ChangeArgs,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let Path(service) = service?;
+    let keys = object(json(body)?)?.into_iter().map(|(key, new)| Ok((key, optional(new)?)));
+    let keys = keys.collect::<Result<Vec<_>, ApiError>>()?;
+    let order = StateOrder::ChangeService { service, keys };
+    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::OK).await
+}
+
+/// Removes a service.
+pub(super) async fn remove_service(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    service: ServicePath,
+    query: ChangeArgs,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let Path(service) = service?;
+    let order = StateOrder::RemoveService(service);
+    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::OK).await
+}
+
+/// Takes back the last change.
+pub(super) async fn undo(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    query: ChangeArgs,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    Change::new(caller, query, &headers, StateOrder::Undo)?.send(&api, StatusCode::OK).await
+}
+
+/// Drains a server.
+pub(super) async fn drain(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    names: ServerPath,
+) -> Result<Response, ApiError> {
+    set_state(api, caller, names, OperatorState::Drain).await
+}
+
+/// Has a server take new sessions again.
+pub(super) async fn undrain(
+    State(api): State<Api>,
+    caller: Extension<Caller>,
+    names: ServerPath,
+) -> Result<Response, ApiError> {
+    set_state(api, caller, names, OperatorState::Ready).await
+}
+
+async fn set_state(
+    api: Api,
+    caller: Extension<Caller>,
+    names: ServerPath,
+    state: OperatorState,
+) -> Result<Response, ApiError> {
+    let Path((service, server)) = names?;
+    let fields = ServerFields { state: Some(state), ..ServerFields::default() };
+    let order = StateOrder::ChangeServer { server: ServerName { service, server }, fields };
+    let query = Ok(Query(ChangeQuery::default()));
+    Change::new(caller, query, &HeaderMap::new(), order)?.send(&api, StatusCode::OK).await
+}
+
+/// A change that is asked for.
+struct Change {
+    request: Request,
+}
+
+impl Change {
+    fn new(
+        Extension(caller): Extension<Caller>,
+        query: ChangeArgs,
+        headers: &HeaderMap,
+        order: StateOrder,
+    ) -> Result<Change, ApiError> {
+        let Query(ChangeQuery { dry_run }) = query?;
+        let is_dry_run = match dry_run.as_deref() {
+            None | Some("false" | "0") => false,
+            Some("" | "true" | "1") => true,
+            Some(other) => {
+                let message = format!("dry_run is {other:?}: write true or false.");
+                return Err(ApiError(StatusCode::BAD_REQUEST, message));
+            }
+        };
+        let if_match = headers.get(header::IF_MATCH).map(|value| value.to_str().map(str::to_owned));
+        let if_match = if_match.transpose().map_err(|_| {
+            ApiError(
+                StatusCode::BAD_REQUEST,
+                "If-Match is no entity tag (RFC 9110, section 8.8.3).".to_owned(),
+            )
+        })?;
+        let Caller { author, role } = caller;
+        Ok(Change { request: Request { order, author, role, if_match, is_dry_run } })
+    }
+
+    async fn send(self, api: &Api, done: StatusCode) -> Result<Response, ApiError> {
+        let dry_run = self.request.is_dry_run;
+        let request = |answer| ControlRequest::Change(Box::new(self.request), answer);
+        let outcome = send_request(&api.control, CHANGE_TIMEOUT, request).await??;
+        let Outcome { message, generation, tag, differences } = outcome;
+        let status = if dry_run { StatusCode::OK } else { done };
+        let field = [(header::ETAG, format!("\"{tag}\""))];
+        let differences = differences.into_iter().map(DifferenceView::of).collect();
+        let result = ChangeResult { message, tag, generation, dry_run, differences };
+        Ok((status, field, Json(result)).into_response())
+    }
+}
+
+impl From<OrderError> for ApiError {
+    fn from(error: OrderError) -> ApiError {
+        let status = match &error {
+            OrderError::NotFound(_) => StatusCode::NOT_FOUND,
+            OrderError::Conflict(_) => StatusCode::CONFLICT,
+            OrderError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            OrderError::Stale { .. } => StatusCode::PRECONDITION_FAILED,
+            OrderError::Forbidden(_) => StatusCode::FORBIDDEN,
+            OrderError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        ApiError(status, error.to_string())
+    }
+}
+
+/// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so
+/// without being asked first.
+fn json(body: Body) -> Result<JsonValue, ApiError> {
+    let Json(value) =
+        body.map_err(|rejection| ApiError(rejection.status(), format!("{}.", rejection.body_text())))?;
+    Ok(value)
+}
+
+fn object(value: JsonValue) -> Result<serde_json::Map<String, JsonValue>, ApiError> {
+    match value {
+        JsonValue::Object(object) => Ok(object),
+        _ => {
+            let message =
+                "The body is no object: write keys of the file with their values, as in {\"weight\": 3}.";
+            Err(ApiError(StatusCode::UNPROCESSABLE_ENTITY, message.to_owned()))
+        }
+    }
+}
+
+fn table(value: JsonValue) -> Result<Table, ApiError> {
+    let keys = object(value)?.into_iter().map(|(key, new)| Ok((key, self::value(new)?)));
+    keys.collect()
+}
+
+/// A value as a file has it; `null` is none.
+fn optional(json: JsonValue) -> Result<Option<Value>, ApiError> {
+    (!json.is_null()).then(|| value(json)).transpose()
+}
+
+fn value(json: JsonValue) -> Result<Value, ApiError> {
+    Value::try_from(&json).map_err(|error| {
+        let message = format!("{json} can't be the value of a key in the file: {error}.");
+        ApiError(StatusCode::UNPROCESSABLE_ENTITY, message)
+    })
+}
+
+/// New values of a server: `drain` and `maintenance` are the operator's word, and all others keys
+/// of the file.
+fn server_fields(object: serde_json::Map<String, JsonValue>) -> Result<ServerFields, ApiError> {
+    let mut fields = ServerFields::default();
+    let (mut drain, mut maintenance) = (None, None);
+    for (key, new) in object {
+        match key.as_str() {
+            "drain" => drain = Some(flag(&key, &new)?),
+            "maintenance" => maintenance = Some(flag(&key, &new)?),
+            _ => fields.keys.push((key, optional(new)?)),
+        }
+    }
+    fields.state = match (drain, maintenance) {
+        (None, None) => None,
+        (_, Some(true)) => Some(OperatorState::Maintenance),
+        (Some(true), _) => Some(OperatorState::Drain),
+        _ => Some(OperatorState::Ready),
+    };
+    Ok(fields)
+}
+
+fn flag(key: &str, value: &JsonValue) -> Result<bool, ApiError> {
+    value.as_bool().ok_or_else(|| {
+        let message = format!("`{key}` is {value}: write true or false.");
+        ApiError(StatusCode::UNPROCESSABLE_ENTITY, message)
+    })
+}
+
+fn operator_states(states: BTreeMap<String, String>) -> Result<OperatorStates, ApiError> {
+    let bad = |message: String| ApiError(StatusCode::UNPROCESSABLE_ENTITY, message);
+    let read = states.into_iter().map(|(full, state)| {
+        let Ok(crate::cli::ServerArg { service, server }) = full.parse() else {
+            return Err(bad(format!("states has {full:?}: write SERVICE/SERVER.")));
+        };
+        let known = [OperatorState::Drain, OperatorState::Maintenance];
+        let Some(state) = known.into_iter().find(|known| known.name() == state) else {
+            return Err(bad(format!("{full} is in state {state:?}: write drain or maintenance.")));
+        };
+        Ok((ServerName { service, server }, state))
+    });
+    read.collect()
+}

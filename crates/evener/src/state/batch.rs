@@ -1,0 +1,304 @@
+//! Orders that are put in force together: each is whole by itself, and refused by itself.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use evener_core::farm::plan::ServerName;
+use evener_core::pool::OperatorState;
+use toml::Table;
+
+use super::order::{self, Meaning, NewValues, OrderError, StateOrder, same_on_all_hosts, sentence};
+use super::record::{Author, OperatorStates, Record};
+use super::store::AuditEntry;
+use super::{FarmDocument, FarmState, Place, tag};
+use crate::config::{self, Config};
+use crate::runtime::token::Role;
+
+/// An order with the conditions that it is given under.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The order.
+    pub order: StateOrder,
+    /// Its author.
+    pub author: Author,
+    /// The author's role: some orders can only be judged by what they mean.
+    pub role: Role,
+    /// The farm that it is for, by its tag.
+    pub if_match: Option<String>,
+    /// Only say what would differ.
+    pub is_dry_run: bool,
+}
+
+/// The result of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// A sentence.
+    pub message: String,
+    /// The generation and the tag of the farm that it leads to.
+    pub generation: u64,
+    /// The tag of that farm.
+    pub tag: String,
+    /// Each place with the value before and the value now.
+    pub differences: Vec<Difference>,
+}
+
+/// One place that differs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// The place.
+    pub place: Place,
+    /// The value before.
+    pub from: Option<toml::Value>,
+    /// The value now.
+    pub to: Option<toml::Value>,
+}
+
+impl Difference {
+    /// Whether no rule of the file can be broken by it: weights have only a range.
+    fn keeps_rules(&self) -> bool {
+        match (&self.place, &self.to) {
+            (Place::Operator { .. }, _) => true,
+            (Place::ServerKey { key, .. }, Some(toml::Value::Integer(weight))) => {
+                key == "weight" && u16::try_from(*weight).is_ok()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Requests that were looked at together.
+pub(crate) struct Batch {
+    /// The farm that they lead to; `None` if none of them changes anything.
+    pub next: Option<NextState>,
+    /// Of each request, in their order.
+    pub outcomes: Vec<Result<Outcome, OrderError>>,
+}
+
+/// A farm that is to be put in force.
+pub(crate) struct NextState {
+    /// The file and the changes over it.
+    pub state: FarmState,
+    /// The changes, for the audit log.
+    pub(crate) audit: Vec<AuditEntry>,
+    /// Its meaning, where the farm itself differs and not only what operators say of servers.
+    pub config: Option<Config>,
+}
+
+/// A farm while requests are looked at.
+#[derive(Clone)]
+struct Draft<'a> {
+    file: &'a FarmDocument,
+    path: &'a Path,
+    record: Record,
+    farm: FarmDocument,
+    states: OperatorStates,
+    config: Option<Config>,
+    audit: Vec<AuditEntry>,
+}
+
+/// Looks at requests, each on the farm that the ones before lead to.
+pub(crate) fn batch(state: &FarmState, path: &Path, requests: &[Request], unix_ms: u64) -> Batch {
+    let draft = || Draft {
+        file: &state.file,
+        path,
+        record: state.record.clone(),
+        farm: state.farm.clone(),
+        states: state.states.clone(),
+        config: None,
+        audit: Vec::new(),
+    };
+    // Reading a large farm takes milliseconds: once for all orders that keep its rules whatever
+    // they meet, and for each of the others, since undoing goes back over each.
+    let together = all(draft(), requests, unix_ms, false).and_then(|(mut draft, outcomes)| {
+        if draft.config.is_none() && draft.farm != state.farm {
+            draft.config = Some(read(&draft.farm, path)?);
+        }
+        Ok((draft, outcomes))
+    });
+    let (draft, outcomes) = match together {
+        Ok(done) => done,
+        Err(_) => match all(draft(), requests, unix_ms, true) {
+            Ok(done) => done,
+            // One by one they are refused by themselves.
+            Err(error) => return Batch { next: None, outcomes: vec![Err(error); requests.len()] },
+        },
+    };
+    let is_changed = draft.record != state.record;
+    let Draft { record, farm, states, config, audit, .. } = draft;
+    let config = config.filter(|_| farm != state.farm);
+    let next = is_changed.then(|| {
+        let state = FarmState::of(Arc::clone(&state.file), record, farm, states);
+        NextState { state, audit, config }
+    });
+    Batch { next, outcomes }
+}
+
+type Outcomes = Vec<Result<Outcome, OrderError>>;
+
+fn all<'a>(
+    mut draft: Draft<'a>,
+    requests: &[Request],
+    unix_ms: u64,
+    each_is_read: bool,
+) -> Result<(Draft<'a>, Outcomes), OrderError> {
+    let mut outcomes = Vec::new();
+    for request in requests {
+        let mut next = draft.clone();
+        let outcome = next.follow(request, unix_ms).and_then(|outcome| {
+            let is_unread = next.config.is_none() && next.farm != draft.farm;
+            let is_sure = outcome.differences.iter().all(Difference::keeps_rules);
+            if is_unread && (each_is_read || request.is_dry_run || !is_sure) {
+                next.config = Some(read(&next.farm, next.path)?);
+            }
+            Ok(outcome)
+        });
+        if outcome.is_ok() && !request.is_dry_run {
+            draft = next;
+        }
+        outcomes.push(outcome);
+    }
+    Ok((draft, outcomes))
+}
+
+impl Draft<'_> {
+    /// Makes the edits that a request means.
+    fn follow(&mut self, request: &Request, unix_ms: u64) -> Result<Outcome, OrderError> {
+        let before = (self.farm.clone(), self.states.clone());
+        // That of the farm before.
+        self.config = None;
+        if let Some(wanted) = &request.if_match {
+            let now = self.tag();
+            let mut tags = wanted.split(',').map(|tag| tag.trim().trim_matches('"'));
+            if !tags.any(|tag| tag == now || tag == "*") {
+                return Err(OrderError::Stale { now, wanted: wanted.clone() });
+            }
+        }
+        let (edits, message) = match &request.order {
+            StateOrder::Undo => self.undo()?,
+            order => {
+                let edits = self.edits(order)?;
+                let message = sentence(&edits, &self.farm, self.file);
+                self.make(&edits);
+                (edits, message)
+            }
+        };
+        same_on_all_hosts(&edits, &before.0, &self.farm)?;
+        may(request.role, &edits)?;
+        let author = &request.author;
+        if !edits.is_empty() && request.order != StateOrder::Undo {
+            self.record.add(unix_ms, author.clone(), message.clone(), edits.clone(), self.file);
+        }
+        if !edits.is_empty() {
+            let (generation, author) = (self.record.generation, author.clone());
+            self.audit.push(AuditEntry { unix_ms, author, generation, message: message.clone() });
+        }
+        let value = |place: &Place| match place {
+            Place::Operator { service, server } => {
+                let name = ServerName { service: service.clone(), server: server.clone() };
+                super::operator_value(before.1.get(&name).copied().unwrap_or_default())
+            }
+            place => before.0.at(place),
+        };
+        let differences =
+            edits.into_iter().map(|(place, to)| Difference { from: value(&place), place, to }).collect();
+        Ok(Outcome { message, generation: self.record.generation, tag: self.tag(), differences })
+    }
+
+    /// The edits of an order that differ from what is.
+    fn edits(&mut self, order: &StateOrder) -> Result<NewValues, OrderError> {
+        let edits = match order::meaning(order, &self.farm, &self.states)? {
+            Meaning::Edits(edits) => edits,
+            Meaning::File(file, states) => {
+                let (read, config) = read_tables(file, self.path)?;
+                let mut edits = self.farm.differences(&read);
+                self.config = Some(config);
+                edits.extend(states);
+                edits
+            }
+        };
+        let differs = |(place, value): &(Place, Option<toml::Value>)| match place {
+            Place::Operator { service, server } => {
+                let name = ServerName { service: service.clone(), server: server.clone() };
+                super::operator_value(self.states.get(&name).copied().unwrap_or_default()) != *value
+            }
+            place => self.farm.at(place) != *value,
+        };
+        Ok(edits.into_iter().filter(differs).collect())
+    }
+
+    fn make(&mut self, edits: &NewValues) {
+        for (place, value) in edits {
+            match place {
+                Place::Operator { service, server } => {
+                    let name = ServerName { service: service.clone(), server: server.clone() };
+                    match super::operator_state(value.as_ref()) {
+                        OperatorState::Ready => drop(self.states.remove(&name)),
+                        state => drop(self.states.insert(name, state)),
+                    }
+                }
+                place => drop(self.farm.put(place, value.as_ref())),
+            }
+        }
+    }
+
+    fn undo(&mut self) -> Result<(NewValues, String), OrderError> {
+        let Some(undone) = self.record.undo() else {
+            let message = match self.record.is_cut {
+                true => {
+                    "changes older than these can't be undone one by one: `evener reload --forget` drops all"
+                }
+                false => "there is no run-time change to undo: the farm is the file's",
+            };
+            return Err(OrderError::Conflict(message.to_owned()));
+        };
+        let farm = self.record.farm(self.file);
+        let states = self.record.operator_states();
+        let mut edits = self.farm.differences(&farm);
+        edits.extend(order::state_edits(&self.states, &states));
+        (self.farm, self.states) = (farm, states);
+        let message = format!("undone: {} (by {})", undone.message, undone.author.by);
+        Ok((edits, message))
+    }
+
+    fn tag(&self) -> String {
+        tag(self.record.generation, &self.farm, &self.states)
+    }
+}
+
+/// Whether a role is enough for edits.
+fn may(role: Role, edits: &NewValues) -> Result<(), OrderError> {
+    match edits.iter().find(|(place, _)| place.needs() > role) {
+        None => Ok(()),
+        Some((place, _)) => Err(OrderError::Forbidden(format!(
+            "changing {place} takes role {}, and yours is {}",
+            place.needs().name(),
+            role.name()
+        ))),
+    }
+}
+
+/// The meaning of a farm, by all rules of the file.
+fn read(farm: &FarmDocument, path: &Path) -> Result<Config, OrderError> {
+    let invalid = |error: toml::ser::Error| OrderError::Invalid(error.to_string());
+    read_text(&farm.text().map_err(invalid)?, path)
+}
+
+fn read_tables(file: Table, path: &Path) -> Result<(FarmDocument, Config), OrderError> {
+    let text = toml::to_string(&file).map_err(|error| OrderError::Invalid(error.to_string()))?;
+    let config = read_text(&text, path)?;
+    let farm = FarmDocument::new(file, &config);
+    let farm = farm.ok_or_else(|| OrderError::Invalid("`service` is no list of tables".to_owned()))?;
+    Ok((farm, config))
+}
+
+fn read_text(text: &str, path: &Path) -> Result<Config, OrderError> {
+    let config = config::parse_changed(text, path).map_err(|problems| {
+        let sentences: Vec<String> =
+            problems.reports().map(|problem| format!("{}; {}", problem.message, problem.help)).collect();
+        OrderError::Invalid(sentences.join(". "))
+    })?;
+    match config.has_services() {
+        true => Ok(config),
+        false => Err(OrderError::Invalid("nothing would be left to serve".to_owned())),
+    }
+}

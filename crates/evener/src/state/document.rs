@@ -1,0 +1,298 @@
+//! The farm of a file as tables: what an edit has its place in.
+
+use toml::{Table, Value};
+
+use super::edit::Place;
+use crate::config::Config;
+
+/// The key under which a file has its services, and a service its servers.
+const SERVICES: &str = "service";
+const SERVERS: &str = "server";
+const NAME: &str = "name";
+
+/// A file's farm. Each service and each server has its name written, as the file's reader gave it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FarmDocument {
+    /// All but the services.
+    rest: Table,
+    services: Vec<ServiceTable>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct ServiceTable {
+    name: String,
+    /// All but the servers.
+    keys: Table,
+    servers: Vec<ServerTable>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct ServerTable {
+    name: String,
+    keys: Table,
+}
+
+impl FarmDocument {
+    /// The document of a file that was read as `config`: its names are given to the tables that
+    /// have none. `None` if the file's services aren't those of `config`.
+    pub fn new(mut file: Table, config: &Config) -> Option<FarmDocument> {
+        let (mut services, mut groups) = (config.services.iter(), config.groups.iter());
+        let mut named = Vec::new();
+        for mut keys in take_tables(&mut file, SERVICES)? {
+            let servers = take_tables(&mut keys, SERVERS)?;
+            let (name, names): (&str, Vec<&str>) = if is_group(&keys) {
+                let group = &groups.next()?.group;
+                (&group.name, group.members.iter().map(|member| member.name.as_str()).collect())
+            } else {
+                let service = services.next()?;
+                (&service.name, service.servers.iter().map(|server| server.name.as_str()).collect())
+            };
+            if names.len() != servers.len() {
+                return None;
+            }
+            let servers = servers.into_iter().zip(names).map(|(keys, name)| ServerTable::new(name, keys));
+            named.push(ServiceTable {
+                name: name.to_owned(),
+                servers: servers.collect(),
+                keys: with_name(name, keys),
+            });
+        }
+        let is_whole = services.next().is_none() && groups.next().is_none();
+        is_whole.then_some(FarmDocument { rest: file, services: named })
+    }
+
+    /// The farm as a file.
+    ///
+    /// # Errors
+    /// If it can't be written as TOML.
+    pub fn text(&self) -> Result<String, toml::ser::Error> {
+        let mut file = self.rest.clone();
+        let services = self.services.iter().map(|service| Value::Table(service.table())).collect();
+        if !self.services.is_empty() {
+            file.insert(SERVICES.to_owned(), Value::Array(services));
+        }
+        toml::to_string(&file)
+    }
+
+    /// All services, each with its servers.
+    pub fn services(&self) -> Vec<Value> {
+        self.services.iter().map(|service| Value::Table(service.table())).collect()
+    }
+
+    /// The same file with these services, of which some may have no names: not a document yet.
+    pub fn with_services(&self, services: Vec<Value>) -> Table {
+        let mut file = self.rest.clone();
+        if !services.is_empty() {
+            file.insert(SERVICES.to_owned(), Value::Array(services));
+        }
+        file
+    }
+
+    /// The names of all services.
+    pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
+        self.services.iter().map(|service| service.name.as_str())
+    }
+
+    /// The names of a service's servers; `None` if there is no such service.
+    pub fn server_names(&self, service: &str) -> Option<impl Iterator<Item = &str> + Clone> {
+        Some(self.service(service)?.servers.iter().map(|server| server.name.as_str()))
+    }
+
+    /// Whether every host decides for a service.
+    pub fn is_on_every_host(&self, service: &str) -> bool {
+        let placement = self.service(service).and_then(|service| service.keys.get("placement"));
+        placement.and_then(Value::as_str) == Some("every-host")
+    }
+
+    /// The method of a service, as written.
+    pub fn method(&self, service: &str) -> Option<&str> {
+        self.service(service)?.keys.get("method")?.as_str()
+    }
+
+    /// The value at a place; `None` where there is none.
+    pub fn at(&self, place: &Place) -> Option<Value> {
+        match place {
+            Place::Service { service } => Some(Value::Table(self.service(service)?.table())),
+            Place::ServiceKey { service, key } => self.service(service)?.keys.get(key).cloned(),
+            Place::Server { service, server } => {
+                Some(Value::Table(self.service(service)?.server(server)?.keys.clone()))
+            }
+            Place::ServerKey { service, server, key } => {
+                self.service(service)?.server(server)?.keys.get(key).cloned()
+            }
+            Place::Operator { .. } => None,
+        }
+    }
+
+    /// Puts a value where an edit has it, or removes it; `false` where there is no such place any
+    /// more.
+    pub fn put(&mut self, place: &Place, value: Option<&Value>) -> bool {
+        match place {
+            Place::Service { service } => match value {
+                None => remove(&mut self.services, |known| known.name == *service),
+                Some(Value::Table(table)) => {
+                    let table = ServiceTable::of(service, table.clone());
+                    table.is_some_and(|table| {
+                        put(&mut self.services, table, |known| known.name == *service);
+                        true
+                    })
+                }
+                Some(_) => false,
+            },
+            Place::ServiceKey { service, key } => {
+                self.service_mut(service).is_some_and(|service| put_key(&mut service.keys, key, value))
+            }
+            Place::Server { service, server } => {
+                self.service_mut(service).is_some_and(|service| match value {
+                    None => remove(&mut service.servers, |known| known.name == *server),
+                    Some(Value::Table(table)) => {
+                        let table = ServerTable::new(server, table.clone());
+                        put(&mut service.servers, table, |known| known.name == *server);
+                        true
+                    }
+                    Some(_) => false,
+                })
+            }
+            Place::ServerKey { service, server, key } => {
+                let server = self.service_mut(service).and_then(|service| service.server_mut(server));
+                server.is_some_and(|server| put_key(&mut server.keys, key, value))
+            }
+            Place::Operator { .. } => true,
+        }
+    }
+
+    /// The edits that make `other` of this document. The order of services and of servers is none.
+    pub fn differences(&self, other: &FarmDocument) -> Vec<(Place, Option<Value>)> {
+        let gone = self.services.iter().filter(|known| other.service(&known.name).is_none());
+        let mut edits: Vec<_> =
+            gone.map(|known| (Place::Service { service: known.name.clone() }, None)).collect();
+        for new in &other.services {
+            match self.service(&new.name) {
+                None => {
+                    let place = Place::Service { service: new.name.clone() };
+                    edits.push((place, Some(Value::Table(new.table()))));
+                }
+                Some(old) => old.differences(new, &mut edits),
+            }
+        }
+        edits
+    }
+
+    fn service(&self, name: &str) -> Option<&ServiceTable> {
+        self.services.iter().find(|service| service.name == name)
+    }
+
+    fn service_mut(&mut self, name: &str) -> Option<&mut ServiceTable> {
+        self.services.iter_mut().find(|service| service.name == name)
+    }
+}
+
+impl ServiceTable {
+    fn of(name: &str, mut table: Table) -> Option<ServiceTable> {
+        let servers = take_tables(&mut table, SERVERS)?;
+        let named = servers.into_iter().map(|keys| {
+            let name = keys.get(NAME)?.as_str()?.to_owned();
+            Some(ServerTable { name, keys })
+        });
+        let servers = named.collect::<Option<Vec<ServerTable>>>()?;
+        Some(ServiceTable { name: name.to_owned(), keys: with_name(name, table), servers })
+    }
+
+    fn table(&self) -> Table {
+        let mut table = self.keys.clone();
+        if !self.servers.is_empty() {
+            let servers = self.servers.iter().map(|server| Value::Table(server.keys.clone()));
+            table.insert(SERVERS.to_owned(), Value::Array(servers.collect()));
+        }
+        table
+    }
+
+    fn server(&self, name: &str) -> Option<&ServerTable> {
+        self.servers.iter().find(|server| server.name == name)
+    }
+
+    fn server_mut(&mut self, name: &str) -> Option<&mut ServerTable> {
+        self.servers.iter_mut().find(|server| server.name == name)
+    }
+
+    fn differences(&self, new: &ServiceTable, edits: &mut Vec<(Place, Option<Value>)>) {
+        let service = || self.name.clone();
+        for (key, value) in different_keys(&self.keys, &new.keys) {
+            edits.push((Place::ServiceKey { service: service(), key }, value));
+        }
+        for old in self.servers.iter().filter(|old| new.server(&old.name).is_none()) {
+            edits.push((Place::Server { service: service(), server: old.name.clone() }, None));
+        }
+        for server in &new.servers {
+            let name = || server.name.clone();
+            match self.server(&server.name) {
+                None => {
+                    let place = Place::Server { service: service(), server: name() };
+                    edits.push((place, Some(Value::Table(server.keys.clone()))));
+                }
+                Some(old) => {
+                    edits.extend(different_keys(&old.keys, &server.keys).into_iter().map(|(key, value)| {
+                        (Place::ServerKey { service: service(), server: name(), key }, value)
+                    }))
+                }
+            }
+        }
+    }
+}
+
+impl ServerTable {
+    fn new(name: &str, keys: Table) -> ServerTable {
+        ServerTable { name: name.to_owned(), keys: with_name(name, keys) }
+    }
+}
+
+fn with_name(name: &str, mut keys: Table) -> Table {
+    keys.insert(NAME.to_owned(), Value::String(name.to_owned()));
+    keys
+}
+
+fn is_group(keys: &Table) -> bool {
+    keys.get("method").and_then(Value::as_str) == Some(evener_core::farm::REDIRECT)
+}
+
+/// Takes an array of tables out of a table; `None` if it is something else.
+fn take_tables(table: &mut Table, key: &str) -> Option<Vec<Table>> {
+    match table.remove(key) {
+        None => Some(Vec::new()),
+        Some(Value::Array(values)) => values
+            .into_iter()
+            .map(|value| match value {
+                Value::Table(table) => Some(table),
+                _ => None,
+            })
+            .collect(),
+        Some(_) => None,
+    }
+}
+
+fn different_keys(old: &Table, new: &Table) -> Vec<(String, Option<Value>)> {
+    let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), None));
+    let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(*value));
+    gone.chain(changed.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
+}
+
+fn put_key(keys: &mut Table, key: &str, value: Option<&Value>) -> bool {
+    match value {
+        Some(value) => drop(keys.insert(key.to_owned(), value.clone())),
+        None => drop(keys.remove(key)),
+    }
+    true
+}
+
+fn put<T>(list: &mut Vec<T>, new: T, is_same: impl Fn(&T) -> bool) {
+    match list.iter_mut().find(|known| is_same(known)) {
+        Some(known) => *known = new,
+        None => list.push(new),
+    }
+}
+
+fn remove<T>(list: &mut Vec<T>, is_it: impl Fn(&T) -> bool) -> bool {
+    let before = list.len();
+    list.retain(|known| !is_it(known));
+    list.len() < before
+}

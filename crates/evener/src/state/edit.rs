@@ -1,0 +1,131 @@
+//! One edit of the farm, and the place that it is made at.
+
+use std::fmt;
+
+use evener_core::pool::OperatorState;
+use serde::{Deserialize, Serialize};
+use toml::Value;
+
+use crate::runtime::token::Role;
+
+/// A place in the farm.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "at", rename_all = "kebab-case")]
+pub enum Place {
+    /// A whole service.
+    Service {
+        /// Its name.
+        service: String,
+    },
+    /// A key of a service.
+    ServiceKey {
+        /// The service's name.
+        service: String,
+        /// The key.
+        key: String,
+    },
+    /// A whole server.
+    Server {
+        /// The service's name.
+        service: String,
+        /// The server's.
+        server: String,
+    },
+    /// A key of a server.
+    ServerKey {
+        /// The service's name.
+        service: String,
+        /// The server's.
+        server: String,
+        /// The key.
+        key: String,
+    },
+    /// The operator's word on a server of a service or a name, listed or not, which no file has.
+    Operator {
+        /// The service's name, or the DNS name.
+        service: String,
+        /// The server's.
+        server: String,
+    },
+}
+
+impl Place {
+    /// The service that it is in.
+    pub fn service(&self) -> &str {
+        match self {
+            Place::Service { service }
+            | Place::ServiceKey { service, .. }
+            | Place::Server { service, .. }
+            | Place::ServerKey { service, .. }
+            | Place::Operator { service, .. } => service,
+        }
+    }
+
+    /// The role that an edit there takes. Weights and states are daily work.
+    pub fn needs(&self) -> Role {
+        match self {
+            Place::Operator { .. } => Role::Operate,
+            Place::ServerKey { key, .. } if key == "weight" => Role::Operate,
+            _ => Role::Admin,
+        }
+    }
+
+    /// Whether it is a whole service or server.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Place::Service { .. } | Place::Server { .. })
+    }
+
+    /// Whether a place is this one or within it.
+    pub fn holds(&self, other: &Place) -> bool {
+        let server_of = |place: &Place| match place {
+            Place::Server { server, .. } | Place::ServerKey { server, .. } => Some(server.clone()),
+            _ => None,
+        };
+        match (self, other) {
+            (_, Place::Operator { .. }) | (Place::Operator { .. }, _) => self == other,
+            (Place::Service { service }, other) => service == other.service(),
+            (Place::Server { service, server }, other) => {
+                service == other.service() && server_of(other).as_ref() == Some(server)
+            }
+            (Place::ServiceKey { .. } | Place::ServerKey { .. }, _) => self == other,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Service { service } => write!(f, "service {service}"),
+            Place::ServiceKey { service, key } => write!(f, "{service}: {key}"),
+            Place::Server { service, server } => write!(f, "{service}/{server}"),
+            Place::ServerKey { service, server, key } => write!(f, "{service}/{server}: {key}"),
+            Place::Operator { service, server } => write!(f, "{service}/{server}: state"),
+        }
+    }
+}
+
+/// An edit of the farm.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Edit {
+    /// Where.
+    #[serde(flatten)]
+    pub place: Place,
+    /// The value that it puts there; none: it removes what is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Value>,
+    /// The value that the file had there when the edit was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<Value>,
+}
+
+/// The operator's word as an edit's value: a server that is ready has none.
+pub fn operator_value(state: OperatorState) -> Option<Value> {
+    (state != OperatorState::Ready).then(|| Value::String(state.name().to_owned()))
+}
+
+/// The operator's word that an edit's value means.
+pub fn operator_state(value: Option<&Value>) -> OperatorState {
+    let states = [OperatorState::Drain, OperatorState::Maintenance];
+    let name = value.and_then(Value::as_str);
+    states.into_iter().find(|state| name == Some(state.name())).unwrap_or_default()
+}

@@ -1,0 +1,295 @@
+//! Orders of operators, and the edits that they mean.
+
+use evener_core::farm::plan::ServerName;
+use evener_core::pool::OperatorState;
+use toml::{Table, Value};
+
+use super::document::FarmDocument;
+use super::edit::{Place, operator_state, operator_value};
+use super::record::OperatorStates;
+use crate::runtime::spelling::meant;
+
+/// An order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StateOrder {
+    /// The farm has these services and no others.
+    Replace {
+        /// As in a file.
+        services: Vec<Value>,
+        /// All servers that aren't ready, where that is said.
+        states: Option<OperatorStates>,
+    },
+    /// A server gets new values.
+    ChangeServer {
+        /// Which.
+        server: ServerName,
+        /// The values.
+        fields: ServerFields,
+    },
+    /// A service gets new values.
+    ChangeService {
+        /// Which.
+        service: String,
+        /// As in a file; a key without a value is removed.
+        keys: Vec<(String, Option<Value>)>,
+    },
+    /// A service gets another server.
+    AddServer {
+        /// Which.
+        service: String,
+        /// The server, as in a file.
+        keys: Table,
+    },
+    /// A service loses a server.
+    RemoveServer(ServerName),
+    /// The farm gets another service, as in a file.
+    AddService(Table),
+    /// The farm loses a service.
+    RemoveService(String),
+    /// The last change is taken back.
+    Undo,
+}
+
+/// New values of a server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServerFields {
+    /// As a file has them; a key without a value is removed.
+    pub keys: Vec<(String, Option<Value>)>,
+    /// The operator's word on it.
+    pub state: Option<OperatorState>,
+}
+
+/// Places, each with the value that it gets.
+pub(super) type NewValues = Vec<(Place, Option<Value>)>;
+
+/// The meaning of an order.
+#[derive(Debug)]
+pub(super) enum Meaning {
+    /// These edits.
+    Edits(NewValues),
+    /// The file's reader has to say which, and what is called how: a file, and edits besides.
+    File(Table, NewValues),
+}
+
+/// Why an order can't be followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    /// A service or server isn't there.
+    #[error("{0}")]
+    NotFound(String),
+    /// Something is in its way.
+    #[error("{0}")]
+    Conflict(String),
+    /// The farm would break rules of the file.
+    #[error("{0}")]
+    Invalid(String),
+    /// The farm was changed since whoever gives the order has looked.
+    #[error(
+        "the farm has changed meanwhile: it is {now}, and the request is for {wanted}; read it again, and repeat the \
+         change on that"
+    )]
+    Stale {
+        /// Its tag.
+        now: String,
+        /// The tag that the request is for.
+        wanted: String,
+    },
+    /// Another role is needed.
+    #[error("{0}")]
+    Forbidden(String),
+    /// It can't be made to last.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// The meaning of an order for a farm. Undoing has none: it is the record's.
+pub(super) fn meaning(
+    order: &StateOrder,
+    farm: &FarmDocument,
+    states: &OperatorStates,
+) -> Result<Meaning, OrderError> {
+    let edits = match order {
+        StateOrder::Replace { services, states: wanted } => {
+            let file = farm.with_services(services.clone());
+            let edits = wanted.as_ref().map(|wanted| state_edits(states, wanted)).unwrap_or_default();
+            return Ok(Meaning::File(file, edits));
+        }
+        StateOrder::ChangeServer { server, fields } => change_server(server, fields, farm)?,
+        StateOrder::ChangeService { service, keys } => {
+            has_service(farm, service)?;
+            let place = |key: &String| Place::ServiceKey { service: service.clone(), key: key.clone() };
+            refuse_keys(keys, &["name", "server"])?;
+            keys.iter().map(|(key, value)| (place(key), value.clone())).collect()
+        }
+        StateOrder::AddServer { service, keys } => {
+            has_service(farm, service)?;
+            let Some(server) = keys.get("name").and_then(Value::as_str) else {
+                return Ok(Meaning::File(with_server(farm, service, keys.clone()), Vec::new()));
+            };
+            let place = Place::Server { service: service.clone(), server: server.to_owned() };
+            if farm.at(&place).is_some() {
+                let message = format!("{service}/{server} is there already: change it by PATCH");
+                return Err(OrderError::Conflict(message));
+            }
+            vec![(place, Some(Value::Table(keys.clone())))]
+        }
+        StateOrder::RemoveServer(name) => {
+            has_server(farm, name)?;
+            let ServerName { service, server } = name.clone();
+            let mut edits = vec![(Place::Server { service, server }, None)];
+            edits.extend(states.contains_key(name).then(|| state_edit(name, OperatorState::Ready)));
+            edits
+        }
+        StateOrder::AddService(keys) => {
+            let mut services = farm.services();
+            services.push(Value::Table(keys.clone()));
+            return Ok(Meaning::File(farm.with_services(services), Vec::new()));
+        }
+        StateOrder::RemoveService(service) => {
+            has_service(farm, service)?;
+            let of = states.keys().filter(|name| name.service == *service);
+            let mut edits = vec![(Place::Service { service: service.clone() }, None)];
+            edits.extend(of.map(|name| state_edit(name, OperatorState::Ready)));
+            edits
+        }
+        StateOrder::Undo => Vec::new(),
+    };
+    Ok(Meaning::Edits(edits))
+}
+
+/// Refuses what would make the tables of hosts differ that decide for themselves.
+pub(super) fn same_on_all_hosts(
+    edits: &NewValues,
+    before: &FarmDocument,
+    after: &FarmDocument,
+) -> Result<(), OrderError> {
+    let edits = edits.iter().filter(|(place, _)| !matches!(place, Place::Operator { .. }));
+    let mut services = edits.map(|(place, _)| place.service());
+    let by_hosts =
+        services.find(|service| before.is_on_every_host(service) || after.is_on_every_host(service));
+    match by_hosts {
+        None => Ok(()),
+        Some(service) => Err(OrderError::Conflict(format!(
+            "every host decides for {service}, so all must have the same file: change the file on all hosts, and reload it"
+        ))),
+    }
+}
+
+fn change_server(
+    name: &ServerName,
+    fields: &ServerFields,
+    farm: &FarmDocument,
+) -> Result<NewValues, OrderError> {
+    let ServerName { service, server } = name;
+    if !fields.keys.is_empty() {
+        has_server(farm, name)?;
+    }
+    refuse_keys(&fields.keys, &["name"])?;
+    let place = |key: &String| Place::ServerKey {
+        service: service.clone(),
+        server: server.clone(),
+        key: key.clone(),
+    };
+    let mut edits: NewValues = fields.keys.iter().map(|(key, value)| (place(key), value.clone())).collect();
+    edits.extend(fields.state.map(|state| state_edit(name, state)));
+    Ok(edits)
+}
+
+fn refuse_keys(keys: &[(String, Option<Value>)], refused: &[&str]) -> Result<(), OrderError> {
+    match keys.iter().find(|(key, _)| refused.contains(&key.as_str())) {
+        None => Ok(()),
+        Some((key, _)) => Err(OrderError::Invalid(format!(
+            "`{key}` can't be changed here: remove this one, and add another"
+        ))),
+    }
+}
+
+fn state_edit(name: &ServerName, state: OperatorState) -> (Place, Option<Value>) {
+    let ServerName { service, server } = name.clone();
+    (Place::Operator { service, server }, operator_value(state))
+}
+
+pub(super) fn state_edits(before: &OperatorStates, wanted: &OperatorStates) -> NewValues {
+    let ended = before.keys().filter(|name| !wanted.contains_key(name));
+    let ended = ended.map(|name| state_edit(name, OperatorState::Ready));
+    let new = wanted.iter().filter(|(name, state)| before.get(name) != Some(state));
+    ended.chain(new.map(|(name, state)| state_edit(name, *state))).collect()
+}
+
+fn with_server(farm: &FarmDocument, service: &str, keys: Table) -> Table {
+    let mut services = farm.services();
+    for (name, table) in farm.names().zip(&mut services) {
+        if let Value::Table(table) = table
+            && name == service
+        {
+            match table.entry("server").or_insert_with(|| Value::Array(Vec::new())) {
+                Value::Array(servers) => servers.push(Value::Table(keys)),
+                other => *other = Value::Array(vec![Value::Table(keys)]),
+            }
+            break;
+        }
+    }
+    farm.with_services(services)
+}
+
+fn has_service(farm: &FarmDocument, service: &str) -> Result<(), OrderError> {
+    match farm.server_names(service) {
+        Some(_) => Ok(()),
+        None => Err(OrderError::NotFound(format!(
+            "there is no service {service}; {}",
+            meant(service, farm.names())
+        ))),
+    }
+}
+
+fn has_server(farm: &FarmDocument, name: &ServerName) -> Result<(), OrderError> {
+    let ServerName { service, server } = name;
+    has_service(farm, service)?;
+    let mut names = farm.server_names(service).into_iter().flatten();
+    if names.any(|known| known == server) {
+        return Ok(());
+    }
+    let names = farm.server_names(service).into_iter().flatten();
+    Err(OrderError::NotFound(format!("service {service} lists no server {server}; {}", meant(server, names))))
+}
+
+/// A sentence on edits that were made, or would be.
+pub(super) fn sentence(edits: &NewValues, before: &FarmDocument, file: &FarmDocument) -> String {
+    const SHOWN: usize = 4;
+    if edits.is_empty() {
+        return "nothing differs from what is in force".to_owned();
+    }
+    let mut parts: Vec<String> =
+        edits.iter().take(SHOWN).map(|(place, value)| clause(place, value.as_ref(), before, file)).collect();
+    if edits.len() > SHOWN {
+        parts.push(format!("{} more", edits.len() - SHOWN));
+    }
+    parts.join("; ")
+}
+
+fn clause(place: &Place, value: Option<&Value>, before: &FarmDocument, file: &FarmDocument) -> String {
+    let written = |value: Option<&Value>| value.map_or_else(|| "unset".to_owned(), ToString::to_string);
+    match (place, value) {
+        (Place::Operator { service, server }, value) => {
+            format!("{service}/{server} is in state {}", operator_state(value).name())
+        }
+        (Place::Service { .. } | Place::Server { .. }, None) => format!("{place} is removed"),
+        (Place::Service { .. } | Place::Server { .. }, Some(_)) if before.at(place).is_some() => {
+            format!("{place} is replaced")
+        }
+        (Place::Service { .. }, Some(_)) => format!("{place} is added"),
+        (Place::Server { service, .. }, Some(_)) => {
+            let needs_agent = matches!(before.method(service), Some("handoff" | "tunnel"));
+            let agent = if needs_agent { ", and counts once its agent has it in its file" } else { "" };
+            format!("{place} is added{agent}")
+        }
+        (Place::ServiceKey { .. } | Place::ServerKey { .. }, value) => {
+            let of_file = file.at(place);
+            let note = match of_file.as_ref() == value {
+                true => "as in the file".to_owned(),
+                false => format!("file: {}", written(of_file.as_ref())),
+            };
+            format!("{place} is {} ({note})", written(value))
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The changes that operators made since the file was written.
+
+use std::collections::BTreeMap;
+
+use evener_core::farm::plan::ServerName;
+use evener_core::pool::OperatorState;
+use serde::{Deserialize, Serialize};
+use toml::Value;
+
+use super::document::FarmDocument;
+use super::edit::{Edit, Place, operator_state};
+
+/// Changes that can be undone. Older ones are made one with the oldest that is kept.
+const CHANGES_MAX: usize = 1_000;
+
+/// The operator's word on servers: those that are not ready.
+pub type OperatorStates = BTreeMap<ServerName, OperatorState>;
+
+/// Values in force that aren't the file's, by the service and the server that has them.
+pub type Overrides = BTreeMap<(String, Option<String>), Vec<Override>>;
+
+/// The author of a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Author {
+    /// A user of this host, or the name of a token or certificate.
+    pub by: String,
+    /// An address, or the admin socket.
+    pub from: String,
+}
+
+/// One change: all of its edits were made at once, and are undone at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// The generation that it made.
+    pub number: u64,
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Its author.
+    #[serde(flatten)]
+    pub author: Author,
+    /// A sentence on it.
+    pub message: String,
+    /// The edits.
+    pub edits: Vec<Edit>,
+}
+
+/// All changes, in the order in which they were made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Greater with each change, undoing one included.
+    pub generation: u64,
+    /// The changes.
+    pub changes: Vec<Change>,
+    /// Whether changes before the first are part of it, which is not undone then.
+    #[serde(default)]
+    pub is_cut: bool,
+}
+
+/// A value in force that isn't the file's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Override {
+    /// The key.
+    pub key: String,
+    /// The value in force, as in the file; none where there is none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub value: Option<Value>,
+    /// The file's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub file: Option<Value>,
+    /// The author of the change.
+    pub by: String,
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+}
+
+impl Record {
+    /// The farm in force: the file's with all changes made.
+    pub fn farm(&self, file: &FarmDocument) -> FarmDocument {
+        let mut farm = file.clone();
+        for edit in self.edits() {
+            // Its service may be another change's that was undone.
+            let _ = farm.put(&edit.place, edit.value.as_ref());
+        }
+        farm
+    }
+
+    /// The operator's word on servers.
+    pub fn operator_states(&self) -> OperatorStates {
+        let mut states = OperatorStates::new();
+        for edit in self.edits() {
+            if let Place::Operator { service, server } = &edit.place {
+                let name = ServerName { service: service.clone(), server: server.clone() };
+                match operator_state(edit.value.as_ref()) {
+                    OperatorState::Ready => drop(states.remove(&name)),
+                    state => drop(states.insert(name, state)),
+                }
+            }
+        }
+        states
+    }
+
+    /// Whether nothing was changed.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Adds a change; `edits` are places with their new values, and `file` is what they lie over.
+    pub fn add(
+        &mut self,
+        unix_ms: u64,
+        author: Author,
+        message: String,
+        edits: Vec<(Place, Option<Value>)>,
+        file: &FarmDocument,
+    ) {
+        self.generation += 1;
+        let edits = edits.into_iter().map(|(place, value)| Edit { file: file.at(&place), place, value });
+        let number = self.generation;
+        self.changes.push(Change { number, unix_ms, author, message, edits: edits.collect() });
+        if self.changes.len() > CHANGES_MAX {
+            self.join_oldest();
+        }
+    }
+
+    /// Takes back the last change; `None` if there is none that can be.
+    pub fn undo(&mut self) -> Option<Change> {
+        if self.is_cut && self.changes.len() == 1 {
+            return None;
+        }
+        let undone = self.changes.pop()?;
+        self.generation += 1;
+        Some(undone)
+    }
+
+    /// Goes on over another file: edits of places where the file itself has changed are dropped and
+    /// given, and so are those that have no place any more. What operators said of servers stays.
+    pub fn rebase(&mut self, file: &FarmDocument) -> Vec<Edit> {
+        let mut dropped = Vec::new();
+        let mut farm = file.clone();
+        for change in &mut self.changes {
+            change.edits.retain(|edit| {
+                let is_kept = matches!(edit.place, Place::Operator { .. })
+                    || file.at(&edit.place) == edit.file && farm.put(&edit.place, edit.value.as_ref());
+                if !is_kept {
+                    dropped.push(edit.clone());
+                }
+                is_kept
+            });
+        }
+        self.changes.retain(|change| !change.edits.is_empty());
+        if !dropped.is_empty() {
+            self.generation += 1;
+        }
+        self.is_cut &= !self.changes.is_empty();
+        dropped
+    }
+
+    /// Drops everything.
+    pub fn forget(&mut self) {
+        *self = Record { generation: self.generation + 1, ..Record::default() };
+    }
+
+    /// The values in force that aren't the file's, by the service or the server that has them.
+    pub fn overrides(&self, file: &FarmDocument) -> Overrides {
+        let mut last: BTreeMap<&Place, (&Edit, &Change)> = BTreeMap::new();
+        for change in &self.changes {
+            for edit in &change.edits {
+                if edit.place.is_whole() {
+                    last.retain(|known, _| !edit.place.holds(known));
+                }
+                last.insert(&edit.place, (edit, change));
+            }
+        }
+        let mut overrides = Overrides::new();
+        for (place, (edit, change)) in last {
+            let (of, key) = match place {
+                Place::Service { service } => ((service, None), "service"),
+                Place::ServiceKey { service, key } => ((service, None), key.as_str()),
+                Place::Server { service, server } => ((service, Some(server)), "server"),
+                Place::ServerKey { service, server, key } => ((service, Some(server)), key.as_str()),
+                Place::Operator { service, server } => ((service, Some(server)), "state"),
+            };
+            let file = file.at(place);
+            if file == edit.value {
+                continue;
+            }
+            // Of a whole server it is enough to know that the file has it.
+            let shown = |value: Option<Value>| match place.is_whole() {
+                true => value.map(|_| Value::Boolean(true)),
+                false => value,
+            };
+            overrides.entry((of.0.clone(), of.1.cloned())).or_default().push(Override {
+                key: key.to_owned(),
+                value: shown(edit.value.clone()),
+                file: shown(file),
+                by: change.author.by.clone(),
+                unix_ms: change.unix_ms,
+            });
+        }
+        overrides
+    }
+
+    fn edits(&self) -> impl Iterator<Item = &Edit> {
+        self.changes.iter().flat_map(|change| &change.edits)
+    }
+
+    /// Makes one of the two oldest changes, which can't be undone any more.
+    fn join_oldest(&mut self) {
+        let oldest = self.changes.remove(0);
+        if let Some(next) = self.changes.first_mut() {
+            let later = std::mem::replace(&mut next.edits, oldest.edits);
+            for edit in later {
+                // Those that it lies over are needed no more, and neither is one that puts back
+                // what the file has.
+                next.edits.retain(|known| !edit.place.holds(&known.place));
+                if edit.value != edit.file || next.edits.iter().any(|known| known.place.holds(&edit.place)) {
+                    next.edits.push(edit);
+                }
+            }
+            self.is_cut = true;
+        }
+    }
+}

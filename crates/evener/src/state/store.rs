@@ -1,0 +1,148 @@
+//! Where changes last: a file of JSON that is written whole or not at all, and a log of who made
+//! them.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{Author, Record};
+
+/// The format of the file. Another one is not read.
+const FORMAT: u32 = 1;
+/// A log of this length is kept as `audit.log.1`, and another one begun, in bytes.
+const LOG_BYTES: u64 = 16 << 20;
+
+/// Why changes of before can't be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    /// The system refuses.
+    #[error("the run-time changes in {path} can't be read: {source}", path = .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{path} has no run-time changes that this version reads: {why}", path = .path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The error in it.
+        why: String,
+    },
+}
+
+/// The folder in which they last.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    folder: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    format: u32,
+    #[serde(flatten)]
+    record: Record,
+}
+
+/// Something that was done, as the log has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AuditEntry {
+    pub(crate) unix_ms: u64,
+    pub(crate) author: Author,
+    /// The generation after it.
+    pub(crate) generation: u64,
+    pub(crate) message: String,
+}
+
+/// A line of the log.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    by: &'a str,
+    from: &'a str,
+    generation: u64,
+    message: &'a str,
+}
+
+impl Store {
+    pub(crate) fn new(folder: &Path) -> Store {
+        Store { folder: folder.to_owned() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("changes.json")
+    }
+
+    /// The changes of before; none where there is no file.
+    pub(crate) fn read(&self) -> Result<Record, StoreError> {
+        let path = self.path();
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(Record::default());
+            }
+            Err(source) => return Err(StoreError::Io { path, source }),
+        };
+        match serde_json::from_slice::<Stored>(&text) {
+            Ok(Stored { format: FORMAT, record }) => Ok(record),
+            Ok(Stored { format, .. }) => {
+                Err(StoreError::Format { path, why: format!("its format is {format}, not {FORMAT}") })
+            }
+            Err(error) => Err(StoreError::Format { path, why: error.to_string() }),
+        }
+    }
+
+    /// Puts the file aside, where it is not read again.
+    pub(crate) fn set_aside(&self) -> io::Result<PathBuf> {
+        let aside = self.folder.join("changes.refused.json");
+        fs::rename(self.path(), &aside)?;
+        Ok(aside)
+    }
+
+    /// Writes the file anew; once this returns, it lasts whatever happens to the machine.
+    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        let text = serde_json::to_vec(&Stored { format: FORMAT, record: record.clone() })?;
+        let (path, new) = (self.path(), self.folder.join("changes.json.new"));
+        let written = write_durably(&new, &text).and_then(|()| fs::rename(&new, &path));
+        if written.is_err() {
+            // A part of it would only fill the disk.
+            let _ = fs::remove_file(&new);
+        }
+        written?;
+        File::open(&self.folder)?.sync_all()
+    }
+
+    /// Notes what was done in the log.
+    pub(crate) fn log(&self, entries: &[AuditEntry]) -> io::Result<()> {
+        let path = self.folder.join("audit.log");
+        if fs::metadata(&path).is_ok_and(|known| known.len() > LOG_BYTES) {
+            fs::rename(&path, self.folder.join("audit.log.1"))?;
+        }
+        let mut text = Vec::new();
+        for AuditEntry { unix_ms, author, generation, message } in entries {
+            let (time, generation) = (time(*unix_ms), *generation);
+            let line = Line { time, by: &author.by, from: &author.from, generation, message };
+            serde_json::to_writer(&mut text, &line)?;
+            text.push(b'\n');
+        }
+        OpenOptions::new().create(true).append(true).mode(0o600).open(path)?.write_all(&text)
+    }
+}
+
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_data()
+}
+
+/// A time as in RFC 3339, in UTC.
+pub fn time(unix_ms: u64) -> String {
+    let ms = i64::try_from(unix_ms).unwrap_or_default();
+    jiff::Timestamp::from_millisecond(ms).map(|time| time.to_string()).unwrap_or_default()
+}

@@ -1,0 +1,330 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use evener_core::farm::plan::ServerName;
+use evener_core::pool::OperatorState;
+use proptest::prelude::*;
+use toml::{Table, Value};
+
+use super::batch::{Batch, Request, batch};
+use super::{Author, FarmDocument, FarmState, OrderError, Record, ServerFields, StateOrder, rebase};
+use crate::config;
+use crate::runtime::token::Role;
+
+const FILE: &str = r#"
+[admin]
+listen = "none"
+
+[[service]]
+name = "web"
+address = "192.0.2.100:80"
+
+[[service.server]]
+name = "web1"
+address = "192.0.2.11"
+
+[[service.server]]
+address = "192.0.2.12"
+weight = 2
+
+[[service]]
+address = "192.0.2.2:8080"
+method = "redirect"
+server = [{ url = "http://192.0.2.31:8080" }]
+
+[[service]]
+name = "all"
+address = "192.0.2.101:80"
+placement = "every-host"
+policy = "hash"
+
+[[service.server]]
+name = "h1"
+address = "192.0.2.21"
+publish = "192.0.2.101"
+"#;
+
+fn path() -> &'static Path {
+    Path::new("evener.toml")
+}
+
+fn table(text: &str) -> Table {
+    text.parse().unwrap()
+}
+
+fn farm_of(text: &str) -> FarmState {
+    // A service of every-host needs a secret.
+    let text = format!("farm.secret_file = \"/etc/evener/farm.key\"\n{text}");
+    let config = config::parse(&text, "evener.toml").unwrap();
+    let file = FarmDocument::new(table(&text), &config).unwrap();
+    FarmState::new(Arc::new(file), Record::default())
+}
+
+fn request(order: StateOrder) -> Request {
+    let author = Author { by: "alice".into(), from: "192.0.2.7".into() };
+    Request { order, author, role: Role::Admin, if_match: None, is_dry_run: false }
+}
+
+fn name(service: &str, server: &str) -> ServerName {
+    ServerName { service: service.into(), server: server.into() }
+}
+
+fn weight(server: &str, weight: i64) -> StateOrder {
+    let keys = vec![("weight".to_owned(), Some(Value::Integer(weight)))];
+    StateOrder::ChangeServer { server: name("web", server), fields: ServerFields { keys, state: None } }
+}
+
+fn operator(server: &str, state: OperatorState) -> StateOrder {
+    let fields = ServerFields { keys: Vec::new(), state: Some(state) };
+    StateOrder::ChangeServer { server: name("web", server), fields }
+}
+
+fn all(state: &FarmState, orders: impl IntoIterator<Item = StateOrder>) -> Batch {
+    let requests: Vec<Request> = orders.into_iter().map(request).collect();
+    batch(state, path(), &requests, 1_000)
+}
+
+/// The farm after orders that are all followed.
+fn after(state: &FarmState, orders: impl IntoIterator<Item = StateOrder>) -> FarmState {
+    let batch = all(state, orders);
+    for outcome in &batch.outcomes {
+        assert!(outcome.is_ok(), "{outcome:?}");
+    }
+    batch.next.map_or_else(|| state.clone(), |next| next.state)
+}
+
+fn refused(state: &FarmState, order: StateOrder) -> OrderError {
+    let batch = all(state, [order]);
+    assert!(batch.next.is_none(), "a refused order changes nothing");
+    batch.outcomes.into_iter().next().unwrap().unwrap_err()
+}
+
+fn weight_of(state: &FarmState, server: &str) -> Option<i64> {
+    let services = state.farm.services();
+    let servers = services[0].get("server")?.as_array()?;
+    let found = servers.iter().find(|known| known.get("name").and_then(Value::as_str) == Some(server))?;
+    found.get("weight")?.as_integer()
+}
+
+#[test]
+fn document_has_names_and_reads_as_the_same_farm() {
+    let state = farm_of(FILE);
+    assert_eq!(state.farm.names().collect::<Vec<_>>(), ["web", "192.0.2.2:8080", "all"]);
+    assert_eq!(state.farm.server_names("web").unwrap().collect::<Vec<_>>(), ["web1", "192.0.2.12"]);
+    let again = config::parse(&state.farm.text().unwrap(), "x").unwrap();
+    let first = format!("farm.secret_file = \"/etc/evener/farm.key\"\n{FILE}");
+    assert_eq!(again, config::parse(&first, "x").unwrap());
+}
+
+#[test]
+fn changes_are_undone_one_by_one_back_to_the_file() {
+    let file = farm_of(FILE);
+    let added = table("name = \"web3\"\naddress = \"192.0.2.13\"");
+    let steps = [
+        weight("web1", 3),
+        weight("web1", 5),
+        operator("web1", OperatorState::Drain),
+        StateOrder::AddServer { service: "web".into(), keys: added },
+        StateOrder::RemoveServer(name("web", "web1")),
+        StateOrder::RemoveService("192.0.2.2:8080".into()),
+    ];
+    let mut farms = vec![file.clone()];
+    for step in steps {
+        farms.push(after(farms.last().unwrap(), [step]));
+    }
+    assert_eq!((weight_of(&farms[1], "web1"), weight_of(&farms[2], "web1")), (Some(3), Some(5)));
+    assert_eq!(farms[3].states[&name("web", "web1")], OperatorState::Drain);
+    assert_eq!(farms[5].states.len(), 0, "a removed server leaves no state behind");
+    assert_eq!(farms[6].farm.names().collect::<Vec<_>>(), ["web", "all"]);
+    let mut now = farms.pop().unwrap();
+    while let Some(before) = farms.pop() {
+        let generation = now.record.generation;
+        now = after(&now, [StateOrder::Undo]);
+        assert_eq!((&now.farm, &now.states), (&before.farm, &before.states));
+        assert_eq!(now.record.generation, generation + 1, "undoing is a change too");
+    }
+    assert_eq!((&now.farm, now.overrides.len()), (&*file.file, 0));
+    assert!(matches!(refused(&now, StateOrder::Undo), OrderError::Conflict(_)));
+}
+
+#[test]
+fn orders_that_break_the_files_rules_are_refused_alone() {
+    let file = farm_of(FILE);
+    let twice = table("name = \"web9\"\naddress = \"192.0.2.11\"");
+    let add = |keys| StateOrder::AddServer { service: "web".into(), keys };
+    let batch = all(&file, [weight("web1", 3), add(twice), weight("web1", 70_000), weight("192.0.2.12", 4)]);
+    let is_good: Vec<bool> = batch.outcomes.iter().map(Result::is_ok).collect();
+    assert_eq!(is_good, [true, false, false, true]);
+    let next = batch.next.unwrap().state;
+    assert_eq!((weight_of(&next, "web1"), weight_of(&next, "192.0.2.12")), (Some(3), Some(4)));
+    assert_eq!(next.record.changes.len(), 2);
+    let error = batch.outcomes[1].clone().unwrap_err();
+    assert!(matches!(&error, OrderError::Invalid(why) if why.contains("192.0.2.11")), "{error}");
+    let named_twice = refused(&file, add(table("name = \"web1\"\naddress = \"192.0.2.19\"")));
+    assert!(matches!(named_twice, OrderError::Conflict(_)), "{named_twice}");
+    for gone in [weight("web7", 1), StateOrder::RemoveService("wbe".into())] {
+        let error = refused(&file, gone);
+        assert!(
+            matches!(&error, OrderError::NotFound(why) if why.contains("web1") || why.contains("there are: web")),
+            "{error}"
+        );
+    }
+    let nothing = StateOrder::Replace { services: Vec::new(), states: None };
+    assert!(matches!(refused(&file, nothing), OrderError::Invalid(_)));
+}
+
+#[test]
+fn tables_of_hosts_that_decide_for_themselves_stay_alike() {
+    let file = farm_of(FILE);
+    let fields = ServerFields { keys: vec![("weight".into(), Some(Value::Integer(3)))], state: None };
+    let own = StateOrder::ChangeServer { server: name("all", "h1"), fields };
+    for order in [own, StateOrder::RemoveService("all".into())] {
+        let error = refused(&file, order);
+        assert!(matches!(&error, OrderError::Conflict(why) if why.contains("all hosts")), "{error}");
+    }
+    let fields = ServerFields { keys: Vec::new(), state: Some(OperatorState::Drain) };
+    after(&file, [StateOrder::ChangeServer { server: name("all", "h1"), fields }]);
+}
+
+#[test]
+fn stale_requests_and_lower_roles_are_refused() {
+    let file = farm_of(FILE);
+    let now = after(&file, [weight("web1", 3)]);
+    let by = |role, order, tag: Option<&str>| {
+        let request = Request { role, if_match: tag.map(str::to_owned), ..request(order) };
+        batch(&now, path(), &[request], 1_000).outcomes.remove(0)
+    };
+    assert!(matches!(by(Role::Admin, weight("web1", 4), Some(&file.tag)), Err(OrderError::Stale { .. })));
+    for good in [now.tag.clone(), format!("\"{}\"", now.tag), "*".into(), format!("\"x\", \"{}\"", now.tag)] {
+        assert!(by(Role::Admin, weight("web1", 4), Some(&good)).is_ok(), "{good}");
+    }
+    assert!(by(Role::Operate, weight("web1", 4), None).is_ok());
+    assert!(by(Role::Operate, StateOrder::Undo, None).is_ok(), "a weight is undone by who may change it");
+    let remove = StateOrder::RemoveServer(name("web", "web1"));
+    assert!(matches!(by(Role::Operate, remove.clone(), None), Err(OrderError::Forbidden(_))));
+    let now = after(&now, [remove]);
+    let undo = Request { role: Role::Operate, ..request(StateOrder::Undo) };
+    let undone = batch(&now, path(), &[undo], 1_000).outcomes.remove(0);
+    assert!(matches!(undone, Err(OrderError::Forbidden(_))), "{undone:?}");
+}
+
+#[test]
+fn dry_run_says_what_differs_and_changes_nothing() {
+    let file = farm_of(FILE);
+    let dry = |order| {
+        let request = Request { is_dry_run: true, ..request(order) };
+        let batch = batch(&file, path(), &[request], 1_000);
+        assert!(batch.next.is_none());
+        batch.outcomes.into_iter().next().unwrap()
+    };
+    let outcome = dry(weight("192.0.2.12", 9)).unwrap();
+    let [difference] = &outcome.differences[..] else { panic!("{outcome:?}") };
+    assert_eq!((&difference.from, &difference.to), (&Some(Value::Integer(2)), &Some(Value::Integer(9))));
+    assert!(dry(weight("web1", 70_000)).is_err(), "the file's rules are asked, too");
+    assert!(dry(weight("192.0.2.12", 2)).unwrap().differences.is_empty());
+}
+
+#[test]
+fn whole_farms_are_replaced_by_what_differs() {
+    let file = farm_of(FILE);
+    let mut services = file.farm.services();
+    let same = StateOrder::Replace { services: services.clone(), states: None };
+    assert!(all(&file, [same]).next.is_none(), "nothing differs");
+    let servers = services[0].get_mut("server").unwrap().as_array_mut().unwrap();
+    servers.remove(0);
+    servers.push(Value::Table(table("address = \"192.0.2.14\"")));
+    let states = [(name("web", "192.0.2.12"), OperatorState::Maintenance)].into();
+    let next = after(&file, [StateOrder::Replace { services, states: Some(states) }]);
+    assert_eq!(next.farm.server_names("web").unwrap().collect::<Vec<_>>(), ["192.0.2.12", "192.0.2.14"]);
+    assert_eq!(next.states.len(), 1);
+    assert_eq!(next.record.changes.len(), 1, "it is undone at once");
+    assert_eq!(after(&next, [StateOrder::Undo]).farm, *file.file);
+}
+
+#[test]
+fn reload_keeps_changes_but_where_the_file_itself_has_changed() {
+    let text = format!("farm.secret_file = \"/etc/evener/farm.key\"\n{FILE}");
+    let file = farm_of(FILE);
+    let added = table("name = \"web3\"\naddress = \"192.0.2.13\"");
+    let add = StateOrder::AddServer { service: "web".into(), keys: added };
+    let drain = operator("web1", OperatorState::Drain);
+    let now = after(&file, [weight("web1", 3), weight("192.0.2.12", 7), add, drain]);
+    let again = |text: &str| {
+        let config = config::parse(text, "evener.toml").unwrap();
+        rebase(table(text), config, now.record.clone(), path()).map_err(|problems| problems.to_string())
+    };
+    let same = again(&text.replace("listen = \"none\"", "")).unwrap();
+    assert_eq!((same.dropped.len(), &same.state.farm.server_names("web").unwrap().count()), (0, &3));
+    assert_eq!(same.config.services[0].servers[0].weight, 3);
+    let other = again(&text.replace("weight = 2", "weight = 1")).unwrap();
+    let places: Vec<String> = other.dropped.iter().map(|edit| edit.place.to_string()).collect();
+    assert_eq!(places, ["web/192.0.2.12: weight"]);
+    assert_eq!(other.config.services[0].servers[1].weight, 1);
+    assert_eq!(other.state.states.len(), 1, "what operators say of servers stays");
+    let taken = text
+        .replace("name = \"web1\"\naddress = \"192.0.2.11\"", "name = \"web3\"\naddress = \"192.0.2.11\"");
+    let taken = again(&taken).unwrap();
+    assert_eq!(taken.dropped.len(), 2, "the file has a server of that name now, and web1 no more");
+    let clash = again(&text.replace("192.0.2.11", "192.0.2.13"));
+    assert!(clash.is_err_and(|why| why.contains("192.0.2.13")), "both have the address now");
+}
+
+#[test]
+fn oldest_changes_become_one_that_stays() {
+    let mut now = farm_of(FILE);
+    for number in 0..1_100 {
+        let orders = [weight(if number % 2 == 0 { "web1" } else { "192.0.2.12" }, number)];
+        now = after(&now, orders);
+    }
+    assert_eq!((now.record.changes.len(), now.record.is_cut), (1_000, true));
+    assert_eq!((weight_of(&now, "web1"), weight_of(&now, "192.0.2.12")), (Some(1_098), Some(1_099)));
+    assert_eq!(now.record.changes[0].edits.len(), 2, "one value a place is enough");
+    for _ in 1..1_000 {
+        now = after(&now, [StateOrder::Undo]);
+    }
+    let error = refused(&now, StateOrder::Undo);
+    assert!(matches!(&error, OrderError::Conflict(why) if why.contains("--forget")), "{error}");
+}
+
+fn any_order() -> impl Strategy<Value = StateOrder> {
+    let server = prop_oneof![Just("web1"), Just("192.0.2.12"), Just("web3")];
+    let state =
+        prop_oneof![Just(OperatorState::Ready), Just(OperatorState::Drain), Just(OperatorState::Maintenance)];
+    prop_oneof![
+        (server.clone(), 0..70_000i64).prop_map(|(server, value)| weight(server, value)),
+        (server.clone(), state).prop_map(|(server, state)| operator(server, state)),
+        server.clone().prop_map(|server| StateOrder::RemoveServer(name("web", server))),
+        (server, 11..15u8).prop_map(|(server, last)| {
+            let keys = table(&format!("name = \"{server}\"\naddress = \"192.0.2.{last}\""));
+            StateOrder::AddServer { service: "web".into(), keys }
+        }),
+        Just(StateOrder::Undo),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// However orders come, together or one by one, the farm is the same, it is what its record
+    /// says, and the record survives being written.
+    #[test]
+    fn batches_are_as_good_as_single_orders(orders in proptest::collection::vec(any_order(), 1..12)) {
+        let file = farm_of(FILE);
+        let together = all(&file, orders.clone());
+        let mut single = file.clone();
+        for (order, outcome) in orders.into_iter().zip(&together.outcomes) {
+            let mut one = all(&single, [order]);
+            prop_assert_eq!(one.outcomes.remove(0).is_ok(), outcome.is_ok());
+            if let Some(next) = one.next {
+                single = next.state;
+            }
+        }
+        let together = together.next.map_or(file.clone(), |next| next.state);
+        prop_assert_eq!((&together.farm, &together.states), (&single.farm, &single.states));
+        prop_assert_eq!(&together.tag, &single.tag);
+        let written = serde_json::to_string(&together.record).unwrap();
+        let read: Record = serde_json::from_str(&written).unwrap();
+        let restored = FarmState::new(Arc::clone(&file.file), read);
+        prop_assert_eq!((restored.farm, restored.states), (together.farm, together.states));
+    }
+}
