@@ -51,3 +51,4 @@ pub mod visit;
 pub mod wait;
 pub mod web;
 pub mod web_others;
+pub mod web_tls;
