@@ -40,6 +40,7 @@ pub mod proxies;
 pub mod queued;
 pub mod raw;
 pub mod reader;
+pub mod shell;
 pub mod shuffle;
 pub mod skip;
 pub mod table;
