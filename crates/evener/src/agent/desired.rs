@@ -273,12 +273,7 @@ pub(super) fn desired(
                 .into());
         }
         let places = places(&tunnelled, directors, network, host);
-        for interface in places.tunnels.keys().filter_map(|ifindex| network.interfaces.get(ifindex)) {
-            let path = format!("ipv4/conf/{}/rp_filter", interface.name);
-            // The kernel goes by the larger of `all` and this; 2 is loose, 1 refuses clients that
-            // are answered by another interface than their packets come in by.
-            desired.settings.insert(path, SysctlSetting { right: loose(host.reverse_path_filter), value: 2 });
-        }
+        desired.settings.extend(loose_filters(places.tunnels.keys(), network, host));
         let tables = tables(&tunnelled, directors, network, host, &places);
         let places = AttachPoints { tunnels: with_deciding(places.tunnels, &tables, host), ..places };
         desired.programs = Some((tables, places));
@@ -290,8 +285,10 @@ pub(super) fn desired(
         let loopback = loopback(network);
         if handed_over.iter().any(|role| role.serves()) {
             // From clients comes there what was read here, or by another node.
-            let reverse_path = SysctlSetting { right: loose(host.reverse_path_filter), value: 2 };
-            desired.settings.insert(format!("ipv4/conf/{loopback}/rp_filter"), reverse_path);
+            desired.settings.insert(format!("ipv4/conf/{loopback}/rp_filter"), loose_filter(host));
+            // And by the links what follows the handoff.
+            let links = inbound(&handed_over, directors, network);
+            desired.settings.extend(loose_filters(&links, network, host));
         }
         if handed_over.iter().any(|role| role.service.is_on_every_host()) {
             // And from this host itself its own probes.
@@ -302,12 +299,24 @@ pub(super) fn desired(
     Ok(desired)
 }
 
-fn loose(all: u32) -> &'static [u32] {
-    match all {
+/// The kernel goes by the larger of `all` and the interface's own; 2 is loose, 1 refuses clients
+/// that are answered by another interface than their packets come in by.
+fn loose_filter(host: &HostFacts) -> SysctlSetting {
+    let right: &[u32] = match host.reverse_path_filter {
         0 => &[0, 2],
         1 => &[2],
         _ => &[0, 1, 2],
-    }
+    };
+    SysctlSetting { right, value: 2 }
+}
+
+fn loose_filters<'a>(
+    links: impl IntoIterator<Item = &'a u32>,
+    network: &Network,
+    host: &HostFacts,
+) -> impl Iterator<Item = (String, SysctlSetting)> {
+    let interfaces = links.into_iter().filter_map(|ifindex| network.interfaces.get(ifindex));
+    interfaces.map(|interface| (format!("ipv4/conf/{}/rp_filter", interface.name), loose_filter(host)))
 }
 
 fn loopback(network: &Network) -> String {
@@ -336,21 +345,27 @@ fn towards(address: IpAddr, directors: &[IpAddr], network: &Network) -> Result<S
         .ok_or_else(|| format!("no interface leads to whoever asks for {address}: this host has no Ethernet"))
 }
 
-/// Tunnels come in by the interfaces that lead to directors, and by those that have the addresses
-/// they go to.
-fn places(
-    roles: &[&ServedService<'_>],
-    directors: &[IpAddr],
-    network: &Network,
-    host: &HostFacts,
-) -> AttachPoints {
+/// The interfaces that directors' packets come in by: those that lead to directors, and those that
+/// have the addresses they go to.
+fn inbound(roles: &[&ServedService<'_>], directors: &[IpAddr], network: &Network) -> BTreeSet<u32> {
     let own: BTreeSet<IpAddr> =
         roles.iter().flat_map(|role| &role.own).map(|(address, _)| *address).collect();
     let has_own = |interface: &Interface| interface.addresses.iter().any(|(a, _)| own.contains(a));
     let leading = directors.iter().filter_map(|director| Some(network.next_hop(*director)?.ifindex));
     let holding = network.interfaces.iter().filter(|(_, found)| has_own(found)).map(|(ifindex, _)| *ifindex);
     let usable = |ifindex: &u32| network.interfaces.get(ifindex).is_some_and(|i| i.ethernet && i.up);
-    let tunnels = leading.chain(holding).filter(usable).map(|i| (i, !host.software.contains(&i))).collect();
+    leading.chain(holding).filter(usable).collect()
+}
+
+/// Tunnels come in by the interfaces of directors' packets.
+fn places(
+    roles: &[&ServedService<'_>],
+    directors: &[IpAddr],
+    network: &Network,
+    host: &HostFacts,
+) -> AttachPoints {
+    let links = inbound(roles, directors, network).into_iter();
+    let tunnels = links.map(|ifindex| (ifindex, !host.software.contains(&ifindex))).collect();
     let clamps = roles.iter().any(|role| role.service.clamp_mss && role.service.protocol == Protocol::Tcp);
     let answers = if clamps { answering(network) } else { BTreeSet::new() };
     AttachPoints { tunnels, answers, accept: BTreeSet::new(), hook: host.hook }

@@ -16,6 +16,7 @@ use super::prerequisites;
 use super::state::{self, AppliedState};
 use crate::config::Config;
 use crate::io::network::{Interface, Network};
+use crate::io::sysctl::is_reverse_path_strict;
 use crate::runtime::lock::Lock;
 use crate::runtime::paths;
 use crate::views::{Finding, Severity};
@@ -45,6 +46,7 @@ pub fn findings(config: &Config, network: &Network) -> Vec<Finding> {
         findings.extend(silence(role, network));
         findings.extend(ports(role, &listening));
         findings.extend(way_back(role, config, network));
+        findings.extend(strict_reverse_path(role, network));
     }
     findings.extend(memberships(config, &identity, network));
     findings.extend(unfollowed(config));
@@ -306,6 +308,38 @@ fn way_back(role: &ServedService<'_>, config: &Config, network: &Network) -> Opt
         ),
     };
     Some(finding(&service.name, state, message))
+}
+
+/// The kernel's reverse path filter where packets come from the director unchanged. Where they come
+/// in tunnels the agent sets it.
+fn strict_reverse_path(role: &ServedService<'_>, network: &Network) -> Vec<Finding> {
+    if role.arp_mode() == ArpMode::Absent || role.has_tunnels() {
+        return Vec::new();
+    }
+    // A server that is found and not listed is on the link of the service address.
+    let own: BTreeSet<IpAddr> = match role.own.is_empty() {
+        true => role.vips(),
+        false => role.own.iter().map(|(own, _)| *own).collect(),
+    };
+    let links: BTreeSet<u32> =
+        own.into_iter().filter(IpAddr::is_ipv4).filter_map(|own| network.route_to(own)).collect();
+    let name = |ifindex: u32| Some(network.interfaces.get(&ifindex)?.name.as_str());
+    let Some(way_back) = network.next_hop(Ipv4Addr::UNSPECIFIED.into()).map(|hop| hop.ifindex) else {
+        return Vec::new();
+    };
+    let other = name(way_back).unwrap_or_default();
+    let links = links.into_iter().filter(|ifindex| *ifindex != way_back).filter_map(name);
+    links
+        .filter(|name| is_reverse_path_strict(name))
+        .map(|name| {
+            let message = format!(
+                "The reverse path filter of {name} is strict, and the default route leaves by {other}: the kernel drops \
+                 what clients send that are answered by another interface; \
+                 `sysctl -w net.ipv4.conf.{name}.rp_filter=2`."
+            );
+            finding(&role.service.name, Severity::Warn, message)
+        })
+        .collect()
 }
 
 /// Whether packets come out of tunnels.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use evener_dataplane::xdp::pins;
 
+use super::names;
 use crate::admin::{Client, ClientError};
 use crate::views;
 use crate::views::Finding;
@@ -37,6 +38,14 @@ pub(super) async fn check_daemon(client: &Client, findings: &mut Vec<Finding>) -
         Ok(hosts) => findings.extend(hosts.iter().flat_map(host)),
         Err(error) => {
             findings.push(Finding::warn("hosts", format!("The daemon does not list them: {error}.")))
+        }
+    }
+    if !status.dns.is_empty() {
+        match client.get::<Vec<views::NameView>>("/v1/names").await {
+            Ok(names) => findings.extend(names::check_servers(&names)),
+            Err(error) => {
+                findings.push(Finding::warn("names", format!("The daemon does not list them: {error}.")))
+            }
         }
     }
     Some(status)

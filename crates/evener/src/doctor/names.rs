@@ -1,5 +1,5 @@
-//! Whether this host can answer queries and requests where the file wants it, and whether queries
-//! have room to wait in.
+//! Whether this host can answer queries and requests where the file wants it, whether queries have
+//! room to wait in, and whether names have servers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,10 @@ use evener_core::farm::network::Network;
 
 use crate::config::{Config, DnsConfig};
 use crate::runtime::receive_buffer::{WANTED, receive_buffer};
-use crate::views::Finding;
+use crate::views::{Finding, NameView};
+
+/// Names without a server that are listed one by one, and servers of each.
+const LISTED: usize = 4;
 
 /// Looks for addresses on which `evener run` is to listen for queries and for requests of groups,
 /// and which this host lacks.
@@ -29,6 +32,35 @@ fn missing(wanted: impl Iterator<Item = SocketAddr>, own: &[IpAddr]) -> Vec<Find
         Finding::fail("listen", message)
     };
     missing.map(finding).collect()
+}
+
+/// Looks for names none of whose addresses can be given. `names` has those of a name one after
+/// another.
+pub(super) fn check_servers(names: &[NameView]) -> Vec<Finding> {
+    const CHECK: &str = "names";
+    let by_name = names.chunk_by(|one, next| one.name == next.name);
+    let empty: Vec<_> = by_name.filter(|of_name| of_name.iter().all(|one| one.rank.is_none())).collect();
+    let message = |of_name: &[NameView]| {
+        let name = of_name.first().map_or("", |one| &one.name);
+        let servers = of_name.iter().take(LISTED).map(|one| match one.cause == one.state {
+            true => format!("{} is {}", one.address, one.state),
+            false => format!("{} is {} ({})", one.address, one.state, one.cause),
+        });
+        let more = of_name.len().saturating_sub(LISTED);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        format!(
+            "{name} has no server that can be given: {}. Clients get all its addresses, or what its `none_alive` \
+             says: start a server, undrain one, or correct its `health`.",
+            servers.chain(more).collect::<Vec<_>>().join(", ")
+        )
+    };
+    let mut findings: Vec<Finding> =
+        empty.iter().take(LISTED).map(|of_name| Finding::fail(CHECK, message(of_name))).collect();
+    if let more @ 1.. = empty.len().saturating_sub(LISTED) {
+        let message = format!("{more} more have no server that can be given; `evener names` shows them.");
+        findings.push(Finding::fail(CHECK, message));
+    }
+    findings
 }
 
 /// Looks at the room that sockets of a process like this one get, if the file has names.
@@ -69,6 +101,41 @@ mod tests {
         assert_eq!(messages.len(), 2, "{messages:?}");
         assert!(messages[0].contains("`ip addr add 192.0.2.53/32 dev lo`"), "{messages:?}");
         assert!(messages[1].contains("2001:db8::53/128"), "{messages:?}");
+    }
+
+    fn view(name: &str, address: &str, state: &str, cause: &str) -> NameView {
+        let rank = (state == "up").then_some(1);
+        serde_json::from_value(serde_json::json!({
+            "name": name, "address": address, "server": address, "state": state, "rank": rank, "share": 0.0,
+            "answers": 0, "policy": "power-of-two", "ttl_seconds": 5, "cause": cause,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn name_without_healthy_server_fails_with_remedy() {
+        let mut names = vec![
+            view("a.example", "192.0.2.11", "down", "connection refused"),
+            view("a.example", "192.0.2.12", "up", "weight 1"),
+            view("b.example", "192.0.2.11", "down", "connection refused"),
+            view("b.example", "192.0.2.13", "draining", "draining"),
+        ];
+        let findings = check_servers(&names);
+        let [finding] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!(finding.state, Severity::Fail);
+        for part in [
+            "b.example has no server",
+            "192.0.2.11 is down (connection refused), 192.0.2.13 is draining.",
+            "correct its `health`",
+        ] {
+            assert!(finding.message.contains(part), "{}", finding.message);
+        }
+        assert_eq!(check_servers(&names[..2]), []);
+        let more = (0..10).map(|number| view(&format!("c{number}.example"), "192.0.2.1", "down", "down"));
+        names.extend(more);
+        let findings = check_servers(&names);
+        assert_eq!(findings.len(), LISTED + 1);
+        assert!(findings[LISTED].message.starts_with("7 more "), "{findings:?}");
     }
 
     #[test]

@@ -204,6 +204,20 @@ impl Farm {
         self.switch.ip(&ports)
     }
 
+    /// Gives a server a second interface, `eth1`, on the same network, by which its answers leave
+    /// while requests come by the first.
+    pub fn answer_by_second_cable(&self, host: &Host) -> Result<()> {
+        let lan = Lan::of(host.address());
+        let port = format!("{}-1", host.name());
+        host.ip(&[
+            format!("link add eth1 type veth peer name {port} netns {}", self.switch.name()),
+            "link set eth1 up".to_owned(),
+            format!("route replace default via {} dev eth1 onlink", lan.address(number::ROUTER)),
+        ])?;
+        self.switch.ip(&[format!("link set {port} master {} up", lan.bridge())])?;
+        host.run(&["ethtool", "-K", "eth1", "tx", "off"]).map(drop)
+    }
+
     /// Has directors forward what is for no service, as the routers that they are for servers
     /// behind them.
     pub fn forward_on_directors(&self) -> Result<()> {

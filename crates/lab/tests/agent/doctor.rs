@@ -100,6 +100,36 @@ fn doctor_reports_leftovers_of_killed_agent() -> Result<()> {
     Ok(())
 }
 
+/// Clients' packets come by the director's link, and the way back to them leads elsewhere.
+#[test]
+fn strict_reverse_path_filter_of_l2_server_is_reported() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let config = service("web", &vips(&farm, 80), "method = \"l2\"", &server.address().to_string());
+    let _agent = Agent::start(server, &config, &[])?;
+    server.netns().sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
+    let before = wrong(server)?;
+    assert!(before.iter().all(|one| !one.contains("reverse path")), "one interface is enough: {before:?}");
+    let dropped = || server.run(&["nstat", "-asz", "TcpExtIPReversePathFilter"]);
+    let none = dropped()?;
+    farm.answer_by_second_cable(server)?;
+    let output = new(server, &before)?;
+    let [one] = &output[..] else { panic!("{output:?}") };
+    let parts =
+        ["warn web", "of eth0 is strict", "leaves by eth1", "`sysctl -w net.ipv4.conf.eth0.rp_filter=2`"];
+    assert!(parts.iter().all(|part| one.contains(part)), "{one}");
+    let url = format!("http://{}/who", server.address());
+    assert!(farm.client(0).curl(&["--max-time", "1", &url]).is_err());
+    assert_ne!(dropped()?, none, "the kernel drops what it said");
+    server.netns().sysctl(&[("ipv4/conf/eth0/rp_filter", "2")])?;
+    assert_eq!(new(server, &before)?, <[String; 0]>::default());
+    assert_eq!(farm.client(0).curl(&[&url])?, "web1\n");
+    Ok(())
+}
+
 #[test]
 fn a_nat_server_must_answer_by_a_director() -> Result<()> {
     if !skip::has_root() {

@@ -49,6 +49,7 @@ mod local;
 mod own_address;
 mod path_mtu;
 mod policies;
+mod quick_start;
 mod reload;
 mod removed;
 mod sessions;

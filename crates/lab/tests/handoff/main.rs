@@ -19,6 +19,7 @@ mod others;
 mod own_address;
 mod rehandoff;
 mod requests;
+mod reverse_path;
 mod routes;
 mod seen;
 mod segments;

@@ -5,10 +5,10 @@ use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::load::Load;
-use evener_lab::web_others;
+use evener_lab::{web_others, web_tls};
 
 use crate::talk::{Talk, get};
-use crate::{tls, unbroken};
+use crate::unbroken;
 
 on_both_engines! { apache_serves, caddy_serves, caddy_serves_encrypted }
 
@@ -41,11 +41,14 @@ fn caddy_serves_encrypted(engine: &str) -> Result<()> {
     }
     let farm = Farm::builder().bare().servers(1).build()?;
     let host = farm.server(0);
-    let [key, certificate] = tls::certificate(host)?;
-    let _caddy =
-        web_others::caddy(host, tls::PORT, &web_others::site(&farm, &format!("tls {certificate} {key}\n")))?;
+    let [key, certificate] = web_tls::certificate(host)?;
+    let _caddy = web_others::caddy(
+        host,
+        web_tls::PORT,
+        &web_others::site(&farm, &format!("tls {certificate} {key}\n")),
+    )?;
     let routes = [route("host = \"www.example.com\"", &["web1"])];
-    let offer = Offer { health: HEALTH.to_owned(), port: tls::PORT, ..Offer::new(engine, 1, &routes) };
+    let offer = Offer { health: HEALTH.to_owned(), port: web_tls::PORT, ..Offer::new(engine, 1, &routes) };
     let handoff = Handoff::start(farm, offer)?;
     let right = std::fs::read_to_string(handoff.farm.page("108k"))?;
     for family in Family::BOTH {

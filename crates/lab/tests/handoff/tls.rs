@@ -11,10 +11,9 @@ use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::host::Host;
 use evener_lab::proc::Proc;
+use evener_lab::web_tls::{self, PORT};
 
 on_both_engines! { hellos_go_by_their_name, hellos_in_pieces, hellos_in_several_records }
-
-pub(crate) const PORT: u16 = 443;
 
 /// A farm whose servers have a certificate for all names, and serve their name.
 pub(crate) struct Stage {
@@ -24,7 +23,7 @@ pub(crate) struct Stage {
 
 pub(crate) fn stage(engine: &str) -> Result<Stage> {
     let farm = Farm::builder().bare().servers(3).build()?;
-    let webs = farm.servers().iter().map(serve).collect::<Result<_>>()?;
+    let webs = farm.servers().iter().map(web_tls::start).collect::<Result<_>>()?;
     let routes = [
         route("host = \"a.example\"", &["web1"]),
         route("host = \"*.b.example\"", &["web2"]),
@@ -35,33 +34,6 @@ pub(crate) fn stage(engine: &str) -> Result<Stage> {
     let health = "[service.health]\nkind = \"tcp\"\ninterval = \"500ms\"\n".to_owned();
     let offer = Offer { health, port: PORT, ..Offer::new(engine, 3, &routes) };
     Ok(Stage { handoff: Handoff::start(farm, offer)?, _webs: webs })
-}
-
-/// Makes a certificate for any name; the files of its key and of itself.
-pub(crate) fn certificate(host: &Host) -> Result<[String; 2]> {
-    let [key, certificate] = ["tls.key", "tls.pem"].map(|name| host.file(name).display().to_string());
-    let words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=any";
-    let mut words: Vec<&str> = words.split(' ').collect();
-    words.extend(["-keyout", &key, "-out", &certificate]);
-    host.run(&words)?;
-    Ok([key, certificate])
-}
-
-/// nginx with a certificate of its own.
-fn serve(host: &Host) -> Result<Proc> {
-    let [key, certificate] = certificate(host)?;
-    let (name, temporary) = (host.name(), host.file("tls").display().to_string());
-    let config = format!(
-        "daemon off;\nmaster_process off;\nerror_log stderr warn;\npid {temporary}.pid;\nevents {{}}\nhttp {{\n\
-         access_log off;\nclient_body_temp_path {temporary}.body;\nproxy_temp_path {temporary}.proxy;\n\
-         fastcgi_temp_path {temporary}.fastcgi;\nuwsgi_temp_path {temporary}.uwsgi;\nscgi_temp_path {temporary}.scgi;\n\
-         server {{\nlisten {PORT} ssl;\nlisten [::]:{PORT} ssl ipv6only=on;\nssl_certificate {certificate};\n\
-         ssl_certificate_key {key};\nlocation / {{ return 200 \"{name}\\n\"; }}\n}}\n}}\n"
-    );
-    let config = host.write("tls.conf", &config)?;
-    let mut nginx = host.spawn("tls", &["nginx", "-c", &config.to_string_lossy()])?;
-    nginx.wait_until_listening(host, (host.address(), PORT).into())?;
-    Ok(nginx)
 }
 
 /// The server that answers for a name, as curl(1) asks by way of `to`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use evener_lab::evener::{Evener, web_service};
+use evener_lab::evener::{Evener, program, web_service};
 use evener_lab::farm::Farm;
 use evener_lab::wait;
 
@@ -26,6 +26,9 @@ fn clients_are_given_servers_that_live() -> Result<()> {
         stage.farm.stop_web(server)?;
     }
     wait::until("all are dead", || Ok(stage.states()?.values().all(|state| state == "down")))?;
+    let output = stage.farm.director().output(&[&program()?.to_string_lossy(), "doctor"])?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("FAIL  names") && output.status.code() == Some(4), "{text}");
     assert_eq!(stage.given(12)?.len(), 3, "where nobody lives all are given");
     assert!(stage.dig(&[NAME])?.contains("no server of this name is known to live"));
     stage.farm.start_web(1)?;

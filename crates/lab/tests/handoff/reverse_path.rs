@@ -1,0 +1,24 @@
+//! Servers whose answers leave by another interface than requests come in by.
+
+use anyhow::Result;
+use evener_lab::evener::{Handoff, Offer, route};
+use evener_lab::farm::Farm;
+
+on_both_engines! { strict_filter_of_two_links_drops_no_client }
+
+/// For later packets of a connection the stack looks for the way back to the client, unless the
+/// socket has kept it.
+fn strict_filter_of_two_links_drops_no_client(engine: &str) -> Result<()> {
+    let farm = Farm::builder().bare().servers(1).build()?;
+    farm.server(0).netns().sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
+    let handoff = Handoff::start(farm, Offer::new(engine, 1, &[route("path = \"/*\"", &["web1"])]))?;
+    handoff.farm.answer_by_second_cable(handoff.farm.server(0))?;
+    // the second is punted
+    for path in ["who", "./who"] {
+        let url = format!("http://{}/{path}", handoff.farm.service());
+        for _ in 0..4 {
+            assert_eq!(handoff.client().curl(&["--path-as-is", &url])?, "web1\n", "{path}");
+        }
+    }
+    Ok(())
+}
