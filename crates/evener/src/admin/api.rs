@@ -292,9 +292,18 @@ pub(super) async fn reload(
     query: Result<Query<ReloadQuery>, QueryRejection>,
 ) -> ApiResult<CommandResult> {
     let Query(ReloadQuery { forget }) = query?;
-    let forget = forget.is_some_and(|forget| forget != "false");
+    let forget = flag("forget", forget.as_deref())?;
     let request = |answer| ControlRequest::Reload { forget, answer };
     done(send_request(&api.control, RELOAD_TIMEOUT, request).await?)
+}
+
+/// Whether a query parameter that is yes or no is there and means yes.
+pub(super) fn flag(name: &str, value: Option<&str>) -> Result<bool, ApiError> {
+    match value {
+        None | Some("false" | "0") => Ok(false),
+        Some("" | "true" | "1") => Ok(true),
+        Some(other) => Err(ApiError::bad_request(format!("{name} is {other:?}: write true or false."))),
+    }
 }
 
 fn done(answer: Result<String, String>) -> ApiResult<CommandResult> {

@@ -83,7 +83,7 @@ fn operation(path: &ApiPath, method: &ApiMethod) -> Value {
 fn query_schema(name: &str) -> Value {
     match name {
         "dry_run" | "forget" => json!({"type": "boolean"}),
-        "limit" => json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
+        "limit" => json!({"type": "integer", "minimum": 0}),
         "protocol" => json!({"enum": ["tcp", "udp"]}),
         _ => json!({"type": "string"}),
     }
@@ -123,10 +123,10 @@ fn schemas() -> Value {
             "type": "object",
             "required": ["service"],
             "properties": {
-                "tag": text(),
+                "tag": {"type": ["string", "null"]},
                 "service": {"type": "array", "items": {"type": "object"}},
                 "states": {
-                    "type": "object",
+                    "type": ["object", "null"],
                     "additionalProperties": {"enum": ["drain", "maintenance"]},
                 },
             },

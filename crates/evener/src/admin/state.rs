@@ -15,7 +15,7 @@ use serde_json::Value as JsonValue;
 use toml::{Table, Value};
 
 use super::access::Caller;
-use super::api::{Api, ApiError, send_request};
+use super::api::{self, Api, ApiError, send_request};
 use crate::board::request::ControlRequest;
 use crate::state::{
     Difference, OperatorStates, OrderError, Outcome, Place, Request, ServerFields, StateOrder,
@@ -33,7 +33,7 @@ pub struct StateView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// Services, each with its servers, by the keys of the file.
-    pub service: Vec<JsonValue>,
+    pub service: Vec<serde_json::Map<String, JsonValue>>,
     /// Servers that aren't `ready`, as `SERVICE/SERVER`: `drain` or `maintenance`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub states: Option<BTreeMap<String, String>>,
@@ -117,7 +117,7 @@ type ServerPath = Result<Path<(String, String)>, PathRejection>;
 /// The whole farm.
 pub(super) async fn state(State(api): State<Api>) -> Result<Response, ApiError> {
     let state = api.farm.farm_state();
-    let service = state.farm.services().into_iter().map(serde_json::to_value);
+    let service = state.farm.services().into_iter().map(Value::try_into);
     let service = service.collect::<Result<Vec<_>, _>>();
     let service = service.map_err(|error| {
         ApiError(StatusCode::INTERNAL_SERVER_ERROR, format!("The state is no JSON: {error}."))
@@ -152,7 +152,8 @@ pub(super) async fn replace(
     let help = "send what GET answers: {\"service\": [{\"name\": ..., \"server\": [...]}]}";
     let StateView { tag, service, states } = serde_json::from_value(json(body)?)
         .map_err(|error| ApiError(StatusCode::UNPROCESSABLE_ENTITY, format!("{error}: {help}.")))?;
-    let services = service.into_iter().map(value).collect::<Result<Vec<_>, _>>()?;
+    let services =
+        service.into_iter().map(|keys| value(JsonValue::Object(keys))).collect::<Result<Vec<_>, _>>()?;
     let states = states.map(operator_states).transpose()?;
     let order = StateOrder::Replace { services, states };
     let mut change = Change::new(caller, query, &headers, order)?;
@@ -297,14 +298,7 @@ impl Change {
         order: StateOrder,
     ) -> Result<Change, ApiError> {
         let Query(ChangeQuery { dry_run }) = query?;
-        let is_dry_run = match dry_run.as_deref() {
-            None | Some("false" | "0") => false,
-            Some("" | "true" | "1") => true,
-            Some(other) => {
-                let message = format!("dry_run is {other:?}: write true or false.");
-                return Err(ApiError(StatusCode::BAD_REQUEST, message));
-            }
-        };
+        let is_dry_run = api::flag("dry_run", dry_run.as_deref())?;
         let if_match = headers.get(header::IF_MATCH).map(|value| value.to_str().map(str::to_owned));
         let if_match = if_match.transpose().map_err(|_| {
             ApiError(

@@ -54,6 +54,7 @@ mod reload;
 mod removed;
 mod sessions;
 mod stage;
+mod state;
 mod straight;
 mod survival;
 mod told;

@@ -12,5 +12,6 @@ mod hostile;
 mod membership;
 mod reach;
 mod requests;
+mod run_time;
 mod stage;
 mod tls;

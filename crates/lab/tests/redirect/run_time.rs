@@ -1,0 +1,223 @@
+//! Changes at run time by HTTP, at the admin address.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use evener_lab::wait::LONG;
+use serde_json::{Value, json};
+
+use crate::membership::tokens;
+use crate::stage::Stage;
+
+const READER: &str = "reader-reader-reader";
+const OPERATOR: &str = "operator-operator-0";
+const ADMIN: &str = "admin-admin-admin-00";
+/// The loopback address of the director, where a token is wanted since the file names some.
+const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 9180);
+
+/// A group of two members whose admin address knows a token of each role.
+fn stage(name: &str) -> Result<Stage> {
+    let farm = evener_lab::farm::Farm::builder().bare().servers(2).clients(1).build()?;
+    let text = format!("{READER}\n{OPERATOR} operate oscar\n{ADMIN} admin alice\n");
+    let path = tokens(name, &text)?;
+    let members: String = (0..2).map(|number| crate::stage::member(&farm, number, "")).collect();
+    let keys = "policy = \"round-robin\"\n";
+    let members =
+        format!("{members}\n[admin]\nlisten = \"127.0.0.1:9180\"\ntoken_file = \"{}\"\n", path.display());
+    Stage::start_with(farm, &[], keys, &members)
+}
+
+/// The status of a request, and its answer's head and body.
+fn exchange(stage: &Stage, bytes: &[u8]) -> Result<(u16, String, Value)> {
+    let address = SocketAddr::from(ADDRESS);
+    let mut stream = stage.farm.director().enter(|| TcpStream::connect(address))??;
+    stream.set_read_timeout(Some(LONG))?;
+    // A daemon that refuses early reads no more.
+    let _ = stream.write_all(bytes);
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("no answer: {text:?}"))?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let body = serde_json::from_str(body).unwrap_or(Value::Null);
+    Ok((status.context("no status")?, head.to_owned(), body))
+}
+
+fn request(stage: &Stage, token: &str, line: &str, fields: &str, body: &str) -> Result<(u16, String, Value)> {
+    let length = body.len();
+    let text = format!(
+        "{line} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+         {fields}Content-Length: {length}\r\n\r\n{body}"
+    );
+    exchange(stage, text.as_bytes())
+}
+
+#[test]
+fn each_role_may_do_its_part_and_no_more() -> Result<()> {
+    let stage = stage("roles")?;
+    let server = format!("/v1/services/shop/servers/{}", stage.evener.servers()?[0].name);
+    let weight = format!("PATCH {server}");
+    let status = |token: &str, line: &str, body: &str| {
+        Ok::<_, anyhow::Error>(request(&stage, token, line, "", body)?.0)
+    };
+    for token in ["", "wrong-wrong-wrong"] {
+        assert_eq!(status(token, &weight, r#"{"weight": 2}"#)?, 401);
+        assert_eq!(status(token, "GET /v1/state", "")?, 401);
+    }
+    let by_role = [(READER, 403, 403), (OPERATOR, 200, 403), (ADMIN, 200, 200)];
+    for (token, weighs, adds) in by_role {
+        assert_eq!(status(token, "GET /v1/state", "")?, 200);
+        assert_eq!(status(token, &weight, r#"{"weight": 2, "drain": false}"#)?, weighs);
+        let url = r#"{"url": "http://192.0.2.99:8080"}"#;
+        assert_eq!(
+            status(token, "POST /v1/services/shop/servers?dry_run", url)?,
+            if adds == 200 { 200 } else { adds }
+        );
+        assert_eq!(status(token, "POST /v1/reload", "")?, adds);
+    }
+    let changes = request(&stage, READER, "GET /v1/changes", "", "")?.2;
+    assert_eq!(
+        (&changes[0]["by"], changes.as_array().map(Vec::len)),
+        (&json!("oscar"), Some(1)),
+        "{changes}"
+    );
+    assert_eq!(status(OPERATOR, "POST /v1/undo", "")?, 200);
+    Ok(())
+}
+
+#[test]
+fn bad_requests_change_nothing_and_say_why() -> Result<()> {
+    let stage = stage("bad-requests")?;
+    let name = stage.evener.servers()?[0].name.clone();
+    let server = format!("PATCH /v1/services/shop/servers/{name}");
+    let before = request(&stage, ADMIN, "GET /v1/state", "", "")?.2;
+    let twice = json!({"service": [before["service"][0], before["service"][0]]}).to_string();
+    let big = format!("{{\"service\": [], \"x\": \"{}\"}}", "x".repeat(17 << 20));
+    let foreign = "Origin: http://evil.example\r\n";
+    let cases: [(&str, &str, &str, u16); 12] = [
+        (&server, "If-Match: \"1-00000000\"\r\n", r#"{"weight": 2}"#, 412),
+        (&server, foreign, r#"{"weight": 2}"#, 403),
+        (&server, "", r#"{"weight": 70000}"#, 422),
+        (&server, "", r#"{"wieght": 2}"#, 422),
+        (&server, "", r#"{"drain": "yes"}"#, 422),
+        (&server, "", r#"{"weight": "#, 400),
+        (&server, "", "[1]", 422),
+        ("PATCH /v1/services/shop/servers/nobody", "", r#"{"weight": 2}"#, 404),
+        ("DELETE /v1/services/nobody", "", "", 404),
+        ("PUT /v1/state", "", &twice, 422),
+        ("PUT /v1/state", "", &big, 413),
+        ("POST /v1/undo", "", "", 409),
+    ];
+    for (line, fields, body, expected) in cases {
+        let (status, _, answer) = request(&stage, ADMIN, line, fields, body)?;
+        let sentence = answer["error"].as_str().unwrap_or_default().len();
+        ensure!(
+            status == expected && sentence > 20,
+            "{line} {fields} {}: {status} {answer}",
+            &body[..body.len().min(80)]
+        );
+    }
+    // Half a body: the other end hangs up, or says no more.
+    let half = format!(
+        "{server} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {ADMIN}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{\"weight\": 9"
+    );
+    let mut stream = stage.farm.director().enter(|| TcpStream::connect(SocketAddr::from(ADDRESS)))??;
+    stream.write_all(half.as_bytes())?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text);
+    ensure!(text.is_empty() || text.starts_with("HTTP/1.1 400"), "{text}");
+    assert_eq!(request(&stage, ADMIN, "GET /v1/state", "", "")?.2, before);
+    Ok(())
+}
+
+#[test]
+fn of_two_writers_one_is_refused_and_none_is_lost() -> Result<()> {
+    let stage = stage("writers")?;
+    let names: Vec<String> = stage.evener.servers()?.into_iter().map(|server| server.name).collect();
+    let (_, head, state) = request(&stage, ADMIN, "GET /v1/state", "", "")?;
+    let tag = state["tag"].as_str().context("no tag")?;
+    ensure!(head.to_lowercase().contains(&format!("etag: \"{tag}\"")), "{head}");
+    let put = |weight: u16| {
+        let mut wanted = state.clone();
+        wanted["service"][0]["server"][0]["weight"] = weight.into();
+        request(&stage, ADMIN, "PUT /v1/state", &format!("If-Match: \"{tag}\"\r\n"), &wanted.to_string())
+    };
+    assert_eq!((put(2)?.0, put(3)?.0), (200, 412));
+    // Four who change one server each all the time: each of their changes is there.
+    let path = |number: usize| format!("PATCH /v1/services/shop/servers/{}", names[number % 2]);
+    std::thread::scope(|scope| {
+        let write = |writer: usize| {
+            let (stage, line) = (&stage, path(writer));
+            scope.spawn(move || {
+                (1..=10).all(|weight| {
+                    let body = json!({"weight": 10 * writer + weight}).to_string();
+                    request(stage, ADMIN, &line, "", &body).is_ok_and(|answer| answer.0 == 200)
+                })
+            })
+        };
+        let writers: Vec<_> = (0..4).map(write).collect();
+        ensure!(writers.into_iter().all(|writer| writer.join().unwrap_or(false)));
+        Ok(())
+    })?;
+    let changes = request(&stage, ADMIN, "GET /v1/changes", "", "")?.2;
+    assert_eq!(changes.as_array().map(Vec::len), Some(41), "one by PUT, and 40 by PATCH");
+    let weights: Vec<u32> = stage.evener.servers()?.into_iter().map(|server| server.weight).collect();
+    // Whoever was last has it: 10 of writer 0 or 2, and of 1 or 3.
+    ensure!([10, 30].contains(&weights[0]) && [20, 40].contains(&weights[1]), "{weights:?}");
+    Ok(())
+}
+
+/// Where `make setup` has put it.
+fn schemathesis() -> Result<PathBuf> {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
+    let found = std::fs::read_dir(&tools)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path().join("bin/schemathesis"));
+    found
+        .filter(|path| path.exists())
+        .max()
+        .context("There is no schemathesis in target/tools: run `make setup`")
+}
+
+#[test]
+fn api_answers_as_its_description_says() -> Result<()> {
+    let stage = stage("description")?;
+    let program = schemathesis()?;
+    let report = stage.farm.director().file("schemathesis");
+    std::fs::create_dir_all(&report)?;
+    let host = stage.farm.director();
+    let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
+                  unsupported_method,ignored_auth,negative_data_rejection";
+    let words = [
+        "env",
+        "-C",
+        &report.to_string_lossy(),
+        &program.to_string_lossy(),
+        "run",
+        "http://127.0.0.1:9180/v1/openapi.json",
+        "--header",
+        &format!("Authorization: Bearer {ADMIN}"),
+        "--checks",
+        checks,
+        "--phases",
+        "examples,coverage,fuzzing",
+        "--max-examples",
+        "10",
+        "--seed",
+        "1",
+        "--exclude-path-regex",
+        // Answers that don't end.
+        "events|trace",
+    ];
+    let output = host.output(&words)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{text}");
+    ensure!(text.contains("Tested: "), "{text}");
+    assert_eq!(stage.evener.servers()?.len(), 2, "no request has changed the farm unasked");
+    Ok(())
+}
