@@ -19,6 +19,7 @@ use nix::unistd::{Uid, User};
 use super::api::ApiError;
 use super::paths::{API_PATHS, GROUPS};
 use crate::config;
+use crate::runtime::certificate_names::CertificateNames;
 use crate::runtime::token::{Holder, Role, TokenError, Tokens};
 use crate::state::Author;
 
@@ -33,6 +34,10 @@ pub(super) struct OwnAddress(pub(super) IpAddr);
 /// The address that a connection came from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) IpAddr);
+
+/// The names of the certificate that the other end has shown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PeerNames(pub(super) Arc<[String]>);
 
 /// The user at the other end of a connection by the Unix socket.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +59,8 @@ pub(super) struct Access {
     closed: bool,
     /// Read for each request, so that tokens can be changed while the daemon runs.
     token_file: Option<PathBuf>,
+    /// The roles of clients' certificates, read for each request too.
+    certificates_file: Option<PathBuf>,
     /// Whose tokens are looked up: whoever guesses has to wait.
     throttle: Mutex<TokenThrottle>,
 }
@@ -64,16 +71,18 @@ impl Access {
     /// # Errors
     /// When it has a file of tokens that can't be used.
     pub(super) fn new(admin: &config::AdminConfig, listen: SocketAddr) -> Result<Access, TokenError> {
-        let closed = !listen.ip().is_loopback() || admin.token_file.is_some();
+        let clients = admin.tls.as_ref().and_then(|tls| tls.clients.as_ref());
+        let certificates_file = clients.map(|clients| clients.names.clone());
+        let closed = !listen.ip().is_loopback() || admin.token_file.is_some() || certificates_file.is_some();
         match &admin.token_file {
             Some(path) => drop(Tokens::read(path)?),
-            None if closed => tracing::warn!(
+            None if closed && certificates_file.is_none() => tracing::warn!(
                 "{listen} is not a loopback address and [admin] has no token_file: only /healthz is answered there"
             ),
             None => {}
         }
         let (hosts, token_file) = (admin.hosts.clone(), admin.token_file.clone());
-        Ok(Access { hosts, closed, token_file, throttle: Mutex::default() })
+        Ok(Access { hosts, closed, token_file, certificates_file, throttle: Mutex::default() })
     }
 
     /// Whether a request was meant for this host (RFC 9110, section 7.4).
@@ -140,10 +149,14 @@ impl Access {
         if !self.closed || request.uri().path() == OPEN {
             return Ok(caller(Role::Read, "anybody"));
         }
+        if let Some(Holder { role, name }) = self.certified(request) {
+            return Ok(caller(role, &name));
+        }
         let refused = |message: &str| ApiError(StatusCode::UNAUTHORIZED, message.to_owned());
         let Some(path) = &self.token_file else {
             return Err(refused(
-                "Without a token only /healthz is answered here: name a file with one as `token_file` in [admin].",
+                "Without a token only /healthz is answered here: name a file with one as `token_file` in [admin], or \
+                 certificates in [admin.tls].",
             ));
         };
         let mut fields = request.headers().get_all(AUTHORIZATION).iter();
@@ -168,6 +181,24 @@ impl Access {
         match holder {
             Some(Holder { role, name }) => Ok(caller(*role, name)),
             None => Err(refused("That is none of the tokens of this host.")),
+        }
+    }
+}
+
+impl Access {
+    /// The holder of the certificate that a request came with, if it has a role here.
+    fn certified(&self, request: &Request) -> Option<Holder> {
+        let path = self.certificates_file.as_ref()?;
+        let PeerNames(names) = request.extensions().get()?;
+        if names.is_empty() {
+            return None;
+        }
+        match CertificateNames::read(path) {
+            Ok(known) => known.holder(names).cloned(),
+            Err(error) => {
+                tracing::warn!("{error}; no certificate counts at the admin address until that is mended");
+                None
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod process;
 pub mod server;
 mod state;
 pub(crate) mod table;
+mod tls;
 mod trace;
 
 pub use api::{CommandResult, ErrorBody};

@@ -82,7 +82,7 @@ fn operation(path: &ApiPath, method: &ApiMethod) -> Value {
 
 fn query_schema(name: &str) -> Value {
     match name {
-        "dry_run" | "forget" => json!({"type": "boolean"}),
+        "dry_run" | "forget" => json!({"enum": ["", "true", "false", "1", "0"]}),
         "limit" => json!({"type": "integer", "minimum": 0}),
         "protocol" => json!({"enum": ["tcp", "udp"]}),
         _ => json!({"type": "string"}),

@@ -13,16 +13,20 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use nix::sys::stat::{Mode, fchmod};
+use rustls::ServerConfig;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio_rustls::TlsAcceptor;
 
-use super::access::{Access, OwnAddress, Peer, PeerUser};
+use super::access::{Access, OwnAddress, Peer, PeerNames, PeerUser};
 use super::api::{self, Entrance};
+use super::tls::{AdminTlsError, AdminTlsServer};
 use super::trace::Lasting;
 use crate::board::request::Handle;
 use crate::config;
 use crate::runtime::accept::accept_at_once;
+use crate::runtime::certificate_names::names_of;
 use crate::runtime::token::TokenError;
 use crate::views::ViewSource;
 
@@ -61,13 +65,16 @@ pub enum AdminError {
     /// The tokens can't be had.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// There can be no TLS.
+    #[error(transparent)]
+    Tls(#[from] AdminTlsError),
 }
 
 impl From<AdminError> for io::Error {
     fn from(error: AdminError) -> io::Error {
         let kind = match &error {
             AdminError::Socket { source, .. } | AdminError::Address { source, .. } => source.kind(),
-            AdminError::Token(_) => io::ErrorKind::InvalidInput,
+            AdminError::Token(_) | AdminError::Tls(_) => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)
     }
@@ -92,7 +99,7 @@ pub async fn start(
 #[derive(Debug)]
 pub struct AdminSockets {
     unix: UnixListener,
-    tcp: Option<(TcpListener, Access)>,
+    tcp: Option<(TcpListener, Access, Option<AdminTlsServer>)>,
     path: SocketPath,
 }
 
@@ -109,14 +116,15 @@ impl AdminSockets {
         let path = SocketPath(path.to_owned());
         let tcp = admin.listen.map(|address| {
             let tcp = bind_tcp(address).map_err(|source| AdminError::Address { address, source })?;
-            Ok((tcp, Access::new(admin, address)?))
+            let tls = admin.tls.clone().map(AdminTlsServer::new).transpose()?;
+            Ok((tcp, Access::new(admin, address)?, tls))
         });
         Ok(AdminSockets { unix, tcp: tcp.transpose().map_err(|error: AdminError| error)?, path })
     }
 
     /// The TCP address listened on, its port known even where port 0 was asked for.
     pub fn address(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok())
+        self.tcp.as_ref().and_then(|(tcp, ..)| tcp.local_addr().ok())
     }
 
     /// Shows this farm, and gives orders to its loop, forever. Dropping the future closes every
@@ -134,15 +142,18 @@ impl AdminSockets {
             |(stream, routes)| serve(stream, routes),
         );
         match tcp {
-            Some((tcp, access)) => {
+            Some((tcp, access, tls)) => {
                 let by_address = api::routes(farm, control, Entrance::Address(access));
                 let by_tcp = || async {
                     let (stream, peer) = tcp.accept().await?;
                     let reached = OwnAddress(stream.local_addr()?.ip());
                     let routes = by_address.clone().layer(Extension(reached));
-                    Ok((stream, routes.layer(Extension(Peer(peer.ip())))))
+                    let tls = tls.as_ref().map(AdminTlsServer::current);
+                    Ok((stream, routes.layer(Extension(Peer(peer.ip()))), tls))
                 };
-                let tcp = accept_at_once(CONNECTIONS, by_tcp, |(stream, routes)| serve(stream, routes));
+                let tcp = accept_at_once(CONNECTIONS, by_tcp, |(stream, routes, tls)| {
+                    serve_tcp(stream, routes, tls)
+                });
                 tokio::join!(unix, tcp);
             }
             None => unix.await,
@@ -189,6 +200,20 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(CONNECTIONS as i32)?;
     socket.set_nonblocking(true)?;
     TcpListener::from_std(socket.into())
+}
+
+/// Serves one that comes by TCP, and by TLS where it has to.
+async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConfig>>) {
+    let Some(tls) = tls else { return serve(stream, routes.layer(Extension(PeerNames::default()))).await };
+    match tokio::time::timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let names = PeerNames(shown.map(names_of).unwrap_or_default().into());
+            serve(stream, routes.layer(Extension(names))).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "an admin client speaks no TLS that is understood"),
+        Err(_) => tracing::debug!("an admin client's handshake took too long"),
+    }
 }
 
 /// Serves one for a bounded time, by the routes that are for him.

@@ -4,6 +4,7 @@
 //! nothing behind this module checks again.
 
 mod addresses;
+mod admin;
 mod agent;
 mod defaults;
 mod dispatcher;
@@ -43,6 +44,7 @@ use evener_core::net::Protocol;
 use toml::Spanned;
 use toml::de::DeTable;
 
+pub use admin::{AdminConfig, AdminTls, ClientCertificates};
 pub use agent::{AgentConfig, AgentListen, DelayKind};
 pub(crate) use defaults::LOAD_PORT;
 pub use dns::{DnsConfig, NameConfig, ZoneConfig};
@@ -202,17 +204,6 @@ pub enum XdpMode {
     Tc,
     /// In the kernel's own receive path, with any driver.
     Generic,
-}
-
-/// How the daemon is watched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdminConfig {
-    /// Where metrics and health are served over HTTP; `None`: nowhere.
-    pub listen: Option<SocketAddr>,
-    /// The tokens of which requests must have one, if the address is not loopback or this is given.
-    pub token_file: Option<PathBuf>,
-    /// Names by which requests may call this host, in lower case.
-    pub hosts: Vec<String>,
 }
 
 /// The log's settings.
@@ -419,11 +410,7 @@ fn config(
     let engine = root.section("engine", |section| engine(section, &mut refers));
     let (mut farm, dispatcher) =
         root.section("farm", |section| (farm(section, &mut refers), dispatcher::read(section)));
-    let admin = root.section("admin", |section| AdminConfig {
-        listen: section.or("listen", values::listen, Some(defaults::ADMIN_LISTEN)),
-        token_file: kept(section.get("token_file", values::path), &mut refers.token_file),
-        hosts: section.list("hosts", values::host_name).into_iter().map(Spanned::into_inner).collect(),
-    });
+    let admin = root.section("admin", |section| admin::read(section, &mut refers));
     let log = root.section("log", |section| LogConfig {
         access: kept(section.get("access", values::log_target), &mut refers.access_log),
     });

@@ -7,6 +7,7 @@ use toml::Spanned;
 
 use super::problems::{Problem, ProblemSink, Span};
 use super::{Config, LogTarget, Tls, zone};
+use crate::runtime::certificate_names::CertificateNames;
 use crate::runtime::cookie_secret;
 use crate::runtime::group_tokens::GroupTokens;
 use crate::runtime::member_token;
@@ -26,12 +27,22 @@ pub(super) struct References {
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) access_log: Option<Spanned<LogTarget>>,
     pub(super) interfaces: Vec<Spanned<String>>,
+    /// The files of TLS at the admin address.
+    pub(super) admin: AdminFiles,
     /// The files that server groups name.
     pub(super) groups: Vec<GroupFiles>,
     /// The files of the host's part in groups.
     pub(super) member: MemberFiles,
     /// Where `[dns]` begins.
     pub(super) dns: Span,
+}
+
+/// Files of TLS at the admin address, with their places.
+#[derive(Debug, Default)]
+pub(super) struct AdminFiles {
+    pub(super) tls: Option<Spanned<Tls>>,
+    pub(super) client_ca: Option<Spanned<PathBuf>>,
+    pub(super) certificates_file: Option<Spanned<PathBuf>>,
 }
 
 /// Files of a server group, with their places.
@@ -78,22 +89,39 @@ impl MemberFiles {
 impl GroupFiles {
     fn check(&self, sink: &ProblemSink) {
         let problem = |span: Span, message: String, help: &str| sink.push(Problem::new(span, message, help));
-        let client_ca = self.client_ca.as_ref().map(|file| file.get_ref().as_path());
-        if let Some(tls) = &self.tls
-            && let Err(error) = tls::server(&tls.get_ref().certificate, &tls.get_ref().key, client_ca)
-        {
-            let span = match (&error, &self.client_ca) {
-                (TlsError::Authority { .. }, Some(file)) => file.span(),
-                _ => tls.span(),
-            };
-            problem(span, error.to_string(), error.help());
-        }
+        check_tls(self.tls.as_ref(), self.client_ca.as_ref(), sink);
         if let Some(file) = &self.token_file
             && let Err(error) = GroupTokens::read(file.get_ref())
         {
             let help = "write lines `TOKEN URL...`, with tokens made by `openssl rand -hex 32`, readable for the daemon alone";
             problem(file.span(), error.to_string(), help);
         }
+    }
+}
+
+impl AdminFiles {
+    fn check(&self, sink: &ProblemSink) {
+        check_tls(self.tls.as_ref(), self.client_ca.as_ref(), sink);
+        if let Some(file) = &self.certificates_file
+            && let Err(error) = CertificateNames::read(file.get_ref())
+        {
+            let help = "write lines `CN ROLE NAME`, where ROLE is read, operate or admin";
+            sink.push(Problem::new(file.span(), error.to_string(), help));
+        }
+    }
+}
+
+/// Looks whether a server's certificate, its key and the authority of its clients can be used.
+fn check_tls(tls: Option<&Spanned<Tls>>, client_ca: Option<&Spanned<PathBuf>>, sink: &ProblemSink) {
+    let authority = client_ca.map(|file| file.get_ref().as_path());
+    if let Some(tls) = tls
+        && let Err(error) = tls::server(&tls.get_ref().certificate, &tls.get_ref().key, authority)
+    {
+        let span = match (&error, client_ca) {
+            (TlsError::Authority { .. }, Some(file)) => file.span(),
+            _ => tls.span(),
+        };
+        sink.push(Problem::new(span, error.to_string(), error.help()));
     }
 }
 
@@ -130,6 +158,7 @@ impl References {
             let message = format!("there is no folder {} for the access log", folder.display());
             problem(log.span(), message, "make it, writable for the daemon, or name another file");
         }
+        self.admin.check(sink);
         self.groups.iter().for_each(|group| group.check(sink));
         self.member.check(sink);
         let there = interfaces(&fs::read_to_string(INTERFACES).unwrap_or_default());

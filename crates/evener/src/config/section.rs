@@ -27,7 +27,7 @@ impl Complaint {
 }
 
 /// Where keys belong that are easily written at the top of the file.
-const HOMES: [(&str, &[&str]); 8] = [
+const HOMES: [(&str, &[&str]); 9] = [
     ("[[service.server]]", &["server", "servers"]),
     ("[[service.route]]", &["route", "routes"]),
     ("[service.health]", &["health"]),
@@ -49,6 +49,7 @@ const HOMES: [(&str, &[&str]); 8] = [
     ("[engine]", &["kind", "xdp_mode", "interfaces", "sessions_max", "threads"]),
     ("[farm]", &["secret_file", "directors", "dispatcher"]),
     ("[admin]", &["listen", "token_file", "hosts"]),
+    ("[admin.tls]", &["client_ca", "certificates_file"]),
 ];
 
 static EMPTY: LazyLock<DeTable<'static>> = LazyLock::new(DeTable::new);

@@ -2,6 +2,7 @@
 //! its log and its end.
 
 pub(crate) mod accept;
+pub(crate) mod certificate_names;
 pub(crate) mod connection_limit;
 pub(crate) mod cookie_secret;
 pub(crate) mod day;

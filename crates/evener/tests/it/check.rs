@@ -38,7 +38,12 @@ fn the_example_shows_the_defaults() {
     let same = config::parse(
         r#"
         engine.threads = 2
-        admin = { token_file = "/etc/evener/admin.token", hosts = ["lb1.example.com"] }
+        admin.token_file = "/etc/evener/admin.token"
+        admin.hosts = ["lb1.example.com"]
+        admin.tls.certificate = "/etc/evener/admin.pem"
+        admin.tls.key = "/etc/evener/admin.key"
+        admin.tls.client_ca = "/etc/evener/operators-ca.pem"
+        admin.tls.certificates_file = "/etc/evener/operators"
         log.access = "/var/log/evener/access.log"
         farm.secret_file = "/etc/evener/farm.key"
         agent.status_url = "http://127.0.0.1/nginx_status"

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use evener_lab::wait::LONG;
 use serde_json::{Value, json};
 
+use crate::credentials::{at, authority, signed};
 use crate::membership::tokens;
 use crate::stage::Stage;
 
@@ -165,8 +166,58 @@ fn of_two_writers_one_is_refused_and_none_is_lost() -> Result<()> {
     let changes = request(&stage, ADMIN, "GET /v1/changes", "", "")?.2;
     assert_eq!(changes.as_array().map(Vec::len), Some(41), "one by PUT, and 40 by PATCH");
     let weights: Vec<u32> = stage.evener.servers()?.into_iter().map(|server| server.weight).collect();
-    // Whoever was last has it: 10 of writer 0 or 2, and of 1 or 3.
+    // The last writer has it: 0 or 2 of the first server, and 1 or 3 of the other.
     ensure!([10, 30].contains(&weights[0]) && [20, 40].contains(&weights[1]), "{weights:?}");
+    Ok(())
+}
+
+#[test]
+fn client_certificates_give_roles_at_the_admin_address() -> Result<()> {
+    let farm = evener_lab::farm::Farm::builder().bare().servers(1).clients(1).build()?;
+    let director = farm.director().clone();
+    authority(&director, "ca")?;
+    signed(&director, "ca", "lb", "DNS:localhost")?;
+    for name in ["ops", "prom", "nobody"] {
+        signed(&director, "ca", name, &format!("DNS:{name}.example"))?;
+    }
+    let names = director.write("operators", "ops admin alice\nprom.example read\n")?;
+    let tls = format!(
+        "\n[admin]\nlisten = \"127.0.0.1:9180\"\n[admin.tls]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_ca = \"{}\"\n\
+         certificates_file = \"{}\"\n",
+        at(&director, "lb.pem"),
+        at(&director, "lb.key"),
+        at(&director, "ca.pem"),
+        names.display()
+    );
+    let member = crate::stage::member(&farm, 0, "");
+    let stage = Stage::start_with(farm, &[], "", &(member + &tls))?;
+    let name = stage.evener.servers()?[0].name.clone();
+    let status = |certificate: Option<&str>, method: &str, path: &str| -> Result<String> {
+        let ca = at(&director, "ca.pem");
+        let format = ["--silent", "--output", "/dev/null", "--write-out", "%{http_code}", "--cacert", &ca];
+        let json = ["--header", "Content-Type: application/json", "--data", "{\"weight\": 3}"];
+        let shown = certificate
+            .map(|name| [at(&director, &format!("{name}.pem")), at(&director, &format!("{name}.key"))]);
+        let shown: Vec<&str> = shown.iter().flat_map(|[pem, key]| ["--cert", pem, "--key", key]).collect();
+        let body = if method == "PATCH" { &json[..] } else { &[] };
+        let url = format!("https://localhost:9180{path}");
+        let words = ["curl", "--request", method, &url].into_iter().chain(format).chain(shown);
+        let words: Vec<&str> = words.chain(body.iter().copied()).collect();
+        director.run(&words)
+    };
+    let weigh = format!("/v1/services/shop/servers/{name}");
+    for (certificate, views, changes) in [
+        (Some("ops"), "200", "200"),
+        (Some("prom"), "200", "403"),
+        (Some("nobody"), "401", "401"),
+        (None, "401", "401"),
+    ] {
+        assert_eq!(status(certificate, "GET", "/v1/state")?, views, "{certificate:?}");
+        assert_eq!(status(certificate, "PATCH", &weigh)?, changes, "{certificate:?}");
+    }
+    // A certificate that is renewed counts at once.
+    signed(&director, "ca", "lb", "DNS:localhost,DNS:other")?;
+    assert_eq!(status(Some("ops"), "GET", "/v1/changes")?, "200");
     Ok(())
 }
 

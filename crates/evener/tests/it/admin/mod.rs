@@ -206,7 +206,7 @@ impl Drop for Daemon {
 }
 
 fn admin(listen: &str) -> AdminConfig {
-    AdminConfig { listen: Some(listen.parse().unwrap()), token_file: None, hosts: Vec::new() }
+    AdminConfig { listen: Some(listen.parse().unwrap()), token_file: None, hosts: Vec::new(), tls: None }
 }
 
 fn command(args: &[&str], socket: &Path) -> Output {

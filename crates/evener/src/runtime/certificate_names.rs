@@ -1,0 +1,110 @@
+//! The names of clients' certificates, and the roles that they give: a file of lines `CN ROLE
+//! NAME`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::CertificateDer;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use super::files;
+use super::token::Holder;
+
+/// More is no such file, in bytes.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// Why there are none.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CertificateNamesError {
+    /// The file can't be read.
+    #[error("the names of certificates can't be read from {path}: {source}", path = .path.display())]
+    Io {
+        /// As [admin.tls] certificates_file names it.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A line isn't one.
+    #[error("line {line} of {path} is no `CN ROLE NAME`", path = .path.display())]
+    Line {
+        /// As [admin.tls] certificates_file names it.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+    },
+}
+
+/// Names of certificates, each with its holder.
+#[derive(Debug)]
+pub(crate) struct CertificateNames(Vec<(String, Holder)>);
+
+impl CertificateNames {
+    /// Reads a file. Lines that begin with `#` are comments.
+    pub(crate) fn read(path: &Path) -> Result<CertificateNames, CertificateNamesError> {
+        let text = files::bounded(path, FILE_BYTES);
+        let text = text.map_err(|source| CertificateNamesError::Io { path: path.to_owned(), source })?;
+        CertificateNames::parse(&String::from_utf8_lossy(&text))
+            .map_err(|line| CertificateNamesError::Line { path: path.to_owned(), line })
+    }
+
+    /// The number of the first line that isn't one, if there is such.
+    fn parse(text: &str) -> Result<CertificateNames, usize> {
+        let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
+        let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        let names = lines.map(|(number, line)| {
+            let mut words = line.split_ascii_whitespace();
+            let name = words.next().unwrap_or_default().to_owned();
+            // A certificate has a name already, which does for who has none else.
+            let rest: Vec<&str> = words.collect();
+            let whole = match rest[..] {
+                [role] => vec![role, &name],
+                _ => rest,
+            };
+            let holder = (whole.len() == 2).then(|| Holder::of(whole.into_iter())).flatten();
+            holder.map(|holder| (name, holder)).ok_or(number)
+        });
+        names.collect::<Result<_, _>>().map(CertificateNames)
+    }
+
+    /// The holder of a certificate that has one of these names.
+    pub(crate) fn holder(&self, names: &[String]) -> Option<&Holder> {
+        self.0.iter().find(|(name, _)| names.contains(name)).map(|(_, holder)| holder)
+    }
+}
+
+/// The names of a certificate: those of its subject (CN), and the DNS names, mail addresses and
+/// URIs beside it (RFC 5280, section 4.2.1.6).
+pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let subject = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    let mut names: Vec<String> = subject.map(str::to_owned).collect();
+    if let Ok(Some(others)) = parsed.subject_alternative_name() {
+        names.extend(others.value.general_names.iter().filter_map(|name| match name {
+            GeneralName::DNSName(name) | GeneralName::RFC822Name(name) | GeneralName::URI(name) => {
+                Some((*name).to_owned())
+            }
+            _ => None,
+        }));
+    }
+    names
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::runtime::token::Role;
+
+    #[test]
+    fn certificate_gives_the_role_of_its_line() {
+        let names =
+            CertificateNames::parse("# ours\nops.example admin alice\n\nprom.example read\n").unwrap();
+        let holder = |name: &str| names.holder(&["x".into(), name.into()]);
+        assert_eq!(holder("ops.example"), Some(&Holder { role: Role::Admin, name: "alice".into() }));
+        assert_eq!(holder("prom.example"), Some(&Holder { role: Role::Read, name: "prom.example".into() }));
+        assert_eq!(holder("other.example"), None);
+        for (text, line) in [("a", 1), ("a admin b\nb root c", 2), ("\na admin b c", 2)] {
+            assert_eq!(CertificateNames::parse(text).unwrap_err(), line, "{text:?}");
+        }
+    }
+}
