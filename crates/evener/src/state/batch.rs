@@ -88,6 +88,7 @@ pub(crate) struct NextState {
 #[derive(Clone)]
 struct Draft<'a> {
     file: &'a FarmDocument,
+    file_sum: u64,
     path: &'a Path,
     record: Record,
     farm: FarmDocument,
@@ -100,6 +101,7 @@ struct Draft<'a> {
 pub(crate) fn batch(state: &FarmState, path: &Path, requests: &[Request], unix_ms: u64) -> Batch {
     let draft = || Draft {
         file: &state.file,
+        file_sum: state.file_sum,
         path,
         record: state.record.clone(),
         farm: state.farm.clone(),
@@ -127,7 +129,7 @@ pub(crate) fn batch(state: &FarmState, path: &Path, requests: &[Request], unix_m
     let Draft { record, farm, states, config, audit, .. } = draft;
     let config = config.filter(|_| farm != state.farm);
     let next = is_changed.then(|| {
-        let state = FarmState::of(Arc::clone(&state.file), record, farm, states);
+        let state = FarmState::of(Arc::clone(&state.file), state.file_sum, record, farm, states);
         NextState { state, audit, config }
     });
     Batch { next, outcomes }
@@ -261,7 +263,7 @@ impl Draft<'_> {
     }
 
     fn tag(&self) -> String {
-        tag(self.record.generation, &self.farm, &self.states)
+        tag(self.record.generation, self.file_sum)
     }
 }
 

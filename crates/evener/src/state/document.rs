@@ -1,5 +1,7 @@
 //! The farm of a file as tables: what an edit has its place in.
 
+use std::sync::Arc;
+
 use toml::{Table, Value};
 
 use super::edit::Place;
@@ -11,11 +13,12 @@ const SERVERS: &str = "server";
 const NAME: &str = "name";
 
 /// A file's farm. Each service and each server has its name written, as the file's reader gave it.
+/// Documents share the parts in which they don't differ.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FarmDocument {
     /// All but the services.
-    rest: Table,
-    services: Vec<ServiceTable>,
+    rest: Arc<Table>,
+    services: Vec<Arc<ServiceTable>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +26,7 @@ struct ServiceTable {
     name: String,
     /// All but the servers.
     keys: Table,
-    servers: Vec<ServerTable>,
+    servers: Vec<Arc<ServerTable>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -50,15 +53,16 @@ impl FarmDocument {
             if names.len() != servers.len() {
                 return None;
             }
-            let servers = servers.into_iter().zip(names).map(|(keys, name)| ServerTable::new(name, keys));
-            named.push(ServiceTable {
+            let servers =
+                servers.into_iter().zip(names).map(|(keys, name)| Arc::new(ServerTable::new(name, keys)));
+            named.push(Arc::new(ServiceTable {
                 name: name.to_owned(),
                 servers: servers.collect(),
                 keys: with_name(name, keys),
-            });
+            }));
         }
         let is_whole = services.next().is_none() && groups.next().is_none();
-        is_whole.then_some(FarmDocument { rest: file, services: named })
+        is_whole.then_some(FarmDocument { rest: Arc::new(file), services: named })
     }
 
     /// The farm as a file.
@@ -66,7 +70,7 @@ impl FarmDocument {
     /// # Errors
     /// If it can't be written as TOML.
     pub fn text(&self) -> Result<String, toml::ser::Error> {
-        let mut file = self.rest.clone();
+        let mut file = Table::clone(&self.rest);
         let services = self.services.iter().map(|service| Value::Table(service.table())).collect();
         if !self.services.is_empty() {
             file.insert(SERVICES.to_owned(), Value::Array(services));
@@ -81,7 +85,7 @@ impl FarmDocument {
 
     /// The same file with these services, of which some may have no names: not a document yet.
     pub fn with_services(&self, services: Vec<Value>) -> Table {
-        let mut file = self.rest.clone();
+        let mut file = Table::clone(&self.rest);
         if !services.is_empty() {
             file.insert(SERVICES.to_owned(), Value::Array(services));
         }
@@ -133,7 +137,7 @@ impl FarmDocument {
                 Some(Value::Table(table)) => {
                     let table = ServiceTable::of(service, table.clone());
                     table.is_some_and(|table| {
-                        put(&mut self.services, table, |known| known.name == *service);
+                        put(&mut self.services, Arc::new(table), |known| known.name == *service);
                         true
                     })
                 }
@@ -147,7 +151,7 @@ impl FarmDocument {
                     None => remove(&mut service.servers, |known| known.name == *server),
                     Some(Value::Table(table)) => {
                         let table = ServerTable::new(server, table.clone());
-                        put(&mut service.servers, table, |known| known.name == *server);
+                        put(&mut service.servers, Arc::new(table), |known| known.name == *server);
                         true
                     }
                     Some(_) => false,
@@ -172,6 +176,7 @@ impl FarmDocument {
                     let place = Place::Service { service: new.name.clone() };
                     edits.push((place, Some(Value::Table(new.table()))));
                 }
+                Some(old) if std::ptr::eq(old, &**new) => {}
                 Some(old) => old.differences(new, &mut edits),
             }
         }
@@ -179,11 +184,11 @@ impl FarmDocument {
     }
 
     fn service(&self, name: &str) -> Option<&ServiceTable> {
-        self.services.iter().find(|service| service.name == name)
+        self.services.iter().find(|service| service.name == name).map(|service| &**service)
     }
 
     fn service_mut(&mut self, name: &str) -> Option<&mut ServiceTable> {
-        self.services.iter_mut().find(|service| service.name == name)
+        self.services.iter_mut().find(|service| service.name == name).map(Arc::make_mut)
     }
 }
 
@@ -192,9 +197,9 @@ impl ServiceTable {
         let servers = take_tables(&mut table, SERVERS)?;
         let named = servers.into_iter().map(|keys| {
             let name = keys.get(NAME)?.as_str()?.to_owned();
-            Some(ServerTable { name, keys })
+            Some(Arc::new(ServerTable { name, keys }))
         });
-        let servers = named.collect::<Option<Vec<ServerTable>>>()?;
+        let servers = named.collect::<Option<Vec<Arc<ServerTable>>>>()?;
         Some(ServiceTable { name: name.to_owned(), keys: with_name(name, table), servers })
     }
 
@@ -208,11 +213,11 @@ impl ServiceTable {
     }
 
     fn server(&self, name: &str) -> Option<&ServerTable> {
-        self.servers.iter().find(|server| server.name == name)
+        self.servers.iter().find(|server| server.name == name).map(|server| &**server)
     }
 
     fn server_mut(&mut self, name: &str) -> Option<&mut ServerTable> {
-        self.servers.iter_mut().find(|server| server.name == name)
+        self.servers.iter_mut().find(|server| server.name == name).map(Arc::make_mut)
     }
 
     fn differences(&self, new: &ServiceTable, edits: &mut Vec<(Place, Option<Value>)>) {

@@ -32,6 +32,8 @@ use crate::config::{self, Config, Problems};
 pub struct FarmState {
     /// The file's farm.
     pub file: Arc<FarmDocument>,
+    /// By which the farms of files are told apart.
+    file_sum: u64,
     /// The changes over it.
     pub record: Record,
     /// The farm that both make.
@@ -48,12 +50,19 @@ impl FarmState {
     /// A file with changes over it.
     pub fn new(file: Arc<FarmDocument>, record: Record) -> FarmState {
         let (farm, states) = (record.farm(&file), record.operator_states());
-        FarmState::of(file, record, farm, states)
+        let file_sum = sum(&file);
+        FarmState::of(file, file_sum, record, farm, states)
     }
 
-    fn of(file: Arc<FarmDocument>, record: Record, farm: FarmDocument, states: OperatorStates) -> FarmState {
-        let (tag, overrides) = (tag(record.generation, &farm, &states), record.overrides(&file));
-        FarmState { file, record, farm, states, overrides, tag }
+    fn of(
+        file: Arc<FarmDocument>,
+        file_sum: u64,
+        record: Record,
+        farm: FarmDocument,
+        states: OperatorStates,
+    ) -> FarmState {
+        let (tag, overrides) = (tag(record.generation, file_sum), record.overrides(&file));
+        FarmState { file, file_sum, record, farm, states, overrides, tag }
     }
 }
 
@@ -87,20 +96,17 @@ pub fn rebase(
     Ok(RebasedFile { state, config, dropped })
 }
 
-/// The generation tells people which farm is the newer one; the sum, by FNV-1a, tells farms of one
-/// generation apart, since a file can change while no daemon runs.
-fn tag(generation: u64, farm: &FarmDocument, states: &OperatorStates) -> String {
-    let mut sum = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |text: &str| {
-        for byte in text.bytes() {
-            sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
-    add(&farm.text().unwrap_or_default());
-    for (name, state) in states {
-        add(&format!("{}/{} {}\n", name.service, name.server, state.name()));
-    }
-    format!("{generation}-{:08x}", sum as u32)
+/// The tag of a farm: the record's generation tells people which one is newer, and the sum of the
+/// file's text tells apart those of one generation.
+fn tag(generation: u64, file_sum: u64) -> String {
+    format!("{generation}-{:08x}", file_sum as u32)
+}
+
+/// The sum of a file's farm, by FNV-1a.
+fn sum(file: &FarmDocument) -> u64 {
+    let text = file.text().unwrap_or_default();
+    let add = |sum: u64, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod plot;
 mod redirect;
 mod remote;
 mod reports;
+mod run_time;
 mod session_table;
 
 use std::path::Path;
@@ -87,6 +88,7 @@ pub struct Report {
     packet_cost: Option<packets::Outcome>,
     session_table: Option<session_table::Outcome>,
     director: Option<director::Outcome>,
+    run_time: Option<run_time::Outcome>,
     /// Requests from clients to servers, method by method.
     pub end_to_end: Vec<Outcome>,
     every_host: Option<every_host::Outcome>,
@@ -119,6 +121,7 @@ pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Resul
         packet_cost: packets.then(|| packets::run(effort.rounds, katran)).transpose()?,
         session_table: (packets && katran.is_none()).then(session_table::run),
         director: matches!(effort.what, What::All | What::Director).then(director::run).transpose()?,
+        run_time: matches!(effort.what, What::All | What::Director).then(run_time::run).transpose()?,
         end_to_end: match effort.what {
             What::All | What::EndToEnd => vec![
                 end_to_end::run(effort)?,
@@ -186,6 +189,9 @@ impl Report {
             outcome.print();
         }
         if let Some(outcome) = &self.director {
+            outcome.print();
+        }
+        if let Some(outcome) = &self.run_time {
             outcome.print();
         }
         self.end_to_end.iter().for_each(Outcome::print);
