@@ -20,10 +20,11 @@ const CORE: [Room; 8] = [
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "pool", "dns", "farm", "node"]),
 ];
-const PRODUCT: [Room; 15] = [
+const PRODUCT: [Room; 16] = [
     ("runtime", &[]),
     ("cli", &["runtime"]),
     ("config", &["runtime"]),
+    ("import", &["runtime", "cli", "config"]),
     ("io", &["runtime"]),
     ("events", &["runtime"]),
     ("record", &["cli", "config"]),
