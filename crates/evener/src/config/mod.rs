@@ -10,10 +10,12 @@ mod dispatcher;
 mod dns;
 mod group;
 mod health;
+mod include;
 mod member;
 mod method;
 mod once;
 mod paths;
+mod patterns;
 mod placement;
 mod problems;
 mod references;
@@ -25,6 +27,7 @@ mod service;
 mod syntax;
 mod unwritten;
 mod values;
+mod variables;
 mod zone;
 mod zone_text;
 
@@ -49,6 +52,8 @@ pub use dns::{DnsConfig, NameConfig, ZoneConfig};
 use dns::{NamesFile, ServiceReference};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
+use include::SourceText;
+pub use include::merged_tables;
 pub use member::MemberConfig;
 use once::FirstSeen;
 use problems::{Problem, ProblemSink, Span};
@@ -272,7 +277,7 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    let origin = SourceText { name: &name, text: &text, folder: path.parent() };
+    let origin = SourceText::of_file(path, &name, &text);
     read(origin, |_, _, _| {}).map(|checked| checked.config)
 }
 
@@ -301,7 +306,7 @@ impl Checked {
 /// Everything that is wrong with it, at once.
 pub fn check(path: &Path, file_only: bool) -> Result<Checked, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    let origin = SourceText { name: &name, text: &text, folder: path.parent() };
+    let origin = SourceText::of_file(path, &name, &text);
     read(origin, |config, references, sink| {
         if !file_only {
             references.check(config, sink);
@@ -341,22 +346,13 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Where a text is from.
-#[derive(Clone, Copy)]
-struct SourceText<'a> {
-    /// The file, as it was named.
-    name: &'a str,
-    text: &'a str,
-    /// Where files are that it has names from; `None`: they aren't read.
-    folder: Option<&'a Path>,
-}
-
-/// Validates `text`; problems name `origin` as its file. Files that it has names from aren't read.
+/// Validates `text`; problems name `origin` as its file. Files that it names aren't read, and no
+/// variable is set.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
-    read(SourceText { name: origin, text, folder: None }, |_, _, _| {}).map(|checked| checked.config)
+    read(SourceText::alone(origin, text), |_, _, _| {}).map(|checked| checked.config)
 }
 
 /// The meaning of a text and its files, if `check` finds no error.
@@ -366,15 +362,18 @@ fn read(
 ) -> Result<Checked, Problems> {
     let SourceText { name, text, .. } = origin;
     let sink = ProblemSink::default();
-    let (document, errors) = DeTable::parse_recoverable(text);
+    let (mut document, errors) = DeTable::parse_recoverable(text);
     syntax::collect_errors(text, &errors, &sink)
         .map_err(|problem| Problems::new(name, text, vec![problem]))?;
+    let included = include::files(document.get_mut(), origin, &sink);
+    include::merge(document.get_mut(), &included, origin, &sink);
+    let origin = SourceText { included: &included, ..origin };
     let mut unwritten = DefaultedPolicies::default();
     let (config, references, files) =
         Section::root(document.get_ref(), &sink, |root| config(root, origin, &mut unwritten));
     check(&config, &references, &sink);
     drop(document);
-    let mut found = vec![(name, text, sink.drain())];
+    let mut found = include::by_file(sink.drain(), origin);
     found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.drain())));
     match found.iter().all(|(_, _, problems)| problems.is_empty()) {
         true => Ok(Checked { config, notes: unwritten.notes(), file: name.to_owned() }),

@@ -49,7 +49,8 @@ impl Rendered {
 /// A string of TOML.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
-    for c in text.chars() {
+    // No variable is meant.
+    for c in text.replace("${", "$${").chars() {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
             c if c.is_control() => {

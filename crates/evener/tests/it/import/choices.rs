@@ -140,3 +140,12 @@ fn nginx_streams_become_services_by_server_name() {
     assert!(dns.method == Method::Nat && dns.source_nat && dns.timeouts.udp_ms == 20_000);
     assert!(report.left.is_empty(), "{:#?}", report.left);
 }
+
+#[test]
+fn imported_text_has_no_variables() {
+    let text = "listen a\n  bind 192.0.2.1:80\n  option httpchk\n  http-check expect string ${HOME}\n\
+                server s 192.0.2.11:80 check\n";
+    let (config, _) = imported(text);
+    let HealthKind::Http { body, .. } = &only(&config).health.kind else { panic!("{config:?}") };
+    assert_eq!(body.as_deref(), Some("${HOME}"));
+}
