@@ -58,8 +58,9 @@ pub(super) fn fill(
 ) {
     let leads_elsewhere = choices.iter().any(|choice| Some(choice.pool) != default);
     let mut used: Vec<usize> = default.into_iter().collect();
+    let mut seen: BTreeSet<usize> = used.iter().copied().collect();
     for choice in choices.iter().filter(|_| leads_elsewhere) {
-        if !used.contains(&choice.pool) {
+        if seen.insert(choice.pool) {
             used.push(choice.pool);
         }
     }

@@ -76,7 +76,7 @@ fn summary(report: &ImportReport) -> String {
 /// The same as comments, for the end of the file.
 pub(super) fn remarks(report: &ImportReport) -> String {
     let mut out = String::new();
-    for line in listed(report).lines() {
+    for line in listed(report).trim_end().lines() {
         let _ = writeln!(out, "{}", format!("# {line}").trim_end());
     }
     match out.is_empty() {
