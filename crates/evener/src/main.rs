@@ -8,7 +8,7 @@ use evener::cli::{CheckArgs, Cli, Command, KeygenArgs, ManArgs};
 use evener::config::{self, Config, ProblemReport};
 use evener::runtime::Exit;
 use evener::runtime::secret;
-use evener::{admin, agent, control, doctor, manual};
+use evener::{admin, agent, control, doctor, import, manual};
 
 fn main() -> Exit {
     match Cli::parse().command {
@@ -18,6 +18,7 @@ fn main() -> Exit {
             Exit::Ok
         }
         Command::Man(args) => done("the manual can't be written", man(&args)),
+        Command::Import(args) => import::run(&args),
         Command::Keygen(args) => keygen(&args),
         Command::Run(args) => control::run(&args),
         Command::Agent(args) => agent::run(&args),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use evener_dataplane::server::Hook;
+use serde::Serialize;
 
 pub use request::WebRequest;
 
@@ -45,6 +46,8 @@ pub enum Command {
     Agent(AgentArgs),
     /// Check a file for this host, and show all errors
     Check(CheckArgs),
+    /// Make a file of another program's: HAProxy, IPVS, keepalived or nginx
+    Import(ImportArgs),
     /// Write a new secret, which authenticates the hosts of a farm
     Keygen(KeygenArgs),
     /// Show the state of the daemon
@@ -163,6 +166,34 @@ pub struct CheckArgs {
     /// Print a list of {file, line, column, level, message, help} instead; level is error or note
     #[arg(long)]
     pub json: bool,
+}
+
+/// `evener import`
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// haproxy.cfg, keepalived.conf, nginx.conf or output of `ipvsadm -S -n`; - is standard input
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// The program whose file it is; seen from its text unless named
+    #[arg(long, value_name = "PROGRAM", value_enum)]
+    pub from: Option<ImportOrigin>,
+    /// Print JSON instead: the new file, and which lines were carried over, left or to be filled in
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The program whose file is imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ImportOrigin {
+    /// haproxy.cfg
+    Haproxy,
+    /// The output of `ipvsadm -S`, or a script of its commands
+    Ipvsadm,
+    /// keepalived.conf
+    Keepalived,
+    /// nginx.conf
+    Nginx,
 }
 
 /// `evener keygen`

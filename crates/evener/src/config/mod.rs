@@ -11,10 +11,12 @@ mod dispatcher;
 mod dns;
 mod group;
 mod health;
+mod include;
 mod member;
 mod method;
 mod once;
 mod paths;
+mod patterns;
 mod placement;
 mod problems;
 mod references;
@@ -26,6 +28,7 @@ mod service;
 mod syntax;
 mod unwritten;
 mod values;
+mod variables;
 mod zone;
 mod zone_text;
 
@@ -41,6 +44,7 @@ use std::sync::Arc;
 pub use evener_core::farm::PeerOptions;
 use evener_core::farm::{self, REDIRECT, Service};
 use evener_core::net::Protocol;
+use serde::Deserialize;
 use toml::Spanned;
 use toml::de::DeTable;
 
@@ -51,6 +55,8 @@ pub use dns::{DnsConfig, NameConfig, ZoneConfig};
 use dns::{NamesFile, ServiceReference};
 use group::PlacedGroup;
 pub use group::{GroupService, Tls};
+use include::SourceText;
+pub use include::merged_tables;
 pub use member::MemberConfig;
 use once::FirstSeen;
 use problems::{Problem, ProblemSink, Span};
@@ -263,8 +269,8 @@ const XDP_MODES: [(&str, XdpMode); 4] = [
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Config, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    let origin = SourceText { name: &name, text: &text, folder: path.parent() };
-    read(origin, |_, _, _| {}).map(|checked| checked.config)
+    let origin = SourceText::of_file(path, &name, &text);
+    read(origin, |_, _, _, _| {}).map(|checked| checked.config)
 }
 
 /// A good file, as its meaning and as tables.
@@ -279,10 +285,11 @@ pub(crate) struct LoadedConfig {
 /// As for [`load`].
 pub(crate) fn load_tables(path: &Path) -> Result<LoadedConfig, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    let origin = SourceText { name: &name, text: &text, folder: path.parent() };
-    let config = read(origin, |_, _, _| {})?.config;
-    // The reader above has found no error in it.
-    Ok(LoadedConfig { config, tables: text.parse().unwrap_or_default() })
+    let mut tables = None;
+    let checked = read(SourceText::of_file(path, &name, &text), |_, _, _, document| {
+        tables = toml::Table::deserialize(toml::Deserializer::from(document.clone())).ok();
+    })?;
+    Ok(LoadedConfig { config: checked.config, tables: tables.unwrap_or_default() })
 }
 
 /// Validates a text that stands for the file at `path`: other files that it names are found there.
@@ -291,8 +298,10 @@ pub(crate) fn load_tables(path: &Path) -> Result<LoadedConfig, Problems> {
 /// Everything that is wrong with it, at once.
 pub(crate) fn parse_changed(text: &str, path: &Path) -> Result<Config, Problems> {
     let name = format!("{} with run-time changes", path.display());
-    let origin = SourceText { name: &name, text, folder: path.parent() };
-    read(origin, |_, _, _| {}).map(|checked| checked.config)
+    // Variables were replaced when the file was read, and changes have none.
+    let text = text.replace("${", "$${");
+    let origin = SourceText { folder: path.parent(), ..SourceText::alone(&name, &text) };
+    read(origin, |_, _, _, _| {}).map(|checked| checked.config)
 }
 
 /// A good file: what it means, and what it leaves to Evener.
@@ -320,8 +329,8 @@ impl Checked {
 /// Everything that is wrong with it, at once.
 pub fn check(path: &Path, file_only: bool) -> Result<Checked, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
-    let origin = SourceText { name: &name, text: &text, folder: path.parent() };
-    read(origin, |config, references, sink| {
+    let origin = SourceText::of_file(path, &name, &text);
+    read(origin, |config, references, sink, _| {
         if !file_only {
             references.check(config, sink);
         }
@@ -360,40 +369,34 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Where a text is from.
-#[derive(Clone, Copy)]
-struct SourceText<'a> {
-    /// The file, as it was named.
-    name: &'a str,
-    text: &'a str,
-    /// Where files are that it has names from; `None`: they aren't read.
-    folder: Option<&'a Path>,
-}
-
-/// Validates `text`; problems name `origin` as its file. Files that it has names from aren't read.
+/// Validates `text`; problems name `origin` as its file. Files that it names aren't read, and no
+/// variable is set.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
-    read(SourceText { name: origin, text, folder: None }, |_, _, _| {}).map(|checked| checked.config)
+    read(SourceText::alone(origin, text), |_, _, _, _| {}).map(|checked| checked.config)
 }
 
 /// The meaning of a text and its files, if `check` finds no error.
 fn read(
     origin: SourceText<'_>,
-    check: impl FnOnce(&Config, &References, &ProblemSink),
+    check: impl FnOnce(&Config, &References, &ProblemSink, &Spanned<DeTable<'_>>),
 ) -> Result<Checked, Problems> {
     let SourceText { name, text, .. } = origin;
     let sink = ProblemSink::default();
-    let (document, errors) = DeTable::parse_recoverable(text);
+    let (mut document, errors) = DeTable::parse_recoverable(text);
     syntax::collect_errors(text, &errors, &sink)
         .map_err(|problem| Problems::new(name, text, vec![problem]))?;
+    let included = include::files(document.get_mut(), origin, &sink);
+    include::merge(document.get_mut(), &included, origin, &sink);
+    let origin = SourceText { included: &included, ..origin };
     let mut unwritten = DefaultedPolicies::default();
     let (config, references, files) =
         Section::root(document.get_ref(), &sink, |root| config(root, origin, &mut unwritten));
-    check(&config, &references, &sink);
+    check(&config, &references, &sink, &document);
     drop(document);
-    let mut found = vec![(name, text, sink.drain())];
+    let mut found = include::by_file(sink.drain(), origin);
     found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.drain())));
     match found.iter().all(|(_, _, problems)| problems.is_empty()) {
         true => Ok(Checked { config, notes: unwritten.notes(), file: name.to_owned() }),

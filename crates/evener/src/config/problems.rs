@@ -34,6 +34,8 @@ pub(super) enum Cause {
     Value,
     /// Something is not written.
     Missing,
+    /// A variable has no value, so nothing is known of the string that it is in.
+    Variable,
 }
 
 impl Problem {
@@ -201,10 +203,22 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
+/// A string with an unknown variable is wrong in other ways, too.
+///
 /// Around a syntax error the rest of the file is a guess: what seems missing may only be
 /// unreadable, what seems wrong on the same line is an echo, and behind a broken header keys seem
 /// to be in another table.
 fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
+    let variables: Vec<Span> = list
+        .iter()
+        .filter(|problem| problem.cause == Cause::Variable)
+        .filter_map(|problem| problem.span.clone())
+        .collect();
+    let holds_variable = |problem: &Problem| {
+        let span = problem.span.as_ref();
+        span.is_some_and(|span| variables.iter().any(|one| span.start <= one.start && one.end <= span.end))
+    };
+    list.retain(|problem| problem.cause == Cause::Variable || !holds_variable(problem));
     let start_of = |problem: &Problem| problem.span.as_ref().map_or(0, |span| line_start(text, span.start));
     let broken: BTreeSet<usize> = list.iter().filter(|p| p.cause == Cause::Syntax).map(start_of).collect();
     if broken.is_empty() {
@@ -214,7 +228,7 @@ fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
     list.retain(|problem| match problem.cause {
         Cause::Syntax => true,
         Cause::Missing => false,
-        Cause::Value => {
+        Cause::Value | Cause::Variable => {
             let start = start_of(problem);
             !broken.contains(&start) && header.is_none_or(|header| start < header)
         }

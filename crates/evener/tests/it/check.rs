@@ -418,3 +418,35 @@ fn there_is_a_limit_to_sets_of_servers() {
     assert!(message.contains("2 services and 63 sets of servers that routes name, 65 together"), "{message}");
     assert!(message.ends_with("1 error"), "{message}");
 }
+
+#[test]
+fn included_services_stand_behind_those_of_the_file() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("include");
+    fs::create_dir_all(folder.join("conf.d")).unwrap();
+    let service = |name: &str, last: u8, server: &str| {
+        format!(
+            "[[service]]\nname = '{name}'\naddress = '192.0.2.{last}:80'\nserver = [{{ address = '{server}' }}]\n"
+        )
+    };
+    let main = folder.join("evener.toml");
+    fs::write(&main, format!("include = 'conf.d/*.toml'\n{}", service("main", 100, "192.0.2.11"))).unwrap();
+    fs::write(folder.join("conf.d/b.toml"), service("b", 102, "192.0.2.12")).unwrap();
+    let name = "[[dns.zone]]\nname = 'example.com'\n[[dns.name]]\nname = 'www.example.com'\nservices = 'a'\n";
+    let first = service("a", 101, "${EVENER_NO_SUCH:-192.0.2.13}");
+    fs::write(folder.join("conf.d/a.toml"), format!("{first}{name}")).unwrap();
+    let tables = config::merged_tables(&main).unwrap();
+    let services = tables["service"].as_array().unwrap();
+    let names: Vec<_> = services.iter().map(|service| service["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["main", "a", "b"]);
+    assert_eq!(services[1]["server"][0]["address"].as_str(), Some("192.0.2.13"));
+    assert_eq!(tables["dns"]["name"][0]["name"].as_str(), Some("www.example.com"));
+    assert!(!tables.contains_key("include"));
+
+    // Names need an address to be answered at.
+    fs::write(&main, format!("{}[dns]\nlisten = '192.0.2.53:53'\n", fs::read_to_string(&main).unwrap()))
+        .unwrap();
+    let config = config::load(&main).unwrap();
+    assert_eq!(config.services.iter().map(|of| of.name.as_str()).collect::<Vec<_>>(), ["main", "a", "b"]);
+    assert_eq!(config.dns.names.len(), 1);
+    assert_eq!(config::merged_tables(&folder.join("no.toml")).unwrap_err().reports().count(), 1);
+}

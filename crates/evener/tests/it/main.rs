@@ -9,6 +9,7 @@ mod book;
 mod check;
 mod cli;
 mod corpus;
+mod import;
 mod install;
 mod probe;
 mod quick_starts;

@@ -20,11 +20,12 @@ const CORE: [Room; 8] = [
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "pool", "dns", "farm", "node"]),
 ];
-const PRODUCT: [Room; 16] = [
+const PRODUCT: [Room; 17] = [
     ("runtime", &[]),
     ("cli", &["runtime"]),
     ("config", &["runtime"]),
     ("state", &["runtime", "config"]),
+    ("import", &["runtime", "cli", "config"]),
     ("io", &["runtime"]),
     ("events", &["runtime"]),
     ("record", &["cli", "config"]),

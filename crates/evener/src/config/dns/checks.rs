@@ -9,9 +9,9 @@ use evener_core::pool::signals::Signals;
 use super::files::NamesFile;
 use super::name::NameEntry;
 use super::{ServiceReference, ZoneConfig, signals};
-use crate::config::SourceText;
 use crate::config::problems::{Problem, Span, line_and_column};
 use crate::config::section::Section;
+use crate::config::{SourceText, include};
 use crate::runtime::spelling::meant;
 
 /// The files of names: the one of the section, and others by number.
@@ -40,11 +40,11 @@ impl NameFiles<'_, '_> {
         if file == placed.file {
             return self.problem(placed, problem.also(span.clone(), label));
         }
-        let (name, text) = match file.and_then(|number| self.others.get(number)) {
-            Some(file) => (file.name.as_str(), file.text.as_str()),
-            None => (self.origin.name, self.origin.text),
+        let (name, text, at) = match file.and_then(|number| self.others.get(number)) {
+            Some(file) => (file.name.as_str(), file.text.as_str(), span.start),
+            None => include::file_at(self.origin, span.start),
         };
-        let line = line_and_column(text, span.start).0;
+        let line = line_and_column(text, at).0;
         let message = format!("{} ({label}: {name}:{line})", problem.message);
         self.problem(placed, Problem { message, ..problem });
     }

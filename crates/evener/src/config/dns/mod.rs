@@ -143,7 +143,7 @@ pub(super) fn read(
     let mut all = SettingsInterner::default();
     let read = |section: &mut Section<'_>| name::read(section, None, &mut all);
     let mut names: Vec<NameEntry> = section.sections("name", read).into_iter().flatten().collect();
-    let (others, more) = files::read(section, origin.folder, &mut all);
+    let (others, more) = files::read(section, origin, &mut all);
     names.extend(more);
     checks::check(&NameFiles { section, origin, others: &others }, &zones, &names, services);
     if !zones.is_empty() && !section.has("listen") {

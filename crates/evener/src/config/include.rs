@@ -1,0 +1,268 @@
+//! `include`: files with services and names, read as if they stood in the file that names them.
+//!
+//! The texts stand behind each other in one space of places, so that checks between services need
+//! not know in which file each is; [`by_file`] gives problems back to their files.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::patterns;
+use super::problems::{Problem, ProblemSink, Problems, Span, line_and_column};
+use super::variables::{self, VariableLookup};
+use super::{read_text, syntax};
+
+/// The help for other keys in such a file.
+const OTHERS: &str = "an included file holds [[service]], [[dns.zone]] and [[dns.name]] alone: move this into the file that includes it";
+
+/// A file that another one includes.
+#[derive(Debug)]
+pub(super) struct IncludedFile {
+    /// As problems name it.
+    pub(super) name: String,
+    pub(super) text: String,
+    /// Where its text begins, behind those of the others.
+    base: usize,
+}
+
+/// Where a text is from.
+#[derive(Clone, Copy)]
+pub(super) struct SourceText<'a> {
+    /// The file, as it was named.
+    pub(super) name: &'a str,
+    pub(super) text: &'a str,
+    /// Where files are that it includes or has names from; `None`: they aren't read.
+    pub(super) folder: Option<&'a Path>,
+    /// The files that it includes.
+    pub(super) included: &'a [IncludedFile],
+    /// Where variables are looked up.
+    pub(super) variables: VariableLookup,
+}
+
+impl<'a> SourceText<'a> {
+    /// The text of a file of this host.
+    pub(super) fn of_file(path: &'a Path, name: &'a str, text: &'a str) -> SourceText<'a> {
+        let folder = path.parent();
+        SourceText { name, text, folder, included: &[], variables: variables::environment }
+    }
+
+    /// A text alone.
+    pub(super) fn alone(name: &'a str, text: &'a str) -> SourceText<'a> {
+        SourceText { name, text, folder: None, included: &[], variables: |_| None }
+    }
+}
+
+/// The tables of the file at `path` and of those that it includes as one, with its variables
+/// replaced: services of included files stand behind its own. Nothing else is checked.
+///
+/// # Errors
+/// Everything that keeps the files from being read.
+pub fn merged_tables(path: &Path) -> Result<toml::Table, Problems> {
+    let (text, name) = (read_text(path)?, path.display().to_string());
+    let origin = SourceText::of_file(path, &name, &text);
+    let sink = ProblemSink::default();
+    let (mut document, errors) = DeTable::parse_recoverable(&text);
+    syntax::collect_errors(&text, &errors, &sink)
+        .map_err(|problem| Problems::new(&name, &text, vec![problem]))?;
+    let included = files(document.get_mut(), origin, &sink);
+    merge(document.get_mut(), &included, origin, &sink);
+    let problems = sink.drain();
+    if !problems.is_empty() {
+        let origin = SourceText { included: &included, ..origin };
+        return Err(Problems::of(&name, by_file(problems, origin)));
+    }
+    toml::Table::deserialize(toml::Deserializer::from(document))
+        .map_err(|error| Problems::unreadable(&name, error.to_string(), "write values that TOML has"))
+}
+
+/// Replaces the variables of the table, takes `include` out of it, and reads the files that this
+/// names: relative to the folder of the origin, by name where several fit. Without a folder none is
+/// read.
+pub(super) fn files(
+    table: &mut DeTable<'_>,
+    origin: SourceText<'_>,
+    sink: &ProblemSink,
+) -> Vec<IncludedFile> {
+    variables::expand(table, origin.text, origin.variables, sink);
+    let mut files: Vec<IncludedFile> = Vec::new();
+    let Some(value) = table.remove("include") else { return files };
+    let patterns = patterns_of(&value, sink);
+    let Some(folder) = origin.folder else { return files };
+    let mut seen = BTreeSet::new();
+    let mut base = origin.text.len() + 1;
+    for pattern in &patterns {
+        for path in patterns::find(folder, pattern, |problem| sink.push(problem)) {
+            if !seen.insert(path.clone()) {
+                continue;
+            }
+            match patterns::text(&path) {
+                Ok(text) => {
+                    let length = text.len();
+                    files.push(IncludedFile { name: path.display().to_string(), text, base });
+                    base += length + 1;
+                }
+                Err(why) => {
+                    let message = format!("{} cannot be read: {why}", path.display());
+                    let help = "name a TOML file with [[service]] that the daemon may read";
+                    sink.push(Problem::new(pattern.span(), message, help));
+                }
+            }
+        }
+    }
+    files
+}
+
+/// One pattern or a list of them.
+fn patterns_of(value: &Spanned<DeValue<'_>>, sink: &ProblemSink) -> Vec<Spanned<String>> {
+    let one = |called: &str, value: &Spanned<DeValue<'_>>| match patterns::pattern(value.get_ref()) {
+        Ok(text) => Some(Spanned::new(value.span(), text)),
+        Err(complaint) => {
+            let message = format!("{called} {}", complaint.problem);
+            sink.push(Problem::new(value.span(), message, complaint.help));
+            None
+        }
+    };
+    match value.get_ref() {
+        DeValue::Array(entries) => {
+            entries.iter().filter_map(|entry| one("an entry of `include`", entry)).collect()
+        }
+        _ => one("`include`", value).into_iter().collect(),
+    }
+}
+
+/// Appends what the files hold to the table; their variables are replaced, too.
+pub(super) fn merge<'d>(
+    table: &mut DeTable<'d>,
+    files: &'d [IncludedFile],
+    origin: SourceText<'_>,
+    sink: &ProblemSink,
+) {
+    for file in files {
+        let own = ProblemSink::default();
+        let (document, errors) = DeTable::parse_recoverable(&file.text);
+        let mut document = document.into_inner();
+        match syntax::collect_errors(&file.text, &errors, &own) {
+            Ok(()) => {
+                variables::expand(&mut document, &file.text, origin.variables, &own);
+                append_all(table, document, file, &own);
+            }
+            Err(problem) => own.push(problem),
+        }
+        for problem in own.drain() {
+            let span = problem.span.map(|span| moved(span, file.base));
+            let also = problem.also.map(|(span, label)| (moved(span, file.base), label));
+            sink.push(Problem { span, also, ..problem });
+        }
+    }
+}
+
+/// The tables of one file; others than these are problems.
+fn append_all<'d>(table: &mut DeTable<'d>, document: DeTable<'d>, file: &IncludedFile, own: &ProblemSink) {
+    let unknown = |name: String, span: Span| {
+        own.push(Problem::new(span, format!("unknown key {name:?} in an included file"), OTHERS));
+    };
+    for (key, value) in document {
+        let span = value.span();
+        match (key.get_ref().as_ref(), value.into_inner()) {
+            ("service", DeValue::Array(entries)) => append(table, "service", entries, span, file.base),
+            ("dns", DeValue::Table(inner)) => {
+                let dns = dns(table, moved(span, file.base));
+                for (key, value) in inner {
+                    let span = value.span();
+                    match (key.get_ref().as_ref(), value.into_inner(), &mut *dns) {
+                        ("zone", DeValue::Array(zones), DeValue::Table(dns)) => {
+                            append(dns, "zone", zones, span, file.base);
+                        }
+                        ("name", DeValue::Array(names), DeValue::Table(dns)) => {
+                            append(dns, "name", names, span, file.base);
+                        }
+                        (name, ..) => unknown(format!("dns.{name}"), key.span()),
+                    }
+                }
+            }
+            (name, _) => unknown(name.to_owned(), key.span()),
+        }
+    }
+}
+
+/// The table `[dns]`, made where there is none.
+fn dns<'t, 'd>(table: &'t mut DeTable<'d>, place: Span) -> &'t mut DeValue<'d> {
+    table
+        .entry(Spanned::new(place.clone(), "dns".into()))
+        .or_insert_with(|| Spanned::new(place, DeValue::Table(DeTable::new())))
+        .get_mut()
+}
+
+/// Appends to the array `key`, made where there is none.
+fn append<'d>(table: &mut DeTable<'d>, key: &'static str, entries: DeArray<'d>, span: Span, base: usize) {
+    let place = moved(span, base);
+    let there = table
+        .entry(Spanned::new(place.clone(), key.into()))
+        .or_insert_with(|| Spanned::new(place, DeValue::Array(DeArray::default())));
+    if let DeValue::Array(array) = there.get_mut() {
+        for entry in entries {
+            array.push(moved_value(entry, base));
+        }
+    }
+}
+
+fn moved(span: Span, base: usize) -> Span {
+    span.start + base..span.end + base
+}
+
+/// The value with its places behind those of the files before its own.
+fn moved_value(value: Spanned<DeValue<'_>>, base: usize) -> Spanned<DeValue<'_>> {
+    let span = moved(value.span(), base);
+    let inner = match value.into_inner() {
+        DeValue::Array(entries) => {
+            DeValue::Array(entries.into_iter().map(|entry| moved_value(entry, base)).collect())
+        }
+        DeValue::Table(table) => {
+            let moved_pair = |(key, value): (Spanned<_>, _)| {
+                (Spanned::new(moved(key.span(), base), key.into_inner()), moved_value(value, base))
+            };
+            DeValue::Table(table.into_iter().map(moved_pair).collect())
+        }
+        other => other,
+    };
+    Spanned::new(span, inner)
+}
+
+/// The file that a place is in, as its name, its text and the place there.
+pub(super) fn file_at<'f>(origin: SourceText<'f>, at: usize) -> (&'f str, &'f str, usize) {
+    match origin.included.iter().rev().find(|file| file.base <= at) {
+        Some(file) => (&file.name, &file.text, at - file.base),
+        None => (origin.name, origin.text, at),
+    }
+}
+
+/// Problems by their files, with their places in them.
+pub(super) fn by_file<'f>(
+    problems: Vec<Problem>,
+    origin: SourceText<'f>,
+) -> Vec<(&'f str, &'f str, Vec<Problem>)> {
+    let mut files = vec![(origin.name, origin.text, Vec::new())];
+    files.extend(origin.included.iter().map(|file| (file.name.as_str(), file.text.as_str(), Vec::new())));
+    for problem in problems {
+        let place = |at: usize| origin.included.iter().filter(|file| file.base <= at).count();
+        let number = problem.span.as_ref().map_or(0, |span| place(span.start));
+        let base = number.checked_sub(1).and_then(|at| origin.included.get(at)).map_or(0, |file| file.base);
+        let back = |span: Span| span.start - base..span.end.saturating_sub(base);
+        let Problem { span, also, mut message, help, cause } = problem;
+        let also = also.and_then(|(other, label)| {
+            if place(other.start) == number {
+                return Some((back(other), label));
+            }
+            let (name, text, at) = file_at(origin, other.start);
+            message.push_str(&format!(" ({label}: {name}:{})", line_and_column(text, at).0));
+            None
+        });
+        if let Some((_, _, list)) = files.get_mut(number) {
+            list.push(Problem { span: span.map(back), also, message, help, cause });
+        }
+    }
+    files
+}

@@ -1,0 +1,184 @@
+//! Groups of servers and the ways to them, as one service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::draft::{DraftHealth, DraftMethod, DraftRoute, DraftServer, DraftService, unused_name};
+use super::ledger::Ledger;
+use super::reasons;
+use super::settle::SERVERS;
+
+/// A group of servers, and what it gives a service: a backend of HAProxy, an upstream of nginx.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DraftPool {
+    pub(super) servers: Vec<DraftServer>,
+    pub(super) policy: Option<&'static str>,
+    pub(super) slow_start_ms: Option<u64>,
+    pub(super) health: DraftHealth,
+    pub(super) report: Vec<String>,
+    /// Further keys of the service.
+    pub(super) keys: Vec<String>,
+    /// The lines besides those of servers.
+    pub(super) lines: BTreeSet<usize>,
+    pub(super) comments: Vec<String>,
+}
+
+/// The request that a route takes; `None` for any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DraftPattern {
+    pub(super) host: Option<String>,
+    pub(super) path: Option<String>,
+    pub(super) methods: Vec<String>,
+}
+
+/// A way to a pool, by its number, with alternatives.
+#[derive(Clone, Debug)]
+pub(super) struct PoolChoice {
+    pub(super) pool: usize,
+    pub(super) patterns: Vec<DraftPattern>,
+    pub(super) lines: BTreeSet<usize>,
+}
+
+/// Why the service has its method, in the words of the program.
+pub(super) struct Wording {
+    pub(super) nat: &'static str,
+    pub(super) handoff: &'static str,
+    pub(super) unmatched: &'static str,
+}
+
+/// Gives a service its servers and routes: those of all pools that the choices lead to, by method
+/// handoff; or those of the default alone, by nat, where there is no choice or handoff can't be.
+pub(super) fn fill(
+    ledger: &mut Ledger<'_>,
+    service: &mut DraftService,
+    choices: &[PoolChoice],
+    default: Option<usize>,
+    pools: &BTreeMap<usize, DraftPool>,
+    wording: &Wording,
+) {
+    let leads_elsewhere = choices.iter().any(|choice| Some(choice.pool) != default);
+    let mut used: Vec<usize> = default.into_iter().collect();
+    let mut seen: BTreeSet<usize> = used.iter().copied().collect();
+    for choice in choices.iter().filter(|_| leads_elsewhere) {
+        if seen.insert(choice.pool) {
+            used.push(choice.pool);
+        }
+    }
+    let servers = used.iter().filter_map(|at| pools.get(at)).flat_map(|pool| &pool.servers);
+    let endpoints: BTreeSet<(IpAddr, Option<u16>)> =
+        servers.map(|server| (server.address.value, server.port)).collect();
+    let hosts: BTreeSet<IpAddr> = endpoints.iter().map(|(address, _)| *address).collect();
+    let hands_over = leads_elsewhere && hosts.len() == endpoints.len();
+    let lines = || choices.iter().flat_map(|choice| choice.lines.iter().copied());
+    if hands_over {
+        service.method = DraftMethod::Handoff;
+        service.comments.push(wording.handoff.to_owned());
+        if default.is_none() {
+            service.comments.push(wording.unmatched.to_owned());
+        }
+    } else {
+        service.comments.push(wording.nat.to_owned());
+        used.truncate(usize::from(default.is_some()));
+        match leads_elsewhere {
+            true => lines().for_each(|line| ledger.leave(line, &reasons::NO_HANDOFF)),
+            false => service.lines.extend(lines()),
+        }
+    }
+    let names = add_servers(ledger, service, &used, pools);
+    if hands_over {
+        add_routes(service, choices, default, &names);
+    }
+}
+
+/// Adds the servers of pools, and gives their names by pool.
+fn add_servers(
+    ledger: &mut Ledger<'_>,
+    service: &mut DraftService,
+    used: &[usize],
+    pools: &BTreeMap<usize, DraftPool>,
+) -> BTreeMap<usize, Vec<String>> {
+    let mut names: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for (number, at) in used.iter().enumerate() {
+        let Some(pool) = pools.get(at) else { continue };
+        if number == 0 {
+            service.policy = pool.policy;
+            service.health = pool.health.clone();
+            service.slow_start_ms = pool.slow_start_ms;
+            service.report.clone_from(&pool.report);
+            service.keys.clone_from(&pool.keys);
+        } else {
+            differences(ledger, service, pool);
+        }
+        service.lines.extend(pool.lines.iter().copied());
+        service.comments.extend(pool.comments.iter().cloned());
+        let of_pool = names.entry(*at).or_default();
+        for server in &pool.servers {
+            let same = |known: &&DraftServer| {
+                (known.address.value, known.port) == (server.address.value, server.port)
+            };
+            if let Some(known) = service.servers.iter().find(same) {
+                of_pool.extend(known.name.clone().filter(|name| !of_pool.contains(name)));
+                continue;
+            }
+            if service.servers.len() >= SERVERS {
+                ledger.leave(server.address.line, &reasons::TOO_MANY);
+                continue;
+            }
+            let mut server = server.clone();
+            let name = unused_name(&taken, server.name.as_deref().unwrap_or_default());
+            taken.insert(name.clone());
+            of_pool.push(name.clone());
+            server.name = Some(name);
+            let port = server.port.filter(|port| Some(*port) != service.port());
+            if let Some(port) = port.filter(|_| service.method == DraftMethod::Handoff) {
+                let part = format!("port {port}");
+                ledger.leave_part(server.address.line, &part, &reasons::HANDOFF_PORT);
+            }
+            service.servers.push(server);
+        }
+    }
+    names
+}
+
+/// Leaves what a further pool has otherwise than the service.
+fn differences(ledger: &mut Ledger<'_>, service: &DraftService, pool: &DraftPool) {
+    let Some(line) = pool.lines.last().copied() else { return };
+    if pool.policy != service.policy {
+        let part = format!("policy {}", pool.policy.unwrap_or_default());
+        ledger.leave_part(line, &part, &reasons::ONE_POLICY);
+    }
+    if pool.health != service.health {
+        ledger.leave_part(line, "the checks of these servers", &reasons::ONE_CHECK);
+    }
+}
+
+fn add_routes(
+    service: &mut DraftService,
+    choices: &[PoolChoice],
+    default: Option<usize>,
+    names: &BTreeMap<usize, Vec<String>>,
+) {
+    let mut routes = Vec::new();
+    for choice in choices {
+        let servers = names.get(&choice.pool).cloned().unwrap_or_default();
+        routes.extend(choice.patterns.iter().map(|pattern| DraftRoute {
+            host: pattern.host.clone(),
+            path: pattern.path.clone(),
+            methods: pattern.methods.clone(),
+            servers: servers.clone(),
+            lines: choice.lines.clone(),
+        }));
+    }
+    // Without this one, requests that no route takes would go to servers of all pools.
+    if let Some(servers) = default.and_then(|at| names.get(&at)) {
+        routes.push(DraftRoute {
+            host: None,
+            path: None,
+            methods: Vec::new(),
+            servers: servers.clone(),
+            lines: BTreeSet::new(),
+        });
+    }
+    service.routes = routes.into_iter().filter(|route| !route.servers.is_empty()).collect();
+}

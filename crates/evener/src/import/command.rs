@@ -1,0 +1,134 @@
+//! The command: the TOML goes to standard output, what is left to standard error.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use super::source::FILE_BYTES;
+use super::{ImportReport, Left, import};
+use crate::cli::ImportArgs;
+use crate::runtime::Exit;
+
+/// Reads a file and writes its counterpart.
+pub fn run(args: &ImportArgs) -> Exit {
+    let is_stdin = args.file == Path::new("-");
+    let name = if is_stdin { "standard input".to_owned() } else { args.file.display().to_string() };
+    let read = if is_stdin { bounded(io::stdin()) } else { File::open(&args.file).and_then(bounded) };
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(error) => return failed(&format!("{name} can't be read: {error}")),
+    };
+    let folder = args.file.parent().filter(|_| !is_stdin);
+    let report = match import(&bytes, &name, folder, args.from) {
+        Ok(report) => report,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let written = match args.json {
+        true => serde_json::to_string_pretty(&report).map_err(io::Error::from),
+        false if report.services > 0 => Ok(report.toml.trim_end().to_owned()),
+        false => Ok(String::new()),
+    };
+    let written = written.and_then(|text| match text.is_empty() {
+        true => Ok(()),
+        false => writeln!(io::stdout(), "{text}"),
+    });
+    if let Err(error) = written {
+        return failed(&format!("the result could not be written: {error}"));
+    }
+    eprint!("{}", summary(&report));
+    match report.services {
+        0 => failed(&format!("{name}: no service could be made of it; each line above has the reason")),
+        _ => Exit::Ok,
+    }
+}
+
+fn failed(why: &str) -> Exit {
+    eprintln!("evener: {why}");
+    Exit::Failed
+}
+
+/// At most one byte more than is allowed, so that an endless file ends.
+fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The account of the import for a person.
+fn summary(report: &ImportReport) -> String {
+    let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let mut out = listed(report);
+    let entries = if report.left.len() == 1 { "entry" } else { "entries" };
+    let _ = writeln!(
+        out,
+        "{}: {} made of {}: {} carried over, {} {entries} left in whole or in part, {} to fill in",
+        super::origin_name(report.from),
+        counted(report.services, "service"),
+        counted(report.significant.len(), "line"),
+        report.carried.len(),
+        report.left.len(),
+        counted(report.blanks.len(), "value"),
+    );
+    out
+}
+
+/// The same as comments, for the end of the file.
+pub(super) fn remarks(report: &ImportReport) -> String {
+    let mut out = String::new();
+    for line in listed(report).trim_end().lines() {
+        let _ = writeln!(out, "{}", format!("# {line}").trim_end());
+    }
+    match out.is_empty() {
+        true => out,
+        false => format!("\n{out}"),
+    }
+}
+
+/// The blanks, and all that is left: by reason, in the order of the first line of each.
+fn listed(report: &ImportReport) -> String {
+    let mut out = String::new();
+    if !report.blanks.is_empty() {
+        out.push_str("TO FILL IN\n");
+        for blank in &report.blanks {
+            let line = blank.line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            let _ = writeln!(out, "  {line}{}, in place of {}", blank.todo, blank.placeholder);
+        }
+        out.push('\n');
+    }
+    let mut reasons: Vec<(&str, &str, Vec<&Left>)> = Vec::new();
+    for left in &report.left {
+        match reasons.iter_mut().find(|(why, todo, _)| *why == left.why && *todo == left.todo) {
+            Some((_, _, same)) => same.push(left),
+            None => reasons.push((&left.why, &left.todo, vec![left])),
+        }
+    }
+    if !reasons.is_empty() {
+        out.push_str("LEFT: lines without a counterpart\n");
+    }
+    let first_file = report.left.first().map(|left| left.file.as_str());
+    for (why, todo, entries) in reasons {
+        for text in [format!("{}.", capital(why)), format!("Instead: {todo}.")] {
+            for line in textwrap::wrap(&text, 94) {
+                let _ = writeln!(out, "  {line}");
+            }
+        }
+        for left in entries {
+            let lines = match left.end > left.line {
+                true => format!("lines {}-{}", left.line, left.end),
+                false => format!("line {}", left.line),
+            };
+            let file = Some(left.file.as_str()).filter(|file| Some(*file) != first_file);
+            let file = file.map(|file| format!("{file}, ")).unwrap_or_default();
+            let _ = writeln!(out, "    {file}{lines}: {}", left.text);
+        }
+    }
+    out
+}
+
+/// A sentence with its first letter in upper case.
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(char::to_uppercase);
+    first.into_iter().flatten().chain(letters).collect()
+}

@@ -1,0 +1,37 @@
+//! Features that Evener is to have: each is decided in one place, for all programs.
+//!
+//! A function here returns the reason why the feature is left. Once Evener has it, the function
+//! writes its keys into the draft and returns `Ok`, and every importer carries it over.
+
+use super::draft::{DraftHealth, DraftServer};
+use super::reasons::{self, LeftReason};
+
+/// Whether a feature is carried over.
+pub(super) type Carried = Result<(), &'static LeftReason>;
+
+/// Connections of one client's address go to one server, for so many seconds where the source has
+/// them. The keys are those of `[[service]]`.
+pub(super) fn affinity(_keys: &mut Vec<String>, _seconds: Option<u64>) -> Carried {
+    Err(&reasons::AFFINITY)
+}
+
+/// The same by a policy that hashes the address alone.
+pub(super) fn address_hash(keys: &mut Vec<String>) -> Carried {
+    affinity(keys, None).map_err(|_| &reasons::ADDRESS_HASH)
+}
+
+/// A server that gets connections only while no other is up.
+pub(super) fn backup(_server: &mut DraftServer) -> Carried {
+    Err(&reasons::BACKUP)
+}
+
+/// The most connections of a server.
+pub(super) fn max_connections(_server: &mut DraftServer, _most: u64) -> Carried {
+    Err(&reasons::MAX_CONNECTIONS)
+}
+
+/// Probes by TLS. Until there are such, a connection that opens has to do.
+pub(super) fn https_check(health: &mut DraftHealth) -> Carried {
+    health.kind = Some("tcp");
+    Err(&reasons::HTTPS_CHECK)
+}

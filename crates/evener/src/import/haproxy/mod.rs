@@ -1,0 +1,287 @@
+//! haproxy.cfg: frontends with their backends become services.
+
+mod conditions;
+mod pool;
+mod server;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use conditions::{Acls, ConditionPatterns};
+use words::{HaproxyLine, HaproxySection};
+
+use super::assemble::{self, DraftPool, PoolChoice, Wording};
+use super::draft::{DraftMethod, DraftService, Placeholders, Sourced, usable_name};
+use super::ledger::Ledger;
+use super::reasons;
+use super::settle::ADDRESSES;
+use super::source::Source;
+use super::values::{self, EndpointHost};
+
+const WORDING: Wording = Wording {
+    nat: "HAProxy ends connections, so servers see its address: nat with source_nat does the same. \
+          With method \"l2\" servers on this link see the client, and answer it directly.",
+    handoff: "Routes by content: method \"handoff\" needs `evener agent` on the servers, which answer \
+              clients directly. Without routes \"nat\" would do; \"redirect\" sends clients to URLs of servers.",
+    unmatched: "Requests that no route takes go to all servers; HAProxy answers them with 503.",
+};
+
+struct HaproxyReader<'s, 'p> {
+    ledger: Ledger<'s>,
+    places: &'p mut Placeholders,
+    sections: Vec<HaproxySection>,
+    /// Backends that were read, by their place.
+    pools: BTreeMap<usize, DraftPool>,
+    services: Vec<DraftService>,
+}
+
+/// The services of a file, and the account of its lines.
+pub(super) fn read<'s>(source: &'s Source, places: &mut Placeholders) -> (Vec<DraftService>, Ledger<'s>) {
+    let (sections, before) = words::sections(source);
+    let heads = sections.iter().map(|section| section.head.line);
+    let lines = sections.iter().flat_map(|section| section.lines.iter()).chain(&before);
+    let significant: BTreeSet<usize> = heads.chain(lines.map(|line| line.line)).collect();
+    let ledger = Ledger::new(source, significant);
+    let mut reader = HaproxyReader { ledger, places, sections, pools: BTreeMap::new(), services: Vec::new() };
+    before.iter().for_each(|line| reader.ledger.leave(line.line, &reasons::UNKNOWN));
+    for at in 0..reader.sections.len() {
+        let Some(section) = reader.sections.get(at).cloned() else { continue };
+        if matches!(section.kind.as_str(), "frontend" | "listen") {
+            reader.frontend(at, &section);
+        }
+    }
+    reader.leave_rest();
+    (reader.services, reader.ledger)
+}
+
+impl HaproxyReader<'_, '_> {
+    /// The lines of a section behind those of its `defaults`.
+    fn lines(&self, section: &HaproxySection) -> Vec<HaproxyLine> {
+        let defaults = section.defaults.filter(|_| section.kind != "defaults");
+        let defaults = defaults.and_then(|at| self.sections.get(at));
+        let defaults = defaults.into_iter().flat_map(|defaults| &defaults.lines);
+        defaults.chain(&section.lines).cloned().collect()
+    }
+
+    fn frontend(&mut self, at: usize, section: &HaproxySection) {
+        let whole = section.head.line..=section.last;
+        if section.lines.iter().any(|line| line.word(0) == "disabled") {
+            return self.ledger.leave_open(whole, &reasons::DISABLED);
+        }
+        let has_address =
+            section.head.word(2).contains(':') || section.lines.iter().any(|line| line.word(0) == "bind");
+        if !has_address || self.services.len() >= ADDRESSES {
+            let why = if has_address { &reasons::TOO_MANY } else { &reasons::NO_ADDRESS };
+            return self.ledger.leave_open(section.head.line..=section.head.line, why);
+        }
+        let lines = self.lines(section);
+        let mode = lines.iter().rev().find(|line| line.word(0) == "mode");
+        if !matches!(mode.map_or("tcp", |line| line.word(1)), "http" | "tcp") {
+            return self.ledger.leave_open(whole, &reasons::UPSTREAM_PROTOCOL);
+        }
+        let mut service =
+            DraftService::new(&usable_name(&section.name), DraftMethod::Nat { source_nat: true });
+        service.lines = BTreeSet::from([section.head.line]);
+        service.lines.extend(mode.map(|line| line.line));
+        self.addresses(&mut service, section);
+        if service.addresses.is_empty() {
+            return;
+        }
+        let (choices, default) = self.choices(at, section, &lines, &mut service.lines);
+        let used: BTreeSet<usize> = choices.iter().map(|choice| choice.pool).chain(default).collect();
+        let servers: usize = used.iter().map(|at| self.pool(*at).servers.len()).sum();
+        if servers == 0 {
+            return;
+        }
+        assemble::fill(&mut self.ledger, &mut service, &choices, default, &self.pools, &WORDING);
+        if service.servers.is_empty() {
+            return;
+        }
+        let backends = used.iter().filter_map(|at| self.sections.get(*at)).map(|of| self.lines(of));
+        let all: Vec<HaproxyLine> = backends.flatten().chain(lines).collect();
+        Self::timeouts(&mut service, &all);
+        self.ledger.carry_all(service.all_lines());
+        self.services.push(service);
+    }
+
+    /// The backends that requests are for, by their conditions, and that for all others.
+    fn choices(
+        &mut self,
+        at: usize,
+        section: &HaproxySection,
+        lines: &[HaproxyLine],
+        used: &mut BTreeSet<usize>,
+    ) -> (Vec<PoolChoice>, Option<usize>) {
+        let mut acls = Acls::default();
+        section.lines.iter().filter(|line| line.word(0) == "acl").for_each(|line| acls.add(line));
+        let mut choices = Vec::new();
+        let mut default =
+            (section.kind == "listen" && section.lines.iter().any(|l| l.word(0) == "server")).then_some(at);
+        for line in lines {
+            let named = |reader: &Self| {
+                let fits = |of: &HaproxySection| {
+                    of.name == line.word(1) && matches!(of.kind.as_str(), "backend" | "listen")
+                };
+                reader.sections.iter().position(fits)
+            };
+            match (line.word(0), named(self)) {
+                ("default_backend", Some(backend)) => {
+                    default = Some(backend);
+                    used.insert(line.line);
+                }
+                ("use_backend", Some(backend)) if line.word(2).is_empty() => {
+                    default = Some(backend);
+                    used.insert(line.line);
+                }
+                ("use_backend", Some(backend)) if line.word(2) == "if" => {
+                    match acls.condition(line.words.get(3..).unwrap_or_default()) {
+                        Some((alternatives, of_acls)) => {
+                            let lines = of_acls.into_iter().chain([line.line]).collect();
+                            let patterns = alternatives.iter().flat_map(ConditionPatterns::routes).collect();
+                            choices.push(PoolChoice { pool: backend, patterns, lines });
+                        }
+                        None => self.ledger.leave(line.line, &reasons::CONTENT),
+                    }
+                }
+                ("use_backend" | "default_backend", _) => self.ledger.leave(line.line, &reasons::CONTENT),
+                _ => {}
+            }
+        }
+        (choices, default)
+    }
+
+    fn pool(&mut self, at: usize) -> &DraftPool {
+        if !self.pools.contains_key(&at) {
+            let section = self.sections.get(at).cloned();
+            let lines = section.as_ref().map(|section| self.lines(section)).unwrap_or_default();
+            let lines: Vec<&HaproxyLine> = lines.iter().collect();
+            let mut pool = pool::read(&lines, &mut self.ledger, self.places);
+            let head = section.map(|section| section.head.line).filter(|_| !pool.servers.is_empty());
+            let mode = lines.iter().rev().find(|line| line.word(0) == "mode");
+            pool.lines.extend(head.into_iter().chain(mode.map(|line| line.line)));
+            self.pools.insert(at, pool);
+        }
+        self.pools.entry(at).or_default()
+    }
+
+    /// The addresses that clients connect to.
+    fn addresses(&mut self, service: &mut DraftService, section: &HaproxySection) {
+        let mut binds: Vec<(&str, &HaproxyLine)> = Vec::new();
+        if section.head.word(2).contains(':') {
+            binds.extend(section.head.word(2).split(',').map(|address| (address, &section.head)));
+        }
+        for line in section.lines.iter().filter(|line| line.word(0) == "bind") {
+            binds.extend(line.word(1).split(',').map(|address| (address, line)));
+        }
+        let is_tls = |line: &HaproxyLine| line.words.iter().any(|word| word == "ssl");
+        let has_plain = binds.iter().any(|(_, line)| !is_tls(line));
+        let mut any: Option<IpAddr> = None;
+        for (address, line) in binds {
+            let endpoint = values::endpoint(address);
+            let Some(port) = endpoint.port else {
+                self.ledger.leave_part(line.line, address, &reasons::LOCAL_SOCKET);
+                continue;
+            };
+            if is_tls(line) && has_plain {
+                self.ledger.leave(line.line, &reasons::PLAIN_SERVERS);
+                continue;
+            }
+            let (ip, remark) = match endpoint.host {
+                EndpointHost::Address(ip) => (ip, None),
+                EndpointHost::Any { is_v6: true } if !service.addresses.is_empty() => {
+                    self.ledger.leave(line.line, &reasons::SECOND_FAMILY);
+                    continue;
+                }
+                EndpointHost::Any { .. } | EndpointHost::Other(_) => {
+                    let ip = *any.get_or_insert_with(|| self.places.service());
+                    let todo =
+                        format!("the address that clients of {:?} connect to ({address})", section.name);
+                    self.ledger.blank(line.line, ip, todo.clone());
+                    (ip, Some(format!("TO FILL IN: {todo}.")))
+                }
+            };
+            let value = SocketAddr::new(ip, port);
+            if !service.addresses.iter().any(|known| known.value == value) {
+                service.addresses.push(Sourced { value, line: line.line, remark });
+            }
+            for word in line.words.iter().skip(2) {
+                match word.as_str() {
+                    "ssl" => self.ledger.leave_part(line.line, "ssl", &reasons::TLS_HERE),
+                    "accept-proxy" => self.ledger.leave_part(line.line, word, &reasons::CONNECTION),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// A connection that is idle for so long is over for HAProxy; Evener then forgets its session.
+    fn timeouts(service: &mut DraftService, lines: &[HaproxyLine]) {
+        let mut longest = None;
+        for line in lines.iter().filter(|line| line.word(0) == "timeout") {
+            if matches!(line.word(1), "client" | "server" | "tunnel") {
+                let ms = values::time_ms(line.word(2), 1).filter(|ms| values::IDLE_MS.contains(ms));
+                longest = longest.max(ms);
+                service.lines.extend(ms.map(|_| line.line));
+            }
+        }
+        service.timeouts.extend(longest.map(|ms| ("tcp", ms)));
+    }
+
+    /// Names the reason of every line that is still open.
+    fn leave_rest(&mut self) {
+        for (at, section) in self.sections.clone().into_iter().enumerate() {
+            let all = section.lines.iter().chain([&section.head]);
+            match section.kind.as_str() {
+                "defaults" => {
+                    let is_used = all.clone().any(|line| self.ledger.carried.contains(&line.line));
+                    self.leave_lines(&section.lines, true);
+                    let head = section.head.line;
+                    match is_used {
+                        true => self.ledger.carry(head),
+                        false => self.ledger.leave_open(head..=head, &reasons::UNUSED),
+                    }
+                }
+                "frontend" | "listen" | "backend" => {
+                    let is_used = self.ledger.carried.contains(&section.head.line);
+                    self.leave_lines(&section.lines, is_used || self.pools.contains_key(&at));
+                    let why = match section.kind.as_str() {
+                        "backend" => &reasons::UNREFERENCED,
+                        _ => &reasons::UNUSED,
+                    };
+                    self.ledger.leave_open(section.head.line..=section.last, why);
+                }
+                kind => {
+                    let why = words::section_reason(kind);
+                    self.ledger.leave_open(section.head.line..=section.last, why);
+                }
+            }
+        }
+    }
+
+    /// Leaves the open ones of these; with reasons of their own only where the section is used, or
+    /// the table has one.
+    fn leave_lines(&mut self, lines: &[HaproxyLine], is_used: bool) {
+        const HANDLED: [&str; 11] = [
+            "acl",
+            "bind",
+            "balance",
+            "default_backend",
+            "default-server",
+            "mode",
+            "server",
+            "use_backend",
+            "timeout",
+            "option",
+            "http-check",
+        ];
+        for line in lines {
+            let why = words::reason(line);
+            let why = match HANDLED.contains(&line.word(0)) {
+                true if !is_used || *why == reasons::UNKNOWN => &reasons::UNUSED,
+                _ => why,
+            };
+            self.ledger.leave_open(line.line..=line.line, why);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! `server` lines and their options.
+
+use std::net::IpAddr;
+
+use super::words::HaproxyLine;
+use crate::import::draft::{DraftHealth, DraftServer, Placeholders, Sourced, usable_name};
+use crate::import::features;
+use crate::import::ledger::Ledger;
+use crate::import::reasons::{self, LeftReason};
+use crate::import::values::{self, EndpointHost};
+
+/// Options of servers: how many words follow, and why they have no counterpart. Without a reason
+/// they have one, in [`ServerOptions::take`].
+const OPTIONS: [(&str, usize, Option<&LeftReason>); 62] = [
+    ("check", 0, None),
+    ("no-check", 0, None),
+    ("weight", 1, None),
+    ("inter", 1, None),
+    ("rise", 1, None),
+    ("fall", 1, None),
+    ("port", 1, None),
+    ("backup", 0, None),
+    ("no-backup", 0, None),
+    ("disabled", 0, None),
+    ("enabled", 0, None),
+    ("maxconn", 1, None),
+    ("slowstart", 1, None),
+    ("agent-check", 0, None),
+    ("agent-port", 1, None),
+    ("agent-inter", 1, None),
+    ("check-ssl", 0, None),
+    ("fastinter", 1, Some(&reasons::CHECK_DETAIL)),
+    ("downinter", 1, Some(&reasons::CHECK_DETAIL)),
+    ("addr", 1, Some(&reasons::CHECK_DETAIL)),
+    ("agent-addr", 1, Some(&reasons::CHECK_DETAIL)),
+    ("agent-send", 1, Some(&reasons::CHECK_DETAIL)),
+    ("check-send-proxy", 0, Some(&reasons::CHECK_DETAIL)),
+    ("check-sni", 1, Some(&reasons::HTTPS_CHECK)),
+    ("check-alpn", 1, Some(&reasons::HTTPS_CHECK)),
+    ("check-proto", 1, Some(&reasons::CHECK_DETAIL)),
+    ("check-via-socks4", 0, Some(&reasons::CHECK_DETAIL)),
+    ("observe", 1, Some(&reasons::CHECK_DETAIL)),
+    ("error-limit", 1, Some(&reasons::CHECK_DETAIL)),
+    ("on-error", 1, Some(&reasons::CHECK_DETAIL)),
+    ("on-marked-down", 1, Some(&reasons::CONNECTION)),
+    ("on-marked-up", 1, Some(&reasons::CONNECTION)),
+    ("track", 1, Some(&reasons::CHECK_DETAIL)),
+    ("minconn", 1, Some(&reasons::MAX_CONNECTIONS)),
+    ("maxqueue", 1, Some(&reasons::QUEUES)),
+    ("cookie", 1, Some(&reasons::COOKIES)),
+    ("ssl", 0, Some(&reasons::TLS_TO_SERVERS)),
+    ("verify", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("verifyhost", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("ca-file", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("crt", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("crl-file", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("sni", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("alpn", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("ciphers", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("ssl-min-ver", 1, Some(&reasons::TLS_TO_SERVERS)),
+    ("send-proxy", 0, Some(&reasons::CONNECTION)),
+    ("send-proxy-v2", 0, Some(&reasons::CONNECTION)),
+    ("send-proxy-v2-ssl", 0, Some(&reasons::CONNECTION)),
+    ("proto", 1, Some(&reasons::UPSTREAM_PROTOCOL)),
+    ("resolvers", 1, Some(&reasons::DISCOVERY)),
+    ("resolve-prefer", 1, Some(&reasons::DISCOVERY)),
+    ("resolve-opts", 1, Some(&reasons::DISCOVERY)),
+    ("init-addr", 1, Some(&reasons::DISCOVERY)),
+    ("id", 1, Some(&reasons::PROCESS)),
+    ("source", 1, Some(&reasons::CONNECTION)),
+    ("usesrc", 1, Some(&reasons::CONNECTION)),
+    ("socks4", 1, Some(&reasons::CONNECTION)),
+    ("redir", 1, Some(&reasons::REDIRECTS)),
+    ("tcp-ut", 1, Some(&reasons::CONNECTION)),
+    ("pool-max-conn", 1, Some(&reasons::CONNECTION)),
+    ("tfo", 0, Some(&reasons::CONNECTION)),
+];
+
+/// A server with what its options say of its whole backend.
+#[derive(Clone, Debug)]
+pub(super) struct ServerOptions {
+    pub(super) server: DraftServer,
+    pub(super) health: DraftHealth,
+    pub(super) is_checked: bool,
+    pub(super) is_backup: bool,
+    pub(super) slow_start_ms: Option<u64>,
+    pub(super) has_agent: bool,
+    pub(super) agent_port: Option<u16>,
+    pub(super) agent_interval_ms: Option<u64>,
+}
+
+/// The server of a line `server NAME ADDRESS ...`, with the options of `default-server` before its
+/// own. `None` where it has no address, which has then been noted.
+pub(super) fn read(
+    line: &HaproxyLine,
+    defaults: &[&HaproxyLine],
+    ledger: &mut Ledger<'_>,
+    places: &mut Placeholders,
+) -> Option<ServerOptions> {
+    let endpoint = values::endpoint(line.word(2));
+    let (address, remark): (IpAddr, _) = match endpoint.host {
+        EndpointHost::Address(address) => (address, None),
+        EndpointHost::Any { .. } | EndpointHost::Other(_) if line.word(2).is_empty() => {
+            ledger.leave(line.line, &reasons::NOT_ADDRESS);
+            return None;
+        }
+        EndpointHost::Any { .. } | EndpointHost::Other(_) => {
+            let address = places.server();
+            let todo = format!("the address of {:?} ({})", line.word(1), line.word(2));
+            ledger.blank(line.line, address, todo.clone());
+            (address, Some(format!("TO FILL IN: {todo}.")))
+        }
+    };
+    let server = DraftServer {
+        name: Some(usable_name(line.word(1))),
+        address: Sourced { value: address, line: line.line, remark },
+        port: endpoint.port,
+        weight: 1,
+        keys: Vec::new(),
+        lines: Vec::new(),
+    };
+    let mut options = ServerOptions {
+        server,
+        health: DraftHealth::default(),
+        is_checked: false,
+        is_backup: false,
+        slow_start_ms: None,
+        has_agent: false,
+        agent_port: None,
+        agent_interval_ms: None,
+    };
+    for default in defaults {
+        options.take(default.line, default.words.get(1..).unwrap_or_default(), ledger);
+    }
+    options.take(line.line, line.words.get(3..).unwrap_or_default(), ledger);
+    Some(options)
+}
+
+impl ServerOptions {
+    fn take(&mut self, line: usize, words: &[String], ledger: &mut Ledger<'_>) {
+        let mut words = words.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            let Some((_, takes, reason)) = OPTIONS.iter().find(|(name, ..)| *name == word) else {
+                ledger.leave_part(line, word, &reasons::UNKNOWN);
+                continue;
+            };
+            let value = if *takes > 0 { words.next().unwrap_or_default() } else { "" };
+            let part = format!("{word} {value}");
+            let refused = match reason {
+                Some(reason) => Some(*reason),
+                None => self.set(word, value).err(),
+            };
+            if let Some(reason) = refused {
+                ledger.leave_part(line, part.trim(), reason);
+            }
+        }
+    }
+
+    /// Takes an option that has a counterpart.
+    fn set(&mut self, word: &str, value: &str) -> Result<(), &'static LeftReason> {
+        let interval = values::time_ms(value, 1).filter(|ms| values::INTERVAL_MS.contains(ms));
+        let count = value.parse::<u64>().ok().filter(|count| (1..=100).contains(count));
+        match word {
+            "check" => self.is_checked = true,
+            "no-check" => self.is_checked = false,
+            "weight" => self.server.weight = value.parse().map_err(|_| &reasons::UNKNOWN)?,
+            "inter" => self.health.interval_ms = Some(interval.ok_or(&reasons::CHECK_TIME)?),
+            "rise" => self.health.rise = Some(count.ok_or(&reasons::CHECK_DETAIL)?),
+            "fall" => self.health.fall = Some(count.ok_or(&reasons::CHECK_DETAIL)?),
+            "port" => self.health.port = Some(values::port(value).ok_or(&reasons::CHECK_DETAIL)?),
+            "backup" => self.is_backup = true,
+            "no-backup" => self.is_backup = false,
+            "disabled" => self.server.weight = 0,
+            "maxconn" => {
+                return features::max_connections(&mut self.server, value.parse().unwrap_or_default());
+            }
+            "slowstart" => {
+                let ms = values::time_ms(value, 1).filter(|ms| *ms <= 3_600_000);
+                self.slow_start_ms = Some(ms.ok_or(&reasons::CHECK_TIME)?);
+            }
+            "agent-check" => self.has_agent = true,
+            "agent-port" => self.agent_port = Some(values::port(value).ok_or(&reasons::CHECK_DETAIL)?),
+            "agent-inter" => self.agent_interval_ms = Some(interval.ok_or(&reasons::CHECK_TIME)?),
+            "check-ssl" => return features::https_check(&mut self.health),
+            _ => {}
+        }
+        Ok(())
+    }
+}

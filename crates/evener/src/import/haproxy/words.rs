@@ -1,0 +1,267 @@
+//! haproxy.cfg in sections and words, and why some words have no counterpart.
+
+use crate::import::reasons::{self, LeftReason};
+use crate::import::source::Source;
+
+/// Words that begin a section.
+const SECTIONS: [&str; 19] = [
+    "global",
+    "defaults",
+    "frontend",
+    "backend",
+    "listen",
+    "peers",
+    "resolvers",
+    "mailers",
+    "userlist",
+    "program",
+    "http-errors",
+    "ring",
+    "cache",
+    "log-forward",
+    "log-profile",
+    "fcgi-app",
+    "crt-store",
+    "traces",
+    "acme",
+];
+
+/// A line's words.
+#[derive(Clone, Debug)]
+pub(super) struct HaproxyLine {
+    /// Its place in the source.
+    pub(super) line: usize,
+    pub(super) words: Vec<String>,
+}
+
+impl HaproxyLine {
+    /// The word at this place; empty where there is none.
+    pub(super) fn word(&self, at: usize) -> &str {
+        self.words.get(at).map_or("", String::as_str)
+    }
+
+    /// The word behind this one.
+    pub(super) fn after(&self, word: &str) -> Option<&str> {
+        let at = self.words.iter().position(|one| one == word)?;
+        self.words.get(at + 1).map(String::as_str)
+    }
+}
+
+/// A section with its lines.
+#[derive(Clone, Debug)]
+pub(super) struct HaproxySection {
+    pub(super) kind: String,
+    pub(super) name: String,
+    pub(super) head: HaproxyLine,
+    pub(super) lines: Vec<HaproxyLine>,
+    /// The `defaults` that hold for it, by their place among the sections.
+    pub(super) defaults: Option<usize>,
+    /// Its last line.
+    pub(super) last: usize,
+}
+
+/// The sections of a file, and the lines with words that stand before the first.
+pub(super) fn sections(source: &Source) -> (Vec<HaproxySection>, Vec<HaproxyLine>) {
+    let (mut sections, mut before): (Vec<HaproxySection>, Vec<HaproxyLine>) = (Vec::new(), Vec::new());
+    let mut defaults = None;
+    for (at, line) in source.lines.iter().enumerate() {
+        let words = HaproxyLine { line: at + 1, words: split(&line.text) };
+        if words.words.is_empty() {
+            continue;
+        }
+        if !SECTIONS.contains(&words.word(0)) {
+            match sections.last_mut() {
+                Some(section) => {
+                    section.last = at + 1;
+                    section.lines.push(words);
+                }
+                None => before.push(words),
+            }
+            continue;
+        }
+        let kind = words.word(0).to_owned();
+        let named = words.after("from").and_then(|name| {
+            sections.iter().rposition(|known| known.kind == "defaults" && known.name == *name)
+        });
+        let section = HaproxySection {
+            name: words.word(1).to_owned(),
+            lines: Vec::new(),
+            defaults: named.or(defaults),
+            last: at + 1,
+            head: words,
+            kind,
+        };
+        if section.kind == "defaults" {
+            defaults = Some(sections.len());
+        }
+        sections.push(section);
+    }
+    (sections, before)
+}
+
+/// The words of a line, as HAProxy's manual has it: quotes, backslashes, and `#` for a comment.
+pub(super) fn split(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            ('\\', None | Some('"')) => word.get_or_insert_default().extend(chars.next()),
+            (c, Some(open)) if c == open => quote = None,
+            (c, Some(_)) => word.get_or_insert_default().push(c),
+            ('"' | '\'', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            ('#', None) => break,
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, None) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// Why lines have no counterpart, by their first words: the longest beginning counts.
+const LEFT: [(&str, &LeftReason); 78] = [
+    ("acl", &reasons::CONTENT),
+    ("backlog", &reasons::PROCESS),
+    ("bind-process", &reasons::PROCESS),
+    ("capture", &reasons::LOGGING),
+    ("compression", &reasons::COMPRESSION),
+    ("cookie", &reasons::COOKIES),
+    ("appsession", &reasons::COOKIES),
+    ("dynamic-cookie-key", &reasons::COOKIES),
+    ("persist", &reasons::COOKIES),
+    ("force-persist", &reasons::COOKIES),
+    ("ignore-persist", &reasons::COOKIES),
+    ("declare", &reasons::LOGGING),
+    ("description", &reasons::PROCESS),
+    ("email-alert", &reasons::SCRIPTS),
+    ("error-log-format", &reasons::LOGGING),
+    ("errorfile", &reasons::REDIRECTS),
+    ("errorfiles", &reasons::REDIRECTS),
+    ("errorloc", &reasons::REDIRECTS),
+    ("errorloc302", &reasons::REDIRECTS),
+    ("errorloc303", &reasons::REDIRECTS),
+    ("external-check", &reasons::SCRIPTS),
+    ("filter", &reasons::RULES),
+    ("filter compression", &reasons::COMPRESSION),
+    ("filter cache", &reasons::CACHING),
+    ("fullconn", &reasons::MAX_CONNECTIONS),
+    ("grace", &reasons::PROCESS),
+    ("hash-type", &reasons::POLICY),
+    ("hash-balance-factor", &reasons::POLICY),
+    ("http-after-response", &reasons::HEADERS),
+    ("http-check", &reasons::CHECK_DETAIL),
+    ("http-error", &reasons::REDIRECTS),
+    ("http-request", &reasons::RULES),
+    ("http-request add-header", &reasons::HEADERS),
+    ("http-request cache-use", &reasons::CACHING),
+    ("http-request del-header", &reasons::HEADERS),
+    ("http-request redirect", &reasons::REDIRECTS),
+    ("http-request replace", &reasons::REWRITE),
+    ("http-request set-header", &reasons::HEADERS),
+    ("http-request set-path", &reasons::REWRITE),
+    ("http-request set-uri", &reasons::REWRITE),
+    ("http-request track-sc", &reasons::STICK_TABLES),
+    ("http-response", &reasons::HEADERS),
+    ("http-response cache-store", &reasons::CACHING),
+    ("http-reuse", &reasons::CONNECTION),
+    ("id", &reasons::PROCESS),
+    ("load-server-state-from-file", &reasons::PROCESS),
+    ("log", &reasons::LOGGING),
+    ("log-format", &reasons::LOGGING),
+    ("log-tag", &reasons::LOGGING),
+    ("max-keep-alive-queue", &reasons::QUEUES),
+    ("maxconn", &reasons::MAX_CONNECTIONS),
+    ("monitor", &reasons::REDIRECTS),
+    ("monitor-net", &reasons::REDIRECTS),
+    ("monitor-uri", &reasons::REDIRECTS),
+    ("option", &reasons::CONNECTION),
+    ("option dontlog", &reasons::LOGGING),
+    ("option forwardfor", &reasons::HEADERS),
+    ("option httplog", &reasons::LOGGING),
+    ("option log", &reasons::LOGGING),
+    ("option originalto", &reasons::HEADERS),
+    ("option redispatch", &reasons::QUEUES),
+    ("option socket-stats", &reasons::STATISTICS),
+    ("option tcplog", &reasons::LOGGING),
+    ("rate-limit", &reasons::RATES),
+    ("redirect", &reasons::REDIRECTS),
+    ("req", &reasons::HEADERS),
+    ("retries", &reasons::QUEUES),
+    ("retry-on", &reasons::QUEUES),
+    ("rsp", &reasons::HEADERS),
+    ("server-state-file-name", &reasons::PROCESS),
+    ("source", &reasons::CONNECTION),
+    ("stats", &reasons::STATISTICS),
+    ("stick", &reasons::STICK_TABLES),
+    ("tcp-check", &reasons::CHECK_KIND),
+    ("tcp-request", &reasons::RULES),
+    ("tcp-response", &reasons::RULES),
+    ("timeout", &reasons::CONNECTION),
+    ("unique-id", &reasons::HEADERS),
+];
+
+/// Options that only differ from checks of other protocols in their names.
+const CHECKS: [&str; 7] =
+    ["ssl-hello-chk", "smtpchk", "mysql-check", "pgsql-check", "redis-check", "ldap-check", "spop-check"];
+
+/// Why a line of a proxy has no counterpart.
+pub(super) fn reason(words: &HaproxyLine) -> &'static LeftReason {
+    let skip = usize::from(matches!(words.word(0), "no" | "default"));
+    let text = words.words.iter().skip(skip).take(2).cloned().collect::<Vec<_>>().join(" ");
+    if text.strip_prefix("option ").is_some_and(|option| CHECKS.contains(&option)) {
+        return &reasons::CHECK_KIND;
+    }
+    let fits = |beginning: &str| match beginning.contains(' ') {
+        true => text.starts_with(beginning),
+        // `reqadd` and `stick-table` begin with theirs.
+        false => match beginning {
+            "req" | "rsp" | "stick" | "unique-id" | "email-alert" => text.starts_with(beginning),
+            whole => text.split(' ').next() == Some(whole),
+        },
+    };
+    let found = LEFT.iter().filter(|(beginning, _)| fits(beginning));
+    found.max_by_key(|(beginning, _)| beginning.len()).map_or(&reasons::UNKNOWN, |(_, reason)| reason)
+}
+
+/// Why a whole section has no counterpart.
+pub(super) fn section_reason(kind: &str) -> &'static LeftReason {
+    match kind {
+        "peers" => &reasons::STICK_TABLES,
+        "resolvers" => &reasons::DISCOVERY,
+        "mailers" | "program" => &reasons::SCRIPTS,
+        "userlist" => &reasons::RULES,
+        "cache" => &reasons::CACHING,
+        "ring" | "log-forward" | "log-profile" | "traces" => &reasons::LOGGING,
+        "http-errors" => &reasons::REDIRECTS,
+        "fcgi-app" => &reasons::UPSTREAM_PROTOCOL,
+        "crt-store" | "acme" => &reasons::TLS_HERE,
+        _ => &reasons::PROCESS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_follow_quotes_and_backslashes() {
+        assert_eq!(split("server a 'b c' \"d\\\"e\" f\\ g # h"), ["server", "a", "b c", "d\"e", "f g"]);
+        assert!(split("  # nothing").is_empty());
+    }
+
+    #[test]
+    fn longest_beginning_gives_the_reason() {
+        let why = |text: &str| reason(&HaproxyLine { line: 1, words: split(text) });
+        assert_eq!(why("http-request redirect scheme https"), &reasons::REDIRECTS);
+        assert_eq!(why("http-request deny"), &reasons::RULES);
+        assert_eq!(why("no option httplog"), &reasons::LOGGING);
+        assert_eq!(why("option mysql-check user a"), &reasons::CHECK_KIND);
+        assert_eq!(why("stick-table type ip"), &reasons::STICK_TABLES);
+        assert_eq!(why("wurfl-data-file x"), &reasons::UNKNOWN);
+    }
+}

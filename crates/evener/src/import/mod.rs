@@ -1,0 +1,137 @@
+//! `evener import`: the file of another load balancer, as `evener.toml`.
+//!
+//! Each line of the source is carried over, or left with a reason; the report holds both, so that
+//! nothing is lost in silence. The TOML has passed the check of [`crate::config`].
+
+mod assemble;
+mod command;
+mod draft;
+mod features;
+mod guess;
+mod haproxy;
+mod ipvsadm;
+mod keepalived;
+mod ledger;
+mod nginx;
+mod reasons;
+mod render;
+mod settle;
+mod source;
+mod tree;
+mod values;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use crate::cli::ImportOrigin as Origin;
+pub use command::run;
+use draft::{DraftService, Placeholders};
+use ledger::Ledger;
+pub use ledger::{Blank, Left};
+pub use source::ImportError;
+use source::Source;
+
+/// The name of a program, as users write it.
+const fn origin_name(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Haproxy => "haproxy",
+        Origin::Ipvsadm => "ipvsadm",
+        Origin::Keepalived => "keepalived",
+        Origin::Nginx => "nginx",
+    }
+}
+
+/// The result of an import. Lines are counted from 1 over the whole source, with the files that it
+/// includes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ImportReport {
+    /// Whose file it was.
+    pub from: Origin,
+    /// How many services there are in the TOML.
+    pub services: usize,
+    /// evener.toml, with comments; without a service it holds none either.
+    pub toml: String,
+    /// The lines that were carried over, whole or in part.
+    pub carried: BTreeSet<usize>,
+    /// The lines, and parts of lines, that were not.
+    pub left: Vec<Left>,
+    /// The values that are still to be filled in.
+    pub blanks: Vec<Blank>,
+    /// The lines that say something: all but empty ones, comments and lone braces.
+    pub significant: BTreeSet<usize>,
+}
+
+/// Reads a file of `from`, or of the program that it looks like. Included files are looked for in
+/// `folder`; without one, none is read.
+///
+/// # Errors
+/// Where it can't be read as such a file, with the line.
+pub fn import(
+    bytes: &[u8],
+    name: &str,
+    folder: Option<&Path>,
+    from: Option<Origin>,
+) -> Result<ImportReport, ImportError> {
+    let source = Source::read(bytes, name, folder)?;
+    let Some(from) = from.or_else(|| guess::origin(&source)) else {
+        let why = "it can't be seen whose file this is: name the program by --from";
+        return Err(source.error(1, why));
+    };
+    let mut places = Placeholders::of(&source);
+    let (mut services, mut ledger) = match from {
+        Origin::Haproxy => haproxy::read(&source, &mut places),
+        Origin::Ipvsadm => ipvsadm::read(&source, &mut places),
+        Origin::Keepalived => keepalived::read(&source, &mut places)?,
+        Origin::Nginx => nginx::read(&source, &mut places)?,
+    };
+    settle::limit(&mut services, &mut ledger);
+    unique_names(&mut services);
+    let director = places.service();
+    let head = head(name, from);
+    let rendered = settle::farm(&mut services, &mut ledger, &head, &director.to_string());
+    let todo = "the own address of each host that runs `evener run`".to_owned();
+    ledger.blanks.push(Blank { line: None, placeholder: director.to_string(), todo });
+    keep_blanks(&mut ledger, &rendered.text);
+    ledger.close();
+    let mut report = ImportReport {
+        from,
+        services: services.len(),
+        toml: rendered.text,
+        carried: ledger.carried,
+        left: ledger.left,
+        blanks: ledger.blanks,
+        significant: ledger.significant,
+    };
+    report.toml.push_str(&command::remarks(&report));
+    Ok(report)
+}
+
+/// The comment that the file begins with.
+fn head(name: &str, from: Origin) -> Vec<String> {
+    let from = origin_name(from);
+    vec![
+        format!("Made by `evener import` of {name} ({from}). At the end stands every line that is left."),
+        "Read it, fill in what is marked TO FILL IN, then run `evener check` on it.".to_owned(),
+    ]
+}
+
+/// Only placeholders that are in the file are still to be filled in.
+fn keep_blanks(ledger: &mut Ledger<'_>, toml: &str) {
+    let words = toml.split(|c: char| !c.is_ascii_digit() && c != '.');
+    let addresses: BTreeSet<&str> = words.filter(|word| !word.is_empty()).collect();
+    let mut blanks = std::mem::take(&mut ledger.blanks);
+    blanks.retain(|blank| addresses.contains(blank.placeholder.as_str()));
+    blanks.sort_by_key(|blank| blank.line);
+    ledger.blanks = blanks;
+}
+
+/// A service or a server has its name alone.
+fn unique_names(services: &mut [DraftService]) {
+    let mut names = BTreeSet::new();
+    for service in services.iter_mut() {
+        service.name = draft::unused_name(&names, &service.name);
+        names.insert(service.name.clone());
+    }
+}

@@ -1,0 +1,156 @@
+//! Addresses, ports and times as other programs write them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Names of ports that such files have (services(5)).
+const PORTS: [(&str, u16); 14] = [
+    ("ftp", 21),
+    ("ssh", 22),
+    ("smtp", 25),
+    ("domain", 53),
+    ("http", 80),
+    ("www", 80),
+    ("pop3", 110),
+    ("ntp", 123),
+    ("imap", 143),
+    ("imap2", 143),
+    ("ldap", 389),
+    ("https", 443),
+    ("mysql", 3306),
+    ("postgresql", 5432),
+];
+
+/// The part of an endpoint before its port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum EndpointHost {
+    /// An address that servers and services can have.
+    Address(IpAddr),
+    /// All addresses of the host.
+    Any { is_v6: bool },
+    /// A name, an address of the host alone, or a socket: what stands in the file.
+    Other(String),
+}
+
+/// A host and a port, where it has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    pub(super) host: EndpointHost,
+    pub(super) port: Option<u16>,
+}
+
+/// A port by number or name.
+pub(super) fn port(text: &str) -> Option<u16> {
+    let named = || PORTS.iter().find(|(name, _)| *name == text).map(|(_, port)| *port);
+    text.parse().ok().or_else(named).filter(|port| *port > 0)
+}
+
+/// `ADDRESS:PORT`, `[ADDRESS]:PORT`, `*:PORT`, `:PORT`, `NAME:PORT`, or one without a port.
+pub(super) fn endpoint(text: &str) -> Endpoint {
+    let text = ["ipv4@", "ipv6@", "tcp@", "tcp4@", "tcp6@", "udp@", "udp4@", "udp6@"]
+        .iter()
+        .find_map(|prefix| text.strip_prefix(prefix))
+        .unwrap_or(text);
+    if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Endpoint { host: host(&address.to_string()), port: None };
+    }
+    match text.rsplit_once(':') {
+        Some((before, last)) if !text.starts_with("unix:") && !text.starts_with('/') => {
+            match (port(last), last.is_empty()) {
+                (Some(port), _) => Endpoint { host: host(before), port: Some(port) },
+                (None, true) => Endpoint { host: host(before), port: None },
+                (None, false) => Endpoint { host: EndpointHost::Other(text.to_owned()), port: None },
+            }
+        }
+        _ => Endpoint { host: host(text), port: None },
+    }
+}
+
+fn host(text: &str) -> EndpointHost {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    match bare {
+        "" | "*" => return EndpointHost::Any { is_v6: false },
+        "::" => return EndpointHost::Any { is_v6: true },
+        _ => {}
+    }
+    match bare.parse::<IpAddr>() {
+        Ok(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) => EndpointHost::Any { is_v6: false },
+        Ok(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => EndpointHost::Any { is_v6: true },
+        Ok(address) if !address.is_loopback() && !address.is_multicast() => EndpointHost::Address(address),
+        _ => EndpointHost::Other(text.to_owned()),
+    }
+}
+
+/// A time in milliseconds: a number with a unit, or without one in `unit`. HAProxy and nginx have
+/// the same units; nginx also writes several in a row.
+pub(super) fn time_ms(text: &str, unit: u64) -> Option<u64> {
+    let mut rest = text.trim();
+    let mut sum: u64 = 0;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let number: u64 = rest.get(..digits)?.parse().ok()?;
+        rest = rest.get(digits..)?;
+        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let ms = match rest.get(..letters)? {
+            "" => number.checked_mul(unit)?,
+            "us" => number / 1_000,
+            "ms" => number,
+            "s" => number.checked_mul(1_000)?,
+            "m" => number.checked_mul(60_000)?,
+            "h" => number.checked_mul(3_600_000)?,
+            "d" => number.checked_mul(86_400_000)?,
+            _ => return None,
+        };
+        sum = sum.checked_add(ms)?;
+        rest = rest.get(letters..)?;
+    }
+    Some(sum)
+}
+
+/// Seconds, perhaps with a fraction, in milliseconds.
+pub(super) fn seconds_ms(text: &str) -> Option<u64> {
+    let seconds: f64 = text.parse().ok()?;
+    (0.0..=1e9).contains(&seconds).then_some((seconds * 1_000.0) as u64)
+}
+
+/// The longest interval of probes, in milliseconds.
+pub(super) const INTERVAL_MS: std::ops::RangeInclusive<u64> = 50..=3_600_000;
+/// Idle times of sessions, in milliseconds.
+pub(super) const IDLE_MS: std::ops::RangeInclusive<u64> = 100..=86_400_000;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read_as_programs_write_them() {
+        let read = |text: &str| {
+            let Endpoint { host, port } = endpoint(text);
+            (host, port)
+        };
+        let at = |text: &str| EndpointHost::Address(text.parse().unwrap());
+        assert_eq!(read("192.0.2.1:80"), (at("192.0.2.1"), Some(80)));
+        assert_eq!(read("[2001:db8::1]:https"), (at("2001:db8::1"), Some(443)));
+        assert_eq!(read("2001:db8::1"), (at("2001:db8::1"), None));
+        assert_eq!(read("*:80"), (EndpointHost::Any { is_v6: false }, Some(80)));
+        assert_eq!(read(":80"), (EndpointHost::Any { is_v6: false }, Some(80)));
+        assert_eq!(read(":::80"), (EndpointHost::Any { is_v6: true }, Some(80)));
+        assert_eq!(read("[::]:80"), (EndpointHost::Any { is_v6: true }, Some(80)));
+        assert_eq!(read("127.0.0.1:80"), (EndpointHost::Other("127.0.0.1".into()), Some(80)));
+        assert_eq!(read("unix:/tmp/s.sock"), (EndpointHost::Other("unix:/tmp/s.sock".into()), None));
+        assert_eq!(read("web1"), (EndpointHost::Other("web1".into()), None));
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(time_ms("50000", 1), Some(50_000));
+        assert_eq!(time_ms("30s", 1), Some(30_000));
+        assert_eq!(time_ms("1m30s", 1_000), Some(90_000));
+        assert_eq!(time_ms("10", 1_000), Some(10_000));
+        assert_eq!(time_ms("x", 1), None);
+        assert_eq!(time_ms("99999999999999999999", 1), None);
+    }
+}

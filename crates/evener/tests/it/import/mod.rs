@@ -1,0 +1,293 @@
+//! `evener import`: files of other programs, as they are published, become farms that pass the
+//! check, and each of their lines is accounted for.
+
+mod choices;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use evener::config;
+use evener::import::{ImportReport, Origin, import};
+use proptest::prelude::*;
+
+const ORIGINS: [(&str, Origin); 4] = [
+    ("haproxy", Origin::Haproxy),
+    ("ipvsadm", Origin::Ipvsadm),
+    ("keepalived", Origin::Keepalived),
+    ("nginx", Origin::Nginx),
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/import/samples")
+}
+
+/// The samples by name, with the program that each is of.
+fn samples() -> Vec<(String, Origin, Vec<u8>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if let Some((_, origin)) = ORIGINS.iter().find(|(program, _)| name.starts_with(program)) {
+            found.push((name, *origin, fs::read(&path).unwrap()));
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
+}
+
+/// Each line with meaning is carried over or left, and no other line is.
+fn check_account(report: &ImportReport) {
+    let left: BTreeSet<usize> = report.left.iter().flat_map(|left| left.lines.clone()).collect();
+    let accounted: BTreeSet<usize> = report.carried.union(&left).copied().collect();
+    let missing: Vec<_> = report.significant.difference(&accounted).collect();
+    assert!(missing.is_empty(), "lines that are lost: {missing:?}");
+    assert!(report.carried.is_subset(&report.significant));
+    for left in &report.left {
+        assert!(!left.why.is_empty() && !left.todo.is_empty() && left.line > 0, "{left:?}");
+    }
+}
+
+/// The TOML holds together, unless there is none.
+fn check_toml(report: &ImportReport) {
+    let parsed = config::parse(&report.toml, "evener.toml");
+    match report.services {
+        0 => assert!(
+            report.toml.lines().all(|line| line.is_empty() || line.starts_with('#')),
+            "{}",
+            report.toml
+        ),
+        count => {
+            assert_eq!(parsed.unwrap_or_else(|why| panic!("{why}\n{}", report.toml)).services.len(), count)
+        }
+    }
+}
+
+#[test]
+fn samples_become_farms_that_pass_the_check() {
+    let samples = samples();
+    assert!(samples.len() >= 12, "{}", samples.len());
+    for (_, origin) in ORIGINS {
+        assert!(samples.iter().filter(|(_, of, _)| *of == origin).count() >= 2, "{origin:?}");
+    }
+    for (name, origin, bytes) in samples {
+        let report = import(&bytes, &name, None, None).unwrap();
+        assert_eq!(report.from, origin, "{name}");
+        assert!(report.services > 0, "{name}: {:#?}", report.left);
+        check_account(&report);
+        check_toml(&report);
+    }
+}
+
+/// The lines with meaning are those that a person would count.
+#[test]
+fn significant_lines_are_all_but_comments_and_braces() {
+    for (name, origin, bytes) in samples() {
+        let report = import(&bytes, &name, None, None).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let marks: &[char] = if origin == Origin::Keepalived { &['#', '!'] } else { &['#'] };
+        let has_meaning = |line: &str| {
+            let line = line.trim();
+            !line.is_empty() && !line.starts_with(marks) && !line.chars().all(|c| "{};".contains(c))
+        };
+        let counted = text.lines().enumerate().filter(|(_, line)| has_meaning(line)).map(|(at, _)| at + 1);
+        assert_eq!(report.significant, counted.collect(), "{name}");
+    }
+}
+
+#[test]
+fn imports_of_samples_are_as_reviewed() {
+    for (name, _, bytes) in samples() {
+        let report = import(&bytes, &name, None, None).unwrap();
+        insta::with_settings!({ snapshot_path => "snapshots", prepend_module_to_snapshot => false, omit_expression => true }, {
+            insta::assert_snapshot!(name.replace('.', "_"), report.toml);
+        });
+    }
+}
+
+#[test]
+fn readme_names_the_origin_of_every_sample() {
+    let readme = fs::read_to_string(folder().join("README.md")).unwrap();
+    for (name, ..) in samples() {
+        assert!(readme.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_evener")).arg("import").args(args).output().unwrap()
+}
+
+fn scratch(name: &str, bytes: &[u8]) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn command_writes_a_file_that_evener_check_passes() {
+    let sample = folder().join("haproxy-content-sw.cfg");
+    let output = run(&[sample.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let path = scratch("imported.toml", &output.stdout);
+    let check = Command::new(env!("CARGO_BIN_EXE_evener"))
+        .args(["check", "--file-only", path.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{check:?}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("LEFT") && errors.contains("line 27: monitor-uri"), "{errors}");
+    let json = run(&[sample.to_str().unwrap(), "--json", "--from", "haproxy"]);
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(report["from"], "haproxy");
+    assert!(report["left"].as_array().unwrap().iter().all(|left| left["why"].is_string()));
+}
+
+#[test]
+fn unreadable_files_end_with_a_sentence_and_their_line() {
+    let large = "server a;\n".repeat(1 << 20);
+    let long = format!("frontend a\n{}\n", "x".repeat(1 << 20));
+    let cases: [(&str, &[u8], &str); 6] = [
+        ("binary.cfg", b"frontend a\n\0\x01\x02", "line 2: there is a zero byte"),
+        ("latin.cfg", b"frontend a\n# caf\xe9\n", "line 2: this is not UTF-8 text"),
+        ("large.conf", large.as_bytes(), "larger than 4 MiB"),
+        ("long.cfg", long.as_bytes(), "line 2: the line is longer than 64 KiB"),
+        (
+            "open.conf",
+            b"http {\n  server {\n    listen 80;\n",
+            "line 2: the block that begins here isn't closed",
+        ),
+        ("letter.txt", b"Dear all,\n", "name the program by --from"),
+    ];
+    for (name, bytes, expected) in cases {
+        let path = scratch(name, bytes);
+        let output = run(&[path.to_str().unwrap()]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}: {errors}");
+        assert!(errors.contains(expected) && errors.contains("line "), "{name}: {errors}");
+        assert!(output.stdout.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn file_without_a_service_fails_with_its_reasons() {
+    let path = scratch("vrrp.conf", b"vrrp_instance a {\n  state MASTER\n}\n");
+    let output = run(&[path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("Evener has no VRRP") && errors.contains("no service could be made"), "{errors}");
+}
+
+#[test]
+fn included_files_are_followed_where_they_are() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("included");
+    fs::create_dir_all(folder.join("conf.d")).unwrap();
+    fs::write(folder.join("conf.d/a.conf"), "upstream a {\n  server 192.0.2.11:80;\n}\n").unwrap();
+    let text = "include conf.d/*.conf;\ninclude no/such.conf;\n\
+                server {\n  listen 192.0.2.1:80;\n  location / { proxy_pass http://a; }\n}\n";
+    let report = import(text.as_bytes(), "nginx.conf", Some(&folder), None).unwrap();
+    check_account(&report);
+    check_toml(&report);
+    assert!(report.toml.contains("192.0.2.11"), "{}", report.toml);
+    let left: Vec<_> = report.left.iter().map(|left| left.text.as_str()).collect();
+    assert_eq!(left, ["include no/such.conf"]);
+}
+
+/// Texts like samples, and what else there may be in files.
+fn piece() -> impl Strategy<Value = String> {
+    prop::sample::select(vec![
+        "frontend a",
+        "listen b 192.0.2.1:80",
+        "backend c",
+        "defaults",
+        "bind *:80",
+        "bind :::80 ssl crt x",
+        "server s 192.0.2.11:80 check",
+        "server s 192.0.2.1:80",
+        "default_backend c",
+        "mode http",
+        "use_backend c if { path_beg /x }",
+        "acl d hdr(host) e.example",
+        "use_backend c if d",
+        "balance source",
+        "option httpchk GET /",
+        "timeout client 1h",
+        "http-check expect status 200",
+        "-A -t 192.0.2.1:80 -s rr",
+        "-a -t 192.0.2.1:80 -r 192.0.2.11:80 -g",
+        "-a -t 192.0.2.1:80 -r 192.0.2.1 -m",
+        "-A -u [2001:db8::1]:53 -s mh -p 5",
+        "-a -u [2001:db8::1]:53 -r [2001:db8::2]:53 -i -x 9",
+        "--set 1 2 3 \\",
+        "virtual_server 192.0.2.1 80 {",
+        "real_server 192.0.2.11 81 {",
+        "TCP_CHECK {",
+        "}",
+        "delay_loop 6",
+        "virtual_server_group g {",
+        "192.0.2.3-10 80",
+        "virtual_server group g {",
+        "lb_kind DR",
+        "weight 70000",
+        "upstream u {",
+        "server 192.0.2.11:80 backup;",
+        "server {",
+        "listen 80;",
+        "listen [::]:80 ssl;",
+        "location /a {",
+        "location = /b {",
+        "location ~ \\.(a|b)$ {",
+        "proxy_pass http://u;",
+        "server_name x.example *.y.example;",
+        "http {",
+        "stream {",
+        "listen 53 udp;",
+        "proxy_pass u;",
+        "ip_hash;",
+        "\\",
+        "\"",
+    ])
+    .prop_map(str::to_owned)
+}
+
+fn check_any(bytes: &[u8]) {
+    for origin in [None].into_iter().chain(ORIGINS.map(|(_, origin)| Some(origin))) {
+        match import(bytes, "any", None, origin) {
+            Ok(report) => {
+                check_account(&report);
+                check_toml(&report);
+            }
+            Err(error) => assert!(error.line > 0 && !error.why.is_empty(), "{error:?}"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn any_bytes_are_imported_without_panic(bytes in any::<Vec<u8>>(), text in any::<String>()) {
+        check_any(&bytes);
+        check_any(text.as_bytes());
+    }
+
+    #[test]
+    fn lines_in_any_order_are_accounted_for(lines in prop::collection::vec(piece(), 0..40)) {
+        check_any(lines.join("\n").as_bytes());
+    }
+
+    #[test]
+    fn changed_samples_are_accounted_for(
+        which in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        len in 0..60_usize,
+        with in "[{};#\"'\\\\\n :./*0-9a-zé-]{0,12}",
+    ) {
+        let samples = samples();
+        let mut text: Vec<char> = String::from_utf8(which.get(&samples).2.clone()).unwrap().chars().collect();
+        let from = at.index(text.len());
+        let to = (from + len).min(text.len());
+        text.splice(from..to, with.chars());
+        check_any(text.into_iter().collect::<String>().as_bytes());
+    }
+}
