@@ -417,7 +417,7 @@ fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[ServerView]) -
     let mut group = MetricFamily { encoder, things: servers, labels };
     group.gauge("server_up", "Whether the server is up.", |server| (server.state == "up").into())?;
     group.gauge("server_draining", "Whether the server is draining: no new sessions.", |server| {
-        (server.state == "draining").into()
+        matches!(server.state.as_str(), "draining" | "maintenance").into()
     })?;
     group.gauge("server_weight", "Its share of new sessions relative to the others.", |server| {
         server.weight.into()

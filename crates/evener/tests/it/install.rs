@@ -31,6 +31,8 @@ fn install_puts_program_units_pages_and_completions_below_a_prefix() {
         "share/doc/evener/evener.example.toml",
         "share/doc/evener/LICENSE-MIT",
         "share/doc/evener/docs/guide/quick-start.md",
+        "share/doc/evener/grafana/evener.json",
+        "share/doc/evener/prometheus/alerts.yml",
     ] {
         assert!(fs::metadata(at(path)).is_ok_and(|file| file.len() > 0), "{path}");
     }

@@ -11,6 +11,7 @@ mod cli;
 mod corpus;
 mod import;
 mod install;
+mod monitoring;
 mod probe;
 mod quick_starts;
 mod reference;

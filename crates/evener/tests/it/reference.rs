@@ -1,11 +1,12 @@
 //! The reference of the manual: pages made of the tables that the program itself uses.
 //! `EVENER_BLESS=1 cargo test -p evener --test it reference` writes them anew.
 
-mod alerts;
+pub mod alerts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 
 use clap::{Arg, CommandFactory};
 use evener::admin::API_PATHS;
@@ -37,19 +38,8 @@ fn pages() -> [(&'static str, String); 6] {
 #[test]
 fn reference_pages_are_those_of_the_code() {
     let folder = root().join("docs/reference");
-    let bless = std::env::var_os("EVENER_BLESS").is_some();
     for (file, text) in pages() {
-        let path = folder.join(file);
-        if bless {
-            fs::write(&path, &text).unwrap();
-        }
-        let written = fs::read_to_string(&path).unwrap_or_default();
-        let first = text.lines().zip(written.lines()).find(|(wanted, written)| wanted != written);
-        assert!(
-            text == written,
-            "docs/reference/{file} isn't what the code says ({first:?}): \
-             EVENER_BLESS=1 cargo test -p evener --test it reference"
-        );
+        bless(&folder.join(file), &text);
     }
     let there: BTreeSet<String> = fs::read_dir(folder)
         .unwrap()
@@ -63,8 +53,28 @@ fn reference_pages_are_those_of_the_code() {
     );
 }
 
+/// Compares a file with the text that it should have; with EVENER_BLESS it writes the file.
+pub fn bless(path: &Path, text: &str) {
+    if std::env::var_os("EVENER_BLESS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let written = fs::read_to_string(path).unwrap_or_default();
+    let first = text.lines().zip(written.lines()).find(|(wanted, written)| wanted != written);
+    assert!(
+        text == written,
+        "{} isn't what the tables have ({first:?}): EVENER_BLESS=1 cargo test -p evener --test it",
+        path.display()
+    );
+}
+
+/// The names of all metrics.
+pub fn metric_names() -> BTreeSet<String> {
+    families().into_keys().collect()
+}
+
 /// A paragraph in lines of at most 100 columns; a span of code stays in one.
-fn paragraph(page: &mut String, text: &str) {
+pub fn paragraph(page: &mut String, text: &str) {
     let mut words: Vec<String> = Vec::new();
     let mut is_code = false;
     for word in text.split_whitespace() {
@@ -240,9 +250,6 @@ fn metrics_page() -> String {
     );
     let families = families();
     assert!(families.len() > 50, "{families:?}");
-    for (name, _) in ALERTS {
-        assert!(families.contains_key(*name), "an alert for {name}, which isn't a metric");
-    }
     let chapters = [
         ("The daemon", ""),
         ("Services", "evener_service_"),
@@ -260,7 +267,8 @@ fn metrics_page() -> String {
         );
         for (name, (kind, about, labels)) in families.iter().filter(|(name, _)| chapter(name) == number) {
             let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-            let alert = ALERTS.iter().find(|(of, _)| of == name).map(|(_, rule)| format!("`{rule}`"));
+            let alert = ALERTS.iter().find(|alert| alert.metric == name);
+            let alert = alert.map(|alert| format!("`{}`", alert.expr));
             let _ = writeln!(
                 page,
                 "| `{name}` | {kind} | {} | {} | {} |",
