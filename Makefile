@@ -46,9 +46,9 @@ model: setup ## Try all orders in which a packet and whoever resizes a session t
 	@RUSTFLAGS="--cfg loom" cargo test -p evener-core --release --lib --target-dir target/loom model
 
 # it shows and doesn't measure: the programs are those of the tests, which take half as long to build
-demo: setup ## Show a whole farm at work, in about half a minute
+demo: setup ## Show a whole farm at work, in half a minute; ARGS=--stay keeps it to play with
 	@cargo build --workspace
-	@$(SUDO) target/debug/evener-lab demo
+	@$(SUDO) target/debug/evener-lab demo $(ARGS)
 
 bench: build ## Measure; `make bench ARGS=--quick` is quicker
 	@$(LAB) bench $(ARGS)

@@ -24,6 +24,9 @@ enum Command {
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
+        /// Keep the farm under load, to play with, until ^C
+        #[arg(long, conflicts_with = "json")]
+        stay: bool,
     },
     /// Measure a farm beside other ways to its servers; needs root
     Bench {
@@ -145,7 +148,8 @@ struct LoadOptions {
 
 fn main() -> ExitCode {
     let done = match Command::parse() {
-        Command::Demo { json } => show(json),
+        Command::Demo { stay: true, .. } => demo::stay().map(|()| ExitCode::SUCCESS),
+        Command::Demo { json, .. } => show(json),
         Command::Bench {
             quick,
             packets,

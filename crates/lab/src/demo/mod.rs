@@ -4,6 +4,7 @@
 //! joins, one is drained, the daemon is killed and comes back; and nothing may break.
 
 mod outcome;
+mod stay;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use crate::load::{Load, Running};
 use crate::proxies::HaProxy;
 use crate::table::{bytes, median, thousands};
 pub use outcome::{Clients, Outcome, Speed};
+pub use stay::stay;
 
 const SERVERS: usize = 3;
 /// How long each thing that happens is given to show what it does.
