@@ -17,6 +17,8 @@ pub struct OwnServer {
     pub address: SocketAddr,
     /// Its share relative to the others; 0 drains.
     pub weight: u16,
+    /// Whether answers have it only while no server without this lives.
+    pub backup: bool,
 }
 
 impl OwnServer {

@@ -59,7 +59,15 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
 
 /// A server of weight 1 on its service's port, whose MAC address isn't given.
 pub fn server(name: &str, address: IpAddr) -> Server {
-    Server { name: name.to_string(), address, port: None, mac: None, weight: 1, publish: vec![] }
+    Server {
+        name: name.to_string(),
+        address,
+        port: None,
+        mac: None,
+        weight: 1,
+        backup: false,
+        publish: vec![],
+    }
 }
 
 /// A check that one probe decides, every second, for tests that count probes.

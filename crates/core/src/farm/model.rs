@@ -244,6 +244,8 @@ pub struct Server {
     pub mac: Option<Mac>,
     /// Share of new sessions relative to the others; 0 drains.
     pub weight: u16,
+    /// Whether it takes new sessions only while no server without this can serve.
+    pub backup: bool,
     /// [`Placement::EveryHost`]: the service addresses that this host owns and answers for.
     pub publish: Vec<IpAddr>,
 }

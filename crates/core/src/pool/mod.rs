@@ -10,6 +10,7 @@ pub mod report;
 pub mod reports;
 mod server;
 mod servers;
+pub mod serving;
 mod settings;
 pub mod shares;
 pub mod signals;

@@ -42,6 +42,7 @@ fn member(number: usize, weight: u16, works: bool) -> MemberState {
             ifindex: Some(place.ifindex),
             hop: Some(ServerRoute { place, own, tunnel: own, mtu: 1_500, on_link: true }),
             weight,
+            backup: false,
             local: false,
             draining: false,
             source: ServerOrigin::Listed,

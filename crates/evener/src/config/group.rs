@@ -292,6 +292,7 @@ fn member(
         section.foreign(key, why, "write url = \"http://...\" instead");
     }
     let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
+    let backup = section.or("backup", values::flag, false);
     let anonymous = section.or("anonymous", values::flag, false);
     let control = section.get("control", self::url).map(Spanned::into_inner);
     if section.key_span("url").is_none() && PACKET_SERVER_KEYS.iter().all(|key| !section.has(key)) {
@@ -314,7 +315,7 @@ fn member(
         let message = format!("two servers of this service are called {name:?}");
         names.first(section, name.clone(), named, message, "give each a name of its own");
     }
-    Some((GroupMember { name, url, weight, anonymous, control }, place))
+    Some((GroupMember { name, url, weight, backup, anonymous, control }, place))
 }
 
 /// The name of a member without one: names have no slash.

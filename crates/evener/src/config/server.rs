@@ -98,6 +98,7 @@ impl<'a> ServersReader<'a> {
             section.problem(Problem::new(mac.span(), message, "remove it"));
         }
         let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
+        let backup = section.or("backup", values::flag, false);
         let published = placement::publish(section, self.placement);
         let at = at?;
         self.check(section, name.as_ref(), &at, mac.as_ref());
@@ -111,6 +112,7 @@ impl<'a> ServersReader<'a> {
             port: at.port,
             mac: mac.map(Spanned::into_inner),
             weight,
+            backup,
             publish,
         })
     }

@@ -3,14 +3,21 @@
 use evener_core::director::ServerSnapshot;
 use evener_core::farm::Service;
 use evener_core::path::select::SCORE_UNIT;
-use evener_core::pool::FULL_WEIGHT;
 use evener_core::pool::policy;
+use evener_core::pool::serving::STANDS_BY;
 use evener_core::pool::signals::Signal;
+use evener_core::pool::{FULL_WEIGHT, ServerState};
 
 /// The remaining part of a whole weight, between 0 and 1: of a server that takes new sessions.
 pub(super) fn share(seen: &ServerSnapshot) -> f64 {
     let by_score = SCORE_UNIT as f64 / (SCORE_UNIT as f64 + f64::from(seen.score));
     f64::from(seen.tenths) / f64::from(FULL_WEIGHT) * by_score
+}
+
+/// Why a server that works takes no new sessions, if it is for others to take them.
+pub(super) fn stands_by(seen: &ServerSnapshot) -> Option<String> {
+    let works = seen.state == ServerState::Up && seen.slot.is_some();
+    (seen.member.backup && works).then(|| STANDS_BY.to_owned())
 }
 
 /// Why it is not whole, or by what it is chosen; what was told is as old as `since_ms` more.

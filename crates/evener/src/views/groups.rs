@@ -92,6 +92,7 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
         state: member.state.name().to_owned(),
         reason: failure.clone().or_else(|| by_operator.then(|| member.cause.clone())),
         weight: member.joiner.weight,
+        backup: member.backup,
         effective_weight: effective_weight(member),
         cause: Some(member.cause.clone()),
         score: 0,
@@ -127,7 +128,7 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
 }
 
 fn effective_weight(member: &MemberSnapshot) -> f64 {
-    let is_up = member.state == ServerState::Up;
+    let is_up = member.state == ServerState::Up && !member.stands_by;
     f64::from(member.joiner.weight) * if is_up { member.weight_percent as f64 / 100.0 } else { 0.0 }
 }
 

@@ -103,7 +103,7 @@ fn group(file: File, check: &HealthCheck) -> Group {
     let listed = (0..LISTED).filter(|server| file.lists(*server));
     let member = |server: usize| {
         let (name, url) = (farms::name(server), url(server)?);
-        Some(GroupMember { name, url, weight: 1, anonymous: false, control: None })
+        Some(GroupMember { name, url, weight: 1, backup: false, anonymous: false, control: None })
     };
     Group {
         name: GROUP.into(),
@@ -144,6 +144,7 @@ fn names(file: File, check: &HealthCheck) -> Vec<Arc<BalancedName>> {
             name: Some(farms::name(server).into()),
             address: SocketAddr::new(farms::server(server).0, 80),
             weight: 1,
+            backup: false,
         };
         AddressesFrom::Servers(ServerList {
             servers: listed.map(server).collect(),

@@ -37,7 +37,12 @@ pub(super) fn of_web(text: &str) -> Arc<BalancedName> {
 
 /// A name with servers of its own.
 pub(super) fn of_its_own(text: &str, addresses: &[&str]) -> Arc<BalancedName> {
-    let server = |address: &&str| OwnServer { name: None, address: address.parse().unwrap(), weight: 1 };
+    let server = |address: &&str| OwnServer {
+        name: None,
+        address: address.parse().unwrap(),
+        weight: 1,
+        backup: false,
+    };
     let health = farm(&[]).services.remove(0).health;
     let settings = pool::PoolSettings { check: Arc::new(health), report: None, slow_start_ms: 0 };
     let servers = addresses.iter().map(server).collect();
@@ -49,6 +54,7 @@ pub(super) fn group(members: &[&str]) -> Arc<Group> {
         name: (*host).into(),
         url: Url::parse(&alloc::format!("http://{host}")).unwrap(),
         weight: 1,
+        backup: false,
         anonymous: false,
         control: None,
     };

@@ -65,6 +65,8 @@ pub struct GroupMember {
     pub url: Url,
     /// Its share relative to the others; 0 drains.
     pub weight: u16,
+    /// Whether clients are sent to it only while no member without this can serve.
+    pub backup: bool,
     /// Whether clients never learn of it: what they ask for is fetched for them.
     pub anonymous: bool,
     /// Where it is asked for its load, if not at its own URL.

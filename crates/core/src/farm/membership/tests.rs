@@ -55,6 +55,7 @@ fn listed(host: u8) -> Server {
         port: None,
         mac: None,
         weight: 1,
+        backup: false,
         publish: Vec::new(),
     }
 }

@@ -257,7 +257,7 @@ fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
     let mut names = FirstSeen::new();
     let mut servers = Vec::new();
     for address in section.one_or_list("servers", addresses::server_address) {
-        servers.extend(server(section, &mut names, None, &address, defaults::WEIGHT));
+        servers.extend(server(section, &mut names, None, &address, (defaults::WEIGHT, false)));
     }
     let more = section.sections("server", |section| {
         let name = section.get("name", values::name);
@@ -266,10 +266,11 @@ fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
         if section.key_span("address").is_none() {
             section.missing("address", "this server has no address", "add address = \"192.0.2.11\"");
         }
-        Some((name, address?, weight))
+        let backup = section.or("backup", values::flag, false);
+        Some((name, address?, (weight, backup)))
     });
-    for (name, address, weight) in more.into_iter().flatten() {
-        servers.extend(server(section, &mut names, name, &address, weight));
+    for (name, address, share) in more.into_iter().flatten() {
+        servers.extend(server(section, &mut names, name, &address, share));
     }
     servers
 }
@@ -279,7 +280,7 @@ fn server(
     names: &mut FirstSeen<String>,
     name: Option<Spanned<String>>,
     address: &Spanned<(IpAddr, Option<u16>)>,
-    weight: u16,
+    (weight, backup): (u16, bool),
 ) -> Option<OwnServer> {
     let (ip, port) = *address.get_ref();
     let (called, span) = match &name {
@@ -289,5 +290,6 @@ fn server(
     let message = format!("two servers of this name are called {called:?}");
     names.first(section, called, span, message, "give each a name of its own").then_some(())?;
     let name = name.map(|name| Arc::from(name.into_inner()));
-    Some(OwnServer { name, address: SocketAddr::new(ip, port.unwrap_or(defaults::DNS_PROBED_PORT)), weight })
+    let address = SocketAddr::new(ip, port.unwrap_or(defaults::DNS_PROBED_PORT));
+    Some(OwnServer { name, address, weight, backup })
 }

@@ -103,6 +103,7 @@ fn server(name: &str, state: &str, connections: u64) -> ServerView {
         state: state.into(),
         reason: None,
         weight: 1,
+        backup: false,
         effective_weight: 1.0,
         cause: None,
         score: 0,

@@ -12,6 +12,7 @@ use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
 use crate::pool::health::Failure;
 use crate::pool::reports::ReportsSnapshot;
+use crate::pool::serving::STANDS_BY;
 use crate::pool::shares::{MemberShare, PERMILLE};
 use crate::pool::signals::Signals;
 use crate::pool::{
@@ -30,6 +31,10 @@ pub struct MemberSnapshot {
     pub joiner: Joiner,
     /// Whether the operator listed it.
     pub is_listed: bool,
+    /// Whether clients are sent to it only while no member without this can serve.
+    pub backup: bool,
+    /// Whether it is one, and works, and others serve.
+    pub stands_by: bool,
     /// How it is.
     pub state: ServerState,
     /// Its weight in force, in percent of its own: less while it starts slowly, or has more load
@@ -64,6 +69,8 @@ pub(super) struct TrackedMember {
     /// The operator's name for it, if it is listed.
     pub(super) listed: Option<String>,
     pub(super) joiner: Joiner,
+    /// Whether the operator wants it to serve only while no other can.
+    pub(super) backup: bool,
     /// Whether it has joined by itself: then it has to report.
     pub(super) joined: bool,
     /// Whence it joined.
@@ -92,6 +99,7 @@ impl TrackedMember {
             id,
             listed: None,
             joiner,
+            backup: false,
             joined,
             origin: MessageOrigin::default(),
             left: false,
@@ -106,6 +114,7 @@ impl TrackedMember {
     /// Takes the operator's description; the member's own paths and hosts stay.
     pub(super) fn list(&mut self, one: &GroupMember) {
         self.listed = Some(one.name.clone());
+        self.backup = one.backup;
         self.joiner.weight = one.weight;
         self.joiner.anonymous = one.anonymous;
         self.joiner.control.clone_from(&one.control);
@@ -204,12 +213,13 @@ impl TrackedMember {
         group: &Group,
         load: u64,
         part: Option<&MemberShare>,
+        stands_by: bool,
     ) -> MemberSnapshot {
         let starts_percent = self.server.slow_start_percent(now.now_ms);
         let permille = part.map_or(PERMILLE, |part| part.permille);
         let report = self.load.report;
         let age_ms = report.map(|report| now.now_ms.saturating_sub(report.at_ms));
-        let mut cause = self.cause(now, group);
+        let mut cause = if stands_by { STANDS_BY.to_string() } else { self.cause(now, group) };
         if permille < PERMILLE {
             cause.push_str(&format!(", {} % of its weight", permille / 10));
         }
@@ -221,6 +231,8 @@ impl TrackedMember {
             name: self.name().to_string(),
             joiner: self.joiner.clone(),
             is_listed: self.listed.is_some(),
+            backup: self.backup,
+            stands_by,
             state: self.state(now, group.joining.query_after_ms),
             weight_percent: starts_percent * permille / PERMILLE,
             reported: report.map(|report| report.load),

@@ -257,7 +257,7 @@ impl Members {
     fn list(&mut self, now: ClockReading, is_new: bool) {
         let listed: BTreeSet<&Url> = self.group.members.iter().map(|member| &member.url).collect();
         for member in self.members.values_mut().filter(|member| !listed.contains(&member.joiner.url)) {
-            member.listed = None;
+            (member.listed, member.backup) = (None, false);
         }
         for one in self.group.members.clone() {
             match self.by_url.get(&one.url).and_then(|id| self.members.get_mut(id)) {
@@ -578,8 +578,10 @@ impl Members {
     pub fn snapshot(&self, now: ClockReading) -> Vec<MemberSnapshot> {
         let median = self.median(now);
         let parts = self.parts(now);
+        let standing_by = self.standing_by();
         let view = |member: &TrackedMember| {
-            member.view(now, &self.group, self.load_of(now, member, median), parts.get(&member.id))
+            let (load, part) = (self.load_of(now, member, median), parts.get(&member.id));
+            member.view(now, &self.group, load, part, standing_by.contains(&member.id))
         };
         self.members.values().map(view).collect()
     }

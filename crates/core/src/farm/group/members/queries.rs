@@ -114,7 +114,7 @@ mod tests {
 
     fn listed(name: &str) -> GroupMember {
         let url = Url::parse(&alloc::format!("http://{name}")).unwrap();
-        GroupMember { name: name.into(), url, weight: 1, anonymous: false, control: None }
+        GroupMember { name: name.into(), url, weight: 1, backup: false, anonymous: false, control: None }
     }
 
     fn silent(listed_too: bool) -> (Members, usize) {

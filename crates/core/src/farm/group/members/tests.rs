@@ -25,6 +25,7 @@ fn group(policy: &str, listed: &[&str], kind: HealthKind) -> Group {
         name: (*name).into(),
         url: url(&format!("http://{name}.example")),
         weight: 1,
+        backup: false,
         anonymous: false,
         control: None,
     };
@@ -428,4 +429,19 @@ fn drained_member_stays_drained_after_rejoin() {
     assert!(
         again.snapshot(at(1)).iter().any(|one| one.name == "http://m1" && one.state == ServerState::Draining)
     );
+}
+
+#[test]
+fn backup_member_is_chosen_while_no_other_works() {
+    let mut group = group("round-robin", &["m1", "m2"], HealthKind::None);
+    group.members[1].backup = true;
+    let mut members = Members::new(at(0), &group, Seed(1, 2), None);
+    for _ in 0..4 {
+        assert_eq!(chosen(&mut members, 1, "/").as_deref(), Some("http://m1.example"));
+    }
+    let waiting = members.snapshot(at(1)).pop().unwrap();
+    assert!(waiting.stands_by && waiting.cause == "backup: the others can serve", "{}", waiting.cause);
+    assert!(members.drain(at(2), "m1", true));
+    assert_eq!(chosen(&mut members, 2, "/").as_deref(), Some("http://m2.example"));
+    assert!(!members.snapshot(at(2)).pop().unwrap().stands_by);
 }

@@ -33,6 +33,7 @@ fn routed(name: &str, port: u16, method: Method, servers: &[(&str, Option<u16>)]
         port: *port,
         mac: None,
         weight: 1,
+        backup: false,
         publish: vec![],
     };
     let servers = servers.iter().map(server).collect();
