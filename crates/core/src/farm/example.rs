@@ -53,6 +53,7 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
         report_gain_percent: GAIN_PERCENT,
         timeouts: Timeouts::default(),
         keep_last: true,
+        panic_percent: 0,
         slow_start_ms: 0,
     }
 }

@@ -197,6 +197,8 @@ pub struct Service {
     pub timeouts: Timeouts,
     /// When every server fails at once, keep the last set: an empty farm helps nobody.
     pub keep_last: bool,
+    /// Where a smaller share of its servers works, in percent, probes aren't believed; 0 for never.
+    pub panic_percent: u8,
 }
 
 impl Service {

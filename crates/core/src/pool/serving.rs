@@ -8,6 +8,9 @@ use alloc::vec::Vec;
 /// Why a backup that works serves nobody, in words.
 pub const STANDS_BY: &str = "backup: the others can serve";
 
+/// Why a server that fails its probes serves, in words.
+pub const DISBELIEVED: &str = "too few servers work for probes to be believed";
+
 /// A server as the rule sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -15,6 +18,12 @@ pub struct Candidate {
     pub backup: bool,
     /// How it is.
     pub condition: Condition,
+}
+
+impl Candidate {
+    fn has_failed(&self) -> bool {
+        matches!(self.condition, Condition::Failed { .. })
+    }
 }
 
 /// How a server is, for the rule.
@@ -38,11 +47,27 @@ pub enum Condition {
 /// When servers serve that don't work, or don't want to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServingRule {
+    /// Where a smaller share of the wanted servers works, in percent, probes aren't believed, and
+    /// those that failed serve too (Envoy's panic threshold). 0: they always are.
+    pub panic_percent: u8,
     /// Where none works, those that refuse serve: reports alone leave nothing empty.
     pub keeps_refusing: bool,
     /// Where all have failed, the last that worked serve: those that failed within so many
     /// milliseconds of the last one. None: nobody.
     pub keeps_last_ms: Option<u64>,
+}
+
+impl ServingRule {
+    /// Whether too few of these servers work for probes to be believed.
+    fn panics<'c>(self, candidates: impl Iterator<Item = &'c Candidate>) -> bool {
+        let (mut working, mut known) = (0, 0);
+        for one in candidates {
+            let works = matches!(one.condition, Condition::Working | Condition::Refusing);
+            working += usize::from(works);
+            known += usize::from(works || one.has_failed());
+        }
+        working * 100 < known * usize::from(self.panic_percent)
+    }
 }
 
 /// The servers that serve.
@@ -56,23 +81,31 @@ pub struct Serving {
 
 /// The servers that serve, of these.
 pub fn serving(rule: ServingRule, candidates: &[Candidate]) -> Serving {
-    let has = |is_one: fn(Condition) -> bool, backup: bool| {
-        candidates.iter().any(|one| one.backup == backup && is_one(one.condition))
-    };
-    // The backups only where no other server is one.
-    let first = |is_one: fn(Condition) -> bool| {
-        let backup = [false, true].into_iter().find(|backup| has(is_one, *backup))?;
-        Some(of(candidates, |one| one.backup == backup && is_one(one.condition)))
-    };
-    if let Some(serves) = first(|condition| condition == Condition::Working) {
-        return Serving { serves, degraded: false };
+    let found = first(rule, candidates, |one| one.condition == Condition::Working);
+    if let Some((serves, panics)) = found {
+        return Serving { serves, degraded: panics };
     }
-    let refusing = || first(|condition| condition == Condition::Refusing);
+    let refusing = || first(rule, candidates, |one| one.condition == Condition::Refusing);
     // A server that works and refuses is better than one that has failed.
     let kept = rule.keeps_refusing.then(refusing).flatten();
+    let failed = || first(rule, candidates, Candidate::has_failed).filter(|(_, panics)| *panics);
+    let kept = kept.or_else(failed).map(|(serves, _)| serves);
     let kept = kept.or_else(|| rule.keeps_last_ms.and_then(|within_ms| last(candidates, within_ms)));
     let degraded = kept.is_some();
     Serving { serves: kept.unwrap_or_else(|| of(candidates, |_| false)), degraded }
+}
+
+/// The servers that are so, backups only where no other is, and whether those that failed serve
+/// with them.
+fn first(
+    rule: ServingRule,
+    candidates: &[Candidate],
+    is_one: impl Fn(&Candidate) -> bool,
+) -> Option<(Vec<bool>, bool)> {
+    let backup = candidates.iter().filter(|one| is_one(one)).map(|one| one.backup).min()?;
+    let panics = rule.panics(candidates.iter().filter(|one| one.backup == backup));
+    let serves = |one: &Candidate| one.backup == backup && (is_one(one) || panics && one.has_failed());
+    Some((of(candidates, serves), panics))
 }
 
 /// The last that worked. No two servers are seen to fail in the same instant: those that failed
@@ -98,7 +131,8 @@ mod tests {
     use Condition::{Failed, Refusing, Unknown, Unwanted, Working};
     use alloc::vec;
 
-    const KEEP: ServingRule = ServingRule { keeps_refusing: true, keeps_last_ms: Some(100) };
+    const KEEP: ServingRule =
+        ServingRule { panic_percent: 0, keeps_refusing: true, keeps_last_ms: Some(100) };
 
     fn servers(conditions: &[Condition], backups: &[Condition]) -> Vec<Candidate> {
         let of = |backup| move |condition: &Condition| Candidate { backup, condition: *condition };
@@ -130,5 +164,21 @@ mod tests {
         assert_eq!(places(KEEP, &[failed(500)], &[failed(900)]), (vec![1], true), "the backup served last");
         assert_eq!(places(KEEP, &[Failed { since_ms: None }, Unknown], &[]), (vec![], false));
         assert_eq!(places(ServingRule::default(), &[failed(500), Refusing], &[]), (vec![], false));
+    }
+
+    #[test]
+    fn failed_servers_serve_below_the_threshold() {
+        let half = ServingRule { panic_percent: 50, ..KEEP };
+        assert_eq!(places(half, &[Working, failed(1)], &[]), (vec![0], false), "half is enough");
+        assert_eq!(places(half, &[Working, failed(1), failed(900)], &[]), (vec![0, 1, 2], true));
+        assert_eq!(places(half, &[Working, Unwanted, Unknown, failed(1)], &[]), (vec![0], false));
+        let never = Failed { since_ms: None };
+        assert_eq!(places(half, &[failed(1), never, Unwanted, Unknown], &[]), (vec![0, 1], true));
+        assert_eq!(places(half, &[Working, Refusing, failed(1)], &[]), (vec![0], false), "both work");
+        assert_eq!(places(half, &[Working, failed(1), failed(1)], &[Working]), (vec![0, 1, 2], true));
+        assert_eq!(places(half, &[failed(1), failed(1)], &[Working]), (vec![2], false), "the backup works");
+        assert_eq!(places(half, &[Unwanted], &[failed(1), failed(1)]), (vec![1, 2], true));
+        let strict = ServingRule { panic_percent: 50, ..ServingRule::default() };
+        assert_eq!(places(strict, &[failed(1), failed(900)], &[]), (vec![0, 1], true));
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn services(services: &[ServiceView], width: usize) -> String {
         spare(2, figures("BYTES", |(service, _)| bytes(service.bytes))),
     ];
     let note = |(service, _): &(&ServiceView, String)| match (service.degraded, service.servers_up) {
-        (true, _) => "all servers fail or refuse; the last that were up are kept".to_owned(),
+        (true, _) => "too few servers work; some that fail or refuse are used".to_owned(),
         (false, 0) => "no server takes new sessions".to_owned(),
         _ => String::new(),
     };

@@ -117,6 +117,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let report = report::read(section, Placement::Director);
     check_policy(section, policy, report.as_ref().is_some_and(|report| report.kind.reports_load()));
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
+    let panic_percent = section.or("panic_threshold", values::share, 0);
     let (joining, allow, token_file, client_ca, joins) = section.section("group", |section| {
         let allow = section.list("allow", addresses::prefix);
         let joining = joining(section);
@@ -151,6 +152,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
                 report_gain_percent,
                 report,
                 slow_start_ms,
+                panic_percent,
                 joining,
                 allow: allow.into_iter().map(Spanned::into_inner).collect(),
                 members,

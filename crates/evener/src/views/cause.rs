@@ -4,7 +4,7 @@ use evener_core::director::ServerSnapshot;
 use evener_core::farm::Service;
 use evener_core::path::select::SCORE_UNIT;
 use evener_core::pool::policy;
-use evener_core::pool::serving::STANDS_BY;
+use evener_core::pool::serving::{DISBELIEVED, STANDS_BY};
 use evener_core::pool::signals::Signal;
 use evener_core::pool::{FULL_WEIGHT, ServerState};
 
@@ -22,6 +22,9 @@ pub(super) fn stands_by(seen: &ServerSnapshot) -> Option<String> {
 
 /// Why it is not whole, or by what it is chosen; what was told is as old as `since_ms` more.
 pub(super) fn cause(service: &Service, seen: &ServerSnapshot, since_ms: u64) -> Option<String> {
+    if seen.state == ServerState::Down {
+        return Some(DISBELIEVED.to_owned());
+    }
     let age = seen.signals.age_ms.map(|age_ms| (age_ms + since_ms) / 1_000);
     let ago = age.map_or_else(String::new, |age| format!(" {age} s ago"));
     let percent = seen.signals.report.percent.filter(|percent| *percent < 100);

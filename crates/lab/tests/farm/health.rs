@@ -17,6 +17,7 @@ on_both_engines! {
     when_all_fail_the_last_are_kept_or_not,
     a_probe_goes_the_way_that_traffic_goes,
     who_comes_back_begins_with_a_tenth,
+    below_the_threshold_failed_servers_are_used_and_drained_ones_are_not,
 }
 
 /// Quick probes. A busy machine may be late for one of them, hardly for three in a row.
@@ -196,5 +197,29 @@ fn a_probe_goes_the_way_that_traffic_goes(engine: &str) -> Result<()> {
     change("add")?;
     evener.wait_for_servers(2, LONG)?;
     assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    Ok(())
+}
+
+fn below_the_threshold_failed_servers_are_used_and_drained_ones_are_not(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(4).build()?;
+    let text = file::engine(engine)
+        + &file::service("web", farm.service(), "panic_threshold = \"60%\"\n")
+        + &probed(HEALTHZ)
+        + &file::servers(farm.servers());
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(4, LONG)?;
+    evener.command(&["drain", "web/web4"])?;
+    farm.set_healthy(0, false)?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([0, 3, 3, 0]), "two of three work");
+    farm.set_healthy(1, false)?;
+    evener.wait_for_servers(1, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([2, 2, 2, 0]));
+    assert!(evener.services()?[0].degraded);
+    let cause = evener.server("web1")?.cause;
+    assert_eq!(cause.as_deref(), Some("too few servers work for probes to be believed"));
+    farm.set_healthy(1, true)?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([0, 3, 3, 0]));
     Ok(())
 }

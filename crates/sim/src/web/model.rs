@@ -114,6 +114,7 @@ fn group(file: File, check: &HealthCheck) -> Group {
         report_gain_percent: 150,
         report: None,
         slow_start_ms: SLOW_START_MS,
+        panic_percent: 0,
         joining: Joining {
             insecure: true,
             report_ms: REPORT_MS,

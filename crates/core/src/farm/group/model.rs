@@ -30,6 +30,8 @@ pub struct Group {
     pub report: Option<Reporting>,
     /// How long a member takes to its whole share once it works, in milliseconds; 0 for at once.
     pub slow_start_ms: u64,
+    /// Where a smaller share of its members works, in percent, probes aren't believed; 0 for never.
+    pub panic_percent: u8,
     /// How members join, and what is expected of them.
     pub joining: Joining,
     /// The networks that members who join by themselves are in. None: where they join from, and

@@ -153,7 +153,7 @@ pub struct PlannedService {
     pub ring_members: Vec<Weighted>,
     /// The same with their shares of what this host is asked for.
     pub shares: Vec<Weighted>,
-    /// Whether all its servers failed at once, so that the ring keeps the last that worked.
+    /// Whether too few of its servers work, so that the ring has some that failed, or refuse.
     pub degraded: bool,
     /// This host among them, where every host decides.
     standing: Option<OwnPlace>,
@@ -523,6 +523,7 @@ fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> 
 /// The servers that take new sessions, and whether they do against what is known of them.
 fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) -> (Vec<Weighted>, bool) {
     let rule = ServingRule {
+        panic_percent: service.panic_percent,
         keeps_refusing: service.keep_last,
         keeps_last_ms: service.keep_last.then(|| time_to_notice_ms(service)),
     };

@@ -421,3 +421,14 @@ fn backup_is_in_the_ring_while_no_other_server_can_serve() {
     assert_eq!((order(&plan), degraded(&plan)), (vec![2], false));
     assert_eq!(plan.tables.servers[&2].weight, 1);
 }
+
+#[test]
+fn failed_servers_are_in_the_ring_below_the_panic_threshold_and_drained_ones_are_not() {
+    let half = farm::Service { panic_percent: 50, ..service("web", 80) };
+    let drained = || change(down("d", 9), |one| one.admin_draining = true);
+    let few = plan_service(&half, vec![up("a"), down("b", 5), down("c", 90_000), drained()]);
+    assert_eq!((order(&few), degraded(&few)), (vec![1, 2, 3], true));
+    assert!(few.tables.servers[&2].up, "packets of its sessions that begin go there");
+    let enough = plan_service(&half, vec![up("a"), down("b", 5), up("c"), drained()]);
+    assert_eq!((order(&enough), degraded(&enough)), (vec![1, 3], false));
+}

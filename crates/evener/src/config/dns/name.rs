@@ -115,6 +115,8 @@ pub(super) fn read(
     let gdnsd_file = section.get("gdnsd_file", written);
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
     let top = section.or("top", values::count(1..=16), 1);
+    let why = "is for services and groups: while no server of a name lives, `none_alive` says what is given";
+    section.foreign("panic_threshold", why, "remove it");
     let none_alive = section.or("none_alive", none_alive, EmptyPool::All);
     let alpn = section.one_or_list("alpn", protocol);
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);

@@ -1,12 +1,12 @@
 //! The choice in force: among whom, and with what part of its weight each.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::learned::{Reporter, learn};
 use super::load;
-use super::member::TrackedMember;
+use super::member::{Standing, TrackedMember};
 use super::{ClockReading, Members, routes};
 use crate::farm::group::dispatch::{Dispatch, MemberCandidate};
 use crate::farm::group::model::LoadReading;
@@ -74,21 +74,30 @@ impl Members {
     /// The members that serve whatever no route is for.
     fn serving(&self) -> Serving {
         let candidates: Vec<Candidate> = self.members.values().map(Self::candidate).collect();
-        serving(ServingRule { keeps_refusing: true, ..ServingRule::default() }, &candidates)
+        let panic_percent = self.group.panic_percent;
+        let rule = ServingRule { panic_percent, keeps_refusing: true, ..ServingRule::default() };
+        serving(rule, &candidates)
     }
 
-    /// The numbers of the backups that work while others serve.
-    pub(super) fn standing_by(&self) -> BTreeSet<usize> {
-        let serving = self.serving();
-        let works = |member: &TrackedMember| Self::candidate(member).condition == Condition::Working;
-        let others = self.members.values().zip(serving.serves).filter(|(_, serves)| !serves);
-        others.map(|(member, _)| member).filter(|member| works(member)).map(|member| member.id).collect()
+    /// Whether each member serves against what its health says, by number.
+    pub(super) fn standings(&self) -> BTreeMap<usize, Standing> {
+        let of = |(member, serves): (&TrackedMember, bool)| {
+            let standing = match (Self::candidate(member).condition, serves) {
+                (Condition::Working, false) => Standing::WaitingBackup,
+                (Condition::Failed { .. }, true) => Standing::Disbelieved,
+                _ => Standing::Normal,
+            };
+            (member.id, standing)
+        };
+        self.members.values().zip(self.serving().serves).map(of).collect()
     }
 
     fn candidate(member: &TrackedMember) -> Candidate {
         let condition = match member.server.health().status().state {
             _ if !member.is_wanted() => Condition::Unwanted,
             health::HealthState::Unknown => Condition::Unknown,
+            // One that is where it may not be is never used.
+            health::HealthState::Down if member.is_forbidden() => Condition::Unwanted,
             health::HealthState::Down => Condition::Failed { since_ms: None },
             health::HealthState::Up if member.server.refuses() => Condition::Refusing,
             health::HealthState::Up => Condition::Working,

@@ -12,13 +12,25 @@ use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
 use crate::pool::health::Failure;
 use crate::pool::reports::ReportsSnapshot;
-use crate::pool::serving::STANDS_BY;
+use crate::pool::serving::{DISBELIEVED, STANDS_BY};
 use crate::pool::shares::{MemberShare, PERMILLE};
 use crate::pool::signals::Signals;
 use crate::pool::{
     FULL_WEIGHT as WHOLE_TENTHS, Fact, HealthCheck, HealthKind, PoolServer, PoolSettings, Reporting,
     ServerState,
 };
+
+/// Whether a member serves as its health says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It does.
+    #[default]
+    Normal,
+    /// It works and doesn't serve: it is a backup, and others can.
+    WaitingBackup,
+    /// It has failed and serves: too few work.
+    Disbelieved,
+}
 
 /// One member at a moment, for views.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +45,8 @@ pub struct MemberSnapshot {
     pub is_listed: bool,
     /// Whether clients are sent to it only while no member without this can serve.
     pub backup: bool,
-    /// Whether it is one, and works, and others serve.
-    pub stands_by: bool,
+    /// Whether it serves as its health says.
+    pub standing: Standing,
     /// How it is.
     pub state: ServerState,
     /// Its weight in force, in percent of its own: less while it starts slowly, or has more load
@@ -178,6 +190,11 @@ impl TrackedMember {
         self.listed.is_some() || self.joiner.url.address().is_some()
     }
 
+    /// Whether it is down because it is where it may not be.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(self.server.health().last_failure(), Some((_, Failure::Forbidden(_))))
+    }
+
     /// Whether it takes new requests, if it works.
     pub(super) fn is_wanted(&self) -> bool {
         !self.server.is_drained() && !self.server.is_suspended() && !self.left && self.joiner.weight > 0
@@ -213,13 +230,17 @@ impl TrackedMember {
         group: &Group,
         load: u64,
         part: Option<&MemberShare>,
-        stands_by: bool,
+        standing: Standing,
     ) -> MemberSnapshot {
         let starts_percent = self.server.slow_start_percent(now.now_ms);
         let permille = part.map_or(PERMILLE, |part| part.permille);
         let report = self.load.report;
         let age_ms = report.map(|report| now.now_ms.saturating_sub(report.at_ms));
-        let mut cause = if stands_by { STANDS_BY.to_string() } else { self.cause(now, group) };
+        let mut cause = match standing {
+            Standing::Normal => self.cause(now, group),
+            Standing::WaitingBackup => STANDS_BY.to_string(),
+            Standing::Disbelieved => DISBELIEVED.to_string(),
+        };
         if permille < PERMILLE {
             cause.push_str(&format!(", {} % of its weight", permille / 10));
         }
@@ -232,7 +253,7 @@ impl TrackedMember {
             joiner: self.joiner.clone(),
             is_listed: self.listed.is_some(),
             backup: self.backup,
-            stands_by,
+            standing,
             state: self.state(now, group.joining.query_after_ms),
             weight_percent: starts_percent * permille / PERMILLE,
             reported: report.map(|report| report.load),

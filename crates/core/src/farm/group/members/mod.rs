@@ -18,7 +18,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use member::{MemberSnapshot, thousandths};
+pub use member::{MemberSnapshot, Standing, thousandths};
 pub use queries::QueryResult;
 pub use refused::MemberRefusal;
 
@@ -578,10 +578,11 @@ impl Members {
     pub fn snapshot(&self, now: ClockReading) -> Vec<MemberSnapshot> {
         let median = self.median(now);
         let parts = self.parts(now);
-        let standing_by = self.standing_by();
+        let standings = self.standings();
         let view = |member: &TrackedMember| {
             let (load, part) = (self.load_of(now, member, median), parts.get(&member.id));
-            member.view(now, &self.group, load, part, standing_by.contains(&member.id))
+            let standing = standings.get(&member.id).copied().unwrap_or_default();
+            member.view(now, &self.group, load, part, standing)
         };
         self.members.values().map(view).collect()
     }
