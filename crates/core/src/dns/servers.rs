@@ -4,7 +4,7 @@ use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::pool;
 
@@ -19,6 +19,8 @@ pub struct OwnServer {
     pub weight: u16,
     /// Whether answers have it only while no server without this lives.
     pub backup: bool,
+    /// Where it is probed, if not at its address.
+    pub health_address: Option<IpAddr>,
 }
 
 impl OwnServer {

@@ -137,7 +137,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let names = members.iter().map(|member| member.name.as_str()).collect();
     let routes = route::read(section, &RouteTargets { names, whole });
     let routed = "method \"redirect\"";
-    let health = section.section("health", |section| health::read(section, Protocol::Tcp, Some(routed)));
+    let health =
+        section.section("health", |section| health::read(section, Protocol::Tcp, Some(routed), true));
 
     let first = addresses.first()?;
     Some(PlacedGroup {
@@ -295,6 +296,7 @@ fn member(
     }
     let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
     let backup = section.or("backup", values::flag, false);
+    let health_address = section.get("health_address", addresses::address).map(Spanned::into_inner);
     let anonymous = section.or("anonymous", values::flag, false);
     let control = section.get("control", self::url).map(Spanned::into_inner);
     if section.key_span("url").is_none() && PACKET_SERVER_KEYS.iter().all(|key| !section.has(key)) {
@@ -317,7 +319,7 @@ fn member(
         let message = format!("two servers of this service are called {name:?}");
         names.first(section, name.clone(), named, message, "give each a name of its own");
     }
-    Some((GroupMember { name, url, weight, backup, anonymous, control }, place))
+    Some((GroupMember { name, url, weight, backup, health_address, anonymous, control }, place))
 }
 
 /// The name of a member without one: names have no slash.

@@ -99,6 +99,8 @@ impl<'a> ServersReader<'a> {
         }
         let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
         let backup = section.or("backup", values::flag, false);
+        let health_address = section.get("health_address", addresses::address);
+        self.reach.only_with(section, &[Method::Nat], &["health_address"]);
         let published = placement::publish(section, self.placement);
         let at = at?;
         self.check(section, name.as_ref(), &at, mac.as_ref());
@@ -113,6 +115,7 @@ impl<'a> ServersReader<'a> {
             mac: mac.map(Spanned::into_inner),
             weight,
             backup,
+            health_address: health_address.map(Spanned::into_inner),
             publish,
         })
     }

@@ -50,8 +50,9 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
     placement::join(&mut addresses, &listed.published);
     let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
     let panic_percent = panic_percent(section, placement, keep_last);
-    let health = section
-        .section("health", |section| health::read(section, protocol, reach.routed(placement).as_deref()));
+    let health = section.section("health", |section| {
+        health::read(section, protocol, reach.routed(placement).as_deref(), false)
+    });
     let report = report::read(section, placement);
     let gain = values::percent(defaults::GAIN_PERCENT);
     let report_gain_percent = section.or("report_gain", gain, GAIN_PERCENT);

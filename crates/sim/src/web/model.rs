@@ -103,7 +103,15 @@ fn group(file: File, check: &HealthCheck) -> Group {
     let listed = (0..LISTED).filter(|server| file.lists(*server));
     let member = |server: usize| {
         let (name, url) = (farms::name(server), url(server)?);
-        Some(GroupMember { name, url, weight: 1, backup: false, anonymous: false, control: None })
+        Some(GroupMember {
+            name,
+            url,
+            weight: 1,
+            backup: false,
+            health_address: None,
+            anonymous: false,
+            control: None,
+        })
     };
     Group {
         name: GROUP.into(),
@@ -146,6 +154,7 @@ fn names(file: File, check: &HealthCheck) -> Vec<Arc<BalancedName>> {
             address: SocketAddr::new(farms::server(server).0, 80),
             weight: 1,
             backup: false,
+            health_address: None,
         };
         AddressesFrom::Servers(ServerList {
             servers: listed.map(server).collect(),

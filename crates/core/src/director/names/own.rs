@@ -148,6 +148,7 @@ mod tests {
             address: address.parse().unwrap(),
             weight: 1,
             backup: false,
+            health_address: None,
         };
         ServerList {
             servers: addresses.iter().map(server).collect(),

@@ -42,6 +42,7 @@ pub(super) fn of_its_own(text: &str, addresses: &[&str]) -> Arc<BalancedName> {
         address: address.parse().unwrap(),
         weight: 1,
         backup: false,
+        health_address: None,
     };
     let health = farm(&[]).services.remove(0).health;
     let settings = pool::PoolSettings { check: Arc::new(health), report: None, slow_start_ms: 0 };
@@ -55,6 +56,7 @@ pub(super) fn group(members: &[&str]) -> Arc<Group> {
         url: Url::parse(&alloc::format!("http://{host}")).unwrap(),
         weight: 1,
         backup: false,
+        health_address: None,
         anonymous: false,
         control: None,
     };

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::farm::RouteList;
 use crate::net::http::{RedirectStatus, Url};
@@ -69,6 +69,8 @@ pub struct GroupMember {
     pub weight: u16,
     /// Whether clients are sent to it only while no member without this can serve.
     pub backup: bool,
+    /// Where it is probed, if not at the address of its URL.
+    pub health_address: Option<IpAddr>,
     /// Whether clients never learn of it: what they ask for is fetched for them.
     pub anonymous: bool,
     /// Where it is asked for its load, if not at its own URL.

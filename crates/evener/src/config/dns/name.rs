@@ -121,8 +121,8 @@ pub(super) fn read(
     let alpn = section.one_or_list("alpn", protocol);
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let servers = servers(section);
-    let health =
-        section.section("health", |section| health::read(section, Protocol::Tcp, Some("a balanced name")));
+    let health = section
+        .section("health", |section| health::read(section, Protocol::Tcp, Some("a balanced name"), true));
     let report = report::read(section, Placement::Director);
     if section.key_span("name").is_none() {
         section.missing("name", "this has no name", "add name = \"www.example.com\"");
@@ -259,7 +259,7 @@ fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
     let mut names = FirstSeen::new();
     let mut servers = Vec::new();
     for address in section.one_or_list("servers", addresses::server_address) {
-        servers.extend(server(section, &mut names, None, &address, (defaults::WEIGHT, false)));
+        servers.extend(server(section, &mut names, None, &address, (defaults::WEIGHT, false, None)));
     }
     let more = section.sections("server", |section| {
         let name = section.get("name", values::name);
@@ -269,7 +269,8 @@ fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
             section.missing("address", "this server has no address", "add address = \"192.0.2.11\"");
         }
         let backup = section.or("backup", values::flag, false);
-        Some((name, address?, (weight, backup)))
+        let health_address = section.get("health_address", addresses::address).map(Spanned::into_inner);
+        Some((name, address?, (weight, backup, health_address)))
     });
     for (name, address, share) in more.into_iter().flatten() {
         servers.extend(server(section, &mut names, name, &address, share));
@@ -282,7 +283,7 @@ fn server(
     names: &mut FirstSeen<String>,
     name: Option<Spanned<String>>,
     address: &Spanned<(IpAddr, Option<u16>)>,
-    (weight, backup): (u16, bool),
+    (weight, backup, health_address): (u16, bool, Option<IpAddr>),
 ) -> Option<OwnServer> {
     let (ip, port) = *address.get_ref();
     let (called, span) = match &name {
@@ -293,5 +294,5 @@ fn server(
     names.first(section, called, span, message, "give each a name of its own").then_some(())?;
     let name = name.map(|name| Arc::from(name.into_inner()));
     let address = SocketAddr::new(ip, port.unwrap_or(defaults::DNS_PROBED_PORT));
-    Some(OwnServer { name, address, weight, backup })
+    Some(OwnServer { name, address, weight, backup, health_address })
 }

@@ -3,6 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::load::MemberLoad;
@@ -83,6 +84,8 @@ pub(super) struct TrackedMember {
     pub(super) joiner: Joiner,
     /// Whether the operator wants it to serve only while no other can.
     pub(super) backup: bool,
+    /// Where the operator wants it probed.
+    pub(super) health_address: Option<IpAddr>,
     /// Whether it has joined by itself: then it has to report.
     pub(super) joined: bool,
     /// Whence it joined.
@@ -112,6 +115,7 @@ impl TrackedMember {
             listed: None,
             joiner,
             backup: false,
+            health_address: None,
             joined,
             origin: MessageOrigin::default(),
             left: false,
@@ -126,7 +130,7 @@ impl TrackedMember {
     /// Takes the operator's description; the member's own paths and hosts stay.
     pub(super) fn list(&mut self, one: &GroupMember) {
         self.listed = Some(one.name.clone());
-        self.backup = one.backup;
+        (self.backup, self.health_address) = (one.backup, one.health_address);
         self.joiner.weight = one.weight;
         self.joiner.anonymous = one.anonymous;
         self.joiner.control.clone_from(&one.control);

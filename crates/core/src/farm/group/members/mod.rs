@@ -90,6 +90,8 @@ pub enum MemberOrder {
         member: usize,
         /// Where.
         url: Url,
+        /// At another address than the URL's, if the operator says so.
+        address: Option<IpAddr>,
         /// How.
         check: Arc<HealthCheck>,
         /// The addresses it may have; none for any.
@@ -257,7 +259,7 @@ impl Members {
     fn list(&mut self, now: ClockReading, is_new: bool) {
         let listed: BTreeSet<&Url> = self.group.members.iter().map(|member| &member.url).collect();
         for member in self.members.values_mut().filter(|member| !listed.contains(&member.joiner.url)) {
-            (member.listed, member.backup) = (None, false);
+            (member.listed, member.backup, member.health_address) = (None, false, None);
         }
         for one in self.group.members.clone() {
             match self.by_url.get(&one.url).and_then(|id| self.members.get_mut(id)) {

@@ -26,6 +26,7 @@ fn group(policy: &str, listed: &[&str], kind: HealthKind) -> Group {
         url: url(&format!("http://{name}.example")),
         weight: 1,
         backup: false,
+        health_address: None,
         anonymous: false,
         control: None,
     };

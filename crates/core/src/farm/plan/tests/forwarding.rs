@@ -34,6 +34,7 @@ fn routed(name: &str, port: u16, method: Method, servers: &[(&str, Option<u16>)]
         mac: None,
         weight: 1,
         backup: false,
+        health_address: None,
         publish: vec![],
     };
     let servers = servers.iter().map(server).collect();
