@@ -67,6 +67,7 @@ pub fn server(name: &str, address: IpAddr) -> Server {
         mac: None,
         weight: 1,
         backup: false,
+        max_connections: 0,
         health_address: None,
         publish: vec![],
     }

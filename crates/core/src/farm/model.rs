@@ -248,6 +248,8 @@ pub struct Server {
     pub weight: u16,
     /// Whether it takes new sessions only while no server without this can serve.
     pub backup: bool,
+    /// The most active sessions with which it is given a new one; 0 for any number.
+    pub max_connections: u32,
     /// [`Method::Nat`]: where it is probed, if not at its own address.
     pub health_address: Option<IpAddr>,
     /// [`Placement::EveryHost`]: the service addresses that this host owns and answers for.

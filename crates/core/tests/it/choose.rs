@@ -117,7 +117,7 @@ impl Known {
     }
 
     fn memory<'k>(&'k self, cursors: &'k [AtomicU64]) -> Memory<'k> {
-        let counts = Counts { cursors, active: &self.active, scores: &[] };
+        let counts = Counts { cursors, active: &self.active, scores: &[], limits: &[] };
         Memory { counts, cookies: SharedKeys(&self.keys), ..self.world.memory() }
     }
 

@@ -298,6 +298,9 @@ fn member(
     let backup = section.or("backup", values::flag, false);
     let health_address = section.get("health_address", addresses::address).map(Spanned::into_inner);
     let anonymous = section.or("anonymous", values::flag, false);
+    let why =
+        "is for servers that packets are sent to: how many connections a client has to a member isn't seen";
+    section.foreign("max_connections", why, "remove it");
     let control = section.get("control", self::url).map(Spanned::into_inner);
     if section.key_span("url").is_none() && PACKET_SERVER_KEYS.iter().all(|key| !section.has(key)) {
         let help = "add where clients are sent to, such as url = \"http://192.0.2.31:8080\"";

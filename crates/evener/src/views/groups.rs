@@ -100,6 +100,7 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
             .answers
             .as_ref()
             .and_then(|answers| ReportedLoad::of(&member.signals, answers, since_ms)),
+        max_connections: 0,
         sessions: 0,
         connections: dispatched,
         packets: 0,

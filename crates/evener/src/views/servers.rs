@@ -46,6 +46,9 @@ pub struct ServerView {
     /// by load.
     #[serde(default)]
     pub score: u8,
+    /// The most active sessions with which it is given a new one; 0 for any number.
+    #[serde(default)]
+    pub max_connections: u32,
     /// Its report of its load, where it is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<ReportedLoad>,
@@ -177,6 +180,11 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Co
         cause: if takes { cause::cause(service, seen, since_ms) } else { cause::stands_by(seen) },
         score: seen.score,
         report: ReportedLoad::of(&seen.signals, &seen.reports, since_ms),
+        max_connections: service
+            .servers
+            .iter()
+            .find(|listed| listed.name == name.server)
+            .map_or(0, |listed| listed.max_connections),
         sessions: active.map_or(0, |active| active.load(Relaxed)),
         connections,
         packets,

@@ -18,6 +18,7 @@ on_both_engines! {
     a_service_without_policy_spares_who_has_many,
     a_drained_server_keeps_what_it_has,
     backup_serves_while_no_other_can_and_keeps_its_sessions,
+    full_server_is_passed_over_and_full_farm_refuses_until_there_is_room,
 }
 
 fn weighted(engine: &str, farm: &Farm, weights: [u16; 3]) -> String {
@@ -191,4 +192,30 @@ fn backup_serves_while_no_other_can_and_keeps_its_sessions(engine: &str) -> Resu
     evener.wait_for_servers(2, LONG)?;
     assert_eq!(shares(&farm, 4)?, split([4, 0, 0]));
     go_on(&mut held)
+}
+
+fn full_server_is_passed_over_and_full_farm_refuses_until_there_is_room(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let servers: String = farm.servers().iter().map(|host| file::server(host, 1)).collect();
+    let servers = servers.replace("weight = 1\n", "weight = 1\nmax_connections = 2\n");
+    let keys = "timeouts = { closing = \"100ms\" }\n";
+    let text =
+        file::engine(engine) + &file::service("web", farm.service(), keys) + file::ALWAYS_UP + &servers;
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut held = kept(&farm, 4)?;
+    let active = || -> Result<Vec<u64>> { Ok(evener.servers()?.iter().map(|one| one.sessions).collect()) };
+    assert_eq!(active()?, [2, 2]);
+    let url = format!("http://{}/who", farm.service());
+    assert!(farm.client(0).curl(&["--max-time", "1", &url]).is_err(), "nobody has room");
+    assert!(evener.status()?.packets["servers_full"] > 0);
+
+    let (server, visit) = held.pop().expect("four are open");
+    visit.reset()?;
+    wait::until("its session is forgotten", || Ok(active()?.iter().sum::<u64>() == 3))?;
+    let (next, _visit) = kept(&farm, 1)?.pop().expect("one is open");
+    assert_eq!(next, server, "only that one has room");
+    go_on(&mut held)?;
+    evener.reload(&text.replace("max_connections = 2", "max_connections = 9"))?;
+    kept(&farm, 2).map(drop)
 }

@@ -56,6 +56,7 @@ fn listed(host: u8) -> Server {
         mac: None,
         weight: 1,
         backup: false,
+        max_connections: 0,
         health_address: None,
         publish: Vec::new(),
     }

@@ -263,6 +263,7 @@ fn a_restarted_control_plane_comes_to_the_tables_that_run() {
         mac: None,
         weight: 1,
         backup: false,
+        max_connections: 0,
         health_address: None,
         publish: vec![],
     }];

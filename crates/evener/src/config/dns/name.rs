@@ -269,6 +269,9 @@ fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
             section.missing("address", "this server has no address", "add address = \"192.0.2.11\"");
         }
         let backup = section.or("backup", values::flag, false);
+        let why =
+            "is for servers that packets are sent to: no connection is seen of those that ask for a name";
+        section.foreign("max_connections", why, "remove it");
         let health_address = section.get("health_address", addresses::address).map(Spanned::into_inner);
         Some((name, address?, (weight, backup, health_address)))
     });

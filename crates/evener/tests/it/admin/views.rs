@@ -108,6 +108,7 @@ fn server(name: &str, state: &str, connections: u64) -> ServerView {
         cause: None,
         score: 0,
         report: None,
+        max_connections: 0,
         sessions: 21,
         connections,
         packets: 1_000,

@@ -34,6 +34,7 @@ fn routed(name: &str, port: u16, method: Method, servers: &[(&str, Option<u16>)]
         mac: None,
         weight: 1,
         backup: false,
+        max_connections: 0,
         health_address: None,
         publish: vec![],
     };
