@@ -50,7 +50,7 @@ pub(super) struct Committed {
 /// Work that was done on another thread.
 pub(super) enum StateWork {
     /// Requests were looked at.
-    Looked(Batch, Vec<PendingRequest>),
+    Looked(Box<Batch>, Vec<PendingRequest>),
     /// Changes were laid over a file that was read.
     Rebased { rebased: Result<Box<RebasedFile>, String>, dns: DnsFiles, answer: Option<ReloadReply> },
     /// The record was written, or wasn't.
@@ -130,7 +130,7 @@ impl Daemon {
         let (state, path) = (Arc::clone(&self.state.state), self.config_path.clone());
         self.state.begin(move || {
             let requests: Vec<Request> = pending.iter().map(|pending| pending.request.clone()).collect();
-            StateWork::Looked(state::batch(&state, &path, &requests, unix_ms()), pending)
+            StateWork::Looked(Box::new(state::batch(&state, &path, &requests, unix_ms())), pending)
         });
     }
 
@@ -158,7 +158,7 @@ impl Daemon {
     pub(super) async fn continue_work(&mut self, work: StateWork) {
         self.state.is_busy = false;
         match work {
-            StateWork::Looked(batch, pending) => self.follow_batch(batch, pending).await,
+            StateWork::Looked(batch, pending) => self.follow_batch(*batch, pending).await,
             StateWork::Rebased { rebased, dns, answer } => match rebased {
                 Ok(rebased) => {
                     let RebasedFile { state, config, dropped } = *rebased;
