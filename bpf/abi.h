@@ -12,7 +12,7 @@
 #include "net/ip.h"
 
 /* A running data plane with another number is not adopted. */
-#define ABI_VERSION 16
+#define ABI_VERSION 17
 /* Had no `extents`, and else the same: its sessions are carried over. */
 #define ABI_WITHOUT_EXTENTS 15
 
@@ -22,6 +22,7 @@
 #define SERVICE_SERVERS_MAX 256
 #define SERVER_SLOTS 4096
 #define NO_SERVER 0
+#define ALL_FULL SERVER_SLOTS /* each server has as many sessions as it may have */
 /* core/src/path/select.rs */
 #define EXPLORING 32
 #define GAIN_UNIT 256
@@ -120,6 +121,7 @@ enum reason {
 	REASON_REHANDOFF_BUFFERED = 45,
 	REASON_LINK_LOCAL = 46,
 	REASON_COOKIE_UNCHECKED = 47,
+	REASON_SERVERS_FULL = 48,
 	REASON_MAX,
 };
 

@@ -87,7 +87,7 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 		server = select_server(vip->service, vip->flags, vip->pick, ring_hash);
 
 	choice->server = server;
-	if (server == NO_SERVER || (known && stands(flow, found->value)))
+	if (server == NO_SERVER || server == ALL_FULL || (known && stands(flow, found->value)))
 		return;
 	choice->new_session = true;
 	/* Only an old session must not stand against what goes by the hash, packet by packet: it
@@ -101,7 +101,7 @@ static __always_inline void open_session(const struct flow *flow, struct found *
 	}
 	choice->also_counted = known ? REASON_NO_SESSION : REASON_TABLE_FULL;
 	if (flow->arrival == ARRIVED_DIRECT)
-		choice->server = select_server(vip->service, vip->flags, PICK_HASH, ring_hash);
+		choice->server = by_hash(ring_at(vip->service, vip->flags), ring_hash);
 }
 
 /* Returns the server's entry, or NULL where there is none. */

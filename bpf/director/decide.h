@@ -133,7 +133,7 @@ static __always_inline int decide_segment(context *ctx, const struct packet *pac
 	}
 	server = choose(packet, &flow, &choice);
 	if (!server)
-		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
+		return with_reason(VERDICT_DROP, choice.server == ALL_FULL ? REASON_SERVERS_FULL : REASON_NO_SERVER);
 	/* For finish(). */
 	at->pkt.server = choice.server;
 	at->pkt.also_counted = choice.also_counted;

@@ -388,6 +388,8 @@ __attribute__((noinline)) int begin(context *ctx, struct scratch *at)
 	}
 	if (server == NO_SERVER)
 		return with_reason(VERDICT_DROP, REASON_NO_SERVER);
+	if (server == ALL_FULL)
+		return with_reason(VERDICT_DROP, REASON_SERVERS_FULL);
 	value = with_mark(value_in(&flow, server, STATE_ESTABLISHED), answered_mark(at));
 	if (find_again(&flow, pkt->slot, pkt->found, &found)) {
 		/* Changed by another CPU meanwhile: the client's segment comes again. */

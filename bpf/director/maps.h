@@ -96,6 +96,10 @@ __u64 active[SERVER_SLOTS] TABLE(active);
  * its gain. Written at any time. */
 __u16 scores[SERVER_SLOTS] TABLE(scores);
 
+/* The most active sessions with which a server is given a new one, by server slot; 0 for any
+ * number. Written at any time. */
+__u32 limits[SERVER_SLOTS] TABLE(limits);
+
 /* The time, where it is given. */
 __u64 given_now TABLE(given_now);
 

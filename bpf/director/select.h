@@ -134,16 +134,65 @@ static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 	return first;
 }
 
+/* Whether a server has as many sessions as it may have. */
+static __always_inline bool is_full(__u32 slot)
+{
+	__u32 limit;
+
+	slot %= SERVER_SLOTS;
+	limit = READ_ONCE(limits[slot]);
+	return limit && READ_ONCE(active[slot]) >= limit;
+}
+
+struct search {
+	struct ring *ring;
+	__u32 at;
+	__u32 len;
+	__u16 server;
+};
+
+static long find_not_full(__u32 step, void *arg)
+{
+	struct search *search = arg;
+	__u32 at = search->at + step;
+	__u16 slot;
+
+	if (at >= search->len)
+		at -= search->len;
+	if (at >= ORDER_MAX)
+		return 1;
+	slot = search->ring->order[at];
+	if (is_full(slot))
+		return 0;
+	search->server = slot;
+	return 1;
+}
+
+/* The next server in order that isn't full, beginning at the flow's own place. */
+static __always_inline __u16 next_not_full(struct ring *ring, __u64 ring_hash)
+{
+	struct search search = { .ring = ring, .len = ring->order_len, .server = ALL_FULL };
+
+	if (search.len == 0 || search.len > ORDER_MAX)
+		return ALL_FULL;
+	search.at = ring_hash % search.len;
+	bpf_loop(search.len, find_not_full, &search, 0);
+	return search.server;
+}
+
 /* Not inlined: only the first packet of a session comes here. */
 __attribute__((noinline)) int select_server(__u32 service, __u32 half, __u32 pick, __u64 ring_hash)
 {
 	struct ring *ring = ring_at(service, half);
+	__u16 server;
 
 	if (!ring)
 		return NO_SERVER;
 	if (pick == PICK_HASH)
-		return by_hash(ring, ring_hash);
-	return pick == PICK_TWO ? two(ring, ring_hash) : from_order(service, ring, pick);
+		server = by_hash(ring, ring_hash);
+	else
+		server = pick == PICK_TWO ? two(ring, ring_hash) : from_order(service, ring, pick);
+	return server != NO_SERVER && is_full(server) ? next_not_full(ring, ring_hash) : server;
 }
 
 #endif

@@ -79,7 +79,7 @@ impl DataPlane for EmptyMemory {
         let counted = Counted { active: &[], shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
-            counts: Counts { cursors: &[], active: &[], scores: &[] },
+            counts: Counts { cursors: &[], active: &[], scores: &[], limits: &[] },
             ports: Ports::new(&[]),
             fragments: self,
             routes: self,

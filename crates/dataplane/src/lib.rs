@@ -158,6 +158,11 @@ pub trait DataPlane: Send + Sync {
         self.memory().counts.score(scores);
     }
 
+    /// Gives servers other limits of active sessions, likewise.
+    fn limit(&self, limits: &[(u16, u32)]) {
+        self.memory().counts.limit(limits);
+    }
+
     /// Returns when every packet that was met before has been dealt with, where one may go by what
     /// has changed since.
     ///

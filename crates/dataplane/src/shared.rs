@@ -5,7 +5,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use evener_core::path::sessions::Bucket;
 use memmap2::{MmapOptions, MmapRaw};
@@ -19,6 +19,8 @@ pub(crate) unsafe trait Plain {}
 
 // SAFETY: an atomic integer is valid for every bit pattern.
 unsafe impl Plain for AtomicU64 {}
+// SAFETY: as above.
+unsafe impl Plain for AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Plain for AtomicU16 {}
 // SAFETY: repr(C) of AtomicU64 only (asserted in core by its size).

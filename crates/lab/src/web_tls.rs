@@ -8,11 +8,16 @@ use crate::proc::Proc;
 /// The port that it listens on.
 pub const PORT: u16 = 443;
 
-/// Makes a certificate for any name; the files of its key and of itself.
+/// A name that its certificate is for, and whose probes may verify it: it signs itself.
+pub const NAME: &str = "www.example.com";
+
+/// Makes a certificate for [`NAME`]; the files of its key and of itself.
 pub fn certificate(host: &Host) -> Result<[String; 2]> {
     let [key, certificate] = ["tls.key", "tls.pem"].map(|name| host.file(name).display().to_string());
     let words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=any";
     let mut words: Vec<&str> = words.split(' ').collect();
+    let names = format!("subjectAltName=DNS:{NAME}");
+    words.extend(["-addext", &names, "-addext", "basicConstraints=critical,CA:FALSE"]);
     words.extend(["-keyout", &key, "-out", &certificate]);
     host.run(&words)?;
     Ok([key, certificate])

@@ -96,7 +96,12 @@ impl Engine {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
-            counts: Counts { cursors: &self.cursors, active: &self.active, scores: &self.scores },
+            counts: Counts {
+                cursors: &self.cursors,
+                active: &self.active,
+                scores: &self.scores,
+                limits: &[],
+            },
             // No service of a model borrows ports.
             ports: Ports::new(&[]),
             fragments: &Nothing,

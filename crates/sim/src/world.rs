@@ -446,8 +446,11 @@ impl World {
                 Output::Resolve { address, .. } => self.resolve(node, address),
                 Output::Probe(probe) => self.probe(node, &probe),
                 Output::Event(event) => self.say(What::Event(node, event)),
-                order
-                @ (Output::Group { .. } | Output::Name(_) | Output::LoadQuery(_) | Output::Score(_)) => {
+                order @ (Output::Group { .. }
+                | Output::Name(_)
+                | Output::LoadQuery(_)
+                | Output::Score(_)
+                | Output::Limit(_)) => {
                     web::carry_out(self, order);
                 }
                 Output::Apply(change) => {

@@ -68,7 +68,7 @@ pub enum Event {
         /// Which service.
         service: String,
     },
-    /// All its servers fail, and those that worked last are kept.
+    /// Too few of its servers work, and some that failed, or refuse, serve.
     Degraded {
         /// Which service.
         service: String,
@@ -293,7 +293,7 @@ impl fmt::Display for Event {
             }
             Event::ServersAgain { .. } => f.write_str("servers take new sessions again"),
             Event::Degraded { .. } => f.write_str(
-                "every server fails or refuses new sessions: those that worked last are kept, since an empty farm helps nobody",
+                "too few servers work or want new sessions: some that fail or refuse take them too",
             ),
             Event::Recovered { .. } => f.write_str("servers work again"),
             Event::SlotsExhausted { .. } => f.write_str("no room for this server: the farm is full"),

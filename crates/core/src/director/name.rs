@@ -42,7 +42,7 @@ pub const EVENTS: &[(&str, &str)] = &[
     ("service_with_servers", "A service has a server again."),
     (
         "service_degraded",
-        "All servers fail, or refuse new sessions: the last good ones are kept (`keep_last`).",
+        "Too few servers work or want new sessions: some that fail or refuse serve (`keep_last`, `panic_threshold`).",
     ),
     ("service_recovered", "Servers of a degraded service work again."),
     ("member_joined", "A member joined a server group, or a server of a name was added."),

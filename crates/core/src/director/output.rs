@@ -70,6 +70,9 @@ pub enum Output {
     LoadQuery(LoadQuery),
     /// Give servers these scores, by slot: see [`crate::path::select::Counts::score`].
     Score(Vec<(u16, Score)>),
+    /// Give servers these limits of active sessions, by slot, 0 for none: see
+    /// [`crate::path::select::Counts::limit`].
+    Limit(Vec<(u16, u32)>),
     /// Do this for a group.
     Group {
         /// Which.

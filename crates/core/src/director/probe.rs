@@ -94,7 +94,9 @@ impl Director {
         let vip = destination.ip();
         if service.method.translates() && !member.local {
             let port = service.health.port.or(service.server_port(&member.name))?;
-            return Some(ProbePath::Direct { to: SocketAddr::new(member.address?, port) });
+            let listed = service.servers.iter().find(|listed| listed.name == member.name);
+            let address = listed.and_then(|listed| listed.health_address).or(member.address)?;
+            return Some(ProbePath::Direct { to: SocketAddr::new(address, port) });
         }
         if let Some(way) = self.handed_to_itself(service, member, vip) {
             return Some(way);

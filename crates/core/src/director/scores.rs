@@ -20,6 +20,8 @@ pub(super) struct Scores {
     loads: BTreeMap<ServerName, Smoothed>,
     /// The scores that the data plane has, by slot. Scores from an earlier director are not known.
     reported: BTreeMap<u16, Score>,
+    /// The limits of active sessions that the data plane has, likewise.
+    limits: BTreeMap<u16, u32>,
     /// When servers are compared next, in milliseconds: never where no service asks for that.
     pub(super) compare_at_ms: u64,
     /// Whether anything came since the snapshot was made.
@@ -28,7 +30,13 @@ pub(super) struct Scores {
 
 impl Default for Scores {
     fn default() -> Self {
-        Scores { loads: BTreeMap::new(), reported: BTreeMap::new(), compare_at_ms: u64::MAX, has_news: false }
+        Scores {
+            loads: BTreeMap::new(),
+            reported: BTreeMap::new(),
+            limits: BTreeMap::new(),
+            compare_at_ms: u64::MAX,
+            has_news: false,
+        }
     }
 }
 
@@ -82,10 +90,35 @@ impl Director {
         let changed = wanted.iter().filter(is_news).map(|(slot, score)| (*slot, *score));
         let changed: Vec<(u16, Score)> = changed.chain(gone).collect();
         let compare_at_ms = if is_wanted_again { now_ms.saturating_add(COMPARES_MS) } else { u64::MAX };
-        self.scores = Scores { loads, reported: wanted, compare_at_ms, has_news: self.scores.has_news };
+        let (limits, has_news) = (core::mem::take(&mut self.scores.limits), self.scores.has_news);
+        self.scores = Scores { loads, reported: wanted, limits, compare_at_ms, has_news };
+        self.limit();
         if !changed.is_empty() {
             self.has_changed = true;
             self.outputs.push_back(Output::Score(changed));
+        }
+    }
+
+    /// Tells the data plane how many active sessions each server may have, where that has changed.
+    fn limit(&mut self) {
+        let mut wanted: BTreeMap<u16, u32> = self.plan.servers.keys().map(|slot| (*slot, 0)).collect();
+        let by_service = self.servers_by_service();
+        for service in &self.farm.services {
+            let limit = |name: &ServerName| {
+                let listed = service.servers.iter().find(|listed| listed.name == name.server)?;
+                Some(listed.max_connections)
+            };
+            let servers = by_service.get(&*service.name).into_iter().flatten();
+            wanted.extend(servers.filter_map(|(slot, name)| Some((*slot, limit(name)?))));
+        }
+        let known = &self.scores.limits;
+        let gone = known.iter().filter(|(slot, limit)| !wanted.contains_key(slot) && **limit > 0);
+        let changed = wanted.iter().filter(|(slot, limit)| known.get(slot) != Some(limit));
+        let changed = changed.map(|(slot, limit)| (*slot, *limit));
+        let changed: Vec<(u16, u32)> = changed.chain(gone.map(|(slot, _)| (*slot, 0))).collect();
+        self.scores.limits = wanted;
+        if !changed.is_empty() {
+            self.outputs.push_back(Output::Limit(changed));
         }
     }
 

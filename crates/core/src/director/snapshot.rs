@@ -74,7 +74,7 @@ pub struct Reloads {
 pub struct ServiceSnapshot {
     /// Its name.
     pub name: String,
-    /// Whether all its servers failed at once, so that those that worked last are kept.
+    /// Whether too few of its servers work, so that some serve that failed, or refuse.
     pub degraded: bool,
     /// Its servers, in order of name.
     pub servers: Vec<ServerSnapshot>,

@@ -107,7 +107,9 @@ impl Director {
         let planned = self.plan.services.values().find(|planned| planned.name == service)?;
         match (planned.ring_members.is_empty(), planned.degraded) {
             (true, _) => Some("no other server takes new sessions, so new connections are dropped"),
-            (_, true) => Some("all others fail or refuse new sessions, which go to those that worked last"),
+            (_, true) => {
+                Some("too few others work or want new sessions, which go to some that fail or refuse too")
+            }
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::sync::Arc;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::pool;
 
@@ -17,6 +17,10 @@ pub struct OwnServer {
     pub address: SocketAddr,
     /// Its share relative to the others; 0 drains.
     pub weight: u16,
+    /// Whether answers have it only while no server without this lives.
+    pub backup: bool,
+    /// Where it is probed, if not at its address.
+    pub health_address: Option<IpAddr>,
 }
 
 impl OwnServer {

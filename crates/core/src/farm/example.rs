@@ -53,13 +53,24 @@ pub fn service(name: &str, address: SocketAddr, servers: Vec<Server>) -> Service
         report_gain_percent: GAIN_PERCENT,
         timeouts: Timeouts::default(),
         keep_last: true,
+        panic_percent: 0,
         slow_start_ms: 0,
     }
 }
 
 /// A server of weight 1 on its service's port, whose MAC address isn't given.
 pub fn server(name: &str, address: IpAddr) -> Server {
-    Server { name: name.to_string(), address, port: None, mac: None, weight: 1, publish: vec![] }
+    Server {
+        name: name.to_string(),
+        address,
+        port: None,
+        mac: None,
+        weight: 1,
+        backup: false,
+        max_connections: 0,
+        health_address: None,
+        publish: vec![],
+    }
 }
 
 /// A check that one probe decides, every second, for tests that count probes.

@@ -197,6 +197,8 @@ pub struct Service {
     pub timeouts: Timeouts,
     /// When every server fails at once, keep the last set: an empty farm helps nobody.
     pub keep_last: bool,
+    /// Where a smaller share of its servers works, in percent, probes aren't believed; 0 for never.
+    pub panic_percent: u8,
 }
 
 impl Service {
@@ -244,6 +246,12 @@ pub struct Server {
     pub mac: Option<Mac>,
     /// Share of new sessions relative to the others; 0 drains.
     pub weight: u16,
+    /// Whether it takes new sessions only while no server without this can serve.
+    pub backup: bool,
+    /// The most active sessions with which it is given a new one; 0 for any number.
+    pub max_connections: u32,
+    /// [`Method::Nat`]: where it is probed, if not at its own address.
+    pub health_address: Option<IpAddr>,
     /// [`Placement::EveryHost`]: the service addresses that this host owns and answers for.
     pub publish: Vec<IpAddr>,
 }

@@ -105,4 +105,7 @@ reasons! {
     /// Dropped unchecked: a segment without session and timestamps, while too many of that kind had
     /// a wrong cookie.
     CookieUnchecked = 47, "cookie_unchecked";
+    /// Dropped: a new session of a service whose servers all have as many as they may have
+    /// (`max_connections`).
+    ServersFull = 48, "servers_full";
 }

@@ -1,9 +1,9 @@
 //! Which server a new session gets, from the ring that a policy filled.
 
-use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::path::sessions::FlowHash;
-use crate::path::tables::{NO_SERVER, Pick, Ring, SERVICE_SERVERS_MAX, Tables};
+use crate::path::tables::{ALL_FULL, NO_SERVER, ORDER_MAX, Pick, Ring, SERVICE_SERVERS_MAX, Tables};
 
 /// The state that selection reads and moves on: the rings' cursors by service, active sessions by
 /// server slot.
@@ -16,6 +16,9 @@ pub struct Counts<'a> {
     /// Servers' [`Score`]s, by policies that go by load. Of a slot that isn't there it is the
     /// default.
     pub scores: &'a [AtomicU16],
+    /// The most active sessions of each server with which it is given a new one; 0 for any number,
+    /// as of a slot that isn't there.
+    pub limits: &'a [AtomicU32],
 }
 
 /// The weights of a server's sessions.
@@ -49,6 +52,21 @@ impl Counts<'_> {
         }
     }
 
+    /// Gives servers other limits of active sessions. Every packet after that is decided by them.
+    pub fn limit(&self, limits: &[(u16, u32)]) {
+        for (slot, limit) in limits {
+            if let Some(place) = self.limits.get(usize::from(*slot)) {
+                place.store(*limit, Relaxed);
+            }
+        }
+    }
+
+    /// Whether a server has as many sessions as it may have.
+    fn is_full(&self, slot: u16) -> bool {
+        let limit = self.limits.get(usize::from(slot)).map_or(0, |limit| limit.load(Relaxed));
+        limit != 0 && self.active_of(slot) >= limit.into()
+    }
+
     fn score_of(&self, slot: u16) -> Score {
         let bits = self.scores.get(usize::from(slot)).map_or(0, |score| score.load(Relaxed));
         Score::of_bits(bits)
@@ -71,7 +89,8 @@ pub const GAIN_UNIT: u64 = 256;
 /// 255 for nearly 17 times as much.
 pub const SCORE_UNIT: u64 = 16;
 
-/// Picks a server for a new session from ring `service`, or [`NO_SERVER`]. `hash` is
+/// Picks a server for a new session from ring `service`, or [`NO_SERVER`]; [`ALL_FULL`] where each
+/// has as many sessions as it may have. `hash` is
 /// [`crate::path::sessions::SessionKey::ring_hash`].
 pub fn select(tables: &Tables, counts: Counts<'_>, service: u16, pick: Pick, hash: FlowHash) -> u16 {
     draw(tables, counts, service, pick, hash, next)
@@ -93,7 +112,7 @@ fn draw(
     let Some(ring) = tables.rings.get(&service) else {
         return NO_SERVER;
     };
-    match (pick, ring.order.len()) {
+    let server = match (pick, ring.order.len()) {
         (Pick::Hash, _) => by_hash(ring, hash),
         (Pick::Two, _) => two(tables, counts, ring, hash),
         (Pick::Cursor | Pick::Least, 0) => NO_SERVER,
@@ -102,7 +121,17 @@ fn draw(
             let len = len.min(SERVICE_SERVERS_MAX);
             least(tables, counts, ring, len, (turn(counts, service) % len as u64) as usize)
         }
-    }
+    };
+    if server != NO_SERVER && counts.is_full(server) { next_not_full(counts, ring, hash) } else { server }
+}
+
+/// The next server in order that isn't full, beginning at the flow's own place: flows that find
+/// their server full are spread over the others.
+fn next_not_full(counts: Counts<'_>, ring: &Ring, hash: FlowHash) -> u16 {
+    let len = ring.order.len().min(ORDER_MAX);
+    let begin = hash.0.checked_rem(len as u64).unwrap_or_default() as usize;
+    let (behind, ahead) = ring.order.split_at(begin);
+    ahead.iter().chain(behind).copied().find(|slot| !counts.is_full(*slot)).unwrap_or(ALL_FULL)
 }
 
 /// The server that the hash table names: the choice that needs no memory.
@@ -198,18 +227,24 @@ mod tests {
             tables.servers.insert(slot, entry);
         }
         let all = |slot| Arc::from(alloc::vec![slot; HASH_SLOTS]);
-        let ring = Ring { order: Vec::new(), hash: all(1), second: all(2), previous: Arc::default() };
+        let ring = Ring { order: alloc::vec![1, 2], hash: all(1), second: all(2), previous: Arc::default() };
         tables.rings.insert(0, Arc::new(ring));
         tables
     }
 
     fn choice(tables: &Tables, active: [u64; 2], scores: [u8; 2], hash: u64) -> u16 {
+        limited(tables, active, scores, &[], hash)
+    }
+
+    /// The same with limits by slot.
+    fn limited(tables: &Tables, active: [u64; 2], scores: [u8; 2], limits: &[u32], hash: u64) -> u16 {
         let mut counts: Vec<AtomicU64> = (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect();
         let places: Vec<AtomicU16> = (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect();
         for (slot, active) in (1..).zip(active) {
             counts[slot] = AtomicU64::new(active);
         }
-        let counts = Counts { cursors: &[], active: &counts, scores: &places };
+        let limits: Vec<AtomicU32> = limits.iter().map(|limit| AtomicU32::new(*limit)).collect();
+        let counts = Counts { cursors: &[], active: &counts, scores: &places, limits: &limits };
         let score = |load| Score { load, gain: u8::MAX };
         counts.score(&[(1, score(scores[0])), (2, score(scores[1])), (u16::MAX, score(9))]);
         select(tables, counts, 0, Pick::Two, FlowHash(hash))
@@ -228,6 +263,16 @@ mod tests {
         assert_eq!(choice(&heavy, [4, 1], [0, 0], 1), 2);
         assert_eq!(choice(&heavy, [5, 1], [16, 0], 1), 2, "6 x 2 / 3 against 2 x 1 / 1");
         assert_eq!(choice(&heavy, [2, 1], [16, 0], 1), 1, "3 x 2 / 3 against 2 x 1 / 1");
+    }
+
+    #[test]
+    fn full_server_is_passed_over_until_all_are() {
+        let even = tables([1, 1]);
+        assert_eq!(limited(&even, [1, 5], [0, 0], &[0, 2, 0], 1), 1, "one of two");
+        assert_eq!(limited(&even, [2, 5], [0, 0], &[0, 2, 0], 1), 2, "full, though the other has more");
+        assert_eq!(limited(&even, [2, 5], [0, 0], &[0, 2, 6], 1), 2);
+        assert_eq!(limited(&even, [2, 6], [0, 0], &[0, 2, 6], 1), ALL_FULL);
+        assert_eq!(limited(&even, [3, 9], [0, 0], &[0, 2, 6], 2), ALL_FULL, "after a limit was lowered");
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub const SERVER_SLOTS: usize = 4_096;
 /// Slot number that names no server.
 pub const NO_SERVER: u16 = 0;
 
+/// Slot number that stands for servers of which each has as many sessions as it may have.
+pub const ALL_FULL: u16 = SERVER_SLOTS as u16;
+
 /// Where a table of all server slots has one: there are no others.
 pub(crate) fn place(slot: u16) -> usize {
     usize::from(slot) % SERVER_SLOTS
@@ -138,7 +141,8 @@ pub enum RehandoffMode {
 /// The weighted tables that a service's servers are picked from. All entries are server slots.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Ring {
-    /// For [`Pick::Cursor`] and [`Pick::Least`]; at most [`ORDER_MAX`] entries.
+    /// For [`Pick::Cursor`] and [`Pick::Least`], and with each for flows whose server is full; at
+    /// most [`ORDER_MAX`] entries.
     pub order: Vec<u16>,
     /// For [`Pick::Hash`], and for flows that no session is known of; [`HASH_SLOTS`] entries, or
     /// none while the service has no server.

@@ -291,13 +291,15 @@ pub enum ReplyVerdict {
 /// HTTP/1.0, so that the server neither chunks the body nor keeps the connection (RFC 9112,
 /// sections 6.1 and 9.3).
 pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
-    let HealthKind::Http { path, host, .. } = kind else {
+    let HealthKind::Http { path, host, tls, .. } = kind else {
         return None;
     };
-    let host = host.clone().unwrap_or_else(|| match address {
-        SocketAddr::V4(address) if address.port() == 80 => format!("{}", address.ip()),
+    let default_port = if tls.is_some() { 443 } else { 80 };
+    let named = || tls.as_ref()?.name.clone();
+    let host = host.clone().or_else(named).unwrap_or_else(|| match address {
+        SocketAddr::V4(address) if address.port() == default_port => format!("{}", address.ip()),
         // In brackets, as with a port (RFC 3986, section 3.2.2).
-        SocketAddr::V6(address) if address.port() == 80 => format!("[{}]", address.ip()),
+        SocketAddr::V6(address) if address.port() == default_port => format!("[{}]", address.ip()),
         _ => format!("{address}"),
     });
     let request = format!(
@@ -377,6 +379,7 @@ fn contains(text: &[u8], wanted: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::ProbeTls;
     use alloc::string::ToString;
     use proptest::prelude::*;
     use std::vec;
@@ -399,6 +402,7 @@ mod tests {
             host: None,
             status: vec![(200, 299), (304, 304)],
             body: body.map(Into::into),
+            tls: None,
         }
     }
 
@@ -549,6 +553,20 @@ mod tests {
         assert!(contains(&ipv6("[2001:db8::100]:80"), b"\r\nHost: [2001:db8::100]\r\n"));
         assert!(contains(&ipv6("[2001:db8::100]:8080"), b"\r\nHost: [2001:db8::100]:8080\r\n"));
         assert!(text(80).ends_with("\r\n\r\n"));
+        let secure = |name: Option<&str>| HealthKind::Http {
+            path: "/".into(),
+            host: None,
+            status: vec![(200, 399)],
+            body: None,
+            tls: Some(ProbeTls { name: name.map(Into::into), ca: None, verify: true }),
+        };
+        let host = |kind: &HealthKind, port: u16| {
+            let request = http_request(kind, SocketAddr::new([192, 0, 2, 1].into(), port)).unwrap();
+            String::from_utf8(request).unwrap().lines().nth(1).unwrap().to_string()
+        };
+        assert_eq!(host(&secure(None), 443), "Host: 192.0.2.1");
+        assert_eq!(host(&secure(None), 80), "Host: 192.0.2.1:80");
+        assert_eq!(host(&secure(Some("www.example.com")), 443), "Host: www.example.com");
         assert_eq!(http_request(&HealthKind::Tcp, SocketAddr::new([192, 0, 2, 1].into(), 80)), None);
     }
 

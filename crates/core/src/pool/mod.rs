@@ -10,6 +10,7 @@ pub mod report;
 pub mod reports;
 mod server;
 mod servers;
+pub mod serving;
 mod settings;
 pub mod shares;
 pub mod signals;
@@ -17,7 +18,7 @@ mod slow_start;
 
 pub use server::{DueChecks, Fact, PoolServer, PoolSettings, ServerChange};
 pub use servers::Pool;
-pub use settings::{HealthCheck, HealthKind, ReportKind, Reporting};
+pub use settings::{HealthCheck, HealthKind, ProbeTls, ReportKind, Reporting};
 
 /// The TCP port at which agents say servers' load, and the UDP port at which they measure paths,
 /// where nobody says another.

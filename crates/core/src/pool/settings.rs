@@ -37,11 +37,24 @@ pub enum HealthKind {
         status: Vec<(u16, u16)>,
         /// Text that the body must contain.
         body: Option<String>,
+        /// TLS below it; `None` asks in the clear.
+        tls: Option<ProbeTls>,
     },
     /// The server answers ARP.
     Arp,
     /// Servers are always taken to be up.
     None,
+}
+
+/// TLS of a probe.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ProbeTls {
+    /// The server's name in SNI and in its certificate; `None`: its address.
+    pub name: Option<String>,
+    /// A file with the authorities that may have signed the certificate; `None`: the system's.
+    pub ca: Option<String>,
+    /// Whether the certificate is verified at all.
+    pub verify: bool,
 }
 
 /// How servers are asked for their load, each at its own address.

@@ -42,6 +42,7 @@ fn member(number: usize, weight: u16, works: bool) -> MemberState {
             ifindex: Some(place.ifindex),
             hop: Some(ServerRoute { place, own, tunnel: own, mtu: 1_500, on_link: true }),
             weight,
+            backup: false,
             local: false,
             draining: false,
             source: ServerOrigin::Listed,
@@ -116,7 +117,7 @@ impl Known {
     }
 
     fn memory<'k>(&'k self, cursors: &'k [AtomicU64]) -> Memory<'k> {
-        let counts = Counts { cursors, active: &self.active, scores: &[] };
+        let counts = Counts { cursors, active: &self.active, scores: &[], limits: &[] };
         Memory { counts, cookies: SharedKeys(&self.keys), ..self.world.memory() }
     }
 

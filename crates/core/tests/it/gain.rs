@@ -59,7 +59,7 @@ fn share_of_a_liar(weights: &[u16], open: usize, gain_percent: u64) -> u64 {
         .collect();
     let active: Vec<AtomicU64> = (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect();
     let places: Vec<AtomicU16> = (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect();
-    let counts = Counts { cursors: &[], active: &active, scores: &places };
+    let counts = Counts { cursors: &[], active: &active, scores: &places, limits: &[] };
     counts.score(&scores);
     let (mut opened, mut given) = (VecDeque::new(), BTreeMap::new());
     for number in 0..FLOWS {

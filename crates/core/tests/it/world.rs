@@ -166,7 +166,7 @@ impl World {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted),
-            counts: Counts { cursors: &self.active[..64], active: &self.active, scores: &[] },
+            counts: Counts { cursors: &self.active[..64], active: &self.active, scores: &[], limits: &[] },
             ports: Ports::new(&self.ports),
             fragments: &self.around,
             routes: &self.around,

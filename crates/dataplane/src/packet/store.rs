@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use evener_core::farm::plan::{SERVICES_MAX, VIPS_MAX};
 use evener_core::net::wire::Mac;
@@ -95,6 +95,7 @@ pub(super) struct Store {
     unmatched: [AtomicU64; unmatched::PLACES],
     /// Nor are these: who starts tells them.
     scores: Box<[AtomicU16]>,
+    limits: Box<[AtomicU32]>,
     path: PathBuf,
     /// Held, so that no other process takes the file for abandoned.
     _lock: Flock<File>,
@@ -203,6 +204,7 @@ impl Store {
         let marker = [const { AtomicU64::new(0) }; mark::WORDS];
         let unmatched = [const { AtomicU64::new(0) }; unmatched::PLACES];
         let scores = (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect();
+        let limits = (0..SERVER_SLOTS).map(|_| AtomicU32::new(0)).collect();
         Ok(Store {
             words,
             four,
@@ -215,6 +217,7 @@ impl Store {
             marker,
             unmatched,
             scores,
+            limits,
             path,
             _lock: file,
         })
@@ -239,6 +242,7 @@ impl Store {
                 cursors: &self.words[layout::CURSORS],
                 active: &self.words[layout::ACTIVE],
                 scores: &self.scores,
+                limits: &self.limits,
             },
             ports: Ports::new(&self.ports),
             fragments,
@@ -287,6 +291,7 @@ impl Store {
             gone.fetch_add(count.swap(0, Relaxed), Relaxed);
         }
         self.scores[usize::from(slot)].store(0, Relaxed);
+        self.limits[usize::from(slot)].store(0, Relaxed);
     }
 
     /// Buckets of the session tables.

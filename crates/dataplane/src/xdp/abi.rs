@@ -145,6 +145,7 @@ const _: () = {
     assert!(h::HASH_SLOTS == tables::HASH_SLOTS as u64 && h::ORDER_MAX == tables::ORDER_MAX as u64);
     assert!(h::SERVICE_SERVERS_MAX == tables::SERVICE_SERVERS_MAX as u64);
     assert!(h::SERVER_SLOTS == tables::SERVER_SLOTS as u64 && h::NO_SERVER == tables::NO_SERVER as u64);
+    assert!(h::ALL_FULL == tables::ALL_FULL as u64);
     assert!(h::VIP_IDS == tables::VIP_IDS as u64 && h::BEHIND_MAX == tables::BEHIND_MAX as u64);
     assert!(h::BUCKET_SESSIONS == BUCKET_SESSIONS as u64 && h::LIFE_MAX == LIFE_MAX as u64);
     assert!(h::MARK_MASK == (1 << Value::MARK_BITS) - 1);

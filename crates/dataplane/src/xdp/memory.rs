@@ -2,7 +2,7 @@
 //! fragments.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use evener_core::path::cookie::{self, NO_KEYS, SharedKeys};
 use evener_core::path::decide::{Memory, Reason};
@@ -35,6 +35,8 @@ pub(super) struct KernelMemory {
     pub(super) active: Shared<AtomicU64>,
     /// One byte for each server slot.
     pub(super) scores: Shared<AtomicU16>,
+    /// Likewise, the most active sessions.
+    pub(super) limits: Shared<AtomicU32>,
     pub(super) shares: Shared<AtomicU64>,
     /// How much of each session table is in use.
     pub(super) extents: Shared<AtomicU64>,
@@ -63,7 +65,12 @@ impl KernelMemory {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.sessions, &self.sessions6, counted).within(&self.extents),
-            counts: Counts { cursors: &self.cursors, active: &self.active, scores: &self.scores },
+            counts: Counts {
+                cursors: &self.cursors,
+                active: &self.active,
+                scores: &self.scores,
+                limits: &self.limits,
+            },
             ports: Ports::new(&self.ports),
             fragments: &self.fragments,
             routes: &self.routes,

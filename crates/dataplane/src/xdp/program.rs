@@ -42,7 +42,7 @@ const CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 const ROUTES_MAX: usize = 256;
 
 /// Maps that outlive the daemon, by their pins. Constants and the like do not.
-pub(super) const PINNED: [&str; 42] = [
+pub(super) const PINNED: [&str; 43] = [
     "about",
     "commit",
     "vips",
@@ -77,6 +77,7 @@ pub(super) const PINNED: [&str; 42] = [
     "watch",
     "active",
     "scores",
+    "limits",
     "given_now",
     "shares",
     EXTENTS,
@@ -217,6 +218,7 @@ impl Program {
             ports: shared(&maps, "ports", POOLS * POOL_BUCKETS)?,
             active: words("active", SERVER_SLOTS)?,
             scores: shared(&maps, "scores", SERVER_SLOTS)?,
+            limits: shared(&maps, "limits", SERVER_SLOTS)?,
             cursors: words("cursors", abi::SERVICES_MAX)?,
             lease: words("lease", 1)?,
             cookies: words("cookies", cookie::WORDS)?,

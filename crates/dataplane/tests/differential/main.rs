@@ -42,7 +42,7 @@ use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 use every_host::{EVERY_HOST, SOURCES};
 use frames::{Plan, plan};
 use handoff::SynOffer;
-use world::{Core, NOW, RING_SEED, SEED, SESSIONS, scores_at};
+use world::{Core, NOW, RING_SEED, SEED, SESSIONS, limits, scores_at};
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
 
@@ -249,27 +249,30 @@ fn agree(hook: Hook, coverage: &mut Coverage) {
     let state = std::cell::RefCell::new((&mut c, &mut held));
     // How long addresses may still be answered for.
     let lease = prop_oneof![4 => Just(None), 2 => Just(Some(100_000u32)), 2 => Just(Some(0u32))];
-    let outcome =
-        TestRunner::new(config).run(&(prop::collection::vec(plan(), 1..200), lease), |(plans, lease)| {
-            let mut core = Core::new();
-            let mut state = state.borrow_mut();
-            let (c, held) = &mut *state;
-            core.memory().lease.set(lease.map(|left| NOW + left));
-            c.engine.memory().lease.set(lease.map(|left| c.engine.now() + left));
-            let result = round(&plans, c, &mut core);
-            **held += core.reasons.get(&Reason::FragmentHeld).copied().unwrap_or_default();
-            for (reason, count) in &core.reasons {
-                *coverage.borrow_mut().0.entry(*reason).or_default() += count;
-            }
-            // Nobody takes what is held, and there is room for so much only.
-            if **held > 250 {
-                **c = Kernel::start(hook).expect("it started before");
-                **held = 0;
-            } else {
-                c.clear(&core);
-            }
-            result
-        });
+    let limit = prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(3)];
+    let story = (prop::collection::vec(plan(), 1..200), lease, limit);
+    let outcome = TestRunner::new(config).run(&story, |(plans, lease, limit)| {
+        let mut core = Core::new();
+        let mut state = state.borrow_mut();
+        let (c, held) = &mut *state;
+        core.memory().lease.set(lease.map(|left| NOW + left));
+        c.engine.memory().lease.set(lease.map(|left| c.engine.now() + left));
+        core.memory().counts.limit(&limits(limit));
+        c.engine.memory().counts.limit(&limits(limit));
+        let result = round(&plans, c, &mut core);
+        **held += core.reasons.get(&Reason::FragmentHeld).copied().unwrap_or_default();
+        for (reason, count) in &core.reasons {
+            *coverage.borrow_mut().0.entry(*reason).or_default() += count;
+        }
+        // Nobody takes what is held, and there is room for so much only.
+        if **held > 250 {
+            **c = Kernel::start(hook).expect("it started before");
+            **held = 0;
+        } else {
+            c.clear(&core);
+        }
+        result
+    });
     if let Err(error) = outcome {
         panic!("{error}");
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::net::wire::Mac;
@@ -302,6 +302,11 @@ pub fn load(engine: &mut XdpEngine) {
     engine.memory().counts.score(&scores_at(NOW));
 }
 
+/// Limits of sessions, which some servers meet sooner than others; of 0 none does.
+pub fn limits(least: u32) -> Vec<(u16, u32)> {
+    (0..SERVER_SLOTS as u16).map(|slot| (slot, least * (1 + u32::from(slot % 2)))).collect()
+}
+
 /// Policies' scores of the servers' load at this time: equal for some, other than a moment ago for
 /// most.
 pub fn scores_at(now: u32) -> Vec<(u16, Score)> {
@@ -320,6 +325,7 @@ pub struct Core {
     ports: Vec<Bucket6>,
     active: Vec<AtomicU64>,
     scores: Vec<AtomicU16>,
+    limits: Vec<AtomicU32>,
     shares: Vec<AtomicU64>,
     extents: [AtomicU64; 2],
     cursors: Vec<AtomicU64>,
@@ -356,6 +362,7 @@ impl Core {
             ports: many(POOLS * POOL_BUCKETS),
             active: many(SERVER_SLOTS),
             scores: many(SERVER_SLOTS),
+            limits: many(SERVER_SLOTS),
             shares: many(SHARE_WORDS),
             extents: [const { AtomicU64::new(ALL_BUCKETS) }; 2],
             cursors: many(64),
@@ -378,7 +385,12 @@ impl Core {
         let counted = Counted { active: &self.active, shares: Shares(&self.shares) };
         Memory {
             sessions: Sessions::new(&self.four, &self.six, counted).within(&self.extents),
-            counts: Counts { cursors: &self.cursors, active: &self.active, scores: &self.scores },
+            counts: Counts {
+                cursors: &self.cursors,
+                active: &self.active,
+                scores: &self.scores,
+                limits: &self.limits,
+            },
             ports: Ports::new(&self.ports),
             fragments: &self.fragments,
             routes: &TestRoutes,

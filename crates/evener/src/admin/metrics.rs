@@ -392,7 +392,7 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceView]
     group.gauge("service_servers_up", "Servers that take new sessions.", |service| service.servers_up)?;
     group.gauge(
         "service_degraded",
-        "Whether all servers fail or refuse sessions, and the last good ones are kept.",
+        "Whether too few servers work or want sessions, and some that fail or refuse take them.",
         |service| service.degraded.into(),
     )?;
     group.gauge("service_sessions", "Active sessions.", |service| service.sessions)?;

@@ -64,7 +64,7 @@ pub(super) fn services(services: &[ServiceView], width: usize) -> String {
         spare(2, figures("BYTES", |(service, _)| bytes(service.bytes))),
     ];
     let note = |(service, _): &(&ServiceView, String)| match (service.degraded, service.servers_up) {
-        (true, _) => "all servers fail or refuse; the last that were up are kept".to_owned(),
+        (true, _) => "too few servers work; some that fail or refuse are used".to_owned(),
         (false, 0) => "no server takes new sessions".to_owned(),
         _ => String::new(),
     };
@@ -115,7 +115,7 @@ pub(super) fn servers(servers: &[ServerView], width: usize) -> String {
 
 /// A weight, and what of it is in force.
 fn weight(server: &ServerView) -> String {
-    match is_spared(server) {
+    match is_spared(server) || stands_by(server) {
         true => format!("{}/{}", (server.effective_weight * 10.0).round() / 10.0, server.weight),
         false => server.weight.to_string(),
     }
@@ -126,8 +126,13 @@ fn is_spared(server: &ServerView) -> bool {
     server.effective_weight > 0.0 && server.effective_weight < f64::from(server.weight)
 }
 
+/// Whether a server is a backup that works and waits.
+fn stands_by(server: &ServerView) -> bool {
+    server.backup && server.state == "up" && server.effective_weight == 0.0
+}
+
 fn server_note(server: &ServerView) -> String {
-    let cause = server.cause.as_ref().filter(|_| is_spared(server));
+    let cause = server.cause.as_ref().filter(|_| is_spared(server) || stands_by(server));
     let error = server.report.as_ref().and_then(|report| report.error.as_ref());
     let notes = [server.reason.as_ref(), server.probe_error.as_ref(), cause, error];
     let mut notes: Vec<String> = notes.into_iter().flatten().cloned().collect();

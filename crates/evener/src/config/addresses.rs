@@ -56,6 +56,11 @@ fn portless<T>(text: &str) -> Result<T, Complaint> {
     )
 }
 
+/// An address of a host, without a port.
+pub(super) fn address(value: &DeValue<'_>) -> Result<IpAddr, Complaint> {
+    host(&text(value)?, SERVER_HELP)
+}
+
 /// A server's own address, with a port where one is written.
 pub(super) fn server_address(value: &DeValue<'_>) -> Result<(IpAddr, Option<u16>), Complaint> {
     let text = text(value)?;

@@ -76,6 +76,8 @@ pub(super) const SESSIONS: RangeInclusive<u64> = 1_024..=16_777_216;
 pub(super) const THREADS: RangeInclusive<u64> = 1..=256;
 pub(super) const COUNTS: RangeInclusive<u64> = 1..=100;
 pub(super) const JITTER_PERCENT: RangeInclusive<u64> = 0..=50;
+/// Active sessions of one server; 0: any number.
+pub(super) const CONNECTIONS: RangeInclusive<u64> = 0..=u32::MAX as u64;
 pub(super) const WEIGHTS: RangeInclusive<u64> = 0..=u16::MAX as u64;
 /// No IPv6 link takes less (RFC 8200, section 5); no IP packet is longer.
 pub(super) const TUNNEL_MTU: RangeInclusive<u64> = 1_280..=u16::MAX as u64;

@@ -117,6 +117,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let report = report::read(section, Placement::Director);
     check_policy(section, policy, report.as_ref().is_some_and(|report| report.kind.reports_load()));
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
+    let panic_percent = section.or("panic_threshold", values::share, 0);
     let (joining, allow, token_file, client_ca, joins) = section.section("group", |section| {
         let allow = section.list("allow", addresses::prefix);
         let joining = joining(section);
@@ -136,7 +137,8 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
     let names = members.iter().map(|member| member.name.as_str()).collect();
     let routes = route::read(section, &RouteTargets { names, whole });
     let routed = "method \"redirect\"";
-    let health = section.section("health", |section| health::read(section, Protocol::Tcp, Some(routed)));
+    let health =
+        section.section("health", |section| health::read(section, Protocol::Tcp, Some(routed), true));
 
     let first = addresses.first()?;
     Some(PlacedGroup {
@@ -151,6 +153,7 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<PlacedGroup> {
                 report_gain_percent,
                 report,
                 slow_start_ms,
+                panic_percent,
                 joining,
                 allow: allow.into_iter().map(Spanned::into_inner).collect(),
                 members,
@@ -292,7 +295,12 @@ fn member(
         section.foreign(key, why, "write url = \"http://...\" instead");
     }
     let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
+    let backup = section.or("backup", values::flag, false);
+    let health_address = section.get("health_address", addresses::address).map(Spanned::into_inner);
     let anonymous = section.or("anonymous", values::flag, false);
+    let why =
+        "is for servers that packets are sent to: how many connections a client has to a member isn't seen";
+    section.foreign("max_connections", why, "remove it");
     let control = section.get("control", self::url).map(Spanned::into_inner);
     if section.key_span("url").is_none() && PACKET_SERVER_KEYS.iter().all(|key| !section.has(key)) {
         let help = "add where clients are sent to, such as url = \"http://192.0.2.31:8080\"";
@@ -314,7 +322,7 @@ fn member(
         let message = format!("two servers of this service are called {name:?}");
         names.first(section, name.clone(), named, message, "give each a name of its own");
     }
-    Some((GroupMember { name, url, weight, anonymous, control }, place))
+    Some((GroupMember { name, url, weight, backup, health_address, anonymous, control }, place))
 }
 
 /// The name of a member without one: names have no slash.

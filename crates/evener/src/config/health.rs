@@ -1,29 +1,63 @@
 //! `[service.health]`: how servers are probed.
 
 use evener_core::net::Protocol;
-use evener_core::pool::{HealthCheck, HealthKind};
+use evener_core::pool::{HealthCheck, HealthKind, ProbeTls};
 use toml::Spanned;
-use toml::de::DeValue;
 
+use super::Config;
 use super::problems::Problem;
-use super::section::{Complaint, Section};
+use super::section::Section;
 use super::{defaults, values};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckKind {
     Tcp,
     Http,
+    Https,
     Arp,
     None,
 }
 
-const KINDS: [(&str, CheckKind); 4] =
-    [("tcp", CheckKind::Tcp), ("http", CheckKind::Http), ("arp", CheckKind::Arp), ("none", CheckKind::None)];
+const KINDS: [(&str, CheckKind); 5] = [
+    ("tcp", CheckKind::Tcp),
+    ("http", CheckKind::Http),
+    ("https", CheckKind::Https),
+    ("arp", CheckKind::Arp),
+    ("none", CheckKind::None),
+];
+
+impl Config {
+    /// A warning for each service, group and name whose probes believe every certificate.
+    pub fn unverified(&self) -> Vec<String> {
+        let services = self.services.iter().map(|service| (service.name.clone(), &service.health));
+        let groups = self.groups.iter().map(|service| (service.group.name.clone(), &service.group.health));
+        let names = self.dns.names.iter().filter_map(|name| {
+            let check: &HealthCheck = &name.name.list()?.settings.check;
+            Some((name.name.settings.name.to_string(), check))
+        });
+        let all = services.chain(groups).chain(names);
+        let unverified = all.filter(
+            |(_, check)| matches!(&check.kind, HealthKind::Http { tls: Some(tls), .. } if !tls.verify),
+        );
+        let warning = |name| {
+            format!(
+                "INSECURE: probes of {name} believe every certificate (`verify` = false): whoever answers in a \
+                 server's place counts as healthy"
+            )
+        };
+        unverified.map(|(name, _)| warning(name)).collect()
+    }
+}
 
 /// Reads how the servers of a service over `protocol` are probed; `routed` says why they aren't
-/// asked on the link, if they aren't.
-pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option<&str>) -> HealthCheck {
-    let written = section.get("kind", kind);
+/// asked on the link, if they aren't; `named`: that each has a name for its certificate anyway.
+pub(super) fn read(
+    section: &mut Section<'_>,
+    protocol: Protocol,
+    routed: Option<&str>,
+    named: bool,
+) -> HealthCheck {
+    let written = section.get("kind", values::choice(&KINDS, &[]));
     if let Some(kind) = &written {
         impossible_kind(section, kind, protocol, routed);
     }
@@ -32,12 +66,13 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option
     if !misspelt {
         misplaced_keys(section, kind);
     }
-    let http = http(section);
+    let tls = tls(section, named || kind != CheckKind::Https);
+    let http = http(section, tls.filter(|_| kind == CheckKind::Https));
     let (interval_ms, timeout_ms) = times(section);
     HealthCheck {
         kind: match kind {
             CheckKind::Tcp => HealthKind::Tcp,
-            CheckKind::Http => http,
+            CheckKind::Http | CheckKind::Https => http,
             CheckKind::Arp => HealthKind::Arp,
             CheckKind::None => HealthKind::None,
         },
@@ -54,14 +89,6 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, routed: Option
     }
 }
 
-fn kind(value: &DeValue<'_>) -> Result<CheckKind, Complaint> {
-    if matches!(value, DeValue::String(word) if word == "https") {
-        let help = "write kind = \"tcp\" to see that the port opens, or kind = \"http\" with a `port` that answers without TLS";
-        return Complaint::new("is \"https\", but probes don't speak TLS", help);
-    }
-    values::choice(&KINDS, &[])(value)
-}
-
 /// Complains of a kind of probe that this service's servers can't answer.
 fn impossible_kind(
     section: &Section<'_>,
@@ -70,7 +97,7 @@ fn impossible_kind(
     routed: Option<&str>,
 ) {
     match (kind.get_ref(), protocol, routed) {
-        (CheckKind::Http, Protocol::Udp, _) => {
+        (CheckKind::Http | CheckKind::Https, Protocol::Udp, _) => {
             let help = match routed {
                 None => "write kind = \"arp\" or \"none\", or \"tcp\" where the servers also listen on TCP",
                 Some(_) => "write kind = \"none\", or \"tcp\" where the servers also listen on TCP",
@@ -104,7 +131,12 @@ fn misplaced_keys(section: &Section<'_>, kind: CheckKind) {
             section.problem(Problem::new(span, format!("`{key}` is only for {what}"), help));
         }
     };
-    if kind != CheckKind::Http {
+    if kind != CheckKind::Https {
+        for key in ["name", "ca", "verify"] {
+            complain(key, "probes by TLS", "write kind = \"https\", or remove it");
+        }
+    }
+    if !matches!(kind, CheckKind::Http | CheckKind::Https) {
         for key in ["path", "host", "status", "body"] {
             complain(key, "HTTP probes", "write kind = \"http\", or remove it");
         }
@@ -114,8 +146,29 @@ fn misplaced_keys(section: &Section<'_>, kind: CheckKind) {
     }
 }
 
+/// Reads the keys of TLS. Certificates are verified by a name, which must be there or be `named`.
+fn tls(section: &mut Section<'_>, named: bool) -> Option<ProbeTls> {
+    let name = section.get("name", values::host_name).map(Spanned::into_inner);
+    let ca = section.get("ca", values::path);
+    let verify = section.or("verify", values::flag, true);
+    if let Some(ca) = &ca {
+        section.note_authorities(ca);
+    }
+    if let Some(ca) = ca.as_ref().filter(|_| !verify) {
+        let message = "`verify` = false believes every certificate, whatever `ca` has";
+        section.problem(Problem::new(ca.span(), message, "remove one of the two"));
+    }
+    if verify && !named && section.key_span("name").is_none() {
+        let message = "a certificate is verified by the server's name, and there is no `name`";
+        let help = "add name = \"www.example.com\"; or verify = false, which believes every certificate";
+        section.missing("name", message, help);
+    }
+    let ca = ca.map(|ca| ca.into_inner().to_string_lossy().into_owned());
+    Some(ProbeTls { name, ca, verify })
+}
+
 /// Reads the keys of an HTTP probe.
-fn http(section: &mut Section<'_>) -> HealthKind {
+fn http(section: &mut Section<'_>, tls: Option<ProbeTls>) -> HealthKind {
     let status: Vec<_> =
         section.one_or_list("status", values::status).into_iter().map(Spanned::into_inner).collect();
     if let Some(span) = section.key_span("status").filter(|_| !section.has("status")) {
@@ -127,6 +180,7 @@ fn http(section: &mut Section<'_>) -> HealthKind {
         host: section.get("host", values::host_field).map(Spanned::into_inner),
         status: if status.is_empty() { vec![defaults::HEALTH_STATUS] } else { status },
         body: section.get("body", values::text).map(Spanned::into_inner),
+        tls,
     }
 }
 

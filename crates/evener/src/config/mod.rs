@@ -399,7 +399,11 @@ fn read(
     let mut found = include::by_file(sink.drain(), origin);
     found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.drain())));
     match found.iter().all(|(_, _, problems)| problems.is_empty()) {
-        true => Ok(Checked { config, notes: unwritten.notes(), file: name.to_owned() }),
+        true => {
+            let mut notes = config.unverified();
+            notes.extend(unwritten.notes());
+            Ok(Checked { config, notes, file: name.to_owned() })
+        }
         false => Err(Problems::of(name, found)),
     }
 }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use serde::Serialize;
@@ -56,16 +57,30 @@ impl Problem {
 /// Gathers problems while a file is read; shared by all who read, so that nobody stops at the
 /// first.
 #[derive(Debug, Default)]
-pub(super) struct ProblemSink(RefCell<Vec<Problem>>);
+pub(super) struct ProblemSink {
+    problems: RefCell<Vec<Problem>>,
+    /// Files with authorities for certificates, and where the file names them.
+    authorities: RefCell<Vec<(Span, PathBuf)>>,
+}
 
 impl ProblemSink {
     pub(super) fn push(&self, problem: Problem) {
-        self.0.borrow_mut().push(problem);
+        self.problems.borrow_mut().push(problem);
     }
 
     /// All that were noted since the last time.
     pub(super) fn drain(&self) -> Vec<Problem> {
-        self.0.take()
+        self.problems.take()
+    }
+
+    /// Notes a file of authorities.
+    pub(super) fn note_authorities(&self, span: Span, file: &Path) {
+        self.authorities.borrow_mut().push((span, file.to_owned()));
+    }
+
+    /// All of those that were noted since the last time.
+    pub(super) fn drain_authorities(&self) -> Vec<(Span, PathBuf)> {
+        self.authorities.take()
     }
 }
 

@@ -159,6 +159,13 @@ impl References {
             problem(log.span(), message, "make it, writable for the daemon, or name another file");
         }
         self.admin.check(sink);
+        for (span, file) in sink.drain_authorities() {
+            if let Err(error) = tls::prober(Some(&file), true) {
+                let help =
+                    "name a file with the authorities that have signed the servers' certificates, in PEM";
+                problem(span, error.to_string(), help);
+            }
+        }
         self.groups.iter().for_each(|group| group.check(sink));
         self.member.check(sink);
         let there = interfaces(&fs::read_to_string(INTERFACES).unwrap_or_default());

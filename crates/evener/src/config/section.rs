@@ -1,5 +1,6 @@
 //! Reads a TOML table key by key. A key that was read is known; one that is left over is an error.
 
+use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use toml::Spanned;
@@ -91,6 +92,11 @@ impl<'d> Section<'d> {
     /// Notes a problem that no single value shows.
     pub(super) fn problem(&self, problem: Problem) {
         self.sink.push(problem);
+    }
+
+    /// Notes a file of authorities, which is looked at once all is read.
+    pub(super) fn note_authorities(&self, file: &Spanned<PathBuf>) {
+        self.sink.note_authorities(file.span(), file.get_ref());
     }
 
     /// The value of `key`, if it is there and `read` takes it.

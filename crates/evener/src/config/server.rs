@@ -98,6 +98,10 @@ impl<'a> ServersReader<'a> {
             section.problem(Problem::new(mac.span(), message, "remove it"));
         }
         let weight = section.or("weight", values::count(defaults::WEIGHTS), defaults::WEIGHT);
+        let backup = section.or("backup", values::flag, false);
+        let max_connections = self.max_connections(section);
+        let health_address = section.get("health_address", addresses::address);
+        self.reach.only_with(section, &[Method::Nat], &["health_address"]);
         let published = placement::publish(section, self.placement);
         let at = at?;
         self.check(section, name.as_ref(), &at, mac.as_ref());
@@ -111,8 +115,23 @@ impl<'a> ServersReader<'a> {
             port: at.port,
             mac: mac.map(Spanned::into_inner),
             weight,
+            backup,
+            max_connections,
+            health_address: health_address.map(Spanned::into_inner),
             publish,
         })
+    }
+
+    /// The most active sessions, which only a host knows that forwards them all.
+    fn max_connections(&self, section: &mut Section<'_>) -> u32 {
+        let limit = section.get("max_connections", values::count(defaults::CONNECTIONS));
+        if let (Some(limit), Placement::EveryHost) = (&limit, self.placement) {
+            let message =
+                "`max_connections` is only for placement \"director\": no host knows the sessions of all";
+            let help = "remove it, or have a director choose";
+            section.problem(Problem::new(limit.span(), message, help));
+        }
+        limit.map_or(0, Spanned::into_inner)
     }
 
     /// Address and port, which may be written as one or as two.

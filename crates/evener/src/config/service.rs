@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use evener_core::farm::{Discover, Service, Timeouts};
+use evener_core::farm::{Discover, Placement, Service, Timeouts};
 use evener_core::net::Protocol;
 use evener_core::pool::policy::score::GAIN_PERCENT;
 use toml::Spanned;
@@ -49,8 +49,10 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
     group::refuse_keys(section);
     placement::join(&mut addresses, &listed.published);
     let keep_last = section.or("keep_last", values::flag, defaults::KEEP_LAST);
-    let health = section
-        .section("health", |section| health::read(section, protocol, reach.routed(placement).as_deref()));
+    let panic_percent = panic_percent(section, placement, keep_last);
+    let health = section.section("health", |section| {
+        health::read(section, protocol, reach.routed(placement).as_deref(), false)
+    });
     let report = report::read(section, placement);
     let gain = values::percent(defaults::GAIN_PERCENT);
     let report_gain_percent = section.or("report_gain", gain, GAIN_PERCENT);
@@ -89,11 +91,32 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<ServiceEntry> {
             report_gain_percent,
             timeouts,
             keep_last,
+            panic_percent,
         },
         addresses,
         published: listed.published,
         routes: route_spans,
     })
+}
+
+/// Below which share of working servers probes aren't believed.
+fn panic_percent(section: &mut Section<'_>, placement: Placement, keep_last: bool) -> u8 {
+    let percent = section.get("panic_threshold", values::share);
+    let Some(span) = percent.as_ref().map(Spanned::span) else { return 0 };
+    if placement == Placement::EveryHost {
+        let message =
+            "`panic_threshold` is about probes, and hosts of placement \"every-host\" report to each other";
+        let help = "remove it: a silent host is gone, and sending to it would lose connections";
+        section.problem(Problem::new(span, message, help));
+    } else if !keep_last && percent.as_ref().is_some_and(|percent| *percent.get_ref() > 0) {
+        let message =
+            "`panic_threshold` uses all servers where none works, and `keep_last` = false none of them";
+        let help = "remove one of the two: without `panic_threshold`, no server that fails is used";
+        let problem = Problem::new(span, message, help);
+        let other = section.key_span("keep_last").map(|span| problem.clone().also(span, "the other"));
+        section.problem(other.unwrap_or(problem));
+    }
+    percent.map_or(0, Spanned::into_inner)
 }
 
 /// `address` or `addresses`: exactly one of the two.

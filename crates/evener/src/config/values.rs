@@ -98,6 +98,19 @@ pub(super) fn percent(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Re
     }
 }
 
+/// A part of a whole, such as `"50%"`, in percent.
+pub(super) fn share(value: &DeValue<'_>) -> Result<u8, Complaint> {
+    let help = "write a share in quotes, from \"0%\" to \"100%\"";
+    let DeValue::String(text) = value else {
+        return Complaint::wrong_type(value, "a share", help);
+    };
+    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
+    match percent.filter(|percent| *percent <= 100) {
+        Some(percent) => Ok(percent),
+        None => Complaint::new(format!("is no share: {text:?}"), help),
+    }
+}
+
 /// A time such as `"500ms"`, in milliseconds.
 pub(super) fn duration_ms(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) -> Result<u64, Complaint> {
     move |value| {

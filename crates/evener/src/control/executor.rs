@@ -197,6 +197,7 @@ impl Executor {
             Output::Probe(probe) => self.start_probe(probe),
             Output::LoadQuery(query) => self.query_load(query),
             Output::Score(scores) => self.plane.score(&scores),
+            Output::Limit(limits) => self.plane.limit(&limits),
             Output::Name(order) => self.names.execute(order, self.director.snapshot()),
             Output::Ready { serving } => self.ready = Some(serving),
             Output::Group { group, order } => self.groups.execute(&self.config, &group, order),

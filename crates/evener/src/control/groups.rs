@@ -121,6 +121,9 @@ impl GroupControl {
             }
             stays
         });
+        for warning in config.unverified() {
+            tracing::warn!("{warning}");
+        }
         for GroupService { group, client_ca, .. } in &config.groups {
             if group.joining.insecure {
                 let message = "INSECURE: whoever reaches this service's address may join it and gets its clients, and may \
@@ -225,9 +228,13 @@ impl GroupControl {
     pub(super) fn execute(&self, config: &Config, name: &str, order: MemberOrder) {
         let own = Arc::clone(&self.own);
         match order {
-            MemberOrder::Probe { member, url, check, reach } => self.find_out(name, member, async move {
-                MemberFact::Server(Fact::Probed(probe_member(&url, reach.as_ref(), &check, &own).await))
-            }),
+            MemberOrder::Probe { member, url, address, check, reach } => {
+                self.find_out(name, member, async move {
+                    MemberFact::Server(Fact::Probed(
+                        probe_member(&url, address, reach.as_ref(), &check, &own).await,
+                    ))
+                })
+            }
             MemberOrder::Query { member, url, is_named, reach } => {
                 let here = config.groups.iter().filter(|service| service.group.name == name);
                 let from = here.flat_map(|service| &service.group.addresses).map(SocketAddr::ip).collect();

@@ -165,7 +165,7 @@ fn service(service: &views::ServiceView) -> Option<Finding> {
     match (service.servers_up, service.degraded) {
         (_, true) => Some(Finding::fail(
             check,
-            "All its servers fail, or refuse new sessions by their reports; those still go to the last that were up.",
+            "Too few of its servers work, or want new sessions by their reports; some that fail or refuse take them too.",
         )),
         (0, _) => Some(Finding::fail(check, "It has no server that takes new sessions.")),
         _ => None,

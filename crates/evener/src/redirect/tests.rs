@@ -22,6 +22,7 @@ pub(super) fn rules(members: &[&str]) -> Rules {
         url: Arc::new(Url::parse(url).unwrap()),
         anonymous: url.contains("hidden"),
         reach: None,
+        backup: false,
         weight: 1,
         load: 0,
         permille: 1_000,

@@ -3,9 +3,10 @@
 use evener_core::director::ServerSnapshot;
 use evener_core::farm::Service;
 use evener_core::path::select::SCORE_UNIT;
-use evener_core::pool::FULL_WEIGHT;
 use evener_core::pool::policy;
+use evener_core::pool::serving::{DISBELIEVED, STANDS_BY};
 use evener_core::pool::signals::Signal;
+use evener_core::pool::{FULL_WEIGHT, ServerState};
 
 /// The remaining part of a whole weight, between 0 and 1: of a server that takes new sessions.
 pub(super) fn share(seen: &ServerSnapshot) -> f64 {
@@ -13,8 +14,17 @@ pub(super) fn share(seen: &ServerSnapshot) -> f64 {
     f64::from(seen.tenths) / f64::from(FULL_WEIGHT) * by_score
 }
 
+/// Why a server that works takes no new sessions, if it is for others to take them.
+pub(super) fn stands_by(seen: &ServerSnapshot) -> Option<String> {
+    let works = seen.state == ServerState::Up && seen.slot.is_some();
+    (seen.member.backup && works).then(|| STANDS_BY.to_owned())
+}
+
 /// Why it is not whole, or by what it is chosen; what was told is as old as `since_ms` more.
 pub(super) fn cause(service: &Service, seen: &ServerSnapshot, since_ms: u64) -> Option<String> {
+    if seen.state == ServerState::Down {
+        return Some(DISBELIEVED.to_owned());
+    }
     let age = seen.signals.age_ms.map(|age_ms| (age_ms + since_ms) / 1_000);
     let ago = age.map_or_else(String::new, |age| format!(" {age} s ago"));
     let percent = seen.signals.report.percent.filter(|percent| *percent < 100);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use evener_core::farm::REDIRECT;
-use evener_core::farm::group::{DispatchRequest, MemberSnapshot};
+use evener_core::farm::group::{DispatchRequest, MemberSnapshot, Standing};
 use evener_core::net::http::{HeadParse, read};
 use evener_core::pool::ServerState;
 use evener_core::pool::policy::Choice;
@@ -50,7 +50,7 @@ pub(super) fn service(shown: &ShownGroup) -> ServiceView {
         policy: group.policy.name.to_owned(),
         servers: members.len() as u64,
         servers_up: members.iter().filter(|member| member.state == ServerState::Up).count() as u64,
-        degraded: false,
+        degraded: members.iter().any(|member| member.standing == Standing::Disbelieved),
         sessions: 0,
         connections: members.iter().map(|member| dispatched(shown, member)).sum(),
         packets: 0,
@@ -92,6 +92,7 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
         state: member.state.name().to_owned(),
         reason: failure.clone().or_else(|| by_operator.then(|| member.cause.clone())),
         weight: member.joiner.weight,
+        backup: member.backup,
         effective_weight: effective_weight(member),
         cause: Some(member.cause.clone()),
         score: 0,
@@ -99,6 +100,7 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
             .answers
             .as_ref()
             .and_then(|answers| ReportedLoad::of(&member.signals, answers, since_ms)),
+        max_connections: 0,
         sessions: 0,
         connections: dispatched,
         packets: 0,
@@ -127,7 +129,11 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
 }
 
 fn effective_weight(member: &MemberSnapshot) -> f64 {
-    let is_up = member.state == ServerState::Up;
+    let is_up = match member.standing {
+        Standing::Normal => member.state == ServerState::Up,
+        Standing::WaitingBackup => false,
+        Standing::Disbelieved => true,
+    };
     f64::from(member.joiner.weight) * if is_up { member.weight_percent as f64 / 100.0 } else { 0.0 }
 }
 

@@ -32,6 +32,9 @@ pub struct ServerView {
     pub reason: Option<String>,
     /// Its share.
     pub weight: u16,
+    /// Whether it takes new sessions only while no server without this can serve.
+    #[serde(default)]
+    pub backup: bool,
     /// The part of it that is in force now: less while it comes back with `slow_start`, and 0 while
     /// it takes no new sessions.
     #[serde(default)]
@@ -43,6 +46,9 @@ pub struct ServerView {
     /// by load.
     #[serde(default)]
     pub score: u8,
+    /// The most active sessions with which it is given a new one; 0 for any number.
+    #[serde(default)]
+    pub max_connections: u32,
     /// Its report of its load, where it is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<ReportedLoad>,
@@ -169,10 +175,16 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Co
         state: seen.state.name().to_owned(),
         reason: seen.reason.clone(),
         weight: member.weight,
+        backup: member.backup,
         effective_weight: if takes { f64::from(member.weight) * cause::share(seen) } else { 0.0 },
-        cause: takes.then(|| cause::cause(service, seen, since_ms)).flatten(),
+        cause: if takes { cause::cause(service, seen, since_ms) } else { cause::stands_by(seen) },
         score: seen.score,
         report: ReportedLoad::of(&seen.signals, &seen.reports, since_ms),
+        max_connections: service
+            .servers
+            .iter()
+            .find(|listed| listed.name == name.server)
+            .map_or(0, |listed| listed.max_connections),
         sessions: active.map_or(0, |active| active.load(Relaxed)),
         connections,
         packets,

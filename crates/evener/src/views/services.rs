@@ -33,7 +33,7 @@ pub struct ServiceView {
     pub servers: u64,
     /// Servers that take new sessions.
     pub servers_up: u64,
-    /// All servers fail, and the last good set is kept.
+    /// Too few servers work, and some that fail or refuse are used.
     pub degraded: bool,
     /// Active sessions.
     pub sessions: u64,

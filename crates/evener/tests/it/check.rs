@@ -71,7 +71,8 @@ fn the_example_shows_the_defaults() {
         name = "shop"
         address = "192.0.2.110:80"
         method = "nat"
-        server = [{ address = "10.0.0.5", port = 8080 }, { address = "10.0.0.6:8080" }]
+        server = [{ address = "10.0.0.5", port = 8080 }, { address = "10.0.0.6:8080", health_address = "10.9.0.6" }]
+        health = { kind = "https", name = "shop.example.com", ca = "/etc/evener/ca.pem" }
         [[service]]
         name = "far"
         address = "[2001:db8::111]:443"
@@ -104,7 +105,7 @@ fn the_example_shows_the_defaults() {
         method = "redirect"
         group.token_file = "/etc/evener/shop.tokens"
         tls = { certificate = "/etc/evener/shop.pem", key = "/etc/evener/shop.key" }
-        server = [{ name = "m1", url = "http://192.0.2.31:8080", control = "http://192.0.2.31:8081" }]
+        server = [{ name = "m1", url = "http://192.0.2.31:8080", control = "http://192.0.2.31:8081", health_address = "192.0.2.131" }]
         [[service]]
         name = "found"
         addresses = ["192.0.2.101:80", "192.0.2.101:443"]
@@ -126,7 +127,7 @@ fn the_example_shows_the_defaults() {
         servers = "198.51.100.61:8080"
         policy = "expected-delay"
         report = {}
-        server = [{ name = "london", address = "203.0.113.62", weight = 2 }]
+        server = [{ name = "london", address = "203.0.113.62", weight = 2, health_address = "198.51.100.62" }]
         "#,
         "same.toml",
     );

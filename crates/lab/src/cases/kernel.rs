@@ -181,6 +181,7 @@ impl Subject for Kernel {
         memory.lease.set(None);
         memory.cookies.set(&Schedule::fixed(&keys(FIRST_EPOCH), now));
         memory.marker.set(&MARKER);
+        memory.counts.limit(&case.limits);
         let words = memory.counts.cursors.iter().chain(memory.unmatched.0).chain(memory.guesses.0);
         words.for_each(|word| word.store(0, Ordering::Relaxed));
         self.trace(&BTreeSet::new())?;

@@ -113,6 +113,8 @@ pub struct Case {
     pub sessions_max: usize,
     /// The director's tables at first. Interfaces have the numbers of the file.
     pub tables: Arc<Tables>,
+    /// The most active sessions of each server slot that there may be; 0 for any number.
+    pub limits: Vec<(u16, u32)>,
     /// The host's routing table.
     pub routes: Arc<Vec<Route>>,
     /// The steps, in order.

@@ -211,7 +211,9 @@ impl Subject for Bench {
         self.tables = Arc::default();
         self.engine()?.memory().marker.set(&MARKER);
         self.keys(&keys(FIRST_EPOCH))?;
-        self.change(&case.tables)
+        self.change(&case.tables)?;
+        self.engine()?.memory().counts.limit(&case.limits);
+        Ok(())
     }
 
     fn change(&mut self, tables: &Arc<Tables>) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -36,6 +36,7 @@ pub struct Spec {
     fragments: FirstFragments,
     active: Vec<AtomicU64>,
     scores: Vec<AtomicU16>,
+    limits: Vec<AtomicU32>,
     shares: Vec<AtomicU64>,
     cursors: Vec<AtomicU64>,
     held: Vec<Held>,
@@ -75,7 +76,12 @@ impl Spec {
         let routes = RoutingTable { routes: &self.routes, interfaces: &self.tables.interfaces };
         let memory = Memory {
             sessions: self.sessions_table(),
-            counts: Counts { cursors: &self.cursors, active: &self.active, scores: &self.scores },
+            counts: Counts {
+                cursors: &self.cursors,
+                active: &self.active,
+                scores: &self.scores,
+                limits: &self.limits,
+            },
             ports: Ports::new(&self.ports),
             fragments: &self.fragments,
             routes: &routes,
@@ -151,6 +157,7 @@ impl Subject for Spec {
             ports: (0..POOLS * POOL_BUCKETS).map(|_| Bucket6::default()).collect(),
             active: (0..SERVER_SLOTS).map(|_| AtomicU64::new(0)).collect(),
             scores: (0..SERVER_SLOTS).map(|_| AtomicU16::new(0)).collect(),
+            limits: (0..SERVER_SLOTS).map(|_| AtomicU32::new(0)).collect(),
             shares: (0..SHARE_WORDS).map(|_| AtomicU64::new(0)).collect(),
             unmatched: (0..unmatched::PLACES).map(|_| AtomicU64::new(0)).collect(),
             guesses: (0..guesses::WORDS).map(|_| AtomicU64::new(0)).collect(),
@@ -160,6 +167,9 @@ impl Subject for Spec {
             now: u32::MAX - 50,
             ..Spec::default()
         };
+        for (slot, limit) in &case.limits {
+            self.limits[usize::from(*slot)] = AtomicU32::new(*limit);
+        }
         self.sessions_table().share(&self.tables);
         SharedMarker(&self.marker).set(&MARKER);
         self.keys(&keys(FIRST_EPOCH))

@@ -118,7 +118,8 @@ impl Reader {
             None => (Arc::new(self.world.tables()), Arc::new(self.world.routes.clone())),
         };
         let sessions_max = self.farm.sessions_max;
-        self.cases.push(Case { name, line: number, sessions_max, tables, routes, steps: Vec::new() });
+        let limits = self.world.limits();
+        self.cases.push(Case { name, line: number, sessions_max, tables, limits, routes, steps: Vec::new() });
         Ok(())
     }
 

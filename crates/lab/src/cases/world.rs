@@ -44,12 +44,16 @@ pub(super) struct World {
     pub(super) cookie: Option<Cookie>,
 }
 
+/// More server slots than a file has servers.
+const SLOTS: u16 = 64;
+
 #[derive(Clone)]
 struct Server {
     name: String,
     mac: Mac,
     interface: u32,
     weight: u16,
+    max: u32,
     up: bool,
     local: bool,
     gone: bool,
@@ -155,9 +159,13 @@ impl World {
             return Err(format!("there is no interface {interface}"));
         }
         let way = Forwarding::Link;
-        let mut server = Server { name, mac, interface, weight: 1, up: true, local: false, gone: false, way };
+        let mut server =
+            Server { name, mac, interface, weight: 1, max: 0, up: true, local: false, gone: false, way };
         if words.take("weight") {
             server.weight = words.parse("a weight")?;
+        }
+        if words.take("max") {
+            server.max = words.parse("a number of sessions")?;
         }
         server.up = !words.take("down");
         server.local = words.take("local");
@@ -365,6 +373,12 @@ impl World {
             Some(mac) => Ok(*mac),
             None => word.parse().map_err(|_| format!("`{word}` is no MAC address and nobody's name")),
         }
+    }
+
+    /// The most active sessions of each server; of slots that are nobody's any number.
+    pub(super) fn limits(&self) -> Vec<(u16, u32)> {
+        let of = self.servers.iter().map(|server| server.max).chain(std::iter::repeat(0));
+        (1..SLOTS).zip(of).collect()
     }
 
     /// A director's tables of this farm.

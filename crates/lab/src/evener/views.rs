@@ -163,6 +163,9 @@ pub struct Server {
     pub reason: Option<String>,
     /// Its share of new sessions.
     pub weight: u32,
+    /// Whether it takes them only while no other server can.
+    #[serde(default)]
+    pub backup: bool,
     /// The part of it that is in force.
     pub effective_weight: f64,
     /// Why it isn't all.

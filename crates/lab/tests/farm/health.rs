@@ -7,16 +7,19 @@ use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
+use evener_lab::web_tls;
 
 use crate::{file, shares, shares_of, split};
 
 on_both_engines! {
     a_server_that_fails_is_left_out_until_it_works,
     every_kind_of_probe,
+    probe_by_tls_verifies_the_certificate_unless_told_not_to,
     rise_and_fall_are_counted,
     when_all_fail_the_last_are_kept_or_not,
     a_probe_goes_the_way_that_traffic_goes,
     who_comes_back_begins_with_a_tenth,
+    below_the_threshold_failed_servers_are_used_and_drained_ones_are_not,
 }
 
 /// Quick probes. A busy machine may be late for one of them, hardly for three in a row.
@@ -129,6 +132,42 @@ fn every_kind_of_probe(engine: &str) -> Result<()> {
     })
 }
 
+fn probe_by_tls_verifies_the_certificate_unless_told_not_to(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let _webs: Vec<_> = farm.servers().iter().map(web_tls::start).collect::<Result<_>>()?;
+    let ca = farm.server(0).file("tls.pem").display().to_string();
+    let verified = format!("kind = \"https\"\nname = \"{}\"\nca = \"{ca}\"\n", web_tls::NAME);
+    let services = [
+        ("verified", "", format!("{verified}body = \"web1\"\n")),
+        ("direct", "method = \"nat\"\n", verified.clone()),
+        ("other-name", "", verified.replace(web_tls::NAME, "other.example")),
+        ("believed", "", "kind = \"https\"\nverify = false\n".to_owned()),
+    ];
+    let mut text = file::engine(engine);
+    for ((name, keys, health), port) in services.iter().zip(8001..) {
+        text += &file::service(name, (farm.vip(0), port), keys);
+        text += &probed(&format!("port = {}\n{health}", web_tls::PORT));
+        text += &file::servers(farm.servers());
+    }
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(4, LONG)?;
+    wait::until("each is up where its certificate is the one that is wanted", || {
+        let servers = evener.servers()?;
+        let up = servers.iter().filter(|server| server.state == "up");
+        let up: Vec<_> = up.map(|server| (server.service.as_str(), server.name.as_str())).collect();
+        let all = [("verified", "web1"), ("direct", "web1"), ("believed", "web1"), ("believed", "web2")];
+        Ok(up == all)
+    })?;
+    let reason = |service: &str, server: &str| -> Result<String> {
+        let servers = evener.servers()?;
+        let found = servers.into_iter().find(|one| one.service == service && one.name == server);
+        Ok(found.and_then(|one| one.reason).unwrap_or_default())
+    };
+    assert!(reason("verified", "web2")?.starts_with("TLS: invalid peer certificate"));
+    assert!(reason("other-name", "web1")?.contains("not valid for name"));
+    Ok(())
+}
+
 fn rise_and_fall_are_counted(engine: &str) -> Result<()> {
     let farm = Farm::builder().servers(1).build()?;
     let mut text = file::engine(engine);
@@ -196,5 +235,29 @@ fn a_probe_goes_the_way_that_traffic_goes(engine: &str) -> Result<()> {
     change("add")?;
     evener.wait_for_servers(2, LONG)?;
     assert_eq!(shares(&farm, 6)?, split([3, 3]));
+    Ok(())
+}
+
+fn below_the_threshold_failed_servers_are_used_and_drained_ones_are_not(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(4).build()?;
+    let text = file::engine(engine)
+        + &file::service("web", farm.service(), "panic_threshold = \"60%\"\n")
+        + &probed(HEALTHZ)
+        + &file::servers(farm.servers());
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(4, LONG)?;
+    evener.command(&["drain", "web/web4"])?;
+    farm.set_healthy(0, false)?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([0, 3, 3, 0]), "two of three work");
+    farm.set_healthy(1, false)?;
+    evener.wait_for_servers(1, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([2, 2, 2, 0]));
+    assert!(evener.services()?[0].degraded);
+    let cause = evener.server("web1")?.cause;
+    assert_eq!(cause.as_deref(), Some("too few servers work for probes to be believed"));
+    farm.set_healthy(1, true)?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 6)?, split([0, 3, 3, 0]));
     Ok(())
 }

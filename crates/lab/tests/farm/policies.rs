@@ -8,7 +8,7 @@ use evener_lab::farm::Farm;
 use evener_lab::visit::Visit;
 use evener_lab::wait::{self, LONG};
 
-use crate::{file, kept, shares, slow_downloads, split, unbroken};
+use crate::{file, go_on, kept, shares, slow_downloads, split, unbroken};
 
 on_both_engines! {
     round_robin_is_exact_by_weight,
@@ -17,6 +17,8 @@ on_both_engines! {
     power_of_two_spares_who_has_many,
     a_service_without_policy_spares_who_has_many,
     a_drained_server_keeps_what_it_has,
+    backup_serves_while_no_other_can_and_keeps_its_sessions,
+    full_server_is_passed_over_and_full_farm_refuses_until_there_is_room,
 }
 
 fn weighted(engine: &str, farm: &Farm, weights: [u16; 3]) -> String {
@@ -164,4 +166,56 @@ fn a_drained_server_keeps_what_it_has(engine: &str) -> Result<()> {
     let (code, output) = evener.failure(&["drain", "web/web9"])?;
     assert!(code == 1 && output.contains("no server web9"), "{output}");
     Ok(())
+}
+
+fn backup_serves_while_no_other_can_and_keeps_its_sessions(engine: &str) -> Result<()> {
+    let mut farm = Farm::builder().servers(3).build()?;
+    let servers: String = farm.servers().iter().map(|host| file::server(host, 1)).collect();
+    let text = file::engine(engine)
+        + &file::service("web", farm.service(), "")
+        + "[service.health]\ninterval = \"300ms\"\ntimeout = \"250ms\"\nrise = 1\nfall = 3\n"
+        + &servers
+        + "backup = true\n";
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(3, LONG)?;
+    let web3 = evener.server("web3")?;
+    assert!(web3.backup && web3.effective_weight == 0.0, "{web3:?}");
+    assert_eq!(web3.cause.as_deref(), Some("backup: the others can serve"));
+    assert_eq!(shares(&farm, 6)?, split([3, 3, 0]));
+
+    farm.stop_web(0)?;
+    farm.stop_web(1)?;
+    evener.wait_for_servers(1, LONG)?;
+    assert_eq!(shares(&farm, 4)?, split([0, 0, 4]));
+    let mut held = kept(&farm, 2)?;
+    farm.start_web(0)?;
+    evener.wait_for_servers(2, LONG)?;
+    assert_eq!(shares(&farm, 4)?, split([4, 0, 0]));
+    go_on(&mut held)
+}
+
+fn full_server_is_passed_over_and_full_farm_refuses_until_there_is_room(engine: &str) -> Result<()> {
+    let farm = Farm::builder().servers(2).build()?;
+    let servers: String = farm.servers().iter().map(|host| file::server(host, 1)).collect();
+    let servers = servers.replace("weight = 1\n", "weight = 1\nmax_connections = 2\n");
+    let keys = "timeouts = { closing = \"100ms\" }\n";
+    let text =
+        file::engine(engine) + &file::service("web", farm.service(), keys) + file::ALWAYS_UP + &servers;
+    let evener = Evener::start(farm.director(), &text)?;
+    evener.wait_for_servers(2, LONG)?;
+    let mut held = kept(&farm, 4)?;
+    let active = || -> Result<Vec<u64>> { Ok(evener.servers()?.iter().map(|one| one.sessions).collect()) };
+    assert_eq!(active()?, [2, 2]);
+    let url = format!("http://{}/who", farm.service());
+    assert!(farm.client(0).curl(&["--max-time", "1", &url]).is_err(), "nobody has room");
+    assert!(evener.status()?.packets["servers_full"] > 0);
+
+    let (server, visit) = held.pop().expect("four are open");
+    visit.reset()?;
+    wait::until("its session is forgotten", || Ok(active()?.iter().sum::<u64>() == 3))?;
+    let (next, _visit) = kept(&farm, 1)?.pop().expect("one is open");
+    assert_eq!(next, server, "only that one has room");
+    go_on(&mut held)?;
+    evener.reload(&text.replace("max_connections = 2", "max_connections = 9"))?;
+    kept(&farm, 2).map(drop)
 }

@@ -103,7 +103,15 @@ fn group(file: File, check: &HealthCheck) -> Group {
     let listed = (0..LISTED).filter(|server| file.lists(*server));
     let member = |server: usize| {
         let (name, url) = (farms::name(server), url(server)?);
-        Some(GroupMember { name, url, weight: 1, anonymous: false, control: None })
+        Some(GroupMember {
+            name,
+            url,
+            weight: 1,
+            backup: false,
+            health_address: None,
+            anonymous: false,
+            control: None,
+        })
     };
     Group {
         name: GROUP.into(),
@@ -114,6 +122,7 @@ fn group(file: File, check: &HealthCheck) -> Group {
         report_gain_percent: 150,
         report: None,
         slow_start_ms: SLOW_START_MS,
+        panic_percent: 0,
         joining: Joining {
             insecure: true,
             report_ms: REPORT_MS,
@@ -144,6 +153,8 @@ fn names(file: File, check: &HealthCheck) -> Vec<Arc<BalancedName>> {
             name: Some(farms::name(server).into()),
             address: SocketAddr::new(farms::server(server).0, 80),
             weight: 1,
+            backup: false,
+            health_address: None,
         };
         AddressesFrom::Servers(ServerList {
             servers: listed.map(server).collect(),

@@ -12,6 +12,7 @@ use crate::director::Snapshot;
 use crate::farm::Service;
 use crate::farm::group::MemberSnapshot;
 use crate::pool::report::Report;
+use crate::pool::serving::{Candidate, Condition, STANDS_BY, ServingRule, serving};
 use crate::pool::shares::PoolMember;
 use crate::pool::signals::Signals;
 use crate::pool::{FULL_WEIGHT, ServerState};
@@ -23,6 +24,10 @@ pub(super) struct AddressCandidate {
     pub(super) server: Option<Arc<str>>,
     pub(super) address: IpAddr,
     pub(super) state: ServerState,
+    /// Whether answers have it only while no server without this lives.
+    pub(super) backup: bool,
+    /// Whether that is so now.
+    pub(super) stands_by: bool,
     pub(super) known: PoolMember,
     /// Why it isn't up.
     pub(super) reason: Option<String>,
@@ -40,6 +45,7 @@ impl AddressCandidate {
         server: &str,
         address: IpAddr,
         state: ServerState,
+        backup: bool,
         known: PoolMember,
         reason: Option<String>,
     ) -> AddressCandidate {
@@ -47,6 +53,8 @@ impl AddressCandidate {
             server: Some(server.into()),
             address,
             state,
+            backup,
+            stands_by: false,
             known,
             reason,
             probed_ms: None,
@@ -56,7 +64,7 @@ impl AddressCandidate {
 
     /// Whether answers may have it: one of weight 0 gets nobody.
     pub(super) fn lives(&self) -> bool {
-        self.state == ServerState::Up && self.known.weight > 0
+        self.state == ServerState::Up && self.known.weight > 0 && !self.stands_by
     }
 
     /// Whether it is as it was, if this is so at `now_ms` and that was at `then_ms`: a report that
@@ -65,7 +73,9 @@ impl AddressCandidate {
         let reported =
             |one: &AddressCandidate, at_ms: u64| Some(at_ms.saturating_sub(one.known.signals.age_ms?));
         let ageless = |one: &AddressCandidate| Signals { age_ms: None, ..one.known.signals };
-        let rest = |one: &AddressCandidate| (one.address, one.state, one.known.weight, one.known.tenths);
+        let rest = |one: &AddressCandidate| {
+            (one.address, one.state, one.stands_by, one.known.weight, one.known.tenths)
+        };
         rest(self) == rest(before)
             && (&self.server, &self.reason) == (&before.server, &before.reason)
             && ageless(self) == ageless(before)
@@ -113,7 +123,8 @@ impl WatchedService {
 /// Those of a service of the farm, and when they were so.
 fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<AddressCandidate>, u64) {
     if let Some(seen) = snapshot.groups.iter().find(|seen| seen.group.name == name) {
-        let members: Vec<AddressCandidate> = seen.members.iter().filter_map(of_member).collect();
+        let mut members: Vec<AddressCandidate> = seen.members.iter().filter_map(of_member).collect();
+        stand_by(&mut members);
         let addresses = seen.group.addresses.iter().map(|at| at.ip());
         return (if own { site(name, addresses, &members) } else { members }, seen.at_ms);
     }
@@ -125,13 +136,34 @@ fn of_service(name: &str, own: bool, snapshot: &Snapshot) -> (Vec<AddressCandida
         let known =
             PoolMember { weight: server.member.weight, tenths: server.tenths, signals: server.signals };
         let name = &server.name.server;
-        let candidate =
-            |address| AddressCandidate::of_service(name, address, server.state, known, server.reason.clone());
+        let candidate = |address| {
+            let (state, backup) = (server.state, server.member.backup);
+            AddressCandidate::of_service(name, address, state, backup, known, server.reason.clone())
+        };
         published(service, name, server.address).into_iter().map(candidate).collect::<Vec<_>>()
     });
-    let servers: Vec<AddressCandidate> = servers.collect();
+    let mut servers: Vec<AddressCandidate> = servers.collect();
+    stand_by(&mut servers);
     let addresses = service.addresses.iter().map(|at| at.ip());
     (if own { site(name, addresses, &servers) } else { servers }, snapshot.at_ms)
+}
+
+/// Has the backups among the servers of a service, or a name, wait while one of the others lives.
+pub(super) fn stand_by(candidates: &mut [AddressCandidate]) {
+    let condition = |one: &AddressCandidate| match one.state {
+        ServerState::Up if one.known.weight > 0 => Condition::Working,
+        ServerState::Down => Condition::Failed { since_ms: None },
+        _ => Condition::Unwanted,
+    };
+    let all = candidates.iter().map(|one| Candidate { backup: one.backup, condition: condition(one) });
+    let all: Vec<Candidate> = all.collect();
+    let serving = serving(ServingRule::default(), &all);
+    for ((candidate, one), serves) in candidates.iter_mut().zip(&all).zip(serving.serves) {
+        candidate.stands_by = one.condition == Condition::Working && !serves;
+        if candidate.stands_by {
+            candidate.reason = Some(STANDS_BY.to_owned());
+        }
+    }
 }
 
 /// By which addresses clients come to a server: its own, or where every host decides those that it
@@ -162,7 +194,8 @@ fn site(
     let reason = (weight == 0).then(|| "none of its servers lives".to_owned());
     let mut addresses: Vec<IpAddr> = addresses.collect();
     addresses.dedup();
-    let candidate = |address| AddressCandidate::of_service(name, address, state, known, reason.clone());
+    let candidate =
+        |address| AddressCandidate::of_service(name, address, state, false, known, reason.clone());
     addresses.into_iter().map(candidate).collect()
 }
 
@@ -204,6 +237,7 @@ fn of_member(member: &MemberSnapshot) -> Option<AddressCandidate> {
         &member.name,
         member.joiner.url.address()?,
         member.state,
+        member.backup,
         known,
         reason,
     ))

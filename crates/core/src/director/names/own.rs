@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::AtomicU64;
 
-use super::candidate::AddressCandidate;
+use super::candidate::{AddressCandidate, stand_by};
 use crate::dns::{OwnServer, ServerList};
 use crate::pool::shares::PoolMember;
 use crate::pool::{DueChecks, Fact, Pool, PoolServer, ServerChange, ServerState};
@@ -106,6 +106,8 @@ impl OwnServers {
                 server: listed.name.clone(),
                 address: listed.address.ip(),
                 state,
+                backup: listed.backup,
+                stands_by: false,
                 known: PoolMember { weight: listed.weight, tenths, signals },
                 reason: match server.operator_reason() {
                     Some(by_operator) => Some(by_operator.to_owned()),
@@ -116,7 +118,9 @@ impl OwnServers {
                 given: Some(Arc::clone(given)),
             }
         };
-        all().zip(&self.given).map(candidate).collect()
+        let mut candidates: Vec<AddressCandidate> = all().zip(&self.given).map(candidate).collect();
+        stand_by(&mut candidates);
+        candidates
     }
 }
 
@@ -139,7 +143,13 @@ mod tests {
     use alloc::vec;
 
     fn list(addresses: &[&str], kind: HealthKind) -> ServerList {
-        let server = |address: &&str| OwnServer { name: None, address: address.parse().unwrap(), weight: 1 };
+        let server = |address: &&str| OwnServer {
+            name: None,
+            address: address.parse().unwrap(),
+            weight: 1,
+            backup: false,
+            health_address: None,
+        };
         ServerList {
             servers: addresses.iter().map(server).collect(),
             settings: Arc::new(PoolSettings {
@@ -244,5 +254,18 @@ mod tests {
         servers.poll(1_001);
         assert_eq!(tenths(&servers), [10, 10]);
         assert_ne!(servers.next_at(), 1_101, "it has its whole share");
+    }
+
+    #[test]
+    fn backup_lives_while_no_other_server_does() {
+        let mut list = list(&["192.0.2.1:80", "192.0.2.2:80"], HealthKind::None);
+        list.servers[1].backup = true;
+        let mut servers = OwnServers::new(&list, 7, 0);
+        let lives = |servers: &OwnServers| -> Vec<bool> {
+            servers.candidates(&list, 0).iter().map(AddressCandidate::lives).collect()
+        };
+        assert_eq!(lives(&servers), [true, false]);
+        servers.drain(0, true);
+        assert_eq!(lives(&servers), [false, true]);
     }
 }

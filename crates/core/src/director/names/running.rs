@@ -195,7 +195,7 @@ impl NameState {
 
     fn snapshot_of(&mut self, candidate: AddressCandidate, ranked: Option<RankedAddress>) -> AddressSnapshot {
         let given = self.given(&candidate);
-        let AddressCandidate { server, address, state, known, reason, probed_ms, .. } = candidate;
+        let AddressCandidate { server, address, state, known, reason, probed_ms, stands_by, .. } = candidate;
         let weighs = self.name.weighing().is_some();
         let weighed = ranked.map(|ranked| ranked.known).filter(|_| weighs);
         let Signals { report, age_ms, .. } = known.signals;
@@ -208,8 +208,8 @@ impl NameState {
             address,
             server,
             state,
-            // A dead server keeps its weight, for when all are dead.
-            share: ranked.map_or(known.weight, |ranked| ranked.share),
+            // A dead server keeps its weight, for when all are dead; a backup that waits has none.
+            share: ranked.map_or(if stands_by { 0 } else { known.weight }, |ranked| ranked.share),
             weight: known.weight,
             tenths: known.tenths,
             permille: ranked.map(|ranked| ranked.permille),

@@ -37,7 +37,13 @@ pub(super) fn of_web(text: &str) -> Arc<BalancedName> {
 
 /// A name with servers of its own.
 pub(super) fn of_its_own(text: &str, addresses: &[&str]) -> Arc<BalancedName> {
-    let server = |address: &&str| OwnServer { name: None, address: address.parse().unwrap(), weight: 1 };
+    let server = |address: &&str| OwnServer {
+        name: None,
+        address: address.parse().unwrap(),
+        weight: 1,
+        backup: false,
+        health_address: None,
+    };
     let health = farm(&[]).services.remove(0).health;
     let settings = pool::PoolSettings { check: Arc::new(health), report: None, slow_start_ms: 0 };
     let servers = addresses.iter().map(server).collect();
@@ -49,6 +55,8 @@ pub(super) fn group(members: &[&str]) -> Arc<Group> {
         name: (*host).into(),
         url: Url::parse(&alloc::format!("http://{host}")).unwrap(),
         weight: 1,
+        backup: false,
+        health_address: None,
         anonymous: false,
         control: None,
     };

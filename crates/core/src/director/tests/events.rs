@@ -143,7 +143,7 @@ fn service_events_have_level_and_service_name() {
             Event::Degraded { service: service() },
             Level::Warning,
             "service_degraded",
-            "every server fails or refuses new sessions: those that worked last are kept, since an empty farm helps nobody",
+            "too few servers work or want new sessions: some that fail or refuse take them too",
         ),
         (Event::Recovered { service: service() }, Level::Info, "service_recovered", "servers work again"),
     ] {

@@ -90,6 +90,9 @@ fn nat_server_is_probed_at_own_address_and_port() {
     assert_eq!(target(nat.clone()), direct(8_000));
     nat.services[0].health.port = Some(9_000);
     let probed = ProbePath::Direct { to: at("192.0.2.11", 9_000) };
+    assert_eq!(target(nat.clone()), Some((at("192.0.2.99", 9_000), probed)));
+    nat.services[0].servers[0].health_address = Some(ip("10.9.0.11"));
+    let probed = ProbePath::Direct { to: at("10.9.0.11", 9_000) };
     assert_eq!(target(nat), Some((at("192.0.2.99", 9_000), probed)));
 }
 

@@ -230,3 +230,38 @@ fn report_gain_bounds_share_of_a_server() {
         assert_eq!(of_a, Some(gain), "{percent} %");
     }
 }
+
+#[test]
+fn limits_of_sessions_are_given_when_they_change_and_lifted_with_the_server() {
+    let limited = |limit| {
+        let mut farm = farm(&[("a", 11), ("b", 12)]);
+        farm.services[0].servers[1].max_connections = limit;
+        farm
+    };
+    let mut world = World::new(start(limited(7)));
+    let limits = |world: &mut World| -> Vec<(u16, u32)> {
+        world.pass(0);
+        let limits = world.orders.drain(..).filter_map(|order| match order {
+            Output::Limit(limits) => Some(limits),
+            _ => None,
+        });
+        limits.flatten().collect()
+    };
+    for server in ["a", "b"] {
+        world.learn(Input::Probed { server: name(server), result: Ok(1) });
+    }
+    let slot = |world: &World, server| {
+        *world.director.plan().servers.iter().find(|(_, of)| **of == name(server)).unwrap().0
+    };
+    let (a, b) = (slot(&world, "a"), slot(&world, "b"));
+    let first = limits(&mut world);
+    assert!(first.contains(&(a, 0)) && first.contains(&(b, 7)), "{first:?}");
+    world.reload(limited(7));
+    assert_eq!(limits(&mut world), [], "nothing has changed");
+    world.reload(limited(9));
+    assert_eq!(limits(&mut world), [(b, 9)]);
+    let mut without = limited(9);
+    without.services[0].servers.pop();
+    world.reload(without);
+    assert_eq!(limits(&mut world), [(b, 0)]);
+}

@@ -39,6 +39,8 @@ pub struct MemberCandidate {
     pub anonymous: bool,
     /// Where connections to it may go, if it joined by itself and is fetched from.
     pub reach: Option<Arc<Reach>>,
+    /// Whether it is chosen only where no candidate without this may be.
+    pub backup: bool,
     /// Its share relative to the others; 0 is never chosen.
     pub weight: u16,
     /// Its part of that by its load, in thousandths.
@@ -242,7 +244,9 @@ impl CandidateSet {
         candidates: &[MemberCandidate],
         members: &[usize],
     ) -> CandidateSet {
-        let found = || members.iter().filter_map(|at| Some((*at, candidates.get(*at)?)));
+        let all = || members.iter().filter_map(|at| Some((*at, candidates.get(*at)?)));
+        let backup = all().all(|(_, candidate)| candidate.backup || candidate.weight == 0);
+        let found = || all().filter(|(_, candidate)| candidate.backup == backup);
         let shares = shares(gain_percent, found().map(|(_, candidate)| candidate));
         let weighted: Vec<Weighted> = found()
             .zip(shares)
@@ -317,6 +321,7 @@ mod tests {
             url: Arc::new(Url::parse(&format!("http://m{id}.example")).unwrap()),
             anonymous: false,
             reach: None,
+            backup: false,
             weight: *weight,
             permille: PERMILLE,
             load: *load,

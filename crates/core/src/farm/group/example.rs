@@ -21,6 +21,7 @@ pub(crate) fn group() -> Group {
         report_gain_percent: GAIN_PERCENT,
         report: None,
         slow_start_ms: 0,
+        panic_percent: 0,
         joining: Joining {
             insecure: true,
             report_ms: 15_000,

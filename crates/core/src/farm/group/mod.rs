@@ -16,7 +16,7 @@ pub use dispatch::{Dispatch, DispatchRequest, MemberCandidate, PER_DISPATCH, Rou
 pub use joiner::{Joiner, JoinerError, PATTERNS_MAX, WEIGHT_MAX, member_url};
 pub use members::{
     ClockReading, GroupRules, JoinResult, LOAD_MAX, LoadInform, MEMBERS_MAX, MemberChange, MemberEvent,
-    MemberOrder, MemberRefusal, MemberSnapshot, Members, QueryResult, ROUTES_MAX, thousandths,
+    MemberOrder, MemberRefusal, MemberSnapshot, Members, QueryResult, ROUTES_MAX, Standing, thousandths,
 };
 pub use membership::{DirectorAnswer, GroupMembership, MembershipOrder, MembershipTrouble};
 pub use model::{Group, GroupMember, Joining, LoadReading};

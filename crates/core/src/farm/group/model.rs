@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::farm::RouteList;
 use crate::net::http::{RedirectStatus, Url};
@@ -30,6 +30,8 @@ pub struct Group {
     pub report: Option<Reporting>,
     /// How long a member takes to its whole share once it works, in milliseconds; 0 for at once.
     pub slow_start_ms: u64,
+    /// Where a smaller share of its members works, in percent, probes aren't believed; 0 for never.
+    pub panic_percent: u8,
     /// How members join, and what is expected of them.
     pub joining: Joining,
     /// The networks that members who join by themselves are in. None: where they join from, and
@@ -65,6 +67,10 @@ pub struct GroupMember {
     pub url: Url,
     /// Its share relative to the others; 0 drains.
     pub weight: u16,
+    /// Whether clients are sent to it only while no member without this can serve.
+    pub backup: bool,
+    /// Where it is probed, if not at the address of its URL.
+    pub health_address: Option<IpAddr>,
     /// Whether clients never learn of it: what they ask for is fetched for them.
     pub anonymous: bool,
     /// Where it is asked for its load, if not at its own URL.

@@ -70,7 +70,7 @@ impl ServiceMembers {
             let known = old.remove(&server.name);
             let record = match known {
                 Some(mut record) if record.is_listed_as(server, self.service.is_routed()) => {
-                    record.weight = server.weight;
+                    (record.weight, record.backup) = (server.weight, server.backup);
                     record
                 }
                 _ => ServerRecord::listed(server, self.service.is_routed(), around, now_ms),

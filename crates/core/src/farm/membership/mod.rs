@@ -65,6 +65,8 @@ pub struct Member {
     pub hop: Option<ServerRoute>,
     /// Share of new sessions; 1 for discovered servers.
     pub weight: u16,
+    /// Whether it takes new sessions only while no server without this can serve.
+    pub backup: bool,
     /// Whether it is this host itself.
     pub local: bool,
     /// Whether it has been silent for so long that it takes no new sessions.

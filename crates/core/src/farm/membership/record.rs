@@ -17,6 +17,7 @@ pub(super) struct ServerRecord {
     pub(super) name: String,
     pub(super) address: Option<IpAddr>,
     pub(super) weight: u16,
+    pub(super) backup: bool,
     pub(super) source: ServerOrigin,
     pub(super) local: bool,
     /// The MAC that the operator fixed.
@@ -41,6 +42,7 @@ impl ServerRecord {
             name: server.name.clone(),
             address: Some(server.address),
             weight: server.weight,
+            backup: server.backup,
             source: ServerOrigin::Listed,
             local: around.is_local(server.address),
             fixed: server.mac,
@@ -60,6 +62,7 @@ impl ServerRecord {
             name: place.mac.to_string(),
             address: None,
             weight: 1,
+            backup: false,
             source: ServerOrigin::Discovered,
             local: false,
             fixed: None,
@@ -72,7 +75,7 @@ impl ServerRecord {
         }
     }
 
-    /// Whether this is what the operator lists, weight aside.
+    /// Whether this is what the operator lists, weight and `backup` aside.
     pub(super) fn is_listed_as(&self, server: &farm::Server, routed: bool) -> bool {
         self.source == ServerOrigin::Listed
             && self.address == Some(server.address)
@@ -247,6 +250,7 @@ impl ServerRecord {
             ifindex: place.map(|place| place.ifindex),
             hop: self.hop.filter(|_| !self.local),
             weight: self.weight,
+            backup: self.backup,
             local: self.local,
             draining: self.draining,
             source: self.source,

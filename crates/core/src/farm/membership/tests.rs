@@ -55,6 +55,9 @@ fn listed(host: u8) -> Server {
         port: None,
         mac: None,
         weight: 1,
+        backup: false,
+        max_connections: 0,
+        health_address: None,
         publish: Vec::new(),
     }
 }

@@ -7,7 +7,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::rings::{self, RingPolicy};
-use super::{MemberState, PlannedService, Planner, ServiceState, digest, forwarding};
+use super::{
+    MemberState, PlannedService, Planner, ServiceState, WeightedServer, digest, forwarding, members_by,
+};
 use crate::farm::{self, RouteList};
 use crate::net::tcp::TCP_LEN;
 use crate::net::wire::Mac;
@@ -17,6 +19,7 @@ use crate::path::mark::PUNTED;
 use crate::path::rewrite::outer_len;
 use crate::path::tables::{Forwarding, Handoff, NO_SERVER, RehandoffMode, ServerEntry};
 use crate::pool::policy::Weighted;
+use crate::pool::serving::ServingRule;
 
 /// The longest packet of a link that says nothing else.
 const MTU: u16 = 1500;
@@ -64,12 +67,13 @@ impl Planner<'_> {
         &mut self,
         state: &ServiceState<'_>,
         number: u16,
+        servers: &[WeightedServer<'_>],
         members: &RingPolicy<'_>,
     ) -> (CompiledRoutes, HandoffSlots) {
         let service = state.service;
         self.pool(service, number, |_| true);
         let sets = service.routes.sets().iter();
-        let rings = sets.map(|names| self.set_of_servers(service, names, number, members)).collect();
+        let rings = sets.map(|names| self.set_of_servers(service, names, number, servers, members)).collect();
         let compiled = CompiledRoutes { routes: service.routes.clone(), rings };
         let routes = self.compile(number, &compiled);
         self.tables.routes.insert(number, routes);
@@ -115,12 +119,18 @@ impl Planner<'_> {
         service: &farm::Service,
         names: &[String],
         number: u16,
+        servers: &[WeightedServer<'_>],
         of_service: &RingPolicy<'_>,
     ) -> Option<u16> {
         let is_named = |server: &String| names.binary_search(server).is_ok();
         let of_set =
             |one: &&Weighted| self.plan.servers.get(&one.slot).is_some_and(|name| is_named(&name.server));
-        let members: Vec<Weighted> = of_service.chosen.iter().filter(of_set).copied().collect();
+        let mut members: Vec<Weighted> = of_service.chosen.iter().filter(of_set).copied().collect();
+        if members.is_empty() {
+            // Its backups serve while no other of the set can, whatever the service's others do.
+            let of_set = servers.iter().filter(|server| is_named(&server.state.member.name));
+            (members, _) = members_by(ServingRule::default(), of_set);
+        }
         let shares: Vec<Weighted> = of_service.shares.iter().filter(of_set).copied().collect();
         let shares = if shares.iter().any(|one| one.weight > 0) { shares } else { members.clone() };
         let ring = self.slots.pool(number, names)?;

@@ -36,6 +36,7 @@ use crate::path::tables::{
 use crate::pool::HealthKind;
 use crate::pool::health;
 use crate::pool::policy::{self, Fills, PacketPolicy, Weighted};
+use crate::pool::serving::{Candidate, Condition, Serving, ServingRule, serving};
 
 /// The most VIPs of a farm: addresses, each with a port and a protocol.
 pub const VIPS_MAX: usize = 64;
@@ -92,6 +93,22 @@ impl MemberState {
         self.is_able() && !self.refuses
     }
 
+    /// As the rule of who serves has it.
+    fn candidate(&self) -> Candidate {
+        let condition = if !self.is_wanted() {
+            Condition::Unwanted
+        } else if self.has_failed() {
+            Condition::Failed { since_ms: self.failed_since_ms() }
+        } else if !self.is_able() {
+            Condition::Unknown
+        } else if self.refuses {
+            Condition::Refusing
+        } else {
+            Condition::Working
+        };
+        Candidate { backup: self.member.backup, condition }
+    }
+
     /// Whether it could take new sessions, if it wanted to.
     fn is_able(&self) -> bool {
         self.health.state == health::HealthState::Up && !self.member.draining
@@ -136,7 +153,7 @@ pub struct PlannedService {
     pub ring_members: Vec<Weighted>,
     /// The same with their shares of what this host is asked for.
     pub shares: Vec<Weighted>,
-    /// Whether all its servers failed at once, so that the ring keeps the last that worked.
+    /// Whether too few of its servers work, so that the ring has some that failed, or refuse.
     pub degraded: bool,
     /// This host among them, where every host decides.
     standing: Option<OwnPlace>,
@@ -350,7 +367,7 @@ impl Planner<'_> {
         let ring = rings::ring(self.previous, self.fills, number, &members, standing.as_ref());
         self.tables.rings.insert(number, ring);
         let own = standing.as_ref().map_or(NO_SERVER, |standing| standing.own);
-        let handoff = service.method.hands_over().then(|| self.hand_off(state, number, &members));
+        let handoff = service.method.hands_over().then(|| self.hand_off(state, number, &servers, &members));
         let (compiled, handoff) = handoff.unzip();
         for key in vip_keys(service) {
             let vip = Vip {
@@ -370,6 +387,20 @@ impl Planner<'_> {
         let planned =
             PlannedService { name, policy, ring_members: chosen, shares, degraded, standing, compiled };
         self.plan.services.insert(number, planned);
+        self.set_aside_backups(&service.name, &servers);
+    }
+
+    /// Gives backups that no ring has the weight of servers that take nothing.
+    fn set_aside_backups(&mut self, service: &str, servers: &[WeightedServer<'_>]) {
+        let plan = &self.plan;
+        let rings = || plan.services.values().chain(plan.pools.values()).filter(|ring| ring.name == service);
+        for server in servers.iter().filter(|server| server.state.member.backup) {
+            let slot = server.slot_weight.slot;
+            let serves = rings().any(|ring| ring.ring_members.iter().any(|one| one.slot == slot));
+            if let Some(entry) = self.tables.servers.get_mut(&slot).filter(|_| !serves) {
+                entry.weight = 0;
+            }
+        }
     }
 
     /// Notes that packets from these servers' own endpoints may be answers of this VIP.
@@ -489,29 +520,25 @@ fn shares(servers: &[WeightedServer<'_>], chosen: &[Weighted]) -> Vec<Weighted> 
     if shares.iter().any(|one| one.weight > 0) { shares } else { chosen.to_vec() }
 }
 
-/// The servers that take new sessions, and whether that is only because all that work refuse them.
+/// The servers that take new sessions, and whether they do against what is known of them.
 fn chosen(service: &farm::Service, servers: &[WeightedServer<'_>]) -> (Vec<Weighted>, bool) {
-    let wanted = || servers.iter().filter(|servers| servers.state.is_wanted());
-    let working: Vec<Weighted> = wanted().filter(|s| s.state.is_working()).map(|s| s.slot_weight).collect();
-    if !working.is_empty() || !service.keep_last {
-        return (working, false);
-    }
-    // Reports alone never empty a service. A server that works and refuses is better than one that
-    // has failed.
-    let refusing: Vec<Weighted> = wanted().filter(|s| s.state.is_able()).map(|s| s.slot_weight).collect();
-    if !refusing.is_empty() {
-        return (refusing, true);
-    }
-    // No two servers are seen to fail in the same instant. Those that failed within the time it
-    // takes to notice, counted back from the last, failed at once with it.
-    let last_ms = wanted().filter_map(|s| s.state.failed_since_ms()).max();
-    let from_ms = last_ms.unwrap_or(0).saturating_sub(time_to_notice_ms(service));
-    let last_set: Vec<Weighted> = wanted()
-        .filter(|s| s.state.failed_since_ms().is_some_and(|since_ms| since_ms >= from_ms))
-        .map(|s| s.slot_weight)
-        .collect();
-    let degraded = !last_set.is_empty();
-    (last_set, degraded)
+    let rule = ServingRule {
+        panic_percent: service.panic_percent,
+        keeps_refusing: service.keep_last,
+        keeps_last_ms: service.keep_last.then(|| time_to_notice_ms(service)),
+    };
+    members_by(rule, servers.iter())
+}
+
+/// The servers that take new sessions by a rule, and whether they do against what is known of them.
+fn members_by<'s>(
+    rule: ServingRule,
+    servers: impl Iterator<Item = &'s WeightedServer<'s>> + Clone,
+) -> (Vec<Weighted>, bool) {
+    let candidates: Vec<Candidate> = servers.clone().map(|server| server.state.candidate()).collect();
+    let Serving { serves, degraded } = serving(rule, &candidates);
+    let chosen = servers.zip(serves).filter(|(_, serves)| *serves);
+    (chosen.map(|(server, _)| server.slot_weight).collect(), degraded)
 }
 
 /// How far apart servers that fail in the same instant may be seen to fail, in milliseconds.

@@ -34,6 +34,7 @@ fn up(name: &str) -> MemberState {
             ifindex: Some(ETH),
             hop: None,
             weight: 1,
+            backup: false,
             local: false,
             draining: false,
             source: ServerOrigin::Discovered,
@@ -261,6 +262,9 @@ fn a_restarted_control_plane_comes_to_the_tables_that_run() {
         port: None,
         mac: None,
         weight: 1,
+        backup: false,
+        max_connections: 0,
+        health_address: None,
         publish: vec![],
     }];
     let mail = service("mail", 25);
@@ -406,4 +410,27 @@ proptest! {
             previous = Some(new);
         }
     }
+}
+
+#[test]
+fn backup_is_in_the_ring_while_no_other_server_can_serve() {
+    let backup = |name: &str| change(up(name), |one| one.member.backup = true);
+    let plan = plan_one(vec![up("a"), backup("b"), up("c")]);
+    assert_eq!(order(&plan), [1, 3]);
+    assert_eq!((plan.tables.servers[&2].weight, plan.tables.servers[&2].up), (0, true));
+    let drained = change(up("c"), |one| one.admin_draining = true);
+    let plan = plan_one(vec![down("a", 5), backup("b"), drained]);
+    assert_eq!((order(&plan), degraded(&plan)), (vec![2], false));
+    assert_eq!(plan.tables.servers[&2].weight, 1);
+}
+
+#[test]
+fn failed_servers_are_in_the_ring_below_the_panic_threshold_and_drained_ones_are_not() {
+    let half = farm::Service { panic_percent: 50, ..service("web", 80) };
+    let drained = || change(down("d", 9), |one| one.admin_draining = true);
+    let few = plan_service(&half, vec![up("a"), down("b", 5), down("c", 90_000), drained()]);
+    assert_eq!((order(&few), degraded(&few)), (vec![1, 2, 3], true));
+    assert!(few.tables.servers[&2].up, "packets of its sessions that begin go there");
+    let enough = plan_service(&half, vec![up("a"), down("b", 5), up("c"), drained()]);
+    assert_eq!((order(&enough), degraded(&enough)), (vec![1, 3], false));
 }

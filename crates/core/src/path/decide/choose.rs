@@ -7,7 +7,7 @@ use super::{Memory, Reason};
 use crate::path::arrival::Arrival;
 use crate::path::select::{by_hash, by_previous, select};
 use crate::path::sessions::{FoundSession, SessionKey, State, Value};
-use crate::path::tables::{Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
+use crate::path::tables::{ALL_FULL, Forwarding, NO_SERVER, ServerEntry, Tables, Vip};
 
 /// The choice.
 pub(super) struct Selected {
@@ -124,7 +124,7 @@ fn open(tables: &Tables, memory: &Memory<'_>, flow: &Flow<'_>, found: Option<Fou
         Arrival::Direct => select(tables, memory.counts, flow.vip.service, flow.vip.pick, ring_hash),
         Arrival::Passed | Arrival::PassedTwice => flow.vip.own,
     };
-    if server == NO_SERVER {
+    if server == NO_SERVER || server == ALL_FULL {
         return Selected::unnoted(server, false, None);
     }
     if found.is_some_and(|found| stands(tables, flow, found.value)) {

@@ -16,7 +16,7 @@ use crate::path::parse::{Parsed, Segment, TcpHeader, parse};
 use crate::path::rewrite;
 use crate::path::select::select;
 use crate::path::sessions::{self, State};
-use crate::path::tables::{Handoff, NO_SERVER, RehandoffMode, ServerEntry, Tables, VipKey};
+use crate::path::tables::{ALL_FULL, Handoff, NO_SERVER, RehandoffMode, ServerEntry, Tables, VipKey};
 
 /// A client's packet, whose server answers it without this host.
 const UNANSWERED: PacketSide = PacketSide::Client { sees_answers: false };
@@ -371,6 +371,9 @@ fn begin(
         |decision| Decision { new_connection: Some(NewConnection::NO_SERVER_CHOSEN), ..decision };
     if server == NO_SERVER {
         return without_server(Decision::drop(Reason::NoServer));
+    }
+    if server == ALL_FULL {
+        return without_server(Decision::drop(Reason::ServersFull));
     }
     let value = flow.value(server, State::Established).with_mark(mark);
     let sessions = &known.memory.sessions;

@@ -34,7 +34,7 @@ use crate::path::routes::Routes;
 use crate::path::seed::Seed;
 use crate::path::select::Counts;
 use crate::path::sessions::Sessions;
-use crate::path::tables::{NO_SERVER, Tables, Vip, VipKey};
+use crate::path::tables::{ALL_FULL, NO_SERVER, Tables, Vip, VipKey};
 use crate::path::unmatched::Unmatched;
 use choose::{Selected, choose};
 use core::net::IpAddr;
@@ -289,7 +289,11 @@ fn carry(
     choice: &Selected,
 ) -> Decision {
     let Some(server) = known.tables.servers.get(&choice.server) else {
-        return Decision::drop(Reason::NoServer);
+        return Decision::drop(if choice.server == ALL_FULL {
+            Reason::ServersFull
+        } else {
+            Reason::NoServer
+        });
     };
     let port = match deliver::hidden_port(known, &segment.at, flow, choice, server) {
         Ok(port) => port,

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use siphasher::sip::SipHasher24;
 
+use super::least_connections::each_once;
 use super::{Choice, NamePolicy, PacketPolicy, Policy, RedirectPolicy, Selection, Weighted};
 use crate::path::tables::Pick;
 
@@ -19,8 +20,8 @@ pub(super) static HASH: Policy = Policy {
     name: "hash",
     about: "the server that the flow's hash names (Maglev); the same on every director and after any restart",
     needs: &[],
-    // There is no order: `maglev` makes the table that is drawn from.
-    packets: Some(PacketPolicy { pick: Pick::Hash, order: |_| Vec::new(), weighing: None, sharing: None }),
+    // `maglev` makes the table that is drawn from; the order is for flows whose server is full.
+    packets: Some(PacketPolicy { pick: Pick::Hash, order: each_once, weighing: None, sharing: None }),
     redirect: Some(RedirectPolicy { choice: Choice::Hash, weighing: None }),
     names: Some(NamePolicy { draw: Selection::SourceHash, weighing: None }),
 };

@@ -17,6 +17,6 @@ pub(super) static LEAST_CONNECTIONS: Policy = Policy {
 };
 
 /// The data plane compares them all.
-fn each_once(members: &[Weighted]) -> Vec<u16> {
+pub(super) fn each_once(members: &[Weighted]) -> Vec<u16> {
     members.iter().filter(|m| m.weight > 0).map(|m| m.slot).take(ORDER_MAX).collect()
 }

@@ -253,7 +253,7 @@ impl MemberTask {
         // Where the group can't be seen, joining says so.
         let Some(url) = self.url.clone() else { return true };
         count_own_request();
-        let probed = probe_member(&url, None, &self.wanted.health, &[]).await;
+        let probed = probe_member(&url, None, None, &self.wanted.health, &[]).await;
         if let Err(failure) = &probed {
             tracing::debug!(%url, %failure, "the server doesn't answer");
         }

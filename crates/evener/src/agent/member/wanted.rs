@@ -137,7 +137,13 @@ fn group_url(service: &GroupService, directors: &[IpAddr]) -> Option<Url> {
 
 fn health() -> HealthCheck {
     HealthCheck {
-        kind: HealthKind::Http { path: "/".to_owned(), host: None, status: vec![STATUS], body: None },
+        kind: HealthKind::Http {
+            path: "/".to_owned(),
+            host: None,
+            status: vec![STATUS],
+            body: None,
+            tls: None,
+        },
         interval_ms: TIMEOUT_MS,
         timeout_ms: TIMEOUT_MS,
         rise: 1,

@@ -115,12 +115,14 @@ pub(super) fn read(
     let gdnsd_file = section.get("gdnsd_file", written);
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
     let top = section.or("top", values::count(1..=16), 1);
+    let why = "is for services and groups: while no server of a name lives, `none_alive` says what is given";
+    section.foreign("panic_threshold", why, "remove it");
     let none_alive = section.or("none_alive", none_alive, EmptyPool::All);
     let alpn = section.one_or_list("alpn", protocol);
     let slow_start_ms = section.or("slow_start", values::duration_ms(defaults::SLOW_START_MS), 0);
     let servers = servers(section);
-    let health =
-        section.section("health", |section| health::read(section, Protocol::Tcp, Some("a balanced name")));
+    let health = section
+        .section("health", |section| health::read(section, Protocol::Tcp, Some("a balanced name"), true));
     let report = report::read(section, Placement::Director);
     if section.key_span("name").is_none() {
         section.missing("name", "this has no name", "add name = \"www.example.com\"");
@@ -257,7 +259,7 @@ fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
     let mut names = FirstSeen::new();
     let mut servers = Vec::new();
     for address in section.one_or_list("servers", addresses::server_address) {
-        servers.extend(server(section, &mut names, None, &address, defaults::WEIGHT));
+        servers.extend(server(section, &mut names, None, &address, (defaults::WEIGHT, false, None)));
     }
     let more = section.sections("server", |section| {
         let name = section.get("name", values::name);
@@ -266,10 +268,15 @@ fn servers(section: &mut Section<'_>) -> Vec<OwnServer> {
         if section.key_span("address").is_none() {
             section.missing("address", "this server has no address", "add address = \"192.0.2.11\"");
         }
-        Some((name, address?, weight))
+        let backup = section.or("backup", values::flag, false);
+        let why =
+            "is for servers that packets are sent to: no connection is seen of those that ask for a name";
+        section.foreign("max_connections", why, "remove it");
+        let health_address = section.get("health_address", addresses::address).map(Spanned::into_inner);
+        Some((name, address?, (weight, backup, health_address)))
     });
-    for (name, address, weight) in more.into_iter().flatten() {
-        servers.extend(server(section, &mut names, name, &address, weight));
+    for (name, address, share) in more.into_iter().flatten() {
+        servers.extend(server(section, &mut names, name, &address, share));
     }
     servers
 }
@@ -279,7 +286,7 @@ fn server(
     names: &mut FirstSeen<String>,
     name: Option<Spanned<String>>,
     address: &Spanned<(IpAddr, Option<u16>)>,
-    weight: u16,
+    (weight, backup, health_address): (u16, bool, Option<IpAddr>),
 ) -> Option<OwnServer> {
     let (ip, port) = *address.get_ref();
     let (called, span) = match &name {
@@ -289,5 +296,6 @@ fn server(
     let message = format!("two servers of this name are called {called:?}");
     names.first(section, called, span, message, "give each a name of its own").then_some(())?;
     let name = name.map(|name| Arc::from(name.into_inner()));
-    Some(OwnServer { name, address: SocketAddr::new(ip, port.unwrap_or(defaults::DNS_PROBED_PORT)), weight })
+    let address = SocketAddr::new(ip, port.unwrap_or(defaults::DNS_PROBED_PORT));
+    Some(OwnServer { name, address, weight, backup, health_address })
 }

@@ -11,7 +11,7 @@ use evener_core::director::{Input, NameFact, ProbePath, Target};
 use evener_core::dns::{BalancedName, OwnServer};
 use evener_core::pool::health::Failure;
 use evener_core::pool::report::BadReport;
-use evener_core::pool::{Fact, HealthCheck, HealthKind};
+use evener_core::pool::{Fact, HealthCheck, HealthKind, ProbeTls};
 use tokio::sync::mpsc;
 
 use crate::io::probe::probe;
@@ -75,7 +75,7 @@ async fn answer(name: &BalancedName, server: usize, question: ServerQuery) -> Fa
     let found = name.list().and_then(|list| Some((list, list.servers.get(server)?)));
     match question {
         ServerQuery::Probe => Fact::Probed(match found {
-            Some((list, server)) => probe_server(server, &list.settings.check).await,
+            Some((list, server)) => probe_server(name, server, &list.settings.check).await,
             None => Err(Failure::NotProbed("it is no server any more".to_owned())),
         }),
         ServerQuery::Load => Fact::Reported(match found {
@@ -91,20 +91,35 @@ async fn answer(name: &BalancedName, server: usize, question: ServerQuery) -> Fa
 }
 
 /// Probes a server once, by this host's own stack, as clients come.
-async fn probe_server(server: &OwnServer, health: &HealthCheck) -> Result<u64, Failure> {
-    let to = SocketAddr::new(server.address.ip(), health.port.unwrap_or(server.address.port()));
+async fn probe_server(name: &BalancedName, server: &OwnServer, health: &HealthCheck) -> Result<u64, Failure> {
+    let address = server.health_address.unwrap_or(server.address.ip());
+    let to = SocketAddr::new(address, health.port.unwrap_or(server.address.port()));
     let kind = match &health.kind {
         // Clients call it by its own port, whichever is probed.
-        HealthKind::Http { path, host: None, status, body } => HealthKind::Http {
+        HealthKind::Http { path, host: None, status, body, tls: None } => HealthKind::Http {
             path: path.clone(),
             host: Some(authority(server.address)),
             status: status.clone(),
             body: body.clone(),
+            tls: None,
+        },
+        // By TLS it is the name whose certificate they have.
+        HealthKind::Http { path, host, status, body, tls: Some(tls) } => HealthKind::Http {
+            path: path.clone(),
+            host: host.clone(),
+            status: status.clone(),
+            body: body.clone(),
+            tls: Some(named(tls, &name.settings.name.to_string())),
         },
         kind => kind.clone(),
     };
     let target = Target { destination: to, way: ProbePath::Direct { to } };
     probe(&target, None, &kind, Duration::from_millis(health.timeout_ms)).await
+}
+
+/// The same TLS, with a name where it has none.
+fn named(tls: &ProbeTls, name: &str) -> ProbeTls {
+    ProbeTls { name: tls.name.clone().or_else(|| Some(name.to_owned())), ..tls.clone() }
 }
 
 /// As a Host line has it: without the port that http has anyway.

@@ -6,10 +6,17 @@ use std::time::Duration;
 use evener_core::pool::HealthKind;
 use evener_core::pool::health::{Failure, REPLY_MAX, ReplyVerdict, http_request, judge_http};
 
+use super::tls::TlsSession;
+
+/// More than a client's handshake, or its request, takes of TLS.
+const RECORD_MAX: usize = 8 * 1024;
+
 /// One connection's part of a probe.
 pub(super) struct ProbeDialogue<'a> {
     kind: &'a HealthKind,
+    /// As long as it waits to be sent.
     request: Vec<u8>,
+    tls: Option<TlsSession>,
     reply: Vec<u8>,
     handed_over: bool,
 }
@@ -21,10 +28,23 @@ const EMPTY_LINE: &[u8] = b"\r\n";
 impl<'a> ProbeDialogue<'a> {
     /// `handed_over`: the connection is given to the server with the first data, so there must be
     /// some.
-    pub(super) fn new(kind: &'a HealthKind, destination: SocketAddr, handed_over: bool) -> Self {
+    ///
+    /// # Errors
+    /// When this host lacks what its TLS takes.
+    pub(super) fn new(
+        kind: &'a HealthKind,
+        destination: SocketAddr,
+        handed_over: bool,
+    ) -> Result<Self, Failure> {
         let least = if handed_over { EMPTY_LINE.to_vec() } else { Vec::new() };
-        let request = http_request(kind, destination).unwrap_or(least);
-        ProbeDialogue { kind, request, reply: Vec::new(), handed_over }
+        let mut request = http_request(kind, destination).unwrap_or(least);
+        let tls = match kind {
+            HealthKind::Http { tls: Some(settings), .. } => {
+                Some(TlsSession::new(settings, destination, &core::mem::take(&mut request))?)
+            }
+            _ => None,
+        };
+        Ok(ProbeDialogue { kind, request, tls, reply: Vec::new(), handed_over })
     }
 
     /// Whether all is well once the request has arrived.
@@ -44,14 +64,32 @@ impl<'a> ProbeDialogue<'a> {
         }
     }
 
-    /// The bytes to send once the connection is open. If there are none, an open connection is all
-    /// that was asked for.
-    pub(super) fn request(&self) -> &[u8] {
-        &self.request
+    /// Whether an open connection is all that was asked for.
+    pub(super) fn wants_nothing(&self) -> bool {
+        self.request.is_empty() && self.tls.is_none()
+    }
+
+    /// The most that is to be sent at once, in bytes.
+    pub(super) fn outgoing_max(&self) -> usize {
+        if self.tls.is_some() { RECORD_MAX } else { self.request.len() }
+    }
+
+    /// The bytes to send now: once the connection is open, and after each part of the reply.
+    pub(super) fn outgoing(&mut self) -> Vec<u8> {
+        match &mut self.tls {
+            Some(tls) => tls.outgoing(),
+            None => core::mem::take(&mut self.request),
+        }
     }
 
     /// Takes in a part of the reply.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> ReplyVerdict {
+        let opened = self.tls.as_mut().map(|tls| tls.receive(bytes)).transpose();
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(failure) => return ReplyVerdict::Failed(failure),
+        };
+        let bytes = opened.as_deref().unwrap_or(bytes);
         let left = REPLY_MAX.saturating_sub(self.reply.len());
         self.reply.extend_from_slice(bytes.get(..left).unwrap_or(bytes));
         judge_http(self.kind, &self.reply, false)

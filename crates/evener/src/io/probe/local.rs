@@ -23,7 +23,7 @@ pub(super) async fn probe(
     kind: &HealthKind,
     timeout: Duration,
 ) -> Result<(), Failure> {
-    let mut dialogue = ProbeDialogue::new(kind, target.destination, false);
+    let mut dialogue = ProbeDialogue::new(kind, target.destination, false)?;
     let mut opened = false;
     let talk = within(timeout, talk(to, &mut dialogue, &mut opened)).await;
     talk.unwrap_or_else(|_| Err(dialogue.late(opened, timeout)))
@@ -34,12 +34,12 @@ async fn talk(to: SocketAddr, dialogue: &mut ProbeDialogue<'_>, opened: &mut boo
     *opened = true;
     // No port is left waiting for stragglers.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO)).map_err(failure)?;
-    if dialogue.request().is_empty() {
+    if dialogue.wants_nothing() {
         return Ok(());
     }
-    stream.write_all(dialogue.request()).await.map_err(failure)?;
     let mut buffer = [0; 4096];
     loop {
+        stream.write_all(&dialogue.outgoing()).await.map_err(failure)?;
         let len = stream.read(&mut buffer).await.map_err(failure)?;
         let received = buffer.get(..len).filter(|received| !received.is_empty());
         match received.map(|received| dialogue.receive(received)) {

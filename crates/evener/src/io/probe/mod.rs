@@ -14,6 +14,7 @@ mod local;
 mod outer;
 mod syn_cookie;
 mod tcp;
+mod tls;
 
 use std::time::{Duration, Instant};
 

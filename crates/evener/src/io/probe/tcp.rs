@@ -39,6 +39,7 @@ pub(super) async fn probe(
         }
         ProbePath::Local { .. } | ProbePath::Direct { .. } => return Err(Failure::NoWay),
     };
+    let mut dialogue = ProbeDialogue::new(kind, target.destination, keys.is_some())?;
     let port = reserve_port(source)
         .map_err(|error| failure(&error, format!("no port of {source} is left for the probe: {error}")))?;
     let own = SocketAddr::new(source, port.port());
@@ -48,9 +49,8 @@ pub(super) async fn probe(
     let apart = outer.map(|_| ProbeSocket::open(hop.ifindex, ethertype, &nothing())).transpose()?;
     let syn_cookie = keys.copied().map(SynCookie::new);
     let device = Device::new(&received, apart.as_ref().unwrap_or(&received), hop, outer, syn_cookie);
-    let mut dialogue = ProbeDialogue::new(kind, target.destination, keys.is_some());
     let result =
-        match ProbeConnection::open(&received, device, target.destination, own, dialogue.request().len()) {
+        match ProbeConnection::open(&received, device, target.destination, own, dialogue.outgoing_max()) {
             Ok(mut connection) => connection.run_dialogue(&mut dialogue, timeout).await,
             Err(failure) => Err(failure),
         };
@@ -82,6 +82,8 @@ struct ProbeConnection<'a> {
     started: Instant,
     /// The server took it.
     opened: bool,
+    /// To be sent, as soon as there is room.
+    waiting: Vec<u8>,
 }
 
 impl<'a> ProbeConnection<'a> {
@@ -114,7 +116,16 @@ impl<'a> ProbeConnection<'a> {
             .map_err(|error| Failure::Other(format!("{to} can't be probed: {error}")))?;
         let mut sockets = SocketSet::new(vec![SocketStorage::EMPTY]);
         let socket = sockets.add(socket);
-        Ok(ProbeConnection { link, device, stack, sockets, socket, started: Instant::now(), opened: false })
+        Ok(ProbeConnection {
+            link,
+            device,
+            stack,
+            sockets,
+            socket,
+            started: Instant::now(),
+            opened: false,
+            waiting: Vec::new(),
+        })
     }
 
     /// Goes through the dialogue, for `timeout` at most.
@@ -172,11 +183,9 @@ impl<'a> ProbeConnection<'a> {
                 State::Closed => return Some(Err(Failure::Refused)),
                 _ => self.opened = true,
             }
-            if dialogue.request().is_empty() {
+            if dialogue.wants_nothing() {
                 return Some(Ok(()));
             }
-            // There is room for all of it.
-            let _ = socket.send_slice(dialogue.request());
         }
         while socket.can_recv() {
             let judged = socket.recv(|bytes| (bytes.len(), dialogue.receive(bytes)));
@@ -186,10 +195,15 @@ impl<'a> ProbeConnection<'a> {
                 ReplyVerdict::Failed(failure) => return Some(Err(failure)),
             }
         }
+        self.waiting.append(&mut dialogue.outgoing());
+        let sent = socket.send_slice(&self.waiting).unwrap_or_default();
+        self.waiting.drain(..sent);
         match socket.state() {
             State::Closed => Some(Err(dialogue.reset())),
             // The bytes have arrived, so the server has made a socket of it.
-            _ if dialogue.wants_no_reply() && socket.send_queue() == 0 => Some(Ok(())),
+            _ if dialogue.wants_no_reply() && self.waiting.is_empty() && socket.send_queue() == 0 => {
+                Some(Ok(()))
+            }
             _ if !socket.may_recv() => Some(dialogue.ended()),
             _ => None,
         }

@@ -83,6 +83,7 @@ fn http(path: &str, body: Option<&str>) -> HealthKind {
         host: None,
         status: vec![(200, 399)],
         body: body.map(Into::into),
+        tls: None,
     }
 }
 

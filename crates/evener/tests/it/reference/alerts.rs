@@ -57,7 +57,7 @@ pub const ALERTS: &[Alert] = &[
         expr: "evener_service_degraded == 1",
         minutes: 1,
         severity: CRITICAL,
-        summary: "All servers of {{ $labels.service }} fail, and the last good ones are used",
+        summary: "Too few servers of {{ $labels.service }} work, and some that fail or refuse are used",
         look: "`evener servers`: one cause for all is likely, such as a page that the probe asks for and that is gone, or a \
                firewall between.",
         act: "Mend the cause; probes find it. [Health](../guide/health.md) explains which servers are used meanwhile.",
@@ -77,12 +77,12 @@ pub const ALERTS: &[Alert] = &[
     Alert {
         name: "EvenerPacketsDropped",
         metric: "evener_packets_total",
-        expr: "rate(evener_packets_total{reason=~\"no_server|table_full|no_port|no_route\"}[5m]) > 0",
+        expr: "rate(evener_packets_total{reason=~\"no_server|servers_full|table_full|no_port|no_route\"}[5m]) > 0",
         minutes: 2,
         severity: CRITICAL,
         summary: "Packets of clients are dropped: {{ $labels.reason }}",
         look: "[Packet reasons](../reference/packets.md) explains each reason; `evener trace CLIENT` shows it for one client.",
-        act: "`no_server`: mend a server. `table_full`: raise [sessions_max](sizing.md#sessions). `no_port`: more addresses \
+        act: "`no_server`: mend a server. `servers_full`: more servers, or a higher `max_connections`. `table_full`: raise [sessions_max](sizing.md#sessions). `no_port`: more addresses \
               for [source_nat](../how-it-works/sessions.md#ports-of-source_nat). `no_route`: `evener doctor`.",
         series: &[("evener_packets_total{reason=\"no_server\"}", "0+60x60")],
     },

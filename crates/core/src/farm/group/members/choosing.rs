@@ -6,12 +6,13 @@ use alloc::vec::Vec;
 
 use super::learned::{Reporter, learn};
 use super::load;
-use super::member::TrackedMember;
+use super::member::{Standing, TrackedMember};
 use super::{ClockReading, Members, routes};
 use crate::farm::group::dispatch::{Dispatch, MemberCandidate};
 use crate::farm::group::model::LoadReading;
 use crate::pool::health;
 use crate::pool::policy::Choice;
+use crate::pool::serving::{Candidate, Condition, Serving, ServingRule, serving};
 use crate::pool::shares::{MemberShare, PERMILLE, PoolMember, shares};
 use crate::pool::signals::Signal;
 
@@ -30,6 +31,7 @@ impl Members {
             anonymous: member.joiner.anonymous,
             // Made for each member each time, so only where something is fetched.
             reach: member.reach(&self.group).filter(|_| member.joiner.anonymous).map(Arc::new),
+            backup: member.backup,
             weight: match starts_slowly {
                 true => self.slow_weight(now, member),
                 false => member.joiner.weight,
@@ -53,27 +55,54 @@ impl Members {
         dispatch
     }
 
-    /// Those that work and are wanted; while there is none, those of which nobody knows yet whether
-    /// they work.
+    /// Those that may be chosen: all that serve, and backups, which routes may need; while there is
+    /// none, those of which nobody knows yet whether they work.
     fn chosen(&self) -> Vec<&TrackedMember> {
-        let of = |state: health::HealthState| {
-            let fits = move |member: &&TrackedMember| {
-                member.is_wanted() && member.server.health().status().state == state
+        let (serving, conditions) = (self.serving(), self.members.values().map(Self::candidate));
+        let chosen = self.members.values().zip(conditions).zip(serving.serves);
+        let chosen: Vec<&TrackedMember> = chosen
+            .filter(|((_, one), serves)| *serves || one.condition == Condition::Working)
+            .map(|((member, _), _)| member)
+            .collect();
+        if !chosen.is_empty() {
+            return chosen;
+        }
+        let unknown = |member: &&TrackedMember| Self::candidate(member).condition == Condition::Unknown;
+        self.members.values().filter(unknown).filter(|member| member.may_be_tried()).collect()
+    }
+
+    /// The members that serve whatever no route is for.
+    fn serving(&self) -> Serving {
+        let candidates: Vec<Candidate> = self.members.values().map(Self::candidate).collect();
+        let panic_percent = self.group.panic_percent;
+        let rule = ServingRule { panic_percent, keeps_refusing: true, ..ServingRule::default() };
+        serving(rule, &candidates)
+    }
+
+    /// Whether each member serves against what its health says, by number.
+    pub(super) fn standings(&self) -> BTreeMap<usize, Standing> {
+        let of = |(member, serves): (&TrackedMember, bool)| {
+            let standing = match (Self::candidate(member).condition, serves) {
+                (Condition::Working, false) => Standing::WaitingBackup,
+                (Condition::Failed { .. }, true) => Standing::Disbelieved,
+                _ => Standing::Normal,
             };
-            self.members.values().filter(fits).collect::<Vec<_>>()
+            (member.id, standing)
         };
-        let up = of(health::HealthState::Up);
-        if up.is_empty() {
-            return of(health::HealthState::Unknown)
-                .into_iter()
-                .filter(|member| member.may_be_tried())
-                .collect();
-        }
-        // Reports alone leave no group without members.
-        match up.iter().any(|member| !member.server.refuses()) {
-            true => up.into_iter().filter(|member| !member.server.refuses()).collect(),
-            false => up,
-        }
+        self.members.values().zip(self.serving().serves).map(of).collect()
+    }
+
+    fn candidate(member: &TrackedMember) -> Candidate {
+        let condition = match member.server.health().status().state {
+            _ if !member.is_wanted() => Condition::Unwanted,
+            health::HealthState::Unknown => Condition::Unknown,
+            // One that is where it may not be is never used.
+            health::HealthState::Down if member.is_forbidden() => Condition::Unwanted,
+            health::HealthState::Down => Condition::Failed { since_ms: None },
+            health::HealthState::Up if member.server.refuses() => Condition::Refusing,
+            health::HealthState::Up => Condition::Working,
+        };
+        Candidate { backup: member.backup, condition }
     }
 
     /// Weights in force are finer than those that are written, while somebody starts slowly.

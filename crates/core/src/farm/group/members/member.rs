@@ -3,6 +3,7 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::load::MemberLoad;
@@ -12,12 +13,25 @@ use crate::farm::group::reach::{MessageOrigin, Reach};
 use crate::net::http::Url;
 use crate::pool::health::Failure;
 use crate::pool::reports::ReportsSnapshot;
+use crate::pool::serving::{DISBELIEVED, STANDS_BY};
 use crate::pool::shares::{MemberShare, PERMILLE};
 use crate::pool::signals::Signals;
 use crate::pool::{
     FULL_WEIGHT as WHOLE_TENTHS, Fact, HealthCheck, HealthKind, PoolServer, PoolSettings, Reporting,
     ServerState,
 };
+
+/// Whether a member serves as its health says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It does.
+    #[default]
+    Normal,
+    /// It works and doesn't serve: it is a backup, and others can.
+    WaitingBackup,
+    /// It has failed and serves: too few work.
+    Disbelieved,
+}
 
 /// One member at a moment, for views.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +44,10 @@ pub struct MemberSnapshot {
     pub joiner: Joiner,
     /// Whether the operator listed it.
     pub is_listed: bool,
+    /// Whether clients are sent to it only while no member without this can serve.
+    pub backup: bool,
+    /// Whether it serves as its health says.
+    pub standing: Standing,
     /// How it is.
     pub state: ServerState,
     /// Its weight in force, in percent of its own: less while it starts slowly, or has more load
@@ -64,6 +82,10 @@ pub(super) struct TrackedMember {
     /// The operator's name for it, if it is listed.
     pub(super) listed: Option<String>,
     pub(super) joiner: Joiner,
+    /// Whether the operator wants it to serve only while no other can.
+    pub(super) backup: bool,
+    /// Where the operator wants it probed.
+    pub(super) health_address: Option<IpAddr>,
     /// Whether it has joined by itself: then it has to report.
     pub(super) joined: bool,
     /// Whence it joined.
@@ -92,6 +114,8 @@ impl TrackedMember {
             id,
             listed: None,
             joiner,
+            backup: false,
+            health_address: None,
             joined,
             origin: MessageOrigin::default(),
             left: false,
@@ -106,6 +130,7 @@ impl TrackedMember {
     /// Takes the operator's description; the member's own paths and hosts stay.
     pub(super) fn list(&mut self, one: &GroupMember) {
         self.listed = Some(one.name.clone());
+        (self.backup, self.health_address) = (one.backup, one.health_address);
         self.joiner.weight = one.weight;
         self.joiner.anonymous = one.anonymous;
         self.joiner.control.clone_from(&one.control);
@@ -169,6 +194,11 @@ impl TrackedMember {
         self.listed.is_some() || self.joiner.url.address().is_some()
     }
 
+    /// Whether it is down because it is where it may not be.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(self.server.health().last_failure(), Some((_, Failure::Forbidden(_))))
+    }
+
     /// Whether it takes new requests, if it works.
     pub(super) fn is_wanted(&self) -> bool {
         !self.server.is_drained() && !self.server.is_suspended() && !self.left && self.joiner.weight > 0
@@ -204,12 +234,17 @@ impl TrackedMember {
         group: &Group,
         load: u64,
         part: Option<&MemberShare>,
+        standing: Standing,
     ) -> MemberSnapshot {
         let starts_percent = self.server.slow_start_percent(now.now_ms);
         let permille = part.map_or(PERMILLE, |part| part.permille);
         let report = self.load.report;
         let age_ms = report.map(|report| now.now_ms.saturating_sub(report.at_ms));
-        let mut cause = self.cause(now, group);
+        let mut cause = match standing {
+            Standing::Normal => self.cause(now, group),
+            Standing::WaitingBackup => STANDS_BY.to_string(),
+            Standing::Disbelieved => DISBELIEVED.to_string(),
+        };
         if permille < PERMILLE {
             cause.push_str(&format!(", {} % of its weight", permille / 10));
         }
@@ -221,6 +256,8 @@ impl TrackedMember {
             name: self.name().to_string(),
             joiner: self.joiner.clone(),
             is_listed: self.listed.is_some(),
+            backup: self.backup,
+            standing,
             state: self.state(now, group.joining.query_after_ms),
             weight_percent: starts_percent * permille / PERMILLE,
             reported: report.map(|report| report.load),

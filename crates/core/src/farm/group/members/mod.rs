@@ -18,7 +18,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use member::{MemberSnapshot, thousandths};
+pub use member::{MemberSnapshot, Standing, thousandths};
 pub use queries::QueryResult;
 pub use refused::MemberRefusal;
 
@@ -90,6 +90,8 @@ pub enum MemberOrder {
         member: usize,
         /// Where.
         url: Url,
+        /// At another address than the URL's, if the operator says so.
+        address: Option<IpAddr>,
         /// How.
         check: Arc<HealthCheck>,
         /// The addresses it may have; none for any.
@@ -257,7 +259,7 @@ impl Members {
     fn list(&mut self, now: ClockReading, is_new: bool) {
         let listed: BTreeSet<&Url> = self.group.members.iter().map(|member| &member.url).collect();
         for member in self.members.values_mut().filter(|member| !listed.contains(&member.joiner.url)) {
-            member.listed = None;
+            (member.listed, member.backup, member.health_address) = (None, false, None);
         }
         for one in self.group.members.clone() {
             match self.by_url.get(&one.url).and_then(|id| self.members.get_mut(id)) {
@@ -578,8 +580,11 @@ impl Members {
     pub fn snapshot(&self, now: ClockReading) -> Vec<MemberSnapshot> {
         let median = self.median(now);
         let parts = self.parts(now);
+        let standings = self.standings();
         let view = |member: &TrackedMember| {
-            member.view(now, &self.group, self.load_of(now, member, median), parts.get(&member.id))
+            let (load, part) = (self.load_of(now, member, median), parts.get(&member.id));
+            let standing = standings.get(&member.id).copied().unwrap_or_default();
+            member.view(now, &self.group, load, part, standing)
         };
         self.members.values().map(view).collect()
     }

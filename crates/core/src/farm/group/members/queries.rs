@@ -56,11 +56,12 @@ impl Members {
         let mut changes = Vec::new();
         for member in self.members.values_mut().filter(is_due) {
             let DueChecks { probe, query, change } = member.server.poll(now.now_ms);
+            let address = member.health_address;
             let to = || (member.id, member.joiner.url.clone(), member.reach(&self.group));
             if probe {
                 let (member, url, reach) = to();
                 let check = Arc::clone(self.care.check());
-                orders.push(MemberOrder::Probe { member, url, check, reach });
+                orders.push(MemberOrder::Probe { member, url, address, check, reach });
             }
             if query {
                 let (member, url, reach) = to();
@@ -114,7 +115,15 @@ mod tests {
 
     fn listed(name: &str) -> GroupMember {
         let url = Url::parse(&alloc::format!("http://{name}")).unwrap();
-        GroupMember { name: name.into(), url, weight: 1, anonymous: false, control: None }
+        GroupMember {
+            name: name.into(),
+            url,
+            weight: 1,
+            backup: false,
+            health_address: None,
+            anonymous: false,
+            control: None,
+        }
     }
 
     fn silent(listed_too: bool) -> (Members, usize) {

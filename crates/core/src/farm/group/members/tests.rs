@@ -25,6 +25,8 @@ fn group(policy: &str, listed: &[&str], kind: HealthKind) -> Group {
         name: (*name).into(),
         url: url(&format!("http://{name}.example")),
         weight: 1,
+        backup: false,
+        health_address: None,
         anonymous: false,
         control: None,
     };
@@ -428,4 +430,40 @@ fn drained_member_stays_drained_after_rejoin() {
     assert!(
         again.snapshot(at(1)).iter().any(|one| one.name == "http://m1" && one.state == ServerState::Draining)
     );
+}
+
+#[test]
+fn backup_member_is_chosen_while_no_other_works() {
+    let mut group = group("round-robin", &["m1", "m2"], HealthKind::None);
+    group.members[1].backup = true;
+    let mut members = Members::new(at(0), &group, Seed(1, 2), None);
+    for _ in 0..4 {
+        assert_eq!(chosen(&mut members, 1, "/").as_deref(), Some("http://m1.example"));
+    }
+    let waiting = members.snapshot(at(1)).pop().unwrap();
+    assert_eq!(waiting.standing, Standing::WaitingBackup);
+    assert_eq!(waiting.cause, "backup: the others can serve");
+    assert!(members.drain(at(2), "m1", true));
+    assert_eq!(chosen(&mut members, 2, "/").as_deref(), Some("http://m2.example"));
+    assert_eq!(members.snapshot(at(2)).pop().unwrap().standing, Standing::Normal);
+}
+
+#[test]
+fn failed_members_are_chosen_below_the_threshold_but_no_forbidden_one() {
+    let mut group = group("round-robin", &["m1", "m2", "m3", "m4"], HealthKind::Tcp);
+    (group.health.rise, group.health.fall, group.panic_percent) = (1, 1, 50);
+    let mut members = Members::new(at(0), &group, Seed(1, 2), None);
+    let ids: Vec<usize> = members.snapshot(at(0)).iter().map(|member| member.id).collect();
+    members.apply_fact(at(1), ids[0], Fact::Probed(Ok(5)));
+    members.apply_fact(at(1), ids[1], Fact::Probed(Err(Failure::Timeout)));
+    let all = |members: &mut Members| -> BTreeSet<String> {
+        (0..12).filter_map(|_| chosen(members, 2, "/")).collect()
+    };
+    assert_eq!(all(&mut members).len(), 1, "one of two is half of them");
+    members.apply_fact(at(1), ids[2], Fact::Probed(Err(Failure::Timeout)));
+    members.apply_fact(at(1), ids[3], Fact::Probed(Err(Failure::Forbidden("loopback".into()))));
+    assert_eq!(all(&mut members).len(), 3);
+    let standing: Vec<Standing> = members.snapshot(at(2)).iter().map(|member| member.standing).collect();
+    use Standing::{Disbelieved, Normal};
+    assert_eq!(standing, [Normal, Disbelieved, Disbelieved, Normal]);
 }

@@ -33,6 +33,9 @@ fn routed(name: &str, port: u16, method: Method, servers: &[(&str, Option<u16>)]
         port: *port,
         mac: None,
         weight: 1,
+        backup: false,
+        max_connections: 0,
+        health_address: None,
         publish: vec![],
     };
     let servers = servers.iter().map(server).collect();

@@ -162,3 +162,17 @@ fn a_route_follows_its_ring() {
         serve(&after, "/").iter().map(|slot| after.servers[slot].server.as_str()).collect();
     assert_eq!(served, ["b"]);
 }
+
+#[test]
+fn backup_of_a_route_serves_while_no_other_of_it_can() {
+    let service = web(vec![route(None, Some("/img/*"), &["b", "c"])]);
+    let backup = |name| change(near(name, true), |m| m.member.backup = true);
+    let failed = |name| change(near(name, true), |m| m.health = down("b", 1).health);
+    let plan = |members| planned(&service, members, &mut Slots::default(), None);
+    let well = plan(vec![near("a", true), near("b", true), backup("c")]);
+    assert_eq!((serve(&well, "/img/a"), serve(&well, "/")), (vec![2], vec![1, 2]));
+    assert_eq!(well.tables.servers[&3].weight, 0);
+    let ill = plan(vec![near("a", true), failed("b"), backup("c")]);
+    assert_eq!((serve(&ill, "/img/a"), serve(&ill, "/")), (vec![3], vec![1]));
+    assert_eq!(ill.tables.servers[&3].weight, 1);
+}
