@@ -92,6 +92,9 @@ pub trait ViewSource: Send + Sync + 'static {
     /// The file, and the run-time changes over it.
     fn farm_state(&self) -> Arc<FarmState>;
 
+    /// The latest events, in the order in which they happened.
+    fn recent_events(&self) -> Vec<EventView>;
+
     /// Events from now on; `None` where too many listen already.
     fn listen(&self) -> Option<Subscriber>;
 }
@@ -146,6 +149,10 @@ impl ViewSource for SnapshotStore {
 
     fn farm_state(&self) -> Arc<FarmState> {
         Arc::clone(&self.latest().state)
+    }
+
+    fn recent_events(&self) -> Vec<EventView> {
+        self.latest().bus.recent().iter().map(|published| events::event(published)).collect()
     }
 
     fn listen(&self) -> Option<Subscriber> {

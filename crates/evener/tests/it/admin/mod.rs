@@ -27,7 +27,8 @@ use evener::events::{Bus, Subscriber};
 use evener::record::Traced;
 use evener::state::{FarmState, OrderError, Outcome};
 use evener::views::{
-    Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, StatusView, ViewSource,
+    EventView, Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, StatusView,
+    ViewSource,
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -91,6 +92,10 @@ impl ViewSource for Shown {
 
     fn farm_state(&self) -> Arc<FarmState> {
         Arc::default()
+    }
+
+    fn recent_events(&self) -> Vec<EventView> {
+        Vec::new()
     }
 
     fn listen(&self) -> Option<Subscriber> {
