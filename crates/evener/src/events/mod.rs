@@ -296,6 +296,11 @@ impl Bus {
         (record.counts.clone(), self.lost.load(Relaxed))
     }
 
+    /// The number of the last event; 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.next.load(Relaxed) - 1
+    }
+
     /// The latest events, in their order.
     pub fn recent(&self) -> Vec<Arc<PublishedEvent>> {
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
@@ -383,10 +388,10 @@ mod tests {
     #[test]
     fn latest_events_are_kept_for_later_readers() {
         let bus = Bus::default();
-        assert!(bus.recent().is_empty());
+        assert!(bus.recent().is_empty() && bus.last() == 0);
         publish_all(&bus, 0..RECENT_MAX as u64 + 5);
         let numbers: Vec<u64> = bus.recent().iter().map(|event| event.number).collect();
-        assert_eq!((numbers[0], numbers[RECENT_MAX - 1], numbers.len()), (6, 105, RECENT_MAX));
+        assert_eq!((numbers[0], numbers[RECENT_MAX - 1], numbers.len()), (6, bus.last(), RECENT_MAX));
     }
 
     #[test]

@@ -92,6 +92,9 @@ pub trait ViewSource: Send + Sync + 'static {
     /// The file, and the run-time changes over it.
     fn farm_state(&self) -> Arc<FarmState>;
 
+    /// The number of the last event; 0 before the first.
+    fn last_event(&self) -> u64;
+
     /// The latest events, in the order in which they happened.
     fn recent_events(&self) -> Vec<EventView>;
 
@@ -149,6 +152,10 @@ impl ViewSource for SnapshotStore {
 
     fn farm_state(&self) -> Arc<FarmState> {
         Arc::clone(&self.latest().state)
+    }
+
+    fn last_event(&self) -> u64 {
+        self.latest().bus.last()
     }
 
     fn recent_events(&self) -> Vec<EventView> {

@@ -90,7 +90,7 @@ export function openServer(server, store) {
       `${shown(one.value)}, in the file ${shown(one.file)}, by ${one.by} ${age(one.age_seconds + store.since(server))} ago`,
     ]),
   ];
-  const list = facts.filter(([, value]) => value != null && value !== "").map(([name, value]) => [el("dt", {}, name), el("dd", {}, bdi(value))]);
+  const list = facts.filter(([, value]) => value != null && value !== "").flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, bdi(value))]);
   const weight = el("input", { id: "weight", type: "number", min: "0", max: "65535", required: true, value: server.weight });
   const title = (verb) => [`${verb} `, bdi(server.service), "/", bdi(server.name), "?"];
   const button = (name, verb, body) =>

@@ -91,7 +91,7 @@ function showFigures() {
       return el("div", {}, el("dt", {}, title), figure.value, picture);
     });
     figures.set("servers", servers);
-    byId("figures").append(...boxes, el("div", {}, el("dt", {}, "Servers that take new sessions"), up));
+    byId("figures").append(...boxes, el("div", {}, el("dt", {}, "Servers up"), up));
   }
   for (const [name, , written] of FIGURES) {
     const total = store.totals[name];

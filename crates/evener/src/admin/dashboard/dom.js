@@ -10,7 +10,7 @@ function fill(node, attributes, children) {
     else if (value === true) node.setAttribute(name, "");
     else if (value !== false && value != null) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child != null && child !== false));
+  node.append(...children.flat(3).filter((child) => child != null && child !== false));
   return node;
 }
 
@@ -31,7 +31,8 @@ export function setAttribute(node, name, value) {
 }
 
 export function show(node, isShown) {
-  if (node.hidden === isShown) node.hidden = !isShown;
+  // An attribute, since elements of SVG have no such property.
+  node.toggleAttribute("hidden", !isShown);
 }
 
 // A table's head, once.
@@ -109,7 +110,8 @@ export function age(seconds) {
 export function spark(node, values, max) {
   const top = max || Math.max(...values, 0) || 1;
   const [width, height] = [100, 20];
-  const step = width / (values.capacity || 90);
+  // It fills from the right, until there are enough to fill all of it.
+  const step = width / (Math.max(values.length, 15) - 1);
   const points = [...values].map((value, at) => {
     const x = width - (values.length - 1 - at) * step;
     return `${x.toFixed(1)} ${(height - 1 - (value / top) * (height - 3)).toFixed(1)}`;

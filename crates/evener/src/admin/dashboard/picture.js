@@ -123,20 +123,21 @@ export class Picture {
       const up = rest.filter((one) => one.state === "up").length;
       boxes.push({ traffic: rest.reduce((sum, one) => sum + traffic(one), 0), kind: up === rest.length ? "good" : "warn", lines: [`and ${rest.length} more`, `${up} of them up`] });
     }
-    const height = Math.max(3, boxes.length) * ROW + 66;
-    const most = boxes.reduce((sum, box) => sum + box.traffic, 0);
     const middles = this.middles(subject, isName);
-    const center = height / 2;
+    const height = Math.max(3, boxes.length, middles.length) * ROW + 52;
+    const most = boxes.reduce((sum, box) => sum + box.traffic, 0);
+    const center = (height - 44) / 2;
     const spread = (count, at) => center - (count * ROW) / 2 + at * ROW + (ROW - HEIGHT) / 2;
     const [lines, nodes] = [[], []];
     const from = center;
-    const perMiddle = most / middles.length;
+    const perMiddle = most / (middles.filter((middle) => middle.kind !== "bad").length || 1);
     middles.forEach((middle, at) => {
       middle.y = spread(middles.length, at);
       const y = middle.y + HEIGHT / 2;
-      lines.push(way("request", curve(CLIENTS + BOX.clients, from, MIDDLE, y), isName ? 0 : perMiddle, most));
-      if (kind === "nat") lines.push(way("reply", curve(CLIENTS + BOX.clients, from + 12, MIDDLE, y + 12), perMiddle, most));
-      if (kind === "redirect" || kind === "dns") lines.push(way("redirect", curve(CLIENTS + BOX.clients, from + 12, MIDDLE, y + 12), perMiddle, most));
+      const share = middle.kind === "bad" ? 0 : perMiddle;
+      lines.push(way("request", curve(CLIENTS + BOX.clients, from, MIDDLE, y), isName ? 0 : share, most));
+      if (kind === "nat") lines.push(way("reply", curve(CLIENTS + BOX.clients, from + 12, MIDDLE, y + 12), share, most));
+      if (kind === "redirect" || kind === "dns") lines.push(way("redirect", curve(CLIENTS + BOX.clients, from + 12, MIDDLE, y + 12), share, most));
       nodes.push(node(MIDDLE, middle.y, BOX.middle, middle.kind, middle.lines));
     });
     boxes.forEach((box, at) => {
@@ -162,7 +163,7 @@ export class Picture {
   // From clients to a server without the director: below it, as far as there is room.
   around(y, height, kind, traffic, most, by) {
     const low = height - 22 + by;
-    const start = height / 2 + HEIGHT / 2;
+    const start = (height - 44) / 2 + HEIGHT / 2;
     const [x, end] = [CLIENTS + BOX.clients / 2 + by * 3, SERVERS];
     return way(kind, `M${x} ${start}C${x} ${low + 14} ${x + 90} ${low} ${x + 220} ${low}L${end - 130} ${low}C${end - 40} ${low} ${end - 60} ${y} ${end} ${y}`, traffic, most);
   }
@@ -180,7 +181,7 @@ export class Picture {
       return shown;
     }
     const address = isName ? subject.name : subject.service.addresses.join(" ");
-    return [{ kind: "good", lines: [isName ? "Name server" : status.dispatcher ? "Director (of several)" : "Director", cut(address, 30)] }];
+    return [{ kind: "good", lines: [isName ? "Name server" : status.dispatcher ? "Director (of several)" : "Director", cut(address, 27)] }];
   }
 
   lines(one, isName) {

@@ -187,8 +187,9 @@ export class Store {
     if (kind === "snapshot") this.snapshot(data);
     else this.delta(data);
     const seconds = (this.atMs - this.lastMs) / 1000;
-    if (this.lastMs != null && seconds > 0) this.measure(seconds);
-    this.remember();
+    // A frame that comes early, for an event, is too short a time to count in.
+    if (this.lastMs != null && seconds >= 1) this.measure(seconds);
+    if (this.lastMs == null || seconds >= 1) this.remember();
     if (this.connection.state !== "live") this.tell("live", "Live");
     this.changed("data");
     this.news = [];

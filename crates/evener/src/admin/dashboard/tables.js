@@ -31,7 +31,7 @@ function overridesText(row, store) {
   const one = ({ key, value, file, by, age_seconds }) => {
     const when = `by ${by}, ${age(age_seconds + store.since(row))} ago`;
     if (key === "server" || key === "service") return `added at run time (${when})`;
-    return key === "state" ? `${written(value)} (${when})` : `${key} ${written(value)}; the file has ${written(file)} (${when})`;
+    return key === "state" ? `${written(value)} (${when})` : `${key} ${written(value)}; ${file == null ? "the file sets none" : `the file has ${written(file)}`} (${when})`;
   };
   return (row.overrides || []).map(one).join("\n");
 }
@@ -287,7 +287,7 @@ function events(store) {
     cells.when.title = event.time;
     cells.level.className = `level ${event.level}`;
     cells.level.textContent = event.level;
-    const place = [event.service, event.server, event.host, event.address, event.interface].filter(Boolean);
+    const place = [event.service, event.server, event.host, event.address, event.interface].filter((one) => one && !event.text.includes(one));
     const named = place.flatMap((one, at) => (at ? [" ", bdi(one)] : [bdi(one)]));
     cells.text.append(...named, named.length ? ": " : "", bdi(event.text + (event.reason && !event.text.includes(event.reason) ? ` (${event.reason})` : "")));
   };

@@ -24,11 +24,15 @@ pub(super) struct Moment {
     /// By the clock of the host, as events have it.
     time: String,
     daemon: Arc<str>,
+    /// Read before all else: a later event makes another frame.
+    last_event: u64,
 }
 
 impl Moment {
     pub(super) fn of(farm: &dyn ViewSource, daemon: &Arc<str>, at_ms: u64) -> Moment {
+        let last_event = farm.last_event();
         Moment {
+            last_event,
             changes: change_views(&farm.farm_state()),
             events: farm.recent_events(),
             farm: farm.farm(),
@@ -38,7 +42,7 @@ impl Moment {
         }
     }
 
-    fn last_event(&self) -> u64 {
+    fn last_event_shown(&self) -> u64 {
         self.events.last().map_or(0, |event| event.number)
     }
 }
@@ -100,6 +104,11 @@ impl Frame {
         self.number
     }
 
+    /// The number of the last event before it was made.
+    pub(super) fn last_event(&self) -> u64 {
+        self.moment.last_event
+    }
+
     /// For a listener that has the frame before.
     pub(super) fn delta(&self) -> Bytes {
         self.delta.clone()
@@ -112,7 +121,7 @@ impl Frame {
 }
 
 fn snapshot(number: u64, moment: &Moment) -> Bytes {
-    let Moment { farm, changes, events, at_ms, time, daemon } = moment;
+    let Moment { farm, changes, events, at_ms, time, daemon, .. } = moment;
     let FarmView { status, services, servers, hosts, names } = farm;
     let at_ms = *at_ms;
     let all =
@@ -122,7 +131,7 @@ fn snapshot(number: u64, moment: &Moment) -> Bytes {
 
 fn delta(number: u64, before: &Moment, now: &Moment) -> Bytes {
     let (old, new) = (&before.farm, &now.farm);
-    let last = before.last_event();
+    let last = before.last_event_shown();
     let seen = now.events.partition_point(|event| event.number <= last);
     message(
         "delta",

@@ -24,8 +24,11 @@ use super::trace::Lasting;
 use crate::views::ViewSource;
 use frame::{Frame, Moment};
 
-/// Between two frames.
+/// Between two frames, where nothing happens meanwhile.
 const PERIOD: Duration = Duration::from_secs(2);
+/// Parts of it: so much of it passes at least, and so often events are looked for.
+const LEAST: u32 = 4;
+const LOOKS: u32 = 20;
 /// Listeners at a time.
 pub(super) const LISTENERS_MAX: usize = 256;
 
@@ -87,10 +90,22 @@ impl LiveFeed {
                 }
                 Err(error) => tracing::error!(%error, "a frame for the dashboard was not made"),
             }
-            tokio::time::sleep(self.period).await;
+            let last_event = before.as_deref().map_or(0, Frame::last_event);
+            let pauses = [self.period / LEAST, self.period / LOOKS, self.period];
+            Arc::clone(&self).wait(last_event, pauses).await;
             if self.ends() {
                 return;
             }
+        }
+    }
+
+    /// Waits the first time, and then as long as the last one says or until there is another event,
+    /// which is looked for as often as the second one says.
+    async fn wait(self: Arc<Self>, last_event: u64, [least, look, most]: [Duration; 3]) {
+        tokio::time::sleep(least).await;
+        let until = Instant::now() + most.saturating_sub(least);
+        while Instant::now() < until && self.farm.last_event() == last_event {
+            tokio::time::sleep(look).await;
         }
     }
 
@@ -153,4 +168,5 @@ pub(super) async fn live(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;

@@ -15,6 +15,7 @@ use crate::views::{
 struct Counted {
     looks: AtomicUsize,
     servers: AtomicUsize,
+    events: AtomicUsize,
 }
 
 fn status() -> StatusView {
@@ -81,6 +82,10 @@ impl ViewSource for Counted {
 
     fn farm_state(&self) -> Arc<FarmState> {
         Arc::default()
+    }
+
+    fn last_event(&self) -> u64 {
+        self.events.load(Relaxed) as u64
     }
 
     fn recent_events(&self) -> Vec<EventView> {
@@ -170,6 +175,16 @@ async fn frames_are_made_only_while_there_is_a_listener() {
     let mut listener = feed.listen().unwrap();
     assert_eq!(next(&mut listener).await.0, "snapshot");
     assert_eq!(next(&mut listener).await.0, "delta");
+}
+
+#[tokio::test]
+async fn frame_after_an_event_comes_before_its_time() {
+    let farm = Arc::new(Counted::default());
+    let feed = LiveFeed::every(Arc::clone(&farm) as Arc<dyn ViewSource>, Duration::from_secs(3_600));
+    let pause = Duration::from_millis(1);
+    let look = tokio::spawn(Arc::clone(&feed).wait(7, [pause, pause, Duration::from_secs(3_600)]));
+    farm.events.store(8, Relaxed);
+    look.await.unwrap();
 }
 
 mod deltas {

@@ -2,6 +2,7 @@
 
 mod access;
 mod commands;
+mod dashboard;
 mod events;
 mod scrapes;
 mod views;
@@ -92,6 +93,10 @@ impl ViewSource for Shown {
 
     fn farm_state(&self) -> Arc<FarmState> {
         Arc::default()
+    }
+
+    fn last_event(&self) -> u64 {
+        self.bus.last()
     }
 
     fn recent_events(&self) -> Vec<EventView> {
