@@ -22,7 +22,7 @@ use crate::node::peers::KnownHost;
 use crate::pool::health::{self, Health};
 use crate::pool::reports::ReportsSnapshot;
 use crate::pool::signals::Signals;
-use crate::pool::{PoolServer, ServerState};
+use crate::pool::{CheckHistory, PoolServer, ServerState};
 
 /// A farm at one moment.
 #[derive(Clone, Debug, Default)]
@@ -109,6 +109,8 @@ pub struct ServerSnapshot {
     pub probe_failures: u64,
     /// How often probes found it up or down, when it was not so before.
     pub state_changes: u64,
+    /// The last results of its probes.
+    pub checks: CheckHistory,
 }
 
 /// A host's part, where every one decides.
@@ -228,6 +230,7 @@ impl Director {
             probe_error: failed.and_then(Health::last_failure).map(|(_, failure)| failure.to_string()),
             probe_failures: health.map_or(0, Health::failures),
             state_changes: health.map_or(0, Health::changes),
+            checks: health.map(Health::checks).unwrap_or_default(),
             member: state.member,
             name,
         }

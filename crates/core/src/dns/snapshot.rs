@@ -8,13 +8,13 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::model::BalancedName;
-use crate::pool::ServerState;
 use crate::pool::policy::Selection;
 use crate::pool::report::Report;
 use crate::pool::signals::Signals;
+use crate::pool::{CheckHistory, ServerState};
 
 /// An address that a name may be answered with. There may be hundreds of thousands: what is only
 /// shown is made when somebody looks.
@@ -36,6 +36,9 @@ pub struct AddressSnapshot {
     pub permille: Option<u32>,
     /// How often it was given first.
     pub given: Arc<AtomicU64>,
+    /// [`CheckHistory::to_bits`] of its probes, where it is of the name's own list: they go on
+    /// without another snapshot.
+    pub checks: Option<Arc<AtomicU64>>,
     /// Why it isn't up.
     pub reason: Option<Box<str>>,
     /// The signals of its load.
@@ -73,6 +76,11 @@ impl AddressSnapshot {
             Some(server) => Cow::Borrowed(server),
             None => Cow::Owned(self.address.to_string()),
         }
+    }
+
+    /// The last results of its probes, where it is of the name's own list.
+    pub fn checks(&self) -> Option<CheckHistory> {
+        self.checks.as_ref().map(|bits| CheckHistory::from_bits(bits.load(Relaxed)))
     }
 
     /// The server's report of its load.

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::{HealthCheck, HealthKind};
+use super::{CheckHistory, HealthCheck, HealthKind};
 
 /// The most of a reply that is read for a probe, head and body, in bytes.
 pub const REPLY_MAX: usize = 64 * 1024;
@@ -111,6 +111,7 @@ pub struct Health {
     last_failure: Option<(u64, Failure)>,
     failures: u64,
     changes: u64,
+    checks: CheckHistory,
 }
 
 impl Health {
@@ -131,6 +132,7 @@ impl Health {
             last_failure: None,
             failures: 0,
             changes: 0,
+            checks: CheckHistory::default(),
         }
     }
 
@@ -212,6 +214,7 @@ impl Health {
         if matches!(reason, Some(Failure::NotProbed(_))) {
             return None;
         }
+        self.checks.push(reason.is_none());
         if finding == self.status.state {
             self.against = 0;
             return None;
@@ -241,6 +244,11 @@ impl Health {
     /// How many probes have failed.
     pub fn failures(&self) -> u64 {
         self.failures
+    }
+
+    /// The last results of probes that say something of the server.
+    pub fn checks(&self) -> CheckHistory {
+        self.checks
     }
 
     /// How often the state has changed.
@@ -464,6 +472,7 @@ mod tests {
             (7, Some(8)),
             "views tell of it"
         );
+        assert_eq!(health.checks().to_string(), ".", "the history is of the server");
         // Nor does it come between two answers that do say something.
         assert_eq!(health.result(9, Err(Failure::Timeout)), None);
         assert_eq!(health.result(10, lacks()), None);

@@ -4,6 +4,7 @@
 //! [`reports`] and a slow start, by the pool's [`PoolSettings`]. [`signals`] are what is known of
 //! their load, [`policy`] who of them is chosen, and [`shares`] how much of it each is given.
 
+mod check_history;
 pub mod health;
 pub mod policy;
 pub mod report;
@@ -16,6 +17,7 @@ pub mod shares;
 pub mod signals;
 mod slow_start;
 
+pub use check_history::{CHECKS_MAX, CheckHistory};
 pub use server::{DueChecks, Fact, PoolServer, PoolSettings, ServerChange};
 pub use servers::Pool;
 pub use settings::{HealthCheck, HealthKind, ProbeTls, ReportKind, Reporting};

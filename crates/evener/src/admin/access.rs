@@ -17,14 +17,15 @@ use evener_core::farm::group::TokenThrottle;
 use nix::unistd::{Uid, User};
 
 use super::api::ApiError;
+use super::dashboard;
 use super::paths::{API_PATHS, GROUPS};
 use crate::config;
 use crate::runtime::certificate_names::CertificateNames;
 use crate::runtime::token::{Holder, Role, TokenError, Tokens};
 use crate::state::Author;
 
-/// The paths that are answered without a token: they show no more than whether the daemon works.
-const OPEN: &str = "/healthz";
+/// The path of whether the daemon works, which is answered without a token.
+const HEALTH: &str = "/healthz";
 const SCHEME: &str = "bearer ";
 
 /// The address of this host that a connection came to.
@@ -146,7 +147,7 @@ impl Access {
     fn judge_token(&self, request: &Request, from: IpAddr) -> Result<Caller, ApiError> {
         let caller =
             |role, by: &str| Caller { author: Author { by: by.to_owned(), from: from.to_string() }, role };
-        if !self.closed || request.uri().path() == OPEN {
+        if !self.closed || is_open(request.uri().path()) {
             return Ok(caller(Role::Read, "anybody"));
         }
         if let Some(Holder { role, name }) = self.certified(request) {
@@ -201,6 +202,12 @@ impl Access {
             }
         }
     }
+}
+
+/// Whether a path is answered without a token: it shows whether the daemon works, or is the
+/// dashboard's program, which holds nothing of the farm.
+fn is_open(path: &str) -> bool {
+    path == HEALTH || path == dashboard::PAGE || path.starts_with(dashboard::FILES)
 }
 
 /// The token in a field (RFC 6750, section 2.1).

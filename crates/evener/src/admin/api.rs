@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use super::access::{self, Access};
 use super::groups;
+use super::live::LiveFeed;
 use super::metrics::{self, Format, Scrape};
 use super::paths::API_PATHS;
 use super::process::Process;
@@ -56,6 +57,7 @@ pub struct ErrorBody {
 pub(super) struct Api {
     pub(super) farm: Arc<dyn ViewSource>,
     pub(super) control: Handle,
+    pub(super) live: Arc<LiveFeed>,
     /// Whether who asks may change the farm.
     pub(super) may_change: bool,
     /// The most sessions in one answer.
@@ -63,7 +65,12 @@ pub(super) struct Api {
 }
 
 /// All routes, for callers that somebody else has named.
-pub(super) fn routes(farm: Arc<dyn ViewSource>, control: Handle, by: Entrance) -> Router {
+pub(super) fn routes(
+    farm: Arc<dyn ViewSource>,
+    control: Handle,
+    live: Arc<LiveFeed>,
+    by: Entrance,
+) -> Router {
     let router = API_PATHS
         .iter()
         .fold(Router::new(), |router, path| router.route(path.path, (path.router)()))
@@ -79,7 +86,7 @@ pub(super) fn routes(farm: Arc<dyn ViewSource>, control: Handle, by: Entrance) -
             (false, SESSIONS_READ_ONLY, router.layer(guard))
         }
     };
-    router.with_state(Api { farm, control, may_change, sessions_max })
+    router.with_state(Api { farm, control, live, may_change, sessions_max })
 }
 
 /// The way by which clients come.

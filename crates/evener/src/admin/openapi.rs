@@ -90,8 +90,14 @@ fn query_schema(name: &str) -> Value {
 }
 
 fn response(answer: &str, about: &str) -> Value {
+    let text = || json!({"schema": {"type": "string"}});
+    if answer == "File" {
+        let kinds = json!({"text/javascript": text(), "text/css": text()});
+        return json!({"description": about, "content": kinds});
+    }
     let (kind, schema) = match answer {
         "Text" => ("text/plain", json!({"type": "string"})),
+        "Page" => ("text/html", json!({"type": "string"})),
         "Stream" => ("text/event-stream", json!({"type": "string"})),
         name => ("application/json", reference(name)),
     };

@@ -7,7 +7,7 @@ use axum::routing::{MethodRouter, get, patch, post};
 
 use super::api::{self, Api};
 use super::state::STATE_BYTES;
-use super::{events, groups, openapi, state, trace};
+use super::{dashboard, events, groups, live, openapi, state, trace};
 use crate::runtime::token::Role;
 
 /// A path.
@@ -78,6 +78,14 @@ fn with_state(router: MethodRouter<Api>) -> MethodRouter<Api> {
 /// Every path.
 pub const API_PATHS: &[ApiPath] = &[
     path(
+        "/",
+        &[get_of("", "Page", "The dashboard. It needs no token; the data that it asks for does.")],
+        || get(dashboard::page),
+    ),
+    path("/dashboard/{file}", &[get_of("", "File", "The dashboard's program and style, likewise.")], || {
+        get(dashboard::file)
+    }),
+    path(
         "/v1/status",
         &[get_of("", "Object", "The daemon: engine, sessions, packets by reason, reloads, events.")],
         || get(api::status),
@@ -124,6 +132,23 @@ pub const API_PATHS: &[ApiPath] = &[
     ),
     path("/v1/events", &[get_of("", "Stream", "Events as they happen, as server-sent events.")], || {
         get(events::events)
+    }),
+    path(
+        "/v1/live",
+        &[get_of(
+            "",
+            "Stream",
+            "All views of the farm, and then what changes in them, each 2 s, as server-sent events. At most 256 read it.",
+        )],
+        || get(live::live),
+    ),
+    path(
+        "/v1/whoami",
+        &[get_of("", "Object", "The name and the role that the sender of the request has here.")],
+        || get(dashboard::whoami),
+    ),
+    path("/v1/reasons", &[get_of("", "Object", "The meaning of each packet reason, in a sentence.")], || {
+        get(dashboard::reasons)
     }),
     path(
         "/v1/state",

@@ -17,10 +17,12 @@ use rustls::ServerConfig;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Access, OwnAddress, Peer, PeerNames, PeerUser};
 use super::api::{self, Entrance};
+use super::live::LiveFeed;
 use super::tls::{AdminTlsError, AdminTlsServer};
 use super::trace::Lasting;
 use crate::board::request::Handle;
@@ -30,12 +32,13 @@ use crate::runtime::certificate_names::names_of;
 use crate::runtime::token::TokenError;
 use crate::views::ViewSource;
 
-/// Connections at once, for each of the two sockets; further ones wait in the kernel.
+/// Connections at once, for each of the two sockets; further ones wait in the kernel. Streams are
+/// bounded by themselves and don't count once they have begun.
 const CONNECTIONS: usize = 64;
 /// A client that sends no request for this long is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection carries one request, and is over after this long whatever the other end does,
-/// unless it is a trace.
+/// unless it is a stream.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that hyper reads ahead of a request's end; also bounds its head.
 const READ_BUFFER: usize = 16 * 1024;
@@ -131,7 +134,8 @@ impl AdminSockets {
     /// connection and removes the socket.
     pub async fn run(self, farm: Arc<dyn ViewSource>, control: Handle) {
         let AdminSockets { unix, tcp, path: _path } = self;
-        let everything = api::routes(Arc::clone(&farm), control.clone(), Entrance::Socket);
+        let live = LiveFeed::new(Arc::clone(&farm));
+        let everything = api::routes(Arc::clone(&farm), control.clone(), Arc::clone(&live), Entrance::Socket);
         let unix = accept_at_once(
             CONNECTIONS,
             || async {
@@ -139,11 +143,11 @@ impl AdminSockets {
                 let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
                 Ok((stream, everything.clone().layer(Extension(user))))
             },
-            |(stream, routes)| serve(stream, routes),
+            |(stream, routes), place| serve(stream, routes, place),
         );
         match tcp {
             Some((tcp, access, tls)) => {
-                let by_address = api::routes(farm, control, Entrance::Address(access));
+                let by_address = api::routes(farm, control, live, Entrance::Address(access));
                 let by_tcp = || async {
                     let (stream, peer) = tcp.accept().await?;
                     let reached = OwnAddress(stream.local_addr()?.ip());
@@ -151,8 +155,8 @@ impl AdminSockets {
                     let tls = tls.as_ref().map(AdminTlsServer::current);
                     Ok((stream, routes.layer(Extension(Peer(peer.ip()))), tls))
                 };
-                let tcp = accept_at_once(CONNECTIONS, by_tcp, |(stream, routes, tls)| {
-                    serve_tcp(stream, routes, tls)
+                let tcp = accept_at_once(CONNECTIONS, by_tcp, |(stream, routes, tls), place| {
+                    serve_tcp(stream, routes, tls, place)
                 });
                 tokio::join!(unix, tcp);
             }
@@ -203,13 +207,20 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves one that comes by TCP, and by TLS where it has to.
-async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConfig>>) {
-    let Some(tls) = tls else { return serve(stream, routes.layer(Extension(PeerNames::default()))).await };
+async fn serve_tcp(
+    stream: TcpStream,
+    routes: Router,
+    tls: Option<Arc<ServerConfig>>,
+    place: OwnedSemaphorePermit,
+) {
+    let Some(tls) = tls else {
+        return serve(stream, routes.layer(Extension(PeerNames::default())), place).await;
+    };
     match tokio::time::timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let names = PeerNames(shown.map(names_of).unwrap_or_default().into());
-            serve(stream, routes.layer(Extension(names))).await;
+            serve(stream, routes.layer(Extension(names)), place).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "an admin client speaks no TLS that is understood"),
         Err(_) => tracing::debug!("an admin client's handshake took too long"),
@@ -217,8 +228,12 @@ async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConf
 }
 
 /// Serves one for a bounded time, by the routes that are for him.
-async fn serve(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, routes: Router) {
-    let lasting = Lasting::default();
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    routes: Router,
+    place: OwnedSemaphorePermit,
+) {
+    let lasting = Lasting::new(place);
     let routes = routes.layer(Extension(lasting.clone()));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

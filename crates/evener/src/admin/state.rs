@@ -18,7 +18,7 @@ use super::access::Caller;
 use super::api::{self, Api, ApiError, send_request};
 use crate::board::request::ControlRequest;
 use crate::state::{
-    Difference, OperatorStates, OrderError, Outcome, Place, Request, ServerFields, StateOrder,
+    Difference, FarmState, OperatorStates, OrderError, Outcome, Place, Request, ServerFields, StateOrder,
 };
 
 /// A farm of 65,535 servers is half of this, in bytes.
@@ -130,7 +130,11 @@ pub(super) async fn state(State(api): State<Api>) -> Result<Response, ApiError> 
 
 /// All changes that can be undone, the last one first.
 pub(super) async fn changes(State(api): State<Api>) -> Json<Vec<ChangeView>> {
-    let state = api.farm.farm_state();
+    Json(change_views(&api.farm.farm_state()))
+}
+
+/// The same of a farm.
+pub(super) fn change_views(state: &FarmState) -> Vec<ChangeView> {
     let view = |change: &crate::state::Change| ChangeView {
         generation: change.number,
         time: crate::state::time(change.unix_ms),
@@ -138,7 +142,7 @@ pub(super) async fn changes(State(api): State<Api>) -> Json<Vec<ChangeView>> {
         from: change.author.from.clone(),
         message: change.message.clone(),
     };
-    Json(state.record.changes.iter().rev().map(view).collect())
+    state.record.changes.iter().rev().map(view).collect()
 }
 
 /// Replaces the whole farm.

@@ -2,8 +2,7 @@
 //! somebody reads them.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
@@ -13,6 +12,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::api::{ANSWER_TIMEOUT, Api, ApiError, client, send_request};
 use super::client::escape;
@@ -27,17 +27,22 @@ use crate::record::{AccessLogEntry, Traced, TracedPacket};
 /// A line for each event (NDJSON).
 const CONTENT_TYPE: &str = "application/x-ndjson";
 
-/// Whether a connection may last, as others may not.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Lasting(Arc<AtomicBool>);
+/// Whether a connection may last, as others may not: one that does has given up its place among
+/// the others, and is bounded by the number of its kind.
+#[derive(Clone, Debug)]
+pub(super) struct Lasting(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
 impl Lasting {
+    pub(super) fn new(place: OwnedSemaphorePermit) -> Lasting {
+        Lasting(Arc::new(Mutex::new(Some(place))))
+    }
+
     pub(super) fn begin(&self) {
-        self.0.store(true, Relaxed);
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     pub(super) fn is_set(&self) -> bool {
-        self.0.load(Relaxed)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 }
 

@@ -6,7 +6,7 @@
 
 pub(crate) mod log;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,6 +24,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub const BEHIND_MAX: usize = 4_096;
 /// Readers besides the log at a time.
 pub const READERS_MAX: usize = 16;
+
+/// The latest events that are kept for readers that come later.
+pub const RECENT_MAX: usize = 100;
 
 /// Names of the daemon's own events, with what has happened; [`director::EVENTS`] has the farm's.
 pub const EVENTS: &[(&str, &str)] = &[
@@ -224,9 +227,17 @@ pub struct Bus {
     /// Nothing more comes after `None`.
     sender: Sender<Option<Arc<PublishedEvent>>>,
     next: Arc<AtomicU64>,
-    counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+    record: Arc<Mutex<EventRecord>>,
     lost: Arc<AtomicU64>,
     places: Arc<Semaphore>,
+}
+
+/// The events until now.
+#[derive(Debug, Default)]
+struct EventRecord {
+    counts: BTreeMap<&'static str, u64>,
+    /// The last [`RECENT_MAX`].
+    recent: VecDeque<Arc<PublishedEvent>>,
 }
 
 impl Default for Bus {
@@ -240,7 +251,7 @@ impl Bus {
         Bus {
             sender: broadcast::channel(behind_max).0,
             next: Arc::new(AtomicU64::new(1)),
-            counts: Arc::default(),
+            record: Arc::default(),
             lost: Arc::default(),
             places: Arc::new(Semaphore::new(READERS_MAX)),
         }
@@ -250,13 +261,17 @@ impl Bus {
     pub fn publish(&self, event: DaemonEvent) {
         let name = event.name();
         debug_assert!(EVENTS.iter().chain(director::EVENTS).any(|(known, _)| *known == name), "{name}");
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        *counts.entry(name).or_default() += 1;
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        *record.counts.entry(name).or_default() += 1;
         // Numbers are in the order in which events are told.
         let number = self.next.fetch_add(1, Relaxed);
-        let published = PublishedEvent { number, at: SystemTime::now(), event };
+        let published = Arc::new(PublishedEvent { number, at: SystemTime::now(), event });
+        if record.recent.len() == RECENT_MAX {
+            record.recent.pop_front();
+        }
+        record.recent.push_back(Arc::clone(&published));
         // It is no matter that nobody listens.
-        let _ = self.sender.send(Some(Arc::new(published)));
+        let _ = self.sender.send(Some(published));
     }
 
     /// Has every reader end once it has read what was told before.
@@ -277,8 +292,19 @@ impl Bus {
 
     /// How many events there were, by their names, and how many were lost to readers.
     pub fn counts(&self) -> (BTreeMap<&'static str, u64>, u64) {
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        (counts.clone(), self.lost.load(Relaxed))
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        (record.counts.clone(), self.lost.load(Relaxed))
+    }
+
+    /// The number of the last event; 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.next.load(Relaxed) - 1
+    }
+
+    /// The latest events, in their order.
+    pub fn recent(&self) -> Vec<Arc<PublishedEvent>> {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.recent.iter().cloned().collect()
     }
 }
 
@@ -357,6 +383,15 @@ mod tests {
         assert_eq!(numbers(&mut quick), [Err(7), Ok(11), Ok(12), Ok(13)]);
         assert_eq!(numbers(&mut slow), [Err(10), Ok(11), Ok(12), Ok(13)]);
         assert_eq!(bus.counts(), ([("stopping", 13)].into(), 17));
+    }
+
+    #[test]
+    fn latest_events_are_kept_for_later_readers() {
+        let bus = Bus::default();
+        assert!(bus.recent().is_empty() && bus.last() == 0);
+        publish_all(&bus, 0..RECENT_MAX as u64 + 5);
+        let numbers: Vec<u64> = bus.recent().iter().map(|event| event.number).collect();
+        assert_eq!((numbers[0], numbers[RECENT_MAX - 1], numbers.len()), (6, bus.last(), RECENT_MAX));
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl From<&BusItem> for EventStreamItem {
     }
 }
 
-fn event(published: &events::PublishedEvent) -> EventView {
+pub(super) fn event(published: &events::PublishedEvent) -> EventView {
     let happened = &published.event;
     let mut event = EventView {
         number: published.number,

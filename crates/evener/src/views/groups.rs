@@ -114,6 +114,7 @@ fn server(shown: &ShownGroup, member: &MemberSnapshot, since_ms: u64) -> ServerV
         probe_error: failure,
         probe_failures: 0,
         state_changes: 0,
+        checks: member.checks.to_string(),
         overrides: Vec::new(),
         member: Some(MemberView {
             url: member.joiner.url.to_string(),

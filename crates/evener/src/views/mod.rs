@@ -92,6 +92,12 @@ pub trait ViewSource: Send + Sync + 'static {
     /// The file, and the run-time changes over it.
     fn farm_state(&self) -> Arc<FarmState>;
 
+    /// The number of the last event; 0 before the first.
+    fn last_event(&self) -> u64;
+
+    /// The latest events, in the order in which they happened.
+    fn recent_events(&self) -> Vec<EventView>;
+
     /// Events from now on; `None` where too many listen already.
     fn listen(&self) -> Option<Subscriber>;
 }
@@ -146,6 +152,14 @@ impl ViewSource for SnapshotStore {
 
     fn farm_state(&self) -> Arc<FarmState> {
         Arc::clone(&self.latest().state)
+    }
+
+    fn last_event(&self) -> u64 {
+        self.latest().bus.last()
+    }
+
+    fn recent_events(&self) -> Vec<EventView> {
+        self.latest().bus.recent().iter().map(|published| events::event(published)).collect()
     }
 
     fn listen(&self) -> Option<Subscriber> {

@@ -44,6 +44,10 @@ pub struct NameView {
     pub delay_seconds: Option<f64>,
     /// How old that is.
     pub age_seconds: Option<f64>,
+    /// The results of the last probes of a server that the name itself lists, at most 32, the
+    /// oldest first: `.` good, `x` failed. Those of other servers are theirs in `servers`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub checks: String,
     /// Why its share is what it is.
     pub cause: String,
 }
@@ -82,6 +86,7 @@ fn name_of(seen: &NameSnapshot, shown: &AddressSnapshot, now_ms: u64) -> NameVie
         path_age_seconds: shown.probed_ms().map(|ms| (ms + since_ms) as f64 / 1e3),
         delay_seconds: report.delay_us.map(|us| us as f64 / 1e6),
         age_seconds: shown.age_ms().map(|ms| (ms + since_ms) as f64 / 1e3),
+        checks: shown.checks().map(|checks| checks.to_string()).unwrap_or_default(),
         cause: seen.cause(shown),
     }
 }

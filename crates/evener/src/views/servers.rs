@@ -81,6 +81,9 @@ pub struct ServerView {
     /// How often probes found it up or down since the daemon started, when it was not so before.
     #[serde(default)]
     pub state_changes: u64,
+    /// The results of the last probes, at most 32, the oldest first: `.` good, `x` failed.
+    #[serde(default)]
+    pub checks: String,
     /// Its values that were changed at run time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<OverrideView>,
@@ -201,6 +204,7 @@ pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &Co
         probe_error: seen.probe_error.clone(),
         probe_failures: seen.probe_failures,
         state_changes: seen.state_changes,
+        checks: seen.checks.to_string(),
         overrides: Vec::new(),
         member: None,
     }

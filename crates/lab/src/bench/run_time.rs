@@ -146,7 +146,7 @@ fn patch(socket: &Path, server: usize, round: usize) -> Result<Duration> {
     Ok(timed(|| request(socket, "PATCH", &path, &json!({"weight": weight}).to_string()))?.0)
 }
 
-/// The time of the disk for as many bytes as the record of the changes so far has.
+/// The time that the disk takes for as many bytes as the record of the changes so far has.
 fn fsync(host: &Host) -> Result<Percentiles> {
     let folder = fs::read_dir(host.file("state"))?.flatten().next().context("There is no record")?.path();
     let bytes = fs::read(folder.join("changes.json"))?;

@@ -37,6 +37,8 @@ pub(super) struct AddressCandidate {
     /// How often its address was given first, where it is a name's own; a service's server has a
     /// count for each name.
     pub(super) given: Option<Arc<AtomicU64>>,
+    /// The last results of its probes, likewise.
+    pub(super) checks: Option<Arc<AtomicU64>>,
 }
 
 impl AddressCandidate {
@@ -59,6 +61,7 @@ impl AddressCandidate {
             reason,
             probed_ms: None,
             given: None,
+            checks: None,
         }
     }
 

@@ -7,7 +7,7 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::candidate::{AddressCandidate, stand_by};
 use crate::dns::{OwnServer, ServerList};
@@ -19,7 +19,16 @@ use crate::pool::{DueChecks, Fact, Pool, PoolServer, ServerChange, ServerState};
 #[derive(Clone, Debug)]
 pub(super) struct OwnServers {
     pool: Pool<usize>,
-    given: Box<[Arc<AtomicU64>]>,
+    counts: Box<[SharedCounts]>,
+}
+
+/// The numbers of a server that are read while it goes on.
+#[derive(Clone, Debug, Default)]
+struct SharedCounts {
+    /// How often its address was given first.
+    given: Arc<AtomicU64>,
+    /// The last results of its probes, as bits.
+    checks: Arc<AtomicU64>,
 }
 
 impl OwnServers {
@@ -30,31 +39,33 @@ impl OwnServers {
         pool.follow(0..list.servers.len(), |place| {
             PoolServer::new(&list.settings, seed_of(seed, *place), now_ms, false)
         });
-        OwnServers { pool, given: list.servers.iter().map(|_| Arc::default()).collect() }
+        OwnServers { pool, counts: list.servers.iter().map(|_| SharedCounts::default()).collect() }
     }
 
     /// Goes on with another list; what is known of servers whose addresses stay is kept.
     #[must_use]
     pub(super) fn follow(self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
-        let mut known: BTreeMap<SocketAddr, Vec<(PoolServer, Arc<AtomicU64>)>> = BTreeMap::new();
-        for ((server, given), listed) in self.pool.into_servers().zip(self.given).zip(&before.servers).rev() {
-            known.entry(listed.address).or_default().push((server, given));
+        let mut known: BTreeMap<SocketAddr, Vec<(PoolServer, SharedCounts)>> = BTreeMap::new();
+        for ((server, counts), listed) in self.pool.into_servers().zip(self.counts).zip(&before.servers).rev()
+        {
+            known.entry(listed.address).or_default().push((server, counts));
         }
         let mut pool = Pool::default();
-        let mut all_given = Vec::with_capacity(list.servers.len());
+        let mut all_counts = Vec::with_capacity(list.servers.len());
         pool.follow(0..list.servers.len(), |place| {
             let seed = seed_of(seed, *place);
             let listed = list.servers.get(*place).and_then(|listed| known.get_mut(&listed.address)?.pop());
             let is_known = listed.is_some();
-            let (mut server, given) = listed
-                .unwrap_or_else(|| (PoolServer::new(&list.settings, seed, now_ms, true), Arc::default()));
+            let (mut server, counts) = listed.unwrap_or_else(|| {
+                (PoolServer::new(&list.settings, seed, now_ms, true), SharedCounts::default())
+            });
             if is_known {
                 server.reconfigure(&list.settings, seed, now_ms);
             }
-            all_given.push(given);
+            all_counts.push(counts);
             server
         });
-        OwnServers { pool, given: all_given.into() }
+        OwnServers { pool, counts: all_counts.into() }
     }
 
     /// When [`OwnServers::poll`] has something to do, in milliseconds.
@@ -69,7 +80,12 @@ impl OwnServers {
 
     /// Takes in what came of a question.
     pub(super) fn apply_fact(&mut self, place: usize, fact: Fact, now_ms: u64) -> Option<ServerChange> {
-        self.pool.apply_fact(&place, fact, now_ms)
+        let is_probe = matches!(fact, Fact::Probed(_));
+        let change = self.pool.apply_fact(&place, fact, now_ms);
+        if is_probe && let Some((server, counts)) = self.pool.get(&place).zip(self.counts.get(place)) {
+            counts.checks.store(server.health().checks().to_bits(), Relaxed);
+        }
+        change
     }
 
     /// The operator wants no more clients to come to a server, or wants them again. True if that is
@@ -96,7 +112,7 @@ impl OwnServers {
         let takes =
             |(server, listed): (&PoolServer, &OwnServer)| is_wanted(server, listed) && !server.refuses();
         let may_refuse = all().any(takes);
-        let candidate = |((server, listed), given): ((&PoolServer, &OwnServer), &Arc<AtomicU64>)| {
+        let candidate = |((server, listed), counts): ((&PoolServer, &OwnServer), &SharedCounts)| {
             let refuses = may_refuse && is_wanted(server, listed) && server.refuses();
             let state = server.state(listed.weight, refuses);
             let failed = server.health().last_failure().filter(|_| state == ServerState::Down);
@@ -115,10 +131,11 @@ impl OwnServers {
                     None => reason,
                 },
                 probed_ms: None,
-                given: Some(Arc::clone(given)),
+                given: Some(Arc::clone(&counts.given)),
+                checks: Some(Arc::clone(&counts.checks)),
             }
         };
-        let mut candidates: Vec<AddressCandidate> = all().zip(&self.given).map(candidate).collect();
+        let mut candidates: Vec<AddressCandidate> = all().zip(&self.counts).map(candidate).collect();
         stand_by(&mut candidates);
         candidates
     }
@@ -139,7 +156,7 @@ mod tests {
     use crate::farm::example;
     use crate::pool::health::{self, Failure};
     use crate::pool::report::Report;
-    use crate::pool::{HealthKind, PoolSettings, ReportKind, Reporting};
+    use crate::pool::{CheckHistory, HealthKind, PoolSettings, ReportKind, Reporting};
     use alloc::vec;
 
     fn list(addresses: &[&str], kind: HealthKind) -> ServerList {
@@ -177,6 +194,11 @@ mod tests {
         assert_eq!(down.transition.unwrap().reason, Some(Failure::Refused));
         assert_eq!((states(&servers, &list, 5), servers.unknown()), (vec!["up", "down"], 0));
         assert_eq!(servers.next_at(), 1_000);
+        let checks = |place: usize| {
+            let bits = servers.candidates(&list, 5)[place].checks.as_ref().unwrap().load(Relaxed);
+            CheckHistory::from_bits(bits).to_string()
+        };
+        assert_eq!((checks(0), checks(1)), (".".into(), "x".into()));
         assert_eq!(servers.apply_fact(9, Fact::Probed(Ok(5)), 5), None);
     }
 

@@ -195,7 +195,8 @@ impl NameState {
 
     fn snapshot_of(&mut self, candidate: AddressCandidate, ranked: Option<RankedAddress>) -> AddressSnapshot {
         let given = self.given(&candidate);
-        let AddressCandidate { server, address, state, known, reason, probed_ms, stands_by, .. } = candidate;
+        let AddressCandidate { server, address, state, known, reason, probed_ms, stands_by, checks, .. } =
+            candidate;
         let weighs = self.name.weighing().is_some();
         let weighed = ranked.map(|ranked| ranked.known).filter(|_| weighs);
         let Signals { report, age_ms, .. } = known.signals;
@@ -214,6 +215,7 @@ impl NameState {
             tenths: known.tenths,
             permille: ranked.map(|ranked| ranked.permille),
             given,
+            checks,
             reason: reason.filter(|_| ranked.is_none()).map(Into::into),
             load,
         }

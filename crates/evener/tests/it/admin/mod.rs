@@ -2,6 +2,7 @@
 
 mod access;
 mod commands;
+mod dashboard;
 mod events;
 mod scrapes;
 mod views;
@@ -27,7 +28,8 @@ use evener::events::{Bus, Subscriber};
 use evener::record::Traced;
 use evener::state::{FarmState, OrderError, Outcome};
 use evener::views::{
-    Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, StatusView, ViewSource,
+    EventView, Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, StatusView,
+    ViewSource,
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -91,6 +93,14 @@ impl ViewSource for Shown {
 
     fn farm_state(&self) -> Arc<FarmState> {
         Arc::default()
+    }
+
+    fn last_event(&self) -> u64 {
+        self.bus.last()
+    }
+
+    fn recent_events(&self) -> Vec<EventView> {
+        Vec::new()
     }
 
     fn listen(&self) -> Option<Subscriber> {

@@ -122,6 +122,7 @@ fn server(name: &str, state: &str, connections: u64) -> ServerView {
         probe_error: None,
         probe_failures: 0,
         state_changes: 1,
+        checks: "..x.".into(),
         overrides: Vec::new(),
         member: None,
     }
@@ -166,6 +167,7 @@ pub fn names() -> Vec<NameView> {
         available_bps: None,
         delay_seconds: Some(0.25),
         age_seconds: Some(0.5),
+        checks: "x...".into(),
         cause: "reported delay 0.25 s: 100 % of its weight".into(),
     };
     let down = NameView {

@@ -17,8 +17,8 @@ use crate::pool::serving::{DISBELIEVED, STANDS_BY};
 use crate::pool::shares::{MemberShare, PERMILLE};
 use crate::pool::signals::Signals;
 use crate::pool::{
-    FULL_WEIGHT as WHOLE_TENTHS, Fact, HealthCheck, HealthKind, PoolServer, PoolSettings, Reporting,
-    ServerState,
+    CheckHistory, FULL_WEIGHT as WHOLE_TENTHS, Fact, HealthCheck, HealthKind, PoolServer, PoolSettings,
+    Reporting, ServerState,
 };
 
 /// Whether a member serves as its health says.
@@ -65,6 +65,8 @@ pub struct MemberSnapshot {
     pub dispatched: u64,
     /// How long its last good probe took, in microseconds.
     pub latency_us: Option<u64>,
+    /// The last results of its probes.
+    pub checks: CheckHistory,
     /// When its last bad probe ended, in milliseconds, and what it met.
     pub last_failure: Option<(u64, Failure)>,
     /// Whether its own answers drain it.
@@ -266,6 +268,7 @@ impl TrackedMember {
             cause,
             dispatched: self.dispatched.load(Relaxed),
             latency_us: self.server.health().latency_us(),
+            checks: self.server.health().checks(),
             last_failure: self.server.health().last_failure().cloned(),
             refuses: self.server.refuses(),
             signals: self.server.signals(now.now_ms),

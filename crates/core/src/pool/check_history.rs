@@ -1,0 +1,62 @@
+//! The last results of a server's probes: a bit for each, without allocation.
+
+use core::fmt;
+
+/// The results that are kept.
+pub const CHECKS_MAX: u32 = u32::BITS;
+
+/// The last [`CHECKS_MAX`] results. Written as text it has a letter for each, the oldest first: `.`
+/// for a good one, `x` for one that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckHistory {
+    /// A bit that is set for each that failed; the lowest is the latest.
+    failed: u32,
+    /// How many there are.
+    count: u32,
+}
+
+impl CheckHistory {
+    /// Adds a result; the oldest goes where there are too many.
+    pub fn push(&mut self, is_good: bool) {
+        self.failed = self.failed << 1 | u32::from(!is_good);
+        self.count = (self.count + 1).min(CHECKS_MAX);
+    }
+
+    /// As a number, for an atomic that others read.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.count) << 32 | u64::from(self.failed)
+    }
+
+    /// Of [`CheckHistory::to_bits`].
+    pub fn from_bits(bits: u64) -> CheckHistory {
+        CheckHistory { failed: bits as u32, count: ((bits >> 32) as u32).min(CHECKS_MAX) }
+    }
+}
+
+impl fmt::Display for CheckHistory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (0..self.count)
+            .rev()
+            .try_for_each(|at| f.write_str(if self.failed >> at & 1 == 1 { "x" } else { "." }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn check_history_keeps_the_last_results_in_order() {
+        let mut history = CheckHistory::default();
+        assert_eq!(history.to_string(), "");
+        for letter in "..x.".chars() {
+            history.push(letter == '.');
+        }
+        assert_eq!(history.to_string(), "..x.");
+        assert_eq!(CheckHistory::from_bits(history.to_bits()), history);
+        (0..31).for_each(|_| history.push(true));
+        history.push(false);
+        assert_eq!(history.to_string(), "...............................x");
+    }
+}

@@ -1,0 +1,172 @@
+//! The farm as it changes, for browsers: a snapshot first, and then each [`PERIOD`] what differs.
+//!
+//! Each frame is made once for all listeners, and only while there is one. A listener has one
+//! pending frame at most: one that is slow misses frames, and gets a snapshot in their place.
+
+mod delta;
+mod frame;
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::Extension;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::api::{Api, ApiError};
+use super::trace::Lasting;
+use crate::views::ViewSource;
+use frame::{Frame, Moment};
+
+/// Between two frames, where nothing happens meanwhile.
+const PERIOD: Duration = Duration::from_secs(2);
+/// Parts of it: so much of it passes at least, and so often events are looked for.
+const LEAST: u32 = 4;
+const LOOKS: u32 = 20;
+/// Listeners at a time.
+pub(super) const LISTENERS_MAX: usize = 256;
+
+/// The frames of one farm.
+pub(super) struct LiveFeed {
+    farm: Arc<dyn ViewSource>,
+    frames: watch::Sender<Option<Arc<Frame>>>,
+    /// Whether frames are being made.
+    is_running: Mutex<bool>,
+    places: Arc<Semaphore>,
+    next: AtomicU64,
+    period: Duration,
+    started: Instant,
+    /// Another one after a restart.
+    daemon: Arc<str>,
+}
+
+impl LiveFeed {
+    pub(super) fn new(farm: Arc<dyn ViewSource>) -> Arc<LiveFeed> {
+        LiveFeed::every(farm, PERIOD)
+    }
+
+    fn every(farm: Arc<dyn ViewSource>, period: Duration) -> Arc<LiveFeed> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Arc::new(LiveFeed {
+            farm,
+            frames: watch::Sender::new(None),
+            is_running: Mutex::new(false),
+            places: Arc::new(Semaphore::new(LISTENERS_MAX)),
+            next: AtomicU64::new(1),
+            period,
+            started: Instant::now(),
+            daemon: format!("{}-{}", std::process::id(), since.as_millis()).into(),
+        })
+    }
+
+    /// Listens from now on; `None` where too many do already. Needs a tokio runtime.
+    fn listen(self: &Arc<Self>) -> Option<LiveListener> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        // With the lock, so that frames don't end between these two steps.
+        let mut is_running = self.is_running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut frames = self.frames.subscribe();
+        frames.mark_changed();
+        if !std::mem::replace(&mut *is_running, true) {
+            tokio::spawn(Arc::clone(self).run());
+        }
+        Some(LiveListener { frames, last: None, _place: place })
+    }
+
+    /// Makes frames for as long as there is a listener.
+    async fn run(self: Arc<Self>) {
+        let mut before = None;
+        loop {
+            let (feed, last) = (Arc::clone(&self), before.clone());
+            match tokio::task::spawn_blocking(move || feed.make(last.as_deref())).await {
+                Ok(frame) => {
+                    self.frames.send_replace(Some(Arc::clone(&frame)));
+                    before = Some(frame);
+                }
+                Err(error) => tracing::error!(%error, "a frame for the dashboard was not made"),
+            }
+            let last_event = before.as_deref().map_or(0, Frame::last_event);
+            let pauses = [self.period / LEAST, self.period / LOOKS, self.period];
+            Arc::clone(&self).wait(last_event, pauses).await;
+            if self.ends() {
+                return;
+            }
+        }
+    }
+
+    /// Waits the first time, and then as long as the last one says or until there is another event,
+    /// which is looked for as often as the second one says.
+    async fn wait(self: Arc<Self>, last_event: u64, [least, look, most]: [Duration; 3]) {
+        tokio::time::sleep(least).await;
+        let until = Instant::now() + most.saturating_sub(least);
+        while Instant::now() < until && self.farm.last_event() == last_event {
+            tokio::time::sleep(look).await;
+        }
+    }
+
+    /// Whether nobody listens any more; the next listener has frames made again.
+    fn ends(&self) -> bool {
+        let mut is_running = self.is_running.lock().unwrap_or_else(PoisonError::into_inner);
+        *is_running = self.frames.receiver_count() > 0;
+        if !*is_running {
+            self.frames.send_replace(None);
+        }
+        !*is_running
+    }
+
+    fn make(&self, before: Option<&Frame>) -> Arc<Frame> {
+        let number = self.next.fetch_add(1, Relaxed);
+        let at_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let moment = Moment::of(&*self.farm, &self.daemon, at_ms);
+        Arc::new(Frame::new(number, moment, before))
+    }
+}
+
+/// One that listens.
+struct LiveListener {
+    frames: watch::Receiver<Option<Arc<Frame>>>,
+    /// The number of the last frame that it got.
+    last: Option<u64>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl LiveListener {
+    /// The next piece of the stream; `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            self.frames.changed().await.ok()?;
+            let Some(frame) = self.frames.borrow_and_update().clone() else { continue };
+            let before = self.last.replace(frame.number());
+            let follows = before.is_some_and(|before| before + 1 == frame.number());
+            return Some(if follows { frame.delta() } else { frame.snapshot() });
+        }
+    }
+}
+
+/// Answers with the farm as it changes, until the other end hangs up.
+pub(super) async fn live(
+    State(api): State<Api>,
+    Extension(lasting): Extension<Lasting>,
+) -> Result<Response, ApiError> {
+    let listener = api.live.listen().ok_or_else(|| {
+        let why = format!(
+            "{LISTENERS_MAX} dashboards are open already, and there can't be more: close one of them."
+        );
+        ApiError(StatusCode::SERVICE_UNAVAILABLE, why)
+    })?;
+    lasting.begin();
+    let items = stream::unfold(listener, |mut listener| async {
+        Some((Ok::<_, Infallible>(listener.next().await?), listener))
+    });
+    let fields = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((fields, Body::from_stream(items)).into_response())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

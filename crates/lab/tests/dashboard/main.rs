@@ -1,0 +1,41 @@
+//! The dashboard in a browser, as a person uses it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod browser;
+mod farms;
+mod operating;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use browser::Browser;
+
+/// The page, on the host of the daemon.
+const PAGE: &str = "http://localhost:9180/";
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Keeps a picture for the manual, if `EVENER_SCREENSHOTS` is set.
+fn keep_picture(browser: &Browser, name: &str, width: u32, height: u32) -> Result<()> {
+    if std::env::var_os("EVENER_SCREENSHOTS").is_none() {
+        return Ok(());
+    }
+    browser.screenshot(&repository().join("docs/operating/img").join(name), width, height)
+}
+
+/// Has axe-core look for what keeps people from using the page.
+fn check_accessibility(browser: &Browser) -> Result<()> {
+    let tools = std::fs::read_dir(repository().join("target/tools"))?.flatten();
+    let program = tools.map(|entry| entry.path().join("axe.min.js")).filter(|path| path.exists()).max();
+    let program = program.context("There is no axe-core in target/tools: run `make setup`")?;
+    browser.script(&std::fs::read_to_string(program)?)?;
+    let script = "const done = arguments[arguments.length - 1];
+        axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => done(violations.map((one) =>
+            one.id + ': ' + one.nodes.map((node) => node.html.slice(0, 160) + ' ' + node.failureSummary).join('; '))))";
+    let violations = browser.script_later(script)?;
+    ensure!(violations.as_array().is_some_and(Vec::is_empty), "{violations:#}");
+    Ok(())
+}
