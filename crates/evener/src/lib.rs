@@ -23,4 +23,5 @@ mod redirect;
 mod request_heads;
 pub mod runtime;
 pub mod state;
+pub mod top;
 pub mod views;

@@ -8,7 +8,7 @@ use evener::cli::{CheckArgs, Cli, Command, KeygenArgs, ManArgs};
 use evener::config::{self, Config, ProblemReport};
 use evener::runtime::Exit;
 use evener::runtime::secret;
-use evener::{admin, agent, control, doctor, import, manual};
+use evener::{admin, agent, control, doctor, import, manual, top};
 
 fn main() -> Exit {
     match Cli::parse().command {
@@ -24,6 +24,7 @@ fn main() -> Exit {
         Command::Agent(args) => agent::run(&args),
         Command::Requests(args) => agent::requests::run(&args),
         Command::Doctor(view) => doctor::run(&view),
+        Command::Top(args) => top::run(&args),
         command => admin::command::run(&command),
     }
 }

@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::client::{Client, escape};
-use super::command::{CommandError, daemon, json as as_json, runtime};
+use super::command::{CommandError, admin_client, daemon, json as as_json, runtime};
 use super::state::{ChangeResult, ChangeView, DifferenceView, StateView};
 use super::table;
-use crate::cli::{AddArgs, ChangeArgs, Command, DrainArgs, ServerArg, StateArgs};
+use crate::cli::{AddArgs, AdminArgs, ChangeArgs, Command, DrainArgs, ServerArg, StateArgs};
 use crate::runtime::terminal;
 use crate::views::ServerView;
 
@@ -68,12 +68,26 @@ fn change(
     show(args, &result)
 }
 
+/// Changes a server, for commands of other rooms; gives a sentence.
+pub(crate) fn send_change(
+    admin: &AdminArgs,
+    service: &str,
+    server: &str,
+    body: &Value,
+) -> Result<String, String> {
+    let (client, runtime) = admin_client(admin)?;
+    let path = format!("/v1/services/{}/servers/{}", escape(service), escape(server));
+    let result: ChangeResult =
+        runtime.block_on(client.send(Method::PATCH, &path, Some(body))).map_err(|error| error.to_string())?;
+    Ok(result.message)
+}
+
 fn show(args: &ChangeArgs, result: &ChangeResult) -> Result<String, CommandError> {
     if args.view.json {
         return as_json(result);
     }
     let width = terminal::width();
-    let text = |text: &str| terminal::wrap(&table::message(text), width, 2) + "\n";
+    let text = |text: &str| terminal::wrap(&table::message(text), width, 0) + "\n";
     match result.dry_run {
         false => Ok(text(&result.message)),
         true if result.differences.is_empty() => Ok("nothing would differ\n".to_owned()),

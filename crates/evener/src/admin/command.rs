@@ -150,6 +150,12 @@ pub(super) fn json<T: Serialize>(answer: &T) -> Result<String, CommandError> {
     Ok(serde_json::to_string_pretty(answer).map_err(CommandError::Json)? + "\n")
 }
 
+/// A way to ask the daemon, for commands of other rooms.
+pub(crate) fn admin_client(admin: &AdminArgs) -> Result<(Client, Runtime), String> {
+    let client = daemon(admin).map_err(|error| error.to_string())?;
+    Ok((client, runtime().map_err(|error| error.to_string())?))
+}
+
 /// Where the daemon is asked.
 pub(super) fn daemon(admin: &AdminArgs) -> Result<Client, CommandError> {
     Ok(match &admin.socket {

@@ -11,11 +11,11 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
 use super::api::{Api, ApiError};
-use super::command::CommandError;
+use super::command::{CommandError, admin_client};
 use super::following::StreamRequest;
 use super::table::clean;
 use super::trace::Lasting;
-use crate::cli::EventsArgs;
+use crate::cli::{AdminArgs, EventsArgs};
 use crate::events::{READERS_MAX, Subscriber};
 use crate::record;
 use crate::views::{EventStreamItem, EventView};
@@ -72,6 +72,24 @@ pub(super) fn run(args: &EventsArgs) -> Result<(), CommandError> {
         admin,
     };
     following.show(|line| line.strip_prefix(DATA), text)
+}
+
+/// Gives events in words, one after the other, for as long as `take` wants more. False once it
+/// doesn't; true where the daemon gives no more.
+pub(crate) fn events_of(admin: &AdminArgs, mut take: impl FnMut(String) -> bool) -> bool {
+    let Ok((client, runtime)) = admin_client(admin) else { return true };
+    runtime.block_on(async {
+        let Ok(mut lines) = client.follow("/v1/events").await else { return true };
+        while let Some(line) = lines.next().await {
+            let Some(data) = line.strip_prefix(DATA) else { continue };
+            if let Ok(item) = serde_json::from_slice::<EventStreamItem>(data)
+                && !take(text(&item))
+            {
+                return false;
+            }
+        }
+        true
+    })
 }
 
 /// For people.

@@ -24,8 +24,10 @@ mod tls;
 mod trace;
 
 pub use api::{CommandResult, ErrorBody};
+pub(crate) use changes::send_change;
 pub use client::{Client, ClientError};
-pub(crate) use command::print;
+pub(crate) use command::{admin_client, print};
+pub(crate) use events::events_of;
 pub use openapi::document;
 pub use paths::{API_PATHS, ApiMethod, ApiPath};
 pub use server::{AdminError, AdminSockets};

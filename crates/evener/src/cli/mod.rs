@@ -66,6 +66,8 @@ pub enum Command {
     Requests(RequestsArgs),
     /// Show which server a flow or a request gets, and why
     Explain(ExplainArgs),
+    /// Watch servers, rates, checks and events in the terminal
+    Top(TopArgs),
     /// Follow a client's packets and connections
     Trace(TraceArgs),
     /// Follow events: servers, drains, reloads, hosts, links
@@ -281,6 +283,23 @@ pub struct ExplainArgs {
     /// How to show it.
     #[command(flatten)]
     pub view: ViewArgs,
+}
+
+/// `evener top`
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Between two looks at the daemon
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    pub interval: Duration,
+    /// Print a line of JSON each time instead
+    #[arg(long)]
+    pub json: bool,
+    /// End after this many lines
+    #[arg(long, value_name = "N", requires = "json")]
+    pub count: Option<u64>,
+    /// How to reach the daemon.
+    #[command(flatten)]
+    pub admin: AdminArgs,
 }
 
 /// `evener trace`

@@ -1,4 +1,4 @@
-//! Features that Evener is to have: each is decided in one place, for all programs.
+//! Features that Evener has late, or is to have: each is decided in one place, for all programs.
 //!
 //! A function here returns the reason why the feature is left. Once Evener has it, the function
 //! writes its keys into the draft and returns `Ok`, and every importer carries it over.
@@ -21,16 +21,21 @@ pub(super) fn address_hash(keys: &mut Vec<String>) -> Carried {
 }
 
 /// A server that gets connections only while no other is up.
-pub(super) fn backup(_server: &mut DraftServer) -> Carried {
-    Err(&reasons::BACKUP)
+pub(super) fn backup(server: &mut DraftServer) -> Carried {
+    server.keys.push("backup = true".to_owned());
+    Ok(())
 }
 
-/// The most connections of a server.
-pub(super) fn max_connections(_server: &mut DraftServer, _most: u64) -> Carried {
-    Err(&reasons::MAX_CONNECTIONS)
+/// The most connections of a server; 0 is no limit, as in all the sources.
+pub(super) fn max_connections(server: &mut DraftServer, most: u64) -> Carried {
+    if most > 0 {
+        server.keys.push(format!("max_connections = {most}"));
+    }
+    Ok(())
 }
 
-/// Probes by TLS. Until there are such, a connection that opens has to do.
+/// Probes by TLS: without a name and an authority, which the sources leave to the system, a
+/// connection that opens has to do.
 pub(super) fn https_check(health: &mut DraftHealth) -> Carried {
     health.kind = Some("tcp");
     Err(&reasons::HTTPS_CHECK)

@@ -50,12 +50,10 @@ reasons! {
         "keep sessions in a store that all servers share";
     AFFINITY: "this version has no affinity by the client's address",
         "policy = \"hash\" binds address and port; else keep sessions in a shared store";
-    BACKUP: "this version has no backup servers",
-        "keep_last keeps the last good servers; or answer for the names by [[dns.name]] failover";
-    MAX_CONNECTIONS: "this version has no limit of connections, and no queue",
-        "limit them on the server; policy least-connections or power-of-two evens them out";
-    HTTPS_CHECK: "this version's probes don't speak TLS",
-        "the probe opens a connection instead; or probe a `port` that answers plain HTTP";
+    MAX_CONNECTIONS: "only a server has a limit of connections, and no queue stands before it",
+        "write max_connections on the servers; policy least-connections or power-of-two evens them out";
+    HTTPS_CHECK: "a probe by TLS needs the name and the authority of the certificate, and the source has none here",
+        "the probe opens a connection instead; or write kind = \"https\" with `name` and `ca` in [service.health]";
     QUEUES: "a packet isn't held back: there are no queues, retries or limits of rate",
         "limit on the servers; a connection goes to a server that is up at its first packet";
     STICK_TABLES: "there are no stick tables",

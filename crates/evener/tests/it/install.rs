@@ -103,7 +103,10 @@ fn install_names_directory_without_permission() {
     let folder = std::env::temp_dir().join(format!("evener-install-nobody-{}", std::process::id()));
     fs::create_dir_all(folder.join("scripts")).unwrap();
     let script = folder.join("scripts/install");
-    fs::copy(tree::root().join("scripts/install"), &script).unwrap();
+    // By another process: a program that starts elsewhere in this one meanwhile could hold the file
+    // open for writing, and then it can't be run.
+    let copied = Command::new("cp").arg(tree::root().join("scripts/install")).arg(&script).status();
+    assert!(copied.unwrap().success());
     let output = refusal(Command::new(&script).env("PREFIX", "/usr/local").uid(65_534).gid(65_534));
     assert!(output.contains("/usr/local can't be written: run this as root"), "{output}");
     fs::remove_dir_all(folder).unwrap();

@@ -71,10 +71,10 @@ fn page() -> String {
         .to_owned();
     for Alert { name, expr, minutes, severity, summary, look, act, .. } in ALERTS {
         let finding = summary.replace("{{ $labels.", "*").replace(" }}", "*");
-        let lasting = if *minutes > 0 { format!(" for {minutes} min") } else { String::new() };
+        let lasting = if *minutes > 0 { format!("    # for {minutes} min") } else { String::new() };
         let _ = write!(page, "\n## {name}\n\n");
         paragraph(&mut page, &format!("{finding}."));
-        let _ = write!(page, "\n    {expr}{lasting}\n\n");
+        let _ = write!(page, "\n```promql\n{expr}{lasting}\n```\n\n");
         paragraph(&mut page, &format!("Severity: {severity}. **Look at:** {look}"));
         page.push('\n');
         paragraph(&mut page, &format!("**Do:** {act}"));

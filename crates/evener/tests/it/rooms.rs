@@ -20,7 +20,7 @@ const CORE: [Room; 8] = [
     ("node", &["net", "farm"]),
     ("director", &["net", "path", "pool", "dns", "farm", "node"]),
 ];
-const PRODUCT: [Room; 17] = [
+const PRODUCT: [Room; 18] = [
     ("runtime", &[]),
     ("cli", &["runtime"]),
     ("config", &["runtime"]),
@@ -43,6 +43,7 @@ const PRODUCT: [Room; 17] = [
             "board", "views", "admin", "agent",
         ],
     ),
+    ("top", &["runtime", "cli", "views", "admin"]),
     ("doctor", &["runtime", "cli", "config", "io", "views", "admin", "agent"]),
 ];
 

@@ -1,0 +1,170 @@
+//! `evener top`: servers, rates, checks and events in a terminal.
+//!
+//! [`model`] is the state, [`draw`] puts it on a screen; here are the terminal, its keys and the
+//! threads that ask the daemon.
+
+mod draw;
+mod model;
+
+use std::io::{self, IsTerminal};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::admin::{Client, admin_client, events_of, print, send_change};
+use crate::cli::{AdminArgs, TopArgs};
+use crate::runtime::Exit;
+use crate::views::{ServerView, StatusView};
+use model::{Look, Model, Order, Reading};
+
+/// Between two looks at the keyboard.
+const KEYS: Duration = Duration::from_millis(100);
+/// After the stream of events has ended, until it is asked for again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// News for the screen.
+enum News {
+    /// The daemon's state, or why there is none.
+    Reading(Result<Box<Reading>, String>),
+    /// An event, in a line.
+    Event(String),
+    /// The result of an order.
+    Answer(String),
+}
+
+/// Carries out the command.
+pub fn run(args: &TopArgs) -> Exit {
+    let done = match args.json {
+        true => lines(args),
+        false if io::stdout().is_terminal() => screen(args),
+        false => Err("standard output is no terminal: --json prints lines for programs".to_owned()),
+    };
+    match done {
+        Ok(()) => Exit::Ok,
+        Err(error) => {
+            eprintln!("evener: {error}");
+            Exit::Failed
+        }
+    }
+}
+
+/// Prints a line of JSON for each look.
+fn lines(args: &TopArgs) -> Result<(), String> {
+    let (client, runtime) = admin_client(&args.admin)?;
+    let mut model = Model::default();
+    let mut left = args.count.unwrap_or(u64::MAX);
+    while left > 0 {
+        let reading = runtime.block_on(read(&client))?;
+        model.take_in(reading, Instant::now());
+        print(&format!("{}\n", model.json())).map_err(|error| error.to_string())?;
+        left -= 1;
+        if left > 0 {
+            thread::sleep(args.interval);
+        }
+    }
+    Ok(())
+}
+
+async fn read(client: &Client) -> Result<Reading, String> {
+    let status: StatusView = client.get("/v1/status").await.map_err(|error| error.to_string())?;
+    let servers: Vec<ServerView> = client.get("/v1/servers").await.map_err(|error| error.to_string())?;
+    Ok(Reading { status, servers })
+}
+
+fn screen(args: &TopArgs) -> Result<(), String> {
+    let (news, receiver) = mpsc::channel();
+    follow_state(args, &news);
+    follow_events(&args.admin, &news);
+    let mut terminal = ratatui::try_init().map_err(|error| format!("the terminal can't be used: {error}"))?;
+    let look = Look::of_environment();
+    let result = watch(&mut terminal, &receiver, &news, args, look);
+    ratatui::restore();
+    result
+}
+
+/// Asks the daemon again and again, on a thread: one that hangs must not hold up the keys.
+fn follow_state(args: &TopArgs, news: &Sender<News>) {
+    let (news, interval) = (news.clone(), args.interval);
+    let admin = args.admin.socket.clone();
+    thread::spawn(move || {
+        let admin = AdminArgs { socket: admin };
+        loop {
+            let reading = admin_client(&admin).and_then(|(client, runtime)| runtime.block_on(read(&client)));
+            if news.send(News::Reading(reading.map(Box::new))).is_err() {
+                return;
+            }
+            thread::sleep(interval);
+        }
+    });
+}
+
+fn follow_events(admin: &AdminArgs, news: &Sender<News>) {
+    let (news, socket) = (news.clone(), admin.socket.clone());
+    thread::spawn(move || {
+        let admin = AdminArgs { socket };
+        loop {
+            // A daemon that is gone shows in its state.
+            let ended = events_of(&admin, |line| news.send(News::Event(line)).is_ok());
+            if !ended {
+                return;
+            }
+            thread::sleep(AGAIN);
+        }
+    });
+}
+
+fn watch(
+    terminal: &mut ratatui::DefaultTerminal,
+    receiver: &Receiver<News>,
+    news: &Sender<News>,
+    args: &TopArgs,
+    look: Look,
+) -> Result<(), String> {
+    let bad = |error: io::Error| format!("the terminal can't be used: {error}");
+    let mut model = Model { look, ..Model::default() };
+    let mut is_stale = true;
+    loop {
+        while let Ok(one) = receiver.try_recv() {
+            is_stale = true;
+            match one {
+                News::Reading(Ok(reading)) => model.take_in(*reading, Instant::now()),
+                News::Reading(Err(error)) => model.error = Some(error),
+                News::Event(line) => model.note_event(line),
+                News::Answer(line) => model.answer = Some(line),
+            }
+        }
+        if std::mem::take(&mut is_stale) {
+            terminal.draw(|frame| draw::draw(frame, &mut model)).map_err(bad)?;
+        }
+        if !event::poll(KEYS).map_err(bad)? {
+            continue;
+        }
+        is_stale = true;
+        if let Event::Key(key) = event::read().map_err(bad)?
+            && key.kind == KeyEventKind::Press
+        {
+            if is_end(key) && model.typed.is_none() {
+                return Ok(());
+            }
+            if let Some(order) = model.press(key.code) {
+                carry_out(order, &args.admin, news);
+            }
+        }
+    }
+}
+
+fn is_end(key: KeyEvent) -> bool {
+    let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    is_interrupt || key.code == KeyCode::Char('q')
+}
+
+/// Sends an order, on a thread of its own.
+fn carry_out(order: Order, admin: &AdminArgs, news: &Sender<News>) {
+    let (news, admin) = (news.clone(), AdminArgs { socket: admin.socket.clone() });
+    thread::spawn(move || {
+        let answer = send_change(&admin, &order.service, &order.server, &order.body());
+        let _ = news.send(News::Answer(answer.unwrap_or_else(|error| error)));
+    });
+}

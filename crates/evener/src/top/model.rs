@@ -1,0 +1,262 @@
+//! The state of the screen: what the daemon shows, rates between two looks, and what keys have
+//! chosen.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use ratatui::crossterm::event::KeyCode;
+use serde_json::{Value, json};
+
+use crate::views::{ServerView, StatusView};
+
+/// Events that are kept.
+const EVENTS: usize = 200;
+
+/// One look at the daemon.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) status: StatusView,
+    pub(super) servers: Vec<ServerView>,
+}
+
+/// Rates of a server, a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rates {
+    pub(super) connections: f64,
+    pub(super) bytes: f64,
+}
+
+/// How a screen may look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) has_colour: bool,
+    /// Whether it shows more than ASCII.
+    pub(super) is_utf8: bool,
+}
+
+impl Look {
+    /// By the environment (no-color.org; locale(7)).
+    pub(super) fn of_environment() -> Look {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
+        let locale = locale.to_ascii_lowercase();
+        Look {
+            has_colour: set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb"),
+            is_utf8: locale.contains("utf-8") || locale.contains("utf8"),
+        }
+    }
+}
+
+/// Columns that servers are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sort {
+    #[default]
+    Name,
+    State,
+    Sessions,
+    Rate,
+    Bytes,
+}
+
+impl Sort {
+    const ALL: [Sort; 5] = [Sort::Name, Sort::State, Sort::Sessions, Sort::Rate, Sort::Bytes];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Sort::Name => "name",
+            Sort::State => "state",
+            Sort::Sessions => "sessions",
+            Sort::Rate => "connections a second",
+            Sort::Bytes => "bytes a second",
+        }
+    }
+
+    fn next(self) -> Sort {
+        let place = Sort::ALL.iter().position(|sort| *sort == self).unwrap_or_default();
+        Sort::ALL.get(place + 1).copied().unwrap_or_default()
+    }
+}
+
+/// An order for a server, before and after it was confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) service: String,
+    pub(super) server: String,
+    pub(super) verb: Verb,
+}
+
+/// The order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Drain,
+    Undrain,
+    Maintenance,
+}
+
+impl Order {
+    pub(super) fn body(&self) -> Value {
+        match self.verb {
+            Verb::Drain => json!({"drain": true}),
+            Verb::Undrain => json!({"drain": false}),
+            Verb::Maintenance => json!({"maintenance": true}),
+        }
+    }
+
+    /// Asked back before it is sent.
+    pub(super) fn question(&self) -> String {
+        let verb = match self.verb {
+            Verb::Drain => "drain",
+            Verb::Undrain => "undrain",
+            Verb::Maintenance => "maintenance for",
+        };
+        format!("{verb} {}/{}? y/n", self.service, self.server)
+    }
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    pub(super) look: Look,
+    pub(super) reading: Option<Reading>,
+    pub(super) error: Option<String>,
+    pub(super) answer: Option<String>,
+    pub(super) events: VecDeque<String>,
+    pub(super) sort: Sort,
+    pub(super) is_reversed: bool,
+    pub(super) is_paused: bool,
+    pub(super) has_help: bool,
+    pub(super) filter: String,
+    /// A filter while it is typed.
+    pub(super) typed: Option<String>,
+    /// An order that waits for a yes.
+    pub(super) pending: Option<Order>,
+    pub(super) selected: usize,
+    pub(super) rates: BTreeMap<(String, String), Rates>,
+    pub(super) read_at: Option<Instant>,
+}
+
+impl Model {
+    /// Goes on with another look at the daemon.
+    pub(super) fn take_in(&mut self, reading: Reading, now: Instant) {
+        self.error = None;
+        if self.is_paused {
+            return;
+        }
+        let seconds = self.read_at.map(|at| now.duration_since(at).as_secs_f64()).filter(|s| *s > 0.0);
+        let before = self.reading.as_ref().map(|reading| by_name(&reading.servers)).unwrap_or_default();
+        self.rates = reading
+            .servers
+            .iter()
+            .map(|server| {
+                let key = (server.service.clone(), server.name.clone());
+                let rates = seconds.zip(before.get(&(server.service.as_str(), server.name.as_str())));
+                let rates = rates.map_or_else(Rates::default, |(seconds, old)| {
+                    // A daemon that began anew counts from 0.
+                    let rate = |new: u64, old: u64| new.checked_sub(old).unwrap_or(new) as f64 / seconds;
+                    Rates {
+                        connections: rate(server.connections, old.connections),
+                        bytes: rate(server.bytes, old.bytes),
+                    }
+                });
+                (key, rates)
+            })
+            .collect();
+        self.read_at = Some(now);
+        self.reading = Some(reading);
+    }
+
+    pub(super) fn note_event(&mut self, line: String) {
+        self.events.push_front(line);
+        self.events.truncate(EVENTS);
+    }
+
+    pub(super) fn rates(&self, server: &ServerView) -> Rates {
+        self.rates.get(&(server.service.clone(), server.name.clone())).copied().unwrap_or_default()
+    }
+
+    /// The servers that the filter leaves, in their order.
+    pub(super) fn rows(&self) -> Vec<&ServerView> {
+        let filter = self.typed.as_ref().unwrap_or(&self.filter).to_lowercase();
+        let is_shown = |server: &&ServerView| {
+            let text = format!("{}/{} {} {}", server.service, server.name, server.address, server.state);
+            text.to_lowercase().contains(&filter)
+        };
+        let all = self.reading.iter().flat_map(|reading| &reading.servers);
+        let mut rows: Vec<&ServerView> = all.filter(is_shown).collect();
+        // The greatest first, and equal ones by their names.
+        let great = |number: f64| std::cmp::Reverse((number * 1_000.0) as u64);
+        rows.sort_by_key(|server| (server.service.clone(), server.name.clone()));
+        match self.sort {
+            Sort::Name => {}
+            Sort::State => rows.sort_by_key(|server| (server.state == "up", server.state.clone())),
+            Sort::Sessions => rows.sort_by_key(|server| std::cmp::Reverse(server.sessions)),
+            Sort::Rate => rows.sort_by_key(|server| great(self.rates(server).connections)),
+            Sort::Bytes => rows.sort_by_key(|server| great(self.rates(server).bytes)),
+        }
+        if self.is_reversed {
+            rows.reverse();
+        }
+        rows
+    }
+
+    /// Follows a key; gives an order that was confirmed.
+    pub(super) fn press(&mut self, key: KeyCode) -> Option<Order> {
+        if let Some(order) = self.pending.take() {
+            return matches!(key, KeyCode::Char('y' | 'Y')).then_some(order);
+        }
+        if let Some(typed) = &mut self.typed {
+            match key {
+                KeyCode::Char(letter) => typed.push(letter),
+                KeyCode::Backspace => drop(typed.pop()),
+                KeyCode::Enter => self.filter = self.typed.take().unwrap_or_default(),
+                KeyCode::Esc => self.typed = None,
+                _ => {}
+            }
+            return None;
+        }
+        let last = self.rows().len().saturating_sub(1);
+        match key {
+            KeyCode::Char('/') => self.typed = Some(self.filter.clone()),
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
+            KeyCode::Char('p') => self.is_paused = !self.is_paused,
+            KeyCode::Char('?' | 'h') => self.has_help = !self.has_help,
+            KeyCode::Char('d') => self.propose(Verb::Drain),
+            KeyCode::Char('u') => self.propose(Verb::Undrain),
+            KeyCode::Char('m') => self.propose(Verb::Maintenance),
+            KeyCode::Esc => (self.has_help, self.answer) = (false, None),
+            KeyCode::Down | KeyCode::Char('j') => self.selected = (self.selected + 1).min(last),
+            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
+            KeyCode::PageDown => self.selected = (self.selected + 10).min(last),
+            KeyCode::PageUp => self.selected = self.selected.saturating_sub(10),
+            KeyCode::Home => self.selected = 0,
+            KeyCode::End => self.selected = last,
+            _ => {}
+        }
+        None
+    }
+
+    fn propose(&mut self, verb: Verb) {
+        let chosen =
+            self.rows().get(self.selected).map(|server| (server.service.clone(), server.name.clone()));
+        self.pending = chosen.map(|(service, server)| Order { service, server, verb });
+    }
+
+    /// For programs: status and servers, with rates.
+    pub(super) fn json(&self) -> Value {
+        let Some(reading) = &self.reading else { return Value::Null };
+        let servers = reading.servers.iter().map(|server| {
+            let (rates, mut view) = (self.rates(server), serde_json::to_value(server).unwrap_or_default());
+            if let Some(object) = view.as_object_mut() {
+                object.insert("connections_per_second".to_owned(), json!(rates.connections));
+                object.insert("bytes_per_second".to_owned(), json!(rates.bytes));
+            }
+            view
+        });
+        json!({"status": reading.status, "servers": servers.collect::<Vec<_>>()})
+    }
+}
+
+fn by_name(servers: &[ServerView]) -> BTreeMap<(&str, &str), &ServerView> {
+    servers.iter().map(|server| ((server.service.as_str(), server.name.as_str()), server)).collect()
+}
