@@ -16,8 +16,8 @@ const NAME: &str = "name";
 /// Documents share the parts in which they don't differ.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FarmDocument {
-    /// All but the services.
-    rest: Arc<Table>,
+    /// All but the services, as text: tables of many names take ten times the memory.
+    rest: Arc<str>,
     services: Vec<Arc<ServiceTable>>,
 }
 
@@ -62,7 +62,7 @@ impl FarmDocument {
             }));
         }
         let is_whole = services.next().is_none() && groups.next().is_none();
-        is_whole.then_some(FarmDocument { rest: Arc::new(file), services: named })
+        is_whole.then_some(FarmDocument { rest: toml::to_string(&file).ok()?.into(), services: named })
     }
 
     /// The farm as a file.
@@ -70,7 +70,7 @@ impl FarmDocument {
     /// # Errors
     /// If it can't be written as TOML.
     pub fn text(&self) -> Result<String, toml::ser::Error> {
-        let mut file = Table::clone(&self.rest);
+        let mut file: Table = self.rest.parse().unwrap_or_default();
         let services = self.services.iter().map(|service| Value::Table(service.table())).collect();
         if !self.services.is_empty() {
             file.insert(SERVICES.to_owned(), Value::Array(services));
@@ -85,7 +85,7 @@ impl FarmDocument {
 
     /// The same file with these services, of which some may have no names: not a document yet.
     pub fn with_services(&self, services: Vec<Value>) -> Table {
-        let mut file = Table::clone(&self.rest);
+        let mut file: Table = self.rest.parse().unwrap_or_default();
         if !services.is_empty() {
             file.insert(SERVICES.to_owned(), Value::Array(services));
         }
