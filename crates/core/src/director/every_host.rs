@@ -2,7 +2,6 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
@@ -12,7 +11,7 @@ use crate::farm::membership::{Member, NeighbourReply};
 use crate::farm::plan::{self, MemberState, ServerName};
 use crate::farm::{Farm, Service};
 use crate::node::peers::{DatagramEffect, KnownHost, OwnStatus, PeerEvent, Tick};
-use crate::path::tables::{NO_SERVER, SERVER_SLOTS, Tables, place};
+use crate::path::tables::{NO_SERVER, Tables};
 use crate::pool::FULL_WEIGHT;
 use crate::pool::PoolServer;
 use crate::pool::health::{self, HealthState};
@@ -327,23 +326,15 @@ fn status(host: &KnownHost, bit: u64) -> health::HealthStatus {
     health::HealthStatus { state, since_ms: host.since_ms, was_up: was_received }
 }
 
-/// Of each slot, whether a running data plane sends new sessions there.
-fn chosen(running: &Tables) -> Vec<bool> {
-    let mut chosen = vec![false; SERVER_SLOTS];
-    let slots = running.rings.values().flat_map(|ring| ring.order.iter().chain(&*ring.hash));
-    slots.for_each(|slot| chosen[place(*slot)] = true);
-    chosen
-}
-
 /// The hosts that a running data plane sends new sessions to, with the bits of the services.
 fn up_bits<'a>(farm: &'a Farm, running: &Tables) -> BTreeMap<&'a str, u64> {
-    let (mut hosts, chosen) = (BTreeMap::<&str, u64>::new(), chosen(running));
+    let serving = running.servers.values().filter(|entry| entry.weight > 0);
+    let serving: BTreeSet<u64> = serving.map(|entry| entry.identity).collect();
+    let mut hosts = BTreeMap::<&str, u64>::new();
     for (bit, service) in bits().zip(farm.every_host()) {
         for server in &service.servers {
-            let identity = plan::identity(&service.name, &server.name);
-            // One that was never heard hasn't failed, and yet is in no ring.
-            if running.servers.iter().any(|(slot, entry)| entry.identity == identity && chosen[place(*slot)])
-            {
+            // One that was never heard hasn't failed, and yet takes nothing.
+            if serving.contains(&plan::identity(&service.name, &server.name)) {
                 *hosts.entry(&server.name).or_default() |= bit;
             }
         }

@@ -89,10 +89,6 @@ impl MemberState {
         !self.admin_draining && self.member.weight > 0
     }
 
-    fn is_working(&self) -> bool {
-        self.is_able() && !self.refuses
-    }
-
     /// As the rule of who serves has it.
     fn candidate(&self) -> Candidate {
         let condition = if !self.is_wanted() {
@@ -387,18 +383,17 @@ impl Planner<'_> {
         let planned =
             PlannedService { name, policy, ring_members: chosen, shares, degraded, standing, compiled };
         self.plan.services.insert(number, planned);
-        self.set_aside_backups(&service.name, &servers);
+        self.weigh(&service.name, &servers);
     }
 
-    /// Gives backups that no ring has the weight of servers that take nothing.
-    fn set_aside_backups(&mut self, service: &str, servers: &[WeightedServer<'_>]) {
-        let plan = &self.plan;
-        let rings = || plan.services.values().chain(plan.pools.values()).filter(|ring| ring.name == service);
-        for server in servers.iter().filter(|server| server.state.member.backup) {
-            let slot = server.slot_weight.slot;
-            let serves = rings().any(|ring| ring.ring_members.iter().any(|one| one.slot == slot));
-            if let Some(entry) = self.tables.servers.get_mut(&slot).filter(|_| !serves) {
-                entry.weight = 0;
+    /// Gives servers that rings have their weights.
+    fn weigh(&mut self, service: &str, servers: &[WeightedServer<'_>]) {
+        let rings = self.plan.services.values().chain(self.plan.pools.values());
+        let members = rings.filter(|ring| ring.name == service).flat_map(|ring| &ring.ring_members);
+        let serving: BTreeSet<u16> = members.map(|member| member.slot).collect();
+        for Weighted { slot, weight, .. } in servers.iter().map(|server| server.slot_weight) {
+            if let Some(entry) = self.tables.servers.get_mut(&slot).filter(|_| serving.contains(&slot)) {
+                entry.weight = weight;
             }
         }
     }
@@ -422,7 +417,6 @@ impl Planner<'_> {
     /// Gives every server that packets can be sent to its slot and entry, by slot.
     fn assign_slots<'a>(&mut self, state: &'a ServiceState<'_>) -> Vec<WeightedServer<'a>> {
         let (mut servers, scale) = (Vec::new(), Scale::of(&state.members));
-        let all_refuse = !state.members.iter().any(|member| member.is_wanted() && member.is_working());
         for member in &state.members {
             let way =
                 self.destination(&member.member).zip(forwarding::forwarding(state.service, &member.member));
@@ -439,9 +433,7 @@ impl Planner<'_> {
                 continue;
             };
             let up = !member.has_failed();
-            let takes = if member.is_wanted() && (!member.refuses || all_refuse) { weight } else { 0 };
-            let entry =
-                ServerEntry { identity, mac, ifindex, weight: takes, up, local: *local, forwarding: way };
+            let entry = ServerEntry { identity, mac, ifindex, weight: 0, up, local: *local, forwarding: way };
             self.tables.servers.insert(slot, entry);
             self.plan.servers.insert(slot, name);
             servers.push(WeightedServer {
