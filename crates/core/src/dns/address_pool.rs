@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use siphasher::sip::SipHasher13;
 
+use super::counts::AddressCounts;
 use super::name::Name;
 use crate::pool::policy::{Selection, Weighted, in_turn};
 
@@ -50,8 +51,8 @@ pub struct Address {
     pub share: u16,
     /// Whether who is there lives.
     pub healthy: bool,
-    /// How often it was given first.
-    pub given: Arc<AtomicU64>,
+    /// Its numbers.
+    pub counts: Arc<AddressCounts>,
 }
 
 /// Those of one IP version.
@@ -106,7 +107,7 @@ impl AddressPool {
                         address: *address,
                         share: 1,
                         healthy: false,
-                        given: Arc::default(),
+                        counts: Arc::default(),
                     })
                     .collect(),
             };
@@ -142,7 +143,7 @@ impl AddressPool {
         let mut is_first = true;
         self.for_each_selected(set, client, turn, |address| {
             if core::mem::take(&mut is_first) {
-                address.given.fetch_add(1, Relaxed);
+                address.counts.give();
             }
             each(address);
         });
@@ -296,7 +297,7 @@ mod tests {
             address: Ipv4Addr::new(192, 0, 2, last).into(),
             share,
             healthy: true,
-            given: Arc::default(),
+            counts: Arc::default(),
         }
     }
 

@@ -46,6 +46,7 @@
 mod address_pool;
 mod answer;
 mod cookie;
+mod counts;
 mod edns;
 mod file_ranks;
 mod limit;
@@ -66,6 +67,7 @@ mod zone;
 pub use crate::pool::policy::Selection;
 pub use address_pool::{Address, AddressPool, EmptyPool, NameSettings};
 pub use answer::{Catalog, DnsRequest, EncodedResponse, ResponseOutcome, Transport};
+pub use counts::AddressCounts;
 pub use edns::UDP_MAX;
 pub use file_ranks::{BadRanks, FileRanks, RanksChange, read_ranks};
 pub use limit::{Limit, LimitExceeded, RateBucket, SharedBudget};

@@ -8,13 +8,13 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::counts::AddressCounts;
 use super::model::BalancedName;
+use crate::pool::ServerState;
 use crate::pool::policy::Selection;
 use crate::pool::report::Report;
 use crate::pool::signals::Signals;
-use crate::pool::{CheckHistory, ServerState};
 
 /// An address that a name may be answered with. There may be hundreds of thousands: what is only
 /// shown is made when somebody looks.
@@ -34,11 +34,8 @@ pub struct AddressSnapshot {
     pub tenths: u16,
     /// Its share of its weight, in thousandths; none of a dead server.
     pub permille: Option<u32>,
-    /// How often it was given first.
-    pub given: Arc<AtomicU64>,
-    /// [`CheckHistory::to_bits`] of its probes, where it is of the name's own list: they go on
-    /// without another snapshot.
-    pub checks: Option<Arc<AtomicU64>>,
+    /// The numbers of it that go on without another snapshot.
+    pub counts: Arc<AddressCounts>,
     /// Why it isn't up.
     pub reason: Option<Box<str>>,
     /// The signals of its load.
@@ -78,11 +75,6 @@ impl AddressSnapshot {
         }
     }
 
-    /// The last results of its probes, where it is of the name's own list.
-    pub fn checks(&self) -> Option<CheckHistory> {
-        self.checks.as_ref().map(|bits| CheckHistory::from_bits(bits.load(Relaxed)))
-    }
-
     /// The server's report of its load.
     pub fn report(&self) -> Report {
         self.load.as_ref().map(|load| load.report).unwrap_or_default()
@@ -115,7 +107,7 @@ impl NameSnapshot {
     pub fn rank(&self, shown: &AddressSnapshot) -> Option<u64> {
         let better = match self.name.settings.draw {
             Selection::Failover => {
-                self.other_addresses(shown).take_while(|one| !Arc::ptr_eq(&one.given, &shown.given)).count()
+                self.other_addresses(shown).take_while(|one| !Arc::ptr_eq(&one.counts, &shown.counts)).count()
             }
             _ => self.other_addresses(shown).filter(|one| one.share > shown.share).count(),
         };

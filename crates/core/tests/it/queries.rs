@@ -51,7 +51,7 @@ fn names() -> Catalog {
         address: address.parse().unwrap(),
         share: 1,
         healthy: lives,
-        given: Arc::default(),
+        counts: Arc::default(),
     };
     let addresses = [one("192.0.2.11", true), one("192.0.2.12", true), one("2001:db8::13", false)];
     Catalog::new([Arc::new(zone)], vec![Arc::new(AddressPool::new(settings, &addresses, [0, 0]))], KEY, "lb1")

@@ -1,7 +1,6 @@
 //! Names that are answered for by DNS, and who of their servers is given how often.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +76,7 @@ fn name_of(seen: &NameSnapshot, shown: &AddressSnapshot, now_ms: u64) -> NameVie
         state: shown.state.name().to_owned(),
         rank: seen.rank(shown),
         share: seen.part(shown),
-        answers: shown.given.load(Relaxed),
+        answers: shown.counts.given(),
         policy: seen.name.policy.name.to_owned(),
         ttl_seconds: seen.name.settings.ttl_s,
         bottleneck_bps: bps(report.bottleneck_bps),
@@ -86,7 +85,7 @@ fn name_of(seen: &NameSnapshot, shown: &AddressSnapshot, now_ms: u64) -> NameVie
         path_age_seconds: shown.probed_ms().map(|ms| (ms + since_ms) as f64 / 1e3),
         delay_seconds: report.delay_us.map(|us| us as f64 / 1e6),
         age_seconds: shown.age_ms().map(|ms| (ms + since_ms) as f64 / 1e3),
-        checks: shown.checks().map(|checks| checks.to_string()).unwrap_or_default(),
+        checks: shown.counts.checks().to_string(),
         cause: seen.cause(shown),
     }
 }

@@ -6,9 +6,9 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use core::sync::atomic::AtomicU64;
 
 use crate::director::Snapshot;
+use crate::dns::AddressCounts;
 use crate::farm::Service;
 use crate::farm::group::MemberSnapshot;
 use crate::pool::report::Report;
@@ -34,11 +34,9 @@ pub(super) struct AddressCandidate {
     /// How old that is which a probe found of its path, in milliseconds, where that is among its
     /// signals.
     pub(super) probed_ms: Option<u64>,
-    /// How often its address was given first, where it is a name's own; a service's server has a
-    /// count for each name.
-    pub(super) given: Option<Arc<AtomicU64>>,
-    /// The last results of its probes, likewise.
-    pub(super) checks: Option<Arc<AtomicU64>>,
+    /// The numbers of its address, where it is a name's own; a service's server has others for each
+    /// name.
+    pub(super) counts: Option<Arc<AddressCounts>>,
 }
 
 impl AddressCandidate {
@@ -60,8 +58,7 @@ impl AddressCandidate {
             known,
             reason,
             probed_ms: None,
-            given: None,
-            checks: None,
+            counts: None,
         }
     }
 

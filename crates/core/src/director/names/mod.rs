@@ -132,15 +132,15 @@ impl Names {
                     AddressSource::Own(self.own_servers(name, list, known, now.ms))
                 }
                 AddressesFrom::Services { names, own } => {
-                    let given = match known {
-                        Some((_, AddressSource::Services { given, .. })) => given,
+                    let counts = match known {
+                        Some((_, AddressSource::Services { counts, .. })) => counts,
                         _ => Vec::new(),
                     };
                     let by_load = name.weighing().is_some();
                     let followed = names.iter().map(|service| {
                         self.follow_service(number, (service.clone(), *own, by_load), &mut places)
                     });
-                    AddressSource::Services { followed: followed.collect(), given }
+                    AddressSource::Services { followed: followed.collect(), counts }
                 }
             };
             self.running.push(NameState::new(name, kept, servers, now.ms));

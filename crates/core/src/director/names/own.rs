@@ -7,10 +7,9 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::candidate::{AddressCandidate, stand_by};
-use crate::dns::{OwnServer, ServerList};
+use crate::dns::{AddressCounts, OwnServer, ServerList};
 use crate::pool::shares::PoolMember;
 use crate::pool::{DueChecks, Fact, Pool, PoolServer, ServerChange, ServerState};
 
@@ -19,16 +18,7 @@ use crate::pool::{DueChecks, Fact, Pool, PoolServer, ServerChange, ServerState};
 #[derive(Clone, Debug)]
 pub(super) struct OwnServers {
     pool: Pool<usize>,
-    counts: Box<[SharedCounts]>,
-}
-
-/// The numbers of a server that are read while it goes on.
-#[derive(Clone, Debug, Default)]
-struct SharedCounts {
-    /// How often its address was given first.
-    given: Arc<AtomicU64>,
-    /// The last results of its probes, as bits.
-    checks: Arc<AtomicU64>,
+    counts: Box<[Arc<AddressCounts>]>,
 }
 
 impl OwnServers {
@@ -39,13 +29,13 @@ impl OwnServers {
         pool.follow(0..list.servers.len(), |place| {
             PoolServer::new(&list.settings, seed_of(seed, *place), now_ms, false)
         });
-        OwnServers { pool, counts: list.servers.iter().map(|_| SharedCounts::default()).collect() }
+        OwnServers { pool, counts: list.servers.iter().map(|_| Arc::default()).collect() }
     }
 
     /// Goes on with another list; what is known of servers whose addresses stay is kept.
     #[must_use]
     pub(super) fn follow(self, before: &ServerList, list: &ServerList, seed: u64, now_ms: u64) -> OwnServers {
-        let mut known: BTreeMap<SocketAddr, Vec<(PoolServer, SharedCounts)>> = BTreeMap::new();
+        let mut known: BTreeMap<SocketAddr, Vec<(PoolServer, Arc<AddressCounts>)>> = BTreeMap::new();
         for ((server, counts), listed) in self.pool.into_servers().zip(self.counts).zip(&before.servers).rev()
         {
             known.entry(listed.address).or_default().push((server, counts));
@@ -56,9 +46,8 @@ impl OwnServers {
             let seed = seed_of(seed, *place);
             let listed = list.servers.get(*place).and_then(|listed| known.get_mut(&listed.address)?.pop());
             let is_known = listed.is_some();
-            let (mut server, counts) = listed.unwrap_or_else(|| {
-                (PoolServer::new(&list.settings, seed, now_ms, true), SharedCounts::default())
-            });
+            let (mut server, counts) = listed
+                .unwrap_or_else(|| (PoolServer::new(&list.settings, seed, now_ms, true), Arc::default()));
             if is_known {
                 server.reconfigure(&list.settings, seed, now_ms);
             }
@@ -83,7 +72,7 @@ impl OwnServers {
         let is_probe = matches!(fact, Fact::Probed(_));
         let change = self.pool.apply_fact(&place, fact, now_ms);
         if is_probe && let Some((server, counts)) = self.pool.get(&place).zip(self.counts.get(place)) {
-            counts.checks.store(server.health().checks().to_bits(), Relaxed);
+            counts.set_checks(server.health().checks());
         }
         change
     }
@@ -112,7 +101,7 @@ impl OwnServers {
         let takes =
             |(server, listed): (&PoolServer, &OwnServer)| is_wanted(server, listed) && !server.refuses();
         let may_refuse = all().any(takes);
-        let candidate = |((server, listed), counts): ((&PoolServer, &OwnServer), &SharedCounts)| {
+        let candidate = |((server, listed), counts): ((&PoolServer, &OwnServer), &Arc<AddressCounts>)| {
             let refuses = may_refuse && is_wanted(server, listed) && server.refuses();
             let state = server.state(listed.weight, refuses);
             let failed = server.health().last_failure().filter(|_| state == ServerState::Down);
@@ -131,8 +120,7 @@ impl OwnServers {
                     None => reason,
                 },
                 probed_ms: None,
-                given: Some(Arc::clone(&counts.given)),
-                checks: Some(Arc::clone(&counts.checks)),
+                counts: Some(Arc::clone(counts)),
             }
         };
         let mut candidates: Vec<AddressCandidate> = all().zip(&self.counts).map(candidate).collect();
@@ -156,7 +144,7 @@ mod tests {
     use crate::farm::example;
     use crate::pool::health::{self, Failure};
     use crate::pool::report::Report;
-    use crate::pool::{CheckHistory, HealthKind, PoolSettings, ReportKind, Reporting};
+    use crate::pool::{HealthKind, PoolSettings, ReportKind, Reporting};
     use alloc::vec;
 
     fn list(addresses: &[&str], kind: HealthKind) -> ServerList {
@@ -194,11 +182,8 @@ mod tests {
         assert_eq!(down.transition.unwrap().reason, Some(Failure::Refused));
         assert_eq!((states(&servers, &list, 5), servers.unknown()), (vec!["up", "down"], 0));
         assert_eq!(servers.next_at(), 1_000);
-        let checks = |place: usize| {
-            let bits = servers.candidates(&list, 5)[place].checks.as_ref().unwrap().load(Relaxed);
-            CheckHistory::from_bits(bits).to_string()
-        };
-        assert_eq!((checks(0), checks(1)), (".".into(), "x".into()));
+        let checks: Vec<_> = servers.counts.iter().map(|counts| counts.checks().to_string()).collect();
+        assert_eq!(checks, [".", "x"]);
         assert_eq!(servers.apply_fact(9, Fact::Probed(Ok(5)), 5), None);
     }
 

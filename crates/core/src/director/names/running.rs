@@ -5,15 +5,14 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use core::sync::atomic::AtomicU64;
 
 use super::candidate::{AddressCandidate, WatchedService};
 use super::own::OwnServers;
 use super::ranking::{RankedAddress, Ranking};
 use crate::director::Moment;
 use crate::dns::{
-    Address, AddressPool, AddressSnapshot, BadRanks, BalancedName, FileRanks, LoadSnapshot, NameSettings,
-    NameSnapshot, PathProber, RanksChange, read_ranks,
+    Address, AddressCounts, AddressPool, AddressSnapshot, BadRanks, BalancedName, FileRanks, LoadSnapshot,
+    NameSettings, NameSnapshot, PathProber, RanksChange, read_ranks,
 };
 use crate::pool::ServerState;
 use crate::pool::policy::Selection;
@@ -47,17 +46,17 @@ pub(super) enum AddressSource {
     /// Of services, by their places among those that are followed.
     Services {
         followed: Box<[usize]>,
-        /// How often their addresses were given, in order.
-        given: Vec<AnswerCount>,
+        /// The numbers of their addresses, in order.
+        counts: Vec<ServiceAddressCounts>,
     },
 }
 
-/// How often an address of a service's server was given first for this name.
+/// The numbers of an address of a service's server, for this name.
 #[derive(Clone, Debug)]
-pub(super) struct AnswerCount {
+pub(super) struct ServiceAddressCounts {
     server: Option<Arc<str>>,
     address: IpAddr,
-    count: Arc<AtomicU64>,
+    counts: Arc<AddressCounts>,
 }
 
 /// All that is kept of a name over a reload, but for its servers.
@@ -194,9 +193,8 @@ impl NameState {
     }
 
     fn snapshot_of(&mut self, candidate: AddressCandidate, ranked: Option<RankedAddress>) -> AddressSnapshot {
-        let given = self.given(&candidate);
-        let AddressCandidate { server, address, state, known, reason, probed_ms, stands_by, checks, .. } =
-            candidate;
+        let counts = self.counts(&candidate);
+        let AddressCandidate { server, address, state, known, reason, probed_ms, stands_by, .. } = candidate;
         let weighs = self.name.weighing().is_some();
         let weighed = ranked.map(|ranked| ranked.known).filter(|_| weighs);
         let Signals { report, age_ms, .. } = known.signals;
@@ -214,29 +212,28 @@ impl NameState {
             weight: known.weight,
             tenths: known.tenths,
             permille: ranked.map(|ranked| ranked.permille),
-            given,
-            checks,
+            counts,
             reason: reason.filter(|_| ranked.is_none()).map(Into::into),
             load,
         }
     }
 
-    fn given(&mut self, candidate: &AddressCandidate) -> Arc<AtomicU64> {
-        if let Some(given) = &candidate.given {
-            return Arc::clone(given);
+    fn counts(&mut self, candidate: &AddressCandidate) -> Arc<AddressCounts> {
+        if let Some(counts) = &candidate.counts {
+            return Arc::clone(counts);
         }
-        let AddressSource::Services { given, .. } = &mut self.servers else { return Arc::default() };
+        let AddressSource::Services { counts, .. } = &mut self.servers else { return Arc::default() };
         let key = (&candidate.server, candidate.address);
-        let at = given.binary_search_by(|one| (&one.server, one.address).cmp(&key)).unwrap_or_else(|at| {
-            let new = AnswerCount {
+        let at = counts.binary_search_by(|one| (&one.server, one.address).cmp(&key)).unwrap_or_else(|at| {
+            let new = ServiceAddressCounts {
                 server: candidate.server.clone(),
                 address: candidate.address,
-                count: Arc::default(),
+                counts: Arc::default(),
             };
-            given.insert(at, new);
+            counts.insert(at, new);
             at
         });
-        given.get(at).map(|one| Arc::clone(&one.count)).unwrap_or_default()
+        counts.get(at).map(|one| Arc::clone(&one.counts)).unwrap_or_default()
     }
 
     /// Whether its ranks are due.
@@ -270,6 +267,6 @@ fn address(seen: &AddressSnapshot) -> Address {
         address: seen.address,
         share: seen.share,
         healthy: seen.state == ServerState::Up,
-        given: Arc::clone(&seen.given),
+        counts: Arc::clone(&seen.counts),
     }
 }

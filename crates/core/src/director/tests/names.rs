@@ -246,7 +246,7 @@ fn reload_that_moves_a_server_in_the_list_keeps_its_state() {
     world.own(0, 0, true);
     world.own(0, 1, true);
     let given = |world: &World, place: usize| {
-        Arc::clone(&world.director.snapshot().names.get(0).unwrap().addresses[place].given)
+        Arc::clone(&world.director.snapshot().names.get(0).unwrap().addresses[place].counts)
     };
     let before = given(&world, 1);
     world.reload(own(&["192.0.2.22:80", "192.0.2.23:80"]));
@@ -259,7 +259,7 @@ fn reload_that_moves_a_server_in_the_list_keeps_its_state() {
 fn how_often_a_service_s_server_was_given_for_a_name_is_counted_on_over_a_reload() {
     let mut world = World::begin(with(vec![of_web("a.example.com"), of_web("b.example.com")], vec![]));
     let given = |world: &World, number: usize, place: usize| {
-        Arc::clone(&world.director.snapshot().names.get(number).unwrap().addresses[place].given)
+        Arc::clone(&world.director.snapshot().names.get(number).unwrap().addresses[place].counts)
     };
     let before = [given(&world, 0, 0), given(&world, 0, 1), given(&world, 1, 0)];
     assert!(!Arc::ptr_eq(&before[0], &before[1]) && !Arc::ptr_eq(&before[0], &before[2]), "each has its own");

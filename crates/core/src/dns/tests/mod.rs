@@ -5,7 +5,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use alloc::{format, vec};
 use core::net::{IpAddr, Ipv4Addr};
-use core::sync::atomic::Ordering::Relaxed;
 use std::string::{String, ToString};
 
 use proptest::prelude::*;
@@ -76,7 +75,7 @@ fn settings(draw: Selection, none_alive: EmptyPool) -> NameSettings {
 }
 
 fn address(text: &str, share: u16, lives: bool) -> Address {
-    Address { address: text.parse().unwrap(), share, healthy: lives, given: Arc::default() }
+    Address { address: text.parse().unwrap(), share, healthy: lives, counts: Arc::default() }
 }
 
 fn names_with(balanced: AddressPool) -> Catalog {
@@ -241,12 +240,12 @@ fn addresses_are_answered_by_share() {
         [address("192.0.2.11", 3, true), address("192.0.2.12", 1, true), address("192.0.2.13", 0, true)];
     let count = |draw: Selection| {
         let names = names_with(AddressPool::new(settings(draw, EmptyPool::All), &addresses, [0, 0]));
-        let before: Vec<u64> = addresses.iter().map(|one| one.given.load(Relaxed)).collect();
+        let before: Vec<u64> = addresses.iter().map(|one| one.counts.given()).collect();
         let (bytes, mut out) = (query("www.example.com", rtype::A, None), vec![0; 512]);
         for turn in 0..4_000 {
             names.answer(&request(&bytes, turn), None, &mut out).unwrap();
         }
-        let given = addresses.iter().zip(before).map(|(one, before)| one.given.load(Relaxed) - before);
+        let given = addresses.iter().zip(before).map(|(one, before)| one.counts.given() - before);
         given.collect::<Vec<_>>()
     };
     assert_eq!(count(Selection::RoundRobin), [3_000, 1_000, 0]);
@@ -454,7 +453,7 @@ fn svcb_hints_match_selected_addresses() {
             "",
         );
         let message = answer(&names, &query("www.example.com", rtype::HTTPS, None));
-        let given = addresses.iter().map(|one| one.given.load(Relaxed)).sum::<u64>();
+        let given = addresses.iter().map(|one| one.counts.given()).sum::<u64>();
         assert_eq!(given, 0, "a hint is no answer");
         message
     };
@@ -492,7 +491,7 @@ fn turns_of_one_version_are_not_the_others() {
             answer(&names, &query("www.example.com", rtype, None));
         }
     }
-    assert_eq!(addresses.map(|one| one.given.load(Relaxed)), [5, 5, 5, 5]);
+    assert_eq!(addresses.map(|one| one.counts.given()), [5, 5, 5, 5]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evener_core::dns::{
@@ -32,13 +32,13 @@ pub struct NameConfig {
     pub name: Arc<BalancedName>,
     /// By which protocols browsers are told to come, by an HTTPS record; none: there is no record
     /// but the zone file's.
-    pub alpn: Vec<String>,
+    pub alpn: Box<[String]>,
     /// Where ranks are read that somebody else made.
-    pub rank_from: Option<PathBuf>,
+    pub rank_from: Option<Box<Path>>,
     /// Where ranks are written, as lines.
-    pub rank_file: Option<PathBuf>,
+    pub rank_file: Option<Box<Path>>,
     /// Where states are written as gdnsd reads them.
-    pub gdnsd_file: Option<PathBuf>,
+    pub gdnsd_file: Option<Box<Path>>,
 }
 
 const PATH_MODES: [(&str, PathMode); 2] = [("udp", PathMode::Udp), ("paper", PathMode::Paper)];
@@ -111,6 +111,7 @@ pub(super) fn read(
     let rank_from = section.get("rank_from", written);
     let (policy, period, report_gain_percent) = ranking(section, policy, rank_from.is_some());
     let probe = path_probing(section, policy);
+    let boxed = |path: Spanned<PathBuf>| path.into_inner().into_boxed_path();
     let rank_file = section.get("rank_file", written);
     let gdnsd_file = section.get("gdnsd_file", written);
     let ttl_s = section.or("ttl", values::count(0..=604_800), defaults::DNS_TTL_S);
@@ -169,9 +170,9 @@ pub(super) fn read(
                 from,
             }),
             alpn: alpn.into_iter().map(Spanned::into_inner).collect(),
-            rank_from: rank_from.map(Spanned::into_inner),
-            rank_file: rank_file.map(Spanned::into_inner),
-            gdnsd_file: gdnsd_file.map(Spanned::into_inner),
+            rank_from: rank_from.map(boxed),
+            rank_file: rank_file.map(boxed),
+            gdnsd_file: gdnsd_file.map(boxed),
         },
         name: name.span(),
         policy: policy_span,
