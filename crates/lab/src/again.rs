@@ -34,7 +34,7 @@ pub fn ports_are_used_again(clients: &[Host], services: &[SocketAddr]) -> Result
         client.netns().sysctl(&[("ipv4/tcp_timestamps", timestamps)])?;
         wait_long_for_answers(client)?;
     }
-    let before = sent_twice(clients)?;
+    let before = counters_of(clients)?;
     let uses = clients.iter().flat_map(|client| {
         let requests = services.iter().flat_map(|service| BODIES.map(|body| (*service, body)));
         requests.zip(PORT..).map(move |((service, body), port)| (client.clone(), port, service, body))
@@ -48,8 +48,14 @@ pub fn ports_are_used_again(clients: &[Host], services: &[SocketAddr]) -> Result
     for (what, thread) in threads {
         thread.join().map_err(|_| anyhow!("a thread panicked"))?.context(what)?;
     }
-    let after = sent_twice(clients)?;
-    ensure!(before == after, "clients said something twice: {before:?}, then {after:?}");
+    for ((client, before), after) in clients.iter().zip(before).zip(counters_of(clients)?) {
+        ensure!(
+            sent_twice(&before) == sent_twice(&after),
+            "{} sent something twice; its counters rose by {:?}",
+            client.name(),
+            rises(&before, &after)
+        );
+    }
     Ok(())
 }
 
@@ -88,20 +94,22 @@ pub fn wait_long_for_answers(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Segments that clients have sent again, but for SYNs, and for what servers had already (DSACK,
+/// Segments that a client has sent again, but for SYNs, and for what the server had already (DSACK,
 /// RFC 2883): that overtook something.
-fn sent_twice(clients: &[Host]) -> Result<Vec<i64>> {
-    clients
-        .iter()
-        .map(|client| {
-            let count =
-                |counts: &BTreeMap<String, i64>, name: &str| counts.get(name).copied().unwrap_or_default();
-            let counts = counters(client)?;
-            Ok(count(&counts, "RetransSegs")
-                - count(&counts, "TCPSynRetrans")
-                - count(&counts, "TCPDSACKRecv"))
-        })
-        .collect()
+fn sent_twice(counts: &BTreeMap<String, i64>) -> i64 {
+    let count = |name: &str| counts.get(name).copied().unwrap_or_default();
+    count("RetransSegs") - count("TCPSynRetrans") - count("TCPDSACKRecv")
+}
+
+/// By how much counters are above those of before.
+fn rises<'a>(before: &BTreeMap<String, i64>, after: &'a BTreeMap<String, i64>) -> BTreeMap<&'a str, i64> {
+    let rise = |name: &String, count: i64| count - before.get(name).copied().unwrap_or_default();
+    let rises = after.iter().map(|(name, count)| (name.as_str(), rise(name, *count)));
+    rises.filter(|(_, rise)| *rise != 0).collect()
+}
+
+fn counters_of(clients: &[Host]) -> Result<Vec<BTreeMap<String, i64>>> {
+    clients.iter().map(counters).collect()
 }
 
 /// The kernel's counters of TCP in a host's namespace.

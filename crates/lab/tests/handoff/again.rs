@@ -17,14 +17,18 @@ on_both_engines! {
     an_end_is_taken_at_once,
 }
 
-/// Connections were met in TIME-WAIT, of which there were so many at most, and no reset had to
+/// Connections were met in TIME-WAIT, of which there were so many, and no reset of another had to
 /// wait.
 fn cleared(count: impl Fn(&str) -> Result<u64>, times: u64) -> Result<()> {
     let [cleared, held] = [count("time_wait_evicted")?, count("reset_delayed")?];
     // A client's stack may end TIME-WAIT by itself, when a FIN comes to it once more: on a busy
-    // machine that is more than half of them. One that isn't cleared where it should be breaks a
+    // machine that is more than half of them. Its last acknowledgment, if that comes behind, then
+    // meets nothing, as an early segment would. One that isn't cleared where it should be breaks a
     // connection, which the client sees.
-    ensure!((1..=times).contains(&cleared) && held == 0, "{cleared} of {times} were cleared, {held} held");
+    ensure!(
+        (1..=times).contains(&cleared) && held <= times - cleared,
+        "{cleared} of {times} were cleared, {held} held"
+    );
     Ok(())
 }
 
