@@ -11,13 +11,17 @@ LAB := $(SUDO) target/release/evener-lab
 PREFIX ?= /usr/local
 # the mdBook that `make book` installs where it is missing
 MDBOOK := 0.4.52
-.PHONY: help setup build install uninstall packages packages-test test proof model demo bench book fmt lint fuzz clean
+.PHONY: help setup setup-tests build install uninstall packages packages-test test proof model demo bench book fmt lint fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what is missing to build and test
+setup: ## Install what is missing to build
 	@scripts/setup
+
+# a browser and some programs more, which no build and no demo has to wait for
+setup-tests:
+	@scripts/setup --tests
 
 build: setup ## Build the release programs
 	@scripts/build
@@ -32,13 +36,13 @@ uninstall: ## Remove what `make install` has put there
 packages: setup ## Build a deb and an rpm, in target/packages
 	@scripts/packages
 
-packages-test: setup ## Build packages, and install, run, upgrade and purge them in a bare Debian; needs root
+packages-test: setup-tests ## Build packages, and install, run, upgrade and purge them in a bare Debian; needs root
 	@scripts/packages-test
 
-test: setup ## Check formatting and lints, and run every test; farm tests need root
+test: setup-tests ## Check formatting and lints, and run every test; farm tests need root
 	@scripts/test
 
-proof: setup ## What takes longer, in an hour and a quarter: busy passes of the suite, more simulated farms, fuzzing
+proof: setup-tests ## What takes longer, in an hour and a quarter: busy passes of the suite, more simulated farms, fuzzing
 	@scripts/proof $(ARGS)
 
 # the atomics of session tables become the model checker's, so everything is built anew, beside what else is

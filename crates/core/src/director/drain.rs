@@ -1,10 +1,10 @@
-//! Servers that the operator drains, whoever has them.
+//! Servers that the operator drains or has left alone, whoever has them.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use super::Director;
+use super::{Director, Event, Moment};
 use crate::dns::OwnServer;
 use crate::farm::plan::ServerName;
 
@@ -70,6 +70,40 @@ impl Director {
         let found =
             self.found(meant.clone(), ServerOwner::Service, members.map(|member| member.name).collect())?;
         if self.other_host(meant).is_some() { Err(NotDrainable::OtherHost) } else { Ok(found) }
+    }
+
+    /// The operator has a server take no new sessions, or take them again.
+    pub(super) fn drain(&mut self, server: ServerName, drain: bool, now: Moment) {
+        if self.groups.has(&server.service) {
+            return self.groups.drain(now, &server, drain);
+        }
+        if self.names.find(&server.service).is_some() {
+            return self.names.drain(&server, drain);
+        }
+        if self.pools.drain(&server, drain) {
+            self.emit(Event::Drained { server, drain });
+        }
+        self.follow_operator(now);
+    }
+
+    /// The operator has a server neither probed nor asked for its load, or ends that.
+    pub(super) fn suspend(&mut self, server: ServerName, is_suspended: bool, now: Moment) {
+        if self.groups.has(&server.service) {
+            return self.groups.suspend(now, &server, is_suspended);
+        }
+        if self.names.find(&server.service).is_some() {
+            return self.names.suspend(&server, is_suspended, now.ms);
+        }
+        if self.pools.suspend(&server, is_suspended, now.ms) {
+            self.emit(Event::Suspended { server, is_suspended });
+        }
+        self.follow_operator(now);
+    }
+
+    /// Plans at once, and has other hosts know.
+    fn follow_operator(&mut self, now: Moment) {
+        self.send_own_report();
+        (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
     }
 
     fn found(

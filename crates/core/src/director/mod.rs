@@ -435,38 +435,6 @@ impl Director {
         self.replan_wanted = true;
     }
 
-    fn drain(&mut self, server: ServerName, drain: bool, now: Moment) {
-        if self.groups.has(&server.service) {
-            self.groups.drain(now, &server, drain);
-            return;
-        }
-        if self.names.find(&server.service).is_some() {
-            self.names.drain(&server, drain);
-            return;
-        }
-        if self.pools.drain(&server, drain) {
-            self.emit(Event::Drained { server, drain });
-        }
-        self.send_own_report();
-        (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
-    }
-
-    fn suspend(&mut self, server: ServerName, is_suspended: bool, now: Moment) {
-        if self.groups.has(&server.service) {
-            self.groups.suspend(now, &server, is_suspended);
-            return;
-        }
-        if self.names.find(&server.service).is_some() {
-            self.names.suspend(&server, is_suspended, now.ms);
-            return;
-        }
-        if self.pools.suspend(&server, is_suspended, now.ms) {
-            self.emit(Event::Suspended { server, is_suspended });
-        }
-        self.send_own_report();
-        (self.replan_wanted, self.gather_until_ms) = (true, now.ms);
-    }
-
     /// The servers of all services, in the order of the farm.
     fn members(&self, known: &[KnownHost]) -> Vec<Vec<MemberState>> {
         self.farm.services.iter().map(|service| self.member_states(service, known)).collect()

@@ -7,6 +7,7 @@
 mod check_history;
 pub mod health;
 pub mod policy;
+pub mod reply;
 pub mod report;
 pub mod reports;
 mod server;
@@ -48,6 +49,12 @@ impl OperatorState {
             OperatorState::Drain => "drain",
             OperatorState::Maintenance => "maintenance",
         }
+    }
+
+    /// The one of this name.
+    pub fn of(name: &str) -> Option<OperatorState> {
+        let all = [OperatorState::Ready, OperatorState::Drain, OperatorState::Maintenance];
+        all.into_iter().find(|state| state.name() == name)
     }
 }
 

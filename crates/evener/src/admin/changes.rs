@@ -43,8 +43,12 @@ pub(super) fn run(command: &Command) -> Result<String, CommandError> {
     }
 }
 
-fn server_path(server: &ServerArg) -> String {
-    format!("/v1/services/{}/servers/{}", escape(&server.service), escape(&server.server))
+fn server_path(ServerArg { service, server }: &ServerArg) -> String {
+    path_of(service, server)
+}
+
+fn path_of(service: &str, server: &str) -> String {
+    format!("/v1/services/{}/servers/{}", escape(service), escape(server))
 }
 
 fn request<T: DeserializeOwned>(
@@ -76,7 +80,7 @@ pub(crate) fn send_change(
     body: &Value,
 ) -> Result<String, String> {
     let (client, runtime) = admin_client(admin)?;
-    let path = format!("/v1/services/{}/servers/{}", escape(service), escape(server));
+    let path = path_of(service, server);
     let result: ChangeResult =
         runtime.block_on(client.send(Method::PATCH, &path, Some(body))).map_err(|error| error.to_string())?;
     Ok(result.message)

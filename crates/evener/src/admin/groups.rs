@@ -166,8 +166,7 @@ fn read<T: for<'d> Deserialize<'d>>(
     body: Result<Json<serde_json::Value>, JsonRejection>,
     help: &str,
 ) -> Result<T, ApiError> {
-    let Json(value) =
-        body.map_err(|rejection| ApiError(rejection.status(), format!("{}.", rejection.body_text())))?;
+    let Json(value) = body?;
     serde_json::from_value(value)
         .map_err(|error| ApiError(StatusCode::BAD_REQUEST, format!("{error}: {help}.")))
 }

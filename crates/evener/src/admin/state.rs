@@ -1,11 +1,13 @@
 //! The farm's state in the API: all of it, and changes at run time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::rejection::{JsonRejection, PathRejection};
+use axum::extract::{FromRequestParts, Path, Query, State};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evener_core::farm::plan::ServerName;
@@ -103,13 +105,12 @@ impl DifferenceView {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ChangeQuery {
+struct ChangeQuery {
     dry_run: Option<String>,
 }
 
-type ChangeArgs = Result<Query<ChangeQuery>, QueryRejection>;
 type Body = Result<Json<JsonValue>, JsonRejection>;
 type ServicePath = Result<Path<String>, PathRejection>;
 type ServerPath = Result<Path<(String, String)>, PathRejection>;
@@ -135,7 +136,7 @@ pub(super) async fn changes(State(api): State<Api>) -> Json<Vec<ChangeView>> {
 
 /// The same of a farm.
 pub(super) fn change_views(state: &FarmState) -> Vec<ChangeView> {
-    let view = |change: &crate::state::Change| ChangeView {
+    let view = |change: &Arc<crate::state::Change>| ChangeView {
         generation: change.number,
         time: crate::state::time(change.unix_ms),
         by: change.author.by.clone(),
@@ -146,13 +147,7 @@ pub(super) fn change_views(state: &FarmState) -> Vec<ChangeView> {
 }
 
 /// Replaces the whole farm.
-pub(super) async fn replace(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
-    query: ChangeArgs,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
+pub(super) async fn replace(change: ChangeRequest, body: Body) -> Result<Response, ApiError> {
     let help = "send what GET answers: {\"service\": [{\"name\": ..., \"server\": [...]}]}";
     let StateView { tag, service, states } = serde_json::from_value(json(body)?)
         .map_err(|error| ApiError(StatusCode::UNPROCESSABLE_ENTITY, format!("{error}: {help}.")))?;
@@ -160,102 +155,72 @@ pub(super) async fn replace(
         service.into_iter().map(|keys| value(JsonValue::Object(keys))).collect::<Result<Vec<_>, _>>()?;
     let states = states.map(operator_states).transpose()?;
     let order = StateOrder::Replace { services, states };
-    let mut change = Change::new(caller, query, &headers, order)?;
-    change.request.if_match = change.request.if_match.or(tag);
-    change.send(&api, StatusCode::OK).await
+    let if_match = change.if_match.or(tag);
+    ChangeRequest { if_match, ..change }.send(order, StatusCode::OK).await
 }
 
 /// Changes a server.
 pub(super) async fn change_server(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
+    change: ChangeRequest,
     names: ServerPath,
-    query: ChangeArgs,
-    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let Path((service, server)) = names?;
     let fields = server_fields(object(json(body)?)?)?;
     let order = StateOrder::ChangeServer { server: ServerName { service, server }, fields };
-    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::OK).await
+    change.send(order, StatusCode::OK).await
 }
 
 /// Adds a server.
 pub(super) async fn add_server(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
+    change: ChangeRequest,
     service: ServicePath,
-    query: ChangeArgs,
-    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let Path(service) = service?;
     let order = StateOrder::AddServer { service, keys: table(json(body)?)? };
-    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::CREATED).await
+    change.send(order, StatusCode::CREATED).await
 }
 
 /// Removes a server.
-pub(super) async fn remove_server(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
-    names: ServerPath,
-    query: ChangeArgs,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
+pub(super) async fn remove_server(change: ChangeRequest, names: ServerPath) -> Result<Response, ApiError> {
     let Path((service, server)) = names?;
     let order = StateOrder::RemoveServer(ServerName { service, server });
-    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::OK).await
+    change.send(order, StatusCode::OK).await
 }
 
 /// Adds a service.
-pub(super) async fn add_service(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
-    query: ChangeArgs,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
+pub(super) async fn add_service(change: ChangeRequest, body: Body) -> Result<Response, ApiError> {
     let order = StateOrder::AddService(table(json(body)?)?);
-    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::CREATED).await
+    change.send(order, StatusCode::CREATED).await
 }
 
 /// Changes keys of a service.
 pub(super) async fn change_service(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
+    change: ChangeRequest,
     service: ServicePath,
-    query: ChangeArgs,
-    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let Path(service) = service?;
     let keys = object(json(body)?)?.into_iter().map(|(key, new)| Ok((key, optional(new)?)));
     let keys = keys.collect::<Result<Vec<_>, ApiError>>()?;
     let order = StateOrder::ChangeService { service, keys };
-    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::OK).await
+    change.send(order, StatusCode::OK).await
 }
 
 /// Removes a service.
 pub(super) async fn remove_service(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
+    change: ChangeRequest,
     service: ServicePath,
-    query: ChangeArgs,
-    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let Path(service) = service?;
     let order = StateOrder::RemoveService(service);
-    Change::new(caller, query, &headers, order)?.send(&api, StatusCode::OK).await
+    change.send(order, StatusCode::OK).await
 }
 
 /// Takes back the last change.
-pub(super) async fn undo(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
-    query: ChangeArgs,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    Change::new(caller, query, &headers, StateOrder::Undo)?.send(&api, StatusCode::OK).await
+pub(super) async fn undo(change: ChangeRequest) -> Result<Response, ApiError> {
+    change.send(StateOrder::Undo, StatusCode::OK).await
 }
 
 /// Drains a server.
@@ -285,44 +250,50 @@ async fn set_state(
     let Path((service, server)) = names?;
     let fields = ServerFields { state: Some(state), ..ServerFields::default() };
     let order = StateOrder::ChangeServer { server: ServerName { service, server }, fields };
-    let query = Ok(Query(ChangeQuery::default()));
-    Change::new(caller, query, &HeaderMap::new(), order)?.send(&api, StatusCode::OK).await
+    ChangeRequest { api, caller: caller.0, is_dry_run: false, if_match: None }
+        .send(order, StatusCode::OK)
+        .await
 }
 
-/// A change that is asked for.
-struct Change {
-    request: Request,
+/// All that a request for a change has besides the change itself.
+pub(super) struct ChangeRequest {
+    api: Api,
+    caller: Caller,
+    is_dry_run: bool,
+    if_match: Option<String>,
 }
 
-impl Change {
-    fn new(
-        Extension(caller): Extension<Caller>,
-        query: ChangeArgs,
-        headers: &HeaderMap,
-        order: StateOrder,
-    ) -> Result<Change, ApiError> {
-        let Query(ChangeQuery { dry_run }) = query?;
-        let is_dry_run = api::flag("dry_run", dry_run.as_deref())?;
-        let if_match = headers.get(header::IF_MATCH).map(|value| value.to_str().map(str::to_owned));
-        let if_match = if_match.transpose().map_err(|_| {
-            ApiError(
-                StatusCode::BAD_REQUEST,
-                "If-Match is no entity tag (RFC 9110, section 8.8.3).".to_owned(),
-            )
+impl FromRequestParts<Api> for ChangeRequest {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<ChangeRequest, ApiError> {
+        // Each way in names the caller.
+        let caller = parts.extensions.get().cloned();
+        let caller = caller.ok_or_else(|| {
+            ApiError(StatusCode::INTERNAL_SERVER_ERROR, "Nobody knows who sends this.".to_owned())
         })?;
-        let Caller { author, role } = caller;
-        Ok(Change { request: Request { order, author, role, if_match, is_dry_run } })
+        let Query(ChangeQuery { dry_run }) = Query::try_from_uri(&parts.uri)?;
+        let if_match = parts.headers.get(header::IF_MATCH).map(|value| value.to_str().map(str::to_owned));
+        let if_match = if_match.transpose().map_err(|_| {
+            let message = "If-Match is no entity tag (RFC 9110, section 8.8.3).";
+            ApiError(StatusCode::BAD_REQUEST, message.to_owned())
+        })?;
+        let is_dry_run = api::flag("dry_run", dry_run.as_deref())?;
+        Ok(ChangeRequest { api: api.clone(), caller, is_dry_run, if_match })
     }
+}
 
-    async fn send(self, api: &Api, done: StatusCode) -> Result<Response, ApiError> {
-        let dry_run = self.request.is_dry_run;
-        let request = |answer| ControlRequest::Change(Box::new(self.request), answer);
+impl ChangeRequest {
+    async fn send(self, order: StateOrder, done: StatusCode) -> Result<Response, ApiError> {
+        let ChangeRequest { api, caller: Caller { author, role }, is_dry_run, if_match } = self;
+        let request = Box::new(Request { order, author, role, if_match, is_dry_run });
+        let request = |answer| ControlRequest::Change(request, answer);
         let outcome = send_request(&api.control, CHANGE_TIMEOUT, request).await??;
         let Outcome { message, generation, tag, differences } = outcome;
-        let status = if dry_run { StatusCode::OK } else { done };
+        let status = if is_dry_run { StatusCode::OK } else { done };
         let field = [(header::ETAG, format!("\"{tag}\""))];
         let differences = differences.into_iter().map(DifferenceView::of).collect();
-        let result = ChangeResult { message, tag, generation, dry_run, differences };
+        let result = ChangeResult { message, tag, generation, dry_run: is_dry_run, differences };
         Ok((status, field, Json(result)).into_response())
     }
 }
@@ -344,8 +315,7 @@ impl From<OrderError> for ApiError {
 /// Bodies are read as JSON once they say that they are: a page in somebody's browser can't say so
 /// without being asked first.
 fn json(body: Body) -> Result<JsonValue, ApiError> {
-    let Json(value) =
-        body.map_err(|rejection| ApiError(rejection.status(), format!("{}.", rejection.body_text())))?;
+    let Json(value) = body?;
     Ok(value)
 }
 
@@ -411,8 +381,8 @@ fn operator_states(states: BTreeMap<String, String>) -> Result<OperatorStates, A
         let Ok(crate::cli::ServerArg { service, server }) = full.parse() else {
             return Err(bad(format!("states has {full:?}: write SERVICE/SERVER.")));
         };
-        let known = [OperatorState::Drain, OperatorState::Maintenance];
-        let Some(state) = known.into_iter().find(|known| known.name() == state) else {
+        let known = OperatorState::of(&state).filter(|state| *state != OperatorState::Ready);
+        let Some(state) = known else {
             return Err(bad(format!("{full} is in state {state:?}: write drain or maintenance.")));
         };
         Ok((ServerName { service, server }, state))

@@ -6,14 +6,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::patterns;
-use super::problems::{Problem, ProblemSink, Problems, Span, line_and_column};
+use super::problems::{Problem, ProblemSink, Span, line_and_column};
+use super::syntax;
 use super::variables::{self, VariableLookup};
-use super::{read_text, syntax};
 
 /// The help for other keys in such a file.
 const OTHERS: &str = "an included file holds [[service]], [[dns.zone]] and [[dns.name]] alone: move this into the file that includes it";
@@ -53,29 +52,6 @@ impl<'a> SourceText<'a> {
     pub(super) fn alone(name: &'a str, text: &'a str) -> SourceText<'a> {
         SourceText { name, text, folder: None, included: &[], variables: |_| None }
     }
-}
-
-/// The tables of the file at `path` and of those that it includes as one, with its variables
-/// replaced: services of included files stand behind its own. Nothing else is checked.
-///
-/// # Errors
-/// Everything that keeps the files from being read.
-pub fn merged_tables(path: &Path) -> Result<toml::Table, Problems> {
-    let (text, name) = (read_text(path)?, path.display().to_string());
-    let origin = SourceText::of_file(path, &name, &text);
-    let sink = ProblemSink::default();
-    let (mut document, errors) = DeTable::parse_recoverable(&text);
-    syntax::collect_errors(&text, &errors, &sink)
-        .map_err(|problem| Problems::new(&name, &text, vec![problem]))?;
-    let included = files(document.get_mut(), origin, &sink);
-    merge(document.get_mut(), &included, origin, &sink);
-    let problems = sink.drain();
-    if !problems.is_empty() {
-        let origin = SourceText { included: &included, ..origin };
-        return Err(Problems::of(&name, by_file(problems, origin)));
-    }
-    toml::Table::deserialize(toml::Deserializer::from(document))
-        .map_err(|error| Problems::unreadable(&name, error.to_string(), "write values that TOML has"))
 }
 
 /// Replaces the variables of the table, takes `include` out of it, and reads the files that this

@@ -23,7 +23,7 @@ use crate::io::neighbours::ReceivedFrame;
 use crate::io::network::{self, Network, NetworkError};
 use crate::redirect::GroupSockets;
 use crate::state::store::AuditEntry;
-use crate::state::{Edit, FarmState, OrderError};
+use crate::state::{Edit, FarmState, OrderError, places};
 
 impl Daemon {
     /// Begins with a file that was read.
@@ -117,7 +117,7 @@ impl Daemon {
         self.executor.showing.will_load(None);
         self.executor.names.will_follow(None);
         if let Err(error) = result {
-            if next.record != self.state.state.record {
+            if next.record.generation != self.state.state.record.generation {
                 self.write_back().await;
             }
             return self.refuse(error.to_string(), origin).await;
@@ -180,9 +180,7 @@ impl Daemon {
         if dropped.is_empty() {
             return String::new();
         }
-        let mut places: Vec<String> = dropped.iter().map(|edit| edit.place.to_string()).collect();
-        places.dedup();
-        let places = places.join(", ");
+        let places = places(dropped);
         self.executor.bus.publish(DaemonEvent::ChangesDropped { places: places.clone() });
         format!("; the file's own value counts again, and not the run-time change, in {places}")
     }

@@ -55,7 +55,7 @@ use crate::runtime::lock::{Lock, LockError};
 use crate::runtime::paths;
 use crate::runtime::secret;
 use crate::state::store::Store;
-use crate::state::{OperatorStates, RebasedFile};
+use crate::state::{OperatorStates, RebasedFile, places};
 
 /// The source of every key.
 const RANDOM: &str = "no random numbers from /dev/urandom";
@@ -143,8 +143,8 @@ impl StartError {
 
 /// Starts everything. Programs attached until an error are detached with it.
 pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartError> {
-    let load = || config::load_tables(config_path);
-    if !load().map_err(StartError::Config)?.config.has_services() {
+    let file = config::load_tables(config_path).map_err(StartError::Config)?;
+    if !file.config.has_services() {
         return Err(StartError::NoService(config_path.to_owned()));
     }
     let directory = paths::directory().map_err(StartError::io("the network namespace can't be told"))?;
@@ -156,11 +156,10 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let mut lock = Lock::acquire(&directory.join("lock"))?;
     let folder = paths::state_directory().map_err(StartError::io("the network namespace can't be told"))?;
     let store = Store::new(&folder);
-    let (restored, trouble) = state::restore(&store, config_path, load).map_err(StartError::Config)?;
+    let (restored, trouble) = state::restore(&store, config_path, file).map_err(StartError::Config)?;
     let RebasedFile { state: farm_state, config, dropped } = restored;
     if !dropped.is_empty() {
-        let places: Vec<String> = dropped.iter().map(|edit| edit.place.to_string()).collect();
-        bus.publish(DaemonEvent::ChangesDropped { places: places.join(", ") });
+        bus.publish(DaemonEvent::ChangesDropped { places: places(&dropped) });
     }
     if let Some(trouble) = &trouble {
         tracing::error!("{trouble}");

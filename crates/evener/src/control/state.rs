@@ -5,7 +5,6 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use evener_core::director::{Drainable, Input};
 use evener_core::farm::plan::ServerName;
@@ -13,11 +12,11 @@ use evener_core::pool::OperatorState;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
-use super::Daemon;
 use super::draining::{PendingDrain, not_drainable};
 use super::reading::{DnsFiles, LoadedFiles, ReloadReply};
 use super::reload::{AddressCheck, CheckedFile, Origin};
-use crate::config::Config;
+use super::{Daemon, clocks};
+use crate::config::{self, Config, LoadedConfig, Problems};
 use crate::events::DaemonEvent;
 use crate::state::store::{AuditEntry, Store};
 use crate::state::{
@@ -130,7 +129,7 @@ impl Daemon {
         let (state, path) = (Arc::clone(&self.state.state), self.config_path.clone());
         self.state.begin(move || {
             let requests: Vec<Request> = pending.iter().map(|pending| pending.request.clone()).collect();
-            let batch = state::batch(&state, &path, &requests, unix_ms());
+            let batch = state::batch(&state, &path, &requests, clocks().unix_ms);
             StateWork::Looked(Box::new(batch), pending)
         });
     }
@@ -222,7 +221,7 @@ impl Daemon {
         let (file, before) = (file.map(Box::new), Arc::clone(&self.state.state));
         let store = self.state.store.clone();
         self.state.begin(move || {
-            let result = match next.record == before.record {
+            let result = match next.record.generation == before.record.generation {
                 true => Ok(()),
                 false => store.write(&next.record).map(|()| log(&store, &next, &origin)),
             };
@@ -343,14 +342,13 @@ fn log(store: &Store, next: &FarmState, origin: &Origin) {
     let entries = match origin {
         Origin::Requests { audit, .. } => audit,
         Origin::Reload { dropped: edits, .. } => {
-            let places: Vec<String> = edits.iter().map(|edit| edit.place.to_string()).collect();
-            let message = match places.is_empty() {
+            let message = match edits.is_empty() {
                 true => "all run-time changes are dropped by a reload".to_owned(),
-                false => format!("a reload drops run-time changes in {}", places.join(", ")),
+                false => format!("a reload drops run-time changes in {}", state::places(edits)),
             };
             let author = Author { by: "evener".to_owned(), from: "a reload".to_owned() };
             let generation = next.record.generation;
-            dropped = vec![AuditEntry { unix_ms: unix_ms(), author, generation, message }];
+            dropped = vec![AuditEntry { unix_ms: clocks().unix_ms, author, generation, message }];
             &dropped
         }
     };
@@ -359,18 +357,12 @@ fn log(store: &Store, next: &FarmState, origin: &Origin) {
     }
 }
 
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// The changes of before over the file that the daemon starts with.
 pub(super) fn restore(
     store: &Store,
     path: &Path,
-    load: impl Fn() -> Result<crate::config::LoadedConfig, crate::config::Problems>,
-) -> Result<(RebasedFile, Option<String>), crate::config::Problems> {
-    let file = load()?;
+    file: LoadedConfig,
+) -> Result<(RebasedFile, Option<String>), Problems> {
     let (record, mut trouble) = match store.read() {
         Ok(record) => (record, None),
         Err(error) => (Record::default(), Some(error.to_string())),
@@ -383,7 +375,7 @@ pub(super) fn restore(
     }
     let mut why = "the run-time changes of before don't fit to the file and are not in force".to_owned();
     set_aside(store, &mut why);
-    let file = load()?;
+    let file = config::load_tables(path)?;
     Ok((state::rebase(file.tables, file.config, Record::default(), path)?, Some(why)))
 }
 

@@ -99,16 +99,14 @@ pub(crate) fn server(
 /// # Errors
 /// When they can't be had, or don't go together.
 pub(crate) fn client(ca: Option<&Path>, own: Option<(&Path, &Path)>) -> Result<Arc<ClientConfig>, TlsError> {
-    let mut roots = RootCertStore::empty();
-    match ca {
-        Some(path) => {
-            let failed = |source| TlsError::Authority { path: path.to_owned(), source };
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|error| failed(error.into()))?;
-            }
+    let roots = match ca {
+        Some(path) => roots_of(path)?,
+        None => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            roots
         }
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
-    }
+    };
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let none = || PathBuf::new();
@@ -195,13 +193,21 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     read.map_err(|source| TlsError::File { path: path.to_owned(), what: "certificate", source })
 }
 
+/// The authorities of a file.
+fn roots_of(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        let failed =
+            |error: rustls::Error| TlsError::Authority { path: path.to_owned(), source: error.into() };
+        roots.add(certificate).map_err(failed)?;
+    }
+    Ok(roots)
+}
+
 /// The verifier of clients' certificates by the authorities of a file.
 fn authority(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let failed = |source| TlsError::Authority { path: path.to_owned(), source };
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|error| failed(error.into()))?;
-    }
+    let roots = roots_of(path)?;
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     builder.allow_unauthenticated().build().map_err(|error| failed(error.into()))
 }

@@ -125,7 +125,7 @@ pub(crate) fn batch(state: &FarmState, path: &Path, requests: &[Request], unix_m
             Err(error) => return Batch { next: None, outcomes: vec![Err(error); requests.len()] },
         },
     };
-    let is_changed = draft.record != state.record;
+    let is_changed = draft.record.generation != state.record.generation;
     let Draft { record, farm, states, config, audit, .. } = draft;
     let config = config.filter(|_| farm != state.farm);
     let next = is_changed.then(|| {

@@ -70,12 +70,12 @@ impl FarmDocument {
     /// # Errors
     /// If it can't be written as TOML.
     pub fn text(&self) -> Result<String, toml::ser::Error> {
-        let mut file: Table = self.rest.parse().unwrap_or_default();
-        let services = self.services.iter().map(|service| Value::Table(service.table())).collect();
+        let mut services = Table::new();
         if !self.services.is_empty() {
-            file.insert(SERVICES.to_owned(), Value::Array(services));
+            services.insert(SERVICES.to_owned(), Value::Array(self.services()));
         }
-        toml::to_string(&file)
+        // Headers of tables are whole, so they can stand behind any other text.
+        Ok(format!("{}\n{}", self.rest, toml::to_string(&services)?))
     }
 
     /// All services, each with its servers.

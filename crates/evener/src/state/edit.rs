@@ -118,6 +118,13 @@ pub struct Edit {
     pub file: Option<Value>,
 }
 
+/// The places of edits, in words.
+pub(crate) fn places(edits: &[Edit]) -> String {
+    let mut places: Vec<String> = edits.iter().map(|edit| edit.place.to_string()).collect();
+    places.dedup();
+    places.join(", ")
+}
+
 /// The operator's word as an edit's value: a server that is ready has none.
 pub fn operator_value(state: OperatorState) -> Option<Value> {
     (state != OperatorState::Ready).then(|| Value::String(state.name().to_owned()))
@@ -125,7 +132,5 @@ pub fn operator_value(state: OperatorState) -> Option<Value> {
 
 /// The operator's word that an edit's value means.
 pub fn operator_state(value: Option<&Value>) -> OperatorState {
-    let states = [OperatorState::Drain, OperatorState::Maintenance];
-    let name = value.and_then(Value::as_str);
-    states.into_iter().find(|state| name == Some(state.name())).unwrap_or_default()
+    value.and_then(Value::as_str).and_then(OperatorState::of).unwrap_or_default()
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 pub(crate) use batch::{Batch, NextState, batch};
 pub use batch::{Difference, Outcome, Request};
 pub use document::FarmDocument;
+pub(crate) use edit::places;
 pub use edit::{Edit, Place, operator_state, operator_value};
 pub use order::{OrderError, ServerFields, StateOrder};
 pub use record::Override;

@@ -1,6 +1,7 @@
 //! The changes that operators made since the file was written.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use evener_core::farm::plan::ServerName;
 use evener_core::pool::OperatorState;
@@ -50,7 +51,7 @@ pub struct Record {
     /// Greater with each change, undoing one included.
     pub generation: u64,
     /// The changes.
-    pub changes: Vec<Change>,
+    pub changes: Vec<Arc<Change>>,
     /// Whether changes before the first are part of it, which is not undone then.
     #[serde(default)]
     pub is_cut: bool,
@@ -116,14 +117,14 @@ impl Record {
         self.generation += 1;
         let edits = edits.into_iter().map(|(place, value)| Edit { file: file.at(&place), place, value });
         let number = self.generation;
-        self.changes.push(Change { number, unix_ms, author, message, edits: edits.collect() });
+        self.changes.push(Arc::new(Change { number, unix_ms, author, message, edits: edits.collect() }));
         if self.changes.len() > CHANGES_MAX {
             self.join_oldest();
         }
     }
 
     /// Takes back the last change; `None` if there is none that can be.
-    pub fn undo(&mut self) -> Option<Change> {
+    pub fn undo(&mut self) -> Option<Arc<Change>> {
         if self.is_cut && self.changes.len() == 1 {
             return None;
         }
@@ -138,7 +139,7 @@ impl Record {
         let mut dropped = Vec::new();
         let mut farm = file.clone();
         for change in &mut self.changes {
-            change.edits.retain(|edit| {
+            Arc::make_mut(change).edits.retain(|edit| {
                 let is_kept = matches!(edit.place, Place::Operator { .. })
                     || file.at(&edit.place) == edit.file && farm.put(&edit.place, edit.value.as_ref());
                 if !is_kept {
@@ -208,7 +209,8 @@ impl Record {
     fn join_oldest(&mut self) {
         let oldest = self.changes.remove(0);
         if let Some(next) = self.changes.first_mut() {
-            let later = std::mem::replace(&mut next.edits, oldest.edits);
+            let next = Arc::make_mut(next);
+            let later = std::mem::replace(&mut next.edits, oldest.edits.clone());
             for edit in later {
                 // Those that it lies over are needed no more, and neither is one that puts back
                 // what the file has.

@@ -430,12 +430,14 @@ fn included_services_stand_behind_those_of_the_file() {
         )
     };
     let main = folder.join("evener.toml");
-    fs::write(&main, format!("include = 'conf.d/*.toml'\n{}", service("main", 100, "192.0.2.11"))).unwrap();
+    // Names need an address to be answered at.
+    let own = format!("{}[dns]\nlisten = '192.0.2.53:53'\n", service("main", 100, "192.0.2.11"));
+    fs::write(&main, format!("include = 'conf.d/*.toml'\n{own}")).unwrap();
     fs::write(folder.join("conf.d/b.toml"), service("b", 102, "192.0.2.12")).unwrap();
     let name = "[[dns.zone]]\nname = 'example.com'\n[[dns.name]]\nname = 'www.example.com'\nservices = 'a'\n";
     let first = service("a", 101, "${EVENER_NO_SUCH:-192.0.2.13}");
     fs::write(folder.join("conf.d/a.toml"), format!("{first}{name}")).unwrap();
-    let tables = config::merged_tables(&main).unwrap();
+    let tables = config::load_tables(&main).unwrap().tables;
     let services = tables["service"].as_array().unwrap();
     let names: Vec<_> = services.iter().map(|service| service["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["main", "a", "b"]);
@@ -443,11 +445,8 @@ fn included_services_stand_behind_those_of_the_file() {
     assert_eq!(tables["dns"]["name"][0]["name"].as_str(), Some("www.example.com"));
     assert!(!tables.contains_key("include"));
 
-    // Names need an address to be answered at.
-    fs::write(&main, format!("{}[dns]\nlisten = '192.0.2.53:53'\n", fs::read_to_string(&main).unwrap()))
-        .unwrap();
     let config = config::load(&main).unwrap();
     assert_eq!(config.services.iter().map(|of| of.name.as_str()).collect::<Vec<_>>(), ["main", "a", "b"]);
     assert_eq!(config.dns.names.len(), 1);
-    assert_eq!(config::merged_tables(&folder.join("no.toml")).unwrap_err().reports().count(), 1);
+    assert_eq!(config::load_tables(&folder.join("no.toml")).unwrap_err().reports().count(), 1);
 }

@@ -94,10 +94,10 @@ fn packaged_alerts_and_their_page_are_those_of_the_table() {
     }
 }
 
-/// The program, which `make setup` fetches.
+/// The program, which `make setup-tests` fetches.
 fn promtool() -> PathBuf {
     let path = root().join("target/tools/promtool");
-    assert!(path.exists(), "There is no {}: run `make setup`", path.display());
+    assert!(path.exists(), "There is no {}: run `make setup-tests`", path.display());
     path
 }
 

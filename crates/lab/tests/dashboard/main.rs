@@ -28,9 +28,12 @@ fn keep_picture(browser: &Browser, name: &str, width: u32, height: u32) -> Resul
 
 /// Has axe-core look for what keeps people from using the page.
 fn check_accessibility(browser: &Browser) -> Result<()> {
-    let tools = std::fs::read_dir(repository().join("target/tools"))?.flatten();
-    let program = tools.map(|entry| entry.path().join("axe.min.js")).filter(|path| path.exists()).max();
-    let program = program.context("There is no axe-core in target/tools: run `make setup`")?;
+    let libraries = repository().join("target/tools/python/lib");
+    let versions = std::fs::read_dir(libraries).into_iter().flatten().flatten();
+    let mut programs =
+        versions.map(|version| version.path().join("site-packages/axe_playwright_python/axe.min.js"));
+    let program = programs.find(|path| path.exists());
+    let program = program.context("There is no axe-core in target/tools: run `make setup-tests`")?;
     browser.script(&std::fs::read_to_string(program)?)?;
     let script = "const done = arguments[arguments.length - 1];
         axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => done(violations.map((one) =>

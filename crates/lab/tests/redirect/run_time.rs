@@ -221,18 +221,11 @@ fn client_certificates_give_roles_at_the_admin_address() -> Result<()> {
     Ok(())
 }
 
-/// Where `make setup` has put it.
+/// The program, which `make setup-tests` fetches.
 fn schemathesis() -> Result<PathBuf> {
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
-    let found = std::fs::read_dir(&tools)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path().join("bin/schemathesis"));
-    found
-        .filter(|path| path.exists())
-        .max()
-        .context("There is no schemathesis in target/tools: run `make setup`")
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/python/bin/schemathesis");
+    ensure!(program.exists(), "There is no {}: run `make setup-tests`", program.display());
+    Ok(program)
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evener_core::pool::HealthKind;
-use evener_core::pool::health::{Failure, REPLY_MAX, ReplyVerdict, http_request, judge_http};
+use evener_core::pool::health::Failure;
+use evener_core::pool::reply::{REPLY_MAX, ReplyVerdict, http_request, judge_http};
 
 use super::tls::TlsSession;
 

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use evener_core::pool::HealthKind;
-use evener_core::pool::health::{Failure, ReplyVerdict};
+use evener_core::pool::health::Failure;
+use evener_core::pool::reply::ReplyVerdict;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use evener_core::path::cookie::Keys;
 use evener_core::pool::HealthKind;
-use evener_core::pool::health::{Failure, ReplyVerdict};
+use evener_core::pool::health::Failure;
+use evener_core::pool::reply::ReplyVerdict;
 use evener_dataplane::link::{Instruction, nothing, reserve_port, tcp_filter, tcp_filter_v6};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};

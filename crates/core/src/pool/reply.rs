@@ -1,0 +1,244 @@
+//! Requests of probes by HTTP, and what replies amount to.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::HealthKind;
+use super::health::Failure;
+
+/// The most of a reply that is read for a probe, head and body, in bytes.
+pub const REPLY_MAX: usize = 64 * 1024;
+
+/// The verdict on a reply read so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplyVerdict {
+    /// Read on.
+    More,
+    /// The probe succeeded; the connection can be closed.
+    Ok,
+    /// The probe failed.
+    Failed(Failure),
+}
+
+/// The request of an HTTP probe to a service address; `None` for other kinds.
+///
+/// HTTP/1.0, so that the server neither chunks the body nor keeps the connection (RFC 9112,
+/// sections 6.1 and 9.3).
+pub fn http_request(kind: &HealthKind, address: SocketAddr) -> Option<Vec<u8>> {
+    let HealthKind::Http { path, host, tls, .. } = kind else {
+        return None;
+    };
+    let default_port = if tls.is_some() { 443 } else { 80 };
+    let named = || tls.as_ref()?.name.clone();
+    let host = host.clone().or_else(named).unwrap_or_else(|| match address {
+        SocketAddr::V4(address) if address.port() == default_port => format!("{}", address.ip()),
+        // In brackets, as with a port (RFC 3986, section 3.2.2).
+        SocketAddr::V6(address) if address.port() == default_port => format!("[{}]", address.ip()),
+        _ => format!("{address}"),
+    });
+    let request = format!(
+        "GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: evener\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    );
+    Some(request.into_bytes())
+}
+
+/// Judges the reply to a probe from its bytes so far; `eof`: no more will come.
+///
+/// Bytes behind the first [`REPLY_MAX`] are not looked at. A probe that only opens a connection
+/// needs no reply and is always [`ReplyVerdict::Ok`].
+pub fn judge_http(kind: &HealthKind, reply: &[u8], eof: bool) -> ReplyVerdict {
+    let HealthKind::Http { status: accepted, body: wanted, .. } = kind else {
+        return ReplyVerdict::Ok;
+    };
+    let full = reply.len() >= REPLY_MAX;
+    let reply = &reply[..reply.len().min(REPLY_MAX)];
+    let status = match status_of(reply) {
+        Ok(Some(status)) => status,
+        Ok(None) if eof => return ReplyVerdict::Failed(Failure::Closed),
+        Ok(None) => return ReplyVerdict::More,
+        Err(failure) => return ReplyVerdict::Failed(failure),
+    };
+    if !accepted.iter().any(|&(low, high)| (low..=high).contains(&status)) {
+        return ReplyVerdict::Failed(Failure::Status(status));
+    }
+    let Some(wanted) = wanted.as_ref().filter(|text| !text.is_empty()) else {
+        return ReplyVerdict::Ok;
+    };
+    let body = body_of(reply);
+    match body {
+        Some(body) if contains(body, wanted.as_bytes()) => ReplyVerdict::Ok,
+        None if eof && !full => ReplyVerdict::Failed(Failure::Closed),
+        _ if eof || full => ReplyVerdict::Failed(Failure::Body),
+        _ => ReplyVerdict::More,
+    }
+}
+
+/// The status code of a status line (RFC 9112, section 4), once it is there.
+fn status_of(reply: &[u8]) -> Result<Option<u16>, Failure> {
+    const SHAPE: &[u8; 13] = b"HTTP/1.d ddd ";
+    for (&byte, &shape) in reply.iter().zip(SHAPE) {
+        let fits = match shape {
+            b'd' => byte.is_ascii_digit(),
+            // The reason and the space before it are left out by some.
+            b' ' => matches!(byte, b' ' | b'\r' | b'\n'),
+            _ => byte == shape,
+        };
+        if !fits {
+            return Err(Failure::NotHttp);
+        }
+    }
+    let code = |digits: &[u8]| digits.iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0'));
+    Ok(reply.get(..SHAPE.len()).and_then(|line| line.get(9..12)).map(code))
+}
+
+/// The body behind the empty line, lone line feeds accepted (RFC 9112, section 2.2).
+fn body_of(reply: &[u8]) -> Option<&[u8]> {
+    let mut at_line_start = false;
+    let mut bytes = reply.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\n' if at_line_start => return Some(bytes.as_slice()),
+            b'\n' => at_line_start = true,
+            b'\r' if at_line_start => {}
+            _ => at_line_start = false,
+        }
+    }
+    None
+}
+
+fn contains(text: &[u8], wanted: &[u8]) -> bool {
+    text.windows(wanted.len()).any(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::ProbeTls;
+    use alloc::string::{String, ToString};
+    use proptest::prelude::*;
+    use std::vec;
+
+    fn http(body: Option<&str>) -> HealthKind {
+        HealthKind::Http {
+            path: "/healthz".into(),
+            host: None,
+            status: vec![(200, 299), (304, 304)],
+            body: body.map(Into::into),
+            tls: None,
+        }
+    }
+
+    #[test]
+    fn http_status_is_judged_without_body() {
+        let kind = http(None);
+        assert_eq!(judge_http(&kind, b"", false), ReplyVerdict::More);
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 20", false), ReplyVerdict::More);
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\r\n", false), ReplyVerdict::Ok);
+        assert_eq!(judge_http(&kind, b"HTTP/1.0 304\r\n", false), ReplyVerdict::Ok);
+        let failed = |reply: &[u8], eof| match judge_http(&kind, reply, eof) {
+            ReplyVerdict::Failed(failure) => failure,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(failed(b"HTTP/1.1 503 Busy\r\n", false), Failure::Status(503));
+        assert_eq!(failed(b"SSH-2.0-x", false), Failure::NotHttp);
+        assert_eq!(failed(b"HTTP/1.1 2000", false), Failure::NotHttp);
+        assert_eq!(failed(b"HTTP/1.1 20", true), Failure::Closed);
+        assert_eq!(failed(b"", true), Failure::Closed);
+    }
+
+    #[test]
+    fn expected_text_is_searched_until_body_end() {
+        let kind = http(Some("ready"));
+        let head = "HTTP/1.1 200 OK\r\nX-State: ready\r\n\r\n";
+        let judge = |body: &str, eof| judge_http(&kind, [head, body].concat().as_bytes(), eof);
+        assert_eq!(judge("rea", false), ReplyVerdict::More, "the head is not the body");
+        assert_eq!(judge("all ready", false), ReplyVerdict::Ok);
+        assert_eq!(judge("starting", true), ReplyVerdict::Failed(Failure::Body));
+        assert_eq!(judge(&"x".repeat(REPLY_MAX), false), ReplyVerdict::Failed(Failure::Body));
+        let far = ["x".repeat(REPLY_MAX).as_str(), "ready"].concat();
+        assert_eq!(judge(&far, true), ReplyVerdict::Failed(Failure::Body));
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\nA: b\n\nready", false), ReplyVerdict::Ok);
+        assert_eq!(judge_http(&kind, b"HTTP/1.1 200 OK\r\nA", true), ReplyVerdict::Failed(Failure::Closed));
+        assert_eq!(judge_http(&http(Some("")), b"HTTP/1.1 200 OK\r\n", false), ReplyVerdict::Ok);
+    }
+
+    #[test]
+    fn a_request_names_the_service() {
+        let text = |port| {
+            let address = SocketAddr::new([192, 0, 2, 100].into(), port);
+            String::from_utf8(http_request(&http(None), address).unwrap()).unwrap()
+        };
+        assert!(text(80).starts_with("GET /healthz HTTP/1.0\r\nHost: 192.0.2.100\r\n"));
+        assert!(text(8080).contains("\r\nHost: 192.0.2.100:8080\r\n"));
+        let ipv6 = |address: &str| http_request(&http(None), address.parse().unwrap()).unwrap();
+        assert!(contains(&ipv6("[2001:db8::100]:80"), b"\r\nHost: [2001:db8::100]\r\n"));
+        assert!(contains(&ipv6("[2001:db8::100]:8080"), b"\r\nHost: [2001:db8::100]:8080\r\n"));
+        assert!(text(80).ends_with("\r\n\r\n"));
+        let secure = |name: Option<&str>| HealthKind::Http {
+            path: "/".into(),
+            host: None,
+            status: vec![(200, 399)],
+            body: None,
+            tls: Some(ProbeTls { name: name.map(Into::into), ca: None, verify: true }),
+        };
+        let host = |kind: &HealthKind, port: u16| {
+            let request = http_request(kind, SocketAddr::new([192, 0, 2, 1].into(), port)).unwrap();
+            String::from_utf8(request).unwrap().lines().nth(1).unwrap().to_string()
+        };
+        assert_eq!(host(&secure(None), 443), "Host: 192.0.2.1");
+        assert_eq!(host(&secure(None), 80), "Host: 192.0.2.1:80");
+        assert_eq!(host(&secure(Some("www.example.com")), 443), "Host: www.example.com");
+        assert_eq!(http_request(&HealthKind::Tcp, SocketAddr::new([192, 0, 2, 1].into(), 80)), None);
+    }
+
+    #[test]
+    fn the_edges_of_accepted_statuses_are_accepted_and_their_neighbours_are_not() {
+        let kind = http(None);
+        let judge = |status: u16| judge_http(&kind, format!("HTTP/1.1 {status} x\r\n").as_bytes(), false);
+        for status in [200, 299, 304] {
+            assert_eq!(judge(status), ReplyVerdict::Ok, "{status}");
+        }
+        for status in [100, 199, 300, 303, 305, 999] {
+            assert_eq!(judge(status), ReplyVerdict::Failed(Failure::Status(status)));
+        }
+    }
+
+    #[test]
+    fn a_body_that_fills_all_that_is_read_is_still_searched() {
+        let kind = http(Some("ready"));
+        let head = "HTTP/1.1 200 OK\r\n\r\n";
+        let reply = |len: usize| format!("{head}{}ready", "x".repeat(len - head.len() - 5));
+        assert_eq!(judge_http(&kind, reply(REPLY_MAX).as_bytes(), false), ReplyVerdict::Ok);
+        assert_eq!(
+            judge_http(&kind, reply(REPLY_MAX + 1).as_bytes(), false),
+            ReplyVerdict::Failed(Failure::Body)
+        );
+        let open = "HTTP/1.1 200 OK\r\nA: ".to_string() + &"b".repeat(REPLY_MAX);
+        assert_eq!(judge_http(&kind, &open.as_bytes()[..REPLY_MAX - 1], false), ReplyVerdict::More);
+        assert_eq!(
+            judge_http(&kind, &open.as_bytes()[..REPLY_MAX], false),
+            ReplyVerdict::Failed(Failure::Body)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_reply_is_judged_and_an_ended_one_for_good(
+            start in prop_oneof![Just(""), Just("HTTP/1.1 200 OK\r\n"), Just("HTTP/1.1 200 OK\r\n\r\n")],
+            rest in prop::collection::vec(any::<u8>(), 0..200),
+            body in prop::option::of("[a-c]{0,2}"),
+        ) {
+            let reply = [start.as_bytes(), &rest].concat();
+            let kind = http(body.as_deref());
+            prop_assert_ne!(judge_http(&kind, &reply, true), ReplyVerdict::More);
+            // A judgement once made is not taken back by bytes that follow.
+            let mut last = ReplyVerdict::More;
+            for end in 0..=reply.len() {
+                let now = judge_http(&kind, &reply[..end], false);
+                prop_assert!(last == ReplyVerdict::More || now == last);
+                last = now;
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! From a file or a text to a configuration, or to everything that is wrong with it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::DeTable;
+
+use super::include::{self, SourceText};
+use super::problems::{ProblemReport, ProblemSink, Problems};
+use super::references::References;
+use super::section::Section;
+use super::unwritten::{self, DefaultedPolicies};
+use super::{Config, config, defaults, syntax};
+
+/// Reads and validates the file at `path`.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn load(path: &Path) -> Result<Config, Problems> {
+    let (text, name) = (read_text(path)?, path.display().to_string());
+    let origin = SourceText::of_file(path, &name, &text);
+    read(origin, |_, _, _, _| {}).map(|checked| checked.config)
+}
+
+/// A good file, as its meaning and as tables.
+#[derive(Clone, Debug)]
+pub struct LoadedConfig {
+    /// The meaning.
+    pub config: Config,
+    /// The tables, those of included files behind its own, with variables replaced.
+    pub tables: toml::Table,
+}
+
+/// The same as [`load`], with the file's tables for who changes them.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_tables(path: &Path) -> Result<LoadedConfig, Problems> {
+    let (text, name) = (read_text(path)?, path.display().to_string());
+    let mut tables = None;
+    let checked = read(SourceText::of_file(path, &name, &text), |_, _, _, document| {
+        tables = toml::Table::deserialize(toml::Deserializer::from(document.clone())).ok();
+    })?;
+    Ok(LoadedConfig { config: checked.config, tables: tables.unwrap_or_default() })
+}
+
+/// Validates a text that stands for the file at `path`: other files that it names are found there.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub(crate) fn parse_changed(text: &str, path: &Path) -> Result<Config, Problems> {
+    let name = format!("{} with run-time changes", path.display());
+    // Variables were replaced when the file was read, and changes have none.
+    let text = text.replace("${", "$${");
+    let origin = SourceText { folder: path.parent(), ..SourceText::alone(&name, &text) };
+    read(origin, |_, _, _, _| {}).map(|checked| checked.config)
+}
+
+/// A good file: what it means, and what it leaves to Evener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The meaning.
+    pub config: Config,
+    /// Sentences on what isn't written in it.
+    pub notes: Vec<String>,
+    /// The file, as it was named.
+    file: String,
+}
+
+impl Checked {
+    /// The notes, as a program wants them.
+    pub fn reports(&self) -> impl Iterator<Item = ProblemReport<'_>> {
+        unwritten::reports(&self.file, &self.notes)
+    }
+}
+
+/// Reads and validates the file at `path`. Unless it is about the `file_only`, looks whether what
+/// the file names is there on this host, too: keys, tokens, interfaces, folders.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn check(path: &Path, file_only: bool) -> Result<Checked, Problems> {
+    let (text, name) = (read_text(path)?, path.display().to_string());
+    let origin = SourceText::of_file(path, &name, &text);
+    read(origin, |config, references, sink, _| {
+        if !file_only {
+            references.check(config, sink);
+        }
+    })
+}
+
+fn read_text(path: &Path) -> Result<String, Problems> {
+    let name = path.display().to_string();
+    let bytes = read_bytes(path).map_err(|error| {
+        let help = match error.kind() {
+            io::ErrorKind::NotFound => "name the file; evener.example.toml is one to begin with",
+            io::ErrorKind::PermissionDenied => "run as a user who may read it",
+            _ => "name a readable TOML file",
+        };
+        Problems::unreadable(&name, format!("{name} cannot be read: {error}"), help)
+    })?;
+    if bytes.len() > defaults::FILE_BYTES {
+        let message = format!("{name} is larger than {} KiB", defaults::FILE_BYTES / 1024);
+        return Err(Problems::unreadable(
+            &name,
+            message,
+            "name a TOML file; this is most likely another file",
+        ));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let message = format!("{name} is not UTF-8 text: byte {at} is not");
+        Problems::unreadable(&name, message, "save it as UTF-8")
+    })
+}
+
+/// At most one byte more than is allowed, so that an endless file ends.
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(defaults::FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Validates `text`; problems name `origin` as its file. Files that it names aren't read, and no
+/// variable is set.
+///
+/// # Errors
+/// Everything that is wrong with it, at once.
+pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
+    read(SourceText::alone(origin, text), |_, _, _, _| {}).map(|checked| checked.config)
+}
+
+/// The meaning of a text and its files, if `check` finds no error.
+fn read(
+    origin: SourceText<'_>,
+    check: impl FnOnce(&Config, &References, &ProblemSink, &Spanned<DeTable<'_>>),
+) -> Result<Checked, Problems> {
+    let SourceText { name, text, .. } = origin;
+    let sink = ProblemSink::default();
+    let (mut document, errors) = DeTable::parse_recoverable(text);
+    syntax::collect_errors(text, &errors, &sink)
+        .map_err(|problem| Problems::new(name, text, vec![problem]))?;
+    let included = include::files(document.get_mut(), origin, &sink);
+    include::merge(document.get_mut(), &included, origin, &sink);
+    let origin = SourceText { included: &included, ..origin };
+    let mut unwritten = DefaultedPolicies::default();
+    let (config, references, files) =
+        Section::root(document.get_ref(), &sink, |root| config(root, origin, &mut unwritten));
+    check(&config, &references, &sink, &document);
+    drop(document);
+    let mut found = include::by_file(sink.drain(), origin);
+    found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.drain())));
+    match found.iter().all(|(_, _, problems)| problems.is_empty()) {
+        true => {
+            let mut notes = config.unverified();
+            notes.extend(unwritten.notes());
+            Ok(Checked { config, notes, file: name.to_owned() })
+        }
+        false => Err(Problems::of(name, found)),
+    }
+}
