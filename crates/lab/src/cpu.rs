@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::unistd::{SysconfVar, sysconf};
 
 use crate::host::Host;
 
@@ -55,6 +56,17 @@ impl Host {
         }
         Ok(Duration::from_nanos(total + programs.values().sum::<u64>()))
     }
+}
+
+/// Processor time so far of one process, of its threads that have ended too.
+pub fn process_time(pid: u32) -> Result<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name is in parentheses, and may have blanks and parentheses itself (proc_pid_stat(5)).
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+    let ticks = ticks(11).zip(ticks(12)).map(|(user, system)| user + system);
+    let a_second = sysconf(SysconfVar::CLK_TCK)?.context("a second has no ticks")?;
+    Ok(Duration::from_secs_f64(ticks.context("the kernel tells no time")? as f64 / a_second as f64))
 }
 
 /// Processor time so far of one process, and of the BPF programs that it holds, while [they are

@@ -47,6 +47,14 @@ impl Proc {
         self.child.id()
     }
 
+    /// Its memory that no file backs, in bytes. Of the program's own file more or less happens to be
+    /// in memory.
+    pub fn memory(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1_024)
+    }
+
     /// All it has printed so far, on both outputs.
     pub fn log(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();

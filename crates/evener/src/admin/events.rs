@@ -6,17 +6,17 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
-use super::api::{Api, ApiError};
+use super::api::Api;
 use super::command::{CommandError, admin_client};
 use super::following::StreamRequest;
 use super::table::clean;
 use super::trace::Lasting;
 use crate::cli::{AdminArgs, EventsArgs};
-use crate::events::{READERS_MAX, Subscriber};
+use crate::events::Subscriber;
 use crate::record;
 use crate::views::{EventStreamItem, EventView};
 
@@ -28,22 +28,15 @@ const PULSE: Duration = Duration::from_secs(15);
 const DATA: &[u8] = b"data:";
 
 /// Answers with what happens, until the other end hangs up.
-pub(super) async fn events(
-    State(api): State<Api>,
-    Extension(lasting): Extension<Lasting>,
-) -> Result<Response, ApiError> {
-    let listener = api.farm.listen().ok_or_else(|| {
-        let why = format!("{READERS_MAX} listen already, and there can't be more: end one of them.");
-        ApiError(StatusCode::SERVICE_UNAVAILABLE, why)
-    })?;
+pub(super) async fn events(State(api): State<Api>, Extension(lasting): Extension<Lasting>) -> Response {
     lasting.begin();
     // A client that waits for the answer's head learns that it gets every event from here on.
     let first_line = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
-    let items = stream::unfold(listener, |mut listener| async {
+    let items = stream::unfold(api.farm.listen(), |mut listener| async {
         Some((Ok::<_, Infallible>(Bytes::from(next(&mut listener).await?)), listener))
     });
     let fields = [(header::CONTENT_TYPE, CONTENT_TYPE), (header::CACHE_CONTROL, "no-store")];
-    Ok((fields, Body::from_stream(futures_util::StreamExt::chain(first_line, items))).into_response())
+    (fields, Body::from_stream(futures_util::StreamExt::chain(first_line, items))).into_response()
 }
 
 /// The next piece of the stream; nothing if no more come.

@@ -138,7 +138,7 @@ pub const API_PATHS: &[ApiPath] = &[
         &[get_of(
             "",
             "Stream",
-            "All views of the farm, and then what changes in them, each 2 s, as server-sent events. At most 256 read it.",
+            "All views of the farm, and then what changes in them, each 2 s, as server-sent events.",
         )],
         || get(live::live),
     ),

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use rustls::ServerConfig;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio_io_timeout::TimeoutWriter;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Access, OwnAddress, Peer, PeerNames, PeerUser};
@@ -27,21 +27,28 @@ use super::tls::{AdminTlsError, AdminTlsServer};
 use super::trace::Lasting;
 use crate::board::request::Handle;
 use crate::config;
-use crate::runtime::accept::accept_at_once;
+use crate::runtime::accept::accept;
 use crate::runtime::certificate_names::names_of;
+use crate::runtime::connection_limit::{ConnectionLimit, ConnectionSlot};
 use crate::runtime::token::TokenError;
 use crate::views::ViewSource;
 
-/// Connections at once, for each of the two sockets; further ones wait in the kernel. Streams are
-/// bounded by themselves and don't count once they have begun.
+/// Connections at once, for each of the two sockets, and streams of events and of frames, which
+/// don't count among them any more. Who comes when there are so many has the oldest of the source
+/// that has most of them end.
 const CONNECTIONS: usize = 64;
+pub(super) const STREAMS: usize = 256;
 /// A client that sends no request for this long is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection carries one request, and is over after this long whatever the other end does,
 /// unless it is a stream.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// A client that takes none of what is sent for this long is disconnected: a stream may have a
+/// frame as large as the farm on its way.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes that hyper reads ahead of a request's end; also bounds its head.
 const READ_BUFFER: usize = 16 * 1024;
+const MADE_ROOM: &str = "an admin connection ended to make room for another";
 
 /// Why the daemon can't be reached.
 #[derive(Debug, thiserror::Error)]
@@ -136,15 +143,14 @@ impl AdminSockets {
         let AdminSockets { unix, tcp, path: _path } = self;
         let live = LiveFeed::new(Arc::clone(&farm));
         let everything = api::routes(Arc::clone(&farm), control.clone(), Arc::clone(&live), Entrance::Socket);
-        let unix = accept_at_once(
-            CONNECTIONS,
-            || async {
-                let (stream, _) = unix.accept().await?;
-                let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
-                Ok((stream, everything.clone().layer(Extension(user))))
-            },
-            |(stream, routes), place| serve(stream, routes, place),
-        );
+        let (unix_limits, tcp_limits) = (SocketLimits::new(), SocketLimits::new());
+        let by_unix = || async {
+            let (stream, _) = unix.accept().await?;
+            let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
+            let visitor = unix_limits.admit(Ipv4Addr::LOCALHOST.into()).await;
+            Ok((stream, everything.clone().layer(Extension(user)), visitor))
+        };
+        let unix = accept(by_unix, |(stream, routes, visitor)| serve(stream, routes, visitor));
         match tcp {
             Some((tcp, access, tls)) => {
                 let by_address = api::routes(farm, control, live, Entrance::Address(access));
@@ -153,15 +159,42 @@ impl AdminSockets {
                     let reached = OwnAddress(stream.local_addr()?.ip());
                     let routes = by_address.clone().layer(Extension(reached));
                     let tls = tls.as_ref().map(AdminTlsServer::current);
-                    Ok((stream, routes.layer(Extension(Peer(peer.ip()))), tls))
+                    let visitor = tcp_limits.admit(peer.ip()).await;
+                    Ok((stream, routes.layer(Extension(Peer(peer.ip()))), tls, visitor))
                 };
-                let tcp = accept_at_once(CONNECTIONS, by_tcp, |(stream, routes, tls), place| {
-                    serve_tcp(stream, routes, tls, place)
-                });
+                let tcp =
+                    accept(by_tcp, |(stream, routes, tls, visitor)| serve_tcp(stream, routes, tls, visitor));
                 tokio::join!(unix, tcp);
             }
             None => unix.await,
         }
+    }
+}
+
+/// The places of one socket.
+struct SocketLimits {
+    connections: ConnectionLimit,
+    streams: ConnectionLimit,
+}
+
+/// A connection with its place.
+struct Visitor {
+    client: IpAddr,
+    slot: ConnectionSlot,
+    streams: ConnectionLimit,
+}
+
+impl SocketLimits {
+    fn new() -> SocketLimits {
+        SocketLimits {
+            connections: ConnectionLimit::new(CONNECTIONS),
+            streams: ConnectionLimit::new(STREAMS),
+        }
+    }
+
+    async fn admit(&self, client: IpAddr) -> Visitor {
+        let slot = self.connections.acquire(client).await;
+        Visitor { client, slot, streams: self.streams.clone() }
     }
 }
 
@@ -207,48 +240,68 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves one that comes by TCP, and by TLS where it has to.
-async fn serve_tcp(
-    stream: TcpStream,
-    routes: Router,
-    tls: Option<Arc<ServerConfig>>,
-    place: OwnedSemaphorePermit,
-) {
+async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConfig>>, mut visitor: Visitor) {
     let Some(tls) = tls else {
-        return serve(stream, routes.layer(Extension(PeerNames::default())), place).await;
+        return serve(stream, routes.layer(Extension(PeerNames::default())), visitor).await;
     };
-    match tokio::time::timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
-        Ok(Ok(stream)) => {
+    let handshake = tokio::time::timeout(HEADER_TIMEOUT, TlsAcceptor::from(tls).accept(stream));
+    match visitor.slot.unless_needed(handshake).await {
+        Some(Ok(Ok(stream))) => {
             let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let names = PeerNames(shown.map(names_of).unwrap_or_default().into());
-            serve(stream, routes.layer(Extension(names)), place).await;
+            serve(stream, routes.layer(Extension(names)), visitor).await;
         }
-        Ok(Err(error)) => tracing::debug!(%error, "an admin client speaks no TLS that is understood"),
-        Err(_) => tracing::debug!("an admin client's handshake took too long"),
+        Some(Ok(Err(error))) => tracing::debug!(%error, "an admin client speaks no TLS that is understood"),
+        Some(Err(_)) => tracing::debug!("an admin client's handshake took too long"),
+        None => tracing::debug!("{MADE_ROOM}"),
     }
 }
 
-/// Serves one for a bounded time, by the routes that are for him.
+/// Serves one for a bounded time, by the routes that are for him; a stream for as long as its place
+/// isn't needed.
 async fn serve(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     routes: Router,
-    place: OwnedSemaphorePermit,
+    visitor: Visitor,
 ) {
-    let lasting = Lasting::new(place);
-    let routes = routes.layer(Extension(lasting.clone()));
+    let Visitor { client, mut slot, streams } = visitor;
+    let mut stream = TimeoutWriter::new(stream);
+    stream.set_timeout(Some(WRITE_TIMEOUT));
+    let (lasting, begun) = Lasting::new();
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .keep_alive(false)
         .max_buf_size(READ_BUFFER)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+        .serve_connection(
+            TokioIo::new(Box::pin(stream)),
+            TowerToHyperService::new(routes.layer(Extension(lasting))),
+        );
     tokio::pin!(connection);
-    let done = match tokio::time::timeout(CONNECTION_TIMEOUT, &mut connection).await {
-        Err(_) if lasting.is_set() => Ok(connection.await),
-        done => done,
+    let at_first = async {
+        tokio::select! {
+            biased;
+            done = &mut connection => Some(done),
+            // Of the routes that last none is used where this is an error.
+            Ok(()) = begun => None,
+            () = tokio::time::sleep(CONNECTION_TIMEOUT) => {
+                tracing::debug!("an admin connection took too long");
+                Some(Ok(()))
+            }
+        }
+    };
+    let done = match slot.unless_needed(at_first).await {
+        Some(None) => {
+            drop(slot);
+            let mut slot = streams.acquire(client).await;
+            slot.unless_needed(connection).await
+        }
+        Some(done) => done,
+        None => None,
     };
     match done {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "an admin connection broke"),
-        Err(_) => tracing::debug!("an admin connection took too long"),
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::debug!(%error, "an admin connection broke"),
+        None => tracing::debug!("{MADE_ROOM}"),
     }
 }

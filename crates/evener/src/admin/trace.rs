@@ -12,7 +12,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::oneshot;
 
 use super::api::{ANSWER_TIMEOUT, Api, ApiError, client, send_request};
 use super::client::escape;
@@ -27,22 +27,22 @@ use crate::record::{AccessLogEntry, Traced, TracedPacket};
 /// A line for each event (NDJSON).
 const CONTENT_TYPE: &str = "application/x-ndjson";
 
-/// Whether a connection may last, as others may not: one that does has given up its place among
-/// the others, and is bounded by the number of its kind.
+/// By which a request has its connection last, as others may not: it takes a place among those
+/// that do.
 #[derive(Clone, Debug)]
-pub(super) struct Lasting(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+pub(super) struct Lasting(Arc<Mutex<Option<oneshot::Sender<()>>>>);
 
 impl Lasting {
-    pub(super) fn new(place: OwnedSemaphorePermit) -> Lasting {
-        Lasting(Arc::new(Mutex::new(Some(place))))
+    /// With the news that it is used.
+    pub(super) fn new() -> (Lasting, oneshot::Receiver<()>) {
+        let (begin, begun) = oneshot::channel();
+        (Lasting(Arc::new(Mutex::new(Some(begin)))), begun)
     }
 
     pub(super) fn begin(&self) {
-        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
-    }
-
-    pub(super) fn is_set(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        let begin = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Whoever isn't there any more serves nobody.
+        let _ = begin.map(|begin| begin.send(()));
     }
 }
 

@@ -29,7 +29,7 @@ impl Log {
     /// When there is no thread for it.
     pub(crate) fn start(bus: &Bus) -> io::Result<Log> {
         let (writing, written) = channel();
-        let mut listener = bus.always_listen();
+        let mut listener = bus.listen();
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             let _writing = writing;
             while let Some(item) = listener.wait() {

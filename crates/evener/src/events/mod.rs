@@ -18,12 +18,9 @@ use evener_core::node::lccp::LccpEvent;
 use evener_dataplane::installed::Part;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::broadcast::{self, Receiver, Sender};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Events that a reader may be behind, before some are lost to it.
 pub const BEHIND_MAX: usize = 4_096;
-/// Readers besides the log at a time.
-pub const READERS_MAX: usize = 16;
 
 /// The latest events that are kept for readers that come later.
 pub const RECENT_MAX: usize = 100;
@@ -229,7 +226,6 @@ pub struct Bus {
     next: Arc<AtomicU64>,
     record: Arc<Mutex<EventRecord>>,
     lost: Arc<AtomicU64>,
-    places: Arc<Semaphore>,
 }
 
 /// The events until now.
@@ -253,7 +249,6 @@ impl Bus {
             next: Arc::new(AtomicU64::new(1)),
             record: Arc::default(),
             lost: Arc::default(),
-            places: Arc::new(Semaphore::new(READERS_MAX)),
         }
     }
 
@@ -279,15 +274,9 @@ impl Bus {
         let _ = self.sender.send(None);
     }
 
-    /// Listens to what is told from now on; `None` where too many do already.
-    pub fn listen(&self) -> Option<Subscriber> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        Some(Subscriber { _place: Some(place), ..self.always_listen() })
-    }
-
-    /// The same for a reader of the daemon's own.
-    fn always_listen(&self) -> Subscriber {
-        Subscriber { receiver: self.sender.subscribe(), lost: Arc::clone(&self.lost), _place: None }
+    /// Listens to what is told from now on.
+    pub fn listen(&self) -> Subscriber {
+        Subscriber { receiver: self.sender.subscribe(), lost: Arc::clone(&self.lost) }
     }
 
     /// How many events there were, by their names, and how many were lost to readers.
@@ -313,7 +302,6 @@ impl Bus {
 pub struct Subscriber {
     receiver: Receiver<Option<Arc<PublishedEvent>>>,
     lost: Arc<AtomicU64>,
-    _place: Option<OwnedSemaphorePermit>,
 }
 
 /// An item for a reader.
@@ -371,7 +359,7 @@ mod tests {
     #[test]
     fn subscriber_gets_all_events_and_slow_one_gets_lost_count() {
         let bus = Bus::holding(4);
-        let (mut quick, mut slow) = (bus.listen().unwrap(), bus.listen().unwrap());
+        let (mut quick, mut slow) = (bus.listen(), bus.listen());
         publish_all(&bus, 0..3);
         for number in 1..=3 {
             assert!(matches!(quick.wait(), Some(BusItem::Event(published)) if published.number == number));
@@ -392,14 +380,5 @@ mod tests {
         publish_all(&bus, 0..RECENT_MAX as u64 + 5);
         let numbers: Vec<u64> = bus.recent().iter().map(|event| event.number).collect();
         assert_eq!((numbers[0], numbers[RECENT_MAX - 1], numbers.len()), (6, bus.last(), RECENT_MAX));
-    }
-
-    #[test]
-    fn there_are_only_so_many_readers_and_one_that_ends_makes_room() {
-        let bus = Bus::default();
-        let mut readers: Vec<Subscriber> = (0..READERS_MAX).map(|_| bus.listen().unwrap()).collect();
-        assert!(bus.listen().is_none());
-        readers.pop();
-        assert!(bus.listen().is_some());
     }
 }

@@ -1,36 +1,12 @@
 //! Takes connections and has them served.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 /// When none can be taken, for want of descriptors or such, it is tried again after this time.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Serves whoever comes, forever. While `places` of them are served, others wait; `serve` is given
-/// the place, and may give it up before it is done. Dropping the future drops who is still served.
-pub(crate) async fn accept_at_once<T, N, S>(
-    places: usize,
-    mut next: impl FnMut() -> N,
-    serve: impl Fn(T, OwnedSemaphorePermit) -> S,
-) where
-    N: Future<Output = io::Result<T>>,
-    S: Future<Output = ()> + Send + 'static,
-{
-    let places = Arc::new(Semaphore::new(places));
-    let next = || {
-        let (place, next) = (Arc::clone(&places).acquire_owned(), next());
-        async move {
-            // The semaphore is never closed.
-            let place = place.await.map_err(io::Error::other)?;
-            Ok((next.await?, place))
-        }
-    };
-    accept(next, |(one, place)| serve(one, place)).await;
-}
 
 /// Serves whoever comes, forever, and at once: `next` sees to it that there are not too many.
 /// Dropping the future drops who is still served.

@@ -75,7 +75,7 @@ async fn read(client: &Client) -> Result<Reading, String> {
 
 fn screen(args: &TopArgs) -> Result<(), String> {
     let (news, receiver) = mpsc::channel();
-    follow_state(args, &news);
+    follow_state(args, &news)?;
     follow_events(&args.admin, &news);
     let mut terminal = ratatui::try_init().map_err(|error| format!("the terminal can't be used: {error}"))?;
     let look = Look::of_environment();
@@ -85,19 +85,19 @@ fn screen(args: &TopArgs) -> Result<(), String> {
 }
 
 /// Asks the daemon again and again, on a thread: one that hangs must not hold up the keys.
-fn follow_state(args: &TopArgs, news: &Sender<News>) {
+fn follow_state(args: &TopArgs, news: &Sender<News>) -> Result<(), String> {
+    let (client, runtime) = admin_client(&args.admin)?;
     let (news, interval) = (news.clone(), args.interval);
-    let admin = args.admin.socket.clone();
     thread::spawn(move || {
-        let admin = AdminArgs { socket: admin };
         loop {
-            let reading = admin_client(&admin).and_then(|(client, runtime)| runtime.block_on(read(&client)));
+            let reading = runtime.block_on(read(&client));
             if news.send(News::Reading(reading.map(Box::new))).is_err() {
                 return;
             }
             thread::sleep(interval);
         }
     });
+    Ok(())
 }
 
 fn follow_events(admin: &AdminArgs, news: &Sender<News>) {

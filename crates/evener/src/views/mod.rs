@@ -98,8 +98,8 @@ pub trait ViewSource: Send + Sync + 'static {
     /// The latest events, in the order in which they happened.
     fn recent_events(&self) -> Vec<EventView>;
 
-    /// Events from now on; `None` where too many listen already.
-    fn listen(&self) -> Option<Subscriber>;
+    /// Events from now on.
+    fn listen(&self) -> Subscriber;
 }
 
 impl ViewSource for SnapshotStore {
@@ -162,7 +162,7 @@ impl ViewSource for SnapshotStore {
         self.latest().bus.recent().iter().map(|published| events::event(published)).collect()
     }
 
-    fn listen(&self) -> Option<Subscriber> {
+    fn listen(&self) -> Subscriber {
         self.latest().bus.listen()
     }
 }

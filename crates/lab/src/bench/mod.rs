@@ -1,6 +1,7 @@
 //! How fast it is. Everything is a ratio within one run on one machine: absolute figures on shared
 //! machines mean little.
 
+mod dashboard;
 mod director;
 mod end_to_end;
 mod every_host;
@@ -89,6 +90,7 @@ pub struct Report {
     session_table: Option<session_table::Outcome>,
     director: Option<director::Outcome>,
     run_time: Option<run_time::Outcome>,
+    dashboard: Option<dashboard::Outcome>,
     /// Requests from clients to servers, method by method.
     pub end_to_end: Vec<Outcome>,
     every_host: Option<every_host::Outcome>,
@@ -122,6 +124,7 @@ pub fn run(effort: Effort, plots: Option<&Path>, katran: Option<&Path>) -> Resul
         session_table: (packets && katran.is_none()).then(session_table::run),
         director: matches!(effort.what, What::All | What::Director).then(director::run).transpose()?,
         run_time: matches!(effort.what, What::All | What::Director).then(run_time::run).transpose()?,
+        dashboard: matches!(effort.what, What::All | What::Director).then(dashboard::run).transpose()?,
         end_to_end: match effort.what {
             What::All | What::EndToEnd => vec![
                 end_to_end::run(effort)?,
@@ -192,6 +195,9 @@ impl Report {
             outcome.print();
         }
         if let Some(outcome) = &self.run_time {
+            outcome.print();
+        }
+        if let Some(outcome) = &self.dashboard {
             outcome.print();
         }
         self.end_to_end.iter().for_each(Outcome::print);

@@ -1,10 +1,12 @@
-//! The dashboard in a browser, as a person uses it.
+//! The dashboard in a browser and `evener top` in a terminal, as a person uses them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod browser;
 mod farms;
+mod listeners;
 mod operating;
+mod top;
 
 use std::path::{Path, PathBuf};
 

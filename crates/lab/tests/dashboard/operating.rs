@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use anyhow::{Result, ensure};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
+use evener_lab::wait;
 use serde_json::json;
 
 use crate::browser::Browser;
@@ -132,4 +133,21 @@ fn change_and_undo(browser: &Browser) -> Result<()> {
         browser.wait_until(&format!("document.querySelectorAll('#changes-list li').length < {changes}"))?;
     }
     browser.wait_for("#servers-table tbody tr:first-child", "● up").map(drop)
+}
+
+/// As a laptop that is closed for the night: nothing runs, and the stream is still there.
+#[test]
+fn page_that_slept_shows_the_farm_as_it_is_when_it_wakes() -> Result<()> {
+    let (mut farm, evener, browser) = start()?;
+    sign_in(&browser, READER)?;
+    browser.wait_for("#connection-text", "Live")?;
+    browser.script("document.addEventListener('freeze', () => { window.hasSlept = true })")?;
+    browser.command("Page.setWebLifecycleState", &json!({"state": "frozen"}))?;
+    farm.stop_web(1)?;
+    wait::until("the server is down", || Ok(evener.servers()?.iter().any(|server| server.state == "down")))?;
+    browser.command("Page.setWebLifecycleState", &json!({"state": "active"}))?;
+    browser.wait_for("#servers-table tbody", "connection refused")?;
+    browser.wait_for("#connection-text", "Live")?;
+    assert_eq!(browser.script("return window.hasSlept")?, json!(true));
+    Ok(())
 }

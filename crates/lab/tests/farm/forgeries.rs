@@ -1,14 +1,12 @@
 //! Packets of layer three and four that mean no good, whatever the way to the servers, while
 //! clients are served.
 
-use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use evener_lab::cases;
 use evener_lab::cut::Order;
-use evener_lab::evener::Evener;
 use evener_lab::family::Family;
 use evener_lab::host::Host;
 use evener_lab::load::Load;
@@ -110,13 +108,6 @@ fn forgeries_are_counted_and_harm_nobody(engine: &str, way: Way) -> Result<()> {
     Ok(())
 }
 
-/// The daemon's memory, in KB.
-fn memory_kb(evener: &mut Evener) -> Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{}/status", evener.daemon().pid()))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
-}
-
 fn a_flood_of_fragments_changes_nothing(engine: &str, way: Way) -> Result<()> {
     const FLOOD: u32 = 12_000;
     const PORT: u16 = 5353;
@@ -147,11 +138,11 @@ fn a_flood_of_fragments_changes_nothing(engine: &str, way: Way) -> Result<()> {
         let load = Load { connections: 4, timeout: LONG, ..Load::to(stage.service) }.start_on(stage.client());
         let flood = || frames.iter().try_for_each(|frame| rogue.send(frame));
         flood()?;
-        let before = memory_kb(&mut stage.evener)?;
+        let before = stage.evener.daemon().memory()?;
         flood()?;
         flood()?;
-        let after = memory_kb(&mut stage.evener)?;
-        assert!(after < before + 8192, "{family}: {before} KB, then {after} KB");
+        let after = stage.evener.daemon().memory()?;
+        assert!(after < before + (8 << 20), "{family}: {before} bytes, then {after}");
         unbroken(load.stop()?).with_context(|| format!("{family}"))?;
         wait::until(
             "fragments without a first one are given up",

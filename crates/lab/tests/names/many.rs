@@ -1,7 +1,5 @@
 //! Servers of names that their operator drains, files of names, and what many names take.
 
-use std::fs;
-
 use anyhow::{Context, Result};
 use evener_lab::evener::Evener;
 use evener_lab::farm::Farm;
@@ -92,10 +90,7 @@ fn a_name_with_two_servers_takes_no_more_than_2_kb() -> Result<()> {
             );
         }
         let mut evener = Evener::start(director, &text)?;
-        let status = fs::read_to_string(format!("/proc/{}/status", evener.daemon().pid()))?;
-        // Of the program's own file, more or less of it happens to be in memory.
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1_024)
+        evener.daemon().memory()
     };
     let each = taken(MANY)?.saturating_sub(taken(1)?) / MANY as u64;
     assert!(each <= NAME_BYTES, "a name takes {each} bytes");

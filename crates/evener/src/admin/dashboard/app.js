@@ -158,6 +158,7 @@ function showData() {
   // For whoever measures: how long that took.
   document.body.dataset.refresh = (performance.now() - started).toFixed(1);
   document.body.dataset.frame = store.atMs;
+  document.body.dataset.first ??= performance.now().toFixed(0);
 }
 
 async function loadReasons() {

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
-use super::api::{Api, ApiError};
+use super::api::Api;
 use super::trace::Lasting;
 use crate::views::ViewSource;
 use frame::{Frame, Moment};
@@ -29,8 +29,6 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// Parts of it: so much of it passes at least, and so often events are looked for.
 const LEAST: u32 = 4;
 const LOOKS: u32 = 20;
-/// Listeners at a time.
-pub(super) const LISTENERS_MAX: usize = 256;
 
 /// The frames of one farm.
 pub(super) struct LiveFeed {
@@ -38,7 +36,6 @@ pub(super) struct LiveFeed {
     frames: watch::Sender<Option<Arc<Frame>>>,
     /// Whether frames are being made.
     is_running: Mutex<bool>,
-    places: Arc<Semaphore>,
     next: AtomicU64,
     period: Duration,
     started: Instant,
@@ -57,7 +54,6 @@ impl LiveFeed {
             farm,
             frames: watch::Sender::new(None),
             is_running: Mutex::new(false),
-            places: Arc::new(Semaphore::new(LISTENERS_MAX)),
             next: AtomicU64::new(1),
             period,
             started: Instant::now(),
@@ -65,9 +61,8 @@ impl LiveFeed {
         })
     }
 
-    /// Listens from now on; `None` where too many do already. Needs a tokio runtime.
-    fn listen(self: &Arc<Self>) -> Option<LiveListener> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+    /// Listens from now on. Needs a tokio runtime.
+    fn listen(self: &Arc<Self>) -> LiveListener {
         // With the lock, so that frames don't end between these two steps.
         let mut is_running = self.is_running.lock().unwrap_or_else(PoisonError::into_inner);
         let mut frames = self.frames.subscribe();
@@ -75,7 +70,7 @@ impl LiveFeed {
         if !std::mem::replace(&mut *is_running, true) {
             tokio::spawn(Arc::clone(self).run());
         }
-        Some(LiveListener { frames, last: None, _place: place })
+        LiveListener { frames, last: None }
     }
 
     /// Makes frames for as long as there is a listener.
@@ -132,7 +127,6 @@ struct LiveListener {
     frames: watch::Receiver<Option<Arc<Frame>>>,
     /// The number of the last frame that it got.
     last: Option<u64>,
-    _place: OwnedSemaphorePermit,
 }
 
 impl LiveListener {
@@ -149,22 +143,13 @@ impl LiveListener {
 }
 
 /// Answers with the farm as it changes, until the other end hangs up.
-pub(super) async fn live(
-    State(api): State<Api>,
-    Extension(lasting): Extension<Lasting>,
-) -> Result<Response, ApiError> {
-    let listener = api.live.listen().ok_or_else(|| {
-        let why = format!(
-            "{LISTENERS_MAX} dashboards are open already, and there can't be more: close one of them."
-        );
-        ApiError(StatusCode::SERVICE_UNAVAILABLE, why)
-    })?;
+pub(super) async fn live(State(api): State<Api>, Extension(lasting): Extension<Lasting>) -> Response {
     lasting.begin();
-    let items = stream::unfold(listener, |mut listener| async {
+    let items = stream::unfold(api.live.listen(), |mut listener| async {
         Some((Ok::<_, Infallible>(listener.next().await?), listener))
     });
     let fields = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    Ok((fields, Body::from_stream(items)).into_response())
+    (fields, Body::from_stream(items)).into_response()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::board::request::{ExplainSubject, SessionFilter};
-use crate::events::Subscriber;
+use crate::events::{Bus, Subscriber};
 use crate::state::FarmState;
 use crate::views::{
     EventView, Explanation, FarmView, HostView, NameView, ServerView, ServiceView, SessionView, StatusView,
@@ -92,8 +92,8 @@ impl ViewSource for Counted {
         Vec::new()
     }
 
-    fn listen(&self) -> Option<Subscriber> {
-        None
+    fn listen(&self) -> Subscriber {
+        Bus::default().listen()
     }
 }
 
@@ -116,7 +116,7 @@ async fn next(listener: &mut LiveListener) -> (String, Value) {
 #[tokio::test]
 async fn listener_gets_a_snapshot_and_then_what_changes() {
     let (farm, feed) = feed(2);
-    let mut listener = feed.listen().unwrap();
+    let mut listener = feed.listen();
     let (kind, data) = next(&mut listener).await;
     assert_eq!((kind.as_str(), &data["servers"][1]["name"]), ("snapshot", &json!("web1")));
     let first = data["number"].as_u64().unwrap();
@@ -137,7 +137,7 @@ async fn listener_gets_a_snapshot_and_then_what_changes() {
 #[tokio::test]
 async fn slow_listener_gets_a_snapshot_in_place_of_missed_frames() {
     let (farm, feed) = feed(1);
-    let (mut slow, mut quick) = (feed.listen().unwrap(), feed.listen().unwrap());
+    let (mut slow, mut quick) = (feed.listen(), feed.listen());
     assert_eq!(next(&mut slow).await.0, "snapshot");
     assert_eq!(next(&mut quick).await.0, "snapshot");
     for _ in 0..5 {
@@ -150,19 +150,10 @@ async fn slow_listener_gets_a_snapshot_in_place_of_missed_frames() {
 }
 
 #[tokio::test]
-async fn listeners_are_limited_and_one_that_ends_makes_room() {
-    let (_, feed) = feed(0);
-    let mut all: Vec<_> = (0..LISTENERS_MAX).map(|_| feed.listen().unwrap()).collect();
-    assert!(feed.listen().is_none());
-    all.pop();
-    assert!(feed.listen().is_some());
-}
-
-#[tokio::test]
 async fn frames_are_made_only_while_there_is_a_listener() {
     let (farm, feed) = feed(1);
     assert_eq!(farm.looks.load(Relaxed), 0);
-    let mut listener = feed.listen().unwrap();
+    let mut listener = feed.listen();
     next(&mut listener).await;
     drop(listener);
     while *feed.is_running.lock().unwrap() {
@@ -172,7 +163,7 @@ async fn frames_are_made_only_while_there_is_a_listener() {
     let looks = farm.looks.load(Relaxed);
     tokio::time::sleep(Duration::from_millis(30)).await;
     assert_eq!(farm.looks.load(Relaxed), looks);
-    let mut listener = feed.listen().unwrap();
+    let mut listener = feed.listen();
     assert_eq!(next(&mut listener).await.0, "snapshot");
     assert_eq!(next(&mut listener).await.0, "delta");
 }

@@ -103,7 +103,7 @@ impl ViewSource for Shown {
         Vec::new()
     }
 
-    fn listen(&self) -> Option<Subscriber> {
+    fn listen(&self) -> Subscriber {
         self.bus.listen()
     }
 }
