@@ -47,8 +47,8 @@ impl Proc {
         self.child.id()
     }
 
-    /// Its memory that no file backs, in bytes. Of the program's own file more or less happens to be
-    /// in memory.
+    /// Its memory that no file backs, in bytes. Of the program's own file more or less happens to
+    /// be in memory.
     pub fn memory(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;

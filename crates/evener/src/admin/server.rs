@@ -48,7 +48,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes that hyper reads ahead of a request's end; also bounds its head.
 const READ_BUFFER: usize = 16 * 1024;
-const MADE_ROOM: &str = "an admin connection ended to make room for another";
+const EVICTED: &str = "an admin connection ended to make room for another";
 
 /// Why the daemon can't be reached.
 #[derive(Debug, thiserror::Error)]
@@ -253,7 +253,7 @@ async fn serve_tcp(stream: TcpStream, routes: Router, tls: Option<Arc<ServerConf
         }
         Some(Ok(Err(error))) => tracing::debug!(%error, "an admin client speaks no TLS that is understood"),
         Some(Err(_)) => tracing::debug!("an admin client's handshake took too long"),
-        None => tracing::debug!("{MADE_ROOM}"),
+        None => tracing::debug!("{EVICTED}"),
     }
 }
 
@@ -267,7 +267,7 @@ async fn serve(
     let Visitor { client, mut slot, streams } = visitor;
     let mut stream = TimeoutWriter::new(stream);
     stream.set_timeout(Some(WRITE_TIMEOUT));
-    let (lasting, begun) = Lasting::new();
+    let (lasting, started) = Lasting::new();
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -283,7 +283,7 @@ async fn serve(
             biased;
             done = &mut connection => Some(done),
             // Of the routes that last none is used where this is an error.
-            Ok(()) = begun => None,
+            Ok(()) = started => None,
             () = tokio::time::sleep(CONNECTION_TIMEOUT) => {
                 tracing::debug!("an admin connection took too long");
                 Some(Ok(()))
@@ -302,6 +302,6 @@ async fn serve(
     match done {
         Some(Ok(())) => {}
         Some(Err(error)) => tracing::debug!(%error, "an admin connection broke"),
-        None => tracing::debug!("{MADE_ROOM}"),
+        None => tracing::debug!("{EVICTED}"),
     }
 }

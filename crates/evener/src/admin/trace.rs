@@ -35,13 +35,13 @@ pub(super) struct Lasting(Arc<Mutex<Option<oneshot::Sender<()>>>>);
 impl Lasting {
     /// With the news that it is used.
     pub(super) fn new() -> (Lasting, oneshot::Receiver<()>) {
-        let (begin, begun) = oneshot::channel();
-        (Lasting(Arc::new(Mutex::new(Some(begin)))), begun)
+        let (begin, started) = oneshot::channel();
+        (Lasting(Arc::new(Mutex::new(Some(begin)))), started)
     }
 
     pub(super) fn begin(&self) {
         let begin = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Whoever isn't there any more serves nobody.
+        // Nobody is served where the other end is gone.
         let _ = begin.map(|begin| begin.send(()));
     }
 }

@@ -145,19 +145,32 @@ fn watch(
         if let Event::Key(key) = event::read().map_err(bad)?
             && key.kind == KeyEventKind::Press
         {
-            if is_end(key) && model.typed.is_none() {
+            if is_end(key, &model) {
                 return Ok(());
             }
-            if let Some(order) = model.press(key.code) {
+            if let Some(order) = meaning(key).and_then(|key| model.press(key)) {
                 carry_out(order, &args.admin, news);
             }
         }
     }
 }
 
-fn is_end(key: KeyEvent) -> bool {
-    let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    is_interrupt || key.code == KeyCode::Char('q')
+fn is_end(key: KeyEvent, model: &Model) -> bool {
+    match key.modifiers.contains(KeyModifiers::CONTROL) {
+        true => key.code == KeyCode::Char('c'),
+        false => key.code == KeyCode::Char('q') && model.typed.is_none(),
+    }
+}
+
+/// The key without control: where that is pressed no letter is meant, and ^U empties a line as in a
+/// shell.
+fn meaning(key: KeyEvent) -> Option<KeyCode> {
+    match key.code {
+        code if !key.modifiers.contains(KeyModifiers::CONTROL) => Some(code),
+        KeyCode::Char('u') => Some(KeyCode::Delete),
+        KeyCode::Char(_) => None,
+        code => Some(code),
+    }
 }
 
 /// Sends an order, on a thread of its own.

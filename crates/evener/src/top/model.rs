@@ -208,6 +208,7 @@ impl Model {
             match key {
                 KeyCode::Char(letter) => typed.push(letter),
                 KeyCode::Backspace => drop(typed.pop()),
+                KeyCode::Delete => typed.clear(),
                 KeyCode::Enter => self.filter = self.typed.take().unwrap_or_default(),
                 KeyCode::Esc => self.typed = None,
                 _ => {}

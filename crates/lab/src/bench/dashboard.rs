@@ -30,13 +30,13 @@ const WATCHED: Duration = Duration::from_secs(30);
 /// The measurements, in percent of one processor.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
-    /// Dashboards that read, and what the daemon takes.
+    /// Dashboards that read, and the daemon's share.
     reading: Vec<(usize, f64)>,
     /// With those that don't read.
     idle: f64,
     /// Bytes that the daemon takes more for those.
     idle_bytes: u64,
-    /// What `evener top` takes, and the daemon meanwhile.
+    /// `evener top`, and the daemon meanwhile.
     top: [f64; 2],
 }
 
@@ -92,7 +92,7 @@ fn listen(host: &Host) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// What these processes take meanwhile.
+/// The share of a processor that each of these processes takes.
 fn watch(pids: &[u32]) -> Result<Vec<f64>> {
     thread::sleep(SETTLES);
     let times = || pids.iter().map(|pid| process_time(*pid)).collect::<Result<Vec<_>>>();

@@ -14,7 +14,7 @@ use crate::PAGE;
 use crate::browser::Browser;
 
 const IDLE: usize = 1_000;
-/// What the daemon may take more for them, in bytes.
+/// The most memory that the daemon may take for them, in bytes.
 const MEMORY_MAX: u64 = 32 << 20;
 
 /// Asks for all frames; nothing is read.

@@ -70,8 +70,5 @@ fn live_streams_leave_room_for_ordinary_requests() {
     let data: Value = serde_json::from_str(data).unwrap();
     assert_eq!((&data["servers"], &data["hosts"]), (&json!(servers()), &json!(hosts())));
     assert_eq!(daemon.tcp("GET", "/healthz").0, 200);
-    let more: Vec<_> = (100..256).map(|_| listen(&daemon, "")).collect();
-    let (status, message) = error(daemon.tcp("GET", "/v1/live"));
-    assert!(status == 503 && message.contains("256 dashboards are open"), "{status} {message}");
-    drop((streams, more));
+    drop(streams);
 }
