@@ -289,7 +289,7 @@ pub struct ExplainArgs {
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Between two looks at the daemon
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
     pub interval: Duration,
     /// Print a line of JSON each time instead
     #[arg(long)]

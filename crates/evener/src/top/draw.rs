@@ -7,7 +7,7 @@ use ratatui::symbols::border;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState, Wrap};
 
-use super::model::{Look, Model};
+use super::model::{Look, Model, Rates};
 use crate::admin::message;
 use crate::views::ServerView;
 
@@ -118,8 +118,14 @@ fn draw_servers(frame: &mut Frame<'_>, area: Rect, model: &mut Model) {
     let look = model.look;
     let rows = model.rows();
     let is_wide = area.width >= 100;
-    let names: Vec<Row<'static>> = rows.iter().map(|server| row(model, server, is_wide)).collect();
-    let count = names.len();
+    let selected = model.selected.min(rows.len().saturating_sub(1));
+    // Below the title and the heads; as far down as the chosen one is in sight.
+    let height = usize::from(area.height.saturating_sub(2)).max(1);
+    let first = (selected + 1).saturating_sub(height);
+    let in_sight = rows.iter().skip(first).take(height);
+    let names: Vec<Row<'static>> =
+        in_sight.map(|(server, rates)| row(look, server, *rates, is_wide)).collect();
+    let chosen = (!names.is_empty()).then_some(selected - first);
     let mut heads = vec!["SERVICE", "SERVER", "STATE", "WEIGHT", "SESSIONS", "CONN/S", "BYTES/S"];
     let mut widths = vec![
         Constraint::Fill(2),
@@ -144,13 +150,12 @@ fn draw_servers(frame: &mut Frame<'_>, area: Rect, model: &mut Model) {
         .header(Row::new(heads).style(bold))
         .block(block(look, title))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-    model.selected = model.selected.min(count.saturating_sub(1));
-    let mut state = TableState::default().with_selected((count > 0).then_some(model.selected));
+    model.selected = selected;
+    let mut state = TableState::default().with_selected(chosen);
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-fn row(model: &Model, server: &ServerView, is_wide: bool) -> Row<'static> {
-    let (look, rates) = (model.look, model.rates(server));
+fn row(look: Look, server: &ServerView, rates: Rates, is_wide: bool) -> Row<'static> {
     let state = match server.state.as_str() {
         "up" => colour(look, Color::Green),
         "down" => colour(look, Color::Red),
@@ -303,10 +308,32 @@ mod tests {
     }
 
     #[test]
+    fn list_goes_on_until_the_chosen_server_is_in_sight() {
+        let mut model = model(Look::default());
+        let status = model.reading.take().unwrap().status;
+        let servers = (0..100).map(|number| server(&format!("web{number:02}"), "up", 0)).collect();
+        model.take_in(Reading { status, servers }, Instant::now());
+        let shown = |model: &mut Model| {
+            let text = screen(model, 80, 24);
+            let names = text.split_whitespace().filter(|word| word.len() == 5 && word.starts_with("web"));
+            let names: Vec<String> = names.map(str::to_owned).collect();
+            (names[0].clone(), names[names.len() - 1].clone())
+        };
+        let (first, last) = shown(&mut model);
+        assert_eq!(first, "web00");
+        model.press(KeyCode::End);
+        assert_eq!(shown(&mut model).1, "web99");
+        model.press(KeyCode::Up);
+        assert_eq!(shown(&mut model).1, "web98", "the chosen one is the last in sight");
+        model.press(KeyCode::Home);
+        assert_eq!(shown(&mut model), (first, last));
+    }
+
+    #[test]
     fn keys_sort_filter_and_ask_before_a_drain() {
         let mut model = model(Look::default());
         let names =
-            |model: &Model| model.rows().iter().map(|server| server.state.clone()).collect::<Vec<_>>();
+            |model: &Model| model.rows().iter().map(|(server, _)| server.state.clone()).collect::<Vec<_>>();
         assert_eq!(names(&model), ["up", "down"]);
         model.press(KeyCode::Char('s'));
         assert_eq!(names(&model), ["down", "up"], "what needs a look comes first");

@@ -1,7 +1,7 @@
 //! The state of the screen: what the daemon shows, rates between two looks, and what keys have
 //! chosen.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use ratatui::crossterm::event::KeyCode;
@@ -131,7 +131,8 @@ pub(super) struct Model {
     /// An order that waits for a yes.
     pub(super) pending: Option<Order>,
     pub(super) selected: usize,
-    pub(super) rates: BTreeMap<(String, String), Rates>,
+    /// Those of all servers, in the daemon's order.
+    pub(super) rates: Vec<Rates>,
     pub(super) read_at: Option<Instant>,
 }
 
@@ -144,23 +145,18 @@ impl Model {
         }
         let seconds = self.read_at.map(|at| now.duration_since(at).as_secs_f64()).filter(|s| *s > 0.0);
         let before = self.reading.as_ref().map(|reading| by_name(&reading.servers)).unwrap_or_default();
-        self.rates = reading
-            .servers
-            .iter()
-            .map(|server| {
-                let key = (server.service.clone(), server.name.clone());
-                let rates = seconds.zip(before.get(&(server.service.as_str(), server.name.as_str())));
-                let rates = rates.map_or_else(Rates::default, |(seconds, old)| {
-                    // A daemon that began anew counts from 0.
-                    let rate = |new: u64, old: u64| new.checked_sub(old).unwrap_or(new) as f64 / seconds;
-                    Rates {
-                        connections: rate(server.connections, old.connections),
-                        bytes: rate(server.bytes, old.bytes),
-                    }
-                });
-                (key, rates)
+        let rates = reading.servers.iter().map(|server| {
+            let rates = seconds.zip(before.get(&name(server)));
+            rates.map_or_else(Rates::default, |(seconds, old)| {
+                // A daemon that began anew counts from 0.
+                let rate = |new: u64, old: u64| new.checked_sub(old).unwrap_or(new) as f64 / seconds;
+                Rates {
+                    connections: rate(server.connections, old.connections),
+                    bytes: rate(server.bytes, old.bytes),
+                }
             })
-            .collect();
+        });
+        self.rates = rates.collect();
         self.read_at = Some(now);
         self.reading = Some(reading);
     }
@@ -170,28 +166,32 @@ impl Model {
         self.events.truncate(EVENTS);
     }
 
-    pub(super) fn rates(&self, server: &ServerView) -> Rates {
-        self.rates.get(&(server.service.clone(), server.name.clone())).copied().unwrap_or_default()
+    /// All servers, in the daemon's order.
+    fn servers(&self) -> impl Iterator<Item = (&ServerView, Rates)> {
+        let servers = self.reading.iter().flat_map(|reading| &reading.servers);
+        servers.zip(self.rates.iter().copied())
     }
 
     /// The servers that the filter leaves, in their order.
-    pub(super) fn rows(&self) -> Vec<&ServerView> {
+    pub(super) fn rows(&self) -> Vec<(&ServerView, Rates)> {
         let filter = self.typed.as_ref().unwrap_or(&self.filter).to_lowercase();
-        let is_shown = |server: &&ServerView| {
-            let text = format!("{}/{} {} {}", server.service, server.name, server.address, server.state);
-            text.to_lowercase().contains(&filter)
+        let is_shown = |(server, _): &(&ServerView, Rates)| {
+            let text = || format!("{}/{} {} {}", server.service, server.name, server.address, server.state);
+            filter.is_empty() || text().to_lowercase().contains(&filter)
         };
-        let all = self.reading.iter().flat_map(|reading| &reading.servers);
-        let mut rows: Vec<&ServerView> = all.filter(is_shown).collect();
+        let mut rows: Vec<(&ServerView, Rates)> = self.servers().filter(is_shown).collect();
         // The greatest first, and equal ones by their names.
         let great = |number: f64| std::cmp::Reverse((number * 1_000.0) as u64);
-        rows.sort_by_key(|server| (server.service.clone(), server.name.clone()));
+        rows.sort_by(|(one, _), (other, _)| name(one).cmp(&name(other)));
         match self.sort {
             Sort::Name => {}
-            Sort::State => rows.sort_by_key(|server| (server.state == "up", server.state.clone())),
-            Sort::Sessions => rows.sort_by_key(|server| std::cmp::Reverse(server.sessions)),
-            Sort::Rate => rows.sort_by_key(|server| great(self.rates(server).connections)),
-            Sort::Bytes => rows.sort_by_key(|server| great(self.rates(server).bytes)),
+            Sort::State => rows.sort_by(|(one, _), (other, _)| {
+                let rank = |server: &ServerView| server.state == "up";
+                (rank(one), &one.state).cmp(&(rank(other), &other.state))
+            }),
+            Sort::Sessions => rows.sort_by_key(|(server, _)| std::cmp::Reverse(server.sessions)),
+            Sort::Rate => rows.sort_by_key(|(_, rates)| great(rates.connections)),
+            Sort::Bytes => rows.sort_by_key(|(_, rates)| great(rates.bytes)),
         }
         if self.is_reversed {
             rows.reverse();
@@ -199,7 +199,6 @@ impl Model {
         rows
     }
 
-    /// Follows a key; gives an order that was confirmed.
     pub(super) fn press(&mut self, key: KeyCode) -> Option<Order> {
         if let Some(order) = self.pending.take() {
             return matches!(key, KeyCode::Char('y' | 'Y')).then_some(order);
@@ -239,15 +238,15 @@ impl Model {
 
     fn propose(&mut self, verb: Verb) {
         let chosen =
-            self.rows().get(self.selected).map(|server| (server.service.clone(), server.name.clone()));
+            self.rows().get(self.selected).map(|(server, _)| (server.service.clone(), server.name.clone()));
         self.pending = chosen.map(|(service, server)| Order { service, server, verb });
     }
 
     /// For programs: status and servers, with rates.
     pub(super) fn json(&self) -> Value {
         let Some(reading) = &self.reading else { return Value::Null };
-        let servers = reading.servers.iter().map(|server| {
-            let (rates, mut view) = (self.rates(server), serde_json::to_value(server).unwrap_or_default());
+        let servers = self.servers().map(|(server, rates)| {
+            let mut view = serde_json::to_value(server).unwrap_or_default();
             if let Some(object) = view.as_object_mut() {
                 object.insert("connections_per_second".to_owned(), json!(rates.connections));
                 object.insert("bytes_per_second".to_owned(), json!(rates.bytes));
@@ -258,6 +257,10 @@ impl Model {
     }
 }
 
-fn by_name(servers: &[ServerView]) -> BTreeMap<(&str, &str), &ServerView> {
-    servers.iter().map(|server| ((server.service.as_str(), server.name.as_str()), server)).collect()
+fn by_name(servers: &[ServerView]) -> HashMap<(&str, &str), &ServerView> {
+    servers.iter().map(|server| (name(server), server)).collect()
+}
+
+fn name(server: &ServerView) -> (&str, &str) {
+    (&server.service, &server.name)
 }

@@ -1,70 +1,82 @@
 //! The cost of watching a large farm: of open dashboards to the daemon, and of `evener top` to
 //! itself.
 //!
-//! Each member is probed every 20 s, so that some of every frame differs from the one before.
+//! Each member is probed every minute, so that some of every frame differs from the one before.
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
 use crate::cpu::process_time;
 use crate::evener::{self, Evener};
 use crate::farm::Farm;
 use crate::host::Host;
+use crate::table::median;
 
 /// Groups, and members of each.
 const GROUPS: usize = 16;
 const MEMBERS: usize = 256;
 /// Dashboards that read, and such that don't.
-const READING: [usize; 3] = [0, 1, 100];
+const READING: [usize; 2] = [1, 100];
 const IDLE: usize = 1_000;
+/// Rounds, in each of which all ways to watch have their turn, and nobody watches once.
+const ROUNDS: usize = 7;
 /// How long each is watched, once it has settled.
-const SETTLES: Duration = Duration::from_secs(8);
-const WATCHED: Duration = Duration::from_secs(30);
+const SETTLES: Duration = Duration::from_secs(3);
+const WATCHED: Duration = Duration::from_secs(8);
 
-/// The measurements, in percent of one processor.
+/// The measurements, in percent of one processor: medians of rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
-    /// Dashboards that read, and the daemon's share.
+    /// The daemon while nobody watches.
+    alone: f64,
+    /// How much more it takes with so many dashboards that read.
     reading: Vec<(usize, f64)>,
-    /// With those that don't read.
+    /// With dashboards that don't.
     idle: f64,
     /// Bytes that the daemon takes more for those.
     idle_bytes: u64,
-    /// `evener top`, and the daemon meanwhile.
+    /// `evener top`, and how much more the daemon takes meanwhile.
     top: [f64; 2],
 }
 
-/// Measures on a group of members that answer.
+/// Measures on groups of members that answer.
 pub(super) fn run() -> Result<Outcome> {
     let farm = Farm::builder().bare().servers(1).clients(1).build()?;
     let director = farm.director();
     eprintln!("  dashboards of {} members", GROUPS * MEMBERS);
     let mut evener = Evener::start(director, &file(&farm))?;
     let pid = evener.daemon().pid();
-    let (mut reading, mut open) = (Vec::new(), 0);
-    for count in READING {
-        for _ in open..count {
-            let mut stream = listen(director)?;
-            thread::spawn(move || while stream.read(&mut [0; 65_536]).is_ok_and(|count| count > 0) {});
+    let (mut alone, mut reading) = (Vec::new(), READING.map(|count| (count, Vec::new())));
+    let (mut idle, mut idle_bytes, mut tops) = (Vec::new(), 0, [Vec::new(), Vec::new()]);
+    for _ in 0..ROUNDS {
+        let base = share(pid)?;
+        alone.push(base);
+        for (count, percents) in &mut reading {
+            let streams = (0..*count).map(|_| listen(director)).collect::<Result<Vec<_>>>()?;
+            for stream in &streams {
+                let mut stream = stream.try_clone()?;
+                thread::spawn(move || while stream.read(&mut [0; 65_536]).is_ok_and(|count| count > 0) {});
+            }
+            percents.push(share(pid)? - base);
+            streams.iter().try_for_each(|stream| stream.shutdown(Shutdown::Both))?;
         }
-        open = count;
-        reading.push((count, watch(&[pid])?[0]));
+        let before = evener.daemon().memory()?;
+        let streams = (0..IDLE).map(|_| listen(director)).collect::<Result<Vec<_>>>()?;
+        idle.push(share(pid)? - base);
+        idle_bytes = idle_bytes.max(evener.daemon().memory()?.saturating_sub(before));
+        drop(streams);
+        let [top, daemon] = top(director, pid)?;
+        tops[0].push(top);
+        tops[1].push(daemon - base);
     }
-    drop(evener);
-    let mut evener = Evener::start(director, &file(&farm))?;
-    let pid = evener.daemon().pid();
-    let before = evener.daemon().memory()?;
-    let idle_ones = (0..IDLE).map(|_| listen(director)).collect::<Result<Vec<_>>>()?;
-    let idle = watch(&[pid])?[0];
-    let idle_bytes = evener.daemon().memory()?.saturating_sub(before);
-    drop(idle_ones);
-    Ok(Outcome { reading, idle, idle_bytes, top: top(director, pid)? })
+    let reading = reading.into_iter().map(|(count, percents)| (count, median(percents))).collect();
+    Ok(Outcome { alone: median(alone), reading, idle: median(idle), idle_bytes, top: tops.map(median) })
 }
 
 fn file(farm: &Farm) -> String {
@@ -74,7 +86,7 @@ fn file(farm: &Farm) -> String {
         let port = 8_000 + group;
         file += &format!(
             "[[service]]\nname = \"shop{group:02}\"\naddress = \"{director}:{port}\"\nmethod = \"redirect\"\n\
-             [service.health]\nkind = \"tcp\"\ninterval = \"20s\"\n"
+             [service.health]\nkind = \"tcp\"\ninterval = \"60s\"\n"
         );
         for member in group * MEMBERS..(group + 1) * MEMBERS {
             file +=
@@ -92,37 +104,39 @@ fn listen(host: &Host) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// The share of a processor that each of these processes takes.
-fn watch(pids: &[u32]) -> Result<Vec<f64>> {
+/// The percentage of a processor that a process takes.
+fn share(pid: u32) -> Result<f64> {
     thread::sleep(SETTLES);
-    let times = || pids.iter().map(|pid| process_time(*pid)).collect::<Result<Vec<_>>>();
-    let before = times()?;
+    let before = process_time(pid)?;
     thread::sleep(WATCHED);
-    let used = times()?.into_iter().zip(before).map(|(now, before)| now.saturating_sub(before));
-    Ok(used.map(|used| 100.0 * used.as_secs_f64() / WATCHED.as_secs_f64()).collect())
+    Ok(100.0 * process_time(pid)?.saturating_sub(before).as_secs_f64() / WATCHED.as_secs_f64())
 }
 
-/// `evener top` in a terminal of 80 columns.
+/// `evener top` in a terminal of 80 columns, and the daemon meanwhile.
 fn top(host: &Host, daemon: u32) -> Result<[f64; 2]> {
     let command = format!("stty cols 80 rows 24; exec {} top", evener::program()?.display());
     let terminal = host.spawn("top", &["script", "-qfc", &command, "/dev/null"])?;
     thread::sleep(SETTLES);
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", terminal.pid()))?;
     let top = children.split_whitespace().next().context("`script` runs nothing")?.parse()?;
-    let used = watch(&[top, daemon])?;
-    Ok([used[0], used[1]])
+    thread::scope(|scope| {
+        let top = scope.spawn(move || share(top));
+        let daemon = share(daemon)?;
+        Ok([top.join().map_err(|_| anyhow!("a thread panicked"))??, daemon])
+    })
 }
 
 impl Outcome {
     /// The tables.
     pub(super) fn print(&self) {
         println!("Watching {} members, in percent of one processor:", GROUPS * MEMBERS);
+        println!("  the daemon while nobody does, probing each every minute: {:.2}", self.alone);
         for (count, percent) in &self.reading {
-            println!("  the daemon with {count} dashboards: {percent:.2}");
+            println!("  more with {count} dashboards: {percent:+.2}");
         }
         let megabytes = self.idle_bytes as f64 / f64::from(1 << 20);
-        println!("  with {IDLE} that never read: {:.2}, and {megabytes:.1} MiB more", self.idle);
-        println!("  `evener top`: {:.2}, and the daemon meanwhile {:.2}", self.top[0], self.top[1]);
+        println!("  with {IDLE} that never read: {:+.2}, and {megabytes:.1} MiB at most", self.idle);
+        println!("  `evener top`: {:.2}, and the daemon meanwhile {:+.2}", self.top[0], self.top[1]);
         println!();
     }
 }
