@@ -19,6 +19,7 @@ use nix::unistd::{Uid, User};
 use super::api::ApiError;
 use super::dashboard;
 use super::paths::{API_PATHS, GROUPS};
+use super::progress::Progress;
 use crate::config;
 use crate::runtime::certificate_names::CertificateNames;
 use crate::runtime::token::{Holder, Role, TokenError, Tokens};
@@ -275,7 +276,12 @@ pub(super) async fn authorize(request: Request, next: Next) -> Response {
     let needed = methods.flat_map(|known| known.methods).find(|known| known.method == method);
     let role = request.extensions().get::<Caller>().map(|caller| caller.role);
     match needed.zip(role).filter(|(needed, role)| *role < needed.role) {
-        None => next.run(request).await,
+        None => {
+            if let Some(progress) = request.extensions().get::<Progress>() {
+                progress.begin_answer();
+            }
+            next.run(request).await
+        }
         Some((needed, role)) => {
             let message = format!(
                 "{method} {} takes role {}, and yours here is {}: show a token of that role, which `token_file` in [admin] \

@@ -13,8 +13,8 @@ use futures_util::stream;
 use super::api::Api;
 use super::command::{CommandError, admin_client};
 use super::following::StreamRequest;
+use super::progress::Progress;
 use super::table::clean;
-use super::trace::Lasting;
 use crate::cli::{AdminArgs, EventsArgs};
 use crate::events::Subscriber;
 use crate::record;
@@ -28,8 +28,8 @@ const PULSE: Duration = Duration::from_secs(15);
 const DATA: &[u8] = b"data:";
 
 /// Answers with what happens, until the other end hangs up.
-pub(super) async fn events(State(api): State<Api>, Extension(lasting): Extension<Lasting>) -> Response {
-    lasting.begin();
+pub(super) async fn events(State(api): State<Api>, Extension(progress): Extension<Progress>) -> Response {
+    progress.begin_stream();
     // A client that waits for the answer's head learns that it gets every event from here on.
     let first_line = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
     let items = stream::unfold(api.farm.listen(), |mut listener| async {

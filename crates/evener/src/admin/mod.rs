@@ -17,6 +17,7 @@ pub mod metrics;
 mod openapi;
 mod paths;
 pub mod process;
+mod progress;
 pub mod server;
 mod state;
 pub(crate) mod table;

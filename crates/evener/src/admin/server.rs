@@ -17,14 +17,15 @@ use rustls::ServerConfig;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutWriter;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Access, OwnAddress, Peer, PeerNames, PeerUser};
 use super::api::{self, Entrance};
 use super::live::LiveFeed;
+use super::progress::{Progress, Stage};
 use super::tls::{AdminTlsError, AdminTlsServer};
-use super::trace::Lasting;
 use crate::board::request::Handle;
 use crate::config;
 use crate::runtime::accept::accept;
@@ -43,6 +44,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection carries one request, and is over after this long whatever the other end does,
 /// unless it is a stream.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Who has to go while an order is carried out may take the answer for so long.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that takes none of what is sent for this long is disconnected: a stream may have a
 /// frame as large as the farm on its way.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -143,7 +146,8 @@ impl AdminSockets {
         let AdminSockets { unix, tcp, path: _path } = self;
         let live = LiveFeed::new(Arc::clone(&farm));
         let everything = api::routes(Arc::clone(&farm), control.clone(), Arc::clone(&live), Entrance::Socket);
-        let (unix_limits, tcp_limits) = (SocketLimits::new(), SocketLimits::new());
+        // Whoever pauses the output of a command of this host reads on where it was.
+        let (unix_limits, tcp_limits) = (SocketLimits::new(None), SocketLimits::new(Some(WRITE_TIMEOUT)));
         let by_unix = || async {
             let (stream, _) = unix.accept().await?;
             let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
@@ -175,6 +179,9 @@ impl AdminSockets {
 struct SocketLimits {
     connections: ConnectionLimit,
     streams: ConnectionLimit,
+    /// As many again, of those that have lost their place while they are answered.
+    finishing: Arc<Semaphore>,
+    write_timeout: Option<Duration>,
 }
 
 /// A connection with its place.
@@ -182,19 +189,29 @@ struct Visitor {
     client: IpAddr,
     slot: ConnectionSlot,
     streams: ConnectionLimit,
+    finishing: Arc<Semaphore>,
+    write_timeout: Option<Duration>,
 }
 
 impl SocketLimits {
-    fn new() -> SocketLimits {
+    fn new(write_timeout: Option<Duration>) -> SocketLimits {
         SocketLimits {
             connections: ConnectionLimit::new(CONNECTIONS),
             streams: ConnectionLimit::new(STREAMS),
+            finishing: Arc::new(Semaphore::new(CONNECTIONS)),
+            write_timeout,
         }
     }
 
     async fn admit(&self, client: IpAddr) -> Visitor {
         let slot = self.connections.acquire(client).await;
-        Visitor { client, slot, streams: self.streams.clone() }
+        Visitor {
+            client,
+            slot,
+            streams: self.streams.clone(),
+            finishing: Arc::clone(&self.finishing),
+            write_timeout: self.write_timeout,
+        }
     }
 }
 
@@ -264,10 +281,10 @@ async fn serve(
     routes: Router,
     visitor: Visitor,
 ) {
-    let Visitor { client, mut slot, streams } = visitor;
+    let Visitor { client, mut slot, streams, finishing, write_timeout } = visitor;
     let mut stream = TimeoutWriter::new(stream);
-    stream.set_timeout(Some(WRITE_TIMEOUT));
-    let (lasting, started) = Lasting::new();
+    stream.set_timeout(write_timeout);
+    let (progress, mut stage) = Progress::new();
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -275,15 +292,14 @@ async fn serve(
         .max_buf_size(READ_BUFFER)
         .serve_connection(
             TokioIo::new(Box::pin(stream)),
-            TowerToHyperService::new(routes.layer(Extension(lasting))),
+            TowerToHyperService::new(routes.layer(Extension(progress))),
         );
     tokio::pin!(connection);
     let at_first = async {
         tokio::select! {
             biased;
             done = &mut connection => Some(done),
-            // Of the routes that last none is used where this is an error.
-            Ok(()) = started => None,
+            Ok(_) = stage.wait_for(|stage| *stage == Stage::Streaming) => None,
             () = tokio::time::sleep(CONNECTION_TIMEOUT) => {
                 tracing::debug!("an admin connection took too long");
                 Some(Ok(()))
@@ -297,6 +313,14 @@ async fn serve(
             slot.unless_needed(connection).await
         }
         Some(done) => done,
+        // Whoever has given an order should have its answer, for which nobody waits meanwhile.
+        None if *stage.borrow() == Stage::Answering => match finishing.try_acquire() {
+            Ok(_place) => {
+                drop(slot);
+                tokio::time::timeout(FINISH_TIMEOUT, connection).await.ok()
+            }
+            Err(_) => None,
+        },
         None => None,
     };
     match done {

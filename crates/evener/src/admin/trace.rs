@@ -2,7 +2,7 @@
 //! somebody reads them.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
@@ -12,39 +12,22 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
-use tokio::sync::oneshot;
 
 use super::api::{ANSWER_TIMEOUT, Api, ApiError, client, send_request};
 use super::client::escape;
 use super::command::CommandError;
 use super::following::StreamRequest;
+use super::progress::Progress;
 use super::table::{clean, seconds};
 use crate::board::request::ControlRequest;
 use crate::cli::TraceArgs;
 use crate::record;
 use crate::record::{AccessLogEntry, Traced, TracedPacket};
 
+/// An empty line so often, so that an end that is gone is noticed.
+const PULSE: Duration = Duration::from_secs(15);
 /// A line for each event (NDJSON).
 const CONTENT_TYPE: &str = "application/x-ndjson";
-
-/// By which a request has its connection last, as others may not: it takes a place among those
-/// that do.
-#[derive(Clone, Debug)]
-pub(super) struct Lasting(Arc<Mutex<Option<oneshot::Sender<()>>>>);
-
-impl Lasting {
-    /// With the news that it is used.
-    pub(super) fn new() -> (Lasting, oneshot::Receiver<()>) {
-        let (begin, started) = oneshot::channel();
-        (Lasting(Arc::new(Mutex::new(Some(begin)))), started)
-    }
-
-    pub(super) fn begin(&self) {
-        let begin = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Nobody is served where the other end is gone.
-        let _ = begin.map(|begin| begin.send(()));
-    }
-}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,7 +38,7 @@ pub(super) struct TraceQuery {
 /// Answers with what happens, until the other end hangs up.
 pub(super) async fn trace(
     State(api): State<Api>,
-    Extension(lasting): Extension<Lasting>,
+    Extension(progress): Extension<Progress>,
     query: Result<Query<TraceQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(query) = query?;
@@ -63,10 +46,13 @@ pub(super) async fn trace(
     let lines =
         send_request(&api.control, ANSWER_TIMEOUT, |answer| ControlRequest::Trace(client, answer)).await?;
     let lines = lines.map_err(|why| ApiError(StatusCode::SERVICE_UNAVAILABLE, format!("{why}.")))?;
-    lasting.begin();
+    progress.begin_stream();
     let lines = stream::unfold(lines, |mut lines| async {
-        let line = lines.recv().await?;
-        Some((Ok::<_, Infallible>(Bytes::from(record::json(&line))), lines))
+        let line = match tokio::time::timeout(PULSE, lines.recv()).await {
+            Ok(line) => Bytes::from(record::json(&line?)),
+            Err(_) => Bytes::from_static(b"\n"),
+        };
+        Some((Ok::<_, Infallible>(line), lines))
     });
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], Body::from_stream(lines)).into_response())
 }
@@ -82,7 +68,7 @@ pub(super) fn run(args: &TraceArgs) -> Result<(), CommandError> {
         json: *json,
         admin,
     };
-    following.show(|line| Some(line), text)
+    following.show(|line| Some(line).filter(|line| !line.trim_ascii().is_empty()), text)
 }
 
 /// For people.

@@ -167,6 +167,7 @@ fn is_end(key: KeyEvent, model: &Model) -> bool {
 fn meaning(key: KeyEvent) -> Option<KeyCode> {
     match key.code {
         code if !key.modifiers.contains(KeyModifiers::CONTROL) => Some(code),
+        KeyCode::Char('h') => Some(KeyCode::Backspace),
         KeyCode::Char('u') => Some(KeyCode::Delete),
         KeyCode::Char(_) => None,
         code => Some(code),

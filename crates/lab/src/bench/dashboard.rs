@@ -25,7 +25,7 @@ const MEMBERS: usize = 256;
 const READING: [usize; 2] = [1, 100];
 const IDLE: usize = 1_000;
 /// Rounds, in each of which all ways to watch have their turn, and nobody watches once.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 /// How long each is watched, once it has settled.
 const SETTLES: Duration = Duration::from_secs(3);
 const WATCHED: Duration = Duration::from_secs(8);

@@ -20,7 +20,7 @@ use futures_util::stream;
 use tokio::sync::watch;
 
 use super::api::Api;
-use super::trace::Lasting;
+use super::progress::Progress;
 use crate::views::ViewSource;
 use frame::{Frame, Moment};
 
@@ -143,8 +143,8 @@ impl LiveListener {
 }
 
 /// Answers with the farm as it changes, until the other end hangs up.
-pub(super) async fn live(State(api): State<Api>, Extension(lasting): Extension<Lasting>) -> Response {
-    lasting.begin();
+pub(super) async fn live(State(api): State<Api>, Extension(progress): Extension<Progress>) -> Response {
+    progress.begin_stream();
     let items = stream::unfold(api.live.listen(), |mut listener| async {
         Some((Ok::<_, Infallible>(listener.next().await?), listener))
     });

@@ -211,3 +211,39 @@ fn trace_runs_until_reader_disconnects() {
     // A client that reaches the port is not to see what clients ask for.
     assert_eq!(error(daemon.tcp("GET", "/v1/trace?client=198.51.100.7")).0, 403);
 }
+
+#[test]
+fn order_under_way_is_answered_though_its_place_was_taken() {
+    /// As many as `CONNECTIONS` of the admin server.
+    const PLACES: usize = 64;
+    let (received, order) = std::sync::mpsc::channel();
+    let daemon = Daemon::with(&admin("127.0.0.1:0"), |mut requests| {
+        drop(tokio::spawn(async move {
+            while let Some(request) = requests.recv().await {
+                match request {
+                    ControlRequest::Ping(answer) => drop(answer.send(())),
+                    other => received.send(other).unwrap(),
+                }
+            }
+        }));
+    });
+    let connect = || UnixStream::connect(daemon.folder.join("admin.sock")).unwrap();
+    let mut operator = connect();
+    let body = "{\"weight\": 7}";
+    write!(
+        operator,
+        "PATCH /v1/services/web/servers/web1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let ControlRequest::Change(_, answer) = order.recv().unwrap() else { panic!("no order") };
+    let silent: Vec<_> = (1..PLACES).map(|_| connect()).collect();
+    // It comes to a place only when somebody has lost one, and the operator is the oldest.
+    assert_eq!(daemon.unix("GET", "/healthz").0, 200);
+    drop(answer.send(Err(OrderError::NotFound("There is none.".to_owned()))));
+    let mut text = String::new();
+    operator.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 404") && text.contains("There is none."), "{text}");
+    drop(silent);
+}
