@@ -29,7 +29,7 @@ const DATA: &[u8] = b"data:";
 
 /// Answers with what happens, until the other end hangs up.
 pub(super) async fn events(State(api): State<Api>, Extension(progress): Extension<Progress>) -> Response {
-    progress.begin_stream();
+    progress.begin_stream().await;
     // A client that waits for the answer's head learns that it gets every event from here on.
     let first_line = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b": listening\n\n"))]);
     let items = stream::unfold(api.farm.listen(), |mut listener| async {

@@ -11,7 +11,9 @@ pub(super) enum Stage {
     Unread,
     /// One is being answered.
     Answering,
-    /// The answer is a stream, which lasts as others may not.
+    /// The answer is a stream, which lasts as others may not, and waits for a place among streams.
+    Waiting,
+    /// It has that place.
     Streaming,
 }
 
@@ -30,8 +32,15 @@ impl Progress {
         self.0.send_replace(Stage::Answering);
     }
 
-    /// The connection takes a place among streams.
-    pub(super) fn begin_stream(&self) {
+    /// Waits until the connection has a place among streams.
+    pub(super) async fn begin_stream(&self) {
+        self.0.send_replace(Stage::Waiting);
+        // The sender is this very one.
+        let _ = self.0.subscribe().wait_for(|stage| *stage == Stage::Streaming).await;
+    }
+
+    /// The connection has its place.
+    pub(super) fn place(&self) {
         self.0.send_replace(Stage::Streaming);
     }
 }

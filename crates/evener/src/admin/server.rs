@@ -292,14 +292,14 @@ async fn serve(
         .max_buf_size(READ_BUFFER)
         .serve_connection(
             TokioIo::new(Box::pin(stream)),
-            TowerToHyperService::new(routes.layer(Extension(progress))),
+            TowerToHyperService::new(routes.layer(Extension(progress.clone()))),
         );
     tokio::pin!(connection);
     let at_first = async {
         tokio::select! {
             biased;
             done = &mut connection => Some(done),
-            Ok(_) = stage.wait_for(|stage| *stage == Stage::Streaming) => None,
+            Ok(_) = stage.wait_for(|stage| *stage == Stage::Waiting) => None,
             () = tokio::time::sleep(CONNECTION_TIMEOUT) => {
                 tracing::debug!("an admin connection took too long");
                 Some(Ok(()))
@@ -310,6 +310,7 @@ async fn serve(
         Some(None) => {
             drop(slot);
             let mut slot = streams.acquire(client).await;
+            progress.place();
             slot.unless_needed(connection).await
         }
         Some(done) => done,

@@ -46,7 +46,7 @@ pub(super) async fn trace(
     let lines =
         send_request(&api.control, ANSWER_TIMEOUT, |answer| ControlRequest::Trace(client, answer)).await?;
     let lines = lines.map_err(|why| ApiError(StatusCode::SERVICE_UNAVAILABLE, format!("{why}.")))?;
-    progress.begin_stream();
+    progress.begin_stream().await;
     let lines = stream::unfold(lines, |mut lines| async {
         let line = match tokio::time::timeout(PULSE, lines.recv()).await {
             Ok(line) => Bytes::from(record::json(&line?)),

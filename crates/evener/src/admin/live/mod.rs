@@ -144,7 +144,7 @@ impl LiveListener {
 
 /// Answers with the farm as it changes, until the other end hangs up.
 pub(super) async fn live(State(api): State<Api>, Extension(progress): Extension<Progress>) -> Response {
-    progress.begin_stream();
+    progress.begin_stream().await;
     let items = stream::unfold(api.live.listen(), |mut listener| async {
         Some((Ok::<_, Infallible>(listener.next().await?), listener))
     });
