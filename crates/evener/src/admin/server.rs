@@ -44,7 +44,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection carries one request, and is over after this long whatever the other end does,
 /// unless it is a stream.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Who has to go while an order is carried out may take the answer for so long.
+/// The time that a connection has for an answer once its place is needed.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that takes none of what is sent for this long is disconnected: a stream may have a
 /// frame as large as the farm on its way.
@@ -146,7 +146,7 @@ impl AdminSockets {
         let AdminSockets { unix, tcp, path: _path } = self;
         let live = LiveFeed::new(Arc::clone(&farm));
         let everything = api::routes(Arc::clone(&farm), control.clone(), Arc::clone(&live), Entrance::Socket);
-        // Whoever pauses the output of a command of this host reads on where it was.
+        // The output of a command of this host may be paused for any time.
         let (unix_limits, tcp_limits) = (SocketLimits::new(None), SocketLimits::new(Some(WRITE_TIMEOUT)));
         let by_unix = || async {
             let (stream, _) = unix.accept().await?;
@@ -314,7 +314,7 @@ async fn serve(
             slot.unless_needed(connection).await
         }
         Some(done) => done,
-        // Whoever has given an order should have its answer, for which nobody waits meanwhile.
+        // An order has an answer, and nobody waits for that.
         None if *stage.borrow() == Stage::Answering => match finishing.try_acquire() {
             Ok(_place) => {
                 drop(slot);
