@@ -47,12 +47,15 @@ impl Proc {
         self.child.id()
     }
 
-    /// Its memory that no file backs, in bytes. Of the program's own file more or less happens to
-    /// be in memory.
+    /// Its memory that no file of a disk backs, in bytes. Of the program's own file more or less
+    /// happens to be in memory.
     pub fn memory(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? * 1_024)
+        let kilobytes = |name: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            Ok(line.with_context(|| format!("no {name}"))?.trim().trim_end_matches(" kB").parse()?)
+        };
+        Ok((kilobytes("RssAnon:")? + kilobytes("RssShmem:")?) * 1_024)
     }
 
     /// All it has printed so far, on both outputs.

@@ -180,7 +180,7 @@ struct SocketLimits {
     connections: ConnectionLimit,
     streams: ConnectionLimit,
     /// As many again, of those that have lost their place while they are answered.
-    finishing: Arc<Semaphore>,
+    finishing: Semaphore,
     write_timeout: Option<Duration>,
 }
 
@@ -188,30 +188,21 @@ struct SocketLimits {
 struct Visitor {
     client: IpAddr,
     slot: ConnectionSlot,
-    streams: ConnectionLimit,
-    finishing: Arc<Semaphore>,
-    write_timeout: Option<Duration>,
+    limits: Arc<SocketLimits>,
 }
 
 impl SocketLimits {
-    fn new(write_timeout: Option<Duration>) -> SocketLimits {
-        SocketLimits {
+    fn new(write_timeout: Option<Duration>) -> Arc<SocketLimits> {
+        Arc::new(SocketLimits {
             connections: ConnectionLimit::new(CONNECTIONS),
             streams: ConnectionLimit::new(STREAMS),
-            finishing: Arc::new(Semaphore::new(CONNECTIONS)),
+            finishing: Semaphore::new(CONNECTIONS),
             write_timeout,
-        }
+        })
     }
 
-    async fn admit(&self, client: IpAddr) -> Visitor {
-        let slot = self.connections.acquire(client).await;
-        Visitor {
-            client,
-            slot,
-            streams: self.streams.clone(),
-            finishing: Arc::clone(&self.finishing),
-            write_timeout: self.write_timeout,
-        }
+    async fn admit(self: &Arc<Self>, client: IpAddr) -> Visitor {
+        Visitor { client, slot: self.connections.acquire(client).await, limits: Arc::clone(self) }
     }
 }
 
@@ -281,9 +272,9 @@ async fn serve(
     routes: Router,
     visitor: Visitor,
 ) {
-    let Visitor { client, mut slot, streams, finishing, write_timeout } = visitor;
+    let Visitor { client, mut slot, limits } = visitor;
     let mut stream = TimeoutWriter::new(stream);
-    stream.set_timeout(write_timeout);
+    stream.set_timeout(limits.write_timeout);
     let (progress, mut stage) = Progress::new();
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -309,13 +300,13 @@ async fn serve(
     let done = match slot.unless_needed(at_first).await {
         Some(None) => {
             drop(slot);
-            let mut slot = streams.acquire(client).await;
+            let mut slot = limits.streams.acquire(client).await;
             progress.place();
             slot.unless_needed(connection).await
         }
         Some(done) => done,
         // An order has an answer, and nobody waits for that.
-        None if *stage.borrow() == Stage::Answering => match finishing.try_acquire() {
+        None if *stage.borrow() == Stage::Answering => match limits.finishing.try_acquire() {
             Ok(_place) => {
                 drop(slot);
                 tokio::time::timeout(FINISH_TIMEOUT, connection).await.ok()

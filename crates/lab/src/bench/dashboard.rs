@@ -50,7 +50,7 @@ pub(super) fn run() -> Result<Outcome> {
     let farm = Farm::builder().bare().servers(1).clients(1).build()?;
     let director = farm.director();
     eprintln!("  dashboards of {} members", GROUPS * MEMBERS);
-    let mut evener = Evener::start(director, &file(&farm))?;
+    let mut evener = Evener::start(director, &evener::groups(&farm, GROUPS, MEMBERS, "60s"))?;
     let pid = evener.daemon().pid();
     let (mut alone, mut reading) = (Vec::new(), READING.map(|count| (count, Vec::new())));
     let (mut idle, mut idle_bytes, mut tops) = (Vec::new(), 0, [Vec::new(), Vec::new()]);
@@ -77,23 +77,6 @@ pub(super) fn run() -> Result<Outcome> {
     }
     let reading = reading.into_iter().map(|(count, percents)| (count, median(percents))).collect();
     Ok(Outcome { alone: median(alone), reading, idle: median(idle), idle_bytes, top: tops.map(median) })
-}
-
-fn file(farm: &Farm) -> String {
-    let (director, server) = (farm.director().address(), farm.server(0).address());
-    let mut file = String::new();
-    for group in 0..GROUPS {
-        let port = 8_000 + group;
-        file += &format!(
-            "[[service]]\nname = \"shop{group:02}\"\naddress = \"{director}:{port}\"\nmethod = \"redirect\"\n\
-             [service.health]\nkind = \"tcp\"\ninterval = \"60s\"\n"
-        );
-        for member in group * MEMBERS..(group + 1) * MEMBERS {
-            file +=
-                &format!("[[service.server]]\nname = \"m{member:04}\"\nurl = \"http://{server}/{member}\"\n");
-        }
-    }
-    file
 }
 
 /// Asks for all frames.

@@ -84,6 +84,25 @@ pub fn web_service_by(farm: &Farm, vip: u8, engine: &str, keys: &str) -> String 
     text
 }
 
+/// A file of so many server groups on the director, each with so many members, which are all one
+/// server of the farm; each is probed once an interval.
+pub fn groups(farm: &Farm, groups: usize, members: usize, interval: &str) -> String {
+    let (director, server) = (farm.director().address(), farm.server(0).address());
+    let mut file = String::new();
+    for group in 0..groups {
+        let port = 8_000 + group;
+        file += &format!(
+            "[[service]]\nname = \"shop{group:02}\"\naddress = \"{director}:{port}\"\nmethod = \"redirect\"\n\
+             [service.health]\nkind = \"tcp\"\ninterval = \"{interval}\"\n"
+        );
+        for member in group * members..(group + 1) * members {
+            file +=
+                &format!("[[service.server]]\nname = \"m{member:04}\"\nurl = \"http://{server}/{member}\"\n");
+        }
+    }
+    file
+}
+
 /// The daemon on a director. Dropping it stops it.
 #[derive(Debug)]
 pub struct Evener {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use evener_lab::evener::{Evener, Handoff, Offer, Plan, Team, web_service, web_service_by};
+use evener_lab::evener::{Evener, Handoff, Offer, Plan, Team, groups, web_service, web_service_by};
 use evener_lab::farm::{Farm, WEB_PORT};
 use evener_lab::load::{Load, Running};
 use evener_lab::wait::LONG;
@@ -150,20 +150,8 @@ fn page_draws_replies_of_nat_through_the_director_and_of_tunnels_past_it() -> Re
 #[test]
 fn page_of_4096_servers_is_filtered_sorted_and_paged() -> Result<()> {
     let farm = Farm::builder().bare().servers(1).clients(1).build()?;
-    let (director, server) = (farm.director(), farm.server(0).address());
-    let mut file = String::new();
-    for service in 0..16 {
-        let (address, port) = (director.address(), 8000 + service);
-        file += &format!(
-            "[[service]]\nname = \"shop{service:02}\"\naddress = \"{address}:{port}\"\nmethod = \"redirect\"\n\
-             [service.health]\nkind = \"tcp\"\ninterval = \"20s\"\n"
-        );
-        for number in service * 256..(service + 1) * 256 {
-            file +=
-                &format!("[[service.server]]\nname = \"m{number:04}\"\nurl = \"http://{server}/{number}\"\n");
-        }
-    }
-    let _evener = Evener::start(director, &file)?;
+    let director = farm.director();
+    let _evener = Evener::start(director, &groups(&farm, 16, 256, "20s"))?;
     let browser = Browser::start(director)?;
     browser.open(PAGE)?;
     browser.wait_for("#count", "4,096 servers")?;
