@@ -75,6 +75,9 @@ pub(crate) mod number {
     /// The router.
     pub(crate) const ROUTER: u8 = 1;
 
+    /// The second link of a server: one server of a farm has one.
+    pub(crate) const SECOND_LINK: u8 = 250;
+
     /// A director, counted from 0; eight are the most.
     pub(crate) const fn director(number: u8) -> u8 {
         2 + number

@@ -12,7 +12,10 @@ use evener_dataplane::server::{self, Connections, Hook, ProgramError, ServerProg
 use evener_dataplane::{EngineError, now_ticks};
 use futures_util::TryStreamExt;
 use rtnetlink::Handle;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{
+    AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
+};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo};
 
 use super::desired::{DesiredState, HostFacts, PlacedAddress};
@@ -188,9 +191,7 @@ impl HostState {
             self.state.store().map_err(PlaceError::State)?;
         }
         let mut request = self.handle.address().add(ifindex, *address, prefix_len(*address));
-        if address.is_ipv6() {
-            make_secondary(request.message_mut());
-        }
+        make_passive(request.message_mut());
         match request.execute().await {
             Ok(()) => tracing::info!(%address, interface, "placed"),
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -nix::libc::EEXIST => {}
@@ -313,10 +314,16 @@ fn prefix_len(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Servers share the address, so nobody asks for duplicates; and as deprecated it serves, but is
-/// not chosen as the source of connections that the host opens itself (RFC 6724, section 5, rule
-/// 3).
-fn make_secondary(message: &mut AddressMessage) {
+/// The address serves, but is no source of what the host opens or asks by itself. One of IPv4 is
+/// valid on this host alone (`scope host`): on an interface without addresses of its own,
+/// `arp_announce=2` chooses among all that have a wider scope, and the question would tell the
+/// network that the service is at this server. One of IPv6 is deprecated (RFC 6724, section 5, rule
+/// 3), and since servers share it, nobody asks for duplicates.
+fn make_passive(message: &mut AddressMessage) {
+    if message.header.family == AddressFamily::Inet {
+        message.header.scope = AddressScope::Host;
+        return;
+    }
     let flags = AddressFlags::Nodad | AddressFlags::Noprefixroute;
     let mut lifetime = CacheInfo::default();
     (lifetime.ifa_preferred, lifetime.ifa_valid) = (0, FOREVER);

@@ -205,13 +205,14 @@ impl Farm {
     }
 
     /// Gives a server a second interface, `eth1`, on the same network, by which its answers leave
-    /// while requests come by the first.
+    /// while requests come by the first. It has an address, as the source of its questions by ARP.
     pub fn answer_by_second_cable(&self, host: &Host) -> Result<()> {
         let lan = Lan::of(host.address());
         let port = format!("{}-1", host.name());
         host.ip(&[
             format!("link add eth1 type veth peer name {port} netns {}", self.switch.name()),
             "link set eth1 up".to_owned(),
+            format!("addr add {}/32 dev eth1", lan.address(number::SECOND_LINK)),
             format!("route replace default via {} dev eth1 onlink", lan.address(number::ROUTER)),
         ])?;
         self.switch.ip(&[format!("link set {port} master {} up", lan.bridge())])?;

@@ -58,6 +58,33 @@ fn a_listed_server_has_the_addresses_and_is_silent_for_them() -> Result<()> {
     Ok(())
 }
 
+/// Asking by a link that has no address, the kernel chooses one of another interface as the sender;
+/// the neighbours would learn that the service address is there.
+#[test]
+fn link_without_address_asks_for_neighbours_as_the_server() -> Result<()> {
+    if !skip::has_root() {
+        return Ok(());
+    }
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let config = service("web", &vips(&farm, 80), "method = \"l2\"", &server.address().to_string());
+    let _agent = Agent::start(server, &config, &[])?;
+    farm.answer_by_second_cable(server)?;
+    server.run(&["ip", "-4", "addr", "flush", "dev", "eth1"])?;
+    let questions = server.capture_network(0, "arp")?;
+    server.run(&["ip", "route", "replace", &format!("{}/32", farm.client(0).address()), "dev", "eth1"])?;
+    let url = format!("http://{}/", farm.client(0).address());
+    assert!(server.curl(&["--max-time", "1", &url]).is_err(), "nobody has the client's address there");
+    let asked = format!("who-has {} tell ", farm.client(0).address());
+    let lines = questions.stop()?;
+    let senders: BTreeSet<&str> = lines
+        .iter()
+        .filter_map(|line| line.split_once(&asked).and_then(|(_, rest)| rest.split(',').next()))
+        .collect();
+    assert_eq!(senders, BTreeSet::from([server.address().to_string().as_str()]), "{lines:?}");
+    Ok(())
+}
+
 #[test]
 fn a_server_that_is_to_be_found_answers() -> Result<()> {
     if !skip::has_root() {

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::farm::Farm;
+use evener_lab::wait::LONG;
 
 on_both_engines! { strict_filter_of_two_links_drops_no_client }
 
@@ -11,8 +12,10 @@ on_both_engines! { strict_filter_of_two_links_drops_no_client }
 fn strict_filter_of_two_links_drops_no_client(engine: &str) -> Result<()> {
     let farm = Farm::builder().bare().servers(1).build()?;
     farm.server(0).netns().sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
-    let handoff = Handoff::start(farm, Offer::new(engine, 1, &[route("path = \"/*\"", &["web1"])]))?;
+    let mut handoff = Handoff::start(farm, Offer::new(engine, 1, &[route("path = \"/*\"", &["web1"])]))?;
     handoff.farm.answer_by_second_cable(handoff.farm.server(0))?;
+    // a connection is whole where all links of the server have the agent's programs
+    handoff.agents[0].process().wait_for("interface=\"eth1\" hook=\"accept\"", LONG)?;
     // the second is punted
     for path in ["who", "./who"] {
         let url = format!("http://{}/{path}", handoff.farm.service());
