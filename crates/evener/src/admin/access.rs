@@ -179,7 +179,7 @@ impl Access {
             )
         })?;
         let holder = bearer(field.as_bytes()).and_then(|token| tokens.holder(token));
-        // A member's token is none here, and its group counts the wrong ones.
+        // A member's token is none here; whether it is one of its group shows later.
         if holder.is_some() || !request.uri().path().starts_with(GROUPS) {
             throttle().looked_up(now_ms, from, holder.is_some());
         }
@@ -191,6 +191,11 @@ impl Access {
 }
 
 impl Access {
+    fn count_wrong_token(&self, from: IpAddr) {
+        let now_ms = evener_dataplane::now_ns() / 1_000_000;
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner).looked_up(now_ms, from, false);
+    }
+
     /// The holder of the certificate that a request came with, if it has a role here.
     fn certified(&self, request: &Request) -> Option<Holder> {
         let path = self.certificates_file.as_ref()?;
@@ -228,6 +233,8 @@ pub(super) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
+    let sent_token = request.headers().contains_key(AUTHORIZATION);
+    let mut is_unknown = false;
     let is_meant = access.judge_host(&request, reached).and_then(|()| access.judge_origin(&request));
     if let Err(failure) = is_meant {
         return failure.into_response();
@@ -235,7 +242,7 @@ pub(super) async fn guard(
     match access.judge_token(&request, from) {
         Ok(caller) => drop(request.extensions_mut().insert(caller)),
         // The control loop asks for a credential of the group then.
-        Err(_) if request.uri().path().starts_with(GROUPS) => {}
+        Err(_) if request.uri().path().starts_with(GROUPS) => is_unknown = sent_token,
         Err(failure) => {
             let wants_token = failure.0 == StatusCode::UNAUTHORIZED;
             let mut response = failure.into_response();
@@ -245,7 +252,12 @@ pub(super) async fn guard(
             return response;
         }
     }
-    next.run(request).await
+    let response = next.run(request).await;
+    // The token was none of this host's, and none of the group's either.
+    if is_unknown && matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        access.count_wrong_token(from);
+    }
+    response
 }
 
 /// Says which user of this host is at the other end of the Unix socket; the file's mode has let

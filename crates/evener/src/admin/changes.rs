@@ -141,7 +141,7 @@ fn wait_for_sessions(
     server: &ServerArg,
     timeout: Option<Duration>,
 ) -> Result<String, CommandError> {
-    let until = timeout.map(|timeout| Instant::now() + timeout);
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let full = format!("{}/{}", server.service, server.server);
     loop {
         let servers: Vec<ServerView> = request(client, Method::GET, "/v1/servers", None)?;

@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::process::Process;
-use crate::views::{FarmView, HostView, NameView, NodeRefusal, ServerView, ServiceView, StatusView};
+use crate::views::{FarmView, HostView, NameView, ServerView, ServiceView, StatusView};
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +83,13 @@ pub fn text(scrape: Scrape, format: Format) -> String {
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut help = None;
-    for line in text.lines() {
-        let mut words = line.splitn(4, ' ');
+    for line in text.split_inclusive('\n') {
+        // samples are the same in both, and nearly all that there is
+        if !line.starts_with('#') {
+            out += line;
+            continue;
+        }
+        let mut words = line.trim_end_matches('\n').splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some("HELP"), Some(name), about) => help = Some((name, about.unwrap_or_default())),
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
@@ -99,11 +104,7 @@ fn plain(text: &str) -> String {
                 }
                 out += &format!("# TYPE {name}{suffix} {kind}\n");
             }
-            (Some("#"), ..) => {}
-            _ => {
-                out += line;
-                out.push('\n');
-            }
+            _ => {}
         }
     }
     out
@@ -111,11 +112,8 @@ fn plain(text: &str) -> String {
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut process = MetricFamily {
-            encoder: &mut encoder,
-            things: std::slice::from_ref(self),
-            labels: |_| Vec::new(),
-        };
+        let mut process =
+            MetricFamily { encoder: &mut encoder, things: std::slice::from_ref(self), labels: |_| [] };
         let cpu = "Processor time that the daemon has used, user's and system's.";
         let metric = process.encoder.encode_descriptor(
             "process_cpu",
@@ -140,7 +138,7 @@ impl Collector for FarmView {
         let encoder = &mut encoder;
         encode_status(encoder, &self.status)?;
         let up = self.servers.iter().filter(|server| server.state == "up").count() as u64;
-        let mut farm = MetricFamily { encoder, things: &[()], labels: |()| Vec::new() };
+        let mut farm = MetricFamily { encoder, things: &[()], labels: |()| [] };
         farm.gauge("up_servers", "Servers that are up, over all services.", |()| up)?;
         encode_services(farm.encoder, &self.services)?;
         encode_servers(farm.encoder, &self.servers)?;
@@ -150,16 +148,17 @@ impl Collector for FarmView {
     }
 }
 
-type Labels = Vec<(&'static str, String)>;
+/// Labels of a thing: each with its value.
+type Labels<'t, const N: usize> = [(&'static str, &'t str); N];
 
 /// Metrics of one kind of thing, told apart by its labels.
-struct MetricFamily<'g, 'e, T> {
+struct MetricFamily<'g, 'e, 't, T, const N: usize> {
     encoder: &'g mut DescriptorEncoder<'e>,
-    things: &'g [T],
-    labels: fn(&T) -> Labels,
+    things: &'t [T],
+    labels: fn(&'t T) -> Labels<'t, N>,
 }
 
-impl<T> MetricFamily<'_, '_, T> {
+impl<'t, T, const N: usize> MetricFamily<'_, '_, 't, T, N> {
     fn gauge(&mut self, name: &str, help: &str, value: impl Fn(&T) -> u64) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         each(metric, self.things, self.labels, |metric, thing| metric.encode_gauge(&value(thing)))
@@ -181,22 +180,18 @@ impl<T> MetricFamily<'_, '_, T> {
     /// Its name in the text ends in `_seconds`; things of which nothing is known are left out.
     fn seconds(&mut self, name: &str, help: &str, value: impl Fn(&T) -> Option<f64>) -> fmt::Result {
         let metric = self.encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
-        let known: Vec<&T> = self.things.iter().filter(|thing| value(thing).is_some()).collect();
-        let labels = self.labels;
-        each(
-            metric,
-            &known,
-            |thing| labels(thing),
-            |metric, thing| metric.encode_gauge(&value(thing).unwrap_or_default()),
-        )
+        let known = self.things.iter().filter(|thing| value(thing).is_some());
+        each(metric, known, self.labels, |metric, thing| {
+            metric.encode_gauge(&value(thing).unwrap_or_default())
+        })
     }
 }
 
 /// A sample for each thing; without braces where there are no labels.
-fn each<T>(
+fn each<'t, T: 't, const N: usize>(
     mut metric: MetricEncoder<'_>,
-    things: &[T],
-    labels: impl Fn(&T) -> Labels,
+    things: impl IntoIterator<Item = &'t T>,
+    labels: impl Fn(&'t T) -> Labels<'t, N>,
     sample: impl Fn(&mut MetricEncoder<'_>, &T) -> fmt::Result,
 ) -> fmt::Result {
     for thing in things {
@@ -222,7 +217,7 @@ fn encode_counts(
     each(
         metric,
         &counts,
-        |(value, _)| vec![(label, (*value).clone())],
+        |(value, _)| [(label, value.as_str())],
         |metric, (_, count)| metric.encode_counter::<NoLabelSet, _, f64>(*count, None),
     )
 }
@@ -247,7 +242,7 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
     encode_nodes(encoder, status)?;
     encode_events(encoder, status)?;
     encode_trace_counts(encoder, status)?;
-    let mut daemon = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
+    let mut daemon = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| [] };
     daemon
         .seconds("uptime", "Time since the daemon started.", |status| Some(status.uptime_seconds as f64))?;
     daemon.gauge("engine_adopted", "Whether the daemon adopted a running data plane.", |status| {
@@ -294,23 +289,25 @@ fn encode_status(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fm
 /// Other nodes that control messages are exchanged with.
 fn encode_nodes(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     let nodes: Vec<_> = status.nodes.iter().collect();
-    MetricFamily { encoder, things: &nodes, labels: |(node, _)| vec![("node", (*node).clone())] }.gauge(
+    MetricFamily { encoder, things: &nodes, labels: |(node, _)| [("node", node.as_str())] }.gauge(
         "node_up",
         "Whether LCCP messages of this node arrive.",
         |(_, state)| (*state == "known").into(),
     )?;
     let refused: Vec<_> = status.nodes_refused.iter().collect();
-    let labels = |(node, why): &(&String, &NodeRefusal)| {
-        vec![("node", (*node).clone()), ("reason", why.reason.clone())]
-    };
     let help = "1 while all of its messages are refused, with the reason.";
-    MetricFamily { encoder, things: &refused, labels }.gauge("node_refused", help, |_| 1)
+    MetricFamily {
+        encoder,
+        things: &refused,
+        labels: |(node, why)| [("node", node.as_str()), ("reason", why.reason.as_str())],
+    }
+    .gauge("node_refused", help, |_| 1)
 }
 
 /// Counts of events.
 fn encode_events(encoder: &mut DescriptorEncoder<'_>, status: &StatusView) -> fmt::Result {
     encode_counts(encoder, "events", "Events since the daemon started.", "event", &status.events)?;
-    let mut all = MetricFamily { encoder, things: &[()], labels: |()| Vec::new() };
+    let mut all = MetricFamily { encoder, things: &[()], labels: |()| [] };
     all.counter("events_lost", "Events lost to slow readers.", |()| status.events_lost)
 }
 
@@ -329,7 +326,7 @@ fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView)
             None,
         )?;
     }
-    let mut log = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| Vec::new() };
+    let mut log = MetricFamily { encoder, things: std::slice::from_ref(status), labels: |_| [] };
     log.counter("access_log_written", "Lines of the access log.", |status| status.access_log.written)?;
     log.counter("access_log_lost", "Lines of the access log that were lost.", |status| status.access_log.lost)
 }
@@ -337,7 +334,7 @@ fn encode_trace_counts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView)
 fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, hosts: &[HostView]) -> fmt::Result {
     let help = "Datagrams to and from other hosts, by outcome.";
     encode_counts(encoder, "peer_datagrams", help, "outcome", &status.peers)?;
-    let mut group = MetricFamily { encoder, things: hosts, labels: |host| vec![("host", host.name.clone())] };
+    let mut group = MetricFamily { encoder, things: hosts, labels: |host| [("host", host.name.as_str())] };
     group.gauge("host_up", "Whether this host is alive and takes part.", |host| {
         (host.state == "alive").into()
     })?;
@@ -349,11 +346,13 @@ fn encode_hosts(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, hosts:
     })?;
     let refused: Vec<_> =
         hosts.iter().filter_map(|host| Some((&host.name, host.refused.as_ref()?))).collect();
-    let labels = |(host, why): &(&String, &NodeRefusal)| {
-        vec![("host", (*host).clone()), ("reason", why.reason.clone())]
-    };
     let help = "1 while all of its messages are refused, with the reason.";
-    MetricFamily { encoder, things: &refused, labels }.gauge("host_refused", help, |_| 1)
+    MetricFamily {
+        encoder,
+        things: &refused,
+        labels: |(host, why)| [("host", host.as_str()), ("reason", why.reason.as_str())],
+    }
+    .gauge("host_refused", help, |_| 1)
 }
 
 fn encode_names(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, names: &[NameView]) -> fmt::Result {
@@ -362,32 +361,30 @@ fn encode_names(encoder: &mut DescriptorEncoder<'_>, status: &StatusView, names:
     }
     let help = "DNS queries, by transport and outcome.";
     encode_counts(encoder, "dns_queries", help, "outcome", &status.dns)?;
-    let labels = |name: &NameView| {
-        vec![("name", name.name.clone()), ("address", name.address.clone()), ("server", name.server.clone())]
+    let mut group = MetricFamily {
+        encoder,
+        things: names,
+        labels: |name| [("name", &*name.name), ("address", &*name.address), ("server", &*name.server)],
     };
-    let mut group = MetricFamily { encoder, things: names, labels };
     group.counter("name_answers", "Answers with this address first.", |name| name.answers)?;
     group.gauge("name_up", "Whether answers may have this address.", |name| name.rank.is_some().into())?;
     group.fraction("name_share", "Share of answers with this address first.", |name| name.share)
 }
 
 fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceView]) -> fmt::Result {
-    let requests = |service: &'_ ServiceView| -> Vec<(String, String, u64)> {
-        let counted = service.requests.iter();
-        counted.map(|(outcome, count)| (service.name.clone(), outcome.clone(), *count)).collect()
-    };
-    let things: Vec<_> = services.iter().flat_map(requests).collect();
-    let labels = |(service, outcome, _): &(String, String, u64)| {
-        vec![("service", service.clone()), ("outcome", outcome.clone())]
-    };
+    let mut things = Vec::new();
+    for service in services {
+        things.extend(service.requests.iter().map(|(outcome, count)| (&service.name, outcome, *count)));
+    }
     let help = "Requests of services with method redirect, by outcome, and evicted connections.";
-    MetricFamily { encoder, things: &things, labels }.counter(
-        "service_requests",
-        help,
-        |(_, _, count)| *count,
-    )?;
+    MetricFamily {
+        encoder,
+        things: &things,
+        labels: |(service, outcome, _)| [("service", service.as_str()), ("outcome", outcome.as_str())],
+    }
+    .counter("service_requests", help, |(_, _, count)| *count)?;
     let mut group =
-        MetricFamily { encoder, things: services, labels: |service| vec![("service", service.name.clone())] };
+        MetricFamily { encoder, things: services, labels: |service| [("service", service.name.as_str())] };
     group.gauge("service_servers", "Servers known.", |service| service.servers)?;
     group.gauge("service_servers_up", "Servers that take new sessions.", |service| service.servers_up)?;
     group.gauge(
@@ -412,9 +409,11 @@ fn encode_services(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceView]
 }
 
 fn encode_servers(encoder: &mut DescriptorEncoder<'_>, servers: &[ServerView]) -> fmt::Result {
-    let labels =
-        |server: &ServerView| vec![("service", server.service.clone()), ("server", server.name.clone())];
-    let mut group = MetricFamily { encoder, things: servers, labels };
+    let mut group = MetricFamily {
+        encoder,
+        things: servers,
+        labels: |server| [("service", server.service.as_str()), ("server", server.name.as_str())],
+    };
     group.gauge("server_up", "Whether the server is up.", |server| (server.state == "up").into())?;
     group.gauge("server_draining", "Whether the server is draining: no new sessions.", |server| {
         matches!(server.state.as_str(), "draining" | "maintenance").into()

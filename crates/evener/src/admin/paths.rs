@@ -264,23 +264,17 @@ pub const API_PATHS: &[ApiPath] = &[
     ),
     path(
         "/v1/drain/{service}/{server}",
-        &[ApiMethod {
-            query: "",
-            ..change("POST", Role::Operate, None, "The server gets no new sessions, and keeps those it has.")
-        }],
+        &[change("POST", Role::Operate, None, "The server gets no new sessions, and keeps those it has.")],
         || post(state::drain),
     ),
     path(
         "/v1/undrain/{service}/{server}",
-        &[ApiMethod {
-            query: "",
-            ..change(
-                "POST",
-                Role::Operate,
-                None,
-                "A server gets new sessions again, drained or in maintenance.",
-            )
-        }],
+        &[change(
+            "POST",
+            Role::Operate,
+            None,
+            "A server gets new sessions again, drained or in maintenance.",
+        )],
         || post(state::undrain),
     ),
     path(

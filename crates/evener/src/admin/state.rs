@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
 use evener_core::farm::plan::ServerName;
 use evener_core::pool::OperatorState;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,8 @@ use super::access::Caller;
 use super::api::{self, Api, ApiError, send_request};
 use crate::board::request::ControlRequest;
 use crate::state::{
-    Difference, FarmState, OperatorStates, OrderError, Outcome, Place, Request, ServerFields, StateOrder,
+    Difference, FarmState, OperatorStates, OrderError, Outcome, Place, Request, ServerFields, StateChange,
+    StateOrder,
 };
 
 /// A farm of 65,535 servers is half of this, in bytes.
@@ -46,7 +47,8 @@ pub struct StateView {
 pub struct ChangeResult {
     /// A sentence.
     pub message: String,
-    /// The farm's tag after it.
+    /// The farm's tag after it; of a dry run the tag of the farm in force, which the change itself
+    /// can be made conditional on.
     pub tag: String,
     /// Counted up with each change.
     pub generation: u64,
@@ -224,35 +226,24 @@ pub(super) async fn undo(change: ChangeRequest) -> Result<Response, ApiError> {
 }
 
 /// Drains a server.
-pub(super) async fn drain(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
-    names: ServerPath,
-) -> Result<Response, ApiError> {
-    set_state(api, caller, names, OperatorState::Drain).await
+pub(super) async fn drain(change: ChangeRequest, names: ServerPath) -> Result<Response, ApiError> {
+    set_state(change, names, OperatorState::Drain).await
 }
 
 /// Has a server take new sessions again.
-pub(super) async fn undrain(
-    State(api): State<Api>,
-    caller: Extension<Caller>,
-    names: ServerPath,
-) -> Result<Response, ApiError> {
-    set_state(api, caller, names, OperatorState::Ready).await
+pub(super) async fn undrain(change: ChangeRequest, names: ServerPath) -> Result<Response, ApiError> {
+    set_state(change, names, OperatorState::Ready).await
 }
 
 async fn set_state(
-    api: Api,
-    caller: Extension<Caller>,
+    change: ChangeRequest,
     names: ServerPath,
     state: OperatorState,
 ) -> Result<Response, ApiError> {
     let Path((service, server)) = names?;
-    let fields = ServerFields { state: Some(state), ..ServerFields::default() };
+    let fields = ServerFields { state: Some(StateChange::Set(state)), ..ServerFields::default() };
     let order = StateOrder::ChangeServer { server: ServerName { service, server }, fields };
-    ChangeRequest { api, caller: caller.0, is_dry_run: false, if_match: None }
-        .send(order, StatusCode::OK)
-        .await
+    change.send(order, StatusCode::OK).await
 }
 
 /// All that a request for a change has besides the change itself.
@@ -359,12 +350,7 @@ fn server_fields(object: serde_json::Map<String, JsonValue>) -> Result<ServerFie
             _ => fields.keys.push((key, optional(new)?)),
         }
     }
-    fields.state = match (drain, maintenance) {
-        (None, None) => None,
-        (_, Some(true)) => Some(OperatorState::Maintenance),
-        (Some(true), _) => Some(OperatorState::Drain),
-        _ => Some(OperatorState::Ready),
-    };
+    fields.state = StateChange::of(drain, maintenance);
     Ok(fields)
 }
 

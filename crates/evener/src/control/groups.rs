@@ -202,9 +202,17 @@ impl GroupControl {
                 GroupReply { status, body, is_json: kind == "application/json" }
             }
             None => {
-                let known = meant(group, self.fronts.all().keys().map(String::as_str));
-                let body = format!("there is no server group {group}; {known}");
-                GroupReply { status: 404, body, is_json: false }
+                let (status, body) = match sender {
+                    // Names of groups are for those who may look at the farm.
+                    GroupSender::Stranger { .. } => {
+                        (401, format!("there is no server group {group} that accepts this token"))
+                    }
+                    GroupSender::Operator => {
+                        let known = meant(group, self.fronts.all().keys().map(String::as_str));
+                        (404, format!("there is no server group {group}; {known}"))
+                    }
+                };
+                GroupReply { status, body, is_json: false }
             }
         }
     }

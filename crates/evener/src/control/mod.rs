@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evener_core::director::{Input, Moment};
+use evener_dataplane::heap;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout_at};
 
@@ -253,6 +254,7 @@ impl Daemon {
     fn print_ready(&mut self) {
         let Some(serving) = self.executor.take_ready() else { return };
         self.executor.names.begin();
+        heap::give_back();
         self.executor.bus.publish(DaemonEvent::Ready { serving });
         eprintln!("evener: ready");
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {

@@ -8,6 +8,7 @@ use evener_core::director::Input;
 use evener_core::farm::Farm;
 use evener_core::net::wire::Mac;
 use evener_core::path::sessions::{buckets_for, sessions_for};
+use evener_dataplane::heap;
 
 use super::changing::ExecuteError;
 use super::conflicts::ProbedAddresses;
@@ -86,7 +87,8 @@ impl Daemon {
     /// The time is over in which others could answer for the addresses of a file. Answers may wait
     /// here.
     pub(super) async fn order_checked(&mut self) {
-        while let Ok(frame) = self.frames.try_recv() {
+        for _ in 0..self.frames.len() {
+            let Ok(frame) = self.frames.try_recv() else { break };
             self.receive_frame(frame).await;
         }
         if let Some(AddressCheck { file, next, origin, .. }) = self.checking.take() {
@@ -119,6 +121,7 @@ impl Daemon {
         if let Err(error) = result {
             if next.record.generation != self.state.state.record.generation {
                 self.write_back().await;
+                self.log_refusal(next.record.generation, &error.to_string()).await;
             }
             return self.refuse(error.to_string(), origin).await;
         }
@@ -147,6 +150,7 @@ impl Daemon {
     /// that take a restart, and the run-time changes that were dropped for it.
     pub(super) async fn reloaded(&mut self, done: Result<Vec<Edit>, String>, to: Option<ReloadReply>) {
         self.settle_after(done.is_ok()).await;
+        heap::give_back();
         let later = self.executor.showing.about().loaded.restart_needed_for.clone();
         let done = done.map(|dropped| (later, self.report_dropped(&dropped)));
         let (file, is_in_force) = (display(&self.config_path), done.is_ok());

@@ -157,6 +157,11 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let folder = paths::state_directory().map_err(StartError::io("the network namespace can't be told"))?;
     let store = Store::new(&folder);
     let (restored, trouble) = state::restore(&store, config_path, file).map_err(StartError::Config)?;
+    if !restored.dropped.is_empty()
+        && let Err(error) = state::keep_dropped(&store, &restored)
+    {
+        tracing::error!("the file overrules run-time changes, which can't be written: {error}");
+    }
     let RebasedFile { state: farm_state, config, dropped } = restored;
     if !dropped.is_empty() {
         bus.publish(DaemonEvent::ChangesDropped { places: places(&dropped) });

@@ -20,8 +20,8 @@ use crate::config::{self, Config, LoadedConfig, Problems};
 use crate::events::DaemonEvent;
 use crate::state::store::{AuditEntry, Store};
 use crate::state::{
-    self, Author, Batch, FarmState, NextState, OperatorStates, OrderError, Outcome, RebasedFile, Record,
-    Request, StateOrder,
+    self, Author, Batch, Edit, FarmState, NextState, OperatorStates, OrderError, Outcome, RebasedFile,
+    Record, Request, StateOrder,
 };
 
 /// Requests that are looked at together.
@@ -171,6 +171,8 @@ impl Daemon {
                 (Ok(()), Some(file)) => self.order(*file, next, origin),
                 (Ok(()), None) => self.follow_states(next, origin).await,
                 (Err(error), _) => {
+                    // The error may have come after the new record had its name.
+                    self.write_back().await;
                     let why = format!("run-time changes can't be written: {error}");
                     self.refuse_unwritten(why, origin).await;
                 }
@@ -232,9 +234,21 @@ impl Daemon {
     /// Puts back the record of the farm in force: what was written is not to be.
     pub(super) async fn write_back(&mut self) {
         let (state, store) = (Arc::clone(&self.state.state), self.state.store.clone());
-        let written = spawn_blocking(move || store.write(&state.record)).await;
+        let written = spawn_blocking(move || store.write_back(&state.record)).await;
         if let Ok(Err(error)) = written {
             tracing::error!("a refused run-time change can't be taken back on disk: {error}");
+        }
+    }
+
+    /// Notes that changes which the log has were not put in force.
+    pub(super) async fn log_refusal(&self, generation: u64, why: &str) {
+        let (store, unix_ms) = (self.state.store.clone(), clocks().unix_ms);
+        let author = Author { by: "evener".to_owned(), from: "the engine".to_owned() };
+        let message = format!("refused and taken back, all up to generation {generation}: {why}");
+        let generation = self.state.state.record.generation;
+        let entry = AuditEntry { unix_ms, author, generation, message };
+        if let Ok(Err(error)) = spawn_blocking(move || store.log(&[entry])).await {
+            tracing::warn!("the audit log can't be written: {error}");
         }
     }
 
@@ -287,7 +301,7 @@ impl Daemon {
             && let StateOrder::ChangeServer { fields, .. } = &pending.request.order
             && fields.keys.is_empty()
         {
-            let wanted = fields.state.unwrap_or_default();
+            let wanted = self.state.state.states.get(&server.name).copied().unwrap_or_default();
             outcome.message = self.drained(server, wanted, !outcome.differences.is_empty());
         }
         // The client may have gone; that is no matter.
@@ -342,19 +356,30 @@ fn log(store: &Store, next: &FarmState, origin: &Origin) {
     let entries = match origin {
         Origin::Requests { audit, .. } => audit,
         Origin::Reload { dropped: edits, .. } => {
-            let message = match edits.is_empty() {
-                true => "all run-time changes are dropped by a reload".to_owned(),
-                false => format!("a reload drops run-time changes in {}", state::places(edits)),
-            };
-            let author = Author { by: "evener".to_owned(), from: "a reload".to_owned() };
-            let generation = next.record.generation;
-            dropped = vec![AuditEntry { unix_ms: clocks().unix_ms, author, generation, message }];
+            dropped = vec![drop_entry(edits, "a reload", next.record.generation)];
             &dropped
         }
     };
     if let Err(error) = store.log(entries) {
         tracing::warn!("the audit log can't be written: {error}");
     }
+}
+
+/// A note that edits were dropped, by a reload or a start; without any, all were.
+fn drop_entry(edits: &[Edit], by: &str, generation: u64) -> AuditEntry {
+    let message = match edits.is_empty() {
+        true => format!("all run-time changes are dropped by {by}"),
+        false => format!("{by} drops run-time changes in {}", state::places(edits)),
+    };
+    let author = Author { by: "evener".to_owned(), from: by.to_owned() };
+    AuditEntry { unix_ms: clocks().unix_ms, author, generation, message }
+}
+
+/// Has changes dropped for good that the file that a daemon starts with has overruled.
+pub(super) fn keep_dropped(store: &Store, rebased: &RebasedFile) -> io::Result<()> {
+    let record = &rebased.state.record;
+    store.write(record)?;
+    store.log(&[drop_entry(&rebased.dropped, "a start", record.generation)])
 }
 
 /// The changes of before over the file that the daemon starts with.
@@ -367,6 +392,7 @@ pub(super) fn restore(
         Ok(record) => (record, None),
         Err(error) => (Record::default(), Some(error.to_string())),
     };
+    let generation = record.generation;
     if let Ok(rebased) = state::rebase(file.tables, file.config, record, path) {
         if let Some(trouble) = &mut trouble {
             set_aside(store, trouble);
@@ -376,7 +402,9 @@ pub(super) fn restore(
     let mut why = "the run-time changes of before don't fit to the file and are not in force".to_owned();
     set_aside(store, &mut why);
     let file = config::load_tables(path)?;
-    Ok((state::rebase(file.tables, file.config, Record::default(), path)?, Some(why)))
+    // Tags of the farms of before name no other farm.
+    let empty = Record { generation: generation + 1, ..Record::default() };
+    Ok((state::rebase(file.tables, file.config, empty, path)?, Some(why)))
 }
 
 fn set_aside(store: &Store, why: &mut String) {

@@ -201,8 +201,12 @@ impl GroupContext<'_> {
             }
             return match self.group.joining.insecure {
                 true => Ok(TokenScope::ForAll),
-                // There is no credential to show; who is anonymous stays so.
-                false if verb == Verb::Query => Ok(TokenScope::Below(Vec::new())),
+                // There is no credential to show; who is anonymous stays so. A token that is shown
+                // all the same may be a guess at another one.
+                false if verb == Verb::Query => match authorization {
+                    None => Ok(TokenScope::Below(Vec::new())),
+                    Some(_) => Err(DenialReason::Unknown),
+                },
                 false => Err(DenialReason::Closed),
             };
         };

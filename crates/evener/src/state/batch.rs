@@ -34,7 +34,7 @@ pub struct Request {
 pub struct Outcome {
     /// A sentence.
     pub message: String,
-    /// The generation and the tag of the farm that it leads to.
+    /// The generation of the farm that it leads to; of a dry run, of the farm that it is for.
     pub generation: u64,
     /// The tag of that farm.
     pub tag: String,
@@ -146,7 +146,11 @@ fn all<'a>(
     let mut outcomes = Vec::new();
     for request in requests {
         let mut next = draft.clone();
-        let outcome = next.follow(request, unix_ms).and_then(|outcome| {
+        let outcome = next.follow(request, unix_ms).and_then(|mut outcome| {
+            // No farm is ever like that of a dry run: the next change has the same generation.
+            if request.is_dry_run {
+                (outcome.generation, outcome.tag) = (draft.record.generation, draft.tag());
+            }
             let is_unread = next.config.is_none() && next.farm != draft.farm;
             let is_sure = outcome.differences.iter().all(Difference::keeps_rules);
             if is_unread && (each_is_read || request.is_dry_run || !is_sure) {

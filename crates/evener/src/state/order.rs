@@ -56,7 +56,44 @@ pub struct ServerFields {
     /// As a file has them; a key without a value is removed.
     pub keys: Vec<(String, Option<Value>)>,
     /// The operator's word on it.
-    pub state: Option<OperatorState>,
+    pub state: Option<StateChange>,
+}
+
+/// A change of the operator's word on a server. By the API it is two values, of which a request may
+/// have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateChange {
+    /// To this state, whatever it is in.
+    Set(OperatorState),
+    /// To a drain; maintenance is one already.
+    Drain,
+    /// Out of maintenance; a drain that is none stays.
+    EndMaintenance,
+}
+
+impl StateChange {
+    /// The change that values of `drain` and `maintenance` mean; none without either.
+    pub fn of(drain: Option<bool>, maintenance: Option<bool>) -> Option<StateChange> {
+        match (drain, maintenance) {
+            (None, None) => None,
+            (_, Some(true)) => Some(StateChange::Set(OperatorState::Maintenance)),
+            (Some(true), Some(false)) => Some(StateChange::Set(OperatorState::Drain)),
+            (Some(true), None) => Some(StateChange::Drain),
+            (Some(false), _) => Some(StateChange::Set(OperatorState::Ready)),
+            (None, Some(false)) => Some(StateChange::EndMaintenance),
+        }
+    }
+
+    /// The state that it makes of another.
+    fn applied_to(self, before: OperatorState) -> OperatorState {
+        match (self, before) {
+            (StateChange::Set(state), _) => state,
+            (StateChange::Drain, OperatorState::Maintenance) => OperatorState::Maintenance,
+            (StateChange::Drain, _) => OperatorState::Drain,
+            (StateChange::EndMaintenance, OperatorState::Maintenance) => OperatorState::Ready,
+            (StateChange::EndMaintenance, other) => other,
+        }
+    }
 }
 
 /// Places, each with the value that it gets.
@@ -114,7 +151,7 @@ pub(super) fn meaning(
             let edits = wanted.as_ref().map(|wanted| state_edits(states, wanted)).unwrap_or_default();
             return Ok(Meaning::File(file, edits));
         }
-        StateOrder::ChangeServer { server, fields } => change_server(server, fields, farm)?,
+        StateOrder::ChangeServer { server, fields } => change_server(server, fields, farm, states)?,
         StateOrder::ChangeService { service, keys } => {
             has_service(farm, service)?;
             let place = |key: &String| Place::ServiceKey { service: service.clone(), key: key.clone() };
@@ -179,6 +216,7 @@ fn change_server(
     name: &ServerName,
     fields: &ServerFields,
     farm: &FarmDocument,
+    states: &OperatorStates,
 ) -> Result<NewValues, OrderError> {
     let ServerName { service, server } = name;
     if !fields.keys.is_empty() {
@@ -191,7 +229,8 @@ fn change_server(
         key: key.clone(),
     };
     let mut edits: NewValues = fields.keys.iter().map(|(key, value)| (place(key), value.clone())).collect();
-    edits.extend(fields.state.map(|state| state_edit(name, state)));
+    let before = states.get(name).copied().unwrap_or_default();
+    edits.extend(fields.state.map(|change| state_edit(name, change.applied_to(before))));
     Ok(edits)
 }
 

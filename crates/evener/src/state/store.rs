@@ -15,6 +15,9 @@ const FORMAT: u32 = 1;
 /// A log of this length is kept as `audit.log.1`, and another one begun, in bytes.
 const LOG_BYTES: u64 = 16 << 20;
 
+/// Files that were put aside and are kept.
+const ASIDE_MAX: usize = 9;
+
 /// Why changes of before can't be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
@@ -99,7 +102,11 @@ impl Store {
 
     /// Puts the file aside, where it is not read again.
     pub(crate) fn set_aside(&self) -> io::Result<PathBuf> {
-        let aside = self.folder.join("changes.refused.json");
+        let numbered = (2..=ASIDE_MAX).map(|number| format!("changes.refused-{number}.json"));
+        let mut names = std::iter::once("changes.refused.json".to_owned()).chain(numbered);
+        // Of many the last one is written over.
+        let free = names.find(|name| !self.folder.join(name).exists());
+        let aside = self.folder.join(free.unwrap_or_else(|| format!("changes.refused-{ASIDE_MAX}.json")));
         fs::rename(self.path(), &aside)?;
         Ok(aside)
     }
@@ -116,6 +123,15 @@ impl Store {
         }
         written?;
         File::open(&self.folder)?.sync_all()
+    }
+
+    /// Puts back the record before a refused one, where the file isn't that record any more. On a
+    /// full disk it mostly is.
+    pub(crate) fn write_back(&self, record: &Record) -> io::Result<()> {
+        match self.read() {
+            Ok(stored) if stored == *record => Ok(()),
+            _ => self.write(record),
+        }
     }
 
     /// Notes what was done in the log.

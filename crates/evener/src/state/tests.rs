@@ -7,7 +7,10 @@ use proptest::prelude::*;
 use toml::{Table, Value};
 
 use super::batch::{Batch, Request, batch};
-use super::{Author, FarmDocument, FarmState, OrderError, Record, ServerFields, StateOrder, rebase};
+use super::store::Store;
+use super::{
+    Author, FarmDocument, FarmState, OrderError, Record, ServerFields, StateChange, StateOrder, rebase,
+};
 use crate::config;
 use crate::runtime::token::Role;
 
@@ -75,7 +78,7 @@ fn weight(server: &str, weight: i64) -> StateOrder {
 }
 
 fn operator(server: &str, state: OperatorState) -> StateOrder {
-    let fields = ServerFields { keys: Vec::new(), state: Some(state) };
+    let fields = ServerFields { keys: Vec::new(), state: Some(StateChange::Set(state)) };
     StateOrder::ChangeServer { server: name("web", server), fields }
 }
 
@@ -182,8 +185,71 @@ fn tables_of_hosts_that_decide_for_themselves_stay_alike() {
         let error = refused(&file, order);
         assert!(matches!(&error, OrderError::Conflict(why) if why.contains("all hosts")), "{error}");
     }
-    let fields = ServerFields { keys: Vec::new(), state: Some(OperatorState::Drain) };
+    let fields = ServerFields { keys: Vec::new(), state: Some(StateChange::Set(OperatorState::Drain)) };
     after(&file, [StateOrder::ChangeServer { server: name("all", "h1"), fields }]);
+}
+
+/// The change itself can be made on the condition that the farm is the one of the dry run.
+#[test]
+fn dry_run_names_the_farm_that_it_is_for() {
+    let file = farm_of(FILE);
+    let dry = Request { is_dry_run: true, ..request(weight("web1", 3)) };
+    let outcome = batch(&file, path(), &[dry], 1_000).outcomes.remove(0).unwrap();
+    assert_eq!((&outcome.tag, outcome.generation), (&file.tag, file.record.generation));
+    assert_eq!(outcome.differences.len(), 1);
+    let on = |state: &FarmState| {
+        let request = Request { if_match: Some(outcome.tag.clone()), ..request(weight("web1", 3)) };
+        batch(state, path(), &[request], 1_000).outcomes.remove(0)
+    };
+    assert!(on(&file).is_ok());
+    let others = after(&file, [weight("web1", 9)]);
+    assert!(matches!(on(&others), Err(OrderError::Stale { .. })));
+}
+
+#[test]
+fn one_of_drain_and_maintenance_leaves_the_other() {
+    use OperatorState::{Drain, Maintenance, Ready};
+    let cases = [
+        ((Some(true), None), [Drain, Drain, Maintenance]),
+        ((Some(false), None), [Ready, Ready, Ready]),
+        ((None, Some(true)), [Maintenance, Maintenance, Maintenance]),
+        ((None, Some(false)), [Ready, Drain, Ready]),
+        ((Some(true), Some(false)), [Drain, Drain, Drain]),
+        ((Some(true), Some(true)), [Maintenance, Maintenance, Maintenance]),
+        ((Some(false), Some(false)), [Ready, Ready, Ready]),
+    ];
+    for ((drain, maintenance), wanted) in cases {
+        let state = StateChange::of(drain, maintenance);
+        let fields = ServerFields { keys: Vec::new(), state };
+        let order = StateOrder::ChangeServer { server: name("web", "web1"), fields };
+        let states = [Ready, Drain, Maintenance].map(|before| {
+            let before = after(&farm_of(FILE), [operator("web1", before)]);
+            let states = after(&before, [order.clone()]).states;
+            states.get(&name("web", "web1")).copied().unwrap_or_default()
+        });
+        assert_eq!(states, wanted, "drain {drain:?}, maintenance {maintenance:?}");
+    }
+    assert_eq!(StateChange::of(None, None), None);
+}
+
+#[test]
+fn refused_record_is_taken_back_and_refused_files_are_kept() {
+    let folder = std::env::temp_dir().join(format!("evener-store-{}", std::process::id()));
+    let store = Store::new(&folder);
+    let before = after(&farm_of(FILE), [weight("web1", 3)]).record;
+    let refused = after(&farm_of(FILE), [weight("web1", 3), weight("web1", 4)]).record;
+    store.write(&refused).unwrap();
+    store.write_back(&before).unwrap();
+    assert_eq!(store.read().unwrap(), before);
+    let names: Vec<_> = (0..2)
+        .map(|_| {
+            store.write(&refused).unwrap();
+            store.set_aside().unwrap()
+        })
+        .collect();
+    assert_ne!(names[0], names[1]);
+    assert!(names.iter().all(|name| name.exists()));
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -58,6 +58,15 @@ fn changes_outlive_a_killed_daemon_until_they_are_undone(engine: &str) -> Result
     assert_eq!(weights(&evener)?["web1"].0, 2);
     evener.reload(&listed)?;
 
+    // The same where a daemon starts with another file: a change that is dropped stays so.
+    evener.command(&["weight", "web/web1", "4"])?;
+    for (file, weight) in [(&other, 2), (&listed, 1)] {
+        evener.daemon().kill9()?;
+        evener.write(file)?;
+        evener.start_again()?;
+        assert_eq!(weights(&evener)?["web1"].0, weight);
+    }
+
     evener.command(&["weight", "web/web2", "5"])?;
     evener.command(&["undo"])?;
     evener.command(&["undo"])?;
@@ -66,7 +75,7 @@ fn changes_outlive_a_killed_daemon_until_they_are_undone(engine: &str) -> Result
     let (code, why) = evener.failure(&["undo"])?;
     ensure!(code == 1 && why.contains("no run-time change"), "{why}");
     let audit = audit_log(&farm)?;
-    assert_eq!(audit.lines().count(), 6, "three changes, a drop and two undone: {audit}");
+    assert_eq!(audit.lines().count(), 8, "four changes, two drops and two undone: {audit}");
     Ok(())
 }
 

@@ -88,6 +88,26 @@ fn each_role_may_do_its_part_and_no_more() -> Result<()> {
     Ok(())
 }
 
+/// A token may be one of the group's, so it is judged there; one that isn't counts all the same.
+#[test]
+fn wrong_tokens_are_limited_below_groups_too() -> Result<()> {
+    let stage = stage("wrong-tokens")?;
+    let guess = |group: &str| {
+        Ok::<_, anyhow::Error>(
+            request(&stage, "wrong-wrong-wrong", &format!("GET /v1/groups/{group}/members"), "", "")?.0,
+        )
+    };
+    for group in ["shop", "nobody"] {
+        assert_eq!(guess(group)?, 401);
+    }
+    let limited = (0..100).any(|_| {
+        guess("nobody").is_ok()
+            && request(&stage, ADMIN, "GET /v1/state", "", "").is_ok_and(|answer| answer.0 == 429)
+    });
+    ensure!(limited, "any number of tokens can be tried");
+    Ok(())
+}
+
 #[test]
 fn bad_requests_change_nothing_and_say_why() -> Result<()> {
     let stage = stage("bad-requests")?;

@@ -16,10 +16,10 @@ function differences(list) {
   }));
 }
 
-const send = (method, path, body, isTry) =>
-  ask(isTry ? `${path}?dry_run=true` : path, {
+const send = (method, path, body, more = {}) =>
+  ask(path, {
     method,
-    headers: body ? { "Content-Type": "application/json" } : {},
+    headers: body ? { "Content-Type": "application/json", ...more } : more,
     body: body ? JSON.stringify(body) : undefined,
   });
 
@@ -29,8 +29,10 @@ function answer(node, text, isError) {
   node.classList.toggle("error", Boolean(isError));
 }
 
-// Tries a change, shows what would differ, and makes it once that is confirmed.
-async function propose(title, method, path, body, refresh) {
+// Tries a change, shows what would differ, and makes it once that is confirmed: of the farm as it
+// was then, where the change depends on it.
+async function propose(title, method, path, body, { refresh, dependsOnFarm } = {}) {
+  let condition = {};
   const reply = el("div", { class: "answer", role: "status", hidden: true });
   const confirm = el("button", { type: "button", class: "primary", id: "confirm" }, "Do it");
   const cancel = el("button", { type: "button", onclick: () => dialog.close() }, "Leave it as it is");
@@ -39,7 +41,7 @@ async function propose(title, method, path, body, refresh) {
   confirm.addEventListener("click", async () => {
     confirm.disabled = true;
     try {
-      const response = await send(method, path, body, false);
+      const response = await send(method, path, body, condition);
       if (!response.ok) return answer(reply, await sentence(response), true);
       answer(reply, (await response.json()).message);
       cancel.textContent = "Close";
@@ -54,12 +56,14 @@ async function propose(title, method, path, body, refresh) {
   if (!dialog.open) dialog.showModal();
   byId("dialog-title").focus();
   try {
-    const response = await send(method, path, body, true);
+    const response = await send(method, `${path}?dry_run=true`, body);
     if (!response.ok) {
       preview.replaceChildren();
       return answer(reply, await sentence(response), true);
     }
-    preview.replaceChildren(differences((await response.json()).differences));
+    const tried = await response.json();
+    if (dependsOnFarm) condition = { "If-Match": `"${tried.tag}"` };
+    preview.replaceChildren(differences(tried.differences));
     confirm.disabled = false;
     confirm.focus();
   } catch {
@@ -68,7 +72,7 @@ async function propose(title, method, path, body, refresh) {
   }
 }
 
-export const undo = () => propose("Take back the last change?", "POST", "/v1/undo", null);
+export const undo = () => propose("Take back the last change?", "POST", "/v1/undo", null, { dependsOnFarm: true });
 
 const path = (server) => `/v1/services/${encodeURIComponent(server.service)}/servers/${encodeURIComponent(server.name)}`;
 

@@ -154,7 +154,10 @@ impl NameControl {
         let zones = self.read.zones.iter().cloned();
         let names = dns::Catalog::new(zones, balanced, self.key, &self.nsid);
         self.answering.names.store(Arc::new(names.with_cookie_secrets(&self.read.cookie_secrets)));
-        heap::give_back();
+        // Without names a farm is small, and changes of it at run time come one after the other.
+        if !self.names.is_empty() || !self.read.zones.is_empty() {
+            heap::give_back();
+        }
     }
 
     fn write_ranks(&mut self, number: usize, snapshot: &Snapshot) {

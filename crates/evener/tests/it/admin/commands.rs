@@ -129,7 +129,7 @@ fn commands_report_their_effect() {
     assert!(drained.contains("Some(Drain)") && drained.contains("by admin"), "{drained}");
     let undrained = daemon.shown(&["undrain", "web/web2", "--json"]);
     let undrained: serde_json::Value = serde_json::from_str(&undrained).unwrap();
-    assert!(undrained["message"].as_str().unwrap().contains("Some(Ready)"), "{undrained}");
+    assert!(undrained["message"].as_str().unwrap().contains("Some(Set(Ready))"), "{undrained}");
     assert_eq!((&undrained["tag"], &undrained["generation"]), (&"7-abc".into(), &7.into()));
     let refused = daemon.command(&["drain", "web/nobody"]);
     assert_eq!(refused.status.code(), Some(1));
