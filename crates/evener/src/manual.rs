@@ -156,6 +156,7 @@ pub fn example_entries() -> Vec<ExampleEntry<'static>> {
         }
     };
     for line in EXAMPLE.lines().chain([""]) {
+        let line = commented_key(line).unwrap_or(line);
         let is_key = !line.starts_with('#') && !line.starts_with('[') && line.contains('=');
         if !is_key && !keys.is_empty() {
             end(&mut heading, &mut keys, &mut comment);
@@ -172,6 +173,15 @@ pub fn example_entries() -> Vec<ExampleEntry<'static>> {
         }
     }
     entries
+}
+
+/// The key of a line `# KEY = VALUE`: the example has such keys as comments, since they don't go
+/// with others that it shows. Those of code within a comment are indented further.
+fn commented_key(line: &str) -> Option<&str> {
+    let key = line.strip_prefix("# ")?;
+    let (name, _) = key.split_once(" = ")?;
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    (!name.is_empty() && name.bytes().all(is_name)).then_some(key)
 }
 
 /// The page of the file: comments of the example with the keys that they are about.
