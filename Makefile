@@ -57,7 +57,7 @@ demo: setup ## Show a whole farm at work, in half a minute; ARGS=--stay keeps it
 bench: build ## Measure; `make bench ARGS=--quick` is quicker
 	@$(LAB) bench $(ARGS)
 
-book: ## Compile docs/ into target/book, with a pinned mdBook
+book: setup ## Compile docs/ into target/book, with a pinned mdBook
 	@mdbook --version 2>/dev/null | grep -q "v$(MDBOOK)$$" || cargo install mdbook --version $(MDBOOK) --locked
 	@mdbook build
 

@@ -18,7 +18,7 @@ const EXAMPLE: &str = include_str!("../../../evener.example.toml");
 const PAGES: [&str; 3] = ["evener", "evener.toml", "evener-packets"];
 
 /// Variables that the program reads.
-pub const ENVIRONMENT: [(&str, &str); 5] = [
+pub const ENVIRONMENT: [(&str, &str); 6] = [
     (
         "EVENER_LOG",
         "The level of the log of `evener run` and `evener agent`: error, warn, info (the default), debug or trace, or \
@@ -26,7 +26,14 @@ pub const ENVIRONMENT: [(&str, &str); 5] = [
     ),
     (
         "EVENER_RUN_DIR",
-        "The folder to use instead of /run/evener, without the right to write there; for the daemon and for its commands.",
+        "The folder to use instead of /run/evener, for the daemon and for its commands. Without it, users other than root \
+         who can't write to /run/evener have $XDG_RUNTIME_DIR/evener.",
+    ),
+    (
+        "EVENER_STATE_DIR",
+        "The folder to use instead of /var/lib/evener, for changes at run time. Without it they are in the folder state \
+         below EVENER_RUN_DIR where that is set, else for users other than root in $XDG_STATE_HOME/evener or \
+         ~/.local/state/evener.",
     ),
     ("NO_COLOR", "Not empty: errors in a file are shown without colours."),
     (
@@ -49,8 +56,12 @@ pub const FILES: [(&str, &str); 10] = [
         "/run/evener/net-N/admin.sock",
         "The socket that commands talk to; N is the number of the network namespace (ls -i /proc/self/ns/net).",
     ),
-    ("/run/evener/net-N/drained", "Servers that the operator drained, for the next daemon."),
-    ("/run/evener/net-N/names.drained", "The same for servers of names."),
+    (
+        "/var/lib/evener/host/changes.json",
+        "Changes at run time, drains among them. In place of host it is netns-NAME in a network namespace of ip-netns(8), \
+         and net-N in another one.",
+    ),
+    ("/var/lib/evener/host/audit.log", "The authors of these changes, with a line of JSON for each change."),
     ("/run/evener/net-N/settings", "Settings of the kernel as they were before, to be restored."),
     ("/run/evener/net-N/sessions", "Sessions of the packet engine."),
     (
@@ -145,6 +156,7 @@ pub fn example_entries() -> Vec<ExampleEntry<'static>> {
         }
     };
     for line in EXAMPLE.lines().chain([""]) {
+        let line = commented_key(line).unwrap_or(line);
         let is_key = !line.starts_with('#') && !line.starts_with('[') && line.contains('=');
         if !is_key && !keys.is_empty() {
             end(&mut heading, &mut keys, &mut comment);
@@ -161,6 +173,15 @@ pub fn example_entries() -> Vec<ExampleEntry<'static>> {
         }
     }
     entries
+}
+
+/// The key of a line `# KEY = VALUE`: the example has such keys as comments, since they don't go
+/// with others that it shows. Those of code within a comment are indented further.
+fn commented_key(line: &str) -> Option<&str> {
+    let key = line.strip_prefix("# ")?;
+    let (name, _) = key.split_once(" = ")?;
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    (!name.is_empty() && name.bytes().all(is_name)).then_some(key)
 }
 
 /// The page of the file: comments of the example with the keys that they are about.

@@ -47,7 +47,7 @@ pub const ALERTS: &[Alert] = &[
         minutes: 1,
         severity: CRITICAL,
         summary: "No server of {{ $labels.service }} takes new sessions",
-        look: "`evener servers` shows each server's state with the reason, `evener events` what happened.",
+        look: "`evener servers` shows each server's state with the reason, `journalctl -u evener` the events before.",
         act: "Mend a server, or end a drain: `evener undrain SERVICE/SERVER`.",
         series: &[("evener_service_servers_up{service=\"web\"}", "0x60")],
     },
