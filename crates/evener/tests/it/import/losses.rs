@@ -27,3 +27,20 @@ fn servers_that_are_switched_off_stay_so_whatever_their_weight() {
     let weights: Vec<_> = only(&config).servers.iter().map(|server| server.weight).collect();
     assert_eq!(weights, [0, 5]);
 }
+
+#[test]
+fn nginx_files_may_be_included_twice_but_not_in_themselves() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("included-twice");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("params"), "proxy_set_header Host $host;\n").unwrap();
+    fs::write(folder.join("loop"), "include loop;\n").unwrap();
+    let text = "server {\n  listen 192.0.2.1:80;\n\
+                location /a {\n  include params;\n  proxy_pass http://192.0.2.11;\n }\n\
+                location /b {\n  include params;\n  proxy_pass http://192.0.2.12;\n }\n}\n";
+    let report = import(text.as_bytes(), "nginx.conf", Some(&folder), None).unwrap();
+    super::check_account(&report);
+    super::check_toml(&report);
+    assert_eq!(report.left.iter().filter(|left| left.text.contains("proxy_set_header")).count(), 2);
+    let error = import(b"events { }\ninclude loop;\n", "nginx.conf", Some(&folder), None).unwrap_err();
+    assert!(error.line == 1 && error.why.contains("includes itself"), "{error:?}");
+}
