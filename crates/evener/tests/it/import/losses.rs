@@ -44,3 +44,20 @@ fn nginx_files_may_be_included_twice_but_not_in_themselves() {
     let error = import(b"events { }\ninclude loop;\n", "nginx.conf", Some(&folder), None).unwrap_err();
     assert!(error.line == 1 && error.why.contains("includes itself"), "{error:?}");
 }
+
+#[test]
+fn haproxy_limit_of_a_server_stands_before_the_default() {
+    let text = "listen a\n  bind 192.0.2.1:80\n  default-server maxconn 100\n\
+                server s1 192.0.2.11:80 maxconn 200\n  server s2 192.0.2.12:80\n";
+    let (config, report) = imported(text);
+    let most: Vec<_> = only(&config).servers.iter().map(|server| server.max_connections).collect();
+    assert_eq!(most, [200, 100], "{}", report.toml);
+}
+
+#[test]
+fn keepalived_retries_of_any_number_are_read() {
+    let text = "virtual_server 192.0.2.1 80 {\n  real_server 192.0.2.11 80 {\n    TCP_CHECK {\n\
+                retry 18446744073709551615\n    }\n  }\n}\n";
+    let (config, _) = imported(text);
+    assert_eq!(only(&config).health.fall, 100);
+}
