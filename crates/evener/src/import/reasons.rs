@@ -120,6 +120,12 @@ reasons! {
         "let the servers take one of these";
     QUORUM: "Evener counts no quorum and runs nothing when it is lost",
         "alert by the metrics of servers that are up; keep_last says what then happens";
+    PORT_OFFSET: "its port is the client's plus or minus a number, and a server of Evener's has one of its own",
+        "make a [[service]] for each port, with the port that it has at the servers";
+    UNREACHED: "an unconditional use_backend of the same section takes all requests before it",
+        "nothing, or remove that one in the source and import again";
+    CASE: "the case of paths and methods counts in routes",
+        "write a [[service.route]] for each way that clients write them, if they do";
     NOT_ADDRESS: "this is no IP address, and nothing else in its line says which it is",
         "write the address; `ipvsadm -S -n` writes numbers";
     NO_SERVICE: "the virtual service of this server was not carried over",

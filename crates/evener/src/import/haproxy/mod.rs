@@ -27,6 +27,9 @@ const WORDING: Wording = Wording {
     unmatched: "Requests that no route takes go to all servers; HAProxy answers them with 503.",
 };
 
+/// Beginnings of addresses that are sockets of the host.
+const SOCKETS: [&str; 6] = ["unix@", "uxst@", "abns@", "abnsz@", "fd@", "sockpair@"];
+
 struct HaproxyReader<'s, 'p> {
     ledger: Ledger<'s>,
     places: &'p mut Placeholders,
@@ -178,9 +181,11 @@ impl HaproxyReader<'_, '_> {
         let has_plain = binds.iter().any(|(_, line)| !is_tls(line));
         let mut any: Option<IpAddr> = None;
         for (address, line) in binds {
-            let endpoint = values::endpoint(address);
+            let endpoint = values::haproxy_endpoint(address);
             let Some(port) = endpoint.port else {
-                self.ledger.leave_part(line.line, address, &reasons::LOCAL_SOCKET);
+                let is_socket = address.contains('/') || SOCKETS.iter().any(|of| address.starts_with(of));
+                let why = if is_socket { &reasons::LOCAL_SOCKET } else { &reasons::ANY_PORT };
+                self.ledger.leave_part(line.line, address, why);
                 continue;
             };
             if is_tls(line) && has_plain {

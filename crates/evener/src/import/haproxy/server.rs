@@ -99,7 +99,11 @@ pub(super) fn read(
     ledger: &mut Ledger<'_>,
     places: &mut Placeholders,
 ) -> Option<ServerOptions> {
-    let endpoint = values::endpoint(line.word(2));
+    if values::has_port_offset(line.word(2)) {
+        ledger.leave(line.line, &reasons::PORT_OFFSET);
+        return None;
+    }
+    let endpoint = values::haproxy_endpoint(line.word(2));
     let (address, remark): (IpAddr, _) = match endpoint.host {
         EndpointHost::Address(address) => (address, None),
         EndpointHost::Any { .. } | EndpointHost::Other(_) if line.word(2).is_empty() => {

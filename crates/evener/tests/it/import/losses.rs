@@ -46,6 +46,18 @@ fn nginx_files_may_be_included_twice_but_not_in_themselves() {
 }
 
 #[test]
+fn haproxy_ports_are_read_as_haproxy_does() {
+    let text = "listen a\n  bind 2001:db8::1:80\n  bind 192.0.2.1:81-90\n\
+                server s1 2001:db8::10:8080\n  server s2 [2001:db8::11]:+1000\n";
+    let (config, report) = imported(text);
+    let service = only(&config);
+    assert_eq!(service.addresses[0].to_string(), "[2001:db8::1]:80");
+    assert_eq!((service.servers.len(), service.servers[0].port), (1, Some(8080)));
+    assert!(leaves_for(&report, "server s2", "plus or minus"), "{:#?}", report.left);
+    assert!(leaves_for(&report, "192.0.2.1:81-90", "ports of its own"), "{:#?}", report.left);
+}
+
+#[test]
 fn haproxy_limit_of_a_server_stands_before_the_default() {
     let text = "listen a\n  bind 192.0.2.1:80\n  default-server maxconn 100\n\
                 server s1 192.0.2.11:80 maxconn 200\n  server s2 192.0.2.12:80\n";
