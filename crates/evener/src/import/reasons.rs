@@ -9,6 +9,13 @@ pub(super) struct LeftReason {
     pub(super) todo: &'static str,
 }
 
+impl LeftReason {
+    /// Both texts.
+    pub(super) const fn texts(&self) -> (&'static str, &'static str) {
+        (self.why, self.todo)
+    }
+}
+
 macro_rules! reasons {
     ($($name:ident: $why:literal, $todo:literal;)*) => {
         $(pub(super) static $name: LeftReason = LeftReason { why: $why, todo: $todo };)*
@@ -138,6 +145,9 @@ reasons! {
         "import it by itself, or put it where this line says and import again";
     TOO_MANY: "a farm has at most 64 addresses, and a service at most 256 servers",
         "make a second farm of it, on other hosts, or several services";
+    TOO_MANY_ROUTES: "services and the sets of servers that routes name are at most 64 together, \
+                      and a service has at most 10,000 routes, a farm 30,000",
+        "let routes name the same servers, or make a second farm of it, on other hosts";
     DISABLED: "it is disabled",
         "nothing, or enable it in the source and import again";
     NO_ADDRESS: "it has no address that clients connect to",

@@ -28,6 +28,68 @@ fn servers_that_are_switched_off_stay_so_whatever_their_weight() {
     assert_eq!(weights, [0, 5]);
 }
 
+/// A frontend with a rule for each of these backends, and a default one.
+fn content(backends: usize, rules: usize) -> String {
+    let mut text = "frontend f\n  bind 192.0.2.1:80\n  mode http\n  default_backend all\n".to_owned();
+    for rule in 0..rules {
+        text.push_str(&format!("  use_backend b{} if {{ path /{rule} }}\n", rule % backends));
+    }
+    text.push_str("backend all\n  server all 192.0.2.250:80\n");
+    for backend in 0..backends {
+        text.push_str(&format!("backend b{backend}\n  server s{backend} 192.0.2.{}:80\n", backend + 2));
+    }
+    text
+}
+
+#[test]
+fn routes_are_counted_by_their_sets_and_the_last_one_stays() {
+    let (config, report) = imported(&content(2, 300));
+    let all = routes(only(&config));
+    assert_eq!((all.len(), all.last().unwrap().2.clone()), (301, vec!["all".to_owned()]));
+    assert!(report.left.iter().all(|left| !left.text.contains("use_backend")), "{:#?}", report.left);
+
+    let (config, report) = imported(&content(100, 100));
+    let all = routes(only(&config));
+    assert_eq!((all.len(), all.last().unwrap().2.clone()), (63, vec!["all".to_owned()]));
+    let rules = report.left.iter().filter(|left| left.text.contains("use_backend"));
+    assert_eq!(rules.filter(|left| left.why.contains("sets of servers")).count(), 38);
+}
+
+#[test]
+fn without_room_for_sets_a_service_has_the_servers_of_its_default() {
+    let mut text = content(2, 2);
+    (1..64).for_each(|at| {
+        text.push_str(&format!("listen l{at}\n  bind 192.0.2.2:{at}\n  server s 192.0.2.9:80\n"))
+    });
+    let (config, report) = imported(&text);
+    assert_eq!(config.services.len(), 64);
+    let servers: Vec<_> =
+        config.services[0].servers.iter().map(|server| server.address.to_string()).collect();
+    assert!(servers == ["192.0.2.250"] && config.services[0].routes.is_empty(), "{}", report.toml);
+    for part in ["use_backend b0", "use_backend b1", "server s0"] {
+        assert!(leaves_for(&report, part, "sets of servers"), "{part}: {:#?}", report.left);
+    }
+}
+
+#[test]
+fn parts_of_a_line_that_is_still_in_use_are_named() {
+    let addresses = "virtual_server_group g {\n  192.0.2.1-100 80\n}\nvirtual_server group g {\n  lb_kind DR\n\
+                     real_server 198.51.100.1 80 {\n  }\n}\n";
+    let (config, report) = imported(addresses);
+    assert_eq!(only(&config).addresses.len(), 64);
+    assert!(
+        leaves_for(&report, "36 parts of it: address 192.0.2.65:80", "64 addresses"),
+        "{:#?}",
+        report.left
+    );
+
+    let binds = "frontend f\n  bind 192.0.2.1:80,[2001:db8::1]:80\n  default_backend b\n\
+                 backend b\n  server s 192.0.2.11:80\n";
+    let (config, report) = imported(binds);
+    assert_eq!(only(&config).addresses.len(), 1);
+    assert!(leaves(&report, "address [2001:db8::1]:80"), "{:#?}", report.left);
+}
+
 #[test]
 fn nginx_files_may_be_included_twice_but_not_in_themselves() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("included-twice");
@@ -64,6 +126,25 @@ fn haproxy_limit_of_a_server_stands_before_the_default() {
     let (config, report) = imported(text);
     let most: Vec<_> = only(&config).servers.iter().map(|server| server.max_connections).collect();
     assert_eq!(most, [200, 100], "{}", report.toml);
+}
+
+#[test]
+fn haproxy_rules_behind_an_unconditional_one_never_count() {
+    let text = "frontend f\n  bind 192.0.2.1:80\n  mode http\n  use_backend a\n  use_backend b if { path /b }\n\
+                default_backend b\nbackend a\n  server a 192.0.2.11:80\nbackend b\n  server b 192.0.2.12:80\n";
+    let (config, report) = imported(text);
+    assert_eq!(only(&config).servers[0].address.to_string(), "192.0.2.11");
+    for line in ["use_backend b if", "default_backend b"] {
+        assert!(leaves_for(&report, line, "unconditional use_backend"), "{line}: {:#?}", report.left);
+    }
+}
+
+#[test]
+fn haproxy_paths_in_any_case_are_named() {
+    let text = "frontend f\n  bind 192.0.2.1:80\n  mode http\n  use_backend b if { path_beg -i /b }\n\
+                default_backend a\nbackend a\n  server a 192.0.2.11:80\nbackend b\n  server b 192.0.2.12:80\n";
+    let (_, report) = imported(text);
+    assert!(leaves_for(&report, "-i", "case of paths"), "{:#?}", report.left);
 }
 
 #[test]
