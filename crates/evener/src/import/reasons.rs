@@ -89,6 +89,10 @@ reasons! {
         "keep sessions in a store that all servers share, if they need one server";
     ONE_POLICY: "a service has one policy, whatever its routes",
         "make two services of it if it matters";
+    ONE_PACE: "a service has one slow start, one kind of report and one affinity for all of its servers",
+        "make two services of it if it matters";
+    ONE_SHARE: "a server has one weight and one limit of connections, whichever route leads to it",
+        "give it a second address, and make a server of that too, if it matters";
     ONE_CHECK: "a service has one probe for all of its servers",
         "make two services of it if it matters";
     CHECK_KIND: "probes are TCP connections, HTTP requests or ARP only",

@@ -120,6 +120,19 @@ fn haproxy_ports_are_read_as_haproxy_does() {
 }
 
 #[test]
+fn haproxy_settings_that_differ_between_servers_and_backends_are_named() {
+    let text = "frontend f\n  bind 192.0.2.1:80\n  mode http\n  use_backend b if { path /b }\n  default_backend a\n\
+                backend a\n  server a1 192.0.2.11:80 check slowstart 30s agent-check agent-port 9000\n\
+                server a2 192.0.2.12:80 check slowstart 60s agent-check agent-port 9001\n\
+                backend b\n  server b1 192.0.2.13:80 check slowstart 90s\n";
+    let (config, report) = imported(text);
+    assert_eq!(only(&config).slow_start_ms, 30_000);
+    for part in ["its own slow start", "its own agent-check", "the slow start of", "the reports of"] {
+        assert!(leaves_for(&report, part, "one slow start"), "{part}: {:#?}", report.left);
+    }
+}
+
+#[test]
 fn haproxy_limit_of_a_server_stands_before_the_default() {
     let text = "listen a\n  bind 192.0.2.1:80\n  default-server maxconn 100\n\
                 server s1 192.0.2.11:80 maxconn 200\n  server s2 192.0.2.12:80\n";
@@ -140,6 +153,15 @@ fn haproxy_rules_behind_an_unconditional_one_never_count() {
 }
 
 #[test]
+fn haproxy_check_by_http_is_undone_by_no() {
+    let text = "defaults\n  option httpchk GET /up\nlisten a\n  bind 192.0.2.1:80\n  no option httpchk\n\
+                server s 192.0.2.11:80 check\n";
+    let (config, report) = imported(text);
+    assert!(matches!(only(&config).health.kind, HealthKind::Tcp), "{}", report.toml);
+    assert!(leaves(&report, "option httpchk GET /up"), "{:#?}", report.left);
+}
+
+#[test]
 fn haproxy_paths_in_any_case_are_named() {
     let text = "frontend f\n  bind 192.0.2.1:80\n  mode http\n  use_backend b if { path_beg -i /b }\n\
                 default_backend a\nbackend a\n  server a 192.0.2.11:80\nbackend b\n  server b 192.0.2.12:80\n";
@@ -153,4 +175,17 @@ fn keepalived_retries_of_any_number_are_read() {
                 retry 18446744073709551615\n    }\n  }\n}\n";
     let (config, _) = imported(text);
     assert_eq!(only(&config).health.fall, 100);
+}
+
+#[test]
+fn haproxy_server_of_two_backends_is_one_with_both_lines() {
+    let text = "frontend web\n  bind 192.0.2.100:80\n  mode http\n\
+                use_backend img if { hdr(host) -i img.example.com } { path_beg /img/ }\n  default_backend all\n\
+                backend img\n  server img1 192.0.2.12:80 check inter 2s weight 5\n\
+                backend all\n  server web1 192.0.2.11:80 check inter 2s\n  server img1 192.0.2.12:80 check inter 2s\n\
+                server img2 192.0.2.12:80 check inter 2s\n";
+    let (config, report) = imported(text);
+    assert_eq!(only(&config).servers.len(), 2);
+    assert!(report.carried.contains(&7) && leaves_for(&report, "weight 5", "one weight"));
+    assert!(leaves_for(&report, "server img2", "already") && report.left.len() == 2, "{:#?}", report.left);
 }
