@@ -114,11 +114,11 @@ fn add_servers(
         service.comments.extend(pool.comments.iter().cloned());
         let of_pool = names.entry(*at).or_default();
         for server in &pool.servers {
-            let same = |known: &&DraftServer| {
+            let same = |known: &DraftServer| {
                 (known.address.value, known.port) == (server.address.value, server.port)
             };
-            if let Some(known) = service.servers.iter().find(same) {
-                of_pool.extend(known.name.clone().filter(|name| !of_pool.contains(name)));
+            if let Some(known) = service.servers.iter_mut().find(|known| same(known)) {
+                join(ledger, known, server, of_pool);
                 continue;
             }
             if service.servers.len() >= SERVERS {
@@ -141,6 +141,22 @@ fn add_servers(
     names
 }
 
+/// Takes a server for one that the service has already.
+fn join(ledger: &mut Ledger<'_>, known: &mut DraftServer, server: &DraftServer, of_pool: &mut Vec<String>) {
+    let line = server.address.line;
+    let Some(name) = known.name.clone().filter(|name| !of_pool.contains(name)) else {
+        return ledger.leave(line, &reasons::DUPLICATE);
+    };
+    of_pool.push(name);
+    known.lines.extend(server.lines.iter().copied().chain([line]));
+    if server.weight != known.weight {
+        ledger.leave_part(line, &format!("weight {}", server.weight), &reasons::ONE_SHARE);
+    }
+    if server.keys != known.keys {
+        ledger.leave_part(line, "its own settings", &reasons::ONE_SHARE);
+    }
+}
+
 /// Leaves what a further pool has otherwise than the service.
 fn differences(ledger: &mut Ledger<'_>, service: &DraftService, pool: &DraftPool) {
     let Some(line) = pool.lines.last().copied() else { return };
@@ -150,6 +166,14 @@ fn differences(ledger: &mut Ledger<'_>, service: &DraftService, pool: &DraftPool
     }
     if pool.health != service.health {
         ledger.leave_part(line, "the checks of these servers", &reasons::ONE_CHECK);
+    }
+    let paces = [
+        ("the slow start of these servers", pool.slow_start_ms != service.slow_start_ms),
+        ("the reports of these servers", pool.report != service.report),
+        ("the affinity of these servers", pool.keys != service.keys),
+    ];
+    for (part, _) in paces.into_iter().filter(|(_, differs)| *differs) {
+        ledger.leave_part(line, part, &reasons::ONE_PACE);
     }
 }
 

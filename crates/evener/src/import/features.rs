@@ -28,6 +28,8 @@ pub(super) fn backup(server: &mut DraftServer) -> Carried {
 
 /// The most connections of a server; 0 is no limit, as in all the sources.
 pub(super) fn max_connections(server: &mut DraftServer, most: u64) -> Carried {
+    // One of the server itself stands behind one of the defaults.
+    server.keys.retain(|key| !key.starts_with("max_connections = "));
     if most > 0 {
         server.keys.push(format!("max_connections = {most}"));
     }

@@ -315,7 +315,8 @@ impl KeepalivedReader<'_, '_> {
                     "connect_port" => health.port = values::port(value),
                     // The first failure is no retry.
                     "retry" | "nb_get_retry" => {
-                        health.fall = value.parse::<u64>().ok().map(|retries| (retries + 1).min(100));
+                        health.fall =
+                            value.parse::<u64>().ok().map(|retries| retries.saturating_add(1).min(100));
                     }
                     word => {
                         self.ledger.leave_statement(inner, reason(word));

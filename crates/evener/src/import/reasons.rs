@@ -9,6 +9,13 @@ pub(super) struct LeftReason {
     pub(super) todo: &'static str,
 }
 
+impl LeftReason {
+    /// Both texts.
+    pub(super) const fn texts(&self) -> (&'static str, &'static str) {
+        (self.why, self.todo)
+    }
+}
+
 macro_rules! reasons {
     ($($name:ident: $why:literal, $todo:literal;)*) => {
         $(pub(super) static $name: LeftReason = LeftReason { why: $why, todo: $todo };)*
@@ -82,6 +89,10 @@ reasons! {
         "keep sessions in a store that all servers share, if they need one server";
     ONE_POLICY: "a service has one policy, whatever its routes",
         "make two services of it if it matters";
+    ONE_PACE: "a service has one slow start, one kind of report and one affinity for all of its servers",
+        "make two services of it if it matters";
+    ONE_SHARE: "a server has one weight and one limit of connections, whichever route leads to it",
+        "give it a second address, and make a server of that too, if it matters";
     ONE_CHECK: "a service has one probe for all of its servers",
         "make two services of it if it matters";
     CHECK_KIND: "probes are TCP connections, HTTP requests or ARP only",
@@ -120,6 +131,12 @@ reasons! {
         "let the servers take one of these";
     QUORUM: "Evener counts no quorum and runs nothing when it is lost",
         "alert by the metrics of servers that are up; keep_last says what then happens";
+    PORT_OFFSET: "its port is the client's plus or minus a number, and a server of Evener's has one of its own",
+        "make a [[service]] for each port, with the port that it has at the servers";
+    UNREACHED: "an unconditional use_backend of the same section takes all requests before it",
+        "nothing, or remove that one in the source and import again";
+    CASE: "the case of paths and methods counts in routes",
+        "write a [[service.route]] for each way that clients write them, if they do";
     NOT_ADDRESS: "this is no IP address, and nothing else in its line says which it is",
         "write the address; `ipvsadm -S -n` writes numbers";
     NO_SERVICE: "the virtual service of this server was not carried over",
@@ -132,6 +149,9 @@ reasons! {
         "import it by itself, or put it where this line says and import again";
     TOO_MANY: "a farm has at most 64 addresses, and a service at most 256 servers",
         "make a second farm of it, on other hosts, or several services";
+    TOO_MANY_ROUTES: "services and the sets of servers that routes name are at most 64 together, \
+                      and a service has at most 10,000 routes, a farm 30,000",
+        "let routes name the same servers, or make a second farm of it, on other hosts";
     DISABLED: "it is disabled",
         "nothing, or enable it in the source and import again";
     NO_ADDRESS: "it has no address that clients connect to",

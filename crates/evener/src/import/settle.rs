@@ -1,8 +1,12 @@
 //! Holds the draft against `evener check`: what it refuses is taken out again, and named as left.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
 
-use super::draft::{DraftHealth, DraftService};
+use evener_core::farm::plan::SERVICES_MAX;
+
+use super::draft::{DraftHealth, DraftRoute, DraftServer, DraftService, Sourced};
 use super::ledger::Ledger;
 use super::reasons;
 use super::render::{self, DraftPart, Rendered};
@@ -15,11 +19,18 @@ struct Refused {
     todo: String,
 }
 
-/// Addresses of all services together, servers of one, and sets of servers that routes name: more
-/// are refused one by one, so they are counted first.
+/// Something that was taken out: how a report names it, and its lines.
+struct RemovedPart {
+    text: String,
+    lines: BTreeSet<usize>,
+}
+
+/// Addresses of all services together, servers and routes of one, and routes of all: more are
+/// refused one by one, so they are counted first.
 pub(super) const ADDRESSES: usize = 64;
 pub(super) const SERVERS: usize = 256;
-const ROUTES: usize = 32;
+pub(super) const ROUTES: usize = 10_000;
+const FARM_ROUTES: usize = 30_000;
 
 /// The farm as TOML that passes the check; services that can't be mended are gone.
 pub(super) fn farm(
@@ -53,25 +64,148 @@ pub(super) fn farm(
 
 /// Leaves what is beyond the limits of a farm.
 pub(super) fn limit(services: &mut Vec<DraftService>, ledger: &mut Ledger<'_>) {
-    let before: BTreeSet<usize> = services.iter().flat_map(DraftService::all_lines).collect();
-    let (mut addresses, mut routes) = (0, 0);
+    let before = all_lines(services);
+    let mut removed = Vec::new();
+    let mut addresses = 0;
     services.retain_mut(|service| {
-        service.servers.truncate(SERVERS);
-        service.addresses.truncate(ADDRESSES);
-        service.routes.truncate(ROUTES.saturating_sub(routes));
-        let names: BTreeSet<&String> =
-            service.servers.iter().filter_map(|server| server.name.as_ref()).collect();
-        for route in &mut service.routes {
-            route.servers.retain(|server| names.contains(server));
+        let gone = service.addresses.split_off(service.addresses.len().min(ADDRESSES));
+        removed.extend(gone.iter().map(RemovedPart::address));
+        let gone = service.servers.split_off(service.servers.len().min(SERVERS));
+        removed.extend(gone.iter().map(RemovedPart::server));
+        removed.extend(without_servers(service));
+        let fits = addresses + service.addresses.len() <= ADDRESSES;
+        addresses += if fits { service.addresses.len() } else { 0 };
+        if !fits {
+            removed.push(RemovedPart::service(service));
         }
-        service.routes.retain(|route| !route.servers.is_empty());
-        routes += service.routes.len();
-        addresses += service.addresses.len();
-        addresses <= ADDRESSES
+        fits
     });
-    let after: BTreeSet<usize> = services.iter().flat_map(DraftService::all_lines).collect();
+    let gone = named(before, services, ledger, removed, reasons::TOO_MANY.texts());
+    let mut removed = Vec::new();
+    let (mut sets, mut routes) = (SERVICES_MAX.saturating_sub(services.len()), FARM_ROUTES);
+    for service in services.iter_mut() {
+        removed.extend(limit_routes(service, &mut sets, &mut routes));
+    }
+    named(gone, services, ledger, removed, reasons::TOO_MANY_ROUTES.texts());
+}
+
+/// Takes out the routes beyond the limits, but never the one for all other requests, without
+/// which those would go to the servers of the others.
+fn limit_routes(service: &mut DraftService, sets: &mut usize, routes: &mut usize) -> Vec<RemovedPart> {
+    let is_rest =
+        |route: &DraftRoute| route.host.is_none() && route.path.is_none() && route.methods.is_empty();
+    let rest = service.routes.iter().find(|route| is_rest(route)).map(set_of);
+    let mut removed = Vec::new();
+    if let Some(rest) = rest.as_ref().filter(|_| *sets == 0 || *routes == 0) {
+        // No route at all: the service is one of those servers alone.
+        let is_of_rest = |server: &DraftServer| server.name.as_ref().is_some_and(|name| rest.contains(name));
+        let (stay, gone): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut service.servers).into_iter().partition(is_of_rest);
+        service.servers = stay;
+        removed.extend(gone.iter().map(RemovedPart::server));
+        let gone = std::mem::take(&mut service.routes).into_iter().filter(|route| !is_rest(route));
+        removed.extend(gone.map(|route| RemovedPart::route(&route)));
+        return removed;
+    }
+    let mut known: BTreeSet<BTreeSet<String>> = rest.into_iter().collect();
+    let mut routes_left = ROUTES.min(*routes).saturating_sub(known.len());
+    service.routes.retain(|route| {
+        let set = set_of(route);
+        let fits = is_rest(route) || routes_left > 0 && (known.contains(&set) || known.len() < *sets);
+        match fits {
+            true if is_rest(route) => {}
+            true => {
+                routes_left -= 1;
+                known.insert(set);
+            }
+            false => removed.push(RemovedPart::route(route)),
+        }
+        fits
+    });
+    *sets = sets.saturating_sub(known.len());
+    *routes = routes.saturating_sub(service.routes.len());
+    removed
+}
+
+/// The servers that a route names.
+fn set_of(route: &DraftRoute) -> BTreeSet<String> {
+    route.servers.iter().cloned().collect()
+}
+
+/// Takes servers that are gone out of the routes, and gives those that have no other.
+fn without_servers(service: &mut DraftService) -> Vec<RemovedPart> {
+    let names: BTreeSet<&String> = service.servers.iter().filter_map(|server| server.name.as_ref()).collect();
+    let mut removed = Vec::new();
+    service.routes.retain_mut(|route| {
+        route.servers.retain(|server| names.contains(server));
+        if route.servers.is_empty() {
+            removed.push(RemovedPart::route(route));
+        }
+        !route.servers.is_empty()
+    });
+    removed
+}
+
+fn all_lines(services: &[DraftService]) -> BTreeSet<usize> {
+    services.iter().flat_map(DraftService::all_lines).collect()
+}
+
+/// Names all that was taken out: whole lines that nothing needs any more, and parts of lines that
+/// are still in use. Gives the lines in use.
+fn named(
+    before: BTreeSet<usize>,
+    services: &[DraftService],
+    ledger: &mut Ledger<'_>,
+    removed: Vec<RemovedPart>,
+    (why, todo): (&str, &str),
+) -> BTreeSet<usize> {
+    let after = all_lines(services);
     let gone: BTreeSet<usize> = before.difference(&after).copied().collect();
-    ledger.take_back(&gone, &after, reasons::TOO_MANY.why, reasons::TOO_MANY.todo);
+    ledger.take_back(&gone, &after, why, todo);
+    // Those of a line are one entry: a range has hundreds of addresses, a condition as many routes.
+    let mut parts: BTreeMap<BTreeSet<usize>, Vec<String>> = BTreeMap::new();
+    for RemovedPart { text, lines } in removed {
+        if lines.is_subset(&after) {
+            parts.entry(lines).or_default().push(text);
+        }
+    }
+    for (lines, texts) in parts {
+        let (Some(line), [first, rest @ ..]) = (lines.last().copied(), &texts[..]) else { continue };
+        let text = match rest.last() {
+            Some(last) => format!("{} parts of it: {first} to {last}", texts.len()),
+            None => first.clone(),
+        };
+        ledger.leave_span(line..=line, Some(&text), why, todo);
+    }
+    after
+}
+
+impl RemovedPart {
+    fn address(address: &Sourced<SocketAddr>) -> RemovedPart {
+        RemovedPart { text: format!("address {}", address.value), lines: BTreeSet::from([address.line]) }
+    }
+
+    fn server(server: &DraftServer) -> RemovedPart {
+        let name = server.name.clone().unwrap_or_else(|| server.address.value.to_string());
+        let lines = server.lines.iter().copied().chain([server.address.line]).collect();
+        RemovedPart { text: format!("server {name}"), lines }
+    }
+
+    fn route(route: &DraftRoute) -> RemovedPart {
+        let mut text = "the route".to_owned();
+        let parts = [("host", &route.host), ("path", &route.path)];
+        for (key, value) in parts.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+            let _ = write!(text, " {key} {value}");
+        }
+        if !route.methods.is_empty() {
+            let _ = write!(text, " methods {}", route.methods.join(" "));
+        }
+        RemovedPart { text, lines: route.lines.clone() }
+    }
+
+    fn service(service: &DraftService) -> RemovedPart {
+        RemovedPart { text: format!("service {}", service.name), lines: service.all_lines() }
+    }
 }
 
 /// Parts within services, behind the service itself.
@@ -114,44 +248,43 @@ fn remove(
     why: &str,
     todo: &str,
 ) -> bool {
-    let before: BTreeSet<usize> = services.iter().flat_map(DraftService::all_lines).collect();
+    let before = all_lines(services);
     let at = order(part).0.min(services.len().saturating_sub(1));
     let Some(service) = services.get_mut(at) else { return true };
-    let line = service.lines.first().copied();
-    let is_whole = !remove_part(service, part);
-    if let (DraftPart::Health(_), false, Some(line)) = (part, is_whole, line) {
-        ledger.leave_span(line..=line, Some("its checks"), why, todo);
-    }
-    let is_gone = is_whole || service.addresses.is_empty() || service.servers.is_empty();
+    let taken = remove_part(service, part);
+    let is_gone = taken.is_none() || service.addresses.is_empty() || service.servers.is_empty();
+    let mut removed = taken.unwrap_or_default();
     if is_gone {
+        removed.push(RemovedPart::service(service));
         services.remove(at);
     }
-    let after: BTreeSet<usize> = services.iter().flat_map(DraftService::all_lines).collect();
-    let gone: BTreeSet<usize> = before.difference(&after).copied().collect();
-    ledger.take_back(&gone, &after, why, todo);
+    named(before, services, ledger, removed, (why, todo));
     is_gone
 }
 
-/// Takes a part out of its service; `false` where the service can't do without.
-fn remove_part(service: &mut DraftService, part: DraftPart) -> bool {
+/// Takes a part out of its service; `None` where the service can't do without.
+fn remove_part(service: &mut DraftService, part: DraftPart) -> Option<Vec<RemovedPart>> {
     match part {
         DraftPart::Address(_, number) if number < service.addresses.len() => {
-            service.addresses.remove(number);
+            Some(vec![RemovedPart::address(&service.addresses.remove(number))])
         }
         DraftPart::Server(_, number) if number < service.servers.len() => {
-            let gone = service.servers.remove(number).name;
-            for route in &mut service.routes {
-                route.servers.retain(|server| Some(server) != gone.as_ref());
-            }
-            service.routes.retain(|route| !route.servers.is_empty());
+            let gone = RemovedPart::server(&service.servers.remove(number));
+            Some([gone].into_iter().chain(without_servers(service)).collect())
         }
         DraftPart::Route(_, number) if number < service.routes.len() => {
-            service.routes.remove(number);
+            let mut gone = RemovedPart::route(&service.routes.remove(number));
+            // The one for all other requests has no line of its own.
+            if gone.lines.is_empty() {
+                gone.lines.extend(service.lines.first());
+            }
+            Some(vec![gone])
         }
         DraftPart::Health(_) if service.health != DraftHealth::default() => {
             service.health = DraftHealth::default();
+            let lines = service.lines.first().copied().into_iter().collect();
+            Some(vec![RemovedPart { text: "its checks".to_owned(), lines }])
         }
-        _ => return false,
+        _ => None,
     }
-    true
 }

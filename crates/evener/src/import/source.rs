@@ -11,6 +11,8 @@ pub(super) const FILE_BYTES: usize = 4 << 20;
 const LINE_BYTES: usize = 64 << 10;
 /// How deep files may include each other.
 const DEPTH: usize = 8;
+/// How many files may be included; one that is included twice counts twice.
+const FILES: usize = 4_096;
 
 /// Why a text is not read at all: a sentence with the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,13 +43,15 @@ pub(super) struct Source {
     pub(super) lines: Vec<SourceLine>,
     /// Places of the lines whose files stand behind them.
     pub(super) followed: Vec<usize>,
+    /// The size of all lines.
+    bytes: usize,
 }
 
 impl Source {
     /// Bytes as text. `folder` is where included files are; without one none is followed.
     pub(super) fn read(bytes: &[u8], name: &str, folder: Option<&Path>) -> Result<Source, ImportError> {
         let mut source = Source::default();
-        source.append(bytes, name, folder, DEPTH)?;
+        source.append(bytes, name, folder, &mut Vec::new())?;
         Ok(source)
     }
 
@@ -72,33 +76,35 @@ impl Source {
         bytes: &[u8],
         name: &str,
         folder: Option<&Path>,
-        depth: usize,
+        open: &mut Vec<PathBuf>,
     ) -> Result<(), ImportError> {
         let text = checked(bytes, name)?;
+        open.push(real_path(Path::new(name)));
         let file = self.files.len();
         self.files.push(name.to_owned());
         for (number, text) in text.lines().enumerate() {
             self.lines.push(SourceLine { file, number: number + 1, text: text.to_owned() });
-            let found = included(text).filter(|_| depth > 0).zip(folder);
+            self.bytes += text.len() + 1;
+            let found = included(text).filter(|_| open.len() <= DEPTH).zip(folder);
             for path in found.map(|(pattern, folder)| find(folder, pattern)).unwrap_or_default() {
                 let place = self.lines.len();
                 let Some(bytes) = readable(&path) else { continue };
-                if self.files.contains(&path.display().to_string()) {
+                if open.contains(&real_path(&path)) {
                     return Err(self.error(place, "this file includes itself: take one of the lines out"));
                 }
                 self.followed.push(place);
-                let size = self.lines.iter().map(|line| line.text.len() + 1).sum::<usize>() + bytes.len();
-                if size > FILE_BYTES {
+                if self.bytes + bytes.len() > FILE_BYTES {
                     return Err(self.error(place, too_large()));
                 }
-                self.append(
-                    &bytes,
-                    &path.display().to_string(),
-                    Some(folder.unwrap_or(Path::new(""))),
-                    depth - 1,
-                )?;
+                if self.files.len() > FILES {
+                    let why = format!("more than {FILES} files are included: import them in parts");
+                    return Err(self.error(place, why));
+                }
+                let name = path.display().to_string();
+                self.append(&bytes, &name, Some(folder.unwrap_or(Path::new(""))), open)?;
             }
         }
+        open.pop();
         Ok(())
     }
 }
@@ -151,6 +157,11 @@ fn find(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     };
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
     glob_with(&whole, options).map(|found| found.flatten().collect()).unwrap_or_default()
+}
+
+/// The path without symbolic links, where there is such a file.
+fn real_path(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// A regular file within the bounds; anything else is not followed.

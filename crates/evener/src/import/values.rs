@@ -41,15 +41,14 @@ pub(super) struct Endpoint {
 /// A port by number or name.
 pub(super) fn port(text: &str) -> Option<u16> {
     let named = || PORTS.iter().find(|(name, _)| *name == text).map(|(_, port)| *port);
-    text.parse().ok().or_else(named).filter(|port| *port > 0)
+    // No sign: `+1000` is an offset for HAProxy.
+    let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    digits.and_then(|text| text.parse().ok()).or_else(named).filter(|port| *port > 0)
 }
 
 /// `ADDRESS:PORT`, `[ADDRESS]:PORT`, `*:PORT`, `:PORT`, `NAME:PORT`, or one without a port.
 pub(super) fn endpoint(text: &str) -> Endpoint {
-    let text = ["ipv4@", "ipv6@", "tcp@", "tcp4@", "tcp6@", "udp@", "udp4@", "udp6@"]
-        .iter()
-        .find_map(|prefix| text.strip_prefix(prefix))
-        .unwrap_or(text);
+    let text = without_family(text);
     if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Endpoint { host: host(&address.to_string()), port: None };
     }
@@ -63,6 +62,32 @@ pub(super) fn endpoint(text: &str) -> Endpoint {
         }
         _ => Endpoint { host: host(text), port: None },
     }
+}
+
+/// The same as HAProxy reads it: without brackets, the last colon is the port's in IPv6 too.
+pub(super) fn haproxy_endpoint(text: &str) -> Endpoint {
+    let bare = without_family(text);
+    match bare.rsplit_once(':') {
+        Some((before, last)) if !bare.starts_with('[') && before.parse::<Ipv6Addr>().is_ok() => {
+            match port(last) {
+                Some(port) => Endpoint { host: host(before), port: Some(port) },
+                None if last.is_empty() => Endpoint { host: host(before), port: None },
+                None => Endpoint { host: EndpointHost::Other(bare.to_owned()), port: None },
+            }
+        }
+        _ => endpoint(text),
+    }
+}
+
+/// Whether the port is one that the client's is added to, or subtracted from.
+pub(super) fn has_port_offset(text: &str) -> bool {
+    let offset = text.rsplit_once(':').and_then(|(_, last)| last.strip_prefix(['+', '-']));
+    offset.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn without_family(text: &str) -> &str {
+    let families = ["ipv4@", "ipv6@", "tcp@", "tcp4@", "tcp6@", "udp@", "udp4@", "udp6@"];
+    families.iter().find_map(|family| text.strip_prefix(family)).unwrap_or(text)
 }
 
 fn host(text: &str) -> EndpointHost {
@@ -142,6 +167,30 @@ mod tests {
         assert_eq!(read("127.0.0.1:80"), (EndpointHost::Other("127.0.0.1".into()), Some(80)));
         assert_eq!(read("unix:/tmp/s.sock"), (EndpointHost::Other("unix:/tmp/s.sock".into()), None));
         assert_eq!(read("web1"), (EndpointHost::Other("web1".into()), None));
+    }
+
+    #[test]
+    fn haproxy_takes_the_last_colon_for_the_port() {
+        let read = |text: &str| {
+            let Endpoint { host, port } = haproxy_endpoint(text);
+            (host, port)
+        };
+        let at = |text: &str| EndpointHost::Address(text.parse().unwrap());
+        assert_eq!(read("2001:db8::10:80"), (at("2001:db8::10"), Some(80)));
+        assert_eq!(read("ipv6@2001:db8::10:https"), (at("2001:db8::10"), Some(443)));
+        assert_eq!(read("[2001:db8::10:80]"), (at("2001:db8::10:80"), None));
+        assert_eq!(read("[2001:db8::10]:80"), (at("2001:db8::10"), Some(80)));
+        assert_eq!(read("2001:db8::10:"), (at("2001:db8::10"), None));
+        assert_eq!(read(":::80"), (EndpointHost::Any { is_v6: true }, Some(80)));
+        assert_eq!(read("192.0.2.1:80"), (at("192.0.2.1"), Some(80)));
+        assert_eq!(endpoint("2001:db8::10:80").host, at("2001:db8::10:80"));
+    }
+
+    #[test]
+    fn ports_with_a_sign_are_offsets() {
+        assert_eq!((port("+1000"), port("-1000"), port("1000"), port("")), (None, None, Some(1000), None));
+        assert!(has_port_offset("192.0.2.1:+1000") && has_port_offset("[2001:db8::1]:-10"));
+        assert!(!has_port_offset("192.0.2.1:1000") && !has_port_offset("unix:/x/-y"));
     }
 
     #[test]

@@ -7,9 +7,6 @@ use evener_core::path::content::{HostPattern, PathPattern};
 use super::words::HaproxyLine;
 use crate::import::assemble::DraftPattern;
 
-/// The most routes that one condition may become.
-const ROUTES: usize = 256;
-
 /// The parts of a request that a condition goes by. Several of a kind are alternatives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ConditionPatterns {
@@ -35,6 +32,11 @@ impl ConditionPatterns {
         Some(self)
     }
 
+    /// How many routes it becomes.
+    pub(super) fn count(&self) -> usize {
+        self.hosts.len().max(1).saturating_mul(self.paths.len().max(1))
+    }
+
     /// Hosts with paths, each with each.
     pub(super) fn routes(&self) -> Vec<DraftPattern> {
         let or_any = |texts: &[String]| match texts.is_empty() {
@@ -48,7 +50,7 @@ impl ConditionPatterns {
             path: path.clone(),
             methods: self.methods.clone(),
         };
-        pairs.map(route).take(ROUTES).collect()
+        pairs.map(route).collect()
     }
 }
 
@@ -144,6 +146,25 @@ fn patterns(test: &[String]) -> Option<ConditionPatterns> {
     })
 }
 
+/// Whether a line has a test of paths or methods that ignores their case, as routes can't.
+pub(super) fn ignores_case(words: &[String]) -> bool {
+    let is_criterion = |word: &str| word == "method" || word.starts_with("path") || word.starts_with("url");
+    let mut words = words.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        if is_criterion(word) {
+            let mut flags = words.clone();
+            while let Some(flag) = flags.next().filter(|flag| flag.starts_with('-') && *flag != "--") {
+                match flag {
+                    "-i" => return true,
+                    "-m" => drop(flags.next()),
+                    _ => {}
+                }
+            }
+        }
+    }
+    false
+}
+
 fn ending(criterion: &str) -> &'static str {
     match criterion {
         "hdr_dom(host)" => "dom",
@@ -164,9 +185,13 @@ fn pattern(name: &str, kind: &str, value: &str) -> Option<Vec<String>> {
         ("path", "beg") => vec![format!("{value}*")],
         ("path", "end") => vec![format!("/*{value}")],
         ("path", "dir") => {
-            // At the beginning of the path, or deeper in it.
+            // At the beginning of the path or deeper in it, as its end or with more behind it.
             let folder = value.trim_matches('/');
-            vec![format!("/{folder}/*"), format!("/*/{folder}/*")]
+            if folder.is_empty() {
+                return None;
+            }
+            let ends = [format!("/{folder}"), format!("/*/{folder}")];
+            ends.into_iter().flat_map(|end| [format!("{end}/*"), end]).collect()
         }
         ("path", "sub") => vec![format!("/*{value}*")],
         _ => return None,
@@ -193,14 +218,26 @@ mod tests {
     }
 
     #[test]
+    fn case_of_paths_is_seen_where_a_test_ignores_it() {
+        let ignored = |text: &str| ignores_case(&split(text));
+        assert!(ignored("acl a path_beg -i /img") && ignored("use_backend b if { path -m beg -i /a }"));
+        assert!(!ignored("acl a hdr(host) -i x.example") && !ignored("use_backend b if { path -- -i }"));
+    }
+
+    #[test]
     fn conditions_become_pairs_of_host_and_path() {
         let some = |text: &str| Some(text.to_owned());
         let anonymous = routes(&[], "{ path_beg /img /css }").unwrap();
         assert_eq!(anonymous, [(None, some("/img*")), (None, some("/css*"))]);
+        let folder = routes(&[], "{ path_dir /img }").unwrap();
+        let paths: Vec<_> = folder.into_iter().filter_map(|(_, path)| path).collect();
+        assert_eq!(paths, ["/img/*", "/img", "/*/img/*", "/*/img"]);
         let both = routes(&["acl a hdr(host) -i x.example"], "a { path_end .png }").unwrap();
         assert_eq!(both, [(some("x.example"), some("/*.png"))]);
         let either = routes(&["acl a path /x", "acl a path /y"], "a or { hdr_end(host) .example }").unwrap();
         assert_eq!(either.len(), 3);
+        let many: String = (0..300).map(|number| format!(" /{number}")).collect();
+        assert_eq!(routes(&[], &format!("{{ path{many} }}")).unwrap().len(), 300);
         for condition in ["!a", "a a", "{ src 192.0.2.1 }", "{ path_reg ^/a }", "", "{ hdr_beg(host) img }"] {
             assert_eq!(routes(&["acl a path /x"], condition), None, "{condition}");
         }

@@ -15,7 +15,7 @@ use super::assemble::{self, DraftPool, PoolChoice, Wording};
 use super::draft::{DraftMethod, DraftService, Placeholders, Sourced, usable_name};
 use super::ledger::Ledger;
 use super::reasons;
-use super::settle::ADDRESSES;
+use super::settle::{ADDRESSES, ROUTES};
 use super::source::Source;
 use super::values::{self, EndpointHost};
 
@@ -26,6 +26,9 @@ const WORDING: Wording = Wording {
               clients directly. Without routes \"nat\" would do; \"redirect\" sends clients to URLs of servers.",
     unmatched: "Requests that no route takes go to all servers; HAProxy answers them with 503.",
 };
+
+/// Beginnings of addresses that are sockets of the host.
+const SOCKETS: [&str; 6] = ["unix@", "uxst@", "abns@", "abnsz@", "fd@", "sockpair@"];
 
 struct HaproxyReader<'s, 'p> {
     ledger: Ledger<'s>,
@@ -116,6 +119,9 @@ impl HaproxyReader<'_, '_> {
         let mut acls = Acls::default();
         section.lines.iter().filter(|line| line.word(0) == "acl").for_each(|line| acls.add(line));
         let mut choices = Vec::new();
+        let mut routes = 0;
+        // The line behind which no other rule counts, and that of the default.
+        let (mut is_decided, mut default_line) = (false, None);
         let mut default =
             (section.kind == "listen" && section.lines.iter().any(|l| l.word(0) == "server")).then_some(at);
         for line in lines {
@@ -126,22 +132,28 @@ impl HaproxyReader<'_, '_> {
                 reader.sections.iter().position(fits)
             };
             match (line.word(0), named(self)) {
+                ("use_backend" | "default_backend", _) if is_decided => {
+                    self.ledger.leave(line.line, &reasons::UNREACHED);
+                }
                 ("default_backend", Some(backend)) => {
                     default = Some(backend);
+                    default_line = Some(line.line);
                     used.insert(line.line);
                 }
                 ("use_backend", Some(backend)) if line.word(2).is_empty() => {
+                    // The default counts where no rule does, wherever it stands.
+                    if let Some(line) = default_line.filter(|line| used.remove(line)) {
+                        self.ledger.leave(line, &reasons::UNREACHED);
+                    }
+                    is_decided = true;
                     default = Some(backend);
                     used.insert(line.line);
                 }
                 ("use_backend", Some(backend)) if line.word(2) == "if" => {
-                    match acls.condition(line.words.get(3..).unwrap_or_default()) {
-                        Some((alternatives, of_acls)) => {
-                            let lines = of_acls.into_iter().chain([line.line]).collect();
-                            let patterns = alternatives.iter().flat_map(ConditionPatterns::routes).collect();
-                            choices.push(PoolChoice { pool: backend, patterns, lines });
-                        }
-                        None => self.ledger.leave(line.line, &reasons::CONTENT),
+                    let routes_left = ROUTES.saturating_sub(routes);
+                    if let Some(choice) = self.choice(backend, line, lines, &acls, routes_left) {
+                        routes += choice.patterns.len();
+                        choices.push(choice);
                     }
                 }
                 ("use_backend" | "default_backend", _) => self.ledger.leave(line.line, &reasons::CONTENT),
@@ -149,6 +161,33 @@ impl HaproxyReader<'_, '_> {
             }
         }
         (choices, default)
+    }
+
+    /// The way to a backend by a condition, if it becomes no more routes than are left.
+    fn choice(
+        &mut self,
+        pool: usize,
+        line: &HaproxyLine,
+        lines: &[HaproxyLine],
+        acls: &Acls,
+        routes_left: usize,
+    ) -> Option<PoolChoice> {
+        let Some((alternatives, of_acls)) = acls.condition(line.words.get(3..).unwrap_or_default()) else {
+            self.ledger.leave(line.line, &reasons::CONTENT);
+            return None;
+        };
+        if alternatives.iter().map(ConditionPatterns::count).fold(0, usize::saturating_add) > routes_left {
+            self.ledger.leave(line.line, &reasons::TOO_MANY_ROUTES);
+            return None;
+        }
+        let of_choice: BTreeSet<usize> = of_acls.into_iter().chain([line.line]).collect();
+        for line in lines.iter().filter(|line| of_choice.contains(&line.line)) {
+            if conditions::ignores_case(&line.words) {
+                self.ledger.leave_part(line.line, "-i", &reasons::CASE);
+            }
+        }
+        let patterns = alternatives.iter().flat_map(ConditionPatterns::routes).collect();
+        Some(PoolChoice { pool, patterns, lines: of_choice })
     }
 
     fn pool(&mut self, at: usize) -> &DraftPool {
@@ -178,9 +217,11 @@ impl HaproxyReader<'_, '_> {
         let has_plain = binds.iter().any(|(_, line)| !is_tls(line));
         let mut any: Option<IpAddr> = None;
         for (address, line) in binds {
-            let endpoint = values::endpoint(address);
+            let endpoint = values::haproxy_endpoint(address);
             let Some(port) = endpoint.port else {
-                self.ledger.leave_part(line.line, address, &reasons::LOCAL_SOCKET);
+                let is_socket = address.contains('/') || SOCKETS.iter().any(|of| address.starts_with(of));
+                let why = if is_socket { &reasons::LOCAL_SOCKET } else { &reasons::ANY_PORT };
+                self.ledger.leave_part(line.line, address, why);
                 continue;
             };
             if is_tls(line) && has_plain {

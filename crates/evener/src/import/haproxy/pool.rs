@@ -1,7 +1,9 @@
 //! A backend: servers, balancing and checks.
 
+use std::collections::BTreeSet;
+
 use super::server::{self, ServerOptions};
-use super::words::HaproxyLine;
+use super::words::{self, HaproxyLine};
 use crate::import::assemble::DraftPool;
 use crate::import::draft::{DraftHealth, Placeholders};
 use crate::import::features;
@@ -80,22 +82,29 @@ fn checks(lines: &[&HaproxyLine], options: &[ServerOptions], pool: &mut DraftPoo
         pool.comments.push(comment.to_owned());
     }
     let mut http = DraftHealth { kind: Some("http"), ..DraftHealth::default() };
-    let mut has_http = false;
+    let (mut has_http, mut of_http) = (false, BTreeSet::new());
     for line in lines {
         match (line.word(0), line.word(1)) {
             ("option", "httpchk") => {
                 has_http = true;
-                pool.lines.insert(line.line);
+                of_http.insert(line.line);
                 httpchk(line, &mut http, ledger);
             }
+            // The last kind of check counts; a plain connection is the one without any.
             ("option", "tcp-check") => {
+                has_http = false;
+                pool.lines.insert(line.line);
+            }
+            ("option", kind) if words::CHECKS.contains(&kind) => has_http = false,
+            ("no", "option") if line.word(2) == "httpchk" => {
+                has_http = false;
                 pool.lines.insert(line.line);
             }
             ("http-check", "send") => {
-                pool.lines.insert(line.line);
+                of_http.insert(line.line);
                 http_check_send(line, &mut http, ledger);
             }
-            ("http-check", "expect") => http_check_expect(line, &mut http, pool, ledger),
+            ("http-check", "expect") => http_check_expect(line, &mut http, &mut of_http, ledger),
             ("timeout", "check") => match values::time_ms(line.word(2), 1) {
                 Some(ms) if ms > 0 && ms < pool.health.interval_ms.unwrap_or(2_000) => {
                     pool.health.timeout_ms = Some(ms);
@@ -105,6 +114,9 @@ fn checks(lines: &[&HaproxyLine], options: &[ServerOptions], pool: &mut DraftPoo
             },
             _ => {}
         }
+    }
+    if has_http {
+        pool.lines.extend(of_http);
     }
     if has_http && pool.health.kind.is_none() {
         let health = &mut pool.health;
@@ -154,7 +166,7 @@ fn http_check_send(line: &HaproxyLine, health: &mut DraftHealth, ledger: &mut Le
 fn http_check_expect(
     line: &HaproxyLine,
     health: &mut DraftHealth,
-    pool: &mut DraftPool,
+    used: &mut BTreeSet<usize>,
     ledger: &mut Ledger<'_>,
 ) {
     let is_code = |text: &str| {
@@ -167,11 +179,11 @@ fn http_check_expect(
     match (line.word(2), line.word(3)) {
         ("status", codes) if !codes.is_empty() && codes.split(',').all(is_code) => {
             health.status = codes.split(',').map(str::to_owned).collect();
-            pool.lines.insert(line.line);
+            used.insert(line.line);
         }
         ("string", text) if !text.is_empty() => {
             health.body = Some(text.to_owned());
-            pool.lines.insert(line.line);
+            used.insert(line.line);
         }
         _ => ledger.leave(line.line, &reasons::CHECK_DETAIL),
     }
@@ -180,11 +192,23 @@ fn http_check_expect(
 /// Slow start and agents, which are the service's.
 fn agents(options: &[ServerOptions], pool: &mut DraftPool, ledger: &mut Ledger<'_>) {
     pool.slow_start_ms = options.iter().find_map(|of| of.slow_start_ms);
+    for other in options.iter().filter(|of| of.slow_start_ms != pool.slow_start_ms) {
+        let part = match other.slow_start_ms {
+            Some(_) => "its own slow start",
+            None => "that it has no slow start",
+        };
+        ledger.leave_part(other.server.address.line, part, &reasons::ONE_PACE);
+    }
     let Some(agent) = options.iter().find(|of| of.has_agent) else { return };
     let Some(port) = agent.agent_port else {
         ledger.leave_part(agent.server.address.line, "agent-check", &reasons::CHECK_DETAIL);
         return;
     };
+    let settings = |of: &ServerOptions| (of.has_agent, of.agent_port, of.agent_interval_ms);
+    for other in options.iter().filter(|of| settings(of) != settings(agent)) {
+        let part = if other.has_agent { "its own agent-check" } else { "that it has no agent-check" };
+        ledger.leave_part(other.server.address.line, part, &reasons::ONE_PACE);
+    }
     pool.report = vec!["kind = \"agent-check\"".to_owned(), format!("port = {port}")];
     if let Some(ms) = agent.agent_interval_ms {
         pool.report.push(format!("interval = {}", crate::import::render::time(ms)));

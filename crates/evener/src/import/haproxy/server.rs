@@ -83,6 +83,8 @@ pub(super) struct ServerOptions {
     pub(super) health: DraftHealth,
     pub(super) is_checked: bool,
     pub(super) is_backup: bool,
+    /// Out of service until its operator enables it, whatever its weight.
+    is_disabled: bool,
     pub(super) slow_start_ms: Option<u64>,
     pub(super) has_agent: bool,
     pub(super) agent_port: Option<u16>,
@@ -97,7 +99,11 @@ pub(super) fn read(
     ledger: &mut Ledger<'_>,
     places: &mut Placeholders,
 ) -> Option<ServerOptions> {
-    let endpoint = values::endpoint(line.word(2));
+    if values::has_port_offset(line.word(2)) {
+        ledger.leave(line.line, &reasons::PORT_OFFSET);
+        return None;
+    }
+    let endpoint = values::haproxy_endpoint(line.word(2));
     let (address, remark): (IpAddr, _) = match endpoint.host {
         EndpointHost::Address(address) => (address, None),
         EndpointHost::Any { .. } | EndpointHost::Other(_) if line.word(2).is_empty() => {
@@ -124,6 +130,7 @@ pub(super) fn read(
         health: DraftHealth::default(),
         is_checked: false,
         is_backup: false,
+        is_disabled: false,
         slow_start_ms: None,
         has_agent: false,
         agent_port: None,
@@ -133,6 +140,9 @@ pub(super) fn read(
         options.take(default.line, default.words.get(1..).unwrap_or_default(), ledger);
     }
     options.take(line.line, line.words.get(3..).unwrap_or_default(), ledger);
+    if options.is_disabled {
+        options.server.weight = 0;
+    }
     Some(options)
 }
 
@@ -170,7 +180,8 @@ impl ServerOptions {
             "port" => self.health.port = Some(values::port(value).ok_or(&reasons::CHECK_DETAIL)?),
             "backup" => self.is_backup = true,
             "no-backup" => self.is_backup = false,
-            "disabled" => self.server.weight = 0,
+            "disabled" => self.is_disabled = true,
+            "enabled" => self.is_disabled = false,
             "maxconn" => {
                 return features::max_connections(&mut self.server, value.parse().unwrap_or_default());
             }

@@ -206,7 +206,7 @@ const LEFT: [(&str, &LeftReason); 78] = [
 ];
 
 /// Options that only differ from checks of other protocols in their names.
-const CHECKS: [&str; 7] =
+pub(super) const CHECKS: [&str; 7] =
     ["ssl-hello-chk", "smtpchk", "mysql-check", "pgsql-check", "redis-check", "ldap-check", "spop-check"];
 
 /// Why a line of a proxy has no counterpart.

@@ -139,7 +139,7 @@ fn server(
         return None;
     }
     let mut server = at(statement.word(1), port, line, ledger, places);
-    let mut is_backup = false;
+    let (mut is_backup, mut is_down) = (false, false);
     for word in statement.words.iter().skip(2) {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let left: Option<&LeftReason> = match key {
@@ -151,7 +151,7 @@ fn server(
                 Err(_) => Some(&reasons::UNKNOWN),
             },
             "down" => {
-                server.weight = 0;
+                is_down = true;
                 None
             }
             "backup" => {
@@ -171,6 +171,10 @@ fn server(
         if let Some(reason) = left {
             ledger.leave_part(line, word, reason);
         }
+    }
+    // Its weight may stand behind the word.
+    if is_down {
+        server.weight = 0;
     }
     server.lines.extend(statement.lines());
     Some((server, is_backup))

@@ -6,24 +6,24 @@ use evener_core::farm::{Method, Service};
 use evener_core::net::Encapsulation;
 use evener_core::pool::HealthKind;
 
-fn imported(text: &str) -> (Config, ImportReport) {
+pub(super) fn imported(text: &str) -> (Config, ImportReport) {
     let report = import(text.as_bytes(), "f", None, None).unwrap();
     super::check_account(&report);
     let config = config::parse(&report.toml, "evener.toml");
     (config.unwrap_or_else(|why| panic!("{why}\n{}\n{:#?}", report.toml, report.left)), report)
 }
 
-fn only(config: &Config) -> &Service {
+pub(super) fn only(config: &Config) -> &Service {
     assert_eq!(config.services.len(), 1);
     &config.services[0]
 }
 
 /// Whether a part of a line is left.
-fn leaves(report: &ImportReport, text: &str) -> bool {
+pub(super) fn leaves(report: &ImportReport, text: &str) -> bool {
     report.left.iter().any(|left| left.text.contains(text))
 }
 
-fn routes(service: &Service) -> Vec<(String, String, Vec<String>)> {
+pub(super) fn routes(service: &Service) -> Vec<(String, String, Vec<String>)> {
     let shown = |text: &Option<String>| text.clone().unwrap_or_default();
     let routes = service.routes.iter().map(|route| {
         let host = route.host.as_ref().map(ToString::to_string);
@@ -141,7 +141,7 @@ fn nginx_streams_become_services_by_server_name() {
 }
 
 #[test]
-fn imported_text_has_no_variables() {
+pub(super) fn imported_text_has_no_variables() {
     let text = "listen a\n  bind 192.0.2.1:80\n  option httpchk\n  http-check expect string ${HOME}\n\
                 server s 192.0.2.11:80 check\n";
     let (config, _) = imported(text);

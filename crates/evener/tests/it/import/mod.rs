@@ -2,6 +2,7 @@
 //! check, and each of their lines is accounted for.
 
 mod choices;
+mod losses;
 
 use std::collections::BTreeSet;
 use std::fs;
