@@ -1,17 +1,25 @@
 //! The kernel's counts and memory, for whoever reads them while the engine works.
 
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::ArcSwap;
 use evener_core::path::decide::{Memory, Reason};
 use evener_core::path::tables::NO_SERVER;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
 
 use super::grace::GraceMap;
 use super::memory::KernelMemory;
 use super::program::refused;
 use crate::{Counters, DataPlane, EngineError, ServerCounters};
+
+/// Unused slots between two that are read all the same.
+const GAP_MAX: u16 = 8;
+/// Slots that are read by one system call at most.
+const TOGETHER_MAX: usize = 1024;
 
 /// Maps of counts for each processor, with what user space counts beside them.
 pub(super) struct KernelReadings {
@@ -28,10 +36,94 @@ impl KernelReadings {
     /// A server's counts, by the kernel and by user space.
     pub(super) fn server(&self, slot: u16) -> Result<ServerCounters, EngineError> {
         let values = per_cpu(&self.server_stats, "server_stats", slot.into())?;
-        let sum = |at| values.iter().map(|value| word(value, at)).sum();
-        let kernel = ServerCounters { packets: sum(0), bytes: sum(1), connections: sum(2) };
-        Ok(kernel + self.memory.counted(slot))
+        Ok(server_counters(values.iter().map(Vec::as_slice)) + self.memory.counted(slot))
     }
+}
+
+impl KernelReadings {
+    /// The counts of all servers. Those of neighbouring slots come by one system call.
+    fn servers(&self) -> Result<BTreeMap<u16, ServerCounters>, EngineError> {
+        let mut slots = Vec::clone(&self.slots.load());
+        slots.sort_unstable();
+        let mut servers = BTreeMap::new();
+        for run in slots.chunk_by(|slot, next| next - slot <= GAP_MAX) {
+            for run in run.chunks(TOGETHER_MAX) {
+                let values = values_of(&self.server_stats, run);
+                for slot in run {
+                    let kernel = match &values {
+                        Some(values) => server_counters(values.of(*slot)),
+                        // One by one the kernel says why, or does without.
+                        None => server_counters(
+                            per_cpu(&self.server_stats, "server_stats", (*slot).into())?
+                                .iter()
+                                .map(Vec::as_slice),
+                        ),
+                    };
+                    servers.insert(*slot, kernel + self.memory.counted(*slot));
+                }
+            }
+        }
+        Ok(servers)
+    }
+}
+
+/// The sum of a server's counts over all processors.
+fn server_counters<'v>(values: impl Iterator<Item = &'v [u8]>) -> ServerCounters {
+    values.fold(ServerCounters::default(), |sum, value| {
+        sum + ServerCounters { packets: word(value, 0), bytes: word(value, 1), connections: word(value, 2) }
+    })
+}
+
+/// Values of neighbouring keys.
+struct Values {
+    first: u16,
+    /// The bytes of a value on one processor, and on all.
+    sizes: [usize; 2],
+    bytes: Vec<u8>,
+}
+
+impl Values {
+    /// The values of a key, one for each processor.
+    fn of(&self, key: u16) -> impl Iterator<Item = &[u8]> {
+        let [one, all] = self.sizes;
+        let at = usize::from(key.saturating_sub(self.first)) * all;
+        self.bytes.get(at..at + all).unwrap_or_default().chunks_exact(one)
+    }
+}
+
+/// The values from the first to the last of some keys in order, by one system call; `None` where
+/// the kernel doesn't do that.
+fn values_of(map: &MapHandle, keys: &[u16]) -> Option<Values> {
+    let (&first, &last) = keys.first().zip(keys.last())?;
+    let count = usize::from(last - first) + 1;
+    let one = (map.value_size() as usize).next_multiple_of(8);
+    let all = one * libbpf_rs::num_possible_cpus().ok()?;
+    let (mut found, mut bytes) = (vec![0_u32; count], vec![0_u8; count * all]);
+    // The kernel goes on behind a key, and begins with the first without one.
+    let mut before = first.checked_sub(1).map(u32::from);
+    let before = before.as_mut().map_or(null_mut(), |key| std::ptr::from_mut(key).cast());
+    let (mut behind, mut done) = (0_u32, count as u32);
+    let options = sys::bpf_map_batch_opts {
+        sz: size_of::<sys::bpf_map_batch_opts>() as sys::size_t,
+        ..Default::default()
+    };
+    // SAFETY: the kernel writes `done` keys and values at most, for which `found` and `bytes` have
+    // room: a value of such a map has a part for each possible processor, each a multiple of eight
+    // bytes long. All that it is given lives until it returns.
+    let result = unsafe {
+        sys::bpf_map_lookup_batch(
+            map.as_fd().as_raw_fd(),
+            before,
+            std::ptr::from_mut(&mut behind).cast(),
+            found.as_mut_ptr().cast(),
+            bytes.as_mut_ptr().cast(),
+            &mut done,
+            &options,
+        )
+    };
+    // Behind the last key there is none.
+    let is_whole = (result == 0 || result == -nix::libc::ENOENT) && done as usize == count;
+    (is_whole && found.first() == Some(&first.into())).then_some(Values { first, sizes: [one, all], bytes })
 }
 
 impl DataPlane for KernelReadings {
@@ -50,9 +142,7 @@ impl DataPlane for KernelReadings {
             let kernel: u64 = values.iter().map(|value| word(value, 0)).sum();
             counters.reasons.insert(*reason, kernel + apart.load(Relaxed));
         }
-        for slot in self.slots.load().iter() {
-            counters.servers.insert(*slot, self.server(*slot)?);
-        }
+        counters.servers = self.servers()?;
         // The program spares a second counter for what every packet given to a server counts
         // already.
         let given: u64 = counters.servers.values().map(|server| server.packets).sum();
@@ -78,4 +168,49 @@ fn per_cpu(map: &MapHandle, name: &str, key: u32) -> Result<Vec<Vec<u8>>, Engine
 /// A word of a value.
 fn word(value: &[u8], at: usize) -> u64 {
     value.get(at * 8..at * 8 + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use libbpf_rs::MapType;
+
+    use super::*;
+
+    /// Keys at both ends, next to each other, and with gaps of every length around the greatest.
+    #[test]
+    fn values_read_together_are_those_read_one_by_one() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: needs root");
+            return;
+        }
+        let options = sys::bpf_map_create_opts {
+            sz: size_of::<sys::bpf_map_create_opts>() as sys::size_t,
+            ..Default::default()
+        };
+        let map =
+            MapHandle::create(MapType::PercpuArray, Some("evener_test"), 4, 24, 4096, &options).unwrap();
+        let processors = libbpf_rs::num_possible_cpus().unwrap();
+        for key in 0..4096_u32 {
+            let value = |cpu: usize| {
+                let words = [u64::from(key), 1_000 + cpu as u64, u64::from(key) << 32];
+                words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>()
+            };
+            let values: Vec<_> = (0..processors).map(value).collect();
+            map.update_percpu(&key.to_ne_bytes(), &values, MapFlags::ANY).unwrap();
+        }
+        let alone = |key: u16| {
+            let values = per_cpu(&map, "evener_test", key.into()).unwrap();
+            server_counters(values.iter().map(Vec::as_slice))
+        };
+        let runs: [&[u16]; 5] = [&[0], &[0, 1, 2, 10], &[7, 8, 16], &[3_000, 3_001], &[4_094, 4_095]];
+        for run in runs {
+            let together = values_of(&map, run).expect("Linux 5.13 and later read such maps in portions");
+            for key in run {
+                let counted = server_counters(together.of(*key));
+                assert_eq!((counted, counted.packets), (alone(*key), u64::from(*key) * processors as u64));
+            }
+        }
+        assert!(values_of(&map, &[4_095, 4_096]).is_none(), "what isn't there is no value");
+    }
 }

@@ -64,34 +64,51 @@ pub struct Scrape {
 /// All metrics. They are made of the views anew for each scrape, so a server that is gone leaves
 /// none behind.
 pub fn text(scrape: Scrape, format: Format) -> String {
+    // A large farm's text is of nearly this size, and is not copied as it grows.
+    let bytes = (64 << 10) + (scrape.farm.servers.len() << 10);
     let mut usual = Registry::default();
     usual.register_collector(Box::new(scrape.process));
     let mut registry = Registry::with_prefix("evener");
     registry.register_collector(Box::new(scrape.farm));
-    let mut text = String::new();
     // Writing to a String does not fail.
-    let _ = encode_registry(&mut text, &registry);
-    let _ = encode(&mut text, &usual);
     match format {
-        Format::Text => plain(&text),
-        Format::OpenMetrics => text,
+        Format::Text => {
+            let mut plain = PlainText::with_capacity(bytes);
+            let _ = encode_registry(&mut plain, &registry);
+            let _ = encode(&mut plain, &usual);
+            plain.text
+        }
+        Format::OpenMetrics => {
+            let mut text = String::with_capacity(bytes);
+            let _ = encode_registry(&mut text, &registry);
+            let _ = encode(&mut text, &usual);
+            text
+        }
     }
 }
 
 /// OpenMetrics in the older format, which calls a family of counters as its samples are called, and
-/// knows neither units nor infos (Prometheus, "Exposition formats").
-fn plain(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut help = None;
-    for line in text.split_inclusive('\n') {
-        // samples are the same in both, and nearly all that there is
-        if !line.starts_with('#') {
-            out += line;
-            continue;
-        }
-        let mut words = line.trim_end_matches('\n').splitn(4, ' ');
+/// knows neither units nor infos (Prometheus, "Exposition formats"). Samples are the same in both,
+/// and nearly all that there is.
+struct PlainText {
+    text: String,
+    /// The comment that is being written, without its end.
+    comment: Option<String>,
+    /// The name and the words of the last HELP.
+    help: Option<(String, String)>,
+}
+
+impl PlainText {
+    fn with_capacity(bytes: usize) -> PlainText {
+        PlainText { text: String::with_capacity(bytes), comment: None, help: None }
+    }
+
+    fn end_comment(&mut self, comment: &str) {
+        let mut words = comment.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("#"), Some("HELP"), Some(name), about) => help = Some((name, about.unwrap_or_default())),
+            (Some("#"), Some("HELP"), Some(name), about) => {
+                self.help = Some((name.to_owned(), about.unwrap_or_default().to_owned()));
+            }
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
                 let (suffix, kind) = match kind {
                     "counter" => ("_total", "counter"),
@@ -99,15 +116,38 @@ fn plain(text: &str) -> String {
                     "unknown" => ("", "untyped"),
                     other => ("", other),
                 };
-                if let Some((_, about)) = help.take().filter(|(of, _)| *of == name) {
-                    out += &format!("# HELP {name}{suffix} {about}\n");
+                if let Some((_, about)) = self.help.take().filter(|(of, _)| of == name) {
+                    self.text += &format!("# HELP {name}{suffix} {about}\n");
                 }
-                out += &format!("# TYPE {name}{suffix} {kind}\n");
+                self.text += &format!("# TYPE {name}{suffix} {kind}\n");
             }
             _ => {}
         }
     }
-    out
+}
+
+impl fmt::Write for PlainText {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let begins_comment =
+            part.starts_with('#') && matches!(self.text.bytes().next_back(), None | Some(b'\n'));
+        if self.comment.is_none() && !begins_comment {
+            self.text.push_str(part);
+            return Ok(());
+        }
+        let mut lines = part.split('\n');
+        self.comment.get_or_insert_default().push_str(lines.next().unwrap_or_default());
+        for line in lines {
+            if let Some(comment) = self.comment.take() {
+                self.end_comment(&comment);
+            }
+            // Nothing of a sample stands behind a comment in one part but by a line of its own.
+            match line.starts_with('#') {
+                true => self.comment = Some(line.to_owned()),
+                false => self.text.push_str(line),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Collector for Process {

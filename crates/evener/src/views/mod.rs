@@ -105,10 +105,11 @@ pub trait ViewSource: Send + Sync + 'static {
 impl ViewSource for SnapshotStore {
     fn farm(&self) -> FarmView {
         let moment = self.moment();
+        let by_service = servers::by_service(&moment);
         FarmView {
             status: status::status(&moment),
-            services: services::services(&moment),
-            servers: servers::servers(&moment),
+            services: services::services(&moment, &by_service),
+            servers: servers::servers(&moment, by_service),
             hosts: hosts::hosts(&moment.published.snapshot),
             names: names::names(&moment.published.snapshot, moment.now_ms),
         }
@@ -119,11 +120,14 @@ impl ViewSource for SnapshotStore {
     }
 
     fn services(&self) -> Vec<ServiceView> {
-        services::services(&self.moment())
+        let moment = self.moment();
+        services::services(&moment, &servers::by_service(&moment))
     }
 
     fn servers(&self) -> Vec<ServerView> {
-        servers::servers(&self.moment())
+        let moment = self.moment();
+        let by_service = servers::by_service(&moment);
+        servers::servers(&moment, by_service)
     }
 
     fn hosts(&self) -> Vec<HostView> {

@@ -143,12 +143,18 @@ impl ReportedLoad {
     }
 }
 
-/// All servers.
-pub(crate) fn servers(moment: &CountedSnapshot) -> Vec<ServerView> {
+/// The servers of each service whose packets are sent on, in the services' order.
+pub(crate) fn by_service(moment: &CountedSnapshot) -> Vec<Vec<ServerView>> {
     let snapshot = &moment.published.snapshot;
     let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
-    let servers = described.flat_map(|(service, seen)| seen.servers.iter().map(move |seen| (service, seen)));
-    let of_packets = servers.map(|(service, seen)| server(service, seen, moment));
+    described
+        .map(|(service, seen)| seen.servers.iter().map(|seen| server(service, seen, moment)).collect())
+        .collect()
+}
+
+/// All servers: these, and those of groups.
+pub(crate) fn servers(moment: &CountedSnapshot, by_service: Vec<Vec<ServerView>>) -> Vec<ServerView> {
+    let of_packets = by_service.into_iter().flatten();
     let groups = moment.published.groups();
     let of_groups = groups.iter().flat_map(|group| groups::servers(group, moment.now_ms));
     let with_overrides = |mut server: ServerView| {
@@ -158,7 +164,7 @@ pub(crate) fn servers(moment: &CountedSnapshot) -> Vec<ServerView> {
     of_packets.chain(of_groups).map(with_overrides).collect()
 }
 
-pub(super) fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &CountedSnapshot) -> ServerView {
+fn server(service: &farm::Service, seen: &ServerSnapshot, moment: &CountedSnapshot) -> ServerView {
     let (snapshot, memory) = (&moment.published.snapshot, moment.published.readings.memory());
     let ServerSnapshot { name, member, slot, .. } = seen;
     let count = slot.and_then(|slot| moment.counters.servers.get(&slot).copied());

@@ -9,7 +9,6 @@ use evener_core::path::tables::VipKey;
 use serde::{Deserialize, Serialize};
 
 use super::overrides::{OverrideView, overrides};
-use super::servers::server;
 use super::{ServerView, groups};
 use crate::board::CountedSnapshot;
 use crate::runtime::spelling::meant;
@@ -59,10 +58,10 @@ pub struct ServiceView {
 }
 
 /// All services.
-pub(crate) fn services(moment: &CountedSnapshot) -> Vec<ServiceView> {
+pub(crate) fn services(moment: &CountedSnapshot, by_service: &[Vec<ServerView>]) -> Vec<ServiceView> {
     let snapshot = &moment.published.snapshot;
-    let described = snapshot.farm.services.iter().zip(snapshot.services.iter());
-    let of_packets = described.map(|(service, seen)| service_of(service, seen, moment));
+    let described = snapshot.farm.services.iter().zip(snapshot.services.iter()).zip(by_service);
+    let of_packets = described.map(|((service, seen), servers)| service_of(service, seen, servers, moment));
     let groups = moment.published.groups();
     let with_overrides = |mut service: ServiceView| {
         service.overrides = overrides(&moment.published, &service.name, None);
@@ -71,8 +70,12 @@ pub(crate) fn services(moment: &CountedSnapshot) -> Vec<ServiceView> {
     of_packets.chain(groups.iter().map(groups::service)).map(with_overrides).collect()
 }
 
-fn service_of(service: &farm::Service, seen: &ServiceSnapshot, moment: &CountedSnapshot) -> ServiceView {
-    let servers: Vec<ServerView> = seen.servers.iter().map(|seen| server(service, seen, moment)).collect();
+fn service_of(
+    service: &farm::Service,
+    seen: &ServiceSnapshot,
+    servers: &[ServerView],
+    moment: &CountedSnapshot,
+) -> ServiceView {
     let sum = |of: fn(&ServerView) -> u64| servers.iter().map(of).sum::<u64>();
     let (guesses, vips) =
         (moment.published.readings.memory().guesses, &moment.published.snapshot.plan.tables.vips);
