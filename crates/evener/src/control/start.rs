@@ -262,6 +262,13 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let (handle, requests) = mpsc::channel(REQUESTS);
     let opened = open(&mut executor, &mut local_server, adopted, &mut frames, handle, &directory).await;
     if let Err(error) = opened {
+        if !state.state.record.is_empty() {
+            let changes = folder.join("changes.json");
+            tracing::error!(
+                "run-time changes are part of this farm: if it can't be started for them, move {} elsewhere",
+                changes.display()
+            );
+        }
         // A state that was found running is left as it was found.
         let _ = fs::remove_file(directory.join("admin.sock"));
         executor.fall_silent();
