@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::host::Host;
 use crate::lan::Lan;
 use crate::proc::Proc;
+use crate::wait::LONG;
 
 /// A capture that runs; dropping it ends it.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Host {
         let mut words = vec!["tcpdump", "-l", "-n", "-e", "-t", "--immediate-mode", "-i", port];
         words.extend(filter.split_whitespace());
         let mut tcpdump = self.spawn("tcpdump", &words)?;
-        tcpdump.wait_for("listening on", Duration::from_secs(5))?;
+        tcpdump.wait_for("listening on", LONG)?;
         Ok(Capture { tcpdump })
     }
 }

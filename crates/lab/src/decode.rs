@@ -12,6 +12,7 @@ use etherparse::{IpNumber, NetSlice, SlicedPacket, TransportSlice};
 
 use crate::host::Host;
 use crate::proc::Proc;
+use crate::wait::LONG;
 
 /// The port of GUE, as IANA assigns it.
 const GUE_PORT: u16 = 6080;
@@ -41,7 +42,7 @@ impl Host {
         let words =
             ["tcpdump", "-U", "-n", "-Z", "root", "--immediate-mode", "-Q", "in", "-i", port, "-w", &path];
         let mut tcpdump = switch.spawn("record", &words)?;
-        tcpdump.wait_for("listening on", Duration::from_secs(5))?;
+        tcpdump.wait_for("listening on", LONG)?;
         Ok(Recording { tcpdump, file })
     }
 }

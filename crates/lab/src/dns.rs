@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::family::Family;
 use crate::host::Host;
 use crate::proc::Proc;
+use crate::wait::LONG;
 
 /// The port of DNS.
 pub const PORT: u16 = 53;
@@ -57,7 +58,7 @@ impl Server {
         // no two alike, or they would be one
         words.extend((0..TEXTS).map(|number| format!("--txt-record={BIG},{}", text(number))));
         let mut dnsmasq = host.spawn("dnsmasq", &words)?;
-        dnsmasq.wait_for("started", Duration::from_secs(5))?;
+        dnsmasq.wait_for("started", LONG)?;
         Ok(Server { _dnsmasq: dnsmasq })
     }
 }

@@ -15,11 +15,13 @@ use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
 use crate::host::Host;
+use crate::wait::LONG;
 
 /// How long a process may take to end after SIGTERM, when its [`Proc`] is dropped.
 const GRACE: Duration = Duration::from_secs(20);
-/// How long a server may take until it listens.
-const START_LIMIT: Duration = Duration::from_secs(5);
+/// How long a server may take until it listens: a browser that is read from a cold disk takes
+/// seconds, and one that has ended is noticed at once.
+const START_LIMIT: Duration = LONG;
 const POLL: Duration = Duration::from_millis(5);
 
 /// A running process whose output goes to a file. Dropping it ends the process.
