@@ -38,9 +38,7 @@ impl KernelReadings {
         let values = per_cpu(&self.server_stats, "server_stats", slot.into())?;
         Ok(server_counters(values.iter().map(Vec::as_slice)) + self.memory.counted(slot))
     }
-}
 
-impl KernelReadings {
     /// The counts of all servers. Those of neighbouring slots come by one system call.
     fn servers(&self) -> Result<BTreeMap<u16, ServerCounters>, EngineError> {
         let mut slots = Vec::clone(&self.slots.load());
@@ -50,16 +48,12 @@ impl KernelReadings {
             for run in run.chunks(TOGETHER_MAX) {
                 let values = values_of(&self.server_stats, run);
                 for slot in run {
-                    let kernel = match &values {
-                        Some(values) => server_counters(values.of(*slot)),
+                    let counted = match &values {
+                        Some(values) => server_counters(values.of(*slot)) + self.memory.counted(*slot),
                         // One by one the kernel says why, or does without.
-                        None => server_counters(
-                            per_cpu(&self.server_stats, "server_stats", (*slot).into())?
-                                .iter()
-                                .map(Vec::as_slice),
-                        ),
+                        None => self.server(*slot)?,
                     };
-                    servers.insert(*slot, kernel + self.memory.counted(*slot));
+                    servers.insert(*slot, counted);
                 }
             }
         }

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Extension;
 use axum::extract::{MatchedPath, Request, State};
@@ -166,8 +166,7 @@ impl Access {
             return Err(refused("Send a token: `Authorization: Bearer TOKEN`."));
         };
         let now_ms = evener_dataplane::now_ns() / 1_000_000;
-        let throttle = || self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
-        if !throttle().may_look_up(now_ms, from) {
+        if !self.throttle().may_look_up(now_ms, from) {
             let message = "Too many wrong tokens came from here: wait a moment.";
             return Err(ApiError(StatusCode::TOO_MANY_REQUESTS, message.to_owned()));
         }
@@ -181,7 +180,7 @@ impl Access {
         let holder = bearer(field.as_bytes()).and_then(|token| tokens.holder(token));
         // A member's token is none here; whether it is one of its group shows later.
         if holder.is_some() || !request.uri().path().starts_with(GROUPS) {
-            throttle().looked_up(now_ms, from, holder.is_some());
+            self.throttle().looked_up(now_ms, from, holder.is_some());
         }
         match holder {
             Some(Holder { role, name }) => Ok(caller(*role, name)),
@@ -191,9 +190,8 @@ impl Access {
 }
 
 impl Access {
-    fn count_wrong_token(&self, from: IpAddr) {
-        let now_ms = evener_dataplane::now_ns() / 1_000_000;
-        self.throttle.lock().unwrap_or_else(PoisonError::into_inner).looked_up(now_ms, from, false);
+    fn throttle(&self) -> MutexGuard<'_, TokenThrottle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The holder of the certificate that a request came with, if it has a role here.
@@ -255,7 +253,7 @@ pub(super) async fn guard(
     let response = next.run(request).await;
     // The token was none of this host's, and none of the group's either.
     if is_unknown && matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-        access.count_wrong_token(from);
+        access.throttle().looked_up(evener_dataplane::now_ns() / 1_000_000, from, false);
     }
     response
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::tunnels::config;
 use crate::wrapper::{Kind, Tunnel};
-use crate::{Agent, service, status, vips};
+use crate::{Agent, l2_farm, service, status, vips};
 
 #[derive(Debug, Deserialize)]
 struct Finding {
@@ -106,10 +106,8 @@ fn strict_reverse_path_filter_of_l2_server_is_reported() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
-    let farm = Farm::builder().bare().build()?;
+    let (farm, _agent) = l2_farm()?;
     let server = farm.server(0);
-    let config = service("web", &vips(&farm, 80), "method = \"l2\"", &server.address().to_string());
-    let _agent = Agent::start(server, &config, &[])?;
     server.netns().sysctl(&[("ipv4/conf/all/rp_filter", "1")])?;
     let before = wrong(server)?;
     assert!(before.iter().all(|one| !one.contains("reverse path")), "one interface is enough: {before:?}");

@@ -12,7 +12,7 @@ use evener_lab::host::Host;
 use evener_lab::{skip, wait};
 use libbpf_rs::Link;
 
-use crate::{Agent, refused, service, snapshot, status, tunnels, vips};
+use crate::{Agent, l2_farm, refused, service, snapshot, status, tunnels, vips};
 
 /// Whether `asking` finds a neighbour that answers for the address.
 fn answers(querying: &Host, address: IpAddr) -> Result<bool> {
@@ -65,10 +65,8 @@ fn link_without_address_asks_for_neighbours_as_the_server() -> Result<()> {
     if !skip::has_root() {
         return Ok(());
     }
-    let farm = Farm::builder().bare().build()?;
+    let (farm, _agent) = l2_farm()?;
     let server = farm.server(0);
-    let config = service("web", &vips(&farm, 80), "method = \"l2\"", &server.address().to_string());
-    let _agent = Agent::start(server, &config, &[])?;
     farm.answer_by_second_cable(server)?;
     server.run(&["ip", "-4", "addr", "flush", "dev", "eth1"])?;
     let questions = server.capture_network(0, "arp")?;

@@ -123,6 +123,15 @@ fn service(name: &str, addresses: &[String], keys: &str, server: &str) -> String
     )
 }
 
+/// A farm of one server by method `l2`, and its agent.
+fn l2_farm() -> Result<(Farm, Agent)> {
+    let farm = Farm::builder().bare().build()?;
+    let server = farm.server(0);
+    let config = service("web", &vips(&farm, 80), "method = \"l2\"", &server.address().to_string());
+    let agent = Agent::start(server, &config, &[])?;
+    Ok((farm, agent))
+}
+
 /// Both service addresses with a port.
 fn vips(farm: &Farm, port: u16) -> [String; 2] {
     use evener_lab::family::Family;

@@ -31,7 +31,7 @@ function answer(node, text, isError) {
 
 // Tries a change, shows what would differ, and makes it once that is confirmed: of the farm as it
 // was then, where the change depends on it.
-async function propose(title, method, path, body, { refresh, dependsOnFarm } = {}) {
+async function propose(title, method, path, body, { dependsOnFarm } = {}) {
   let condition = {};
   const reply = el("div", { class: "answer", role: "status", hidden: true });
   const confirm = el("button", { type: "button", class: "primary", id: "confirm" }, "Do it");
@@ -47,7 +47,6 @@ async function propose(title, method, path, body, { refresh, dependsOnFarm } = {
       cancel.textContent = "Close";
       confirm.hidden = true;
       cancel.focus();
-      refresh?.();
     } catch {
       answer(reply, "The daemon can't be reached: it is not known whether the change was made.", true);
     }
