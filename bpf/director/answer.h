@@ -156,7 +156,9 @@ __attribute__((noinline)) int owned_by(struct scratch *at, __u32 vip_id, __u32 s
  */
 static __always_inline bool find_owner(struct scratch *at, __u32 flags)
 {
-	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &at->back.from);
+	/* Linux 6.1 takes no key from a function's argument. */
+	struct endpoint_key from = at->back.from;
+	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &from);
 
 	for (int i = 0; endpoint && i < BEHIND_MAX && i < endpoint->count; i++)
 		if (owned_by(at, endpoint->behind[i].vip, endpoint->behind[i].server, flags))

@@ -22,7 +22,7 @@ static long hash_host_byte(__u32 turn, void *arg)
 
 	if (at >= READ_MAX)
 		return 1;
-	byte = r->payload[at];
+	byte = r->payload[at_most(at, READ_MAX - 1)];
 	if (r->class == CLASS_HELLO && (!is_name_byte(byte) || (turn == 0 && byte == '.'))) {
 		r->is_asked = false;
 		return 1;
@@ -62,8 +62,7 @@ __attribute__((noinline)) int read_payload(context *ctx, struct scratch *at, __u
 	r = &at->reading;
 	if (len > READ_MAX)
 		len = READ_MAX;
-	hide(len);
-	if (len < 1 || len > READ_MAX || from > 0x3fff || frame_load(ctx, from, r->payload, len))
+	if (from > 0x3fff || !frame_load_some(ctx, from, r->payload, len, READ_MAX))
 		return false;
 	r->len = len;
 	r->host = 0;
@@ -126,7 +125,7 @@ static long find_request_byte(__u32 at, void *arg)
 
 	if (at >= READ_MAX)
 		return 1;
-	byte = r->payload[at];
+	byte = r->payload[at_most(at, READ_MAX - 1)];
 	r->name = r->name << 8 | byte;
 	if (r->state == BEGINS_REQUEST)
 		return follow_line(r, byte);
@@ -168,8 +167,7 @@ __attribute__((noinline)) int find_request(context *ctx, struct scratch *at, __u
 	r = &at->reading;
 	if (is_more)
 		len = LATER_LOOKED_MAX;
-	hide(len);
-	if (len < 1 || len > LATER_LOOKED_MAX || from > 0x3fff || frame_load(ctx, from, r->payload, len))
+	if (from > 0x3fff || !frame_load_some(ctx, from, r->payload, len, LATER_LOOKED_MAX))
 		return -1;
 	r->at = len;
 	r->state = BEGINS_LINE;

@@ -151,13 +151,13 @@ static __always_inline struct vip *vip_of(const struct packet *packet)
  * where the frame has no room for IPv4's header, which it has. */
 static __always_inline bool forget_parse(context *ctx, struct packet *packet)
 {
-	__u32 select_without_session = frame_ingress(ctx);
+	__u32 unknown = frame_ingress(ctx);
 
-	forget(packet->l3, select_without_session);
-	forget(packet->protocol, select_without_session);
-	forget(packet->flags, select_without_session);
-	forget(packet->v6, select_without_session);
-	forget(packet->is_fragment, select_without_session);
+	forget(packet->l3, unknown);
+	forget(packet->protocol, unknown);
+	forget(packet->flags, unknown);
+	forget(packet->v6, unknown);
+	forget(packet->is_fragment, unknown);
 	packet->ethernet = bytes_at(ctx, 0, sizeof(struct ethhdr) + sizeof(struct iphdr));
 	return packet->ethernet;
 }

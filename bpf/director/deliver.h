@@ -78,7 +78,7 @@ __attribute__((noinline)) int deliver_far(context *ctx, struct scratch *at)
 	if (!fits(ctx, at, most, &verdict))
 		return verdict;
 	if (server->flags & SERVER_TUNNEL) {
-		if (!wrap(ctx, pkt->l3, pkt->len, pkt->v6, pkt->hash, server, &at->mark))
+		if (!wrap(ctx, pkt, server, &at->mark))
 			return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 		return delivered(pkt, frame_send(ctx, server->ifindex));
 	}

@@ -21,7 +21,7 @@ enum arrival {
 static __always_inline __u16 arrival_from(__u64 source)
 {
 	__u64 word = *(volatile __u64 *)&peers_in;
-	__u32 place = place_by(word, source, PEER_PLACES);
+	__u64 place = place_by(word, source, PEER_PLACES);
 	__u32 arrival = ARRIVED_DIRECT;
 
 	if (source == PASSED_TWICE)

@@ -20,7 +20,9 @@ static __always_inline bool fragment_key_of(context *ctx, const struct packet_co
 
 static __always_inline struct track *find_track(const struct fragment_key *key, __u32 now)
 {
-	struct track *track = bpf_map_lookup_elem(&fragments, key);
+	/* Linux 6.1 takes no key from a function's argument. */
+	struct fragment_key copy = *key;
+	struct track *track = bpf_map_lookup_elem(&fragments, &copy);
 
 	if (track && track->expires - now - 1 >= (FRAGMENT_LIFETIME_MS * 1000000ULL >> 20))
 		track = 0;
@@ -33,13 +35,14 @@ __attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32
 	struct track track = {}, *seen;
 	__u32 now = ticks_now();
 	struct packet_context *pkt;
+	struct fragment_key key;
 
 	if (!at)
 		return false;
 	pkt = &at->pkt;
-	if (!fragment_key_of(ctx, pkt, &at->key))
+	if (!fragment_key_of(ctx, pkt, &key))
 		return false;
-	seen = find_track(&at->key, now);
+	seen = find_track(&key, now);
 	if (seen)
 		return seen->server == pkt->server && seen->vip == pkt->vip && seen->port == pkt->port &&
 		       seen->first_end == pkt->fragment.end && seen->answer == answer;
@@ -49,7 +52,7 @@ __attribute__((noinline)) int note_track(context *ctx, struct scratch *at, __u32
 	track.port = pkt->port;
 	track.first_end = pkt->fragment.end;
 	track.answer = answer;
-	bpf_map_update_elem(&fragments, &at->key, &track, BPF_ANY);
+	bpf_map_update_elem(&fragments, &key, &track, BPF_ANY);
 	return true;
 }
 
@@ -68,8 +71,7 @@ static __always_inline bool give(context *ctx, __u32 reason, __u16 server)
 	copy->len = len;
 	copy->reason = reason;
 	copy->server = server;
-	hide(len);
-	if (len == 0 || len > HELD_FRAME_MAX || frame_load(ctx, 0, copy->frame, len)) {
+	if (!frame_load_some(ctx, 0, copy->frame, len, HELD_FRAME_MAX)) {
 		bpf_ringbuf_discard(copy, 0);
 		return false;
 	}

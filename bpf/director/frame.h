@@ -256,7 +256,7 @@ static __always_inline void *bytes_at(context *ctx, __u32 offset, __u32 len)
 }
 
 /* A cursor at `offset`, which may well lie behind the end: then there is nothing to take. */
-static __always_inline struct cursor cursor_at(context *ctx, __u32 offset)
+static __always_inline struct cursor cursor_at(context *ctx, __u64 offset)
 {
 	struct cursor cursor = cursor_of(ctx);
 

@@ -107,7 +107,7 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 	l3 = at->pkt.l3;
 	ip_len = at->pkt.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	tcp_len = TCP_LEN + at->answer.options_len;
-	if (l3 > LINK_LEN_MAX || tcp_len > sizeof(at->answer.tcp) || !load_link(ctx, &at->link, l3))
+	if (tcp_len > sizeof(at->answer.tcp) || !load_link(ctx, at))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	turn_round(&at->link);
 	change.body = put_answer_tcp(at, tcp_len, put_answer_ip(at, tcp_len));
@@ -117,9 +117,8 @@ __attribute__((noinline)) int answer_tcp(context *ctx, struct scratch *at, __u32
 		failed = frame_store(ctx, l3, at->answer.ip, sizeof(struct ipv6hdr));
 	else
 		failed = frame_store(ctx, l3, at->answer.ip, sizeof(struct iphdr));
-	hide(tcp_len);
-	if (failed || !store_link(ctx, &at->link, l3) || tcp_len < TCP_LEN || tcp_len > sizeof(at->answer.tcp) ||
-	    frame_store(ctx, l3 + ip_len, at->answer.tcp, tcp_len))
+	if (failed || !store_link(ctx, at) ||
+	    frame_store(ctx, l3 + ip_len, at->answer.tcp, clamp(tcp_len, TCP_LEN, sizeof(at->answer.tcp))))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	frame_fix(ctx, l3 + ip_len + 16, &change, false);
 	return with_reason(frame_back(ctx), reason);

@@ -252,7 +252,7 @@ static long read_head_byte(__u32 at, void *arg)
 
 	if (at >= READ_MAX)
 		return 1;
-	r->state = head_step(r, at, r->payload[at]);
+	r->state = head_step(r, at, r->payload[at_most(at, READ_MAX - 1)]);
 	return r->state >= HEAD_DONE;
 }
 

@@ -38,7 +38,7 @@ static __always_inline __u32 take_u8(struct reading *r)
 	if (at >= r->end || at >= r->len || at >= READ_MAX)
 		return MISSING;
 	r->at = at + 1;
-	return r->payload[at];
+	return r->payload[at_most(at, READ_MAX - 1)];
 }
 
 static __always_inline __u32 take_u16(struct reading *r)

@@ -32,14 +32,14 @@ __attribute__((noinline)) int answer_echo(context *ctx, struct scratch *at)
 	pkt = &at->pkt;
 	l3 = pkt->l3;
 	l4 = pkt->l4;
-	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, pkt->v6, &pair[1], &pair[0]) ||
+	if (!load_link(ctx, at) || !load_ends(ctx, l3, pkt->v6, &pair[1], &pair[0]) ||
 	    frame_load(ctx, l4, &icmp, sizeof(icmp)))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	field[0] = *(__u16 *)&icmp.type;
 	icmp.type = pkt->v6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
 	icmp.checksum = changed(icmp.checksum, (__u64)(__u16)~field[0] + *(__u16 *)&icmp.type);
 	turn_round(&at->link);
-	if (frame_store(ctx, l4, &icmp, sizeof(icmp)) || !store_link(ctx, &at->link, l3))
+	if (frame_store(ctx, l4, &icmp, sizeof(icmp)) || !store_link(ctx, at))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	if (pkt->v6) {
 		if (frame_store(ctx, l3 + 8, pair, 32) || frame_store(ctx, l3 + 7, &ttl, 1))
@@ -193,11 +193,11 @@ __attribute__((noinline)) int translate_error(context *ctx, struct scratch *at)
 }
 
 /* One hop less. */
-static __always_inline bool decrement_ttl(context *ctx, __u32 l3, bool v6)
+static __always_inline bool decrement_ttl(context *ctx, const struct packet_context *pkt)
 {
-	if (l3 > LINK_LEN_MAX)
-		return false;
-	if (v6) {
+	__u64 l3 = link_len(pkt);
+
+	if (pkt->v6) {
 		struct ipv6hdr *ip = bytes_at(ctx, l3, sizeof(*ip));
 
 		if (!ip)
@@ -288,7 +288,7 @@ __attribute__((noinline)) int error_to_server(context *ctx, struct scratch *at)
 		at->ends.has_src = true;
 		at->ends.src = server->own;
 	}
-	if (!translate_error(ctx, at) || !decrement_ttl(ctx, pkt->l3, pkt->v6) ||
+	if (!translate_error(ctx, at) || !decrement_ttl(ctx, pkt) ||
 	    !relink(ctx, pkt->l3, server->ifindex, pkt->v6, server->src, server->dst))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return with_reason(frame_send(ctx, server->ifindex), REASON_ICMP_FORWARDED);
@@ -339,7 +339,7 @@ __attribute__((noinline)) int error_to_client(context *ctx, struct scratch *at)
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	if (!hop->ifindex)
 		return send_by_host(ctx, at);
-	if (!decrement_ttl(ctx, pkt->l3, pkt->v6) ||
+	if (!decrement_ttl(ctx, pkt) ||
 	    !relink(ctx, pkt->l3, hop->lan, pkt->v6, hop->src, hop->dst))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return with_reason(frame_send(ctx, hop->ifindex), REASON_ICMP_FORWARDED);
@@ -412,7 +412,7 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 		return VERDICT_DROP;
 	answer = &at->advertisement;
 	l3 = at->pkt.l3;
-	if (l3 > LINK_LEN_MAX || !load_link(ctx, &at->link, l3) ||
+	if (!load_link(ctx, at) ||
 	    frame_load(ctx, l3, &at->question, sizeof(at->question)))
 		return with_reason(VERDICT_PASS, REASON_NOT_SERVICE);
 	answer->target = at->question.target;
@@ -450,7 +450,7 @@ __attribute__((noinline)) int answer_solicitation(context *ctx, struct scratch *
 	}
 	for (int i = 0; i < ETH_ALEN / 2; i++)
 		at->link.half[ETH_ALEN / 2 + i] = answer->mac[i];
-	if (!store_link(ctx, &at->link, l3) || frame_store(ctx, l3, answer, sizeof(*answer)))
+	if (!store_link(ctx, at) || frame_store(ctx, l3, answer, sizeof(*answer)))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	return with_reason(frame_back(ctx), REASON_NEIGHBOUR_ANSWERED);
 }

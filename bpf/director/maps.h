@@ -246,8 +246,12 @@ static __always_inline __u64 vip_bits(__be32 address, __be16 port, __u8 protocol
 #endif
 }
 
-/* Where a word that switches has these bits, in one of two halves of so many places. */
-#define place_by(word, bits, places) ((bits) * (word) / (~0ULL / (places) + 1) | ((word) & (places)))
+/* Index that a switching word gives these bits, in the one of two halves of `places` that it
+ * names. */
+static __always_inline __u64 place_by(__u64 word, __u64 bits, const __u64 places)
+{
+	return sum(bits * word / (~0ULL / places + 1), word & places);
+}
 
 static __always_inline struct vip *vip_at(__u64 bits)
 {
@@ -293,11 +297,11 @@ static __always_inline __u32 hint_place(__u64 bits)
 }
 
 /* Where in `vips` and `handoffs` the VIP of this id is, if there is one. */
-static __always_inline __u32 place_by_id(__u16 id)
+static __always_inline __u64 place_by_id(__u16 id)
 {
 	__u64 half = *(volatile __u64 *)&commit & VIP_PLACES;
 
-	return half | vip_places[half / VIP_PLACES * VIP_IDS + id % VIP_IDS] % VIP_PLACES;
+	return sum(half, vip_places[sum(half / VIP_PLACES * VIP_IDS, id % VIP_IDS)] % VIP_PLACES);
 }
 
 /* The VIP of this id, or NULL. */
@@ -314,7 +318,7 @@ static __always_inline struct vip *find_vip_by_id(__u16 id)
 /* How that VIP's connections are handed off, or NULL if they are not. */
 static __always_inline struct handoff *find_handoff(__u16 id)
 {
-	__u32 place = place_by_id(id);
+	__u64 place = place_by_id(id);
 	struct handoff *handoff = &handoffs[place];
 
 	if (vips[place].id != id || !(vips[place].flags & VIP_HANDOFF))

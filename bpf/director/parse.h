@@ -224,7 +224,10 @@ __attribute__((noinline)) int walk(context *ctx, __u32 at, __u32 end, struct wal
 	if (!walked || end > 0x1ffff)
 		return 0;
 	walked->l4 = at;
-	for (__u32 i = 0; i <= EXTENSIONS_MAX && walks_on(walked, i); i++) {
+	#pragma unroll
+	for (__u32 i = 0; i <= EXTENSIONS_MAX; i++) {
+		if (!walks_on(walked, i))
+			break;
 		if (at + sizeof(header) > end || frame_load(ctx, at, &header, sizeof(header))) {
 			walked->fault = FAULT_TRUNCATED;
 			return 0;
@@ -296,7 +299,7 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 			return odd(packet, reason_of(walked.fault));
 		l4 = walked.l4;
 		/* A header behind this isn't looked for: no sender puts it there. */
-		if (l4 < sizeof(struct ethhdr) || l4 > 0x3fff)
+		if (l4 > L4_MAX)
 			return odd(packet, REASON_EXTENSION_HEADERS);
 		packet->l4 = l4;
 		packet->protocol = walked.protocol;
@@ -305,7 +308,7 @@ static __always_inline enum parsed parse_ipv6(context *ctx, struct cursor *curso
 		packet->ethernet = bytes_at(ctx, 0, sizeof(struct ethhdr));
 		if (!packet->ethernet)
 			return odd(packet, REASON_TRUNCATED);
-		*cursor = cursor_at(ctx, l4);
+		*cursor = cursor_at(ctx, at_most(l4, L4_MAX));
 	}
 	/* Options may stand at the beginning of what was cut (RFC 8200, section 4.5). */
 	later = packet->is_fragment && packet->protocol == IPPROTO_DSTOPTS;

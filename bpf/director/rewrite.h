@@ -44,6 +44,12 @@ static __always_inline struct scratch *scratch_for(const struct packet *packet)
 	return at;
 }
 
+/* Length of the link header, with its tags. */
+static __always_inline __u64 link_len(const struct packet_context *pkt)
+{
+	return clamp(pkt->l3, ETH_HLEN, LINK_LEN_MAX);
+}
+
 static __always_inline bool is_later(const struct packet_context *pkt)
 {
 	return pkt->is_fragment && pkt->fragment.offset != 0;
@@ -156,11 +162,11 @@ static __always_inline bool put_ports(context *ctx, __u32 l4, const struct ends 
 /* Gives a TCP or UDP packet, or a fragment of one, other ends, and takes a hop off it. */
 static __always_inline bool translate(context *ctx, const struct packet_context *pkt, const struct ends *ends, bool hop)
 {
-	__u32 l3 = pkt->l3, l4 = pkt->l4;
+	__u64 l3 = link_len(pkt), l4 = at_most(pkt->l4, L4_MAX);
 	bool udp = pkt->protocol == IPPROTO_UDP;
 	struct change change = {};
 
-	if (l3 > LINK_LEN_MAX || l4 > 0x1fff || !put_addresses(ctx, l3, pkt->v6, ends, hop, &change.pseudo))
+	if (!put_addresses(ctx, l3, pkt->v6, ends, hop, &change.pseudo))
 		return false;
 	if (is_later(pkt))
 		return true;
@@ -212,16 +218,14 @@ static __always_inline __u32 longest(context *ctx, const struct packet_context *
 	return pkt->l4 - pkt->l3 + header_len + payload_len;
 }
 
-static __always_inline bool load_link(context *ctx, struct link *link, __u32 len)
+static __always_inline bool load_link(context *ctx, struct scratch *at)
 {
-	hide(len);
-	return len >= ETH_HLEN && len <= LINK_LEN_MAX && !frame_load(ctx, 0, link, len);
+	return !frame_load(ctx, 0, &at->link, link_len(&at->pkt));
 }
 
-static __always_inline bool store_link(context *ctx, struct link *link, __u32 len)
+static __always_inline bool store_link(context *ctx, struct scratch *at)
 {
-	hide(len);
-	return len >= ETH_HLEN && len <= LINK_LEN_MAX && !frame_store(ctx, 0, link, len);
+	return !frame_store(ctx, 0, &at->link, link_len(&at->pkt));
 }
 
 /* The link header back to whence it came. */
@@ -254,7 +258,7 @@ __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 	header_len = at->pkt.v6 ? sizeof(*error6) : sizeof(*error4);
 	error4 = &at->error4;
 	error6 = &at->error6;
-	if (!load_link(ctx, &at->link, l3) || !load_ends(ctx, l3, at->pkt.v6, &at->src, &error6->ip.from))
+	if (!load_link(ctx, at) || !load_ends(ctx, l3, at->pkt.v6, &at->src, &error6->ip.from))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	for (__u32 offset = 0; offset < QUOTE_LEN; offset += sizeof(part)) {
 		if (frame_load(ctx, l3 + offset, part, sizeof(part)))
@@ -262,7 +266,7 @@ __attribute__((noinline)) int too_big(context *ctx, struct scratch *at)
 		sum = bpf_csum_diff(0, 0, (void *)part, sizeof(part), sum);
 	}
 	turn_round(&at->link);
-	if (frame_cut(ctx, l3 + QUOTE_LEN) || frame_grow(ctx, header_len) || !store_link(ctx, &at->link, l3))
+	if (frame_cut(ctx, l3 + QUOTE_LEN) || frame_grow(ctx, header_len) || !store_link(ctx, at))
 		return with_reason(VERDICT_DROP, REASON_NO_HEADROOM);
 	if (at->pkt.v6) {
 		error6->ip.word = bpf_htonl(6 << 28);

@@ -14,23 +14,26 @@ static __always_inline struct ring *ring_at(__u32 service, __u32 half)
 	return bpf_map_lookup_elem(&rings, &index);
 }
 
+/* The slot of a flow in a table of HASH_SLOTS. */
+static __always_inline __u64 hash_slot(__u64 ring_hash)
+{
+	return at_most(scale(ring_hash >> 16, HASH_SLOTS), HASH_SLOTS - 1);
+}
+
 /* By the hash that all hosts have alike. */
 static __always_inline __u16 by_hash(const struct ring *ring, __u64 ring_hash)
 {
-	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
-
-	if (!ring || ring->hash_len != HASH_SLOTS || slot >= HASH_SLOTS)
+	if (!ring || ring->hash_len != HASH_SLOTS)
 		return NO_SERVER;
-	return ring->hash[slot];
+	return ring->hash[hash_slot(ring_hash)];
 }
 
 /* By the hash table before the last change of hosts; NO_SERVER where there was none. */
 static __always_inline __u16 by_previous(__u32 service, __u64 ring_hash)
 {
 	struct previous *before = bpf_map_lookup_elem(&previous, &service);
-	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
 
-	return before && slot < HASH_SLOTS ? before->hash[slot] : NO_SERVER;
+	return before ? before->hash[hash_slot(ring_hash)] : NO_SERVER;
 }
 
 static __always_inline __u64 next(__u32 service)
@@ -82,10 +85,7 @@ static __always_inline __u16 from_order(__u32 service, struct ring *ring, __u32 
 		len = SERVICE_SERVERS_MAX;
 	if (len == 0 || len > ORDER_MAX)
 		return NO_SERVER;
-	at = next(service) % len;
-	hide(at);
-	if (at >= ORDER_MAX) /* never; the verifier wants to see it */
-		return NO_SERVER;
+	at = at_most(next(service) % len, ORDER_MAX - 1);
 	if (pick == PICK_CURSOR)
 		return ring->order[at];
 	least.ring = ring;
@@ -98,16 +98,13 @@ static __always_inline __u16 from_order(__u32 service, struct ring *ring, __u32 
 /* The better of the two candidates of the flow's slot. */
 static __always_inline __u16 two(const struct ring *ring, __u64 ring_hash)
 {
-	__u32 slot = scale(ring_hash >> 16, HASH_SLOTS);
 	__u16 first = by_hash(ring, ring_hash), second;
 	struct server *server, *other;
 	__u16 score, other_score;
 	__u64 cost, other_cost;
 	bool by_sessions, by_load;
 
-	if (slot >= HASH_SLOTS)
-		return first;
-	second = ring->second[slot] % SERVER_SLOTS;
+	second = ring->second[hash_slot(ring_hash)] % SERVER_SLOTS;
 	other = present_server(second);
 	if (second == NO_SERVER || !other)
 		return first;

@@ -156,10 +156,7 @@ __attribute__((noinline)) int begin_trace(context *ctx, struct scratch *at)
 /* Hands it to the reader, `len` bytes of its head included. */
 static __always_inline void hand_out(struct event *event, __u32 len)
 {
-	hide(len);
-	if (len > HEAD_MAX)
-		len = HEAD_MAX;
-	if (bpf_ringbuf_output(&events, event, __builtin_offsetof(struct event, head) + len, 0))
+	if (bpf_ringbuf_output(&events, event, __builtin_offsetof(struct event, head) + at_most(len, HEAD_MAX), 0))
 		__sync_fetch_and_add(&watch.lost, 1);
 }
 

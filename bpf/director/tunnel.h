@@ -155,39 +155,39 @@ static __always_inline bool put_outer(context *ctx, __u32 at, const struct serve
 }
 
 /* Puts a packet into the tunnel to its server. */
-static __always_inline bool wrap(context *ctx, __u32 l3, __u32 len, bool v6, __u64 hash, const struct server *server,
+static __always_inline bool wrap(context *ctx, const struct packet_context *pkt, const struct server *server,
 				 struct mark_message *message)
 {
 	bool same = server->ifindex == frame_ingress(ctx), outer6 = server->flags & SERVER_V6;
-	__u32 link_len = same ? l3 : ETH_HLEN, headroom = outer_len(server);
+	__u64 l3 = link_len(pkt), new_l3 = same ? l3 : ETH_HLEN;
 	struct inherited inherited;
 	struct ethhdr *ethernet;
 	__u32 tags[2] = {};
 
-	if (l3 > LINK_LEN_MAX || !inherit(ctx, l3, v6, &inherited, message))
+	if (!inherit(ctx, l3, pkt->v6, &inherited, message))
 		return false;
 	/* Tags: the type of the frame and all of them but the inner type. */
 	if (same && l3 != ETH_HLEN && frame_load(ctx, 12, tags, l3 == LINK_LEN_MAX ? 8 : 4))
 		return false;
-	if (frame_wrap(ctx, l3, headroom, link_len, outer6, server->flags & SERVER_GUE))
+	if (frame_wrap(ctx, l3, outer_len(server), new_l3, outer6, server->flags & SERVER_GUE))
 		return false;
 	if (!same)
 		frame_leave(ctx);
-	if (!put_outer(ctx, link_len, server, &inherited, hash, len, v6, message))
+	if (!put_outer(ctx, new_l3, server, &inherited, pkt->hash, pkt->len, pkt->v6, message))
 		return false;
 	ethernet = bytes_at(ctx, 0, LINK_LEN_MAX);
 	if (!ethernet)
 		return false;
 	rewrite_link(ethernet, server->src, server->dst);
-	if (link_len == ETH_HLEN) {
+	if (new_l3 == ETH_HLEN) {
 		ethernet->h_proto = outer6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	} else {
 		__u32 *tag = (void *)ethernet + 12;
 
 		tag[0] = tags[0];
-		if (link_len == LINK_LEN_MAX)
+		if (new_l3 == LINK_LEN_MAX)
 			tag[1] = tags[1];
-		*(__be16 *)((void *)ethernet + (link_len == LINK_LEN_MAX ? 20 : 16)) =
+		*(__be16 *)((void *)ethernet + (new_l3 == LINK_LEN_MAX ? 20 : 16)) =
 			outer6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	}
 	return true;

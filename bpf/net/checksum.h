@@ -44,12 +44,11 @@ static long add_some(__u32 turn, void *arg)
 
 	if (len > SUMMED_MAX)
 		len = SUMMED_MAX;
-	hide(len);
-	if (len < 1 || len > SUMMED_MAX)
+	if (!len)
 		return 1;
 	/* Zeros behind an end that is no whole word. */
 	*(__u32 *)&bytes[len & ~3 & (2 * SUMMED_MAX - 1)] = 0;
-	if (frame_load(summing->ctx, from, bytes, len)) {
+	if (!frame_load_some(summing->ctx, from, bytes, len, SUMMED_MAX)) {
 		summing->sum = -1;
 		return 1;
 	}

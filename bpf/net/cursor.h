@@ -9,6 +9,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
+#include "net/verifier.h"
 
 /* `frame_load`: copies so many bytes of a frame from there on, or fails. `MAY_BE_PARTIAL`:
  * whether checksums may be left to the hardware. */
@@ -23,18 +24,14 @@ typedef struct xdp_md context;
 #endif
 
 /*
- * Keeps the compiler from using what it knows of a value: from dropping a check that the verifier
- * wants to see, or putting in the place of a check for NULL the comparison that the NULL came from.
+ * Copies `len` bytes of a frame, from `at` on. False if `len` is not from 1 to `max`, a constant,
+ * or if the frame ends before.
  */
-#define hide(x) asm volatile("" : "+r"(x))
-
-/* Keeps the verifier from telling a value, and so from following a way once for each that it may
- * have: another value that it doesn't know is mixed with it and taken out again. */
-#define forget(x, select_without_session)        \
-	({                        \
-		(x) ^= (select_without_session); \
-		hide(x);          \
-		(x) ^= (select_without_session); \
+#define frame_load_some(ctx, at, to, len, max)                          \
+	({                                                              \
+		__u32 len_ = (len);                                     \
+		len_ - 1 < (max) &&                                       \
+		!frame_load(ctx, at, to, clamp(len_, 1, max));          \
 	})
 
 struct cursor {

@@ -19,6 +19,8 @@
 /* Of one of them, in bytes (RFC 8200, section 4.3). */
 #define EXTENSION_LEN_MAX 2048
 #define PACKET_MAX 65535
+/* Highest offset of a transport header in a frame, in bytes: a power of two less one. */
+#define L4_MAX 0x3fff
 
 /* An address of either version, in network byte order. A director has an IPv4 one in the first
  * word, with zeros behind; a server has it mapped. */

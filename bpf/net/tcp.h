@@ -82,8 +82,7 @@ static __always_inline bool read_options(context *ctx, __u32 at, __u32 len, stru
 	found->len = len;
 	if (!len)
 		return true;
-	hide(len);
-	if (len < 1 || len > TCP_OPTIONS_MAX || frame_load(ctx, at, found->byte, len))
+	if (!frame_load_some(ctx, at, found->byte, len, TCP_OPTIONS_MAX))
 		return false;
 	bpf_loop(TCP_OPTIONS_MAX, read_option, &found, 0);
 	return true;

@@ -291,14 +291,19 @@ static __always_inline bool walk(struct cursor *cursor, struct outer *outer, str
 	void *first = cursor->at;
 	__u64 walked_len;
 
-	for (__u32 i = 0; i <= EXTENSIONS_MAX && walks_on(walked, i); i++) {
-		__u64 *header = take_inside(cursor, outer, sizeof(struct extension));
-		__u32 len = header ? step_over_bytes(walked, *header, outer->len) : 0;
+	#pragma unroll
+	for (__u32 i = 0; i <= EXTENSIONS_MAX; i++) {
+		__u64 *header;
+		__u32 len;
 
+		if (!walks_on(walked, i))
+			break;
+		header = take_inside(cursor, outer, sizeof(struct extension));
+		len = header ? step_over_bytes(walked, *header, outer->len) : 0;
 		if (walked->fault)
 			return false;
-		hide(len);
-		if (len < sizeof(*header) || len > EXTENSION_LEN_MAX || !take_inside(cursor, outer, len - sizeof(*header))) {
+		if (len < sizeof(*header) || len > EXTENSION_LEN_MAX ||
+		    !take_inside(cursor, outer, at_most(len - sizeof(*header), EXTENSION_LEN_MAX))) {
 			walked->fault = FAULT_TRUNCATED;
 			return false;
 		}

@@ -148,7 +148,7 @@ static __always_inline struct tcp_options *options_here(void)
 	__u32 first = 0;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &first);
 
-	return at ? &at->options : 0;
+	return at ? member_of(at, options) : 0;
 }
 
 static __always_inline struct message *message_here(void)
@@ -156,7 +156,7 @@ static __always_inline struct message *message_here(void)
 	__u32 first = 0;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &first);
 
-	return at ? &at->message : 0;
+	return at ? member_of(at, message) : 0;
 }
 
 static __always_inline void count_server(__u32 reason)

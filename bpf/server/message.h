@@ -159,13 +159,9 @@ static __always_inline bool is_cut(const struct message *m)
 __noinline int read_behind(struct __sk_buff *skb, __u32 from, __u32 len, __u32 kept)
 {
 	struct message *m = message_here();
-	__u32 last = len - 1;
 
-	if (!m || last >= MESSAGE_MAX || kept > MESSAGE_MAX)
-		return false;
-	/* Kernels of today and of yesterday see by this that it is neither nothing nor too much. */
-	hide(last);
-	if (bpf_skb_load_bytes(skb, from, m->byte + kept, last + 1))
+	if (!m || kept > MESSAGE_MAX ||
+	    !frame_load_some(skb, from, m->byte + at_most(kept, MESSAGE_MAX), len, MESSAGE_MAX))
 		return false;
 	m->at = 0;
 	m->len = kept + len;

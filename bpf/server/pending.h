@@ -35,42 +35,44 @@ static __always_inline void copy_words(__u64 *to, const __u64 *from)
 		to[i] = from[i];
 }
 
-static __always_inline bool is_method(const __u8 *start)
-{
-	for (__u32 i = 0; i < REQUEST_MIN; i++) {
-		__u8 byte = start[i];
+/* A method that is read byte by byte (RFC 9110, section 5.6.2). */
+struct method {
+	__u8 byte[REQUEST_MIN];
+	bool is_method;
+};
 
-		if (byte == ' ')
-			return i > 0;
-		if (byte != '-' && byte != '_' && (byte < 'A' || byte > 'Z'))
-			return false;
-	}
-	return false;
+static long read_method_byte(__u32 at, void *arg)
+{
+	struct method *method = arg;
+	__u8 byte = method->byte[at_most(at, REQUEST_MIN - 1)];
+
+	method->is_method = byte == ' ' && at > 0;
+	return byte != '-' && byte != '_' && (byte < 'A' || byte > 'Z');
 }
 
 /* Whether a request begins there; `p` becomes that. */
 static __always_inline bool read_request(struct __sk_buff *skb, const struct data *data, struct pending *p)
 {
 	__u32 from = data->from, len = data->len;
-	__u8 start[REQUEST_MIN];
+	struct method start = {};
 	__u64 word;
 
-	if (len < REQUEST_MIN || bpf_skb_load_bytes(skb, from, start, sizeof(start)))
+	if (len < REQUEST_MIN || bpf_skb_load_bytes(skb, from, start.byte, sizeof(start.byte)))
 		return false;
-	if (start[0] == '\r' && start[1] == '\n') {
+	if (start.byte[0] == '\r' && start.byte[1] == '\n') {
 		from += 2;
 		len -= 2;
-		if (len < REQUEST_MIN || bpf_skb_load_bytes(skb, from, start, sizeof(start)))
+		if (len < REQUEST_MIN || bpf_skb_load_bytes(skb, from, start.byte, sizeof(start.byte)))
 			return false;
 	}
-	if (!is_method(start))
+	bpf_loop(REQUEST_MIN, read_method_byte, &start, 0);
+	if (!start.is_method)
 		return false;
-	__builtin_memcpy(&word, start, sizeof(word));
+	__builtin_memcpy(&word, start.byte, sizeof(word));
 	word = bpf_be64_to_cpu(word);
 	if (len > LINE_MAX)
 		len = LINE_MAX;
-	hide(len);
-	if (len < 1 || len > LINE_MAX || bpf_skb_load_bytes(skb, from, p->line, len))
+	if (!frame_load_some(skb, from, p->line, len, LINE_MAX))
 		return false;
 	p->line_len = len;
 	p->since_ns = bpf_ktime_get_ns();

@@ -57,14 +57,14 @@ fn kinds() -> [Kind; 9] {
     let link = Forwarding::Link;
     [
         kind("l2", link, 195),
-        Kind { protocol: Protocol::Udp, ..kind("l2, UDP", link, 184) },
-        kind("tunnel", tunnel, 291),
-        kind("nat in", nat, 291),
-        Kind { handoff: true, ..kind("handoff", link, 198) },
-        Kind { handoff: true, ..kind("handoff by tunnel", tunnel, 294) },
-        Kind { every_host: true, ..kind("every-host", link, 225) },
-        Kind { v6: true, protocol: Protocol::Udp, ..kind("l2, UDP over IPv6", link, 266) },
-        Kind { v6: true, ..kind("l2, IPv6", link, 281) },
+        Kind { protocol: Protocol::Udp, ..kind("l2, UDP", link, 181) },
+        kind("tunnel", tunnel, 290),
+        kind("nat in", nat, 289),
+        Kind { handoff: true, ..kind("handoff", link, 197) },
+        Kind { handoff: true, ..kind("handoff by tunnel", tunnel, 293) },
+        Kind { every_host: true, ..kind("every-host", link, 224) },
+        Kind { v6: true, protocol: Protocol::Udp, ..kind("l2, UDP over IPv6", link, 267) },
+        Kind { v6: true, ..kind("l2, IPv6", link, 282) },
     ]
 }
 
