@@ -9,6 +9,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
+use super::NamesText;
 use super::patterns;
 use super::problems::{Problem, ProblemSink, Span, line_and_column};
 use super::syntax;
@@ -37,6 +38,8 @@ pub(super) struct SourceText<'a> {
     pub(super) folder: Option<&'a Path>,
     /// The files that it includes.
     pub(super) included: &'a [IncludedFile],
+    /// The files of `names_from`, if they were read before; `None`: they are read now.
+    pub(super) names: Option<&'a [NamesText]>,
     /// Where variables are looked up.
     pub(super) variables: VariableLookup,
 }
@@ -45,12 +48,12 @@ impl<'a> SourceText<'a> {
     /// The text of a file of this host.
     pub(super) fn of_file(path: &'a Path, name: &'a str, text: &'a str) -> SourceText<'a> {
         let folder = path.parent();
-        SourceText { name, text, folder, included: &[], variables: variables::environment }
+        SourceText { name, text, folder, included: &[], names: None, variables: variables::environment }
     }
 
     /// A text alone.
     pub(super) fn alone(name: &'a str, text: &'a str) -> SourceText<'a> {
-        SourceText { name, text, folder: None, included: &[], variables: |_| None }
+        SourceText { name, text, folder: None, included: &[], names: None, variables: |_| None }
     }
 }
 

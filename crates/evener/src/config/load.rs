@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::DeTable;
 
+use super::NamesText;
 use super::include::{self, SourceText};
 use super::problems::{ProblemReport, ProblemSink, Problems};
 use super::references::References;
@@ -32,6 +34,18 @@ pub struct LoadedConfig {
     pub config: Config,
     /// The tables, those of included files behind its own, with variables replaced.
     pub tables: toml::Table,
+    /// The sources that both were read from.
+    pub sources: Arc<Sources>,
+}
+
+/// A file that was read, with what run-time changes over it are read by: no change sees another
+/// state of the files than the one in force.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// The files of `names_from`, in the order in which names have their numbers.
+    pub names: Vec<NamesText>,
 }
 
 /// The same as [`load`], with the file's tables for who changes them.
@@ -41,21 +55,24 @@ pub struct LoadedConfig {
 pub fn load_tables(path: &Path) -> Result<LoadedConfig, Problems> {
     let (text, name) = (read_text(path)?, path.display().to_string());
     let mut tables = None;
-    let checked = read(SourceText::of_file(path, &name, &text), |_, _, _, document| {
+    let (checked, names) = read_with_names(SourceText::of_file(path, &name, &text), |_, _, _, document| {
         tables = toml::Table::deserialize(toml::Deserializer::from(document.clone())).ok();
     })?;
-    Ok(LoadedConfig { config: checked.config, tables: tables.unwrap_or_default() })
+    let sources = Arc::new(Sources { path: path.to_owned(), names });
+    Ok(LoadedConfig { config: checked.config, tables: tables.unwrap_or_default(), sources })
 }
 
-/// Validates a text that stands for the file at `path`: other files that it names are found there.
+/// Validates a text that stands for a file that was read, with the names that were read with it:
+/// no file is read.
 ///
 /// # Errors
 /// Everything that is wrong with it, at once.
-pub(crate) fn parse_changed(text: &str, path: &Path) -> Result<Config, Problems> {
+pub(crate) fn parse_changed(text: &str, sources: &Sources) -> Result<Config, Problems> {
+    let Sources { path, names } = sources;
     let name = format!("{} with run-time changes", path.display());
     // Variables were replaced when the file was read, and changes have none.
     let text = text.replace("${", "$${");
-    let origin = SourceText { folder: path.parent(), ..SourceText::alone(&name, &text) };
+    let origin = SourceText { folder: path.parent(), names: Some(names), ..SourceText::alone(&name, &text) };
     read(origin, |_, _, _, _| {}).map(|checked| checked.config)
 }
 
@@ -138,6 +155,14 @@ fn read(
     origin: SourceText<'_>,
     check: impl FnOnce(&Config, &References, &ProblemSink, &Spanned<DeTable<'_>>),
 ) -> Result<Checked, Problems> {
+    read_with_names(origin, check).map(|(checked, _)| checked)
+}
+
+/// The meaning of a text as [`read`] has it, and its files of names.
+fn read_with_names(
+    origin: SourceText<'_>,
+    check: impl FnOnce(&Config, &References, &ProblemSink, &Spanned<DeTable<'_>>),
+) -> Result<(Checked, Vec<NamesText>), Problems> {
     let SourceText { name, text, .. } = origin;
     let sink = ProblemSink::default();
     let (mut document, errors) = DeTable::parse_recoverable(text);
@@ -152,12 +177,15 @@ fn read(
     check(&config, &references, &sink, &document);
     drop(document);
     let mut found = include::by_file(sink.drain(), origin);
-    found.extend(files.iter().map(|file| (file.name.as_str(), file.text.as_str(), file.sink.drain())));
+    found.extend(
+        files.iter().map(|file| (file.source.name.as_str(), file.source.text.as_str(), file.sink.drain())),
+    );
     match found.iter().all(|(_, _, problems)| problems.is_empty()) {
         true => {
             let mut notes = config.unverified();
             notes.extend(unwritten.notes());
-            Ok(Checked { config, notes, file: name.to_owned() })
+            let names = files.into_iter().map(|file| file.source).collect();
+            Ok((Checked { config, notes, file: name.to_owned() }, names))
         }
         false => Err(Problems::of(name, found)),
     }

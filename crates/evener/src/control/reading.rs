@@ -21,8 +21,7 @@ const READERS_MAX: usize = 4;
 /// A file and what it names.
 #[derive(Debug)]
 pub(super) struct LoadedFiles {
-    pub(super) config: Config,
-    pub(super) tables: toml::Table,
+    pub(super) file: LoadedConfig,
     pub(super) dns: DnsFiles,
 }
 
@@ -114,15 +113,15 @@ async fn read_within(timeout: Duration, path: PathBuf, reader: Arc<()>) -> Resul
 }
 
 fn read(path: &Path) -> Result<LoadedFiles, String> {
-    let LoadedConfig { config, tables } = config::load_tables(path).map_err(|problems| {
+    let file = config::load_tables(path).map_err(|problems| {
         let colour = std::io::stderr().is_terminal();
         format!("the file has errors\n{}", problems.render(colour))
     })?;
-    if !config.has_services() {
+    if !file.config.has_services() {
         return Err(StartError::NoService(path.to_owned()).to_string());
     }
-    let dns = read_dns_files(&config).map_err(|error| error.to_string())?;
-    Ok(LoadedFiles { config, tables, dns })
+    let dns = read_dns_files(&file.config).map_err(|error| error.to_string())?;
+    Ok(LoadedFiles { file, dns })
 }
 
 /// The files that `[dns]` names.
@@ -187,8 +186,11 @@ mod tests {
         assert!(refused.files.as_ref().unwrap_err().contains("still wait"));
         // as if that one had been read
         refused.files = Ok(LoadedFiles {
-            config: crate::config::parse(FILE, "x").unwrap(),
-            tables: toml::Table::new(),
+            file: LoadedConfig {
+                config: crate::config::parse(FILE, "x").unwrap(),
+                tables: toml::Table::new(),
+                sources: Arc::default(),
+            },
             dns: DnsFiles::default(),
         });
         assert!(reading.is_latest(&refused));

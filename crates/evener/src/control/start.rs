@@ -158,7 +158,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let mut lock = Lock::acquire(&directory.join("lock"))?;
     let folder = paths::state_directory().map_err(StartError::io("the network namespace can't be told"))?;
     let store = Store::new(&folder);
-    let (restored, trouble) = state::restore(&store, config_path, file).map_err(StartError::Config)?;
+    let (restored, trouble) = state::restore(&store, file).map_err(StartError::Config)?;
     if !restored.dropped.is_empty()
         && let Err(error) = state::keep_dropped(&store, &restored)
     {

@@ -3,7 +3,6 @@
 //! data plane.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 use evener_core::director::{Drainable, Input};
@@ -16,7 +15,7 @@ use super::draining::{PendingDrain, not_drainable};
 use super::reading::{DnsFiles, LoadedFiles, ReloadReply};
 use super::reload::{AddressCheck, CheckedFile, Origin};
 use super::{Daemon, clocks};
-use crate::config::{self, Config, LoadedConfig, Problems};
+use crate::config::{Config, LoadedConfig, Problems};
 use crate::events::DaemonEvent;
 use crate::state::store::{AuditEntry, Store};
 use crate::state::{
@@ -126,24 +125,24 @@ impl Daemon {
             _ => waiting.iter().take_while(|pending| !pending.is_alone).count().min(TOGETHER_MAX),
         };
         let pending: Vec<PendingRequest> = waiting.drain(..count).collect();
-        let (state, path) = (Arc::clone(&self.state.state), self.config_path.clone());
+        let state = Arc::clone(&self.state.state);
         self.state.begin(move || {
             let requests: Vec<Request> = pending.iter().map(|pending| pending.request.clone()).collect();
-            let batch = state::batch(&state, &path, &requests, clocks().unix_ms);
+            let batch = state::batch(&state, &requests, clocks().unix_ms);
             StateWork::Looked(Box::new(batch), pending)
         });
     }
 
     /// Begins to lay changes over a file that was read; or drops them.
     pub(super) fn begin_rebase(&mut self, files: LoadedFiles, forget: bool, answer: Option<ReloadReply>) {
-        let (state, path) = (Arc::clone(&self.state.state), self.config_path.clone());
+        let state = Arc::clone(&self.state.state);
         self.state.begin(move || {
-            let LoadedFiles { config, tables, dns } = files;
+            let LoadedFiles { file, dns } = files;
             let mut record = state.record.clone();
             if forget {
                 record.forget();
             }
-            let rebased = state::rebase(tables, config, record, &path).map(Box::new).map_err(|problems| {
+            let rebased = state::rebase(file, record).map(Box::new).map_err(|problems| {
                 format!(
                     "the file and the run-time changes don't fit together: take them back by `evener undo`, or drop all by \
                      `evener reload --forget`\n{}",
@@ -383,17 +382,13 @@ pub(super) fn keep_dropped(store: &Store, rebased: &RebasedFile) -> io::Result<(
 }
 
 /// The changes of before over the file that the daemon starts with.
-pub(super) fn restore(
-    store: &Store,
-    path: &Path,
-    file: LoadedConfig,
-) -> Result<(RebasedFile, Option<String>), Problems> {
+pub(super) fn restore(store: &Store, file: LoadedConfig) -> Result<(RebasedFile, Option<String>), Problems> {
     let (record, mut trouble) = match store.read() {
         Ok(record) => (record, None),
         Err(error) => (Record::default(), Some(error.to_string())),
     };
     let generation = record.generation;
-    if let Ok(rebased) = state::rebase(file.tables, file.config, record, path) {
+    if let Ok(rebased) = state::rebase(file.clone(), record) {
         if let Some(trouble) = &mut trouble {
             set_aside(store, trouble);
         }
@@ -401,10 +396,9 @@ pub(super) fn restore(
     }
     let mut why = "the run-time changes of before don't fit to the file and are not in force".to_owned();
     set_aside(store, &mut why);
-    let file = config::load_tables(path)?;
     // Tags of the farms of before name no other farm.
     let empty = Record { generation: generation + 1, ..Record::default() };
-    Ok((state::rebase(file.tables, file.config, empty, path)?, Some(why)))
+    Ok((state::rebase(file, empty)?, Some(why)))
 }
 
 fn set_aside(store: &Store, why: &mut String) {

@@ -1,8 +1,5 @@
 //! Orders that are put in force together: each is whole by itself, and refused by itself.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use evener_core::farm::plan::ServerName;
 use evener_core::pool::OperatorState;
 use toml::Table;
@@ -11,7 +8,7 @@ use super::order::{self, Meaning, NewValues, OrderError, StateOrder, same_on_all
 use super::record::{Author, OperatorStates, Record};
 use super::store::AuditEntry;
 use super::{FarmDocument, FarmState, Place, tag};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Sources};
 use crate::runtime::token::Role;
 
 /// An order with the conditions that it is given under.
@@ -89,7 +86,7 @@ pub(crate) struct NextState {
 struct Draft<'a> {
     file: &'a FarmDocument,
     file_sum: u64,
-    path: &'a Path,
+    sources: &'a Sources,
     record: Record,
     farm: FarmDocument,
     states: OperatorStates,
@@ -98,11 +95,11 @@ struct Draft<'a> {
 }
 
 /// Looks at requests, each on the farm that the ones before lead to.
-pub(crate) fn batch(state: &FarmState, path: &Path, requests: &[Request], unix_ms: u64) -> Batch {
+pub(crate) fn batch(state: &FarmState, requests: &[Request], unix_ms: u64) -> Batch {
     let draft = || Draft {
         file: &state.file,
         file_sum: state.file_sum,
-        path,
+        sources: &state.sources,
         record: state.record.clone(),
         farm: state.farm.clone(),
         states: state.states.clone(),
@@ -113,7 +110,7 @@ pub(crate) fn batch(state: &FarmState, path: &Path, requests: &[Request], unix_m
     // they meet, and for each of the others, since undoing goes back over each.
     let together = all(draft(), requests, unix_ms, false).and_then(|(mut draft, outcomes)| {
         if draft.config.is_none() && draft.farm != state.farm {
-            draft.config = Some(read(&draft.farm, path)?);
+            draft.config = Some(read(&draft.farm, draft.sources)?);
         }
         Ok((draft, outcomes))
     });
@@ -128,10 +125,7 @@ pub(crate) fn batch(state: &FarmState, path: &Path, requests: &[Request], unix_m
     let is_changed = draft.record.generation != state.record.generation;
     let Draft { record, farm, states, config, audit, .. } = draft;
     let config = config.filter(|_| farm != state.farm);
-    let next = is_changed.then(|| {
-        let state = FarmState::of(Arc::clone(&state.file), state.file_sum, record, farm, states);
-        NextState { state, audit, config }
-    });
+    let next = is_changed.then(|| NextState { state: state.changed(record, farm, states), audit, config });
     Batch { next, outcomes }
 }
 
@@ -154,7 +148,7 @@ fn all<'a>(
             let is_unread = next.config.is_none() && next.farm != draft.farm;
             let is_sure = outcome.differences.iter().all(Difference::keeps_rules);
             if is_unread && (each_is_read || request.is_dry_run || !is_sure) {
-                next.config = Some(read(&next.farm, next.path)?);
+                next.config = Some(read(&next.farm, next.sources)?);
             }
             Ok(outcome)
         });
@@ -215,7 +209,7 @@ impl Draft<'_> {
         let edits = match order::meaning(order, &self.farm, &self.states)? {
             Meaning::Edits(edits) => edits,
             Meaning::File(file, states) => {
-                let (read, config) = read_tables(file, self.path)?;
+                let (read, config) = read_tables(file, self.sources)?;
                 let mut edits = self.farm.differences(&read);
                 self.config = Some(config);
                 edits.extend(states);
@@ -284,21 +278,21 @@ fn may(role: Role, edits: &NewValues) -> Result<(), OrderError> {
 }
 
 /// The meaning of a farm, by all rules of the file.
-fn read(farm: &FarmDocument, path: &Path) -> Result<Config, OrderError> {
+fn read(farm: &FarmDocument, sources: &Sources) -> Result<Config, OrderError> {
     let invalid = |error: toml::ser::Error| OrderError::Invalid(error.to_string());
-    read_text(&farm.text().map_err(invalid)?, path)
+    read_text(&farm.text().map_err(invalid)?, sources)
 }
 
-fn read_tables(file: Table, path: &Path) -> Result<(FarmDocument, Config), OrderError> {
+fn read_tables(file: Table, sources: &Sources) -> Result<(FarmDocument, Config), OrderError> {
     let text = toml::to_string(&file).map_err(|error| OrderError::Invalid(error.to_string()))?;
-    let config = read_text(&text, path)?;
+    let config = read_text(&text, sources)?;
     let farm = FarmDocument::new(file, &config);
     let farm = farm.ok_or_else(|| OrderError::Invalid("`service` is no list of tables".to_owned()))?;
     Ok((farm, config))
 }
 
-fn read_text(text: &str, path: &Path) -> Result<Config, OrderError> {
-    let config = config::parse_changed(text, path).map_err(|problems| {
+fn read_text(text: &str, sources: &Sources) -> Result<Config, OrderError> {
+    let config = config::parse_changed(text, sources).map_err(|problems| {
         let sentences: Vec<String> =
             problems.reports().map(|problem| format!("{}; {}", problem.message, problem.help)).collect();
         OrderError::Invalid(sentences.join(". "))

@@ -12,7 +12,6 @@ mod order;
 mod record;
 pub(crate) mod store;
 
-use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use batch::{Batch, NextState, batch};
@@ -24,15 +23,16 @@ pub use order::{OrderError, ServerFields, StateChange, StateOrder};
 pub use record::Override;
 pub use record::{Author, Change, OperatorStates, Overrides, Record};
 pub use store::time;
-use toml::Table;
 
-use crate::config::{self, Config, Problems};
+use crate::config::{self, Config, LoadedConfig, Problems, Sources};
 
 /// A file, the changes over it, and the farm that both make.
 #[derive(Clone, Debug, Default)]
 pub struct FarmState {
     /// The file's farm.
     pub file: Arc<FarmDocument>,
+    /// The files that it was read from.
+    pub sources: Arc<Sources>,
     /// By which the farms of files are told apart.
     file_sum: u64,
     /// The changes over it.
@@ -49,21 +49,18 @@ pub struct FarmState {
 
 impl FarmState {
     /// A file with changes over it.
-    pub fn new(file: Arc<FarmDocument>, record: Record) -> FarmState {
+    pub fn new(file: Arc<FarmDocument>, sources: Arc<Sources>, record: Record) -> FarmState {
         let (farm, states) = (record.farm(&file), record.operator_states());
-        let file_sum = sum(&file);
-        FarmState::of(file, file_sum, record, farm, states)
+        let (file_sum, tag) = (sum(&file), String::new());
+        let empty = FarmState { file, sources, file_sum, tag, ..FarmState::default() };
+        empty.changed(record, farm, states)
     }
 
-    fn of(
-        file: Arc<FarmDocument>,
-        file_sum: u64,
-        record: Record,
-        farm: FarmDocument,
-        states: OperatorStates,
-    ) -> FarmState {
-        let (tag, overrides) = (tag(record.generation, file_sum), record.overrides(&file));
-        FarmState { file, file_sum, record, farm, states, overrides, tag }
+    /// The same file with other changes over it.
+    fn changed(&self, record: Record, farm: FarmDocument, states: OperatorStates) -> FarmState {
+        let (tag, overrides) = (tag(record.generation, self.file_sum), record.overrides(&self.file));
+        let (file, sources) = (Arc::clone(&self.file), Arc::clone(&self.sources));
+        FarmState { file, sources, file_sum: self.file_sum, record, farm, states, overrides, tag }
     }
 }
 
@@ -77,22 +74,18 @@ pub struct RebasedFile {
     pub dropped: Vec<Edit>,
 }
 
-/// Lays changes over a file that was read as `config`.
+/// Lays changes over a file that was read.
 ///
 /// # Errors
 /// When the farm breaks rules of the file with them.
-pub fn rebase(
-    tables: Table,
-    config: Config,
-    mut record: Record,
-    path: &Path,
-) -> Result<RebasedFile, Problems> {
+pub fn rebase(file: LoadedConfig, mut record: Record) -> Result<RebasedFile, Problems> {
+    let LoadedConfig { config, tables, sources } = file;
     let file = Arc::new(FarmDocument::new(tables, &config).unwrap_or_default());
     let dropped = record.rebase(&file);
-    let state = FarmState::new(Arc::clone(&file), record);
+    let state = FarmState::new(Arc::clone(&file), sources, record);
     let config = match state.farm == *file {
         true => config,
-        false => config::parse_changed(&state.farm.text().unwrap_or_default(), path)?,
+        false => config::parse_changed(&state.farm.text().unwrap_or_default(), &state.sources)?,
     };
     Ok(RebasedFile { state, config, dropped })
 }

@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::fs;
 use std::sync::Arc;
 
 use evener_core::farm::plan::ServerName;
@@ -11,7 +11,7 @@ use super::store::Store;
 use super::{
     Author, FarmDocument, FarmState, OrderError, Record, ServerFields, StateChange, StateOrder, rebase,
 };
-use crate::config;
+use crate::config::{self, LoadedConfig};
 use crate::runtime::token::Role;
 
 const FILE: &str = r#"
@@ -47,10 +47,6 @@ address = "192.0.2.21"
 publish = "192.0.2.101"
 "#;
 
-fn path() -> &'static Path {
-    Path::new("evener.toml")
-}
-
 fn table(text: &str) -> Table {
     text.parse().unwrap()
 }
@@ -60,7 +56,7 @@ fn farm_of(text: &str) -> FarmState {
     let text = format!("farm.secret_file = \"/etc/evener/farm.key\"\n{text}");
     let config = config::parse(&text, "evener.toml").unwrap();
     let file = FarmDocument::new(table(&text), &config).unwrap();
-    FarmState::new(Arc::new(file), Record::default())
+    FarmState::new(Arc::new(file), Arc::default(), Record::default())
 }
 
 fn request(order: StateOrder) -> Request {
@@ -84,7 +80,7 @@ fn operator(server: &str, state: OperatorState) -> StateOrder {
 
 fn all(state: &FarmState, orders: impl IntoIterator<Item = StateOrder>) -> Batch {
     let requests: Vec<Request> = orders.into_iter().map(request).collect();
-    batch(state, path(), &requests, 1_000)
+    batch(state, &requests, 1_000)
 }
 
 /// The farm after orders that are all followed.
@@ -194,12 +190,12 @@ fn tables_of_hosts_that_decide_for_themselves_stay_alike() {
 fn dry_run_names_the_farm_that_it_is_for() {
     let file = farm_of(FILE);
     let dry = Request { is_dry_run: true, ..request(weight("web1", 3)) };
-    let outcome = batch(&file, path(), &[dry], 1_000).outcomes.remove(0).unwrap();
+    let outcome = batch(&file, &[dry], 1_000).outcomes.remove(0).unwrap();
     assert_eq!((&outcome.tag, outcome.generation), (&file.tag, file.record.generation));
     assert_eq!(outcome.differences.len(), 1);
     let on = |state: &FarmState| {
         let request = Request { if_match: Some(outcome.tag.clone()), ..request(weight("web1", 3)) };
-        batch(state, path(), &[request], 1_000).outcomes.remove(0)
+        batch(state, &[request], 1_000).outcomes.remove(0)
     };
     assert!(on(&file).is_ok());
     let others = after(&file, [weight("web1", 9)]);
@@ -258,7 +254,7 @@ fn stale_requests_and_lower_roles_are_refused() {
     let now = after(&file, [weight("web1", 3)]);
     let by = |role, order, tag: Option<&str>| {
         let request = Request { role, if_match: tag.map(str::to_owned), ..request(order) };
-        batch(&now, path(), &[request], 1_000).outcomes.remove(0)
+        batch(&now, &[request], 1_000).outcomes.remove(0)
     };
     assert!(matches!(by(Role::Admin, weight("web1", 4), Some(&file.tag)), Err(OrderError::Stale { .. })));
     for good in [now.tag.clone(), format!("\"{}\"", now.tag), "*".into(), format!("\"x\", \"{}\"", now.tag)] {
@@ -270,7 +266,7 @@ fn stale_requests_and_lower_roles_are_refused() {
     assert!(matches!(by(Role::Operate, remove.clone(), None), Err(OrderError::Forbidden(_))));
     let now = after(&now, [remove]);
     let undo = Request { role: Role::Operate, ..request(StateOrder::Undo) };
-    let undone = batch(&now, path(), &[undo], 1_000).outcomes.remove(0);
+    let undone = batch(&now, &[undo], 1_000).outcomes.remove(0);
     assert!(matches!(undone, Err(OrderError::Forbidden(_))), "{undone:?}");
 }
 
@@ -279,7 +275,7 @@ fn dry_run_says_what_differs_and_changes_nothing() {
     let file = farm_of(FILE);
     let dry = |order| {
         let request = Request { is_dry_run: true, ..request(order) };
-        let batch = batch(&file, path(), &[request], 1_000);
+        let batch = batch(&file, &[request], 1_000);
         assert!(batch.next.is_none());
         batch.outcomes.into_iter().next().unwrap()
     };
@@ -317,7 +313,8 @@ fn reload_keeps_changes_but_where_the_file_itself_has_changed() {
     let now = after(&file, [weight("web1", 3), weight("192.0.2.12", 7), add, drain]);
     let again = |text: &str| {
         let config = config::parse(text, "evener.toml").unwrap();
-        rebase(table(text), config, now.record.clone(), path()).map_err(|problems| problems.to_string())
+        let file = LoadedConfig { config, tables: table(text), sources: Arc::default() };
+        rebase(file, now.record.clone()).map_err(|problems| problems.to_string())
     };
     let same = again(&text.replace("listen = \"none\"", "")).unwrap();
     assert_eq!((same.dropped.len(), &same.state.farm.server_names("web").unwrap().count()), (0, &3));
@@ -333,6 +330,35 @@ fn reload_keeps_changes_but_where_the_file_itself_has_changed() {
     assert_eq!(taken.dropped.len(), 2, "the file has a server of that name now, and web1 no more");
     let clash = again(&text.replace("192.0.2.11", "192.0.2.13"));
     assert!(clash.is_err_and(|why| why.contains("192.0.2.13")), "both have the address now");
+}
+
+/// Names have their numbers by the files that were read with the file in force: zones know them by
+/// these.
+#[test]
+fn run_time_change_keeps_names_whose_file_was_replaced() {
+    let folder = std::env::temp_dir().join(format!("evener-state-names-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let (path, names) = (folder.join("evener.toml"), folder.join("names.toml"));
+    let name = |name: &str| format!("[[dns.name]]\nname = \"{name}\"\nservices = [\"web\"]\n");
+    let dns = "[dns]\nlisten = [\"192.0.2.53:53\"]\nnames_from = [\"names.toml\"]\n\
+               [[dns.zone]]\nname = \"example.com\"\n";
+    fs::write(&path, format!("farm.secret_file = \"/etc/evener/farm.key\"\n{FILE}\n{dns}")).unwrap();
+    fs::write(&names, name("bank.example.com") + &name("shop.example.com")).unwrap();
+    let file = config::load_tables(&path).unwrap();
+    let before = file.config.dns.names.clone();
+    let now = rebase(file, Record::default()).unwrap().state;
+    let changed = |now: &FarmState, order| {
+        let next = all(now, [order]).next.unwrap();
+        (next.config.unwrap().dns.names, next.state)
+    };
+    for text in [name("new.example.com") + &name("bank.example.com"), "[[dns.name".to_owned()] {
+        fs::write(&names, text).unwrap();
+        let (names, next) = changed(&now, weight("web1", 3));
+        assert_eq!(names, before);
+        assert_eq!(changed(&next, StateOrder::Undo).0, before);
+    }
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(changed(&now, weight("web1", 4)).0, before);
 }
 
 #[test]
@@ -390,7 +416,7 @@ proptest! {
         prop_assert_eq!(&together.tag, &single.tag);
         let written = serde_json::to_string(&together.record).unwrap();
         let read: Record = serde_json::from_str(&written).unwrap();
-        let restored = FarmState::new(Arc::clone(&file.file), read);
+        let restored = FarmState::new(Arc::clone(&file.file), Arc::default(), read);
         prop_assert_eq!((restored.farm, restored.states), (together.farm, together.states));
     }
 }

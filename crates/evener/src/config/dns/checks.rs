@@ -41,7 +41,7 @@ impl NameFiles<'_, '_> {
             return self.problem(placed, problem.also(span.clone(), label));
         }
         let (name, text, at) = match file.and_then(|number| self.others.get(number)) {
-            Some(file) => (file.name.as_str(), file.text.as_str(), span.start),
+            Some(file) => (file.source.name.as_str(), file.source.text.as_str(), span.start),
             None => include::file_at(self.origin, span.start),
         };
         let line = line_and_column(text, at).0;

@@ -2,7 +2,9 @@
 //! many.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
+use toml::Spanned;
 use toml::de::DeTable;
 
 use super::name::{self, NameEntry, SettingsInterner};
@@ -13,37 +15,53 @@ use crate::config::{SourceText, patterns, syntax, variables};
 /// The help for other keys in such a file.
 const OTHERS: &str = "a file of `names_from` holds [[dns.name]] alone: move this into the file that names it";
 
+/// A file of `names_from` as it was read.
+#[derive(Clone, Debug)]
+pub struct NamesText {
+    /// The path, by which problems name the file.
+    pub name: String,
+    /// The whole text.
+    pub text: String,
+}
+
 /// A file of names, and what is wrong with it.
 pub(in crate::config) struct NamesFile {
-    /// As problems name it.
-    pub(in crate::config) name: String,
-    pub(in crate::config) text: String,
+    pub(in crate::config) source: NamesText,
     pub(in crate::config) sink: ProblemSink,
 }
 
-/// Reads the files that the section names, relative to the folder of the origin, in the order in
-/// which they are named and by name where several fit. Without a folder none is read.
+/// Reads the names of all files that the section names, or of those that were read before.
 pub(super) fn read(
     section: &mut Section<'_>,
     origin: SourceText<'_>,
     all: &mut SettingsInterner,
 ) -> (Vec<NamesFile>, Vec<NameEntry>) {
-    let (mut files, mut names) = (Vec::new(), Vec::new());
     let patterns = section.one_or_list("names_from", patterns::pattern);
-    let Some(folder) = origin.folder else { return (files, names) };
-    let mut seen = BTreeSet::new();
-    for pattern in &patterns {
+    let texts = match (origin.names, origin.folder) {
+        (Some(texts), _) => texts.to_vec(),
+        (None, Some(folder)) => texts_of(section, folder, &patterns),
+        (None, None) => Vec::new(),
+    };
+    let (mut files, mut names) = (Vec::new(), Vec::new());
+    for source in texts {
+        let file = NamesFile { source, sink: ProblemSink::default() };
+        names.extend(names_of(&file, files.len(), origin.variables, all));
+        files.push(file);
+    }
+    (files, names)
+}
+
+/// The files that patterns fit, relative to `folder`: in the order of the patterns, and by name
+/// where several fit one.
+fn texts_of(section: &Section<'_>, folder: &Path, patterns: &[Spanned<String>]) -> Vec<NamesText> {
+    let (mut texts, mut seen) = (Vec::new(), BTreeSet::new());
+    for pattern in patterns {
         for path in patterns::find(folder, pattern, |problem| section.problem(problem)) {
             if !seen.insert(path.clone()) {
                 continue;
             }
             match patterns::text(&path) {
-                Ok(text) => {
-                    let file =
-                        NamesFile { name: path.display().to_string(), text, sink: ProblemSink::default() };
-                    names.extend(names_of(&file, files.len(), origin.variables, all));
-                    files.push(file);
-                }
+                Ok(text) => texts.push(NamesText { name: path.display().to_string(), text }),
                 Err(why) => {
                     let message = format!("{} cannot be read: {why}", path.display());
                     let help = "name a TOML file of [[dns.name]] that the daemon may read";
@@ -52,7 +70,7 @@ pub(super) fn read(
             }
         }
     }
-    (files, names)
+    texts
 }
 
 /// The names of a file, which is the one of this number.
@@ -62,12 +80,12 @@ fn names_of(
     lookup: variables::VariableLookup,
     all: &mut SettingsInterner,
 ) -> Vec<NameEntry> {
-    let (mut document, errors) = DeTable::parse_recoverable(&file.text);
-    if let Err(problem) = syntax::collect_errors(&file.text, &errors, &file.sink) {
+    let (mut document, errors) = DeTable::parse_recoverable(&file.source.text);
+    if let Err(problem) = syntax::collect_errors(&file.source.text, &errors, &file.sink) {
         file.sink.push(problem);
         return Vec::new();
     }
-    variables::expand(document.get_mut(), &file.text, lookup, &file.sink);
+    variables::expand(document.get_mut(), &file.source.text, lookup, &file.sink);
     let read = |section: &mut Section<'_>| name::read(section, Some(number), all);
     let names = Section::root(document.get_ref(), &file.sink, |root| {
         root.set_unknown_key_help(OTHERS);

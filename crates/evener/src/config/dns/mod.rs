@@ -20,6 +20,7 @@ use toml::de::DeValue;
 
 use checks::NameFiles;
 pub(super) use files::NamesFile;
+pub use files::NamesText;
 pub use name::NameConfig;
 use name::{NameEntry, SettingsInterner};
 
