@@ -3,7 +3,6 @@
 //! loopback is for those with a token.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Extension;
@@ -21,7 +20,8 @@ use super::dashboard;
 use super::paths::{API_PATHS, GROUPS};
 use super::progress::Progress;
 use crate::config;
-use crate::runtime::certificate_names::CertificateNames;
+use crate::runtime::certificate_names::{CertificateNames, CertificateNamesError};
+use crate::runtime::fresh_file::FreshFile;
 use crate::runtime::token::{Holder, Role, TokenError, Tokens};
 use crate::state::Author;
 
@@ -59,10 +59,9 @@ pub(super) struct Access {
     hosts: Vec<String>,
     /// Whether a token is needed.
     closed: bool,
-    /// Read for each request, so that tokens can be changed while the daemon runs.
-    token_file: Option<PathBuf>,
-    /// The roles of clients' certificates, read for each request too.
-    certificates_file: Option<PathBuf>,
+    tokens: Option<FreshFile<Tokens, TokenError>>,
+    /// The roles of clients' certificates.
+    certificates: Option<FreshFile<CertificateNames, CertificateNamesError>>,
     /// Whose tokens are looked up: whoever guesses has to wait.
     throttle: Mutex<TokenThrottle>,
 }
@@ -76,15 +75,14 @@ impl Access {
         let clients = admin.tls.as_ref().and_then(|tls| tls.clients.as_ref());
         let certificates_file = clients.map(|clients| clients.names.clone());
         let closed = !listen.ip().is_loopback() || admin.token_file.is_some() || certificates_file.is_some();
-        match &admin.token_file {
-            Some(path) => drop(Tokens::read(path)?),
-            None if closed && certificates_file.is_none() => tracing::warn!(
+        let tokens = admin.token_file.clone().map(|path| FreshFile::open(path, Tokens::read)).transpose()?;
+        if closed && tokens.is_none() && certificates_file.is_none() {
+            tracing::warn!(
                 "{listen} is not a loopback address and [admin] has no token_file: only /healthz is answered there"
-            ),
-            None => {}
+            );
         }
-        let (hosts, token_file) = (admin.hosts.clone(), admin.token_file.clone());
-        Ok(Access { hosts, closed, token_file, certificates_file, throttle: Mutex::default() })
+        let certificates = certificates_file.map(|path| FreshFile::new(path, CertificateNames::read));
+        Ok(Access { hosts: admin.hosts.clone(), closed, tokens, certificates, throttle: Mutex::default() })
     }
 
     /// Whether a request was meant for this host (RFC 9110, section 7.4).
@@ -145,24 +143,23 @@ impl Access {
     }
 
     /// The sender of a request, by its token.
-    fn judge_token(&self, request: &Request, from: IpAddr) -> Result<Caller, ApiError> {
+    async fn judge_token(&self, sent: &Credentials, from: IpAddr) -> Result<Caller, ApiError> {
         let caller =
             |role, by: &str| Caller { author: Author { by: by.to_owned(), from: from.to_string() }, role };
-        if !self.closed || is_open(request.uri().path()) {
+        if !self.closed || is_open(&sent.path) {
             return Ok(caller(Role::Read, "anybody"));
         }
-        if let Some(Holder { role, name }) = self.certified(request) {
+        if let Some(Holder { role, name }) = self.certified(sent).await {
             return Ok(caller(role, &name));
         }
         let refused = |message: &str| ApiError(StatusCode::UNAUTHORIZED, message.to_owned());
-        let Some(path) = &self.token_file else {
+        let Some(tokens) = &self.tokens else {
             return Err(refused(
                 "Without a token only /healthz is answered here: name a file with one as `token_file` in [admin], or \
                  certificates in [admin.tls].",
             ));
         };
-        let mut fields = request.headers().get_all(AUTHORIZATION).iter();
-        let (Some(field), None) = (fields.next(), fields.next()) else {
+        let [field] = &sent.authorization[..] else {
             return Err(refused("Send a token: `Authorization: Bearer TOKEN`."));
         };
         let now_ms = evener_dataplane::now_ns() / 1_000_000;
@@ -170,21 +167,40 @@ impl Access {
             let message = "Too many wrong tokens came from here: wait a moment.";
             return Err(ApiError(StatusCode::TOO_MANY_REQUESTS, message.to_owned()));
         }
-        let tokens = Tokens::read(path).map_err(|error| {
+        let unreadable = || {
+            let message = "The tokens can't be read: see the daemon's log.";
+            ApiError(StatusCode::SERVICE_UNAVAILABLE, message.to_owned())
+        };
+        let tokens = tokens.get().await.map_err(|error| {
             tracing::warn!("{error}; nobody can look at the admin address until that is mended");
-            ApiError(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The tokens can't be read: see the daemon's log.".to_owned(),
-            )
+            unreadable()
         })?;
+        let tokens = tokens.ok_or_else(unreadable)?;
         let holder = bearer(field.as_bytes()).and_then(|token| tokens.holder(token));
         // A member's token is none here; whether it is one of its group shows later.
-        if holder.is_some() || !request.uri().path().starts_with(GROUPS) {
+        if holder.is_some() || !sent.path.starts_with(GROUPS) {
             self.throttle().looked_up(now_ms, from, holder.is_some());
         }
         match holder {
             Some(Holder { role, name }) => Ok(caller(*role, name)),
             None => Err(refused("That is none of the tokens of this host.")),
+        }
+    }
+}
+
+/// The parts of a request by which its sender is known.
+struct Credentials {
+    path: String,
+    authorization: Vec<HeaderValue>,
+    names: Option<PeerNames>,
+}
+
+impl Credentials {
+    fn of(request: &Request) -> Credentials {
+        Credentials {
+            path: request.uri().path().to_owned(),
+            authorization: request.headers().get_all(AUTHORIZATION).iter().cloned().collect(),
+            names: request.extensions().get().cloned(),
         }
     }
 }
@@ -195,14 +211,14 @@ impl Access {
     }
 
     /// The holder of the certificate that a request came with, if it has a role here.
-    fn certified(&self, request: &Request) -> Option<Holder> {
-        let path = self.certificates_file.as_ref()?;
-        let PeerNames(names) = request.extensions().get()?;
+    async fn certified(&self, sent: &Credentials) -> Option<Holder> {
+        let certificates = self.certificates.as_ref()?;
+        let PeerNames(names) = sent.names.as_ref()?;
         if names.is_empty() {
             return None;
         }
-        match CertificateNames::read(path) {
-            Ok(known) => known.holder(names).cloned(),
+        match certificates.get().await {
+            Ok(known) => known?.holder(names).cloned(),
             Err(error) => {
                 tracing::warn!("{error}; no certificate counts at the admin address until that is mended");
                 None
@@ -237,7 +253,7 @@ pub(super) async fn guard(
     if let Err(failure) = is_meant {
         return failure.into_response();
     }
-    match access.judge_token(&request, from) {
+    match access.judge_token(&Credentials::of(&request), from).await {
         Ok(caller) => drop(request.extensions_mut().insert(caller)),
         // The control loop asks for a credential of the group then.
         Err(_) if request.uri().path().starts_with(GROUPS) => is_unknown = sent_token,

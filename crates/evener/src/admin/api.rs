@@ -82,7 +82,7 @@ pub(super) fn routes(
     let (may_change, sessions_max, router) = match by {
         Entrance::Socket => (true, usize::MAX, router.layer(middleware::from_fn(access::name_user))),
         Entrance::Address(access) => {
-            let guard = middleware::from_fn_with_state(Arc::new(access), access::guard);
+            let guard = middleware::from_fn_with_state(access, access::guard);
             (false, SESSIONS_READ_ONLY, router.layer(guard))
         }
     };
@@ -94,7 +94,7 @@ pub(super) enum Entrance {
     /// The Unix socket, whose file mode says who may change the farm.
     Socket,
     /// The TCP address.
-    Address(Access),
+    Address(Arc<Access>),
 }
 
 /// A client with access to views may see groups too, and one with a token of a group may do here

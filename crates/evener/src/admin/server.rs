@@ -157,7 +157,7 @@ impl AdminSockets {
         let unix = accept(by_unix, |(stream, routes, visitor)| serve(stream, routes, visitor));
         match tcp {
             Some((tcp, access, tls)) => {
-                let by_address = api::routes(farm, control, live, Entrance::Address(access));
+                let by_address = api::routes(farm, control, live, Entrance::Address(Arc::new(access)));
                 let by_tcp = || async {
                     let (stream, peer) = tcp.accept().await?;
                     let reached = OwnAddress(stream.local_addr()?.ip());

@@ -16,13 +16,14 @@ use evener_core::node::group::GroupMessage;
 use evener_core::pool::Fact;
 use tokio::sync::mpsc;
 
+use super::group_files::GroupFiles;
 use crate::board::request::{GroupReply, GroupSender};
-use crate::config::{Config, GroupService, Tls};
+use crate::config::{Config, GroupService};
 use crate::io::member_probe::probe_member;
 use crate::record::Recorder;
 use crate::redirect::{
     Frontend, Frontends, GroupContext, GroupSockets, ListenError, MemberMessage, MemberQuery, MessageSender,
-    Reply, RequestLog, Responders, Rules, SlowPathServer, fetch_report, query_load, read_tls,
+    Reply, RequestLog, Responders, Rules, SlowPathServer, fetch_report, query_load,
 };
 use crate::runtime::descriptors::ClientLimits;
 use crate::runtime::group_tokens::GroupTokens;
@@ -39,8 +40,8 @@ pub(super) struct GroupControl {
     client_cas: BTreeMap<String, PathBuf>,
     /// By which members join, of each group that has some; and those of a file that is not in force
     /// yet.
-    tokens: BTreeMap<String, GroupTokens>,
-    next_tokens: BTreeMap<String, GroupTokens>,
+    tokens: BTreeMap<String, Arc<GroupTokens>>,
+    next_tokens: BTreeMap<String, Arc<GroupTokens>>,
     /// How often tokens of all groups are looked up.
     throttle: TokenThrottle,
     /// None while there was never a group.
@@ -87,8 +88,12 @@ impl GroupControl {
     ///
     /// # Errors
     /// The refusal.
-    pub(super) fn open(&mut self, config: &Config) -> Result<Option<GroupSockets>, ListenError> {
-        self.next_tokens = tokens(config)?;
+    pub(super) fn open(
+        &mut self,
+        config: &Config,
+        files: &GroupFiles,
+    ) -> Result<Option<GroupSockets>, ListenError> {
+        self.next_tokens = files.tokens();
         if self.responders.is_none() {
             if config.groups.is_empty() {
                 return Ok(None);
@@ -100,12 +105,7 @@ impl GroupControl {
         }
         let Some(responders) = &self.responders else { return Ok(None) };
         let mut opened = responders.open(&wanted(config))?;
-        for GroupService { group, tls, client_ca, .. } in &config.groups {
-            if let Some(Tls { certificate, key }) = tls {
-                let read = read_tls(&group.name, certificate, key, client_ca.as_deref())?;
-                opened.tls.insert(group.name.clone(), read);
-            }
-        }
+        opened.tls = files.tls();
         Ok(Some(opened))
     }
 
@@ -225,7 +225,7 @@ impl GroupControl {
         group: &str,
         answer: impl FnOnce(GroupContext<'_>) -> Result<Reply, Reply>,
     ) -> Option<Reply> {
-        let (tokens, throttle) = (self.tokens.get(group), &mut self.throttle);
+        let (tokens, throttle) = (self.tokens.get(group).map(Arc::as_ref), &mut self.throttle);
         let certifies = self.client_cas.contains_key(group);
         director.message(now, group, |now, group, members| {
             answer(GroupContext { now, group, members, tokens, throttle, certifies })
@@ -302,20 +302,6 @@ impl GroupControl {
     fn record_path(&self, name: &str) -> PathBuf {
         self.directory.join(format!("group.{name}"))
     }
-}
-
-/// The tokens that a file names.
-fn tokens(config: &Config) -> Result<BTreeMap<String, GroupTokens>, ListenError> {
-    let named =
-        config.groups.iter().filter_map(|service| Some((&service.group, service.token_file.as_ref()?)));
-    let read = named.map(|(group, file)| {
-        let tokens = GroupTokens::read(file);
-        let service = group.name.clone();
-        tokens
-            .map_err(|source| ListenError::Tokens { service: service.clone(), source })
-            .map(|read| (service, read))
-    });
-    read.collect()
 }
 
 /// All addresses on which this daemon listens.

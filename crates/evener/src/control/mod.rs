@@ -6,6 +6,7 @@ mod conflicts;
 mod draining;
 mod engine;
 mod executor;
+mod group_files;
 mod groups;
 mod handoff;
 pub(crate) mod hosts;

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use evener_core::dns::Zone;
 use tokio::sync::{mpsc, oneshot};
 
+use super::group_files::GroupFiles;
 use super::start::StartError;
 use crate::config::{self, Config, LoadedConfig, ZoneError, zones};
 use crate::runtime::cookie_secret::{self, CookieSecret, CookieSecretError};
@@ -22,7 +23,14 @@ const READERS_MAX: usize = 4;
 #[derive(Debug)]
 pub(super) struct LoadedFiles {
     pub(super) file: LoadedConfig,
+    pub(super) named: NamedFiles,
+}
+
+/// The files that a file names, as they were read with it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NamedFiles {
     pub(super) dns: DnsFiles,
+    pub(super) groups: GroupFiles,
 }
 
 /// The files that names are answered by.
@@ -121,7 +129,8 @@ fn read(path: &Path) -> Result<LoadedFiles, String> {
         return Err(StartError::NoService(path.to_owned()).to_string());
     }
     let dns = read_dns_files(&file.config).map_err(|error| error.to_string())?;
-    Ok(LoadedFiles { file, dns })
+    let groups = GroupFiles::read(&file.config).map_err(|error| error.to_string())?;
+    Ok(LoadedFiles { file, named: NamedFiles { dns, groups } })
 }
 
 /// The files that `[dns]` names.
@@ -191,7 +200,7 @@ mod tests {
                 tables: toml::Table::new(),
                 sources: Arc::default(),
             },
-            dns: DnsFiles::default(),
+            named: NamedFiles::default(),
         });
         assert!(reading.is_latest(&refused));
         end(&path);

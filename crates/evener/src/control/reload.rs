@@ -13,7 +13,7 @@ use evener_dataplane::heap;
 use super::changing::ExecuteError;
 use super::conflicts::ProbedAddresses;
 use super::names::OpenedNames;
-use super::reading::{DnsFiles, FileRead, ReloadReply};
+use super::reading::{FileRead, NamedFiles, ReloadReply};
 use super::state::Committed;
 use super::trace_control::open_log;
 use super::{Daemon, IDLE_ENGINE, RESTART, display};
@@ -98,7 +98,7 @@ impl Daemon {
 
     /// Orders that the farm of a file be in force, or nothing of it.
     pub(super) fn order(&mut self, file: CheckedFile, next: Arc<FarmState>, origin: Origin) {
-        let CheckedFile { config, farm, network, links, opened, opened_names, dns } = file;
+        let CheckedFile { config, farm, network, links, opened, opened_names, named } = file;
         let later = self.fixed.differences(&config);
         if let Origin::Reload { .. } = origin {
             let loaded =
@@ -110,12 +110,12 @@ impl Daemon {
         let reload = Input::Reload { farm: Box::new(farm), network: Box::new(network), links, groups };
         self.executor.handle_fact(reload);
         let number = self.executor.director.awaited().unwrap_or_default();
-        self.reloading = Some(PendingReload { number, config, dns, opened, next, origin });
+        self.reloading = Some(PendingReload { number, config, named, opened, next, origin });
     }
 
     /// Goes on with a farm that is in force, or with the one before.
     pub(super) async fn finish_reload(&mut self, reloading: PendingReload, result: Result<(), ExecuteError>) {
-        let PendingReload { config, dns, opened, next, origin, .. } = reloading;
+        let PendingReload { config, named, opened, next, origin, .. } = reloading;
         self.executor.showing.will_load(None);
         self.executor.names.will_follow(None);
         if let Err(error) = result {
@@ -128,7 +128,7 @@ impl Daemon {
         self.executor.groups.follow(&config, opened);
         self.executor.config = config;
         self.executor.mark_what_is_passed_on();
-        self.keep_dns(dns);
+        self.keep_named(named);
         if let Origin::Requests { .. } = origin {
             self.settle_after(false).await;
         }
@@ -194,7 +194,7 @@ impl Daemon {
     pub(super) async fn prepare(
         &mut self,
         config: Config,
-        dns: DnsFiles,
+        named: NamedFiles,
     ) -> Result<(CheckedFile, Option<ProbedAddresses>), String> {
         let network = network::read().await.map_err(|error| error.to_string())?;
         let idle = self.executor.is_idle();
@@ -220,10 +220,10 @@ impl Daemon {
         if let Some(local_server) = &mut self.local_server {
             local_server.fulfil(&config, &network).await.map_err(|error| error.to_string())?;
         }
-        let opened = self.executor.groups.open(&config).map_err(|error| error.to_string())?;
+        let opened = self.executor.groups.open(&config, &named.groups).map_err(|error| error.to_string())?;
         let opened_names =
-            self.executor.names.open(&config, dns.clone()).map_err(|error| error.to_string())?;
-        Ok((CheckedFile { config, farm, network, links, opened, opened_names, dns }, probed))
+            self.executor.names.open(&config, named.dns.clone()).map_err(|error| error.to_string())?;
+        Ok((CheckedFile { config, farm, network, links, opened, opened_names, named }, probed))
     }
 
     /// Hears the neighbours of a file's farm, too.
@@ -280,7 +280,7 @@ pub(super) struct PendingReload {
     /// The order with whose answer it is in force.
     pub(super) number: u64,
     config: Config,
-    dns: DnsFiles,
+    named: NamedFiles,
     opened: Option<GroupSockets>,
     next: Arc<FarmState>,
     origin: Origin,
@@ -296,7 +296,7 @@ pub(super) struct CheckedFile {
     opened: Option<GroupSockets>,
     /// Zones, and sockets by which queries come.
     opened_names: OpenedNames,
-    dns: DnsFiles,
+    named: NamedFiles,
 }
 
 /// The help for keys that a running daemon, or a running data plane, can't follow.

@@ -24,10 +24,11 @@ use super::changing::ExecuteError;
 use super::conflicts::{OwnedElsewhere, ProbedAddresses};
 use super::engine;
 use super::executor::{Executor, Tools};
+use super::group_files::GroupFiles;
 use super::groups::GroupControl;
 use super::hosts::{self, HostSocket, ReceivedDatagram};
 use super::names::{NameControl, OpenError};
-use super::reading::{FileReader, read_dns_files};
+use super::reading::{FileReader, NamedFiles, read_dns_files};
 use super::reload::{self, StartupSettings};
 use super::state::{self, StateControl};
 use super::totals::ServiceTotals;
@@ -214,10 +215,11 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     };
     let (results, facts) = mpsc::channel(256);
     let (mut groups, member_messages) = GroupControl::new(&directory, results.clone(), &recorder);
-    let mut opened_groups = groups.open(&config)?;
     let mut names = NameControl::new(seed()?, results.clone());
     let dns = read_dns_files(&config).map_err(OpenError::from)?;
-    names.will_follow(Some(names.open(&config, dns.clone())?));
+    let named = NamedFiles { dns, groups: GroupFiles::read(&config)? };
+    let mut opened_groups = groups.open(&config, &named.groups)?;
+    names.will_follow(Some(names.open(&config, named.dns.clone())?));
     let start = Start {
         farm: config.description(),
         network,
@@ -253,7 +255,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let mut executor = Executor::new(director, config, about, tools);
     executor.show_groups(fronts, queries);
     suspend(&mut executor, &farm_state.states);
-    let state = StateControl::new(store, farm_state, dns);
+    let state = StateControl::new(store, farm_state, named);
     executor.show_state(Arc::clone(&state.state));
     executor.totals = ServiceTotals::open(&directory, adopted);
     executor.mark_what_is_passed_on();

@@ -2,6 +2,7 @@
 //! wait go together, and share one reading of the farm, one write to disk and one change of the
 //! data plane.
 
+use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 
@@ -12,11 +13,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
 use super::draining::{PendingDrain, not_drainable};
-use super::reading::{DnsFiles, LoadedFiles, ReloadReply};
+use super::group_files::GroupFiles;
+use super::reading::{LoadedFiles, NamedFiles, ReloadReply};
 use super::reload::{AddressCheck, CheckedFile, Origin};
 use super::{Daemon, clocks};
 use crate::config::{Config, LoadedConfig, Problems};
 use crate::events::DaemonEvent;
+use crate::runtime::reader;
 use crate::state::store::{AuditEntry, Store};
 use crate::state::{
     self, Author, Batch, Edit, FarmState, NextState, OperatorStates, OrderError, Outcome, RebasedFile,
@@ -47,10 +50,10 @@ pub(super) struct Committed {
 
 /// Work that was done on another thread.
 pub(super) enum StateWork {
-    /// Requests were looked at.
-    Looked(Box<Batch>, Vec<PendingRequest>),
+    /// Requests were looked at, and files that they name were read.
+    Looked(Box<Batch>, Vec<PendingRequest>, GroupFiles),
     /// Changes were laid over a file that was read.
-    Rebased { rebased: Result<Box<RebasedFile>, String>, dns: DnsFiles, answer: Option<ReloadReply> },
+    Rebased { rebased: Result<Box<RebasedFile>, String>, named: NamedFiles, answer: Option<ReloadReply> },
     /// The record was written, or wasn't.
     Written { file: Option<Box<CheckedFile>>, next: Arc<FarmState>, origin: Origin, result: io::Result<()> },
 }
@@ -60,7 +63,8 @@ pub(super) struct StateControl {
     store: Store,
     /// In force.
     pub(super) state: Arc<FarmState>,
-    dns: DnsFiles,
+    /// The files that the file in force names.
+    named: NamedFiles,
     waiting: Vec<PendingRequest>,
     results: mpsc::Sender<StateWork>,
     pub(super) done: mpsc::Receiver<StateWork>,
@@ -69,12 +73,12 @@ pub(super) struct StateControl {
 }
 
 impl StateControl {
-    pub(super) fn new(store: Store, state: FarmState, dns: DnsFiles) -> StateControl {
+    pub(super) fn new(store: Store, state: FarmState, named: NamedFiles) -> StateControl {
         let (results, done) = mpsc::channel(1);
         StateControl {
             store,
             state: Arc::new(state),
-            dns,
+            named,
             waiting: Vec::new(),
             results,
             done,
@@ -125,11 +129,17 @@ impl Daemon {
             _ => waiting.iter().take_while(|pending| !pending.is_alone).count().min(TOGETHER_MAX),
         };
         let pending: Vec<PendingRequest> = waiting.drain(..count).collect();
-        let state = Arc::clone(&self.state.state);
+        let (state, in_force) = (Arc::clone(&self.state.state), self.state.named.groups.clone());
         self.state.begin(move || {
             let requests: Vec<Request> = pending.iter().map(|pending| pending.request.clone()).collect();
-            let batch = state::batch(&state, &requests, clocks().unix_ms);
-            StateWork::Looked(Box::new(batch), pending)
+            let files = RefCell::new(in_force);
+            let look = |config: &Config| {
+                let read = read_group_files(&files.borrow(), config).map_err(OrderError::Invalid)?;
+                files.borrow_mut().add(read);
+                Ok(())
+            };
+            let batch = state::batch(&state, &requests, clocks().unix_ms, &look);
+            StateWork::Looked(Box::new(batch), pending, files.into_inner())
         });
     }
 
@@ -137,7 +147,7 @@ impl Daemon {
     pub(super) fn begin_rebase(&mut self, files: LoadedFiles, forget: bool, answer: Option<ReloadReply>) {
         let state = Arc::clone(&self.state.state);
         self.state.begin(move || {
-            let LoadedFiles { file, dns } = files;
+            let LoadedFiles { file, named } = files;
             let mut record = state.record.clone();
             if forget {
                 record.forget();
@@ -149,7 +159,7 @@ impl Daemon {
                     problems.render(false)
                 )
             });
-            StateWork::Rebased { rebased, dns, answer }
+            StateWork::Rebased { rebased, named, answer }
         });
     }
 
@@ -157,12 +167,12 @@ impl Daemon {
     pub(super) async fn continue_work(&mut self, work: StateWork) {
         self.state.is_busy = false;
         match work {
-            StateWork::Looked(batch, pending) => self.follow_batch(*batch, pending).await,
-            StateWork::Rebased { rebased, dns, answer } => match rebased {
+            StateWork::Looked(batch, pending, groups) => self.follow_batch(*batch, pending, groups).await,
+            StateWork::Rebased { rebased, named, answer } => match rebased {
                 Ok(rebased) => {
                     let RebasedFile { state, config, dropped } = *rebased;
                     let origin = Origin::Reload { answer, dropped };
-                    self.check_file(config, dns, Arc::new(state), origin).await;
+                    self.check_file(config, named, Arc::new(state), origin).await;
                 }
                 Err(error) => self.refuse(error, Origin::Reload { answer, dropped: Vec::new() }).await,
             },
@@ -179,7 +189,7 @@ impl Daemon {
         }
     }
 
-    async fn follow_batch(&mut self, batch: Batch, pending: Vec<PendingRequest>) {
+    async fn follow_batch(&mut self, batch: Batch, pending: Vec<PendingRequest>, groups: GroupFiles) {
         let mut committed = Vec::new();
         for (pending, outcome) in pending.into_iter().zip(batch.outcomes) {
             match outcome {
@@ -199,16 +209,22 @@ impl Daemon {
         let (next, origin) = (Arc::new(state), Origin::Requests { committed, audit });
         match config {
             Some(config) => {
-                let dns = self.state.dns.clone();
-                self.check_file(config, dns, next, origin).await;
+                // Every file was read when the requests were looked at.
+                match groups.read_new(&config) {
+                    Ok(groups) => {
+                        let named = NamedFiles { groups, dns: self.state.named.dns.clone() };
+                        self.check_file(config, named, next, origin).await;
+                    }
+                    Err(error) => self.refuse(error.to_string(), origin).await,
+                }
             }
             None => self.write(None, next, origin),
         }
     }
 
     /// Looks whether anything speaks against a farm, and goes on with it.
-    async fn check_file(&mut self, config: Config, dns: DnsFiles, next: Arc<FarmState>, origin: Origin) {
-        match self.prepare(config, dns).await {
+    async fn check_file(&mut self, config: Config, named: NamedFiles, next: Arc<FarmState>, origin: Origin) {
+        match self.prepare(config, named).await {
             Ok((file, None)) => self.write(Some(file), next, origin),
             Ok((file, Some(probed))) => {
                 self.checking = Some(AddressCheck { probed, file, next, origin });
@@ -323,9 +339,9 @@ impl Daemon {
         self.state.waiting.splice(..0, again);
     }
 
-    /// The DNS files of the file in force, for farms that change beside it.
-    pub(super) fn keep_dns(&mut self, dns: DnsFiles) {
-        self.state.dns = dns;
+    /// Keeps the files that the file in force names, for farms that change beside it.
+    pub(super) fn keep_named(&mut self, named: NamedFiles) {
+        self.state.named = named;
     }
 }
 
@@ -347,6 +363,17 @@ fn state_changes(
     names.dedup();
     let both = names.into_iter().map(|name| (name.clone(), (state(before, name), state(now, name))));
     both.filter(|(_, (old, new))| old != new).collect()
+}
+
+/// The files of a changed farm's groups: those in force, and those that the change names. They are
+/// read on a thread of their own, since a file system may not answer.
+fn read_group_files(in_force: &GroupFiles, config: &Config) -> Result<GroupFiles, String> {
+    if in_force.has_all(config) {
+        return in_force.read_new(config).map_err(|error| error.to_string());
+    }
+    let (known, config) = (in_force.clone(), config.clone());
+    let read = move || known.read_new(&config).map_err(|error| error.to_string());
+    reader::blocking_within(reader::TIMEOUT, "a file of the change", read)?
 }
 
 /// Notes what was done, for whoever asks later who did it.

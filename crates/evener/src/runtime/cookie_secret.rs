@@ -56,7 +56,6 @@ pub(crate) fn read(path: &Path) -> Result<Vec<CookieSecret>, CookieSecretError> 
         FilePermissionError::Io(source) => CookieSecretError::Io { path: path.to_owned(), source },
         FilePermissionError::Open(mode) => CookieSecretError::Open { path: path.to_owned(), mode },
     };
-    files::ends(path).map_err(|error| refused(error.into()))?;
     let text = files::secret(path).map_err(refused)?;
     parse(&text).ok_or(CookieSecretError::Text { path: path.to_owned() })
 }

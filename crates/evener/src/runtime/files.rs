@@ -1,8 +1,8 @@
 //! Files that are read whole: with bounds, and secrets only where others can't have touched them.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// A file of secrets with more is none.
@@ -11,13 +11,15 @@ const SECRET_BYTES: u64 = 64 * 1024;
 /// secrets: none.
 const FORBIDDEN: u32 = 0o027;
 
-/// Looks whether a file ends: it is neither a pipe that nobody writes to nor a device.
+/// Opens a file that ends: neither a pipe, which may have no writer, nor a device. Opening doesn't
+/// wait either.
 ///
 /// # Errors
-/// When it doesn't, or isn't there.
-pub(crate) fn ends(path: &Path) -> io::Result<()> {
-    match fs::metadata(path)?.is_file() {
-        true => Ok(()),
+/// When there is no such file, or it can't be read.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
     }
 }
@@ -27,9 +29,8 @@ pub(crate) fn ends(path: &Path) -> io::Result<()> {
 /// # Errors
 /// When it can't be read, doesn't end or is larger.
 pub(crate) fn bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    ends(path)?;
     let mut bytes = Vec::new();
-    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    open_regular(path)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         let what = format!("it is larger than {} MiB", most >> 20);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
@@ -56,7 +57,7 @@ impl From<io::Error> for FilePermissionError {
 /// # Errors
 /// When it can't be read, or others than its owner could have read or written it.
 pub(crate) fn secret(path: &Path) -> Result<String, FilePermissionError> {
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let mode = file.metadata()?.permissions().mode() & 0o777;
     if mode & FORBIDDEN != 0 {
         return Err(FilePermissionError::Open(mode));

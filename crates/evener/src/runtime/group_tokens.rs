@@ -1,7 +1,7 @@
 //! Members' credentials: a token of the group speaks for the members below its URLs, a certificate
 //! for those on the hosts that it names.
 
-use std::fs::File;
+use std::fmt;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use rustls::client::verify_server_name;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::ParsedCertificate;
 use subtle::ConstantTimeEq;
+
+use super::files;
 
 /// A file with more is none of tokens.
 const FILE_BYTES: u64 = 1024 * 1024;
@@ -119,6 +121,13 @@ fn names(certificate: &CertificateDer<'_>, host: &str) -> bool {
 #[derive(Clone)]
 pub(crate) struct GroupTokens(Vec<(String, TokenScope)>);
 
+/// Secrets stay out of logs.
+impl fmt::Debug for GroupTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GroupTokens({} lines)", self.0.len())
+    }
+}
+
 impl GroupTokens {
     /// Reads a file of lines `TOKEN URL...`. Lines that begin with `#` are comments.
     ///
@@ -126,7 +135,7 @@ impl GroupTokens {
     /// When it can't be read, others can write it, or a line is none.
     pub(crate) fn read(path: &Path) -> Result<GroupTokens, GroupTokenError> {
         let failed = |source| GroupTokenError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(failed)?;
+        let file = files::open_regular(path).map_err(failed)?;
         let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
         if mode & WRITERS != 0 {
             return Err(GroupTokenError::Open { path: path.to_owned(), mode });

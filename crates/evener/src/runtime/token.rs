@@ -1,5 +1,6 @@
 //! The tokens that let others than this host's own users look at the farm: a file, a token a line.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -90,6 +91,13 @@ impl Holder {
 /// Tokens, each with who has it: several, so that they can be changed one after the other.
 #[derive(Clone)]
 pub(crate) struct Tokens(Vec<(String, Holder)>);
+
+/// Secrets stay out of logs.
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tokens({} lines)", self.0.len())
+    }
+}
 
 impl Tokens {
     /// Reads a file of lines `TOKEN [ROLE [NAME]]`. Lines that begin with `#` are comments.

@@ -86,7 +86,7 @@ pub(crate) struct NextState {
 struct Draft<'a> {
     file: &'a FarmDocument,
     file_sum: u64,
-    sources: &'a Sources,
+    reader: FarmReader<'a>,
     record: Record,
     farm: FarmDocument,
     states: OperatorStates,
@@ -95,11 +95,18 @@ struct Draft<'a> {
 }
 
 /// Looks at requests, each on the farm that the ones before lead to.
-pub(crate) fn batch(state: &FarmState, requests: &[Request], unix_ms: u64) -> Batch {
+///
+/// `look` refuses a farm whose files can't be had; it sees each farm that is read.
+pub(crate) fn batch(
+    state: &FarmState,
+    requests: &[Request],
+    unix_ms: u64,
+    look: &dyn Fn(&Config) -> Result<(), OrderError>,
+) -> Batch {
     let draft = || Draft {
         file: &state.file,
         file_sum: state.file_sum,
-        sources: &state.sources,
+        reader: FarmReader { sources: &state.sources, look },
         record: state.record.clone(),
         farm: state.farm.clone(),
         states: state.states.clone(),
@@ -110,7 +117,7 @@ pub(crate) fn batch(state: &FarmState, requests: &[Request], unix_ms: u64) -> Ba
     // they meet, and for each of the others, since undoing goes back over each.
     let together = all(draft(), requests, unix_ms, false).and_then(|(mut draft, outcomes)| {
         if draft.config.is_none() && draft.farm != state.farm {
-            draft.config = Some(read(&draft.farm, draft.sources)?);
+            draft.config = Some(draft.reader.read(&draft.farm)?);
         }
         Ok((draft, outcomes))
     });
@@ -148,7 +155,7 @@ fn all<'a>(
             let is_unread = next.config.is_none() && next.farm != draft.farm;
             let is_sure = outcome.differences.iter().all(Difference::keeps_rules);
             if is_unread && (each_is_read || request.is_dry_run || !is_sure) {
-                next.config = Some(read(&next.farm, next.sources)?);
+                next.config = Some(next.reader.read(&next.farm)?);
             }
             Ok(outcome)
         });
@@ -209,7 +216,7 @@ impl Draft<'_> {
         let edits = match order::meaning(order, &self.farm, &self.states)? {
             Meaning::Edits(edits) => edits,
             Meaning::File(file, states) => {
-                let (read, config) = read_tables(file, self.sources)?;
+                let (read, config) = self.reader.read_tables(file)?;
                 let mut edits = self.farm.differences(&read);
                 self.config = Some(config);
                 edits.extend(states);
@@ -255,8 +262,11 @@ impl Draft<'_> {
         let states = self.record.operator_states();
         let mut edits = self.farm.differences(&farm);
         edits.extend(order::state_edits(&self.states, &states));
+        // The sentence on the state that results, since "undone: s1 is in state ready" reads as if
+        // the server were ready.
+        let now = sentence(&edits, &self.farm, self.file);
         (self.farm, self.states) = (farm, states);
-        let message = format!("undone: {} (by {})", undone.message, undone.author.by);
+        let message = format!("{now} (undone: {} by {})", undone.message, undone.author.by);
         Ok((edits, message))
     }
 
@@ -277,28 +287,37 @@ fn may(role: Role, edits: &NewValues) -> Result<(), OrderError> {
     }
 }
 
-/// The meaning of a farm, by all rules of the file.
-fn read(farm: &FarmDocument, sources: &Sources) -> Result<Config, OrderError> {
-    let invalid = |error: toml::ser::Error| OrderError::Invalid(error.to_string());
-    read_text(&farm.text().map_err(invalid)?, sources)
+/// Reads farms by all rules of the file, and has their files looked at.
+#[derive(Clone, Copy)]
+struct FarmReader<'a> {
+    sources: &'a Sources,
+    look: &'a dyn Fn(&Config) -> Result<(), OrderError>,
 }
 
-fn read_tables(file: Table, sources: &Sources) -> Result<(FarmDocument, Config), OrderError> {
-    let text = toml::to_string(&file).map_err(|error| OrderError::Invalid(error.to_string()))?;
-    let config = read_text(&text, sources)?;
-    let farm = FarmDocument::new(file, &config);
-    let farm = farm.ok_or_else(|| OrderError::Invalid("`service` is no list of tables".to_owned()))?;
-    Ok((farm, config))
-}
+impl FarmReader<'_> {
+    fn read(self, farm: &FarmDocument) -> Result<Config, OrderError> {
+        let invalid = |error: toml::ser::Error| OrderError::Invalid(error.to_string());
+        self.read_text(&farm.text().map_err(invalid)?)
+    }
 
-fn read_text(text: &str, sources: &Sources) -> Result<Config, OrderError> {
-    let config = config::parse_changed(text, sources).map_err(|problems| {
-        let sentences: Vec<String> =
-            problems.reports().map(|problem| format!("{}; {}", problem.message, problem.help)).collect();
-        OrderError::Invalid(sentences.join(". "))
-    })?;
-    match config.has_services() {
-        true => Ok(config),
-        false => Err(OrderError::Invalid("nothing would be left to serve".to_owned())),
+    fn read_tables(self, file: Table) -> Result<(FarmDocument, Config), OrderError> {
+        let text = toml::to_string(&file).map_err(|error| OrderError::Invalid(error.to_string()))?;
+        let config = self.read_text(&text)?;
+        let farm = FarmDocument::new(file, &config);
+        let farm = farm.ok_or_else(|| OrderError::Invalid("`service` is no list of tables".to_owned()))?;
+        Ok((farm, config))
+    }
+
+    fn read_text(self, text: &str) -> Result<Config, OrderError> {
+        let config = config::parse_changed(text, self.sources).map_err(|problems| {
+            let sentences: Vec<String> =
+                problems.reports().map(|problem| format!("{}; {}", problem.message, problem.help)).collect();
+            OrderError::Invalid(sentences.join(". "))
+        })?;
+        if !config.has_services() {
+            return Err(OrderError::Invalid("nothing would be left to serve".to_owned()));
+        }
+        (self.look)(&config)?;
+        Ok(config)
     }
 }

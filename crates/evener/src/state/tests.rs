@@ -80,7 +80,7 @@ fn operator(server: &str, state: OperatorState) -> StateOrder {
 
 fn all(state: &FarmState, orders: impl IntoIterator<Item = StateOrder>) -> Batch {
     let requests: Vec<Request> = orders.into_iter().map(request).collect();
-    batch(state, &requests, 1_000)
+    batch(state, &requests, 1_000, &|_| Ok(()))
 }
 
 /// The farm after orders that are all followed.
@@ -190,12 +190,12 @@ fn tables_of_hosts_that_decide_for_themselves_stay_alike() {
 fn dry_run_names_the_farm_that_it_is_for() {
     let file = farm_of(FILE);
     let dry = Request { is_dry_run: true, ..request(weight("web1", 3)) };
-    let outcome = batch(&file, &[dry], 1_000).outcomes.remove(0).unwrap();
+    let outcome = batch(&file, &[dry], 1_000, &|_| Ok(())).outcomes.remove(0).unwrap();
     assert_eq!((&outcome.tag, outcome.generation), (&file.tag, file.record.generation));
     assert_eq!(outcome.differences.len(), 1);
     let on = |state: &FarmState| {
         let request = Request { if_match: Some(outcome.tag.clone()), ..request(weight("web1", 3)) };
-        batch(state, &[request], 1_000).outcomes.remove(0)
+        batch(state, &[request], 1_000, &|_| Ok(())).outcomes.remove(0)
     };
     assert!(on(&file).is_ok());
     let others = after(&file, [weight("web1", 9)]);
@@ -254,7 +254,7 @@ fn stale_requests_and_lower_roles_are_refused() {
     let now = after(&file, [weight("web1", 3)]);
     let by = |role, order, tag: Option<&str>| {
         let request = Request { role, if_match: tag.map(str::to_owned), ..request(order) };
-        batch(&now, &[request], 1_000).outcomes.remove(0)
+        batch(&now, &[request], 1_000, &|_| Ok(())).outcomes.remove(0)
     };
     assert!(matches!(by(Role::Admin, weight("web1", 4), Some(&file.tag)), Err(OrderError::Stale { .. })));
     for good in [now.tag.clone(), format!("\"{}\"", now.tag), "*".into(), format!("\"x\", \"{}\"", now.tag)] {
@@ -266,7 +266,7 @@ fn stale_requests_and_lower_roles_are_refused() {
     assert!(matches!(by(Role::Operate, remove.clone(), None), Err(OrderError::Forbidden(_))));
     let now = after(&now, [remove]);
     let undo = Request { role: Role::Operate, ..request(StateOrder::Undo) };
-    let undone = batch(&now, &[undo], 1_000).outcomes.remove(0);
+    let undone = batch(&now, &[undo], 1_000, &|_| Ok(())).outcomes.remove(0);
     assert!(matches!(undone, Err(OrderError::Forbidden(_))), "{undone:?}");
 }
 
@@ -275,7 +275,7 @@ fn dry_run_says_what_differs_and_changes_nothing() {
     let file = farm_of(FILE);
     let dry = |order| {
         let request = Request { is_dry_run: true, ..request(order) };
-        let batch = batch(&file, &[request], 1_000);
+        let batch = batch(&file, &[request], 1_000, &|_| Ok(()));
         assert!(batch.next.is_none());
         batch.outcomes.into_iter().next().unwrap()
     };
@@ -330,6 +330,16 @@ fn reload_keeps_changes_but_where_the_file_itself_has_changed() {
     assert_eq!(taken.dropped.len(), 2, "the file has a server of that name now, and web1 no more");
     let clash = again(&text.replace("192.0.2.11", "192.0.2.13"));
     assert!(clash.is_err_and(|why| why.contains("192.0.2.13")), "both have the address now");
+}
+
+#[test]
+fn undo_names_the_state_that_results() {
+    let file = farm_of(FILE);
+    let now =
+        after(&file, [operator("web1", OperatorState::Maintenance), operator("web1", OperatorState::Ready)]);
+    let undone = all(&now, [StateOrder::Undo]).outcomes.remove(0).unwrap();
+    let wanted = "web/web1 is in state maintenance (undone: web/web1 is in state ready by alice)";
+    assert_eq!(undone.message, wanted);
 }
 
 /// Names have their numbers by the files that were read with the file in force: zones know them by
