@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::files;
+use super::files::{self, FilePermissionError};
 use super::token::Holder;
 
 /// More is no such file, in bytes.
 const FILE_BYTES: u64 = 1 << 20;
+
+/// Permissions by which others than the owner write the file.
+const WRITERS: u32 = 0o022;
 
 /// Why there are none.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +26,14 @@ pub(crate) enum CertificateNamesError {
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
+    },
+    /// Others may change it.
+    #[error("{path} has mode {mode:03o}, so others can make their certificates admin: chmod 644 it", path = .path.display())]
+    Writable {
+        /// As [admin.tls] certificates_file names it.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
     },
     /// A line isn't one.
     #[error("line {line} of {path} is no `CN ROLE NAME`", path = .path.display())]
@@ -39,11 +50,15 @@ pub(crate) enum CertificateNamesError {
 pub(crate) struct CertificateNames(Vec<(String, Holder)>);
 
 impl CertificateNames {
-    /// Reads a file. Lines that begin with `#` are comments.
+    /// Reads a file that only its owner can write. Lines that begin with `#` are comments.
     pub(crate) fn read(path: &Path) -> Result<CertificateNames, CertificateNamesError> {
-        let text = files::bounded(path, FILE_BYTES);
-        let text = text.map_err(|source| CertificateNamesError::Io { path: path.to_owned(), source })?;
-        CertificateNames::parse(&String::from_utf8_lossy(&text))
+        let text = files::unshared(path, WRITERS, FILE_BYTES).map_err(|why| match why {
+            FilePermissionError::Io(source) => CertificateNamesError::Io { path: path.to_owned(), source },
+            FilePermissionError::Open(mode) => {
+                CertificateNamesError::Writable { path: path.to_owned(), mode }
+            }
+        })?;
+        CertificateNames::parse(&text)
             .map_err(|line| CertificateNamesError::Line { path: path.to_owned(), line })
     }
 
@@ -72,17 +87,16 @@ impl CertificateNames {
     }
 }
 
-/// The names of a certificate: those of its subject (CN), and the DNS names, mail addresses and
-/// URIs beside it (RFC 5280, section 4.2.1.6).
+/// The names of a certificate: those of its subject (CN), and the DNS names beside it (RFC 5280,
+/// section 4.2.1.6). Mail addresses and URIs are no names of hosts: an authority that vouches for a
+/// mail address doesn't vouch for a host of that spelling.
 pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let subject = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
     let mut names: Vec<String> = subject.map(str::to_owned).collect();
     if let Ok(Some(others)) = parsed.subject_alternative_name() {
         names.extend(others.value.general_names.iter().filter_map(|name| match name {
-            GeneralName::DNSName(name) | GeneralName::RFC822Name(name) | GeneralName::URI(name) => {
-                Some((*name).to_owned())
-            }
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
             _ => None,
         }));
     }
@@ -92,8 +106,43 @@ pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
     use super::*;
     use crate::runtime::token::Role;
+
+    #[test]
+    fn file_that_others_can_write_gives_no_role() {
+        let path = std::env::temp_dir().join(format!("evener-certificates-{}", std::process::id()));
+        fs::write(&path, "ops.example admin alice\n").unwrap();
+        let read = |mode| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            CertificateNames::read(&path).map(drop).map_err(|error| error.to_string())
+        };
+        for mode in [0o666, 0o664, 0o646] {
+            assert!(read(mode).unwrap_err().contains(&format!("mode {mode:03o}")));
+        }
+        assert_eq!(read(0o644), Ok(()));
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn names_are_those_of_subject_and_dns() {
+        let key = std::env::temp_dir().join(format!("evener-names-key-{}", std::process::id()));
+        let names = "subjectAltName=DNS:web1.example,email:ceo@example,URI:spiffe://example/ops";
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+            .args(["-subj", "/CN=ops.example", "-addext", names, "-outform", "DER", "-keyout"])
+            .arg(&key)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        fs::remove_file(&key).unwrap();
+        let certificate = CertificateDer::from(made.stdout);
+        assert_eq!(names_of(&certificate), ["ops.example", "web1.example"]);
+    }
 
     #[test]
     fn certificate_gives_the_role_of_its_line() {

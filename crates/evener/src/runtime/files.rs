@@ -57,13 +57,21 @@ impl From<io::Error> for FilePermissionError {
 /// # Errors
 /// When it can't be read, or others than its owner could have read or written it.
 pub(crate) fn secret(path: &Path) -> Result<String, FilePermissionError> {
+    unshared(path, FORBIDDEN, SECRET_BYTES)
+}
+
+/// Reads at most `most` bytes of a file of which nobody has one of the permissions `forbidden`.
+///
+/// # Errors
+/// When it can't be read, or somebody has such a permission.
+pub(crate) fn unshared(path: &Path, forbidden: u32, most: u64) -> Result<String, FilePermissionError> {
     let file = open_regular(path)?;
     let mode = file.metadata()?.permissions().mode() & 0o777;
-    if mode & FORBIDDEN != 0 {
+    if mode & forbidden != 0 {
         return Err(FilePermissionError::Open(mode));
     }
     let mut bytes = Vec::new();
-    file.take(SECRET_BYTES).read_to_end(&mut bytes)?;
+    file.take(most).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
