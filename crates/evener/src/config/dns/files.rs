@@ -3,8 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use toml::de::DeTable;
-
 use super::name::{self, NameEntry, SettingsInterner};
 use crate::config::problems::{Problem, ProblemSink};
 use crate::config::section::Section;
@@ -62,11 +60,13 @@ fn names_of(
     lookup: variables::VariableLookup,
     all: &mut SettingsInterner,
 ) -> Vec<NameEntry> {
-    let (mut document, errors) = DeTable::parse_recoverable(&file.text);
-    if let Err(problem) = syntax::collect_errors(&file.text, &errors, &file.sink) {
-        file.sink.push(problem);
-        return Vec::new();
-    }
+    let mut document = match syntax::parse(&file.text, &file.sink) {
+        Ok(document) => document,
+        Err(problem) => {
+            file.sink.push(problem);
+            return Vec::new();
+        }
+    };
     variables::expand(document.get_mut(), &file.text, lookup, &file.sink);
     let read = |section: &mut Section<'_>| name::read(section, Some(number), all);
     let names = Section::root(document.get_ref(), &file.sink, |root| {
