@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 
@@ -19,19 +20,29 @@ use evener_core::path::tables::{Forwarding, Tables, VipKey};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_indextoname;
 
-use super::rules::{self, Changes, REMOVE, nft};
+use super::rules::{self, Nft, REMOVE, RuleSet, TableShape, nft};
 use crate::EngineError;
 
 /// How the host's stack is kept out.
 #[derive(Debug, Default)]
-pub(super) struct Guard {
-    /// The rules that were last asked for, and the numbers of their interfaces: one that comes back
-    /// under its name has lost its hook.
-    installed: Option<(Vec<u32>, String)>,
-    /// The same as the kernel held them then.
-    held: Option<String>,
-    changes: Option<Changes>,
+pub(super) struct Guard<R = Nft> {
+    /// The table that was written last: the reference for every later look at the kernel. A table
+    /// that is read back may be another one, or missing, a moment after the write.
+    installed: Option<WantedTable>,
+    ruleset: R,
     state: GuardState,
+}
+
+/// The table that the engine wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct WantedTable {
+    /// Interfaces by number: an interface that comes back under its name has lost its hook.
+    interfaces: Vec<u32>,
+    /// Interfaces and their VLANs, by name.
+    devices: Vec<String>,
+    sets: String,
+    /// Empty if nothing is to be dropped.
+    drops: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,9 +93,9 @@ fn own(tables: &Tables, server: u16) -> Option<IpAddr> {
     }
 }
 
-impl Guard {
+impl<R: RuleSet + Default> Guard<R> {
     /// No rules yet, but for what an earlier daemon may have left.
-    pub(super) fn after(earlier: bool) -> Guard {
+    pub(super) fn after(earlier: bool) -> Self {
         Guard { state: if earlier { GuardState::Inherited } else { GuardState::None }, ..Guard::default() }
     }
 
@@ -102,11 +113,11 @@ impl Guard {
     fn change(&mut self, tables: &Tables, local: &BTreeSet<IpAddr>) -> Result<(), EngineError> {
         let interfaces = names(tables)?;
         let devices = with_vlans(&interfaces, &vlans());
-        let installed = (tables.interfaces.keys().copied().collect(), rules(tables, &devices, local));
-        if self.installed.as_ref() == Some(&installed) {
+        let wanted = WantedTable::of(tables, devices, local);
+        if self.installed.as_ref() == Some(&wanted) {
             return Ok(());
         }
-        match (self.write(&installed.1), self.state) {
+        match (self.ruleset.write(&wanted.script()), self.state) {
             (Ok(()), _) => self.state = GuardState::Rules,
             // They are made for what is in force, and can't be taken back either: so nothing else
             // comes into force.
@@ -121,16 +132,7 @@ impl Guard {
                 }
             }
         }
-        self.installed = Some(installed);
-        Ok(())
-    }
-
-    /// Writes rules, and reads what the kernel has made of them.
-    fn write(&mut self, rules: &str) -> io::Result<()> {
-        // from before they are written, so that nobody changes them unseen
-        self.changes.get_or_insert_with(Changes::listen);
-        nft(rules)?;
-        self.held = rules::held();
+        self.installed = Some(wanted);
         Ok(())
     }
 
@@ -139,20 +141,23 @@ impl Guard {
         self.state == GuardState::Rules
     }
 
-    /// Writes the rules again, if the kernel holds others or none: what came of that. Interfaces
-    /// that are gone want other rules, which come with the next tables.
+    /// Writes the rules again if the kernel holds others or none; `None` if it holds the right
+    /// ones. Interfaces that are gone are left out until the next tables come.
     pub(super) fn restore(&mut self) -> Option<Result<(), EngineError>> {
-        let (interfaces, rules) = self.installed.clone().filter(|_| self.has_rules())?;
-        let changed = self.changes.as_mut().is_none_or(Changes::any);
-        if !changed || self.held == rules::held() || interfaces.iter().any(|i| if_indextoname(*i).is_err()) {
+        if !self.has_rules() || !self.ruleset.may_have_changed() {
             return None;
         }
-        let done = self.write(&rules).map_err(|error| {
-            // it is looked at again whether or not there are more changes
-            self.changes = None;
-            EngineError::system("writing the guard again", "CAP_NET_ADMIN", error)
-        });
-        Some(done)
+        let mut wanted = self.installed.clone()?;
+        let names = wanted.interfaces.iter().filter_map(|ifindex| if_indextoname(*ifindex).ok());
+        let names: Vec<String> = names.filter_map(|name| name.into_string().ok()).collect();
+        wanted.devices = with_vlans(&names, &vlans());
+        let script = wanted.script();
+        let held = self.ruleset.list().unwrap_or_default();
+        if wanted.devices.is_empty() || TableShape::of(&script) == TableShape::of(&held) {
+            return None;
+        }
+        let done = self.ruleset.write(&script);
+        Some(done.map_err(|error| EngineError::system("writing the guard again", "CAP_NET_ADMIN", error)))
     }
 
     /// Takes the rules back.
@@ -183,7 +188,7 @@ impl Guard {
 /// passes.
 pub(super) fn remove_stale() {
     let Err(error) = nft(REMOVE) else { return };
-    if rules::held().is_some() {
+    if rules::list().is_some() {
         tracing::warn!(
             %error,
             "the guard that an earlier packet engine left can't be removed, and keeps packets from this host's own stack: \
@@ -239,32 +244,44 @@ fn vlans() -> String {
     fs::read_to_string("/proc/thread-self/net/vlan/config").unwrap_or_default()
 }
 
-/// The commands for nft, in one transaction. Each IP version has its chain of sets and rules.
-fn rules(tables: &Tables, interfaces: &[String], local: &BTreeSet<IpAddr>) -> String {
-    let mut text = REMOVE.to_owned();
-    if tables.vips.is_empty() || interfaces.is_empty() {
-        return text;
+impl WantedTable {
+    /// Each IP version has its sets and rules.
+    fn of(tables: &Tables, devices: Vec<String>, local: &BTreeSet<IpAddr>) -> WantedTable {
+        let (mut sets, mut drops) = (String::new(), String::new());
+        for v6 in [false, true].into_iter().filter(|_| !tables.vips.is_empty()) {
+            let guarded = Guarded::of(tables, local, v6);
+            guarded.write_sets(&mut sets);
+            guarded.write_rules(&mut drops);
+        }
+        WantedTable { interfaces: tables.interfaces.keys().copied().collect(), devices, sets, drops }
     }
-    let devices: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
-    let mut sets = String::new();
-    let mut drops = String::new();
-    for v6 in [false, true] {
-        let guarded = Guarded::of(tables, local, v6);
-        guarded.write_sets(&mut sets);
-        guarded.write_rules(&mut drops);
-    }
-    // Writing to a String does not fail.
-    let _ = write!(
-        text,
-        "table netdev evener {{
-{sets}    chain guard {{
+
+    /// The commands for nft, in one transaction. The chain's name holds the digest of sets and
+    /// rules: nft before 0.9.7 knows no comments of tables.
+    fn script(&self) -> String {
+        let mut text = REMOVE.to_owned();
+        if self.drops.is_empty() || self.devices.is_empty() {
+            return text;
+        }
+        let mut digest = DefaultHasher::new();
+        (&self.sets, &self.drops).hash(&mut digest);
+        let devices: Vec<String> = self.devices.iter().map(|name| format!("\"{name}\"")).collect();
+        // Writing to a String does not fail.
+        let _ = write!(
+            text,
+            "table netdev evener {{
+{}    chain guard_{:016x} {{
         type filter hook ingress devices = {{ {} }} priority -500; policy accept;
-{drops}    }}
+{}    }}
 }}
 ",
-        devices.join(", ")
-    );
-    text
+            self.sets,
+            digest.finish(),
+            devices.join(", "),
+            self.drops
+        );
+        text
+    }
 }
 
 /// The packets of one IP version that the stack must not see.
@@ -430,8 +447,91 @@ fn forwards(version: &str, interface: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use nix::net::if_::if_nametoindex;
+
     use super::*;
+
+    /// A kernel that loses the table right after some of the writes.
+    #[derive(Default)]
+    struct FlushedRuleSet {
+        table: Option<String>,
+        flushes: usize,
+    }
+
+    impl RuleSet for FlushedRuleSet {
+        fn write(&mut self, script: &str) -> io::Result<()> {
+            let is_flushed = self.flushes > 0;
+            self.flushes = self.flushes.saturating_sub(1);
+            self.table = script.strip_prefix(REMOVE).map(str::to_owned).filter(|_| !is_flushed);
+            Ok(())
+        }
+
+        fn list(&self) -> Option<String> {
+            self.table.clone()
+        }
+
+        fn may_have_changed(&mut self) -> bool {
+            true
+        }
+    }
+
+    fn guard_after(flushes: usize) -> Guard<FlushedRuleSet> {
+        let mut ruleset = FlushedRuleSet { table: None, flushes };
+        let wanted = WantedTable {
+            interfaces: vec![if_nametoindex("lo").unwrap()],
+            devices: vec!["lo".to_owned()],
+            sets: "    set local4 { type ipv4_addr; elements = { 192.0.2.1, 192.0.2.2 }; }\n".to_owned(),
+            drops: "        ip daddr @local4 drop\n".to_owned(),
+        };
+        ruleset.write(&wanted.script()).unwrap();
+        Guard { installed: Some(wanted), ruleset, state: GuardState::Rules }
+    }
+
+    #[test]
+    fn guard_flushed_after_each_write_is_restored() {
+        let mut guard = guard_after(5);
+        for _ in 0..5 {
+            assert!(guard.ruleset.table.is_none());
+            assert!(matches!(guard.restore(), Some(Ok(()))));
+        }
+        assert!(guard.ruleset.table.is_some());
+        assert!(guard.restore().is_none(), "the whole table is left alone");
+    }
+
+    #[test]
+    fn guard_with_missing_parts_is_restored() {
+        let changes = [
+            ("        ip daddr @local4 drop\n", ""),
+            (", 192.0.2.2", ""),
+            ("devices = { \"lo\" }", "devices = { \"lo\", \"eth0\" }"),
+            ("chain guard_", "chain other_"),
+        ];
+        for (part, other) in changes {
+            let mut guard = guard_after(0);
+            let whole = guard.ruleset.table.clone();
+            let changed = whole.clone().unwrap().replace(part, other);
+            assert_ne!(Some(&changed), whole.as_ref());
+            guard.ruleset.table = Some(changed);
+            assert!(matches!(guard.restore(), Some(Ok(()))), "{part}");
+            assert_eq!(guard.ruleset.table, whole);
+        }
+    }
+
+    #[test]
+    fn listing_of_nft_counts_as_its_script() {
+        let script = guard_after(0).installed.unwrap();
+        let digest = TableShape::of(&script.script());
+        let name = script.script().lines().find(|line| line.contains("chain")).unwrap().to_owned();
+        let listing = format!(
+            "table netdev evener {{\n\tset local4 {{\n\t\ttype ipv4_addr\n\t\telements = {{ 192.0.2.1,\n\t\t\t     \
+             192.0.2.2 }}\n\t}}\n\n\t{}\n\t\ttype filter hook ingress device \"lo\" priority -500; policy \
+             accept;\n\t\tip daddr @local4 drop\n\t}}\n}}\n",
+            name.trim()
+        );
+        assert_eq!(TableShape::of(&listing), digest);
+    }
 
     #[test]
     fn vlans_of_guarded_interface_are_guarded() {

@@ -10,6 +10,46 @@ use socket2::Socket;
 /// Works whether there is such a table or not.
 pub(super) const REMOVE: &str = "add table netdev evener\ndelete table netdev evener\n";
 
+/// Writes and lists the table. Tests replace the program nft.
+pub(super) trait RuleSet {
+    /// Has nft carry out a script, as one transaction.
+    fn write(&mut self, script: &str) -> io::Result<()>;
+    /// The table as the kernel holds it, in nft's words; `None` without a table, or if nft can't
+    /// list it.
+    fn list(&self) -> Option<String>;
+    /// False if the table is certainly the one of the last look.
+    fn may_have_changed(&mut self) -> bool;
+}
+
+/// The program nft, and the kernel's messages about changes.
+#[derive(Debug, Default)]
+pub(super) struct Nft {
+    changes: Option<Changes>,
+}
+
+impl RuleSet for Nft {
+    fn write(&mut self, script: &str) -> io::Result<()> {
+        // Subscribed before the write, so that no later change is missed.
+        self.changes.get_or_insert_with(Changes::listen);
+        // After a failed write the table is looked at again, with or without more changes.
+        nft(script).inspect_err(|_| self.changes = None)
+    }
+
+    fn list(&self) -> Option<String> {
+        list()
+    }
+
+    fn may_have_changed(&mut self) -> bool {
+        match &mut self.changes {
+            Some(changes) => changes.any(),
+            None => {
+                self.changes = Some(Changes::listen());
+                true
+            }
+        }
+    }
+}
+
 /// Has nft carry out a script, as one transaction.
 pub(super) fn nft(script: &str) -> io::Result<()> {
     let mut child = Command::new("nft")
@@ -31,11 +71,46 @@ pub(super) fn nft(script: &str) -> io::Result<()> {
     Err(io::Error::other(format!("nft: {first}")))
 }
 
-/// The table as the kernel holds it, in nft's words; `None` where there is none, as far as can be
-/// told.
-pub(super) fn held() -> Option<String> {
+/// The table as the kernel holds it, in nft's words; `None` without a table, or if nft can't list
+/// it.
+pub(super) fn list() -> Option<String> {
     let listed = Command::new("nft").args(["list", "table", "netdev", "evener"]).output().ok()?;
     listed.status.success().then(|| String::from_utf8_lossy(&listed.stdout).into_owned())
+}
+
+/// The parts of a table, counted alike in a script and in nft's listing. Chains are compared by
+/// name, which holds the digest of the rules. nft 1.0.6 lists no hook devices as JSON, so the text
+/// is read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct TableShape {
+    chains: Vec<String>,
+    devices: usize,
+    rules: usize,
+    sets: usize,
+    elements: usize,
+}
+
+impl TableShape {
+    /// Counts the parts in a text.
+    pub(super) fn of(text: &str) -> TableShape {
+        let mut shape = TableShape::default();
+        for line in text.lines().map(str::trim) {
+            if let Some(chain) = line.strip_prefix("chain ") {
+                shape.chains.extend(chain.split_whitespace().next().map(str::to_owned));
+            } else if line.starts_with("set ") {
+                shape.sets += 1;
+            } else if line.ends_with(" drop") {
+                shape.rules += 1;
+            } else if let Some((_, hook)) = line.split_once(" hook ingress device") {
+                // No interface has a space in its name.
+                let devices = hook.split(" priority ").next().unwrap_or_default();
+                shape.devices += 1 + devices.matches(", ").count();
+            }
+        }
+        let lists = text.split("elements = {").skip(1).filter_map(|list| list.split('}').next());
+        shape.elements = lists.map(|list| 1 + list.matches(',').count()).sum();
+        shape
+    }
 }
 
 /// Whether somebody has changed nftables' tables of interfaces.

@@ -101,6 +101,8 @@ pub(super) const NAME_CHARS: usize = 64;
 pub(super) const FILE_BYTES: usize = 64 << 20;
 /// Problems that are shown; a file with more is most likely not a configuration at all.
 pub(super) const PROBLEMS: usize = 100;
+/// Problems of one file that are kept to be counted and sorted; each takes some hundred bytes.
+pub(super) const NOTED_PROBLEMS: usize = 10_000;
 
 /// How long an answer of DNS may be kept, in seconds: resolvers ask again about as often as servers
 /// change.

@@ -121,10 +121,9 @@ pub(super) fn merge<'d>(
 ) {
     for file in files {
         let own = ProblemSink::default();
-        let (document, errors) = DeTable::parse_recoverable(&file.text);
-        let mut document = document.into_inner();
-        match syntax::collect_errors(&file.text, &errors, &own) {
-            Ok(()) => {
+        match syntax::parse(&file.text, &own) {
+            Ok(document) => {
+                let mut document = document.into_inner();
                 variables::expand(&mut document, &file.text, origin.variables, &own);
                 append_all(table, document, file, &own);
             }

@@ -165,9 +165,8 @@ fn read_with_names(
 ) -> Result<(Checked, Vec<NamesText>), Problems> {
     let SourceText { name, text, .. } = origin;
     let sink = ProblemSink::default();
-    let (mut document, errors) = DeTable::parse_recoverable(text);
-    syntax::collect_errors(text, &errors, &sink)
-        .map_err(|problem| Problems::new(name, text, vec![problem]))?;
+    let mut document =
+        syntax::parse(text, &sink).map_err(|problem| Problems::new(name, text, vec![problem]))?;
     let included = include::files(document.get_mut(), origin, &sink);
     include::merge(document.get_mut(), &included, origin, &sink);
     let origin = SourceText { included: &included, ..origin };

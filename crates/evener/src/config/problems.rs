@@ -64,8 +64,12 @@ pub(super) struct ProblemSink {
 }
 
 impl ProblemSink {
+    /// Notes a problem, unless there are [`defaults::NOTED_PROBLEMS`] already.
     pub(super) fn push(&self, problem: Problem) {
-        self.problems.borrow_mut().push(problem);
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() < defaults::NOTED_PROBLEMS {
+            problems.push(problem);
+        }
     }
 
     /// All that were noted since the last time.
@@ -184,7 +188,11 @@ impl Problems {
         }
         let shown: usize = self.parts.iter().map(|part| part.list.len()).sum();
         let count = shown + self.omitted;
-        let errors = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
+        let errors = match count {
+            1 => "1 error".to_owned(),
+            defaults::NOTED_PROBLEMS.. => format!("{count} errors or more"),
+            _ => format!("{count} errors"),
+        };
         out.push_str(&format!("{}: {errors}", self.file));
         if self.omitted > 0 {
             out.push_str(&format!(", the first {shown} are shown"));
@@ -224,17 +232,21 @@ impl std::error::Error for Problems {}
 /// unreadable, what seems wrong on the same line is an echo, and behind a broken header keys seem
 /// to be in another table.
 fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
-    let variables: Vec<Span> = list
+    let mut variables: Vec<Span> = list
         .iter()
         .filter(|problem| problem.cause == Cause::Variable)
         .filter_map(|problem| problem.span.clone())
         .collect();
+    variables.sort_by_key(|variable| variable.start);
+    // Variables don't overlap: of those behind the start, the first one ends first.
     let holds_variable = |problem: &Problem| {
-        let span = problem.span.as_ref();
-        span.is_some_and(|span| variables.iter().any(|one| span.start <= one.start && one.end <= span.end))
+        let Some(span) = &problem.span else { return false };
+        let behind = variables.partition_point(|variable| variable.start < span.start);
+        variables.get(behind).is_some_and(|variable| variable.end <= span.end)
     };
     list.retain(|problem| problem.cause == Cause::Variable || !holds_variable(problem));
-    let start_of = |problem: &Problem| problem.span.as_ref().map_or(0, |span| line_start(text, span.start));
+    let starts = LineStarts::of(text);
+    let start_of = |problem: &Problem| problem.span.as_ref().map_or(0, |span| starts.line(span.start));
     let broken: BTreeSet<usize> = list.iter().filter(|p| p.cause == Cause::Syntax).map(start_of).collect();
     if broken.is_empty() {
         return;
@@ -248,6 +260,21 @@ fn drop_echoes(text: &str, list: &mut Vec<Problem>) {
             !broken.contains(&start) && header.is_none_or(|header| start < header)
         }
     });
+}
+
+/// The starts of all lines, for a text with more places to look up than it should have.
+pub(super) struct LineStarts(Vec<usize>);
+
+impl LineStarts {
+    pub(super) fn of(text: &str) -> LineStarts {
+        LineStarts(text.match_indices('\n').map(|(newline, _)| newline + 1).collect())
+    }
+
+    /// Start of the line around `at`, in time independent of the line's length.
+    pub(super) fn line(&self, at: usize) -> usize {
+        let before = self.0.partition_point(|start| *start <= at);
+        before.checked_sub(1).and_then(|number| self.0.get(number)).copied().unwrap_or(0)
+    }
 }
 
 /// The line around `at`, without its end.

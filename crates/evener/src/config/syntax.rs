@@ -1,45 +1,73 @@
 //! Errors of TOML's syntax: each with what to write instead, or one for a file that is something
 //! else altogether.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use toml::de::Error;
+use toml::Spanned;
+use toml::de::{DeTable, Error};
 
-use super::problems::{Cause, Problem, ProblemSink, line_at, line_start};
+use super::defaults;
+use super::problems::{Cause, LineStarts, Problem, ProblemSink, line_at, line_start};
 
 /// Lines that can't be read from which on a file may be something else.
 const LINES: usize = 3;
 
-/// Notes every error.
+/// Longest text of which all errors are looked for, in bytes. The parser reports each at the cost
+/// of some hundred bytes, and a file of another kind has one every other byte.
+const RECOVERED_BYTES: usize = 256 << 10;
+
+/// Parses a text, and notes its first [`defaults::PROBLEMS`] errors, one for each line. Of a text
+/// longer than [`RECOVERED_BYTES`] that is the parser's first error alone.
+///
+/// # Errors
+/// The only problem to show: that of a long text, or that half of the lines can't be read.
+pub(super) fn parse<'t>(text: &'t str, sink: &ProblemSink) -> Result<Spanned<DeTable<'t>>, Problem> {
+    if text.len() > RECOVERED_BYTES {
+        return DeTable::parse(text).map_err(|error| {
+            let start = line_start(text, error.span().map_or(text.len(), |span| span.start));
+            problem(text, start, &error).0
+        });
+    }
+    let (table, errors) = DeTable::parse_recoverable(text);
+    problems(text, &errors)?.into_iter().for_each(|problem| sink.push(problem));
+    Ok(table)
+}
+
+/// The problem of an error on the line that begins at `start`, and whether that line can't be read
+/// at all.
+fn problem(text: &str, start: usize, error: &Error) -> (Problem, bool) {
+    let unquoted = unquoted(text, start);
+    let is_unreadable = unquoted.is_none();
+    let problem = unquoted.unwrap_or_else(|| {
+        let span = error.span().unwrap_or(text.len()..text.len());
+        let help = help(error.message(), line_at(text, start));
+        Problem::new(span, format!("this is not TOML: {}", error.message()), help)
+    });
+    (Problem { cause: Cause::Syntax, ..problem }, is_unreadable)
+}
+
+/// The problem of each line with errors, in the order of lines.
 ///
 /// # Errors
 /// The only problem there is, where at least half of the lines can't be read.
-pub(super) fn collect_errors(text: &str, errors: &[Error], sink: &ProblemSink) -> Result<(), Problem> {
-    let span = |error: &Error| error.span().unwrap_or(text.len()..text.len());
-    let mut unreadable = BTreeSet::new();
-    let mut quoted = BTreeSet::new();
+fn problems(text: &str, errors: &[Error]) -> Result<Vec<Problem>, Problem> {
+    let starts = LineStarts::of(text);
+    let mut problems = BTreeMap::new();
     for error in errors {
-        let start = line_start(text, span(error).start);
-        let problem = match unquoted(text, start) {
-            Some(problem) => Some(problem).filter(|_| quoted.insert(start)),
-            None => {
-                unreadable.insert(start);
-                let help = help(error.message(), line_at(text, span(error).start));
-                Some(Problem::new(span(error), format!("this is not TOML: {}", error.message()), help))
-            }
-        };
-        problem.into_iter().for_each(|problem| sink.push(Problem { cause: Cause::Syntax, ..problem }));
+        let start = starts.line(error.span().map_or(text.len(), |span| span.start));
+        problems.entry(start).or_insert_with(|| problem(text, start, error));
     }
     let is_text = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
     let lines = text.lines().filter(is_text).count();
-    match unreadable.first() {
-        Some(first) if unreadable.len() >= LINES && unreadable.len() * 2 >= lines => {
-            let message =
-                format!("this is not a TOML file: {} of {lines} lines can't be read", unreadable.len());
+    let unreadable = || problems.iter().filter(|(_, (_, is_unreadable))| *is_unreadable);
+    let count = unreadable().count();
+    match unreadable().next() {
+        Some((&first, _)) if count >= LINES && count * 2 >= lines => {
+            let message = format!("this is not a TOML file: {count} of {lines} lines can't be read");
             let help = "name Evener's configuration; evener.example.toml is one to begin with";
-            Err(Problem::new(*first..first + line_at(text, *first).len(), message, help))
+            Err(Problem::new(first..first + line_at(text, first).len(), message, help))
         }
-        _ => Ok(()),
+        _ => Ok(problems.into_values().map(|(problem, _)| problem).take(defaults::PROBLEMS).collect()),
     }
 }
 
@@ -76,6 +104,7 @@ fn help(message: &str, line: &str) -> &'static str {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::parse;
+    use super::RECOVERED_BYTES;
 
     fn problems_of(text: &str) -> Vec<(Option<usize>, String, String)> {
         let problems = parse(text, "file").unwrap_err();
@@ -108,6 +137,27 @@ mod tests {
                 matches!(&problems[..], [(Some(1), message, _)] if message.contains("not a TOML file")),
                 "{problems:?}"
             );
+        }
+    }
+
+    #[test]
+    fn lines_with_many_errors_give_one_problem_each() {
+        assert_eq!(problems_of(&"a=1\r".repeat(10_000)).len(), 1);
+        let good: String = (0..1_000).map(|number| format!("g{number} = 1\n")).collect();
+        let text = format!("{}{good}", "b = 'x\r\r\r\n".repeat(300));
+        let lines: Vec<_> = problems_of(&text).into_iter().map(|(line, ..)| line).collect();
+        assert_eq!(lines, (1..=100).map(Some).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn long_text_gives_its_first_problem_alone() {
+        let good = "# a comment\n".repeat(RECOVERED_BYTES / 6);
+        let wrong = "[[service]]\nname = web\n";
+        let expected = Some(RECOVERED_BYTES / 6 + 2);
+        let problems = problems_of(&format!("{good}{wrong}{wrong}"));
+        assert!(matches!(&problems[..], [(line, _, help)] if *line == expected && help.contains("web")));
+        for text in ["\n=\n".repeat(RECOVERED_BYTES), "a=1\r".repeat(RECOVERED_BYTES)] {
+            assert_eq!(problems_of(&text).len(), 1);
         }
     }
 }

@@ -147,6 +147,7 @@ pub(super) fn meaning(
 ) -> Result<Meaning, OrderError> {
     let edits = match order {
         StateOrder::Replace { services, states: wanted } => {
+            check_counts(services.len(), services.iter().map(servers_of).sum())?;
             let file = farm.with_services(services.clone());
             let edits = wanted.as_ref().map(|wanted| state_edits(states, wanted)).unwrap_or_default();
             return Ok(Meaning::File(file, edits));
@@ -178,6 +179,7 @@ pub(super) fn meaning(
             edits
         }
         StateOrder::AddService(keys) => {
+            check_counts(1, keys.get("server").map_or(0, len_of))?;
             let mut services = farm.services();
             services.push(Value::Table(keys.clone()));
             return Ok(Meaning::File(farm.with_services(services), Vec::new()));
@@ -192,6 +194,34 @@ pub(super) fn meaning(
         StateOrder::Undo => Vec::new(),
     };
     Ok(Meaning::Edits(edits))
+}
+
+/// Services of a farm, redirected ones included.
+pub(super) const SERVICES: usize = 4_096;
+/// Servers of a farm.
+pub(super) const SERVERS: usize = 65_535;
+
+/// Refuses lists that no farm has room for, before anything is copied or written as text. The
+/// file's reader has narrower limits, but reports each fault of each service.
+fn check_counts(services: usize, servers: usize) -> Result<(), OrderError> {
+    let refuse = |count: usize, kind: &str, most: usize| {
+        Err(OrderError::Invalid(format!(
+            "the request has {count} {kind}, and a farm has at most {most}: send fewer"
+        )))
+    };
+    match services > SERVICES {
+        true => refuse(services, "services", SERVICES),
+        false if servers > SERVERS => refuse(servers, "servers", SERVERS),
+        false => Ok(()),
+    }
+}
+
+fn servers_of(service: &Value) -> usize {
+    service.get("server").map_or(0, len_of)
+}
+
+fn len_of(list: &Value) -> usize {
+    list.as_array().map_or(0, Vec::len)
 }
 
 /// Refuses what would make the tables of hosts differ that decide for themselves.

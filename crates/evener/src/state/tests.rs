@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use toml::{Table, Value};
 
 use super::batch::{Batch, Request, batch};
+use super::order;
 use super::store::Store;
 use super::{
     Author, FarmDocument, FarmState, OrderError, Record, ServerFields, StateChange, StateOrder, rebase,
@@ -170,6 +171,27 @@ fn orders_that_break_the_files_rules_are_refused_alone() {
     }
     let nothing = StateOrder::Replace { services: Vec::new(), states: None };
     assert!(matches!(refused(&file, nothing), OrderError::Invalid(_)));
+}
+
+#[test]
+fn requests_with_too_many_services_or_servers_are_refused_before_they_are_read() {
+    let file = farm_of(FILE);
+    let list = |count: usize| vec![Value::Table(Table::new()); count];
+    let with_servers = |count| Table::from_iter([("server".to_owned(), Value::Array(list(count)))]);
+    let half = Value::Table(with_servers(order::SERVERS / 2 + 1));
+    let replace = |services| StateOrder::Replace { services, states: None };
+    let too_many = [
+        (replace(list(order::SERVICES + 1)), "4097 services"),
+        (replace(vec![half.clone(), half]), "65536 servers"),
+        (StateOrder::AddService(with_servers(order::SERVERS + 1)), "65536 servers"),
+    ];
+    for (order, count) in too_many {
+        let error = refused(&file, order);
+        assert!(
+            matches!(&error, OrderError::Invalid(why) if why.contains(count) && why.contains("send fewer")),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -25,9 +25,9 @@ mod l2 {
 }
 
 mod foreign {
-    on_engine!(packet: what_cannot_be_restored_is_said);
+    on_engine!(packet: what_cannot_be_restored_is_said, flushes_in_a_row_leave_the_guard);
 
-    pub(super) use super::what_cannot_be_restored_is_said;
+    pub(super) use super::{flushes_in_a_row_leave_the_guard, what_cannot_be_restored_is_said};
 }
 
 mod nat {
@@ -134,5 +134,25 @@ fn what_cannot_be_restored_is_said(engine: &str) -> Result<()> {
     fs::remove_file(flag)?;
     wait::until("who held the table is gone", || Ok(holder.status()?.is_some()))?;
     wait::until("it is restored", || Ok(!missing()?))?;
+    Ok(())
+}
+
+/// A firewall that is reloaded again and again flushes the table as soon as it is there.
+fn flushes_in_a_row_leave_the_guard(engine: &str) -> Result<()> {
+    const FLUSHES: usize = 10;
+    let stage = stage(engine, Way::L2)?;
+    let director = stage.farm.director();
+    let has_guard = || Ok(director.run(&["nft", "list", "tables"])?.contains("netdev evener"));
+    wait::until("all is installed", || Ok(!stage.evener.status()?.installed.is_empty()))?;
+    // One process, since the window is that between the daemon's write and what it does next.
+    let flush = format!(
+        "for flush in $(seq {FLUSHES}); do \
+             until nft list table netdev evener >/dev/null 2>&1; do :; done; nft flush ruleset; done"
+    );
+    director.run(&["timeout", "60", "sh", "-c", &flush])?;
+    wait::until("the guard is there again", has_guard)?;
+    assert_eq!(stage.shares(4)?, split([2, 2]));
+    let status = stage.evener.status()?;
+    ensure!(status.installed.iter().all(|part| part.missing.is_none()), "{:?}", status.installed);
     Ok(())
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use toml::Spanned;
-use toml::de::DeTable;
 
 use super::name::{self, NameEntry, SettingsInterner};
 use crate::config::problems::{Problem, ProblemSink};
@@ -80,12 +79,15 @@ fn names_of(
     lookup: variables::VariableLookup,
     all: &mut SettingsInterner,
 ) -> Vec<NameEntry> {
-    let (mut document, errors) = DeTable::parse_recoverable(&file.source.text);
-    if let Err(problem) = syntax::collect_errors(&file.source.text, &errors, &file.sink) {
-        file.sink.push(problem);
-        return Vec::new();
-    }
-    variables::expand(document.get_mut(), &file.source.text, lookup, &file.sink);
+    let text = &file.source.text;
+    let mut document = match syntax::parse(text, &file.sink) {
+        Ok(document) => document,
+        Err(problem) => {
+            file.sink.push(problem);
+            return Vec::new();
+        }
+    };
+    variables::expand(document.get_mut(), text, lookup, &file.sink);
     let read = |section: &mut Section<'_>| name::read(section, Some(number), all);
     let names = Section::root(document.get_ref(), &file.sink, |root| {
         root.set_unknown_key_help(OTHERS);
