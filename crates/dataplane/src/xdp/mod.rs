@@ -21,6 +21,7 @@ mod punt;
 mod readings;
 mod routes;
 mod test_run;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -45,6 +46,7 @@ use punt::PuntThread;
 
 pub use attach::{Hook, Mode};
 pub use detached::DetachedProgram;
+pub use verify::{Verification, verify};
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {

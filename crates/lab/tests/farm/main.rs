@@ -42,6 +42,7 @@ mod health;
 mod hostile;
 mod icmp;
 mod jumbo;
+mod kernels;
 mod link_local;
 mod listed;
 mod load;
