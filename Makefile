@@ -69,6 +69,7 @@ fmt: ## Format the code
 
 lint: setup ## Check the code for what the compiler lets pass
 	cargo clippy --workspace --all-targets -- -D warnings
+	scripts/lint-bpf
 
 fuzz: setup ## Feed parser and configuration made-up bytes for a minute each
 	@scripts/fuzz

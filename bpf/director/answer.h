@@ -160,9 +160,14 @@ static __always_inline bool find_owner(struct scratch *at, __u32 flags)
 	struct endpoint_key from = at->back.from;
 	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &from);
 
-	for (int i = 0; endpoint && i < BEHIND_MAX && i < endpoint->count; i++)
+	if (!endpoint)
+		return false;
+	for (int i = 0; i < BEHIND_MAX; i++) {
+		if (i >= endpoint->count)
+			break;
 		if (owned_by(at, endpoint->behind[i].vip, endpoint->behind[i].server, flags))
 			return true;
+	}
 	return false;
 }
 

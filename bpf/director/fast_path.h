@@ -323,7 +323,9 @@ static __always_inline struct session6 *look_in6(struct bucket6 *bucket, const s
 {
 	__u32 place = home;
 
-	for (int i = 0; bucket && i < BUCKET_SESSIONS; i++, place = next_place(place))
+	if (!bucket)
+		return 0;
+	for (int i = 0; i < BUCKET_SESSIONS; i++, place = next_place(place))
 		if (has_key6(&bucket->slot[place], key))
 			return &bucket->slot[place];
 	return 0;

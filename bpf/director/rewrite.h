@@ -120,10 +120,12 @@ static __always_inline bool put_addresses(context *ctx, __u32 l3, bool v6, const
 
 		if (!ip)
 			return false;
-		for (int i = 0; i < 4 && ends->has_src; i++)
-			put_word(&ip->saddr.in6_u.u6_addr32[i], ends->src.word[i], change);
-		for (int i = 0; i < 4 && ends->has_dst; i++)
-			put_word(&ip->daddr.in6_u.u6_addr32[i], ends->dst.word[i], change);
+		if (ends->has_src)
+			for (int i = 0; i < 4; i++)
+				put_word(&ip->saddr.in6_u.u6_addr32[i], ends->src.word[i], change);
+		if (ends->has_dst)
+			for (int i = 0; i < 4; i++)
+				put_word(&ip->daddr.in6_u.u6_addr32[i], ends->dst.word[i], change);
 		if (hop)
 			ip->hop_limit--;
 	} else {

@@ -280,8 +280,9 @@ static __always_inline __u16 allocate_port(const struct key6 *key, __u64 hash, _
 {
 	__u32 pool = value_server(value) % PORT_POOLS, number = insert_port(key, hash, value, now);
 
-	for (int i = 0; i < 2 && number == NOT_FOUND; i++)
-		number = replace6(TABLE_PORTS, key, hash, value, now);
+	for (int i = 0; i < 2; i++)
+		if (number == NOT_FOUND)
+			number = replace6(TABLE_PORTS, key, hash, value, now);
 	return number == NOT_FOUND ? 0 : FIRST_PORT + number - pool * PORTS;
 }
 

@@ -48,8 +48,8 @@
 	})
 
 /*
- * The sum of two numbers. If they have no bit in common, the compiler makes an OR of a plain sum, and
- * of that the verifier of Linux 6.1 knows no bounds.
+ * The sum of two numbers. If they have no bit in common, the compiler makes an OR of a plain sum,
+ * and of that the verifier of Linux 6.1 knows no bounds.
  */
 #define sum(x, y)             \
 	({                    \

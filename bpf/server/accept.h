@@ -188,8 +188,9 @@ __noinline int is_sound(struct __sk_buff *skb, struct arrived *arrived)
 	end = arrived->l4_end + arrived->len;
 	pseudo = (__u64)bpf_htonl(end - arrived->l4) + bpf_htonl(IPPROTO_TCP);
 	pseudo += (__u64)arrived->message.word[0] + arrived->message.word[1];
-	for (int i = 2; arrived->v6 && i < 8; i++)
-		pseudo += arrived->message.word[i];
+	if (arrived->v6)
+		for (int i = 2; i < 8; i++)
+			pseudo += arrived->message.word[i];
 	return m && is_summed(skb, arrived->l4, end, pseudo, arrived->checksum, m->byte);
 }
 

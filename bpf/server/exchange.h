@@ -138,7 +138,9 @@ static __always_inline bool add_chunks(struct __sk_buff *skb, struct exchange *e
 			return false;
 		exchange->tail = bpf_be64_to_cpu(last);
 	} else {
-		for (__u32 i = 0; i < sizeof(last) && i < payload->len; i++) {
+		for (__u32 i = 0; i < sizeof(last); i++) {
+			if (i >= payload->len)
+				break;
 			if (bpf_skb_load_bytes(skb, payload->from + i, &byte, sizeof(byte)))
 				return false;
 			exchange->tail = exchange->tail << 8 | byte;

@@ -19,11 +19,14 @@ pub mod pending;
 pub mod refusals;
 mod rehandoff;
 pub mod repair;
+pub mod requirements;
 mod routes;
 pub mod server;
 mod shared;
 mod test_run;
 pub mod xdp;
+
+pub use load::Refusal;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -245,6 +248,9 @@ pub enum EngineError {
         /// The missing part.
         missing: String,
     },
+    /// The kernel's verifier refuses a program.
+    #[error("{0}")]
+    Refused(Refusal),
     /// There is no such interface, or it can't be used.
     #[error("interface {interface}: {why}")]
     Interface {

@@ -15,7 +15,7 @@ use libbpf_rs::{Error, ErrorKind, Link, Map, MapCore, MapFlags, MapHandle, Objec
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::load::load;
+use crate::load::{LoadError, Refusal, load};
 use crate::numbers::pending::{
     COUNT_SENT, COUNT_UNFOLLOWED, LINE_MAX, PENDING_KNOWN, PENDING_UNKNOWN, PENDING_WAITING, PORT_WORDS,
 };
@@ -36,6 +36,9 @@ pub enum FollowError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The kernel's verifier refuses a program.
+    #[error("requests can't be followed: {0}")]
+    Verifier(Refusal),
     /// The kernel refuses.
     #[error("requests can't be followed: {what}: {source}")]
     Refused {
@@ -254,5 +257,8 @@ fn loaded(cookie: u64) -> Result<Object, FollowError> {
         })? = cookie.to_ne_bytes();
         Ok(open)
     };
-    load(open, FollowError::refused("loading the BPF programs"))
+    load(open, |error| match error {
+        LoadError::Refused(refusal) => FollowError::Verifier(refusal),
+        LoadError::Failed(error) => FollowError::refused("loading the BPF programs")(error),
+    })
 }

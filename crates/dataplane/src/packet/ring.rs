@@ -54,9 +54,9 @@ pub(super) enum FrameStorage<'r> {
 }
 
 impl ReceiveRing {
-    /// Opens a ring on an interface, and joins or founds the fan-out `group` (its number, once
-    /// known).
-    pub(super) fn open(ifindex: u32, group: Option<&mut u16>) -> io::Result<(Socket, ReceiveRing)> {
+    /// Opens a ring on an interface. With `group` the ring shares frames with the other rings of
+    /// that fan-out group: the first ring founds the group and notes its number.
+    pub(super) fn open(ifindex: u32, group: Option<&mut FanoutGroup>) -> io::Result<(Socket, ReceiveRing)> {
         let socket = link::packet_socket()?;
         let fd = socket.as_fd();
         set_option(fd, libc::SOL_PACKET, libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
@@ -79,7 +79,7 @@ impl ReceiveRing {
         let map = MmapOptions::new().len(SLOTS * SLOT_LEN).map_raw(&socket)?;
         link::bind(&socket, ifindex, EtherType::All)?;
         if let Some(group) = group {
-            *group = fan_out(&socket, *group)?;
+            group.join(&socket)?;
         }
         Ok((socket, ReceiveRing { map, next: 0 }))
     }
@@ -160,17 +160,26 @@ impl<'r> Iterator for ReadyFrames<'r> {
     }
 }
 
-/// Shares an interface's frames among the sockets of a group by the CPU that a frame came in on
-/// (PACKET_FANOUT): a thread on that CPU is the cheapest to wake. Network cards and RPS keep a flow
-/// on one CPU, and thereby in order. A frame that a full ring has no room for goes to another one.
-///
-/// Group 0 founds a new group, whose number the kernel picks. Returns the group's number.
-fn fan_out(socket: &Socket, group: u16) -> io::Result<u16> {
-    let new = if group == 0 { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
-    let flags = libc::PACKET_FANOUT_FLAG_ROLLOVER | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING | new;
-    let fanout = u32::from(group) | (libc::PACKET_FANOUT_CPU | flags) << 16;
-    set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, fanout as i32)?;
-    link::option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT).map(|fanout| fanout as u16)
+/// Sockets that share an interface's frames by the CPU that a frame came in on (PACKET_FANOUT): a
+/// thread on that CPU is the cheapest to wake. Network cards and RPS keep a flow on one CPU, and
+/// thereby in order. A frame that a full ring has no room for goes to another ring.
+#[derive(Debug, Default)]
+pub(super) struct FanoutGroup {
+    /// The number that the kernel picked, once a socket has founded the group. The first group
+    /// since boot has number 0.
+    number: Option<u16>,
+}
+
+impl FanoutGroup {
+    fn join(&mut self, socket: &Socket) -> io::Result<()> {
+        let new = if self.number.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
+        let flags = libc::PACKET_FANOUT_FLAG_ROLLOVER | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING | new;
+        let fanout = u32::from(self.number.unwrap_or(0)) | (libc::PACKET_FANOUT_CPU | flags) << 16;
+        set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, fanout as i32)?;
+        let joined = link::option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT)?;
+        self.number = Some(joined as u16);
+        Ok(())
+    }
 }
 
 const _: () = assert!(BLOCK_LEN.is_multiple_of(SLOT_LEN) && (SLOTS * SLOT_LEN).is_multiple_of(BLOCK_LEN));

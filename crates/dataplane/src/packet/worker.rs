@@ -19,7 +19,7 @@ use super::fragments::FirstFragments;
 use super::frame::{FrameContext, FrameScratch, work};
 use super::guard::Withheld;
 use super::outbox::{BATCH, Exits, Outbox};
-use super::ring::{FrameStorage, RESERVE, ReceiveRing, RingFrame, VLAN_LEN};
+use super::ring::{FanoutGroup, FrameStorage, RESERVE, ReceiveRing, RingFrame, VLAN_LEN};
 use super::store::Store;
 use super::trace::EventSender;
 use super::virtio::VIRTIO_LEN;
@@ -69,7 +69,7 @@ impl Workers {
     pub(super) fn start(common: &Arc<WorkerShared>, ifindex: u32, threads: usize) -> io::Result<Workers> {
         let (woken, wake) = io::pipe()?;
         let mut workers = Workers { stop: Arc::default(), wake: Some(wake), threads: Vec::new() };
-        let mut group = 0;
+        let mut group = FanoutGroup::default();
         let threads = threads.max(1);
         for number in 0..threads {
             let (socket, ring) = ReceiveRing::open(ifindex, (threads > 1).then_some(&mut group))?;

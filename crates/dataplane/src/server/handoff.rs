@@ -1,9 +1,6 @@
 //! Whether this kernel can make connections of segments that are handed off.
 
-use libbpf_rs::btf::{Btf, types};
-
-/// The kernel function that `bpf/server/accept.h` calls.
-const MAKES_CONNECTIONS: &str = "bpf_sk_assign_tcp_reqsk";
+use crate::requirements::HANDOFF;
 
 /// The feature that the kernel lacks for handoffs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,8 +12,8 @@ pub enum HandoffUnsupported {
     Btf(String),
     /// The function that makes a connection of a segment.
     #[error(
-        "this kernel can't accept handed-off connections: it has no {MAKES_CONNECTIONS}; Linux 6.9 or later with \
-         CONFIG_SYN_COOKIES is needed"
+        "this kernel can't accept handed-off connections: it has no {}; Linux {}.{} or later with \
+         CONFIG_SYN_COOKIES is needed", HANDOFF.function, HANDOFF.since.0, HANDOFF.since.1
     )]
     Function,
 }
@@ -27,7 +24,9 @@ pub enum HandoffUnsupported {
 /// # Errors
 /// The missing part.
 pub fn handoff_support() -> Result<(), HandoffUnsupported> {
-    let kernel = Btf::from_vmlinux().map_err(|error| HandoffUnsupported::Btf(error.to_string()))?;
-    let found = kernel.type_by_name::<types::Func<'_>>(MAKES_CONNECTIONS);
-    found.map(drop).ok_or(HandoffUnsupported::Function)
+    match HANDOFF.is_met() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(HandoffUnsupported::Function),
+        Err(error) => Err(HandoffUnsupported::Btf(error.to_string())),
+    }
 }

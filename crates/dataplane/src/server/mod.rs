@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use evener_core::path::cookie::Schedule;
 
 use crate::EngineError;
+use crate::load::Refusal;
 use crate::test_run;
 use crate::xdp::pins;
 use attach::Link;
@@ -64,13 +65,16 @@ pub enum ProgramError {
         answer: String,
     },
     /// The kernel can't.
-    #[error("this kernel can't take packets out of tunnels: {what}: {answer}; Linux 6.1 or later is needed")]
+    #[error("this kernel can't run a server's BPF programs: {what}: {answer}")]
     Kernel {
         /// The step that was tried.
         what: String,
         /// Its answer.
         answer: String,
     },
+    /// The kernel's verifier refuses a program.
+    #[error("{0}")]
+    Refused(Refusal),
     /// The kernel doesn't describe itself, and the programs call functions of its own.
     #[error(
         "this host can't take packets out of tunnels, nor connections that are handed over: there is no {BTF}; use a kernel built with \
@@ -219,6 +223,14 @@ pub fn clear(dir: &Path) -> Result<(), ProgramError> {
     }
 }
 
+/// Loads the program for `hook` without attaching it: whether this kernel takes it.
+///
+/// # Errors
+/// Missing privileges, or the kernel's refusal.
+pub fn try_load(hook: Hook) -> Result<(), ProgramError> {
+    program::try_load(hook)
+}
+
 impl ServerPrograms {
     /// Makes the maps; programs are loaded as places want them, those for handoffs where the kernel
     /// can. Pins of an earlier agent in `dir` are adopted, and go on until
@@ -285,7 +297,7 @@ impl ServerPrograms {
                 // Without it a farm works, for clients that ICMP reaches.
                 (Err(error @ ProgramError::Attach { .. }), ProgramUse::Answers) => {
                     if self.unclamped.insert(ifindex) {
-                        tracing::warn!("{error}: segment sizes are not lowered there, which takes Linux 6.6");
+                        tracing::warn!("{error}: segment sizes are not lowered there");
                     }
                 }
                 (attached, _) => done = done.and(attached),

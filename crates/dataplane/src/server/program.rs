@@ -12,9 +12,9 @@ use evener_core::path::seed::Seed;
 use evener_core::path::tables::VipKey;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenMapMut};
 
-use super::attach::{ACCEPT, LOOK};
+use super::attach::{ACCEPT, Hook, LOOK};
 use super::{BTF, Offer, ProgramError, Reason, Tables};
-use crate::load::load;
+use crate::load::{LoadError, load};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf.o"));
 const ABI_VERSION: u32 = crate::numbers::server::SERVER_ABI_VERSION as u32;
@@ -117,7 +117,17 @@ fn loaded(
         }
         Ok(open)
     };
-    load(open, |error| refused(format!("loading the BPF programs {}", wanted.join(" and ")), &error))
+    load(open, |error| match error {
+        LoadError::Refused(refusal) => ProgramError::Refused(refusal),
+        LoadError::Failed(error) => {
+            refused(format!("loading the BPF programs {}", wanted.join(" and ")), &error)
+        }
+    })
+}
+
+/// Loads the program for `hook`, and drops it.
+pub(super) fn try_load(hook: Hook) -> Result<(), ProgramError> {
+    loaded(&[hook.program()], |_, _| Ok(())).map(drop)
 }
 
 impl Program {

@@ -154,34 +154,3 @@ fn check(answer: i32) -> io::Result<()> {
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
-
-/// The driver of an interface, as `ethtool -i` names it.
-pub(super) fn driver(interface: &str) -> io::Result<String> {
-    const ETHTOOL_GDRVINFO: u32 = 3;
-    /// `struct ethtool_drvinfo`, as far as its own length goes.
-    #[repr(C)]
-    struct DriverInfo {
-        command: u32,
-        driver: [u8; 32],
-        rest: [u8; 160],
-    }
-    let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
-    // SAFETY: all zeros is a valid ifreq.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if interface.len() >= request.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (place, byte) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-        *place = byte as libc::c_char;
-    }
-    request.ifr_ifru.ifru_data = (&raw mut info).cast();
-    // SAFETY: the kernel writes at most a struct ethtool_drvinfo (196 bytes) to where ifru_data
-    // points.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let len = info.driver.iter().position(|byte| *byte == 0).unwrap_or(info.driver.len());
-    debug_assert_eq!(info.rest.len(), 160);
-    Ok(String::from_utf8_lossy(&info.driver[..len]).into_owned())
-}

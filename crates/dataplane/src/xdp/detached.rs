@@ -7,11 +7,24 @@ use evener_core::path::sessions::buckets_in_use_for;
 use evener_core::path::tables::Tables;
 use libbpf_rs::OpenObject;
 
+use super::attach::Hook;
 use super::program::{Program, TableSizes, refused};
 use crate::{Counters, EngineError};
 
 /// Any will do whose bits are mixed.
 const SEED: Seed = Seed(0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f);
+
+/// Loads the director's program for `hook` with the smallest tables, without attaching it: whether
+/// this kernel takes it.
+///
+/// # Errors
+/// Missing privileges, or the kernel's refusal.
+pub fn try_load(hook: Hook) -> Result<(), EngineError> {
+    super::lift_memlock();
+    let size =
+        TableSizes { sessions_max: 2, sessions6_max: 2, seed: SEED, ring_seed: None, clock_is_given: false };
+    Program::load(size, None)?.deciding(hook).map(drop)
+}
 
 /// The director's maps, filled, and no interface that anything comes in by.
 pub struct DetachedProgram(Program);

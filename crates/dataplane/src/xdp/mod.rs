@@ -10,6 +10,7 @@ mod adopt;
 mod apply;
 mod attach;
 mod detached;
+mod ethtool;
 mod events;
 mod fib_epoch;
 mod grace;
@@ -38,6 +39,7 @@ use crate::events::{EventSource, TraceFilter};
 use crate::installed::{MissingPart, Part};
 use crate::link::name_of;
 use crate::rehandoff::RehandoffSlot;
+use crate::requirements::TRAFFIC_CONTROL;
 use crate::{Counters, DataPlane, Engine, EngineError, RehandoffSink};
 use attach::Link;
 use fib_epoch::FibEpoch;
@@ -45,7 +47,7 @@ use program::{Program, TableSizes};
 use punt::PuntThread;
 
 pub use attach::{Hook, Mode};
-pub use detached::DetachedProgram;
+pub use detached::{DetachedProgram, try_load};
 pub use verify::{Verification, verify};
 /// How the engine starts.
 #[derive(Clone, Debug)]
@@ -200,17 +202,31 @@ impl XdpEngine {
         let mut refusal = None;
         for mode in better.copied() {
             match self.attach_by(ifindex, mode) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    if let Some((refused, error)) = refusal {
+                        log_refused_mode(&name, mode, refused, &error);
+                    }
+                    return Ok(());
+                }
                 Err(error) => {
                     tracing::debug!(interface = name, mode = mode.name(), %error, "not to be attached so");
-                    refusal = Some(error);
+                    refusal.get_or_insert((mode, error));
                 }
             }
         }
+        let refusal = refusal.map(|(_, error)| error);
         match refusal {
             Some(error) if attached.is_none() || self.mode.is_some() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Attaches to these interfaces, where the program passes every frame until tables name them.
+    ///
+    /// # Errors
+    /// When an interface takes the program in no mode, or the kernel refuses the program.
+    pub fn attach_to(&mut self, interfaces: impl IntoIterator<Item = u32>) -> Result<(), EngineError> {
+        interfaces.into_iter().try_for_each(|ifindex| self.attach(ifindex))
     }
 
     /// An interface has room for one XDP program, in one mode: for another mode the old one makes
@@ -237,7 +253,10 @@ impl XdpEngine {
 
     fn link(&self, ifindex: u32, mode: Mode) -> Result<Link, EngineError> {
         let program = self.program.deciding(mode.hook())?;
-        Link::create(program, ifindex, mode).map_err(|error| attach_error(&name_of(ifindex), error))
+        Link::create(program, ifindex, mode).map_err(|error| {
+            let lacks_tc = mode == Mode::Tc && matches!(TRAFFIC_CONTROL.is_met(), Ok(false));
+            if lacks_tc { no_traffic_control() } else { attach_error(&name_of(ifindex), error) }
+        })
     }
 
     /// Keeps a link, in the place of another if there was one: that ran until now.
@@ -321,6 +340,31 @@ pub fn attach_tc(program: BorrowedFd<'_>, ifindex: u32) -> Result<impl Send + us
     Link::create(program, ifindex, Mode::Tc).map_err(|error| attach_error(&name_of(ifindex), error))
 }
 
+/// Logs why an interface has another mode than the best one for it.
+fn log_refused_mode(interface: &str, mode: Mode, refused: Mode, error: &EngineError) {
+    let remedy = match error {
+        EngineError::System { source, .. } if refused == Mode::Native => {
+            format!("; {}", ethtool::remedy(interface, source))
+        }
+        _ => String::new(),
+    };
+    tracing::info!(
+        interface,
+        "attached by {} XDP, since {} is refused: {error}{remedy}",
+        mode.name(),
+        refused.name()
+    );
+}
+
+fn no_traffic_control() -> EngineError {
+    let (major, minor) = TRAFFIC_CONTROL.since;
+    let missing = format!(
+        "programs are attached to traffic control by links, which came with Linux {major}.{minor}; `xdp_mode = \"auto\"` \
+         takes generic XDP"
+    );
+    EngineError::Kernel { engine: "xdp", missing }
+}
+
 fn attach_error(name: &str, error: std::io::Error) -> EngineError {
     let why = match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => {
@@ -337,7 +381,7 @@ fn attach_error(name: &str, error: std::io::Error) -> EngineError {
 /// tun's frames are the kernel's own already. Elsewhere native is what the driver is made for.
 /// Kernels before 6.6 have no tcx.
 fn preferred(name: &str) -> Vec<Mode> {
-    match attach::driver(name).as_deref() {
+    match ethtool::driver(name).as_deref() {
         Ok("veth" | "tun") => vec![Mode::Tc, Mode::Generic],
         _ => vec![Mode::Native, Mode::Tc, Mode::Generic],
     }

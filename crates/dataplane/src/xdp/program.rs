@@ -26,7 +26,7 @@ use super::grace::{GraceMap, GracePeriod};
 use super::memory::{FragmentMap, KernelMemory, STAT_WORDS};
 use super::readings::KernelReadings;
 use super::routes::Generations;
-use crate::load::load;
+use crate::load::{LoadError, Refusal, load};
 use crate::routes::HostRoutes;
 use crate::shared::Shared;
 use crate::{Counters, DataPlane, EngineError, ServerCounters};
@@ -107,8 +107,8 @@ pub(super) struct TableSizes {
 pub(super) struct Program {
     object: Object,
     /// Those that decide, loaded when an interface first wants one: to verify it takes the kernel a
-    /// tenth of a second.
-    deciding: [OnceCell<Object>; 2],
+    /// tenth of a second. A refusal is final.
+    deciding: [OnceCell<Result<Object, Refusal>>; 2],
     settings: Settings,
     maps: BTreeMap<&'static str, MapHandle>,
     memory: Arc<KernelMemory>,
@@ -153,6 +153,13 @@ pub(super) fn refused(what: impl Into<String>, error: libbpf_rs::Error) -> Engin
     }
 }
 
+pub(super) fn not_loaded(what: &str, error: LoadError) -> EngineError {
+    match error {
+        LoadError::Refused(refusal) => EngineError::Refused(refusal),
+        LoadError::Failed(error) => refused(what, error),
+    }
+}
+
 /// Whether this thread has CAP_BPF, or CAP_SYS_ADMIN, which includes it (linux/capability.h).
 fn may_load() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -183,7 +190,7 @@ impl Program {
             prepare(&mut open, settings, adopt)?;
             Ok(open)
         };
-        let object = load(open, |error| refused("loading the BPF programs", error))?;
+        let object = load(open, |error| not_loaded("loading the BPF programs", error))?;
         let program = Self::over(object, settings)?;
         for (word, buckets) in program.memory.extents.iter().zip(program.buckets()) {
             match adopt {
@@ -290,10 +297,19 @@ impl Program {
                 self.share(&mut open).map_err(|error| refused(format!("preparing {name}"), error))?;
                 Ok(open)
             };
+            let loaded = match load(open, |error| not_loaded(&format!("loading {name}"), error)) {
+                Ok(object) => Ok(object),
+                Err(EngineError::Refused(refusal)) => Err(refusal),
+                Err(error) => return Err(error),
+            };
             // It was empty just now.
-            let _ = place.set(load(open, |error| refused(format!("loading {name}"), error))?);
+            let _ = place.set(loaded);
         }
-        program_fd(place.get().unwrap_or(&self.object), name)
+        match place.get() {
+            Some(Err(refusal)) => Err(EngineError::Refused(refusal.clone())),
+            Some(Ok(object)) => program_fd(object, name),
+            None => program_fd(&self.object, name),
+        }
     }
 
     /// Gives another object this one's settings, and its maps where they have the same names.

@@ -1,39 +1,39 @@
 //! The verifier's answer to BPF objects from files: for tests of other kernels and compilers.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use evener_core::path::seed::Seed;
 use libbpf_rs::query::ProgInfoIter;
-use libbpf_rs::{ErrorKind, ObjectBuilder, OpenObject, PrintLevel, Program};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject, Program};
 
 use super::abi::{self, Settings};
-use super::program::{buckets, fib_parts, prepare, refused};
+use super::program::{buckets, fib_parts, not_loaded, prepare, refused};
 use crate::EngineError;
+use crate::load::load;
 
 /// Sessions of the tables that the programs are loaded with.
 const SESSIONS_MAX: usize = 65_536;
-/// How often a load is begun: a signal to this thread interrupts the verifier.
-const TRIES: usize = 20;
-
 /// The verifier's answer to one program.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Verification {
     /// Name of the program.
     pub program: String,
-    /// Number of instructions that the verifier processed. `None` if it refused the program.
-    pub instructions: Option<u32>,
+    /// Number of instructions that the verifier processed, or its refusal.
+    pub instructions: Result<u32, EngineError>,
 }
 
 /// Loads each program of the object in this file, one at a time, with the director's tables as the
-/// daemon makes them. The verifier's log of a refused program goes to standard error.
+/// daemon makes them.
 ///
 /// # Errors
 /// A file that isn't a BPF object.
 pub fn verify(object: &Path) -> Result<Vec<Verification>, EngineError> {
-    libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| eprint!("{text}"))));
+    super::lift_memlock();
     let open = open(object)?;
-    open.progs().map(|program| verify_program(object, program.name().to_owned())).collect()
+    let names = open.progs().map(|program| program.name().to_owned());
+    Ok(names.map(|name| verify_program(object, &name)).collect())
 }
 
 fn open(object: &Path) -> Result<OpenObject, EngineError> {
@@ -41,9 +41,8 @@ fn open(object: &Path) -> Result<OpenObject, EngineError> {
     ObjectBuilder::default().open_file(object).map_err(failed)
 }
 
-fn verify_program(object: &Path, name: OsString) -> Result<Verification, EngineError> {
-    let program = name.to_string_lossy().into_owned();
-    for _ in 0..TRIES {
+fn verify_program(object: &Path, name: &OsStr) -> Verification {
+    let open = || {
         let mut open = open(object)?;
         for mut program in open.progs_mut() {
             let is_wanted = program.name() == name;
@@ -52,23 +51,22 @@ fn verify_program(object: &Path, name: OsString) -> Result<Verification, EngineE
         if open.maps().any(|map| map.name() == "sessions") {
             prepare(&mut open, settings()?, None)?;
         }
-        match open.load() {
-            Ok(loaded) => {
-                let loaded = loaded.progs().find(|program| program.name() == name);
-                let instructions = loaded.and_then(|program| verified_instructions(&program));
-                return Ok(Verification { program, instructions });
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => break,
-        }
+        Ok(open)
+    };
+    let loaded = load(open, |error| not_loaded("loading the program", error));
+    Verification {
+        program: name.to_string_lossy().into_owned(),
+        instructions: loaded.and_then(|object| verified_instructions(&object, name)),
     }
-    Ok(Verification { program, instructions: None })
 }
 
-fn verified_instructions(program: &Program<'_>) -> Option<u32> {
-    use std::os::fd::AsFd as _;
-    let id = Program::id_from_fd(program.as_fd()).ok()?;
-    ProgInfoIter::default().find(|info| info.id == id).map(|info| info.verified_insns)
+fn verified_instructions(object: &Object, name: &OsStr) -> Result<u32, EngineError> {
+    let failed = |error| refused("reading the number of verified instructions", error);
+    let missing = || EngineError::Capacity("the kernel lists no such program".into());
+    let program = object.progs().find(|program| program.name() == name).ok_or_else(missing)?;
+    let id = Program::id_from_fd(program.as_fd()).map_err(failed)?;
+    let info = ProgInfoIter::default().find(|info| info.id == id).ok_or_else(missing)?;
+    Ok(info.verified_insns)
 }
 
 fn settings() -> Result<Settings, EngineError> {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use evener_core::net::Protocol;
-use evener_dataplane::server::{self, Hook, Reason};
+use evener_dataplane::server::{self, Hook, ProgramError, Reason};
 
 use super::desired::{self, AgentIdentity, ArpMode, DesiredState, HostFacts, ServedService};
 use super::load;
@@ -378,9 +378,22 @@ fn tunnels(
         }
     };
     findings.extend(reverse_paths(&desired));
+    findings.extend(refused_programs());
     findings.extend(programs(&desired, network));
     findings.extend(tunnelled.iter().flat_map(|role| lengths(role, &desired, network)));
     findings
+}
+
+/// Loads the programs that take packets out of tunnels, and drops them.
+fn refused_programs() -> Option<Finding> {
+    let loaded = server::try_load(Hook::Native).or_else(|_| server::try_load(Hook::Tc));
+    match loaded {
+        Ok(()) | Err(ProgramError::Privilege { .. }) => None,
+        Err(error) => {
+            let message = format!("Nothing can be taken out of tunnels: {error}.");
+            Some(finding("tunnel", Severity::Fail, message))
+        }
+    }
 }
 
 fn reverse_paths(desired: &DesiredState) -> impl Iterator<Item = Finding> {

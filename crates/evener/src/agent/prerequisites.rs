@@ -7,7 +7,7 @@ use std::process::Command;
 
 use evener_core::net::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use evener_core::node::lccp::PROTOCOL;
-use evener_dataplane::server::{self, Hook, Reason};
+use evener_dataplane::server::{self, Hook, ProgramError, Reason};
 
 use super::desired::ServedService;
 use super::doctor::finding;
@@ -48,11 +48,14 @@ pub(super) fn findings(roles: &[ServedService<'_>], config: &Config) -> Vec<Find
 }
 
 fn kernel(check: &str) -> Finding {
-    match server::handoff_support() {
-        Ok(()) => {
+    let loaded =
+        server::handoff_support().map_err(ProgramError::from).and_then(|()| server::try_load(Hook::Accept));
+    match loaded {
+        // Without the right to load programs the kernel's word has to do.
+        Ok(()) | Err(ProgramError::Privilege { .. }) => {
             finding(check, Severity::Ok, "The kernel can make connections of what is handed over.".to_owned())
         }
-        Err(missing) => finding(check, Severity::Fail, format!("Nothing can be handed over: {missing}.")),
+        Err(error) => finding(check, Severity::Fail, format!("Nothing can be handed over: {error}.")),
     }
 }
 

@@ -4,6 +4,7 @@
 mod changing;
 mod conflicts;
 mod draining;
+mod engine;
 mod executor;
 mod groups;
 mod handoff;

@@ -16,15 +16,13 @@ use evener_core::path::seed::Seed;
 use evener_core::path::sessions::ticks;
 use evener_core::pool::OperatorState;
 use evener_dataplane::claim::Role;
-use evener_dataplane::idle::IdleEngine;
-use evener_dataplane::packet::{self, PacketEngine};
-use evener_dataplane::xdp::{self, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError};
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use super::changing::ExecuteError;
 use super::conflicts::{OwnedElsewhere, ProbedAddresses};
+use super::engine;
 use super::executor::{Executor, Tools};
 use super::groups::GroupControl;
 use super::hosts::{self, HostSocket, ReceivedDatagram};
@@ -40,7 +38,7 @@ use crate::agent::local_server::LocalServer;
 use crate::agent::{self, AgentError};
 use crate::board::request::ControlRequest;
 use crate::board::{DaemonInfo, LoadedFile};
-use crate::config::{self, Config, EngineKind, Problems, XdpMode};
+use crate::config::{self, Config, Problems};
 use crate::events::{Bus, DaemonEvent};
 use crate::handoff::lccp::{LccpNode, NodeRole};
 use crate::handoff::{ControlLink, ControlQuery, ConversationContext};
@@ -90,6 +88,9 @@ pub(super) enum StartError {
     /// The engine can't do it.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The kernel engine can't run, and the file asks for no other.
+    #[error("{0}; with `kind = \"auto\"` in [engine] the packet engine serves where the kernel engine can't")]
+    KernelEngine(EngineError),
     /// The access log.
     #[error("{0}")]
     Log(String),
@@ -122,6 +123,7 @@ impl StartError {
             StartError::Server(error) => error.exit(),
             StartError::Lock(LockError::Held { .. } | LockError::Claimed { .. }) => Exit::Running,
             StartError::Engine(EngineError::Privilege { .. })
+            | StartError::KernelEngine(EngineError::Privilege { .. })
             | StartError::Execute(ExecuteError::Engine(EngineError::Privilege { .. })) => Exit::Privileges,
             StartError::Io { source, .. }
             | StartError::Lock(LockError::Io { source, .. } | LockError::Unclaimed(source))
@@ -193,7 +195,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let identity = identity(&config, &network)?;
     let secret = agent::secret_of(&config)?;
     let ring_seed = identity.as_ref().map(|(_, secret)| hosts::ring_seed(secret));
-    let (engine, engine_note) = engine(&config, &directory, ring_seed)?;
+    let (engine, engine_note) = engine::start(&config, &directory, ring_seed, links.keys().copied())?;
     let adopted = engine.running().is_some();
     let drained: BTreeSet<ServerName> = farm_state.states.keys().cloned().collect();
     // Loading programs takes a while, in which nobody could be heard.
@@ -206,7 +208,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
     let HostRole { hosts, datagrams, mut local_server } = match host_role {
         Ok(host_role) => host_role,
         Err(error) => {
-            leave_engine(engine, adopted);
+            engine::leave(engine, adopted);
             return Err(error);
         }
     };
@@ -276,7 +278,7 @@ pub(super) async fn start(config_path: &Path, bus: Bus) -> Result<Daemon, StartE
             local_server.abandon(executor.director.network()).await;
         }
         if let Some(engine) = executor.changing.into_engine() {
-            leave_engine(engine, adopted);
+            engine::leave(engine, adopted);
         }
         return Err(error);
     }
@@ -336,13 +338,6 @@ fn identity(config: &Config, network: &Network) -> Result<Option<(Identity, Secr
     let found = Identity::find(&config.description(), network)?;
     let Some((identity, secret_file)) = found.zip(config.farm.secret_file.as_ref()) else { return Ok(None) };
     Ok(Some((identity, secret::read(secret_file)?)))
-}
-
-/// A state that was found running is left as it was found.
-fn leave_engine(engine: Box<dyn Engine>, adopted: bool) {
-    if let Err(error) = engine.leave(adopted) {
-        tracing::warn!(%error, "something stays attached");
-    }
 }
 
 /// This host as one among others.
@@ -456,70 +451,8 @@ async fn open(
         .map_err(StartError::io("the admin interface can't be opened"))
 }
 
-/// The engine that the file asks for; for `auto` also why it isn't the kernel's.
-fn engine(
-    config: &Config,
-    directory: &Path,
-    ring_seed: Option<Seed>,
-) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
-    match config.engine.kind {
-        _ if !config.takes_packets() => Ok((Box::new(IdleEngine::new(seed()?)), None)),
-        EngineKind::Xdp => Ok((Box::new(xdp(config, directory, ring_seed)?), None)),
-        EngineKind::Packet => Ok((Box::new(packet(config, directory, ring_seed)?), None)),
-        EngineKind::Auto => match xdp(config, directory, ring_seed) {
-            Ok(engine) => Ok((Box::new(engine), None)),
-            Err(StartError::Engine(error)) => {
-                let note = format!("the packet engine, since the kernel engine can't run: {error}");
-                tracing::warn!("{note}");
-                Ok((Box::new(packet(config, directory, ring_seed)?), Some(note)))
-            }
-            Err(error) => Err(error),
-        },
-    }
-}
-
-fn xdp(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<XdpEngine, StartError> {
-    let mode = match config.engine.xdp_mode {
-        // Packets out of tunnels come by traffic control: to meet them the program must be there,
-        // too.
-        XdpMode::Auto if config.every_host().next().is_some() => Some(xdp::Mode::Tc),
-        XdpMode::Auto => None,
-        XdpMode::Native => Some(xdp::Mode::Native),
-        XdpMode::Tc => Some(xdp::Mode::Tc),
-        XdpMode::Generic => Some(xdp::Mode::Generic),
-    };
-    let options = xdp::Options {
-        sessions_max: config.engine.sessions_max,
-        sessions6_max: config.engine.sessions6_max,
-        seed: seed()?,
-        ring_seed,
-        mode,
-        pins: Some(pins::directory()?),
-    };
-    let engine = XdpEngine::start(options)?;
-    packet::clear_left(&session_file(directory));
-    Ok(engine)
-}
-
-fn packet(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<PacketEngine, StartError> {
-    pins::clear_left()?;
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Ok(PacketEngine::start(packet::Options {
-        sessions_max: config.engine.sessions_max,
-        sessions6_max: config.engine.sessions6_max,
-        seed: seed()?,
-        ring_seed,
-        threads: config.engine.threads.unwrap_or(processors),
-        session_file: session_file(directory),
-    })?)
-}
-
-fn session_file(directory: &Path) -> PathBuf {
-    directory.join("sessions")
-}
-
 /// A new key for the flow hash.
-fn seed() -> Result<Seed, StartError> {
+pub(super) fn seed() -> Result<Seed, StartError> {
     let mut bytes = [0; 16];
     secret::random(&mut bytes).map_err(StartError::io(RANDOM))?;
     Ok(Seed::from_bytes(bytes))

@@ -4,21 +4,21 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use evener_dataplane::xdp::pins;
+use evener_dataplane::requirements::{OLDEST_KERNEL, REQUIREMENTS};
+use evener_dataplane::xdp::{self, Hook, pins};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use nix::sys::utsname::uname;
 
 use crate::views::Finding;
 
-/// The oldest kernel that the xdp engine is tested on.
-const KERNEL: (u32, u32) = (6, 1);
 /// From here on BPF maps are not locked memory any more, and the limit does not matter.
 const KERNEL_WITHOUT_MEMLOCK: (u32, u32) = (5, 11);
 /// Enough locked memory for the maps of a million sessions on kernels that count them.
 const MEMLOCK_BYTES: u64 = 256 << 20;
 
 const PRIVILEGES: &str = "privileges";
+const PROGRAMS: &str = "BPF programs";
 
 /// Bit numbers of capabilities(7) in CapEff.
 const CAP_NET_ADMIN: u32 = 12;
@@ -34,6 +34,7 @@ pub(super) fn findings() -> Vec<Finding> {
     vec![
         privileges(capabilities),
         kernel(&release),
+        programs(capabilities),
         btf(),
         jit(fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok().as_deref()),
         bpf_file_system(may_mount),
@@ -45,7 +46,8 @@ pub(super) fn findings() -> Vec<Finding> {
 /// The findings instead where packets are not taken at all: what engines need of a host is no
 /// matter there.
 pub(super) fn without_engine(findings: &mut Vec<Finding>) {
-    const FOR_ENGINES: [&str; 6] = [PRIVILEGES, "BTF", "BPF JIT", "BPF file system", "memory lock", "nft"];
+    const FOR_ENGINES: [&str; 7] =
+        [PRIVILEGES, PROGRAMS, "BTF", "BPF JIT", "BPF file system", "memory lock", "nft"];
     findings.retain(|finding| !FOR_ENGINES.contains(&finding.check.as_ref()));
     findings.insert(0, Finding::ok(PRIVILEGES, "None are needed: no service of this file sends packets on."));
 }
@@ -96,14 +98,43 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 fn kernel(release: &str) -> Finding {
     const CHECK: &str = "kernel";
-    let (major, minor) = KERNEL;
     match version(release) {
-        Some(found) if found >= KERNEL => Finding::ok(CHECK, format!("Linux {release}.")),
+        Some(found) if found >= OLDEST_KERNEL => Finding::ok(CHECK, format!("Linux {release}.{}", lacking())),
         Some(_) => {
-            let help = format!("the xdp engine needs {major}.{minor} or later; the packet engine works");
+            let (major, minor) = OLDEST_KERNEL;
+            let help = format!("the xdp engine is tried from {major}.{minor} on; the packet engine works");
             Finding::warn(CHECK, format!("Linux {release}: {help}."))
         }
         None => Finding::warn(CHECK, format!("The version {release:?} can't be understood.")),
+    }
+}
+
+/// A sentence for each feature that this kernel lacks.
+fn lacking() -> String {
+    let missing = REQUIREMENTS.iter().filter(|requirement| matches!(requirement.is_met(), Ok(false)));
+    missing
+        .map(|requirement| {
+            let (major, minor) = requirement.since;
+            format!(" It lacks {} of Linux {major}.{minor}: {}.", requirement.function, requirement.without)
+        })
+        .collect()
+}
+
+/// Loads the director's programs, and drops them.
+fn programs(capabilities: Option<u64>) -> Finding {
+    if !capabilities.is_some_and(|set| has(set, CAP_BPF) || has(set, CAP_SYS_ADMIN)) {
+        return Finding::ok(PROGRAMS, "Not tried: this process may not load any.");
+    }
+    match (xdp::try_load(Hook::Xdp), xdp::try_load(Hook::Tc)) {
+        (Ok(()), Ok(())) => Finding::ok(PROGRAMS, "The kernel takes the director's."),
+        (Ok(()), Err(error)) => Finding::warn(PROGRAMS, format!("{error}; XDP is used on every interface.")),
+        (Err(error), Ok(())) => {
+            Finding::warn(PROGRAMS, format!("{error}; traffic control is used on every interface."))
+        }
+        (Err(error), Err(_)) => Finding::fail(
+            PROGRAMS,
+            format!("{error}; with `kind = \"auto\"` in [engine] the packet engine serves."),
+        ),
     }
 }
 

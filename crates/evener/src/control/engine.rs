@@ -1,0 +1,119 @@
+//! Which engine serves: the one that the file names, or with `auto` the first that can.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use evener_core::path::seed::Seed;
+use evener_dataplane::idle::IdleEngine;
+use evener_dataplane::packet::{self, PacketEngine};
+use evener_dataplane::xdp::{self, XdpEngine, pins};
+use evener_dataplane::{Engine, EngineError, Refusal};
+
+use super::start::{StartError, seed};
+use crate::config::{Config, EngineKind, XdpMode};
+
+/// The engine that the file asks for; for `auto` also why it isn't the kernel's.
+pub(super) fn start(
+    config: &Config,
+    directory: &Path,
+    ring_seed: Option<Seed>,
+    interfaces: impl Iterator<Item = u32>,
+) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
+    if !config.takes_packets() {
+        return Ok((Box::new(IdleEngine::new(seed()?)), None));
+    }
+    if config.engine.kind == EngineKind::Packet {
+        return Ok((Box::new(packet(config, directory, ring_seed)?), None));
+    }
+    let error = match attached_xdp(config, directory, ring_seed, interfaces) {
+        Ok(engine) => return Ok((Box::new(engine), None)),
+        Err(StartError::Engine(error)) => error,
+        Err(error) => return Err(error),
+    };
+    if let EngineError::Refused(refusal) = &error {
+        keep_verifier_log(directory, refusal);
+    }
+    if config.engine.kind == EngineKind::Xdp {
+        return Err(StartError::KernelEngine(error));
+    }
+    let note = format!(
+        "the packet engine, which takes several times the processor time of the kernel engine: {error}"
+    );
+    tracing::warn!("{note}");
+    Ok((Box::new(packet(config, directory, ring_seed)?), Some(note)))
+}
+
+/// The kernel engine, attached to the interfaces of the farm, so that nothing is left that could
+/// keep it from serving. A data plane that was adopted runs on if it can't be attached.
+fn attached_xdp(
+    config: &Config,
+    directory: &Path,
+    ring_seed: Option<Seed>,
+    interfaces: impl Iterator<Item = u32>,
+) -> Result<XdpEngine, StartError> {
+    let mut engine = xdp(config, directory, ring_seed)?;
+    match engine.attach_to(interfaces) {
+        Ok(()) => Ok(engine),
+        Err(error) => {
+            let adopted = engine.running().is_some();
+            leave(Box::new(engine), adopted);
+            Err(StartError::Engine(error))
+        }
+    }
+}
+
+/// Writes the verifier's whole log to a file, whose place the daemon logs.
+fn keep_verifier_log(directory: &Path, refusal: &Refusal) {
+    let file = directory.join("verifier.log");
+    match fs::write(&file, &refusal.log) {
+        Ok(()) => tracing::warn!("the verifier's log is in {}", file.display()),
+        Err(error) => tracing::warn!("the verifier's log can't be written to {}: {error}", file.display()),
+    }
+}
+
+fn xdp(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<XdpEngine, StartError> {
+    let mode = match config.engine.xdp_mode {
+        // Packets out of tunnels come by traffic control: to meet them the program must be there,
+        // too.
+        XdpMode::Auto if config.every_host().next().is_some() => Some(xdp::Mode::Tc),
+        XdpMode::Auto => None,
+        XdpMode::Native => Some(xdp::Mode::Native),
+        XdpMode::Tc => Some(xdp::Mode::Tc),
+        XdpMode::Generic => Some(xdp::Mode::Generic),
+    };
+    let options = xdp::Options {
+        sessions_max: config.engine.sessions_max,
+        sessions6_max: config.engine.sessions6_max,
+        seed: seed()?,
+        ring_seed,
+        mode,
+        pins: Some(pins::directory()?),
+    };
+    let engine = XdpEngine::start(options)?;
+    packet::clear_left(&session_file(directory));
+    Ok(engine)
+}
+
+fn packet(config: &Config, directory: &Path, ring_seed: Option<Seed>) -> Result<PacketEngine, StartError> {
+    pins::clear_left()?;
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Ok(PacketEngine::start(packet::Options {
+        sessions_max: config.engine.sessions_max,
+        sessions6_max: config.engine.sessions6_max,
+        seed: seed()?,
+        ring_seed,
+        threads: config.engine.threads.unwrap_or(processors),
+        session_file: session_file(directory),
+    })?)
+}
+
+fn session_file(directory: &Path) -> PathBuf {
+    directory.join("sessions")
+}
+
+/// Ends an engine that served nothing yet: a data plane that was adopted runs on.
+pub(super) fn leave(engine: Box<dyn Engine>, adopted: bool) {
+    if let Err(error) = engine.leave(adopted) {
+        tracing::warn!(%error, "the engine can't be taken down whole; `evener doctor` shows what is still attached");
+    }
+}
