@@ -31,6 +31,7 @@ macro_rules! by_way {
     };
 }
 
+mod cards;
 mod datagrams;
 mod discovery;
 mod elsewhere;
