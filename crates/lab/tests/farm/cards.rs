@@ -36,7 +36,14 @@ fn serves_over_cards(way: Way) -> Result<()> {
         let director = stage.farm.director();
         let status = stage.evener.command(&["status"])?;
         let mode = status.lines().find(|line| line.contains(" on eth0")).unwrap_or(&status);
-        let card = format!("{}\t{mtu}\t{way:?}\t{}", description(director)?, mode.trim());
+        let description = description(director)?;
+        if mtu > 1_500 && description.starts_with("vmxnet3") {
+            println!(
+                "\ncard\t{description}\t{mtu}\tnot tried: Linux's own forwarding loses long frames of qemu's card"
+            );
+            continue;
+        }
+        let card = format!("{description}\t{mtu}\t{way:?}\t{}", mode.trim());
         for _ in 0..2 {
             transfer::there_and_back(&stage.farm, stage.client(), stage.service, LEN)
                 .with_context(|| card.clone())?;
