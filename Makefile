@@ -11,7 +11,7 @@ LAB := $(SUDO) target/release/evener-lab
 PREFIX ?= /usr/local
 # the mdBook that `make book` installs where it is missing
 MDBOOK := 0.4.52
-.PHONY: help setup setup-tests build install uninstall packages packages-test test proof model demo bench book fmt lint fuzz clean
+.PHONY: help setup setup-tests build install uninstall packages packages-test test kernels proof model demo bench book fmt lint fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: setup-tests ## Check formatting and lints, and run every test; farm tests 
 
 proof: setup-tests ## What takes longer, in an hour and a quarter: busy passes of the suite, more simulated farms, fuzzing
 	@scripts/proof $(ARGS)
+
+kernels: setup-tests ## Load the BPF programs and run a farm of each method on Debian's kernels, in guests; ARGS=--quick is quicker
+	@scripts/kernels $(ARGS)
 
 # the atomics of session tables become the model checker's, so everything is built anew, beside what else is
 model: setup ## Try all orders in which a packet and whoever resizes a session table may meet

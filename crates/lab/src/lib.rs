@@ -48,6 +48,7 @@ pub mod teller;
 pub mod transfer;
 pub mod udp;
 pub mod unit;
+pub mod verify;
 pub mod visit;
 pub mod wait;
 pub mod web;

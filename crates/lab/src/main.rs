@@ -13,6 +13,7 @@ use evener_lab::demo;
 use evener_lab::load::Load;
 use evener_lab::mutants::{self, Wanted};
 use evener_lab::unit::{self, Unit};
+use evener_lab::verify;
 use evener_sim as sim;
 
 /// Evener's testbed: farms of network namespaces with real servers and real clients.
@@ -105,6 +106,14 @@ enum Command {
         #[arg(long, default_value_t = 300_000)]
         requests: u64,
     },
+    /// Load each BPF program of the objects in these folders, and print the verified instructions;
+    /// needs root
+    #[command(hide = true)]
+    Verify {
+        /// Folders of objects, one for each compiler
+        #[arg(required = true, value_name = "DIR")]
+        folders: Vec<PathBuf>,
+    },
     /// Run a program inside what a unit file says, without a service manager; needs root
     Unit {
         /// A folder that stays in its view, whatever the unit hides
@@ -184,6 +193,9 @@ fn main() -> ExitCode {
             mutants::run(&Wanted { drawn, seed, farms, directory }).map(|()| ExitCode::SUCCESS)
         }
         Command::Ab { requests } => compare(requests),
+        Command::Verify { folders } => {
+            verify::print(&folders).map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
         Command::Unit { show, file, words } => Unit::read(&file)
             .and_then(|unit| unit::become_it(&unit, &show, &words))
             .map(|()| ExitCode::SUCCESS),

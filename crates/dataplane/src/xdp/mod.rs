@@ -22,6 +22,7 @@ mod punt;
 mod readings;
 mod routes;
 mod test_run;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -47,6 +48,7 @@ use punt::PuntThread;
 
 pub use attach::{Hook, Mode};
 pub use detached::{DetachedProgram, try_load};
+pub use verify::{Verification, verify};
 /// How the engine starts.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -153,7 +153,7 @@ pub(super) fn refused(what: impl Into<String>, error: libbpf_rs::Error) -> Engin
     }
 }
 
-fn not_loaded(what: &str, error: LoadError) -> EngineError {
+pub(super) fn not_loaded(what: &str, error: LoadError) -> EngineError {
     match error {
         LoadError::Refused(refusal) => EngineError::Refused(refusal),
         LoadError::Failed(error) => refused(what, error),
@@ -440,12 +440,12 @@ impl Program {
 
 /// Parts of 32 KB that each CPU's cache of routes has: of few CPUs as many as serve a hundred
 /// thousand clients, of many together no more than 32 MB.
-fn fib_parts() -> Result<u32, EngineError> {
+pub(super) fn fib_parts() -> Result<u32, EngineError> {
     let cpus = libbpf_rs::num_possible_cpus().map_err(|error| refused("counting CPUs", error))?;
     Ok((1024 / cpus.max(1)).clamp(1, 32) as u32)
 }
 
-fn buckets(sessions_max: usize) -> Result<u32, EngineError> {
+pub(super) fn buckets(sessions_max: usize) -> Result<u32, EngineError> {
     u32::try_from(buckets_for(sessions_max))
         .map_err(|_| EngineError::Capacity(format!("{sessions_max} sessions are too many")))
 }
@@ -498,7 +498,11 @@ fn has_extents(dir: &Path) -> bool {
 }
 
 /// Settings and sizes into the object before it is loaded.
-fn prepare(open: &mut OpenObject, settings: Settings, adopt: Option<&Path>) -> Result<(), EngineError> {
+pub(super) fn prepare(
+    open: &mut OpenObject,
+    settings: Settings,
+    adopt: Option<&Path>,
+) -> Result<(), EngineError> {
     for mut map in open.maps_mut() {
         let name = table_name(map.name());
         if name.ends_with(".rodata") {

@@ -3,6 +3,7 @@
 //! There are three shapes of them, see [`Shape`]. The networks are bridges in one namespace, the
 //! switch; every host has an IPv4 and an IPv6 address in each of its networks.
 
+mod cards;
 mod raise;
 
 use std::fs;
@@ -89,6 +90,7 @@ pub struct Builder {
     director_serves: bool,
     bare: bool,
     offload: Offload,
+    cards: bool,
 }
 
 /// A running farm. Dropping it removes it.
@@ -255,6 +257,7 @@ impl Farm {
             director_serves: false,
             bare: false,
             offload: Offload::None,
+            cards: false,
         }
     }
 

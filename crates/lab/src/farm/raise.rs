@@ -111,11 +111,15 @@ impl Farm {
         for host in hosts {
             for interface in &host.interfaces {
                 let Interface { name, mac, port, address, .. } = interface;
+                ports.push(format!("link set {port} master {} up", Lan::of(*address).bridge()));
+                if self.spec.cards && self.directors.iter().any(|director| director.name == host.name) {
+                    self.plug_cards(host, interface)?;
+                    continue;
+                }
                 let (inside, switch) = (host.netns.name(), self.switch.name());
                 cables.push(format!(
                     "link add {name} address {mac} netns {inside} type veth peer name {port} netns {switch}"
                 ));
-                ports.push(format!("link set {port} master {} up", Lan::of(*address).bridge()));
             }
         }
         ip_batch(&[], &cables)?;

@@ -31,6 +31,7 @@ macro_rules! by_way {
     };
 }
 
+mod cards;
 mod datagrams;
 mod discovery;
 mod elsewhere;
@@ -42,6 +43,7 @@ mod health;
 mod hostile;
 mod icmp;
 mod jumbo;
+mod kernels;
 mod link_local;
 mod listed;
 mod load;

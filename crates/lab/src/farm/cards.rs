@@ -1,0 +1,53 @@
+//! Network cards of the machine as cables of a farm, for guests that have cards of several drivers.
+
+use std::fs;
+
+use anyhow::Result;
+
+use super::{Builder, Farm};
+use crate::host::{Host, Interface};
+use crate::netns::ip_batch;
+use crate::wait;
+
+/// First bytes of the MAC address of the card at the switch's end; see [`Builder::cards`].
+const SWITCH_END: &str = "06:00:";
+
+impl Builder {
+    /// Connects the directors to the switch by cards of the machine instead of veth. Each of their
+    /// interfaces takes the card with the MAC address of [`Interface::mac`], and the switch's port
+    /// the card whose address begins with 06 instead of 02. A cable outside of the machine joins
+    /// the two. Hosts leave checksums and segmentation to the cards.
+    pub fn cards(self) -> Self {
+        Builder { cards: true, ..self.offload_all() }
+    }
+}
+
+impl Farm {
+    /// Moves the two cards of an interface to where its veth would be.
+    pub(super) fn plug_cards(&self, host: &Host, interface: &Interface) -> Result<()> {
+        let ends = [
+            (interface.mac.clone(), host.netns.name(), &interface.name),
+            (interface.mac.replacen("02:00:", SWITCH_END, 1), self.switch.name(), &interface.port),
+        ];
+        let mut lines = Vec::new();
+        for (mac, netns, name) in ends {
+            // The cards of an earlier farm come back when the kernel has removed its namespaces.
+            wait::until(&format!("there is a card {mac}"), || Ok(card(&mac)?.is_some()))?;
+            let Some(card) = card(&mac)? else { continue };
+            lines.push(format!("link set {card} down"));
+            lines.push(format!("link set {card} netns {netns} name {name}"));
+        }
+        ip_batch(&[], &lines)
+    }
+}
+
+/// The name of this namespace's interface with a MAC address.
+fn card(mac: &str) -> Result<Option<String>> {
+    for entry in fs::read_dir("/sys/class/net")?.flatten() {
+        let address = fs::read_to_string(entry.path().join("address")).unwrap_or_default();
+        if address.trim() == mac {
+            return Ok(entry.file_name().into_string().ok());
+        }
+    }
+    Ok(None)
+}
