@@ -137,21 +137,28 @@ fn what_cannot_be_restored_is_said(engine: &str) -> Result<()> {
     Ok(())
 }
 
-/// A firewall that is reloaded again and again flushes the table as soon as it is there.
+/// Each of the first tables is flushed as soon as the kernel announces it, so before the daemon
+/// does anything else.
 fn flushes_in_a_row_leave_the_guard(engine: &str) -> Result<()> {
     const FLUSHES: usize = 10;
     let stage = stage(engine, Way::L2)?;
     let director = stage.farm.director();
-    let has_guard = || Ok(director.run(&["nft", "list", "tables"])?.contains("netdev evener"));
     wait::until("all is installed", || Ok(!stage.evener.status()?.installed.is_empty()))?;
-    // One process, since the window is that between the daemon's write and what it does next.
+    let flag = director.write("flushing", "")?;
     let flush = format!(
-        "for flush in $(seq {FLUSHES}); do \
-             until nft list table netdev evener >/dev/null 2>&1; do :; done; nft flush ruleset; done"
+        "timeout 120 nft monitor new tables | (flushes=0; while [ $flushes -lt {FLUSHES} ] && read -r line; do \
+             echo flush ruleset; flushes=$((flushes + 1)); done; rm {}) | nft -i",
+        flag.display()
     );
-    director.run(&["timeout", "60", "sh", "-c", &flush])?;
-    wait::until("the guard is there again", has_guard)?;
-    assert_eq!(stage.shares(4)?, split([2, 2]));
+    let _flusher = director.spawn("flusher", &["sh", "-c", &flush])?;
+    wait::until("the guard was flushed each time", || {
+        director.run(&["nft", "flush", "ruleset"])?;
+        Ok(!flag.exists())
+    })?;
+    wait::until("requests are served", || {
+        let has_guard = director.run(&["nft", "list", "tables"])?.contains("netdev evener");
+        Ok(has_guard && stage.shares(4).is_ok_and(|shares| shares == split([2, 2])))
+    })?;
     let status = stage.evener.status()?;
     ensure!(status.installed.iter().all(|part| part.missing.is_none()), "{:?}", status.installed);
     Ok(())
