@@ -126,10 +126,14 @@ impl Netlink {
     }
 
     fn lookup(&mut self, dst: IpAddr, now_ms: u64) -> FibLookup {
-        let Ok(RouteNetlinkMessage::NewRoute(route)) =
-            self.request(RouteNetlinkMessage::GetRoute(question(dst)))
-        else {
-            return FibResult::None.into();
+        let route = match self.request(RouteNetlinkMessage::GetRoute(question(dst))) {
+            Ok(RouteNetlinkMessage::NewRoute(route)) => route,
+            // The kernel gave no answer in time, or had no memory for one: that is no word on routes.
+            Err(error) if is_unanswered(&error) => {
+                tracing::debug!(%error, %dst, "the kernel doesn't say where packets go");
+                return FibResult::HostStack.into();
+            }
+            _ => return FibResult::None.into(),
         };
         let RouteFound { ifindex, gateway, mtu } = match route.header.kind {
             RouteType::Unicast => way(&route),
@@ -222,6 +226,11 @@ impl Netlink {
             };
         }
     }
+}
+
+fn is_unanswered(error: &io::Error) -> bool {
+    let errors = [libc::EAGAIN, libc::EINTR, libc::ENOBUFS, libc::ENOMEM, libc::EBUSY];
+    error.raw_os_error().is_some_and(|number| errors.contains(&number))
 }
 
 fn family(address: IpAddr) -> AddressFamily {
