@@ -54,7 +54,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why an object can't be loaded.
+/// Cause of a failed load.
 #[derive(Debug)]
 pub(crate) enum LoadError {
     Refused(Refusal),
