@@ -128,7 +128,7 @@ impl Netlink {
     fn lookup(&mut self, dst: IpAddr, now_ms: u64) -> FibLookup {
         let route = match self.request(RouteNetlinkMessage::GetRoute(question(dst))) {
             Ok(RouteNetlinkMessage::NewRoute(route)) => route,
-            // The kernel gave no answer in time, or had no memory for one: that is no word on routes.
+            // The kernel gave no answer in time, or had no memory for one: there may be a route.
             Err(error) if is_unanswered(&error) => {
                 tracing::debug!(%error, %dst, "the kernel doesn't say where packets go");
                 return FibResult::HostStack.into();
