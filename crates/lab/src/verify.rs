@@ -11,6 +11,7 @@ use evener_dataplane::xdp;
 /// Half of the kernel's limit (`BPF_COMPLEXITY_LIMIT_INSNS`), so that the next change of the
 /// verifier refuses nothing.
 const INSTRUCTIONS_MAX: u32 = 500_000;
+
 /// Loads each program of each object in these folders, and prints a line for each with tabs between
 /// the folder, the program, `passed`, `unsupported` or `failed`, and the number of verified
 /// instructions or the reason. False if one failed.

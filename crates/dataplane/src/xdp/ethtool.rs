@@ -50,11 +50,12 @@ pub(super) fn driver(interface: &str) -> io::Result<String> {
 /// Settings that would allow native XDP on an interface that refused it with `error`.
 pub(super) fn remedy(interface: &str, error: &io::Error) -> String {
     let driver = driver(interface).unwrap_or_else(|_| "of unknown name".into());
-    if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP)) && !has_lro(interface) {
+    let has_lro = has_lro(interface);
+    if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP)) && !has_lro {
         return format!("its driver {driver} has no XDP");
     }
     let mut settings = Vec::new();
-    if has_lro(interface) {
+    if has_lro {
         settings.push(format!("`ethtool -K {interface} lro off`"));
     }
     if mtu(interface).is_ok_and(|mtu| mtu > ONE_PAGE_MTU) {

@@ -350,7 +350,7 @@ fn log_refused_mode(interface: &str, mode: Mode, refused: Mode, error: &EngineEr
     };
     tracing::info!(
         interface,
-        "attached by {} XDP, since {} is refused: {error}{remedy}",
+        "attached in mode {}, since mode {} is refused: {error}{remedy}",
         mode.name(),
         refused.name()
     );

@@ -44,7 +44,8 @@ pub(super) fn start(
 }
 
 /// The kernel engine, attached to the interfaces of the farm, so that nothing is left that could
-/// keep it from serving. A data plane that was adopted runs on if it can't be attached.
+/// keep it from serving. If it can't be attached, a data plane that was adopted runs on until
+/// another engine takes its place.
 fn attached_xdp(
     config: &Config,
     directory: &Path,
