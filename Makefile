@@ -5,7 +5,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 # farms of network namespaces need root; building does not
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-LAB := $(SUDO) target/release/evener-lab
+# one build for tests and the demo: see scripts/test
+demo: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
 
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
@@ -57,8 +58,9 @@ demo: setup ## Show a whole farm at work, in half a minute; ARGS=--stay keeps it
 	@cargo build --workspace
 	@$(SUDO) target/debug/evener-lab demo $(ARGS)
 
-bench: build ## Measure; `make bench ARGS=--quick` is quicker
-	@$(LAB) bench $(ARGS)
+bench: setup ## Measure; `make bench ARGS=--quick` is quicker
+	@scripts/build --dist
+	@$(SUDO) target/dist/evener-lab bench $(ARGS)
 
 book: setup ## Compile docs/ into target/book, with a pinned mdBook
 	@mdbook --version 2>/dev/null | grep -q "v$(MDBOOK)$$" || cargo install mdbook --version $(MDBOOK) --locked
@@ -68,8 +70,7 @@ fmt: ## Format the code
 	cargo fmt --all
 
 lint: setup ## Check the code for what the compiler lets pass
-	cargo clippy --workspace --all-targets -- -D warnings
-	scripts/lint-bpf
+	@scripts/test --lint
 
 fuzz: setup ## Feed parser and configuration made-up bytes for a minute each
 	@scripts/fuzz

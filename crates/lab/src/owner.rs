@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -41,6 +41,20 @@ pub(crate) fn next_prefix() -> Result<String> {
 /// The directory that farms keep their files in.
 pub(crate) fn directory() -> PathBuf {
     std::env::temp_dir().join("evener-lab")
+}
+
+/// A file that all farms of this process share and that goes with the process. The first who wants
+/// it has it made.
+pub(crate) fn shared_file(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let guardian = GUARDIAN.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = directory().join(format!("{}{name}", own_prefix()?));
+    if !path.exists() {
+        let begun = path.with_extension("begun");
+        make(&begun)?;
+        fs::rename(&begun, &path)?;
+    }
+    drop(guardian);
+    Ok(path)
 }
 
 /// Removes every namespace, process and directory whose name begins with `prefix`.

@@ -1,12 +1,11 @@
-//! Processes inside a namespace that never outlive their farm.
+//! Processes inside a namespace. They end with their [`Proc`], and at the latest with their farm,
+//! whatever ends that: see [`crate::owner`].
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
-use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,7 +39,7 @@ impl Proc {
         let output = File::options().create(true).append(true).open(log)?;
         let log_from = usize::try_from(output.metadata()?.len())?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        let child = spawn_from_lasting_thread(command).with_context(|| format!("{what} did not start"))?;
+        let child = command.spawn().with_context(|| format!("{what} did not start"))?;
         Ok(Proc { child, what: what.to_owned(), log: log.to_owned(), log_from })
     }
 
@@ -149,27 +148,4 @@ impl Drop for Proc {
             let _ = self.kill9();
         }
     }
-}
-
-/// Starts a process from a thread that lasts as long as this program.
-///
-/// PR_SET_PDEATHSIG, by which these processes end with their parent, takes the *thread* that
-/// started them for the parent; a test's own thread may end long before the program does.
-fn spawn_from_lasting_thread(command: Command) -> Result<Child> {
-    type Job = (Command, Sender<std::io::Result<Child>>);
-    static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
-
-    let spawner = SPAWNER.get_or_init(|| {
-        let (jobs, inbox) = mpsc::channel::<Job>();
-        thread::spawn(move || {
-            for (mut command, reply) in inbox {
-                // the thread that asked waits for the answer
-                let _ = reply.send(command.spawn());
-            }
-        });
-        jobs
-    });
-    let (reply, answer) = mpsc::channel();
-    spawner.send((command, reply)).map_err(|_| anyhow!("the thread that starts processes is gone"))?;
-    Ok(answer.recv()??)
 }

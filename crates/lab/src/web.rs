@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::farm::{Farm, WEB_PORT};
 use crate::host::{Host, write};
+use crate::owner;
 use crate::proc::Proc;
 
 /// A second port that they listen on, where a service has another than its servers.
@@ -31,7 +32,14 @@ pub const BY_LENGTH: &str = "bytes/";
 pub(crate) fn write_pages(files: &Path) -> Result<()> {
     let pages = files.join("pages");
     fs::create_dir_all(&pages)?;
-    PAGES.iter().try_for_each(|(name, len)| write_page(&pages.join(name), *len))
+    PAGES.iter().try_for_each(|(name, len)| link_page(&pages.join(name), *len))
+}
+
+/// Has a farm's file be one that all farms of this process share, since the long ones take a while
+/// to write.
+fn link_page(path: &Path, len: usize) -> Result<()> {
+    let shared = owner::shared_file(&format!("page-{len}"), |file| write_page(file, len))?;
+    fs::hard_link(&shared, path).with_context(|| format!("Linking {} failed", path.display()))
 }
 
 /// Has all servers of a farm serve files of these lengths too, as `/bytes/` and the length.

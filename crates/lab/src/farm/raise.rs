@@ -289,7 +289,6 @@ fn planned_host(prefix: &str, files: &Path, switch: &Netns, name: String, number
 /// MTU. Over veth they would else be left to the receiver, who is a director that must not count on
 /// that.
 fn real_packets(host: &Host, interfaces: &[Interface]) -> Result<()> {
-    interfaces
-        .iter()
-        .try_for_each(|interface| host.run(&["ethtool", "-K", &interface.name, "tx", "off"]).map(|_| ()))
+    let lines = interfaces.iter().map(|interface| format!("ethtool -K {} tx off\n", interface.name));
+    host.run(&["sh", "-ec", &lines.collect::<String>()]).map(drop)
 }
