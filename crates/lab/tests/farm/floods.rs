@@ -30,11 +30,10 @@ on_both_engines! {
     a_table_that_grows_under_a_flood_keeps_its_sessions_over_ipv6,
 }
 
+// Answers pass the director, with a port of their own or not, or they don't, as those of a tunnel.
 by_way!(l2, L2: who_has_said_all_is_answered_late);
 by_way!(nat, Nat: who_has_said_all_is_answered_late);
 by_way!(source_nat, SourceNat: who_has_said_all_is_answered_late);
-by_way!(ipip, Ipip: who_has_said_all_is_answered_late);
-by_way!(gue, Gue: who_has_said_all_is_answered_late);
 
 /// First packets to a service, each from another client.
 struct Spoofer {

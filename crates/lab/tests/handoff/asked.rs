@@ -17,15 +17,18 @@ use crate::{farm, unbroken};
 
 on_both_engines! {
     heads_in_pieces,
-    odd_requests_are_made_normal,
     complex_routes,
     half_closed_clients_are_served,
     who_has_said_all_is_answered_late,
     bodies_go_on,
-    bad_requests_are_told_off,
-    the_silent_are_not_waited_for,
     nobody_for_a_route,
     many_at_once,
+}
+
+on_one_engine! {
+    odd_requests_are_made_normal,
+    bad_requests_are_told_off,
+    the_silent_are_not_waited_for,
 }
 
 /// Images are `web2`'s, and nothing else is.

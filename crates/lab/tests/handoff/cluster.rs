@@ -23,12 +23,15 @@ on_both_engines! {
     bodies_go_on_to_all_hosts_alike,
     hosts_behind_a_router_take_their_part,
     one_host_takes_all_arrivals,
-    one_host_decides_for_all,
-    a_host_without_a_web_server_is_given_nothing,
     a_host_dies,
     all_daemons_restart_in_turn,
     a_host_is_drained,
     stopped_it_leaves_nothing,
+}
+
+on_one_engine! {
+    one_host_decides_for_all,
+    a_host_without_a_web_server_is_given_nothing,
 }
 
 /// The servers by first label: the second host images, the third documents.

@@ -28,6 +28,10 @@ use crate::talk::{Talk, get};
 use crate::{farm, unbroken};
 
 on_both_engines! {
+    forwarders_do_as_they_are_told,
+}
+
+on_one_engine! {
     servers_say_what_they_took,
     a_lan_that_loses_every_fifth_packet,
     agents_that_are_gone_are_given_to_without_a_word,
@@ -35,7 +39,6 @@ on_both_engines! {
     who_is_not_understood_is_named,
     one_node_decides_for_all,
     who_decides_counts_what_it_has_decided,
-    forwarders_do_as_they_are_told,
 }
 
 /// An IPv4 header without options; messages have none in front.

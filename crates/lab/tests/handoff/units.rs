@@ -20,6 +20,9 @@ use crate::talk::{Talk, get};
 on_both_engines! {
     connections_are_given_and_acknowledged,
     open_connections_move,
+}
+
+on_one_engine! {
     who_opens_many_takes_no_place_from_others,
 }
 
