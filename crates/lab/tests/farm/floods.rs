@@ -120,7 +120,12 @@ fn spoofed_syns(engine: &str, family: Family) -> Result<()> {
                 let sent_at = Instant::now();
                 before.store(so_far.load(Relaxed), Relaxed);
                 let visit = Visit::open(stage.client(), stage.service).and_then(|mut visit| visit.who());
-                visit.with_context(|| format!("client {served}"))?;
+                // A port can't be lost before others have asked for about as many as there are.
+                visit.with_context(|| {
+                    let others = so_far.load(Relaxed) - before.load(Relaxed);
+                    let took = sent_at.elapsed();
+                    format!("client {served}, {took:?} and {others} SYNs of others after its own")
+                })?;
                 (slowest, served) = (slowest.max(sent_at.elapsed()), served + 1);
                 // fewer a second than the server's ports, each of which an ended connection keeps
                 // for a minute
