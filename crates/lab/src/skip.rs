@@ -41,6 +41,20 @@ macro_rules! on_both_engines {
     };
 }
 
+/// Makes tests of functions whose property no engine has a part in, on the default engine. Those
+/// that packets decide belong in [`on_both_engines`].
+#[macro_export]
+macro_rules! on_one_engine {
+    ($($name:ident),+ $(,)?) => {
+        mod one_engine {
+            $(#[test]
+            fn $name() -> anyhow::Result<()> {
+                $crate::skip::on_engine("xdp", super::$name)
+            })+
+        }
+    };
+}
+
 /// Makes tests of functions, on one engine.
 #[macro_export]
 macro_rules! on_engine {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::{Agent, Evener, in_turn, program};
 use crate::family::Family;
@@ -79,6 +79,14 @@ impl Offer {
     /// Servers that new connections are given to.
     fn up(&self) -> usize {
         self.weights.iter().filter(|weight| **weight > 0).count()
+    }
+}
+
+/// Waits until a count is exactly this; an error has the last one.
+pub fn wait_for_count(name: &str, count: u64, value: impl FnMut() -> Result<u64>) -> Result<()> {
+    match wait::for_value(LONG, value, |value| *value == count)? {
+        Ok(_) => Ok(()),
+        Err(value) => bail!("{name} is {value}, not {count}"),
     }
 }
 
@@ -167,5 +175,16 @@ impl Handoff {
     /// The count of connections that were read in user space, by this name.
     pub fn punted(&self, outcome: &str) -> Result<u64> {
         Ok(self.evener.status()?.punted.get(outcome).copied().unwrap_or_default())
+    }
+
+    /// Waits until so many connections that were read in user space have this outcome. A server
+    /// answers its client before the director has counted the connection.
+    pub fn wait_for_punted(&self, outcome: &str, count: u64) -> Result<()> {
+        wait_for_count(outcome, count, || self.punted(outcome))
+    }
+
+    /// The same for the counts of control messages.
+    pub fn wait_for_lccp(&self, outcome: &str, count: u64) -> Result<()> {
+        wait_for_count(outcome, count, || self.lccp(outcome))
     }
 }

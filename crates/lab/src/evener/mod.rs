@@ -19,7 +19,7 @@ use crate::proc::Proc;
 use crate::{unit, wait};
 
 pub use agent::Agent;
-pub use handoff::{Handoff, Offer, route};
+pub use handoff::{Handoff, Offer, route, wait_for_count};
 pub use left::left_on;
 pub use team::{PEERS_PORT, Plan, Team};
 pub use views::{AccessLog, Explanation, Installed, Peer, Server, Service, Session, Status};

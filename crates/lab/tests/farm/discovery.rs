@@ -15,12 +15,15 @@ use crate::{shares, shares_of, split, unbroken};
 
 on_both_engines! {
     servers_come_and_go,
+    servers_on_two_networks,
+    two_services_at_two_addresses,
+}
+
+on_one_engine! {
     who_may_join_is_the_operators_choice,
     nobody_speaks_for_the_director_or_a_router,
     a_listed_server_that_is_found_is_one,
     a_mac_that_moves_is_not_followed_at_once,
-    servers_on_two_networks,
-    two_services_at_two_addresses,
 }
 
 fn servers_come_and_go(engine: &str) -> Result<()> {

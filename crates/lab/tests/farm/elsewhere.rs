@@ -19,6 +19,9 @@ use crate::{file, shares_of, split};
 on_both_engines! {
     clients_may_come_by_any_interface,
     an_interface_that_comes_up_later_is_one_more,
+}
+
+on_one_engine! {
     where_packets_are_not_seen_is_said,
 }
 

@@ -12,12 +12,15 @@ use evener_lab::web_tls;
 use crate::{file, shares, shares_of, split};
 
 on_both_engines! {
+    when_all_fail_the_last_are_kept_or_not,
+    a_probe_goes_the_way_that_traffic_goes,
+}
+
+on_one_engine! {
     a_server_that_fails_is_left_out_until_it_works,
     every_kind_of_probe,
     probe_by_tls_verifies_the_certificate_unless_told_not_to,
     rise_and_fall_are_counted,
-    when_all_fail_the_last_are_kept_or_not,
-    a_probe_goes_the_way_that_traffic_goes,
     who_comes_back_begins_with_a_tenth,
     below_the_threshold_failed_servers_are_used_and_drained_ones_are_not,
 }

@@ -13,7 +13,18 @@ use evener_lab::web;
 
 use crate::stage::{Plan, Stage, Way};
 
-by_every_way! { the_service_echoes, errors_reach_the_server_that_they_are_about }
+by_every_way! { errors_reach_the_server_that_they_are_about }
+
+/// The director answers before any method comes in.
+mod echo {
+    use super::{Result, Way};
+
+    on_both_engines! { the_service_echoes }
+
+    fn the_service_echoes(engine: &str) -> Result<()> {
+        super::the_service_echoes(engine, Way::L2)
+    }
+}
 
 fn the_service_echoes(engine: &str, way: Way) -> Result<()> {
     for family in Family::BOTH {

@@ -13,7 +13,7 @@ use evener_lab::wait::{self, LONG};
 
 use crate::{file, kept, shares, split};
 
-on_both_engines! {
+on_one_engine! {
     who_is_busy_gets_fewer_connections,
     who_speaks_agent_check_gets_what_it_asks_for,
     latency_of_probes_is_enough,

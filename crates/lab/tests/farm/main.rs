@@ -1,5 +1,5 @@
-//! Whole farms: the daemon as its users run it, real web servers, real clients; each test on both
-//! engines.
+//! Whole farms: the daemon as its users run it, real web servers, real clients. Tests of packets
+//! run on both engines, those of the control plane on one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

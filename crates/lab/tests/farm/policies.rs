@@ -15,10 +15,13 @@ on_both_engines! {
     the_hash_has_one_server_for_an_endpoint,
     least_connections_spares_who_has_many,
     power_of_two_spares_who_has_many,
-    a_service_without_policy_spares_who_has_many,
     a_drained_server_keeps_what_it_has,
-    backup_serves_while_no_other_can_and_keeps_its_sessions,
     full_server_is_passed_over_and_full_farm_refuses_until_there_is_room,
+}
+
+on_one_engine! {
+    a_service_without_policy_spares_who_has_many,
+    backup_serves_while_no_other_can_and_keeps_its_sessions,
 }
 
 fn weighted(engine: &str, farm: &Farm, weights: [u16; 3]) -> String {

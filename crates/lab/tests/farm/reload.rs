@@ -17,8 +17,11 @@ use crate::{file, shares, shares_of, slow_downloads, split, unbroken};
 
 on_both_engines! {
     what_did_not_change_goes_on,
-    a_file_with_errors_changes_nothing,
     what_the_engine_refuses_changes_nothing,
+}
+
+on_one_engine! {
+    a_file_with_errors_changes_nothing,
     an_address_of_another_host_is_not_taken,
     what_takes_a_restart_is_said_until_it_is_done,
     a_file_that_cannot_be_read_to_its_end_holds_nothing_up,

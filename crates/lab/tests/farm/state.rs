@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{file, shares, split};
 
-on_both_engines! {
+on_one_engine! {
     changes_outlive_a_killed_daemon_until_they_are_undone,
     servers_and_services_come_and_go_at_run_time,
     full_disk_leaves_all_as_it_was,

@@ -22,7 +22,6 @@ on_both_engines! {
     kept_when_stopped_with_keep,
     stopped_it_leaves_nothing,
     an_upgrade_carries_on,
-    a_second_daemon_is_refused,
     daemons_in_two_namespaces_never_meet,
     a_daemon_with_mounts_of_its_own_survives,
     another_engine_finds_nothing_in_its_way,
@@ -30,6 +29,8 @@ on_both_engines! {
     sums_never_fall,
     sessions_stay_where_another_size_is_asked_for,
 }
+
+on_one_engine! { a_second_daemon_is_refused }
 
 mod kernel {
     on_engine!(xdp: vanished_namespaces_are_cleared_up_after, an_adopted_data_plane_follows_xdp_mode);

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::file;
 
-on_both_engines! {
+on_one_engine! {
     the_log_tells_what_happens_to_servers_and_links,
     events_are_shown_while_they_happen,
     the_doctor_knows_what_run_would_refuse,

@@ -18,13 +18,50 @@ use crate::{file, go_on, kept_of, split, unbroken};
 by_every_way! {
     pages_come_from_every_server,
     large_files_arrive_whole,
-    weights_and_policies_hold,
-    a_server_that_fails_is_left_out_until_it_works,
     a_drained_server_keeps_what_it_has,
     killed_under_load_nothing_breaks,
     a_reload_breaks_nothing,
     stopped_it_leaves_nothing,
     ports_are_used_again,
+}
+
+/// The server is chosen before the method comes in. Of the two that also count how a connection
+/// ends, one is enough.
+mod choice {
+    use super::{Result, Way};
+
+    on_both_engines! { weights_and_policies_hold }
+
+    fn weights_and_policies_hold(engine: &str) -> Result<()> {
+        super::weights_and_policies_hold(engine, Way::Nat)
+    }
+}
+
+/// Probes are the daemon's own packets, and go another way with each method.
+mod failure {
+    use super::{Result, Way, a_server_that_fails_is_left_out_until_it_works as is_left_out};
+
+    on_one_engine! { l2, nat, source_nat, ipip, gue }
+
+    fn l2(engine: &str) -> Result<()> {
+        is_left_out(engine, Way::L2)
+    }
+
+    fn nat(engine: &str) -> Result<()> {
+        is_left_out(engine, Way::Nat)
+    }
+
+    fn source_nat(engine: &str) -> Result<()> {
+        is_left_out(engine, Way::SourceNat)
+    }
+
+    fn ipip(engine: &str) -> Result<()> {
+        is_left_out(engine, Way::Ipip)
+    }
+
+    fn gue(engine: &str) -> Result<()> {
+        is_left_out(engine, Way::Gue)
+    }
 }
 
 /// Quick probes of the servers themselves.

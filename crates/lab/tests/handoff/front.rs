@@ -108,8 +108,9 @@ fn a_router_shares_clients_among_directors(engine: &str) -> Result<()> {
     for director in [0, 1] {
         let greeted = fronted.counted(director, "cookie_sent")?;
         ensure!(greeted > 0, "director {director} has a part of them");
-        let punted = &fronted.directors[director].status()?.punted;
-        ensure!(punted["handed_off"] > 0 && punted["spliced"] == 0, "{punted:?}");
+        let punted = || -> Result<_> { Ok(fronted.directors[director].status()?.punted) };
+        wait::until("connections were handed over", || Ok(punted()?["handed_off"] > 0))?;
+        ensure!(punted()?["spliced"] == 0, "{:?}", punted()?);
     }
     Ok(())
 }

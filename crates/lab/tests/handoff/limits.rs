@@ -5,6 +5,7 @@ use evener_lab::evener::{Handoff, Offer, route};
 use evener_lab::family::Family;
 use evener_lab::farm::Farm;
 use evener_lab::transfer::there_and_back;
+use evener_lab::wait;
 
 use crate::farm;
 use crate::talk::{Talk, get};
@@ -65,7 +66,10 @@ fn jumbo_frames(engine: &str) -> Result<()> {
             there_and_back(&handoff.farm, handoff.client(), handoff.service(family), LEN)
                 .with_context(|| format!("{family}, {kind}"))?;
         }
-        ensure!((handoff.punted("handed_off")? > 0) == (kind == "read"));
+        match kind {
+            "read" => wait::until("they were read", || Ok(handoff.punted("handed_off")? > 0))?,
+            _ => ensure!(handoff.punted("handed_off")? == 0),
+        }
         handoff.offer.routes = routes("path = \"/*load/*\"").concat();
         handoff.reload()?;
     }

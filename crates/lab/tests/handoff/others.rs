@@ -10,7 +10,11 @@ use evener_lab::{web_others, web_tls};
 use crate::talk::{Talk, get};
 use crate::unbroken;
 
-on_both_engines! { apache_serves, caddy_serves, caddy_serves_encrypted }
+on_one_engine! {
+    apache_serves,
+    caddy_serves,
+    caddy_serves_encrypted,
+}
 
 /// With one socket for both families, as it has by default.
 fn apache_serves(engine: &str) -> Result<()> {

@@ -21,13 +21,16 @@ use crate::{farm, tls, unbroken};
 on_both_engines! {
     what_was_asked_is_in_the_log,
     hellos_are_in_the_log,
-    a_log_that_is_moved_aside,
-    a_log_that_has_no_place,
     a_director_that_was_killed_notes_on,
     many_are_noted,
     a_client_is_followed,
-    traces_end,
     a_client_of_servers_on_the_link_is_followed,
+}
+
+on_one_engine! {
+    a_log_that_is_moved_aside,
+    a_log_that_has_no_place,
+    traces_end,
 }
 
 /// Images are `web2`'s, and nothing else is.

@@ -17,13 +17,16 @@ use crate::{farm, unbroken};
 
 on_both_engines! {
     a_killed_director_breaks_nothing,
-    without_agents_connections_are_accepted_for_ever,
-    a_killed_agent_breaks_nothing,
     a_reload_breaks_nothing,
     a_drained_server_keeps_what_it_has,
+    stopped_they_leave_nothing,
+}
+
+on_one_engine! {
+    without_agents_connections_are_accepted_for_ever,
+    a_killed_agent_breaks_nothing,
     other_servers_take_over,
     a_server_without_agent_is_down,
-    stopped_they_leave_nothing,
 }
 
 mod alone {

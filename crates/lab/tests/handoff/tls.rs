@@ -82,8 +82,7 @@ fn hellos_in_pieces(engine: &str) -> Result<()> {
             }
         }
     }
-    assert_eq!(handoff.punted("handed_off")?, count);
-    Ok(())
+    handoff.wait_for_punted("handed_off", count)
 }
 
 /// RFC 8446, section 5.1, lets a hello be cut into records; openssl(1) does so on request. Names of

@@ -20,6 +20,9 @@ use crate::talk::{Talk, get};
 on_both_engines! {
     connections_are_given_and_acknowledged,
     open_connections_move,
+}
+
+on_one_engine! {
     who_opens_many_takes_no_place_from_others,
 }
 
@@ -59,15 +62,8 @@ fn connections_are_given_and_acknowledged(engine: &str) -> Result<()> {
                 .with_context(|| format!("{family}: {len} bytes"))?;
         }
     }
-    let status = handoff.evener.status()?;
-    assert_eq!(
-        (status.punted["handed_off"], status.lccp["handoffs_acknowledged"]),
-        (4, 4),
-        "{:?} {:?}",
-        status.punted,
-        status.lccp
-    );
-    Ok(())
+    handoff.wait_for_punted("handed_off", 4)?;
+    handoff.wait_for_lccp("handoffs_acknowledged", 4)
 }
 
 fn open_connections_move(engine: &str) -> Result<()> {
@@ -86,8 +82,8 @@ fn open_connections_move(engine: &str) -> Result<()> {
             }
         }
     }
-    let status = handoff.evener.status()?;
-    assert_eq!((status.punted["not_moved"], status.lccp["released"]), (0, 18), "{:?}", status.punted);
+    handoff.wait_for_lccp("released", 18)?;
+    assert_eq!(handoff.punted("not_moved")?, 0);
     Ok(())
 }
 
@@ -134,14 +130,8 @@ fn with_half_requests(engine: &str, count: usize) -> Result<()> {
     // probes, the admin socket and the control protocol have what they need
     let servers = handoff.evener.servers()?;
     ensure!(servers.iter().all(|server| server.state == "up"), "{servers:?}");
-    let status = handoff.evener.status()?;
-    assert_eq!(
-        (status.punted["handed_off"], status.lccp["handoffs_acknowledged"]),
-        (80, 80),
-        "{:?} {:?}",
-        status.punted,
-        status.lccp
-    );
+    handoff.wait_for_punted("handed_off", 80)?;
+    handoff.wait_for_lccp("handoffs_acknowledged", 80)?;
     ensure!(handoff.evener.command(&["servers"])?.contains("web2"));
     drop(greedy);
     others_are_served(&handoff, other)
@@ -186,8 +176,7 @@ fn what_is_carried_is_bounded_too(engine: &str) -> Result<()> {
     for _ in 0..20 {
         assert_eq!(say_and_end(other, service, "/%69mg/a")?.reply()?.server, "web2");
     }
-    let status = handoff.evener.status()?;
-    ensure!(status.punted["spliced"] >= 200, "{:?}", status.punted);
+    wait::until("all are counted", || Ok(handoff.punted("spliced")? >= 200))?;
     let servers = handoff.evener.servers()?;
     ensure!(servers.iter().all(|server| server.state == "up"), "{servers:?}");
     drop(greedy);

@@ -1,5 +1,5 @@
 //! Farms whose every host is a director: the product on each of them, real web servers, real
-//! clients; each test on both engines.
+//! clients. Tests of packets run on both engines, those of messages between hosts on one.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 

@@ -21,17 +21,20 @@ on_both_engines! {
     by_hash_without_sessions,
     in_turn,
     by_fewest_sessions,
-    what_is_too_much_flows_over,
     in_ip_packets,
     in_udp_without_sessions,
     on_two_networks,
     by_a_rewriter_that_serves_nothing,
     over_ipv6,
     in_ip_packets_over_ipv6,
-    on_six_hosts,
     who_has_said_all_is_answered_late,
     ports_are_used_again_by_mac_address,
     ports_are_used_again_in_ip_packets,
+}
+
+on_one_engine! {
+    what_is_too_much_flows_over,
+    on_six_hosts,
 }
 
 /// Connections to each address.
