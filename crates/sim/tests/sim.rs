@@ -7,8 +7,8 @@ use std::thread;
 
 use evener_sim::{Mutation, Outcome, refuse_every_write, run, run_with, shrink, storm_of_joins};
 
-/// Farms that run in each test run; `evener-lab simulate --seeds N` runs as many as wanted.
-const SEEDS: u64 = 10_000;
+/// Farms of a test run, times `EVENER_VOLUME`: docs/developers/proof.md has the measurement.
+const SEEDS: u64 = 6_000;
 /// Farms in which a defect shows, at the latest.
 const SEEDS_OF_A_DEFECT: u64 = 1_000;
 
@@ -42,6 +42,10 @@ fn is_small(outcome: &Outcome) -> bool {
     outcome.hosts < 4 || outcome.clients < 20 || outcome.facts < 500 || outcome.faults() < 3
 }
 
+fn volume() -> u64 {
+    std::env::var("EVENER_VOLUME").map_or(1, |times| times.parse().expect("EVENER_VOLUME"))
+}
+
 #[test]
 fn simulated_farms_keep_every_promise() {
     let large = AtomicU64::new(0);
@@ -50,8 +54,9 @@ fn simulated_farms_keep_every_promise() {
         large.fetch_add(u64::from(outcome.hosts > 30), Ordering::Relaxed);
         outcome.broken.is_some() || is_small(&outcome)
     };
-    let Some(seed) = first(SEEDS, is_wrong) else {
-        assert!(large.into_inner() >= SEEDS / 50, "too few farms have many servers");
+    let seeds = SEEDS * volume();
+    let Some(seed) = first(seeds, is_wrong) else {
+        assert!(large.into_inner() >= seeds / 50, "too few farms have many servers");
         return;
     };
     let Outcome { hosts, clients, facts, broken, .. } = run(seed);

@@ -8,6 +8,8 @@
 use core::fmt;
 use core::net::IpAddr;
 
+use super::parse::Layers;
+
 /// How long the first fragment is remembered, in milliseconds. The others follow within a round
 /// trip; hosts give up on them after 30 s (Linux) to 60 s (RFC 8200, section 4.5).
 pub const LIFETIME_MS: u64 = 5_000;
@@ -27,6 +29,14 @@ pub struct FragmentKey {
     /// Transport protocol; 0 in IPv6, where the identification alone tells and later fragments may
     /// begin with something else.
     pub protocol: u8,
+}
+
+impl FragmentKey {
+    /// Returns the key of the packet with this identification.
+    pub fn of(at: &Layers, id: u32) -> FragmentKey {
+        let protocol = if at.dst.is_ipv6() { 0 } else { at.protocol };
+        FragmentKey { src: at.src, dst: at.dst, id, protocol }
+    }
 }
 
 /// Where a packet's fragments go.

@@ -164,6 +164,11 @@ impl<'a> Ports<'a> {
     pub fn sweep(&self, now: u32, mut keep: impl FnMut(SessionKey, Value) -> bool) -> usize {
         self.table.sweep(now, |words, value| keep(Holder::of_words(words).session, value))
     }
+
+    /// Frees all ports. Returns how many slots it freed.
+    pub fn clear(&self, now: u32) -> usize {
+        self.sweep(now, |_, _| false)
+    }
 }
 
 const _: () = assert!(

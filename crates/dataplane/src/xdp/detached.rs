@@ -62,7 +62,7 @@ impl DetachedProgram {
     /// Ends all sessions.
     pub fn forget(&self) {
         let memory = self.0.memory();
-        memory.sessions.sweep(0..memory.sessions.buckets(), self.0.now(), |_, _| false);
+        memory.sessions.clear(self.0.now());
     }
 
     /// Has the table in use become as large as a daemon makes it in which so many sessions come to

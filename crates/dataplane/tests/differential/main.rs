@@ -12,6 +12,7 @@ mod limits;
 mod payloads;
 mod resize;
 mod server;
+mod stories;
 mod told;
 mod verifier;
 mod walk;
@@ -37,12 +38,18 @@ use evener_dataplane::xdp::{Hook, Options, XdpEngine, pins};
 use evener_dataplane::{Engine, EngineError, ServerCounters};
 use nix::sched::{CloneFlags, unshare};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+use proptest::test_runner::TestCaseResult;
 
 use every_host::{EVERY_HOST, SOURCES};
 use frames::{Plan, plan};
 use handoff::SynOffer;
 use world::{Core, NOW, RING_SEED, SEED, SESSIONS, limits, scores_at};
+
+/// Stories of up to 199 packets in a round, and of up to 79 segments to services with handoff.
+const STORIES: u32 = 80;
+const HANDOFF_STORIES: u32 = 100;
+/// Rounds of stories in which each reason must have occurred.
+const ROUNDS_MAX: u64 = 10;
 
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::Tc];
 
@@ -93,11 +100,11 @@ impl Kernel {
     /// Forgets the round of `core`.
     fn clear(&mut self, core: &Core) {
         let (memory, now) = (self.engine.memory(), self.engine.now());
-        memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
+        memory.sessions.clear(now);
         memory.sessions.end_move();
         memory.sessions.begin_move([SESSIONS; 2]);
         memory.sessions.end_move();
-        memory.ports.sweep(now, |_, _| false);
+        memory.ports.clear(now);
         let words = memory.counts.cursors.iter().chain(memory.unmatched.0).chain(memory.guesses.0);
         words.for_each(|word| word.store(0, Relaxed));
         assert!(memory.counts.active.iter().all(|count| count.load(Relaxed) == 0));
@@ -241,17 +248,16 @@ fn round(plans: &[Plan], c: &Kernel, core: &mut Core) -> TestCaseResult {
 #[derive(Default)]
 struct Coverage(BTreeMap<Reason, u64>);
 
-fn agree(hook: Hook, coverage: &mut Coverage) {
+fn agree(hook: Hook, number: u64, coverage: &mut Coverage) {
     let Some(mut c) = Kernel::start(hook) else { return };
     let mut held = 0;
-    let config = Config { cases: 160, failure_persistence: None, ..Config::default() };
     let coverage = std::cell::RefCell::new(coverage);
     let state = std::cell::RefCell::new((&mut c, &mut held));
     // How long addresses may still be answered for.
     let lease = prop_oneof![4 => Just(None), 2 => Just(Some(100_000u32)), 2 => Just(Some(0u32))];
     let limit = prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(3)];
     let story = (prop::collection::vec(plan(), 1..200), lease, limit);
-    let outcome = TestRunner::new(config).run(&story, |(plans, lease, limit)| {
+    let outcome = stories::runner(STORIES, number).run(&story, |(plans, lease, limit)| {
         let mut core = Core::new();
         let mut state = state.borrow_mut();
         let (c, held) = &mut *state;
@@ -298,8 +304,8 @@ fn core_and_c_agree_on_random_and_damaged_packets() {
         let mut coverage = Coverage::default();
         let mut missing = Vec::new();
         // A rare case may need more stories.
-        for _ in 0..5 {
-            agree(hook, &mut coverage);
+        for number in 0..ROUNDS_MAX {
+            agree(hook, number, &mut coverage);
             let met = |reason: &&Reason| world::RARE.contains(reason) || coverage.0.contains_key(reason);
             missing = Reason::ALL.iter().filter(|reason| !met(reason)).collect();
             if missing.is_empty() || coverage.0.is_empty() {
@@ -452,7 +458,6 @@ fn connections_are_handed_off_alike() {
     for hook in HOOKS {
         let Some(c) = Kernel::start(hook) else { return };
         let state = RefCell::new((c, Arc::new(world::tables()), Coverage::default(), 0));
-        let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
         let story = (
             handoff::syn_offers(),
             (handoff::cookie_claims(), prop::bool::weighted(0.1)),
@@ -471,7 +476,7 @@ fn connections_are_handed_off_alike() {
                 false => Err(TestCaseError::reject("the machine is busy")),
             };
             let memory = c.engine.memory();
-            memory.sessions.sweep(0..memory.sessions.buckets(), c.engine.now(), |_, _| false);
+            memory.sessions.clear(c.engine.now());
             let Ok(reasons) = result else {
                 // The same story again, shorter, is to meet nothing that this one has left.
                 (*c, *known, *held) = (Kernel::start(hook).unwrap(), Arc::new(world::tables()), 0);
@@ -493,8 +498,8 @@ fn connections_are_handed_off_alike() {
             let coverage = &state.borrow().2;
             handoff::MET.iter().filter(|reason| !coverage.0.contains_key(reason)).collect()
         };
-        for _ in 0..5 {
-            let outcome = TestRunner::new(config.clone()).run(&story, play);
+        for number in 0..ROUNDS_MAX {
+            let outcome = stories::runner(HANDOFF_STORIES, number).run(&story, play);
             outcome.unwrap_or_else(|error| panic!("{error}"));
             if missing().is_empty() {
                 break;

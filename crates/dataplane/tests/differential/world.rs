@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::{Arc, LazyLock};
 
 use evener_core::net::packet::{HEADROOM, Packet};
 use evener_core::net::wire::Mac;
@@ -268,8 +268,14 @@ impl Builder {
     }
 }
 
-/// Every method in both IP versions; among the servers on the LAN one here and one down.
+/// Every method in both IP versions; among the servers on the LAN one here and one down. Rings take
+/// longer to fill than a story to play, so all stories share them.
 pub fn tables() -> Tables {
+    static TABLES: LazyLock<Tables> = LazyLock::new(build);
+    TABLES.clone()
+}
+
+fn build() -> Tables {
     let mut builder = Builder { tables: Tables::default(), next_server: 1, next_vip: 1 };
     builder.tables.interfaces = BTreeMap::from([(1, OWN), (77, OTHER_SIDE)]);
     let lan: Vec<u16> = [1, 77, 1, 1, 1].map(|ifindex| builder.server(Forwarding::Link, ifindex)).into();

@@ -12,7 +12,8 @@ use anyhow::{Context, Result};
 use evener_core::net::wire::Mac;
 use evener_core::path::cookie::{Keys, Schedule};
 use evener_core::path::decide::{HELD_FRAME_MAX, Reason, Verdict};
-use evener_core::path::parse::{Parsed, parse};
+use evener_core::path::fragments::{FragmentKey, Track};
+use evener_core::path::parse::{Parsed, Segment, parse};
 use evener_core::path::sessions::State;
 use evener_core::path::tables::Tables;
 use evener_dataplane::events::TraceFilter;
@@ -43,8 +44,8 @@ pub fn play(file: &CaseFile, hook: Hook) -> Result<Tally> {
     ground.netns.enter(|| -> Result<Tally> {
         let engine = start(2)?;
         let tables = Arc::<Tables>::default();
-        let (ingress, held) = (LOOPBACK, Vec::new());
-        let mut kernel = Kernel { engine, hook, tables, ingress, held, worn: false, sessions_max: 2 };
+        let (ingress, held, fragmented) = (LOOPBACK, Vec::new(), BTreeSet::new());
+        let mut kernel = Kernel { engine, hook, tables, ingress, held, fragmented, sessions_max: 2 };
         Ok(run(file, &mut kernel))
     })?
 }
@@ -59,8 +60,8 @@ struct Kernel {
     /// Frames that wait for another, and where they came in. The engine's own waiting room is open
     /// only while it is attached.
     held: Vec<(u32, Vec<u8>)>,
-    /// Whether the engine remembers a first fragment, which it does for longer than a case takes.
-    worn: bool,
+    /// Packets that came in fragments. The engine remembers each for longer than a case takes.
+    fragmented: BTreeSet<FragmentKey>,
     sessions_max: usize,
 }
 
@@ -96,7 +97,9 @@ impl Kernel {
             self.load()?;
         }
         let own = self.tables.interfaces.get(&ingress).copied();
-        self.worn |= matches!(parse(frame, own), Parsed::Segment(segment) if segment.at.fragment.is_some());
+        if let Parsed::Segment(Segment { at, .. }) = parse(frame, own) {
+            self.fragmented.extend(at.fragment.map(|fragment| FragmentKey::of(&at, fragment.id)));
+        }
         let before = self.engine.counters()?.reasons;
         let may_be_held = frame.len() <= HELD_FRAME_MAX;
         let (verdict, frame) = self.engine.test_run(self.hook, frame)?;
@@ -171,17 +174,22 @@ impl Subject for Kernel {
     fn begin(&mut self, case: &Case) -> Result<()> {
         self.tables = Arc::clone(&case.tables);
         self.held.clear();
-        if self.worn || case.sessions_max != self.sessions_max {
+        if case.sessions_max != self.sessions_max {
             self.engine = start(case.sessions_max)?;
-            (self.worn, self.sessions_max) = (false, case.sessions_max);
+            self.sessions_max = case.sessions_max;
         }
         let (memory, now) = (self.engine.memory(), self.engine.now());
-        memory.sessions.sweep(0..memory.sessions.buckets(), now, |_, _| false);
-        memory.ports.sweep(now, |_, _| false);
+        memory.sessions.clear(now);
+        memory.ports.clear(now);
         memory.lease.set(None);
         memory.cookies.set(&Schedule::fixed(&keys(FIRST_EPOCH), now));
         memory.marker.set(&MARKER);
         memory.counts.limit(&case.limits);
+        for key in mem::take(&mut self.fragmented) {
+            if let Some(track) = memory.fragments.find(&key) {
+                memory.fragments.note(&key, Track { expires: now.wrapping_sub(1), ..track });
+            }
+        }
         let words = memory.counts.cursors.iter().chain(memory.unmatched.0).chain(memory.guesses.0);
         words.for_each(|word| word.store(0, Ordering::Relaxed));
         self.trace(&BTreeSet::new())?;

@@ -1,4 +1,4 @@
-//! Zones and questions that are made up, the same each time.
+//! Zones and questions that are made up from a seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

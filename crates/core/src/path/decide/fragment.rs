@@ -4,6 +4,7 @@ use super::answer::{self, ClientPath};
 use super::deliver::{DeliveryContext, deliver};
 use super::{Decision, DecisionContext, Reason, track};
 use crate::net::packet::Packet;
+use crate::path::fragments::FragmentKey;
 use crate::path::parse::Layers;
 use crate::path::rewrite::{self, Translation};
 use crate::path::sessions::FlowHash;
@@ -15,7 +16,7 @@ pub(super) fn decide(known: &DecisionContext<'_>, packet: &mut Packet<'_>, at: &
     let Some(fragment) = at.fragment else {
         return Decision::pass(Reason::NotService);
     };
-    let Some(track) = track::find(known, &track::key(at, fragment.id)) else {
+    let Some(track) = track::find(known, &FragmentKey::of(at, fragment.id)) else {
         let expected = tables.has_address(at.dst) || tables.has_endpoint(at.src);
         return match expected {
             true => Decision::held(packet, Reason::FragmentHeld, Reason::FragmentLost),

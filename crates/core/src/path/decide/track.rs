@@ -23,19 +23,13 @@ pub(super) fn note_track(
     };
     let expires = known.now.wrapping_add(ticks(LIFETIME_MS));
     let track = Track { expires, server, vip, port, first_end: fragment.end, answer };
-    let key = key(at, fragment.id);
+    let key = FragmentKey::of(at, fragment.id);
     match find(known, &key) {
         Some(seen) if (Track { expires, ..seen }) != track => return Err(Reason::FragmentOverlap),
         Some(_) => {}
         None => known.memory.fragments.note(&key, track),
     }
     Ok(())
-}
-
-/// By what a packet's fragments know each other.
-pub(super) fn key(at: &Layers, id: u32) -> FragmentKey {
-    let protocol = if at.dst.is_ipv6() { 0 } else { at.protocol };
-    FragmentKey { src: at.src, dst: at.dst, id, protocol }
 }
 
 /// The first one's decision, while it is remembered.

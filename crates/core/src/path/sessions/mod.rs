@@ -372,6 +372,11 @@ impl<'a> Sessions<'a> {
             + self.six.part(in_six).sweep(now, |words, value| keep(SessionKey::of_words(words), value))
     }
 
+    /// Frees all sessions. Returns how many slots it freed.
+    pub fn clear(&self, now: u32) -> usize {
+        self.sweep(0..self.buckets(), now, |_, _| false)
+    }
+
     /// Frees slots that a writer claimed and never finished (it was killed in between). Only for
     /// tables that nobody else uses yet. Makes all counts anew.
     pub fn recover(&self, now: u32) {

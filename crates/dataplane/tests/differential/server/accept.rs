@@ -14,13 +14,14 @@ use evener_dataplane::now_ticks;
 use evener_dataplane::server::Hook;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+use proptest::test_runner::TestCaseResult;
 
 use super::network::{
     DEAD, ELSEWHERE, NOT_HANDED, PLAIN, Sockets, Tcp, WITH_PUNT, WRITTEN, client, keys_of, listen, service,
     tables,
 };
 use super::{Counts, Programs};
+use crate::stories;
 
 /// The sender: a new one, or one of those that [`Sockets`] has, or one that looks like it.
 #[derive(Clone, Copy, Debug)]
@@ -284,6 +285,9 @@ fn meet(
     Ok(())
 }
 
+/// Segments in each of eight rounds.
+const SEGMENTS: u32 = 200;
+
 #[test]
 fn segments_become_connections_alike() {
     let tables = tables(None);
@@ -299,8 +303,7 @@ fn segments_become_connections_alike() {
         let sockets = Sockets::open(first_port);
         let connections = c.server.connections().unwrap();
         sockets.announced().for_each(|saved| connections.expect(&saved).unwrap());
-        let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
-        let outcome = TestRunner::new(config).run(&plan(), |plan| {
+        let outcome = stories::runner(SEGMENTS, u64::from(round)).run(&plan(), |plan| {
             meet(&tables, &sockets, &keys, &c, &plan.frame(first_port), &mut met.borrow_mut())
         });
         outcome.unwrap_or_else(|error| panic!("{error}"));

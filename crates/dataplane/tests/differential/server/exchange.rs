@@ -10,11 +10,18 @@ use evener_core::server::{Arrived, Exchange, ExchangeSpan, Leaving, Outcome, Pay
 use evener_dataplane::server::Hook;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+use proptest::test_runner::TestCaseResult;
 
 use super::network::{PLAIN, Sockets, Tcp, client, keys_of, listen, service, tables};
 use super::{Counts, Programs};
+use crate::stories;
 
+/// Connections, each with several turns.
+const EXCHANGES: u32 = 4_000;
+/// Segments that leave a server.
+const LEAVING_SEGMENTS: u32 = 2_000;
+/// The most that servers may offer.
+const MSS: u16 = 1_400;
 /// The first numbers of the client and the server.
 const BEGIN: (u32, u32) = (4_000_000_000, 90_000);
 
@@ -155,10 +162,11 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
 fn answer() -> impl Strategy<Value = Vec<u8>> {
     let length = Just(vec!["Content-Length: 5"]);
     let chunks = Just(vec!["Server: x", "Transfer-Encoding: chunked"]);
-    let fields = prop_oneof![5 => length, 5 => chunks, 3 => some_fields()].boxed();
+    let last = Just(vec!["Content-Length: 5", "Connection: close"]);
+    let fields = prop_oneof![5 => length, 5 => chunks, 1 => last, 3 => some_fields()].boxed();
     let usual = head(
         &["HTTP/1.1 200 OK", "HTTP/1.1 599 x", "HTTP/1.1 204 x", "HTTP/1.1 304 x", "HTTP/1.1 404"],
-        fields,
+        fields.clone(),
     );
     let other = head(
         &[
@@ -169,7 +177,7 @@ fn answer() -> impl Strategy<Value = Vec<u8>> {
             "HTTP/1.1",
             "http/1.1 200 OK",
         ],
-        some_fields(),
+        fields,
     );
     let whole = prop_oneof![8 => usual, 1 => other];
     prop_oneof![
@@ -340,8 +348,7 @@ fn turns_are_followed_alike() {
     let met = RefCell::new(BTreeMap::new());
     let first = prop_oneof![3 => Just(PLAIN_REQUEST.to_vec()), 1 => damaged(request())];
     let story = (any::<bool>(), first, steps());
-    let config = Config { cases: 3_000, failure_persistence: None, ..Config::default() };
-    let outcome = TestRunner::new(config).run(&story, |(v6, request, steps)| {
+    let outcome = stories::runner(EXCHANGES, 0).run(&story, |(v6, request, steps)| {
         let ends = FourTuple { client: client(v6, 20_000), service: service(v6, PLAIN) };
         let known = Exchange::begin(&Payload { sequence: 0, acknowledgment: 0, urgent: false, data: &[] });
         let (c, tables, sockets, turns, met) = (&c, &tables, &sockets, &turns, &met);
@@ -374,6 +381,7 @@ type Left = (bool, u16, u8, Vec<u8>, Option<(usize, u8)>, usize);
 fn leaving() -> impl Strategy<Value = Left> {
     let option = prop_oneof![
         4 => any::<u16>().prop_map(|mss| [&[2, 4][..], &mss.to_be_bytes()].concat()),
+        2 => Just([&[2, 4][..], &MSS.to_be_bytes()].concat()),
         4 => (1_300u16..1_500).prop_map(|mss| [&[2, 4][..], &mss.to_be_bytes()].concat()),
         4 => Just(vec![1]),
         1 => Just(vec![3, 3, 7]),
@@ -400,35 +408,36 @@ fn leaving() -> impl Strategy<Value = Left> {
 
 #[test]
 fn segments_that_leave_are_changed_alike() {
-    let tables = tables(Some(1_400));
+    let tables = tables(Some(MSS));
     let Some(c) = Programs::start(&tables) else { return };
     let met = RefCell::new(BTreeMap::<Option<Reason>, u64>::new());
     let port_of_client = RefCell::new(1_024u16);
-    let config = Config { cases: 8_000, failure_persistence: None, ..Config::default() };
-    let outcome = TestRunner::new(config).run(&leaving(), |(v6, port, flags, options, damage, cut)| {
-        // Nobody is met twice, so each reset is the first.
-        let number = port_of_client.replace_with(|port| *port + 1);
-        let (src, dst) = (service(v6, port), client(v6, number));
-        let data = vec![b'x'; 5];
-        let tcp = Tcp { sequence: 1, acknowledgment: 2, flags, options: &options, data: &data };
-        let mut before = tcp.between(src, dst);
-        if let Some(byte) = damage.and_then(|(at, to)| Some((before.get_mut(at)?, to))) {
-            *byte.0 = byte.1;
-        }
-        before.truncate(cut);
-        let Some(ran) = c.run(Hook::Egress, &before)? else { return Ok(()) };
-        let leaving = Leaving::read(&tables, &before);
-        let mut after = before.clone();
-        let clamped = leaving.and_then(|leaving| leaving.clamp(&mut after));
-        let held =
-            leaving.is_some_and(|leaving| leaving.is_held(true, || false)).then_some(Reason::ResetDelayed);
-        let counts: Counts = clamped.into_iter().chain(held).map(|reason| (reason, 1)).collect();
-        prop_assert_eq!(&ran.counted, &counts, "{:?}: {:02x?}", leaving, before);
-        prop_assert_eq!(ran.goes_on, held.is_none());
-        prop_assert!(held.is_some() || ran.frame == after, "core {after:02x?}\nC    {:02x?}", ran.frame);
-        *met.borrow_mut().entry(clamped.or(held)).or_default() += 1;
-        Ok(())
-    });
+    let outcome =
+        stories::runner(LEAVING_SEGMENTS, 0).run(&leaving(), |(v6, port, flags, options, damage, cut)| {
+            // Nobody is met twice, so each reset is the first.
+            let number = port_of_client.replace_with(|port| *port + 1);
+            let (src, dst) = (service(v6, port), client(v6, number));
+            let data = vec![b'x'; 5];
+            let tcp = Tcp { sequence: 1, acknowledgment: 2, flags, options: &options, data: &data };
+            let mut before = tcp.between(src, dst);
+            if let Some(byte) = damage.and_then(|(at, to)| Some((before.get_mut(at)?, to))) {
+                *byte.0 = byte.1;
+            }
+            before.truncate(cut);
+            let Some(ran) = c.run(Hook::Egress, &before)? else { return Ok(()) };
+            let leaving = Leaving::read(&tables, &before);
+            let mut after = before.clone();
+            let clamped = leaving.and_then(|leaving| leaving.clamp(&mut after));
+            let held = leaving
+                .is_some_and(|leaving| leaving.is_held(true, || false))
+                .then_some(Reason::ResetDelayed);
+            let counts: Counts = clamped.into_iter().chain(held).map(|reason| (reason, 1)).collect();
+            prop_assert_eq!(&ran.counted, &counts, "{:?}: {:02x?}", leaving, before);
+            prop_assert_eq!(ran.goes_on, held.is_none());
+            prop_assert!(held.is_some() || ran.frame == after, "core {after:02x?}\nC    {:02x?}", ran.frame);
+            *met.borrow_mut().entry(clamped.or(held)).or_default() += 1;
+            Ok(())
+        });
     outcome.unwrap_or_else(|error| panic!("{error}"));
     let met = met.into_inner();
     assert!(met.len() == 3 && met.values().all(|count| *count > 100), "{met:?}");

@@ -14,11 +14,14 @@ use evener_core::path::tables::VipKey;
 use evener_core::server::{Offer, Reason, Tables, open};
 use evener_dataplane::server::Hook;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+use proptest::test_runner::TestCaseResult;
 
 use super::{Counts, Programs};
 use crate::frames::{link, packet_v4, packet_v6};
+use crate::stories;
 
+/// Packets for each hook, with marks and without.
+const TUNNEL_PACKETS: u32 = 600;
 /// The reasons that only a kernel that won't shorten a frame has, and those that other programs
 /// count.
 const MET: [Reason; 10] = [
@@ -266,6 +269,8 @@ fn plan() -> impl Strategy<Value = Plan> {
         // Where lengths stand, in all of the headers.
         4 => (prop::sample::select(vec![16usize, 18, 36, 38, 58, 48, 50, 70, 78, 90, 98]), -90i16..12)
             .prop_map(|(at, by)| Damage::Add(at, by)),
+        // The version and the header length of the outer IPv4 header.
+        1 => (0x40u8..0x50).prop_map(|to| Damage::SetByte(14, to)),
         1 => (14usize..160).prop_map(Damage::Truncate),
         1 => prop::sample::select(vec![PASSED, PASSED_TWICE, PUNTED]).prop_map(Damage::Source),
         2 => (1usize..60).prop_map(Damage::Extend),
@@ -394,13 +399,14 @@ fn meet(tables: &Tables, c: &Programs, hook: Hook, before: &[u8], met: &mut Coun
 
 #[test]
 fn tunnels_are_opened_alike() {
+    let mut round = 0;
     for marks in [false, true] {
         let tables = tables(marks);
         let Some(c) = Programs::start(&tables) else { return };
         for hook in [Hook::Native, Hook::Tc] {
             let met = RefCell::new(BTreeMap::new());
-            let config = Config { cases: 6_000, failure_persistence: None, ..Config::default() };
-            let outcome = TestRunner::new(config)
+            round += 1;
+            let outcome = stories::runner(TUNNEL_PACKETS, round)
                 .run(&plan(), |plan| meet(&tables, &c, hook, &plan.frame(), &mut met.borrow_mut()));
             outcome.unwrap_or_else(|error| panic!("{error}"));
             for frame in super::corpus("open") {
