@@ -8,7 +8,7 @@ use std::thread;
 use evener_sim::{Mutation, Outcome, refuse_every_write, run, run_with, shrink, storm_of_joins};
 
 /// Farms of a test run, times `EVENER_VOLUME`: docs/developers/proof.md has the measurement.
-const SEEDS: u64 = 6_000;
+const SEEDS: u64 = 1_000;
 /// Farms in which a defect shows, at the latest.
 const SEEDS_OF_A_DEFECT: u64 = 1_000;
 
